@@ -1,0 +1,1 @@
+"""The sharded core: jagged data types, embedding collections, quantized rows, sharding."""

@@ -1,0 +1,53 @@
+"""The named errors that users of the library meet. All are ``ValueError``: the input is at fault, not us."""
+
+
+class ArtifactError(ValueError):
+    """An artifact cannot be used. Subclasses name the kind of damage; the text names the part."""
+
+
+class ArtifactNotFoundError(ArtifactError):
+    """There is no artifact at the given path."""
+
+
+class ForeignFileError(ArtifactError):
+    """The file or directory is not one of ours."""
+
+
+class NewerVersionError(ArtifactError):
+    """The artifact was written by a newer release than this one can read."""
+
+
+class ManifestError(ArtifactError):
+    """The manifest is damaged or contradicts itself."""
+
+
+class MissingPartError(ArtifactError):
+    """A part that the manifest names is not there."""
+
+
+class PartSizeError(ArtifactError):
+    """A part has another size than the manifest says (truncated, or the manifest lies)."""
+
+
+class ChecksumError(ArtifactError):
+    """A part's bytes have changed since the artifact was written."""
+
+
+class TargetError(ArtifactError):
+    """The artifact holds no target of the asked name, or this machine lacks the target's devices."""
+
+
+class CheckpointError(ValueError):
+    """A checkpoint cannot be read, or does not fit the model it is loaded into."""
+
+
+class PlanError(ValueError):
+    """A sharding plan does not fit the tables or the devices."""
+
+
+class ExportError(ValueError):
+    """A model cannot be exported as asked."""
+
+
+class VerificationError(ExportError):
+    """The artifact's predictions left the bound that its rows' own scales imply."""

@@ -1,0 +1,208 @@
+"""What a model takes and gives: the contract between the exporter, the artifact, the server and its clients.
+
+Shape letters: B rows of a batch, F sparse inputs, N number of IDs.
+
+The exported ``forward`` takes, in this order,
+
+* one float32 tensor ``[B, width]`` for each of ``Signature.dense``;
+* ``lengths``, int64 ``[F * B]``, key-major: all B lengths of the first of ``Signature.sparse``, then the next;
+* ``values``, int64 ``[N]``, the IDs in the same order, ``N = lengths.sum()``;
+* ``weights``, float32 ``[N]``, only where ``Signature.is_weighted``; one weight per ID, and 1.0 for the IDs
+  of sparse inputs that are not weighted (it is not read there);
+
+and returns one float32 tensor ``[B, *shape]`` for each of ``Signature.outputs``, by name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from recsys.errors import ManifestError
+
+
+class IdPolicy(str, Enum):
+    """What becomes of an ID outside ``0 <= id < num_embeddings``."""
+
+    REJECT = "reject"  # the request is refused with an error
+    HASH = "hash"  # the ID is taken modulo the number of rows
+    ZERO = "zero"  # the ID reads a row of zeros (it still counts in a MEAN)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DenseInput:
+    """A float32 input ``[B, width]``."""
+
+    name: str
+    width: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableUse:
+    """A table that a sparse input is looked up in."""
+
+    name: str
+    num_embeddings: int
+    id_policy: IdPolicy = IdPolicy.REJECT
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparseInput:
+    """A jagged input of int64 IDs, ``B`` bags of any length.
+
+    Attributes:
+        name: the feature's name.
+        tables: every table that the feature is looked up in (usually one).
+        pooling: ``sum``, ``mean``, or ``none`` for sequences.
+        weighted: whether each ID comes with a float32 weight.
+    """
+
+    name: str
+    tables: tuple[TableUse, ...]
+    pooling: str
+    weighted: bool = False
+
+    @property
+    def id_limit(self) -> int | None:
+        """IDs must lie in ``[0, id_limit)``; None where every table's policy takes any ID."""
+        limits = [t.num_embeddings for t in self.tables if t.id_policy is IdPolicy.REJECT]
+        return min(limits, default=None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """A float32 output ``[B, *shape]``; ``shape`` is without the batch dimension, ``()`` for one number."""
+
+    name: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Signature:
+    """A model's inputs and outputs, in the order in which ``forward`` takes and returns them."""
+
+    dense: tuple[DenseInput, ...]
+    sparse: tuple[SparseInput, ...]
+    outputs: tuple[Output, ...]
+
+    @property
+    def is_weighted(self) -> bool:
+        """Whether ``forward`` takes ``weights``."""
+        return any(s.weighted for s in self.sparse)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data that ``from_json`` reads back."""
+        return {
+            "dense": [{"name": d.name, "width": d.width} for d in self.dense],
+            "sparse": [
+                {
+                    "name": s.name,
+                    "pooling": s.pooling,
+                    "weighted": s.weighted,
+                    "tables": [
+                        {"name": t.name, "num_embeddings": t.num_embeddings, "id_policy": t.id_policy.value}
+                        for t in s.tables
+                    ],
+                }
+                for s in self.sparse
+            ],
+            "outputs": [{"name": o.name, "shape": list(o.shape)} for o in self.outputs],
+        }
+
+    @classmethod
+    def from_json(cls, data: Any) -> Signature:
+        """Read what ``to_json`` wrote; trusts nothing.
+
+        Raises:
+            ManifestError: names the field, what was found and what was expected.
+        """
+        dense = tuple(
+            DenseInput(name=_text(d, "name", at), width=_count(d, "width", at))
+            for at, d in _items(data, "dense", "signature")
+        )
+        sparse = tuple(
+            SparseInput(
+                name=_text(s, "name", at),
+                pooling=_choice(s, "pooling", at, ("sum", "mean", "none")),
+                weighted=_flag(s, "weighted", at),
+                tables=tuple(
+                    TableUse(
+                        name=_text(t, "name", to),
+                        num_embeddings=_count(t, "num_embeddings", to),
+                        id_policy=IdPolicy(_choice(t, "id_policy", to, tuple(p.value for p in IdPolicy))),
+                    )
+                    for to, t in _items(s, "tables", at)
+                ),
+            )
+            for at, s in _items(data, "sparse", "signature")
+        )
+        outputs = tuple(
+            Output(name=_text(o, "name", at), shape=_shape(o, "shape", at))
+            for at, o in _items(data, "outputs", "signature")
+        )
+        for what, names in (
+            ("dense and sparse", [d.name for d in dense] + [s.name for s in sparse]),
+            ("outputs", [o.name for o in outputs]),
+        ):
+            if len(set(names)) != len(names):
+                raise ManifestError(f"signature: {what} names are not unique: {names}")
+        if not outputs or not (dense or sparse):
+            raise ManifestError("signature: got no inputs or no outputs, expected at least one of each")
+        return cls(dense=dense, sparse=sparse, outputs=outputs)
+
+
+def _field(data: Any, key: str, at: str) -> Any:
+    if not isinstance(data, dict) or key not in data:
+        raise ManifestError(f"{at}.{key}: missing")
+    return data[key]
+
+
+def _wrong(at: str, key: str, got: Any, expected: str) -> ManifestError:
+    return ManifestError(f"{at}.{key}: got {str(got)[:80]!r}, expected {expected}")
+
+
+def _items(data: Any, key: str, at: str) -> list[tuple[str, Any]]:
+    items = _field(data, key, at)
+    if not isinstance(items, list):
+        raise _wrong(at, key, items, "a list")
+    return [(f"{at}.{key}[{i}]", item) for i, item in enumerate(items)]
+
+
+def _text(data: Any, key: str, at: str) -> str:
+    value = _field(data, key, at)
+    if not isinstance(value, str) or not value:
+        raise _wrong(at, key, value, "a non-empty text")
+    return value
+
+
+def _choice(data: Any, key: str, at: str, choices: tuple[str, ...]) -> str:
+    value = _text(data, key, at)
+    if value not in choices:
+        raise _wrong(at, key, value, "one of " + ", ".join(choices))
+    return value
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _count(data: Any, key: str, at: str) -> int:
+    value = _field(data, key, at)
+    if not _is_int(value) or value < 1:
+        raise _wrong(at, key, value, "a whole number of at least 1")
+    return int(value)
+
+
+def _flag(data: Any, key: str, at: str) -> bool:
+    value = _field(data, key, at)
+    if not isinstance(value, bool):
+        raise _wrong(at, key, value, "true or false")
+    return value
+
+
+def _shape(data: Any, key: str, at: str) -> tuple[int, ...]:
+    value = _field(data, key, at)
+    if not isinstance(value, list) or not all(_is_int(v) and v >= 1 for v in value):
+        raise _wrong(at, key, value, "a list of whole numbers of at least 1")
+    return tuple(value)
