@@ -16,13 +16,13 @@ and returns one float32 tensor ``[B, *shape]`` for each of ``Signature.outputs``
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from typing import Any
 
 from recsys.errors import ManifestError
 
 
-class IdPolicy(str, Enum):
+class IdPolicy(StrEnum):
     """What becomes of an ID outside ``0 <= id < num_embeddings``."""
 
     REJECT = "reject"  # the request is refused with an error

@@ -1,0 +1,245 @@
+"""Float, unsharded embedding collections: what is trained on one rank, and the oracle of every other path.
+
+Shape letters: B batch, F features, D embedding dim, R rows, N number of IDs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from recsys.configs import (
+    BaseEmbeddingConfig,
+    DataType,
+    EmbeddingBagConfig,
+    EmbeddingConfig,
+    PoolingType,
+    check_tables,
+    embedding_names,
+)
+from recsys.jagged import JaggedTensor
+from recsys.keyed import KeyedTensor
+from recsys.keyed_jagged import KeyedJaggedTensor
+
+FLOAT_DTYPES = {DataType.FP32: torch.float32, DataType.FP16: torch.float16, DataType.BF16: torch.bfloat16}
+_MODES = {PoolingType.SUM: "sum", PoolingType.MEAN: "mean"}
+
+
+def select_features(kjt: KeyedJaggedTensor, features: Sequence[str]) -> dict[str, JaggedTensor]:
+    """The features by name.
+
+    Raises:
+        ValueError: names the features that are missing.
+    """
+    missing = sorted(set(features) - set(kjt.keys()))
+    if missing:
+        raise ValueError(f"features: missing {missing}, expected {sorted(set(features))}, got {kjt.keys()}")
+    return kjt.to_dict()
+
+
+def pool(
+    weight: Tensor, ids: JaggedTensor, pooling: PoolingType, per_id_weights: Tensor | None = None
+) -> Tensor:
+    """Pooled rows, bag by bag.
+
+    Args:
+        weight: the table, ``[R, D]``.
+        ids: B bags of row numbers.
+        pooling: SUM or MEAN.
+        per_id_weights: ``[N]``. With MEAN the weighted sum is divided by the number of IDs, as FBGEMM does
+            (``nn.EmbeddingBag`` refuses the pair).
+
+    Returns:
+        ``[B, D]``, of the weight's dtype; zeros for empty bags.
+    """
+    mean_of_weighted = per_id_weights is not None and pooling is PoolingType.MEAN
+    pooled = functional.embedding_bag(
+        ids.values(),
+        weight,
+        ids.offsets().to(ids.values().dtype),
+        mode="sum" if mean_of_weighted else _MODES[pooling],
+        per_sample_weights=None if per_id_weights is None else per_id_weights.to(weight.dtype),
+        include_last_offset=True,
+    )
+    if mean_of_weighted:
+        pooled = pooled / ids.lengths().clamp(min=1).to(pooled.dtype).unsqueeze(1)
+    return pooled
+
+
+def _initialize(weight: Tensor, config: BaseEmbeddingConfig) -> None:
+    with torch.no_grad():
+        if config.init_fn is not None:
+            config.init_fn(weight)
+        else:
+            weight.uniform_(config.get_weight_init_min(), config.get_weight_init_max())
+
+
+class EmbeddingBagCollection(nn.Module):
+    """Pooled embeddings of several tables.
+
+    Args:
+        tables: the tables; several features may share one, and a feature may be looked up in several.
+        is_weighted: whether every ID comes with a weight.
+        device: where the tables lie; ``"meta"`` allocates nothing.
+
+    The state dict's names are ``embedding_bags.<table>.weight``, ``[R, D]``.
+    """
+
+    def __init__(
+        self,
+        tables: Sequence[EmbeddingBagConfig],
+        is_weighted: bool = False,
+        device: torch.device | str | None = None,
+    ) -> None:
+        super().__init__()
+        check_tables(tables)
+        for table in tables:
+            if table.pooling not in _MODES:
+                raise ValueError(f"tables[{table.name!r}].pooling: got {table.pooling}, expected SUM or MEAN")
+            _check_float(table)
+        self._tables = list(tables)
+        self._is_weighted = is_weighted
+        self._embedding_names = [name for names in embedding_names(tables) for name in names]
+        self._dims = [table.embedding_dim for table in tables for _ in table.feature_names]
+        self._features = [feature for table in tables for feature in table.feature_names]
+        self.embedding_bags = nn.ModuleDict()
+        for table in tables:
+            bag = nn.EmbeddingBag(
+                table.num_embeddings,
+                table.embedding_dim,
+                mode=_MODES[table.pooling],
+                include_last_offset=True,
+                _weight=torch.empty(
+                    table.num_embeddings,
+                    table.embedding_dim,
+                    dtype=FLOAT_DTYPES[table.data_type],
+                    device=device,
+                ),
+            )
+            _initialize(bag.weight, table)
+            self.embedding_bags[table.name] = bag
+
+    def forward(self, features: KeyedJaggedTensor) -> KeyedTensor:
+        """Look up and pool.
+
+        Args:
+            features: must hold every feature of the tables, in any order; others are left alone.
+
+        Returns:
+            ``[B, sum of D]`` float32, one key per (table, feature) in the tables' order.
+
+        Raises:
+            ValueError: a feature is missing, or the weights are.
+        """
+        jagged = select_features(features, self._features)
+        if self._is_weighted:
+            features.weights()
+        pooled = []
+        for table in self._tables:
+            weight = cast(Tensor, self.embedding_bags[table.name].weight)
+            for name in table.feature_names:
+                ids = jagged[name]
+                weights = ids.weights() if self._is_weighted else None
+                pooled.append(pool(weight, ids, table.pooling, weights).float())
+        return KeyedTensor(self._embedding_names, self._dims, torch.cat(pooled, dim=1))
+
+    def is_weighted(self) -> bool:
+        """Whether every ID comes with a weight."""
+        return self._is_weighted
+
+    def embedding_bag_configs(self) -> list[EmbeddingBagConfig]:
+        """The tables."""
+        return self._tables
+
+    @property
+    def device(self) -> torch.device:
+        """Where the tables lie."""
+        return next(self.parameters()).device
+
+
+class EmbeddingCollection(nn.Module):
+    """Sequence embeddings of several tables: one row for each ID, not pooled.
+
+    Args:
+        tables: the tables, all of the same ``embedding_dim``.
+        device: where the tables lie; ``"meta"`` allocates nothing.
+
+    The state dict's names are ``embeddings.<table>.weight``, ``[R, D]``.
+    """
+
+    def __init__(self, tables: Sequence[EmbeddingConfig], device: torch.device | str | None = None) -> None:
+        super().__init__()
+        check_tables(tables)
+        dims = {table.name: table.embedding_dim for table in tables}
+        if len(set(dims.values())) > 1:
+            raise ValueError(f"tables: got embedding_dim {dims}, expected the same for all")
+        self._tables = list(tables)
+        self._embedding_names_by_table = embedding_names(tables)
+        self._features = [feature for table in tables for feature in table.feature_names]
+        self.embeddings = nn.ModuleDict()
+        for table in tables:
+            _check_float(table)
+            embedding = nn.Embedding(
+                table.num_embeddings,
+                table.embedding_dim,
+                _weight=torch.empty(
+                    table.num_embeddings,
+                    table.embedding_dim,
+                    dtype=FLOAT_DTYPES[table.data_type],
+                    device=device,
+                ),
+            )
+            _initialize(embedding.weight, table)
+            self.embeddings[table.name] = embedding
+
+    def forward(self, features: KeyedJaggedTensor) -> dict[str, JaggedTensor]:
+        """Look up.
+
+        Args:
+            features: must hold every feature of the tables, in any order; others are left alone.
+
+        Returns:
+            for each (table, feature) a JaggedTensor with values ``[N of the feature, D]`` float32.
+
+        Raises:
+            ValueError: a feature is missing.
+        """
+        jagged = select_features(features, self._features)
+        found: dict[str, JaggedTensor] = {}
+        for table, names in zip(self._tables, self._embedding_names_by_table, strict=True):
+            for feature, name in zip(table.feature_names, names, strict=True):
+                ids = jagged[feature]
+                rows = functional.embedding(ids.values(), cast(Tensor, self.embeddings[table.name].weight))
+                found[name] = JaggedTensor(
+                    rows.float(), weights=ids.weights_or_none(), lengths=ids.lengths(), offsets=ids.offsets()
+                )
+        return found
+
+    def embedding_dim(self) -> int:
+        """D."""
+        return self._tables[0].embedding_dim
+
+    def embedding_configs(self) -> list[EmbeddingConfig]:
+        """The tables."""
+        return self._tables
+
+    def embedding_names_by_table(self) -> list[list[str]]:
+        """The outputs' names, table by table."""
+        return self._embedding_names_by_table
+
+    @property
+    def device(self) -> torch.device:
+        """Where the tables lie."""
+        return next(self.parameters()).device
+
+
+def _check_float(table: BaseEmbeddingConfig) -> None:
+    if table.data_type not in FLOAT_DTYPES:
+        raise ValueError(
+            f"tables[{table.name!r}].data_type: got {table.data_type.value}, expected FP32, FP16 or BF16 "
+            "(quantize a trained collection with recsys.quant)"
+        )

@@ -1,0 +1,22 @@
+"""The one place that loads FBGEMM's operators, so that ``torch.ops.fbgemm`` is filled wherever it is used."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import fbgemm_gpu  # noqa: F401  (registers torch.ops.fbgemm)
+import torch
+from torch import Tensor, fx
+
+fbgemm: Any = torch.ops.fbgemm
+
+
+def is_traced(*values: object) -> bool:
+    """Whether any of the values is an FX proxy: its contents, and with them its truth, are unknown."""
+    return any(isinstance(v, fx.Proxy) for v in values)
+
+
+def lengths_to_offsets(lengths: Tensor) -> Tensor:
+    """``[n]`` lengths to ``[n + 1]`` offsets of the same dtype, the leading zero and the total included."""
+    offsets: Tensor = fbgemm.asynchronous_complete_cumsum(lengths)
+    return offsets
