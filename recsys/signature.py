@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from recsys.checked import a_list, choice, count, flag, shape, text
 from recsys.errors import ManifestError
 
 
@@ -118,28 +119,28 @@ class Signature:
             ManifestError: names the field, what was found and what was expected.
         """
         dense = tuple(
-            DenseInput(name=_text(d, "name", at), width=_count(d, "width", at))
-            for at, d in _items(data, "dense", "signature")
+            DenseInput(name=text(d, "name", at), width=count(d, "width", at))
+            for at, d in a_list(data, "dense", "signature")
         )
         sparse = tuple(
             SparseInput(
-                name=_text(s, "name", at),
-                pooling=_choice(s, "pooling", at, ("sum", "mean", "none")),
-                weighted=_flag(s, "weighted", at),
+                name=text(s, "name", at),
+                pooling=choice(s, "pooling", at, ("sum", "mean", "none")),
+                weighted=flag(s, "weighted", at),
                 tables=tuple(
                     TableUse(
-                        name=_text(t, "name", to),
-                        num_embeddings=_count(t, "num_embeddings", to),
-                        id_policy=IdPolicy(_choice(t, "id_policy", to, tuple(p.value for p in IdPolicy))),
+                        name=text(t, "name", to),
+                        num_embeddings=count(t, "num_embeddings", to),
+                        id_policy=IdPolicy(choice(t, "id_policy", to, tuple(p.value for p in IdPolicy))),
                     )
-                    for to, t in _items(s, "tables", at)
+                    for to, t in a_list(s, "tables", at)
                 ),
             )
-            for at, s in _items(data, "sparse", "signature")
+            for at, s in a_list(data, "sparse", "signature")
         )
         outputs = tuple(
-            Output(name=_text(o, "name", at), shape=_shape(o, "shape", at))
-            for at, o in _items(data, "outputs", "signature")
+            Output(name=text(o, "name", at), shape=shape(o, "shape", at))
+            for at, o in a_list(data, "outputs", "signature")
         )
         for what, names in (
             ("dense and sparse", [d.name for d in dense] + [s.name for s in sparse]),
@@ -150,59 +151,3 @@ class Signature:
         if not outputs or not (dense or sparse):
             raise ManifestError("signature: got no inputs or no outputs, expected at least one of each")
         return cls(dense=dense, sparse=sparse, outputs=outputs)
-
-
-def _field(data: Any, key: str, at: str) -> Any:
-    if not isinstance(data, dict) or key not in data:
-        raise ManifestError(f"{at}.{key}: missing")
-    return data[key]
-
-
-def _wrong(at: str, key: str, got: Any, expected: str) -> ManifestError:
-    return ManifestError(f"{at}.{key}: got {str(got)[:80]!r}, expected {expected}")
-
-
-def _items(data: Any, key: str, at: str) -> list[tuple[str, Any]]:
-    items = _field(data, key, at)
-    if not isinstance(items, list):
-        raise _wrong(at, key, items, "a list")
-    return [(f"{at}.{key}[{i}]", item) for i, item in enumerate(items)]
-
-
-def _text(data: Any, key: str, at: str) -> str:
-    value = _field(data, key, at)
-    if not isinstance(value, str) or not value:
-        raise _wrong(at, key, value, "a non-empty text")
-    return value
-
-
-def _choice(data: Any, key: str, at: str, choices: tuple[str, ...]) -> str:
-    value = _text(data, key, at)
-    if value not in choices:
-        raise _wrong(at, key, value, "one of " + ", ".join(choices))
-    return value
-
-
-def _is_int(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _count(data: Any, key: str, at: str) -> int:
-    value = _field(data, key, at)
-    if not _is_int(value) or value < 1:
-        raise _wrong(at, key, value, "a whole number of at least 1")
-    return int(value)
-
-
-def _flag(data: Any, key: str, at: str) -> bool:
-    value = _field(data, key, at)
-    if not isinstance(value, bool):
-        raise _wrong(at, key, value, "true or false")
-    return value
-
-
-def _shape(data: Any, key: str, at: str) -> tuple[int, ...]:
-    value = _field(data, key, at)
-    if not isinstance(value, list) or not all(_is_int(v) and v >= 1 for v in value):
-        raise _wrong(at, key, value, "a list of whole numbers of at least 1")
-    return tuple(value)

@@ -1,0 +1,127 @@
+"""Where each table's stored rows lie in one run of bytes: in memory, or in an artifact's rows file.
+
+Shape letters: D embedding dim, R rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from recsys.configs import DataType
+from recsys.rows import HOST_ROW_ALIGNMENT, RowFormat, align_rows
+
+#: FBGEMM 1.8 aligns each table to a cache line pair.
+BLOCK_ALIGNMENT_BYTES = 128
+#: The INT4 and INT2 kernels read past the last row for some dims, up to 64 bytes: keep twice that readable.
+TAIL_BYTES = 128
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowBlock:
+    """Columns ``[column_start, column_end)`` of rows ``[row_start, row_end)`` of a table.
+
+    Attributes:
+        table: the table's name, unique within the blob.
+        offset_bytes: where the block starts.
+        row_alignment: in bytes.
+    """
+
+    table: str
+    data_type: DataType
+    row_start: int
+    row_end: int
+    column_start: int
+    column_end: int
+    offset_bytes: int
+    row_alignment: int = HOST_ROW_ALIGNMENT
+
+    @property
+    def num_rows(self) -> int:
+        """Rows in the block."""
+        return self.row_end - self.row_start
+
+    @property
+    def row_format(self) -> RowFormat:
+        """How the block's rows are stored."""
+        return RowFormat(data_type=self.data_type, dim=self.column_end - self.column_start)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row."""
+        return self.row_format.row_bytes(self.row_alignment)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all rows."""
+        return self.num_rows * self.row_bytes
+
+    def rows(self, blob: Tensor) -> Tensor:
+        """A view of the block's rows, ``[num_rows, row_bytes]``."""
+        return blob[self.offset_bytes : self.offset_bytes + self.num_bytes].view(
+            self.num_rows, self.row_bytes
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlobLayout:
+    """All blocks of a blob, in the order of their offsets."""
+
+    blocks: tuple[RowBlock, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the blob, the readable tail included."""
+        end = max((block.offset_bytes + block.num_bytes for block in self.blocks), default=0)
+        return _aligned(end) + TAIL_BYTES
+
+    def find(self, table: str, column_start: int, row_start: int) -> RowBlock:
+        """The block that holds a row of a table's column."""
+        for block in self.blocks:
+            inside = block.row_start <= row_start < block.row_end
+            if block.table == table and block.column_start == column_start and inside:
+                return block
+        raise KeyError(f"no block of table {table!r} at column {column_start}, row {row_start}")
+
+    def offset_of(self, table: str, column_start: int, row_start: int) -> int:
+        """Where in the blob a row of a table's column block starts, in bytes."""
+        block = self.find(table, column_start, row_start)
+        return block.offset_bytes + (row_start - block.row_start) * block.row_bytes
+
+
+def _aligned(offset: int) -> int:
+    return -(-offset // BLOCK_ALIGNMENT_BYTES) * BLOCK_ALIGNMENT_BYTES
+
+
+def lay_out(blocks: Sequence[RowBlock]) -> BlobLayout:
+    """Put blocks one after the other (their own offsets are not read)."""
+    placed: list[RowBlock] = []
+    offset = 0
+    for block in blocks:
+        fields = {**block.__dict__, "offset_bytes": offset}
+        placed.append(RowBlock(**fields))
+        offset = _aligned(offset + placed[-1].num_bytes)
+    return BlobLayout(blocks=tuple(placed))
+
+
+def copy_blocks(source: BlobLayout, source_blob: Tensor, target: BlobLayout, device: torch.device) -> Tensor:
+    """A new blob on a device with the rows of the target's blocks, stretched to their alignment.
+
+    Args:
+        source: holds every row of the target's column blocks, at alignment 1.
+        source_blob: ``[source.num_bytes]`` uint8 in host memory.
+        target: what to lay where.
+        device: where the new blob lies.
+
+    Returns:
+        ``[target.num_bytes]`` uint8.
+    """
+    blob = torch.zeros(target.num_bytes, dtype=torch.uint8, device=device)
+    for block in target.blocks:
+        whole = source.find(block.table, block.column_start, block.row_start)
+        rows = whole.rows(source_blob)[block.row_start - whole.row_start : block.row_end - whole.row_start]
+        block.rows(blob)[:] = align_rows(rows, block.row_format, block.row_alignment).to(device)
+    return blob

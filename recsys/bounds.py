@@ -1,0 +1,178 @@
+"""The check that stands before every lookup: no ID may reach memory that is not its table's.
+
+Shape letters: B batch, E (feature, table) pairs, N number of IDs.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+import torch
+from torch import Tensor, nn
+
+from recsys.ops import fbgemm, is_traced, lengths_to_offsets
+from recsys.signature import IdPolicy
+
+INT64_MAX = 2**63 - 1
+
+
+class BoundsCheckMode(IntEnum):
+    """What becomes of an ID outside its table (FBGEMM 1.8's numbers; its NONE is not offered)."""
+
+    FATAL = 0  # an error that names feature, ID and rows
+    WARNING = 1  # a warning that names them; the ID reads row 0
+    IGNORE = 2  # the ID reads row 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class IdRange:
+    """What IDs a (feature, table) pair may hold.
+
+    Attributes:
+        name: for messages: the feature, or ``feature@table``.
+        num_embeddings: the table's rows.
+        policy: what becomes of other IDs; anything but REJECT goes before the bounds check.
+    """
+
+    name: str
+    num_embeddings: int
+    policy: IdPolicy = IdPolicy.REJECT
+
+
+class StructureCheck(nn.Module):
+    """Checks that lengths are not negative and sum to the number of values, before any operator trusts them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("any_id", torch.tensor([INT64_MAX]), persistent=False)
+        self.register_buffer("counter", torch.zeros(1, dtype=torch.int64), persistent=False)
+
+    def forward(self, lengths: Tensor, values: Tensor) -> None:
+        """Raise unless the lengths fit the values.
+
+        Args:
+            lengths: ``[n]`` int64.
+            values: ``[N]`` int64.
+
+        Raises:
+            ValueError: in eager mode. Under TorchScript it is FBGEMM's RuntimeError.
+        """
+        offsets = lengths_to_offsets(lengths)
+        try:
+            fbgemm.bounds_check_indices(
+                self.any_id, values, offsets, int(BoundsCheckMode.FATAL), self.counter
+            )
+        except RuntimeError:
+            _raise_structure(lengths, values)
+            raise
+
+
+def _raise_structure(lengths: Tensor, values: Tensor) -> None:
+    if lengths.numel() and int(lengths.min()) < 0:
+        at = int(lengths.argmin())
+        raise ValueError(f"lengths: got {int(lengths[at])} at position {at}, expected 0 or more") from None
+    if int(lengths.sum()) != values.numel():
+        raise ValueError(
+            f"lengths: got a sum of {int(lengths.sum())} for {values.numel()} values, expected them to be equal"
+        ) from None
+
+
+class IdCheck(nn.Module):
+    """Applies each table's ID policy, then FBGEMM's bounds check. Never writes into the caller's tensors.
+
+    Negative IDs are bad like any other (FBGEMM lets -1 pass): they are mapped to numbers above every table first.
+
+    Args:
+        ranges: what each (feature, table) pair may hold, E of them. Policy ZERO needs a row of zeros at
+            ``num_embeddings``.
+        mode: what the bounds check does about IDs that their policy rejects.
+    """
+
+    def __init__(self, ranges: Sequence[IdRange], mode: BoundsCheckMode = BoundsCheckMode.FATAL) -> None:
+        super().__init__()
+        self._ranges = list(ranges)
+        self._mode = mode
+        policies = {r.policy for r in ranges}
+        self._hashes = IdPolicy.HASH in policies
+        self._zeroes = IdPolicy.ZERO in policies
+        rows = [r.num_embeddings for r in ranges]
+
+        def constant(name: str, data: list[int]) -> None:
+            self.register_buffer(name, torch.tensor(data, dtype=torch.int64), persistent=False)
+
+        extra_row = [int(r.policy is IdPolicy.ZERO) for r in ranges]
+        constant("num_rows", [n + extra for n, extra in zip(rows, extra_row, strict=True)])
+        constant(
+            "moduli",
+            [n if r.policy is IdPolicy.HASH else INT64_MAX for n, r in zip(rows, ranges, strict=True)],
+        )
+        constant(
+            "limits",
+            [n if r.policy is IdPolicy.ZERO else INT64_MAX for n, r in zip(rows, ranges, strict=True)],
+        )
+        constant("counter", [0])
+
+    def forward(self, lengths: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Checked IDs.
+
+        Args:
+            lengths: ``[E * B]`` int64; they must have passed ``StructureCheck``, or the mode must be FATAL.
+            values: ``[N]`` int64.
+
+        Returns:
+            the IDs to look up, ``[N]``, and the offsets, ``[E * B + 1]``.
+
+        Raises:
+            ValueError: an ID is out of range and the mode FATAL, in eager mode. Under TorchScript it is
+                FBGEMM's RuntimeError.
+        """
+        offsets = lengths_to_offsets(lengths)
+        safe = self._by_policy(lengths, values)
+        if not is_traced(values) and self._mode is BoundsCheckMode.WARNING and values.device.type == "cpu":
+            bad = self._describe(lengths, safe)
+            if bad:
+                warnings.warn(f"{bad}; row 0 is read instead", stacklevel=2)
+        try:
+            fbgemm.bounds_check_indices(self.num_rows, safe, offsets, int(self._op_mode()), self.counter)
+        except RuntimeError:
+            bad = self._describe(lengths, safe)
+            if bad:
+                raise ValueError(bad) from None
+            _raise_structure(lengths, values)
+            raise
+        return safe, offsets
+
+    def _op_mode(self) -> BoundsCheckMode:
+        # A warning has been given already, with names that the operator's own log line lacks.
+        return BoundsCheckMode.IGNORE if self._mode is BoundsCheckMode.WARNING else self._mode
+
+    def _by_policy(self, lengths: Tensor, values: Tensor) -> Tensor:
+        if not (self._hashes or self._zeroes):
+            return values.bitwise_and(INT64_MAX)
+        per_pair = lengths.view(self.num_rows.size(0), -1).sum(dim=1)
+        num_ids = values.size(0)
+        moduli = torch.repeat_interleave(self.moduli, per_pair, output_size=num_ids)
+        safe = values.remainder(moduli) if self._hashes else values.bitwise_and(INT64_MAX)
+        if self._zeroes:
+            limits = torch.repeat_interleave(self.limits, per_pair, output_size=num_ids)
+            safe = torch.minimum(safe, limits)
+        return safe
+
+    def _describe(self, lengths: Tensor, safe: Tensor) -> str:
+        """The first bad ID in words, or nothing. Reads the tensors: for host memory, and once things went wrong."""
+        per_pair = lengths.view(len(self._ranges), -1).sum(dim=1).tolist()
+        if sum(per_pair) != safe.numel():
+            return ""
+        for id_range, ids in zip(self._ranges, torch.split(safe, per_pair), strict=True):
+            bad = (ids >= id_range.num_embeddings + (id_range.policy is IdPolicy.ZERO)).nonzero().flatten()
+            if bad.numel():
+                found = int(ids[bad[0]])
+                shown = found if found < 2**62 else found - 2**63
+                return (
+                    f"values: feature {id_range.name!r} got ID {shown} at its position {int(bad[0])}, expected "
+                    f"0 <= ID < {id_range.num_embeddings}"
+                )
+        return ""

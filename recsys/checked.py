@@ -1,0 +1,79 @@
+"""Reading JSON that nobody vouches for: every field is checked, every error names it.
+
+``at`` is the path of the object that is read, ``key`` the field in it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from recsys.errors import ManifestError
+
+
+def json_field(data: Any, key: str, at: str) -> Any:
+    """The field, whatever it is.
+
+    Raises:
+        ManifestError: there is none. All functions here raise it.
+    """
+    if not isinstance(data, dict) or key not in data:
+        raise ManifestError(f"{at}.{key}: missing")
+    return data[key]
+
+
+def wrong(at: str, key: str, got: Any, expected: str) -> ManifestError:
+    """The error for a field that is not what it should be."""
+    return ManifestError(f"{at}.{key}: got {str(got)[:80]!r}, expected {expected}")
+
+
+def a_list(data: Any, key: str, at: str) -> list[tuple[str, Any]]:
+    """A list, each item with its path."""
+    items = json_field(data, key, at)
+    if not isinstance(items, list):
+        raise wrong(at, key, items, "a list")
+    return [(f"{at}.{key}[{i}]", item) for i, item in enumerate(items)]
+
+
+def text(data: Any, key: str, at: str) -> str:
+    """A non-empty text."""
+    value = json_field(data, key, at)
+    if not isinstance(value, str) or not value:
+        raise wrong(at, key, value, "a non-empty text")
+    return value
+
+
+def choice(data: Any, key: str, at: str, choices: tuple[str, ...]) -> str:
+    """One of the choices."""
+    value = text(data, key, at)
+    if value not in choices:
+        raise wrong(at, key, value, "one of " + ", ".join(choices))
+    return value
+
+
+def whole(data: Any, key: str, at: str, *, least: int = 0) -> int:
+    """A whole number of at least ``least``, and at most what an int64 holds."""
+    value = json_field(data, key, at)
+    if type(value) is not int or not least <= value < 2**63:
+        raise wrong(at, key, value, f"a whole number of at least {least}")
+    return value
+
+
+def count(data: Any, key: str, at: str) -> int:
+    """A whole number of at least 1."""
+    return whole(data, key, at, least=1)
+
+
+def flag(data: Any, key: str, at: str) -> bool:
+    """True or false."""
+    value = json_field(data, key, at)
+    if not isinstance(value, bool):
+        raise wrong(at, key, value, "true or false")
+    return value
+
+
+def shape(data: Any, key: str, at: str) -> tuple[int, ...]:
+    """A list of whole numbers of at least 1."""
+    value = json_field(data, key, at)
+    if not isinstance(value, list) or not all(type(v) is int and v >= 1 for v in value):
+        raise wrong(at, key, value, "a list of whole numbers of at least 1")
+    return tuple(value)

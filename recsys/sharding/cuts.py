@@ -1,0 +1,61 @@
+"""The sharding types: each is a way to cut a table into rectangles. Routing and assembly follow from them.
+
+Shape letters: D embedding dim, R rows, W world size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from recsys.configs import BaseEmbeddingConfig
+from recsys.errors import PlanError
+from recsys.sharding.plan import ParameterSharding, ShardMetadata
+
+#: Column cuts at multiples of this suit every row type and keep rows of halves 16-byte aligned.
+COLUMN_MULTIPLE = 8
+
+
+def table_wise(table: BaseEmbeddingConfig, rank: int) -> ParameterSharding:
+    """The whole table on one rank."""
+    sizes = (table.num_embeddings, table.embedding_dim)
+    shard = ShardMetadata(shard_offsets=(0, 0), shard_sizes=sizes, rank=rank)
+    return ParameterSharding(sharding_type="table_wise", shards=(shard,))
+
+
+def column_wise(table: BaseEmbeddingConfig, ranks: Sequence[int]) -> ParameterSharding:
+    """Columns in equal parts (multiples of 8; the last takes the rest), one for each rank.
+
+    Raises:
+        PlanError: there are more ranks than parts.
+    """
+    parts = _parts(table.embedding_dim, len(ranks), COLUMN_MULTIPLE, table.name, "columns")
+    shards = [
+        ShardMetadata(shard_offsets=(0, start), shard_sizes=(table.num_embeddings, end - start), rank=rank)
+        for (start, end), rank in zip(parts, ranks, strict=True)
+    ]
+    return ParameterSharding(sharding_type="column_wise", shards=tuple(shards))
+
+
+def row_wise(table: BaseEmbeddingConfig, ranks: Sequence[int]) -> ParameterSharding:
+    """Rows in equal parts (the last takes the rest), one for each rank.
+
+    Raises:
+        PlanError: there are more ranks than rows.
+    """
+    parts = _parts(table.num_embeddings, len(ranks), 1, table.name, "rows")
+    shards = [
+        ShardMetadata(shard_offsets=(start, 0), shard_sizes=(end - start, table.embedding_dim), rank=rank)
+        for (start, end), rank in zip(parts, ranks, strict=True)
+    ]
+    return ParameterSharding(sharding_type="row_wise", shards=tuple(shards))
+
+
+def _parts(size: int, num_parts: int, multiple: int, table: str, what: str) -> list[tuple[int, int]]:
+    units = size // multiple
+    if not 1 <= num_parts <= max(units, 1):
+        raise PlanError(
+            f"table {table!r}: cannot cut {size} {what} into {num_parts} parts, expected 1 to {max(units, 1)}"
+            + (f" (multiples of {multiple})" if multiple > 1 else "")
+        )
+    bounds = [units * i // num_parts * multiple for i in range(num_parts)] + [size]
+    return [(bounds[i], bounds[i + 1]) for i in range(num_parts)]
