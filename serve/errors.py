@@ -1,0 +1,58 @@
+"""What can go wrong with a request in the server, and the one table from that to gRPC status codes.
+
+Texts go to clients: they name field, got and expected, and never carry a path, a stack or an address.
+"""
+
+from __future__ import annotations
+
+import grpc
+
+
+class RequestError(ValueError):
+    """The request contradicts the model's signature or the wire's format."""
+
+
+class RequestTooLargeError(RequestError):
+    """The request has more rows or IDs than one request may have; sending it again will not help."""
+
+
+class ModelNotFoundError(RequestError):
+    """The request names a model that this server does not hold."""
+
+
+class QueueFullError(RuntimeError):
+    """The queue holds as many rows or IDs as it may; the client should wait and try again."""
+
+
+class DrainingError(RuntimeError):
+    """The server is stopping and takes no further requests."""
+
+
+class DeadlineExpiredError(RuntimeError):
+    """The request's deadline passed while it waited; it was not computed."""
+
+
+class ExecutionError(RuntimeError):
+    """The model failed on the batch that held the request; the log says why."""
+
+
+STATUS_CODES: dict[type[Exception], grpc.StatusCode] = {
+    RequestError: grpc.StatusCode.INVALID_ARGUMENT,
+    RequestTooLargeError: grpc.StatusCode.INVALID_ARGUMENT,
+    ModelNotFoundError: grpc.StatusCode.NOT_FOUND,
+    QueueFullError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    DrainingError: grpc.StatusCode.UNAVAILABLE,
+    DeadlineExpiredError: grpc.StatusCode.DEADLINE_EXCEEDED,
+    ExecutionError: grpc.StatusCode.INTERNAL,
+}
+
+
+def status_of(error: Exception) -> tuple[grpc.StatusCode, str]:
+    """The status code and text that a client gets for ``error``.
+
+    An error that is not in the table is a fault of ours: its text could hold anything and stays in the log.
+    """
+    code = STATUS_CODES.get(type(error))
+    if code is None:
+        return grpc.StatusCode.INTERNAL, "the server failed on this request; its log says why"
+    return code, str(error)

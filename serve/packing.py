@@ -1,0 +1,181 @@
+"""What people hold (lists, arrays, tensors, KJTs) → a request of the wire; a response → arrays.
+
+Torch is not imported: tensors and jagged tensors are known by their methods.
+
+Shape letters: B rows of a request, F sparse inputs, N number of IDs of one input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from serve.wire import predict_pb2 as wire
+
+_Array = npt.NDArray[Any]
+# An input as a caller gives it: nested lists, an array, a tensor or a JaggedTensor.
+ArrayLike = Any
+
+
+@dataclass(frozen=True)
+class _Jagged:
+    """One input of a KeyedJaggedTensor: lengths ``[B]``, values ``[N]``, weights ``[N]``."""
+
+    lengths: _Array
+    values: _Array
+    weights: _Array | None
+
+
+def build_request(
+    dense: Mapping[str, ArrayLike],
+    sparse: Mapping[str, ArrayLike] | Any,
+    weights: Mapping[str, ArrayLike] | None = None,
+    *,
+    model: str = "",
+    request_id: str = "",
+) -> wire.PredictRequest:
+    """Pack one request.
+
+    Args:
+        dense: by name, float ``[B, width]`` (or ``[B]`` where the width is 1).
+        sparse: by name, one of: a list of B rows of IDs (a bare ID is a row of one), an integer array or tensor
+            ``[B, L]`` or ``[B]``, or a JaggedTensor; or a whole KeyedJaggedTensor.
+        weights: by name, in the form of that input's IDs; those of jagged tensors are taken from them.
+        model: the model's name; empty for the one that the server holds.
+        request_id: stands in the server's log where the request fails.
+
+    Raises:
+        ValueError: names the input, what it holds and what it should; nothing was sent.
+    """
+    weights = weights or {}
+    jagged = _by_feature(sparse)
+    unknown = [name for name in weights if name not in jagged]
+    if unknown:
+        raise ValueError(f"weights: got {unknown[0]!r}, expected only names of sparse inputs: {list(jagged)}")
+    request = wire.PredictRequest(model=model, request_id=request_id)
+    num_rows: dict[str, int] = {}
+    for name, values in dense.items():
+        array = _dense(name, values)
+        num_rows[f"dense[{name!r}]"] = len(array)
+        request.dense.add(name=name, values=array.tobytes())
+    for name, rows in jagged.items():
+        field = f"sparse[{name!r}]"
+        lengths, ids, own_weights = _rows(field, rows, "<i8")
+        if name in weights:
+            own_weights = _weights(name, weights[name], lengths)
+        num_rows[field] = len(lengths)
+        request.sparse.add(
+            name=name,
+            lengths=lengths.astype("<i4").tobytes(),
+            values=ids.tobytes(),
+            weights=b"" if own_weights is None else own_weights.astype("<f4").tobytes(),
+        )
+    if len(set(num_rows.values())) > 1:
+        raise ValueError(f"rows: got {num_rows}, expected the same number of rows in every input")
+    request.num_rows = next(iter(num_rows.values()), 0)
+    return request
+
+
+def read_response(response: wire.PredictResponse) -> dict[str, npt.NDArray[np.float32]]:
+    """The outputs by name: float32 ``[B, ...]``, read-only views of the response."""
+    return {o.name: np.frombuffer(o.values, "<f4").reshape(tuple(o.dims)) for o in response.outputs}
+
+
+def _by_feature(sparse: Any) -> dict[str, Any]:
+    """One entry per sparse input, whether they came by name or in a KeyedJaggedTensor."""
+    if isinstance(sparse, Mapping):
+        return dict(sparse)
+    if not all(hasattr(sparse, method) for method in ("keys", "values", "lengths")):
+        raise ValueError(f"sparse: got {type(sparse).__name__}, expected rows by name or a KeyedJaggedTensor")
+    names = list(sparse.keys())
+    lengths = _array(sparse.lengths()).reshape(len(names), -1)
+    values = _array(sparse.values())
+    weights = _own_weights(sparse)
+    ends = lengths.sum(axis=1).cumsum()
+    return {
+        name: _Jagged(lengths[i], values[start:end], None if weights is None else weights[start:end])
+        for i, (name, start, end) in enumerate(zip(names, [0, *ends[:-1]], ends, strict=True))
+    }
+
+
+def _own_weights(jagged: Any) -> _Array | None:
+    weights = jagged.weights_or_none() if hasattr(jagged, "weights_or_none") else None
+    return None if weights is None else _array(weights)
+
+
+def _array(values: Any) -> _Array:
+    """An array of what may be a tensor, on any device and part of any graph."""
+    if hasattr(values, "detach"):
+        values = values.detach().cpu()
+    return np.asarray(values)
+
+
+def _dense(name: str, values: ArrayLike) -> _Array:
+    try:
+        array = np.ascontiguousarray(_array(values), dtype="<f4")
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"dense[{name!r}]: expected numbers [B, width] ({error})") from None
+    if array.ndim == 1:
+        array = array[:, np.newaxis]
+    if array.ndim != 2:
+        raise ValueError(f"dense[{name!r}]: got shape {list(array.shape)}, expected [B, width]")
+    return array
+
+
+def _rows(field: str, rows: Any, dtype: str) -> tuple[_Array, _Array, _Array | None]:
+    """Lengths ``[B]``, values ``[N]`` and, where a jagged tensor carries them, weights ``[N]``."""
+    if isinstance(rows, _Jagged):
+        return rows.lengths, _flat(field, rows.values, dtype), rows.weights
+    if callable(getattr(rows, "lengths", None)) and callable(getattr(rows, "values", None)):
+        return _array(rows.lengths()), _flat(field, _array(rows.values()), dtype), _own_weights(rows)
+    if hasattr(rows, "shape"):
+        array = _array(rows)
+        if array.ndim not in (1, 2):
+            raise ValueError(f"{field}: got shape {list(array.shape)}, expected [B, L] or [B]")
+        width = 1 if array.ndim == 1 else array.shape[1]
+        return np.full(len(array), width, np.int64), _flat(field, array.reshape(-1), dtype), None
+    if isinstance(rows, str) or not isinstance(rows, Iterable):
+        raise ValueError(f"{field}: got {type(rows).__name__}, expected a list of rows")
+    lists = [_list(field, row) for row in rows]
+    flat = [value for row in lists for value in row]
+    return np.array([len(row) for row in lists], np.int64), _flat(field, flat, dtype), None
+
+
+def _list(field: str, row: Any) -> list[Any]:
+    if isinstance(row, list):
+        return row
+    if hasattr(row, "tolist"):
+        row = row.tolist()
+    if isinstance(row, (str, bytes)):
+        raise ValueError(f"{field}: got the text {row[:32]!r}, expected numbers")
+    return list(row) if isinstance(row, Iterable) else [row]
+
+
+def _flat(field: str, values: Any, dtype: str) -> _Array:
+    """One-dimensional, contiguous, of the wire's type; never rounds an ID."""
+    try:
+        array = np.asarray(values)
+        kinds = "iu" if dtype == "<i8" else "iuf"
+        if array.size and (array.ndim != 1 or array.dtype.kind not in kinds):
+            raise ValueError(f"got {array.dtype} {list(array.shape)}")
+        if array.dtype.kind == "u" and array.size and array.max() > np.iinfo(np.int64).max:
+            raise ValueError(f"got {array.max()}")
+    except (ValueError, OverflowError) as error:
+        expected = "whole numbers of at most 64 bits" if dtype == "<i8" else "numbers"
+        raise ValueError(f"{field}: expected {expected} in each row ({error})") from None
+    return np.ascontiguousarray(array, dtype=dtype)
+
+
+def _weights(name: str, given: ArrayLike, lengths: _Array) -> _Array:
+    field = f"weights[{name!r}]"
+    own_lengths, values, _ = _rows(field, given, "<f4")
+    if not np.array_equal(own_lengths, lengths):
+        raise ValueError(
+            f"{field}: got {own_lengths.tolist()[:8]} weights per row, "
+            f"expected one per ID: {lengths.tolist()[:8]}"
+        )
+    return values

@@ -1,0 +1,1 @@
+"""The wire in Python: generated from ``protos/`` by ``protos/generate.py``; do not edit."""

@@ -1,0 +1,170 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class IdPolicy(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ID_POLICY_UNSPECIFIED: _ClassVar[IdPolicy]
+    ID_POLICY_REJECT: _ClassVar[IdPolicy]
+    ID_POLICY_HASH: _ClassVar[IdPolicy]
+    ID_POLICY_ZERO: _ClassVar[IdPolicy]
+
+class Pooling(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    POOLING_UNSPECIFIED: _ClassVar[Pooling]
+    POOLING_SUM: _ClassVar[Pooling]
+    POOLING_MEAN: _ClassVar[Pooling]
+    POOLING_NONE: _ClassVar[Pooling]
+ID_POLICY_UNSPECIFIED: IdPolicy
+ID_POLICY_REJECT: IdPolicy
+ID_POLICY_HASH: IdPolicy
+ID_POLICY_ZERO: IdPolicy
+POOLING_UNSPECIFIED: Pooling
+POOLING_SUM: Pooling
+POOLING_MEAN: Pooling
+POOLING_NONE: Pooling
+
+class PredictRequest(_message.Message):
+    __slots__ = ("model", "request_id", "num_rows", "dense", "sparse")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    NUM_ROWS_FIELD_NUMBER: _ClassVar[int]
+    DENSE_FIELD_NUMBER: _ClassVar[int]
+    SPARSE_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    request_id: str
+    num_rows: int
+    dense: _containers.RepeatedCompositeFieldContainer[DenseInput]
+    sparse: _containers.RepeatedCompositeFieldContainer[SparseInput]
+    def __init__(self, model: _Optional[str] = ..., request_id: _Optional[str] = ..., num_rows: _Optional[int] = ..., dense: _Optional[_Iterable[_Union[DenseInput, _Mapping]]] = ..., sparse: _Optional[_Iterable[_Union[SparseInput, _Mapping]]] = ...) -> None: ...
+
+class DenseInput(_message.Message):
+    __slots__ = ("name", "values")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    values: bytes
+    def __init__(self, name: _Optional[str] = ..., values: _Optional[bytes] = ...) -> None: ...
+
+class SparseInput(_message.Message):
+    __slots__ = ("name", "lengths", "values", "weights")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    LENGTHS_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    lengths: bytes
+    values: bytes
+    weights: bytes
+    def __init__(self, name: _Optional[str] = ..., lengths: _Optional[bytes] = ..., values: _Optional[bytes] = ..., weights: _Optional[bytes] = ...) -> None: ...
+
+class PredictResponse(_message.Message):
+    __slots__ = ("outputs", "model", "version")
+    OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    outputs: _containers.RepeatedCompositeFieldContainer[Output]
+    model: str
+    version: str
+    def __init__(self, outputs: _Optional[_Iterable[_Union[Output, _Mapping]]] = ..., model: _Optional[str] = ..., version: _Optional[str] = ...) -> None: ...
+
+class Output(_message.Message):
+    __slots__ = ("name", "dims", "values")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DIMS_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    dims: _containers.RepeatedScalarFieldContainer[int]
+    values: bytes
+    def __init__(self, name: _Optional[str] = ..., dims: _Optional[_Iterable[int]] = ..., values: _Optional[bytes] = ...) -> None: ...
+
+class GetModelMetadataRequest(_message.Message):
+    __slots__ = ("model",)
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    def __init__(self, model: _Optional[str] = ...) -> None: ...
+
+class ModelMetadata(_message.Message):
+    __slots__ = ("model", "version", "target", "dense", "sparse", "outputs", "limits", "artifact")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    DENSE_FIELD_NUMBER: _ClassVar[int]
+    SPARSE_FIELD_NUMBER: _ClassVar[int]
+    OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    LIMITS_FIELD_NUMBER: _ClassVar[int]
+    ARTIFACT_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    version: str
+    target: str
+    dense: _containers.RepeatedCompositeFieldContainer[DenseSignature]
+    sparse: _containers.RepeatedCompositeFieldContainer[SparseSignature]
+    outputs: _containers.RepeatedCompositeFieldContainer[OutputSignature]
+    limits: RequestLimits
+    artifact: ArtifactVersions
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., target: _Optional[str] = ..., dense: _Optional[_Iterable[_Union[DenseSignature, _Mapping]]] = ..., sparse: _Optional[_Iterable[_Union[SparseSignature, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[OutputSignature, _Mapping]]] = ..., limits: _Optional[_Union[RequestLimits, _Mapping]] = ..., artifact: _Optional[_Union[ArtifactVersions, _Mapping]] = ...) -> None: ...
+
+class DenseSignature(_message.Message):
+    __slots__ = ("name", "width")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    WIDTH_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    width: int
+    def __init__(self, name: _Optional[str] = ..., width: _Optional[int] = ...) -> None: ...
+
+class SparseSignature(_message.Message):
+    __slots__ = ("name", "pooling", "weighted", "tables", "id_limit")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    POOLING_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTED_FIELD_NUMBER: _ClassVar[int]
+    TABLES_FIELD_NUMBER: _ClassVar[int]
+    ID_LIMIT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    pooling: Pooling
+    weighted: bool
+    tables: _containers.RepeatedCompositeFieldContainer[TableUse]
+    id_limit: int
+    def __init__(self, name: _Optional[str] = ..., pooling: _Optional[_Union[Pooling, str]] = ..., weighted: _Optional[bool] = ..., tables: _Optional[_Iterable[_Union[TableUse, _Mapping]]] = ..., id_limit: _Optional[int] = ...) -> None: ...
+
+class TableUse(_message.Message):
+    __slots__ = ("name", "num_embeddings", "id_policy")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    NUM_EMBEDDINGS_FIELD_NUMBER: _ClassVar[int]
+    ID_POLICY_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    num_embeddings: int
+    id_policy: IdPolicy
+    def __init__(self, name: _Optional[str] = ..., num_embeddings: _Optional[int] = ..., id_policy: _Optional[_Union[IdPolicy, str]] = ...) -> None: ...
+
+class OutputSignature(_message.Message):
+    __slots__ = ("name", "shape")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    shape: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, name: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class RequestLimits(_message.Message):
+    __slots__ = ("max_rows", "max_ids", "max_message_bytes")
+    MAX_ROWS_FIELD_NUMBER: _ClassVar[int]
+    MAX_IDS_FIELD_NUMBER: _ClassVar[int]
+    MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    max_rows: int
+    max_ids: int
+    max_message_bytes: int
+    def __init__(self, max_rows: _Optional[int] = ..., max_ids: _Optional[int] = ..., max_message_bytes: _Optional[int] = ...) -> None: ...
+
+class ArtifactVersions(_message.Message):
+    __slots__ = ("format", "torch", "fbgemm")
+    FORMAT_FIELD_NUMBER: _ClassVar[int]
+    TORCH_FIELD_NUMBER: _ClassVar[int]
+    FBGEMM_FIELD_NUMBER: _ClassVar[int]
+    format: str
+    torch: str
+    fbgemm: str
+    def __init__(self, format: _Optional[str] = ..., torch: _Optional[str] = ..., fbgemm: _Optional[str] = ...) -> None: ...

@@ -1,0 +1,100 @@
+"""A small real model with every kind of input that the wire knows, called as an exported one is called.
+
+Shape letters: B rows of a batch, F sparse inputs, N number of IDs.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from recsys import (
+    EmbeddingBagCollection,
+    EmbeddingBagConfig,
+    KeyedJaggedTensor,
+    PoolingType,
+)
+from recsys.signature import DenseInput, IdPolicy, Output, Signature, SparseInput, TableUse
+
+SIGNATURE = Signature(
+    dense=(DenseInput(name="context", width=3), DenseInput(name="price", width=1)),
+    sparse=(
+        SparseInput(name="user", tables=(TableUse(name="users", num_embeddings=50),), pooling="sum"),
+        SparseInput(name="genres", tables=(TableUse(name="genres", num_embeddings=7),), pooling="mean"),
+        SparseInput(
+            name="item",
+            tables=(TableUse(name="catalog", num_embeddings=11, id_policy=IdPolicy.HASH),),
+            pooling="sum",
+        ),
+        SparseInput(
+            name="tags", tables=(TableUse(name="tags", num_embeddings=20),), pooling="sum", weighted=True
+        ),
+    ),
+    outputs=(Output(name="score", shape=()), Output(name="vectors", shape=(2, 3))),
+)
+
+
+class SmallModel(nn.Module):
+    """Unweighted and weighted tables, two dense inputs, two outputs; each row's answer depends on its inputs."""
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.plain = EmbeddingBagCollection(
+            tables=[
+                EmbeddingBagConfig(name="users", embedding_dim=8, num_embeddings=50, feature_names=["user"]),
+                EmbeddingBagConfig(
+                    name="genres",
+                    embedding_dim=4,
+                    num_embeddings=7,
+                    feature_names=["genres"],
+                    pooling=PoolingType.MEAN,
+                ),
+                EmbeddingBagConfig(
+                    name="catalog", embedding_dim=4, num_embeddings=11, feature_names=["item"]
+                ),
+            ]
+        )
+        self.weighted = EmbeddingBagCollection(
+            tables=[
+                EmbeddingBagConfig(name="tags", embedding_dim=4, num_embeddings=20, feature_names=["tags"])
+            ],
+            is_weighted=True,
+        )
+        self.over = nn.Linear(3 + 1 + 16 + 4, 7)
+
+    def forward(
+        self, context: Tensor, price: Tensor, plain: KeyedJaggedTensor, weighted: KeyedJaggedTensor
+    ) -> dict[str, Tensor]:
+        pooled = [self.plain(plain).values(), self.weighted(weighted).values()]
+        over = self.over(torch.cat([context, price, *pooled], dim=1))
+        return {"score": over[:, 0].sigmoid(), "vectors": over[:, 1:].reshape(-1, 2, 3)}
+
+
+class ServedSmallModel:
+    """The calling convention of an artifact around the float model."""
+
+    signature = SIGNATURE
+    target_name = "cpu"
+
+    def __init__(self, seed: int = 0) -> None:
+        self._model = SmallModel(seed).eval()
+
+    def forward(self, *inputs: Tensor) -> dict[str, Tensor]:
+        context, price, lengths, values, weights = inputs
+        num_rows = len(context)
+        num_plain = int(lengths[: 3 * num_rows].sum())
+        item_start = int(lengths[: 2 * num_rows].sum())
+        plain_values = values[:num_plain].clone()
+        plain_values[item_start:] %= 11
+        plain = KeyedJaggedTensor(
+            keys=["user", "genres", "item"], values=plain_values, lengths=lengths[: 3 * num_rows]
+        )
+        weighted = KeyedJaggedTensor(
+            keys=["tags"],
+            values=values[num_plain:],
+            lengths=lengths[3 * num_rows :],
+            weights=weights[num_plain:],
+        )
+        outputs: dict[str, Tensor] = self._model(context, price, plain, weighted)
+        return outputs
