@@ -6,7 +6,8 @@ Shape letters: D embedding dim, R rows.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -73,16 +74,31 @@ class BlobLayout:
     blocks: tuple[RowBlock, ...]
 
     @property
+    def row_alignment(self) -> int:
+        """The alignment of all rows in bytes: the lookup takes one for all its tables."""
+        return self.blocks[0].row_alignment if self.blocks else HOST_ROW_ALIGNMENT
+
+    @property
     def num_bytes(self) -> int:
         """Bytes of the blob, the readable tail included."""
         end = max((block.offset_bytes + block.num_bytes for block in self.blocks), default=0)
         return _aligned(end) + TAIL_BYTES
 
-    def find(self, table: str, column_start: int, row_start: int) -> RowBlock:
-        """The block that holds a row of a table's column."""
+    @cached_property
+    def _by_column(self) -> dict[tuple[str, int], list[RowBlock]]:
+        found: dict[tuple[str, int], list[RowBlock]] = {}
         for block in self.blocks:
-            inside = block.row_start <= row_start < block.row_end
-            if block.table == table and block.column_start == column_start and inside:
+            found.setdefault((block.table, block.column_start), []).append(block)
+        return found
+
+    def find(self, table: str, column_start: int, row_start: int) -> RowBlock:
+        """The block that holds a row of a table's columns from ``column_start``.
+
+        Raises:
+            KeyError: there is none.
+        """
+        for block in self._by_column[table, column_start]:
+            if block.row_start <= row_start < block.row_end:
                 return block
         raise KeyError(f"no block of table {table!r} at column {column_start}, row {row_start}")
 
@@ -101,8 +117,7 @@ def lay_out(blocks: Sequence[RowBlock]) -> BlobLayout:
     placed: list[RowBlock] = []
     offset = 0
     for block in blocks:
-        fields = {**block.__dict__, "offset_bytes": offset}
-        placed.append(RowBlock(**fields))
+        placed.append(replace(block, offset_bytes=offset))
         offset = _aligned(offset + placed[-1].num_bytes)
     return BlobLayout(blocks=tuple(placed))
 

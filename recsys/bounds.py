@@ -91,6 +91,13 @@ class IdCheck(nn.Module):
         mode: what the bounds check does about IDs that their policy rejects.
     """
 
+    num_rows: Tensor
+    moduli: Tensor
+    limits: Tensor
+    pairs: Tensor
+    counter: Tensor
+    is_hashed: Tensor
+
     def __init__(self, ranges: Sequence[IdRange], mode: BoundsCheckMode = BoundsCheckMode.FATAL) -> None:
         super().__init__()
         self._ranges = list(ranges)
@@ -103,17 +110,14 @@ class IdCheck(nn.Module):
         def constant(name: str, data: list[int]) -> None:
             self.register_buffer(name, torch.tensor(data, dtype=torch.int64), persistent=False)
 
-        extra_row = [int(r.policy is IdPolicy.ZERO) for r in ranges]
-        constant("num_rows", [n + extra for n, extra in zip(rows, extra_row, strict=True)])
-        constant(
-            "moduli",
-            [n if r.policy is IdPolicy.HASH else INT64_MAX for n, r in zip(rows, ranges, strict=True)],
-        )
-        constant(
-            "limits",
-            [n if r.policy is IdPolicy.ZERO else INT64_MAX for n, r in zip(rows, ranges, strict=True)],
-        )
+        hashed = [r.policy is IdPolicy.HASH for r in ranges]
+        zeroed = [r.policy is IdPolicy.ZERO for r in ranges]
+        constant("num_rows", [n + z for n, z in zip(rows, zeroed, strict=True)])
+        constant("moduli", [n if h else 1 for n, h in zip(rows, hashed, strict=True)])
+        constant("limits", [n if z else INT64_MAX for n, z in zip(rows, zeroed, strict=True)])
+        constant("pairs", list(range(len(ranges))))
         constant("counter", [0])
+        self.register_buffer("is_hashed", torch.tensor(hashed), persistent=False)
 
     def forward(self, lengths: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Checked IDs.
@@ -150,21 +154,27 @@ class IdCheck(nn.Module):
         return BoundsCheckMode.IGNORE if self._mode is BoundsCheckMode.WARNING else self._mode
 
     def _by_policy(self, lengths: Tensor, values: Tensor) -> Tensor:
+        # Without its sign bit a negative ID is a number above every table.
+        safe = values.bitwise_and(INT64_MAX)
         if not (self._hashes or self._zeroes):
-            return values.bitwise_and(INT64_MAX)
-        per_pair = lengths.view(self.num_rows.size(0), -1).sum(dim=1)
-        num_ids = values.size(0)
-        moduli = torch.repeat_interleave(self.moduli, per_pair, output_size=num_ids)
-        safe = values.remainder(moduli) if self._hashes else values.bitwise_and(INT64_MAX)
+            return safe
+        num_pairs = self.num_rows.size(0)
+        ids_per_pair = lengths.view(num_pairs, lengths.size(0) // num_pairs).sum(dim=1)
+        pair_of_id = torch.repeat_interleave(self.pairs, ids_per_pair, output_size=values.size(0))
+        if self._hashes:
+            hashed = values.remainder(self.moduli.index_select(0, pair_of_id))
+            safe = torch.where(self.is_hashed.index_select(0, pair_of_id), hashed, safe)
         if self._zeroes:
-            limits = torch.repeat_interleave(self.limits, per_pair, output_size=num_ids)
-            safe = torch.minimum(safe, limits)
+            safe = torch.minimum(safe, self.limits.index_select(0, pair_of_id))
         return safe
 
     def _describe(self, lengths: Tensor, safe: Tensor) -> str:
         """The first bad ID in words, or nothing. Reads the tensors: for host memory, and once things went wrong."""
-        per_pair = lengths.view(len(self._ranges), -1).sum(dim=1).tolist()
-        if sum(per_pair) != safe.numel():
+        num_pairs = len(self._ranges)
+        if lengths.numel() % num_pairs:
+            return ""
+        per_pair = lengths.view(num_pairs, lengths.numel() // num_pairs).sum(dim=1).tolist()
+        if sum(per_pair) != safe.numel() or min(per_pair) < 0:
             return ""
         for id_range, ids in zip(self._ranges, torch.split(safe, per_pair), strict=True):
             bad = (ids >= id_range.num_embeddings + (id_range.policy is IdPolicy.ZERO)).nonzero().flatten()

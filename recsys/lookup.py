@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from recsys.configs import DataType, PoolingType
 from recsys.ops import fbgemm
-from recsys.rows import SPARSE_TYPE_CODES, RowFormat, row_alignment_for
+from recsys.rows import SPARSE_TYPE_CODES, RowFormat
 
 # FBGEMM 1.8: PoolingMode, EmbeddingLocation (rows in host memory or in the device's) and output SparseType.
 _POOLING_CODES = {PoolingType.SUM: 0, PoolingType.MEAN: 1, PoolingType.NONE: 2}
@@ -38,6 +38,7 @@ class IntNBitLookup(nn.Module):
         pooling: SUM or MEAN: ``[B, sum of P]`` comes out; NONE: ``[N, P]``, one P for all slots.
         output_dtype: float32, float16 or bfloat16.
         rows: the uint8 bytes that the slots' offsets point into; may be set later (``rows`` is a plain buffer).
+        row_alignment: of the rows, in bytes.
         device: where the lookup runs.
     """
 
@@ -47,6 +48,7 @@ class IntNBitLookup(nn.Module):
         pooling: PoolingType,
         output_dtype: torch.dtype,
         rows: Tensor,
+        row_alignment: int,
         device: torch.device,
     ) -> None:
         super().__init__()
@@ -64,7 +66,7 @@ class IntNBitLookup(nn.Module):
         }
         self._pooling_code = _POOLING_CODES[pooling]
         self._output_code = OUTPUT_CODES[output_dtype]
-        self._row_alignment = row_alignment_for(device)
+        self._row_alignment = row_alignment
 
         def constant(name: str, data: list[int], dtype: torch.dtype) -> None:
             self.register_buffer(name, torch.tensor(data, dtype=dtype, device=device), persistent=False)

@@ -1,0 +1,227 @@
+"""Checkpoints: a trained model as one file of plain data and tensors.
+
+A file of ``torch.save`` that ``torch.load(weights_only=True)`` reads. It names the factory that builds the
+model and holds the factory's arguments as plain data, so nothing in it is code. It comes from outside all the
+same: everything in it is checked before it is used, and the factory must be a function of ``recsys.models``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import math
+import os
+import re
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from recsys.errors import CheckpointError
+
+FORMAT = "recsys-checkpoint"
+FORMAT_VERSION = 1
+_FIELDS = {
+    "format": str,
+    "format_version": int,
+    "factory": str,
+    "arguments": dict,
+    "state_dict": dict,
+    "info": dict,
+}
+_FACTORY = re.compile(r"(recsys\.models(?:\.[a-z][a-z0-9_]*)+):([a-z][a-z0-9_]*)", re.ASCII)
+_MAX_DEPTH = 20  # of plain data: far more than any factory's arguments, far less than Python's stack
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """A trained model.
+
+    Attributes:
+        factory: ``package.module:function``, a function of ``recsys.models`` that returns the model.
+        arguments: the factory's arguments by name: plain data, as JSON knows it.
+        state_dict: the model's tensors by name.
+        info: what people want to know of it (data set, metrics, feature names): plain data.
+    """
+
+    factory: str
+    arguments: dict[str, Any]
+    state_dict: dict[str, Tensor]
+    info: dict[str, Any] = field(default_factory=dict)
+
+
+def save_checkpoint(path: str | os.PathLike[str], checkpoint: Checkpoint) -> None:
+    """Write the file; whoever looks finds the old one or the whole new one.
+
+    Raises:
+        CheckpointError: the checkpoint is not what ``load_checkpoint`` would accept.
+        OSError: the file cannot be written.
+    """
+    path = Path(path)
+    state_dict = {
+        name: tensor.detach().to("cpu").contiguous() if isinstance(tensor, Tensor) else tensor
+        for name, tensor in checkpoint.state_dict.items()
+    }
+    content = {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "factory": checkpoint.factory,
+        "arguments": checkpoint.arguments,
+        "state_dict": state_dict,
+        "info": checkpoint.info,
+    }
+    _checked(content)
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")
+    try:
+        with partial.open("xb") as file:
+            torch.save(content, file)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def load_checkpoint(path: str | os.PathLike[str], mmap: bool = True) -> Checkpoint:
+    """Read a file that nobody vouches for. Nothing in it is executed.
+
+    Args:
+        path: the file.
+        mmap: map the tensors instead of reading them: pages come in as they are used, and writing to a tensor
+            changes this process's copy only.
+
+    Raises:
+        CheckpointError: says what is wrong with the file.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise CheckpointError(f"checkpoint {str(path)!r}: there is no such file")
+    try:
+        content = torch.load(path, map_location="cpu", mmap=mmap, weights_only=True)
+    except Exception as error:  # a damaged or hostile file can fail anywhere in the unpickler, in any way
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise CheckpointError(
+            f"checkpoint {path.name!r}: not a file of plain data and tensors that torch.load can read with "
+            f"weights_only=True ({reason[:200]})"
+        ) from None
+    try:
+        return _checked(content)
+    except CheckpointError as error:
+        raise CheckpointError(f"checkpoint {path.name!r}: {error}") from None
+
+
+def build_model(checkpoint: Checkpoint) -> nn.Module:
+    """The trained model. Its parameters are the checkpoint's tensors themselves, not copies.
+
+    The model is built on the meta device first, so that arguments that ask for more memory than the file has
+    tensors for are an error and not an allocation.
+
+    Raises:
+        CheckpointError: the factory is not one of ours, refuses its arguments, or the tensors do not fit.
+    """
+    factory = _factory(checkpoint.factory)
+    try:
+        with torch.device("meta"):
+            model = factory(**checkpoint.arguments)
+    except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise CheckpointError(f"arguments: {checkpoint.factory} refuses them: {error}") from None
+    expected = model.state_dict()
+    missing = sorted(set(expected) - set(checkpoint.state_dict))
+    unknown = sorted(set(checkpoint.state_dict) - set(expected))
+    if missing or unknown:
+        raise CheckpointError(
+            f"state_dict: missing {missing[:5]} ({len(missing)}), unknown {unknown[:5]} ({len(unknown)})"
+        )
+    for name, want in expected.items():
+        got = checkpoint.state_dict[name]
+        if got.shape != want.shape or got.dtype != want.dtype:
+            raise CheckpointError(
+                f"state_dict[{name!r}]: got {got.dtype} {list(got.shape)}, "
+                f"expected {want.dtype} {list(want.shape)}"
+            )
+    model.load_state_dict(checkpoint.state_dict, strict=True, assign=True)
+    assert not any(t.is_meta for t in (*model.parameters(), *model.buffers()))
+    return model
+
+
+def _factory(name: str) -> Callable[..., nn.Module]:
+    match = _FACTORY.fullmatch(name)
+    if match is None:
+        raise CheckpointError(
+            f"factory: got {name[:80]!r}, expected a function of recsys.models, such as "
+            "'recsys.models.click:build_dlrm'"
+        )
+    try:
+        module = importlib.import_module(match[1])
+    except ModuleNotFoundError:
+        raise CheckpointError(f"factory: got {name[:80]!r}, but there is no module {match[1]!r}") from None
+    function = vars(module).get(match[2])
+    # Only what the module defines itself: what it imports is in its namespace too.
+    if not inspect.isfunction(function) or function.__module__ != match[1]:
+        raise CheckpointError(f"factory: got {name[:80]!r}, but the module defines no such function")
+    return function
+
+
+def _checked(content: Any) -> Checkpoint:
+    if type(content) is not dict or content.get("format") != FORMAT:
+        raise CheckpointError(
+            f"not a recsys checkpoint: expected format {FORMAT!r} (recsys-train writes such files)"
+        )
+    version = content.get("format_version")
+    if type(version) is not int or version < 1:
+        raise CheckpointError(f"format_version: got {str(version)[:80]!r}, expected a whole number from 1")
+    if version > FORMAT_VERSION:
+        raise CheckpointError(
+            f"format_version: got {version}, expected at most {FORMAT_VERSION}: written by a newer release; "
+            "install that one"
+        )
+    for name, kind in _FIELDS.items():
+        if name not in content:
+            raise CheckpointError(f"{name}: missing")
+        if not isinstance(content[name], kind):
+            raise CheckpointError(f"{name}: got {type(content[name]).__name__}, expected {kind.__name__}")
+    unknown = [str(name)[:80] for name in content if name not in _FIELDS]
+    if unknown:
+        raise CheckpointError(f"unknown fields {unknown[:5]}, expected {list(_FIELDS)}")
+    _check_plain(content["arguments"], "arguments", _MAX_DEPTH)
+    _check_plain(content["info"], "info", _MAX_DEPTH)
+    for name, tensor in content["state_dict"].items():
+        _check_tensor(name, tensor)
+    return Checkpoint(
+        factory=content["factory"],
+        arguments=content["arguments"],
+        state_dict=dict(content["state_dict"]),
+        info=content["info"],
+    )
+
+
+def _check_plain(data: Any, at: str, depth: int) -> None:
+    if depth == 0:
+        raise CheckpointError(f"{at[:80]}: nested deeper than {_MAX_DEPTH} levels")
+    if type(data) is dict:
+        for key, value in data.items():
+            if type(key) is not str:
+                raise CheckpointError(f"{at}: got a key of type {type(key).__name__}, expected texts")
+            _check_plain(value, f"{at}.{key}", depth - 1)
+    elif type(data) is list:
+        for i, value in enumerate(data):
+            _check_plain(value, f"{at}[{i}]", depth - 1)
+    elif type(data) is float and not math.isfinite(data):
+        raise CheckpointError(f"{at}: got {data}, expected a finite number")
+    elif data is not None and type(data) not in (bool, int, float, str):
+        raise CheckpointError(f"{at}: got {type(data).__name__}, expected plain data as JSON knows it")
+
+
+def _check_tensor(name: Any, tensor: Any) -> None:
+    if type(name) is not str:
+        raise CheckpointError(f"state_dict: got a key of type {type(name).__name__}, expected texts")
+    if type(tensor) not in (Tensor, nn.Parameter):
+        raise CheckpointError(f"state_dict[{name!r}]: got {type(tensor).__name__}, expected a tensor")
+    # A contiguous tensor has a byte in the file for every byte it claims; a strided one can claim any size.
+    if tensor.layout is not torch.strided or tensor.is_meta or not tensor.is_contiguous():
+        raise CheckpointError(f"state_dict[{name!r}]: expected a dense, contiguous tensor")

@@ -1,0 +1,214 @@
+"""DLRM: dense layers, pooled embeddings, their dot products, and layers over all of it.
+
+Shape letters: B batch, F features, D embedding dim.
+
+Names, shapes and the state dict's names are TorchRec 1.8's, so its checkpoints load as they are. The model is
+that of Naumov et al., "Deep Learning Recommendation Model for Personalization and Recommendation Systems"
+(arXiv 1906.00091). Nothing here depends on what is in a tensor, so the model traces with ``torch.fx``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from recsys import EmbeddingBagCollection, KeyedJaggedTensor
+
+
+class Perceptron(nn.Module):
+    """One linear layer and a ReLU: ``[B, in_size]`` to ``[B, out_size]``."""
+
+    def __init__(self, in_size: int, out_size: int, device: torch.device | None = None) -> None:
+        super().__init__()
+        self._linear = nn.Linear(in_size, out_size, device=device)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """``[B, in_size]`` to ``[B, out_size]``."""
+        return torch.relu(self._linear(features))
+
+
+class MLP(nn.Module):
+    """Perceptrons one after the other: ``[B, in_size]`` to ``[B, layer_sizes[-1]]``."""
+
+    def __init__(self, in_size: int, layer_sizes: Sequence[int], device: torch.device | None = None) -> None:
+        super().__init__()
+        self._mlp = nn.Sequential(*(Perceptron(a, b, device) for a, b in pairwise([in_size, *layer_sizes])))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """``[B, in_size]`` to ``[B, layer_sizes[-1]]``."""
+        hidden: Tensor = self._mlp(features)
+        return hidden
+
+
+class SparseArch(nn.Module):
+    """Pooled embeddings, one vector per feature.
+
+    Args:
+        embedding_bag_collection: its tables all have the same ``embedding_dim``.
+
+    Raises:
+        ValueError: the tables' dims differ.
+    """
+
+    def __init__(self, embedding_bag_collection: EmbeddingBagCollection) -> None:
+        super().__init__()
+        self.embedding_bag_collection = embedding_bag_collection
+        tables = embedding_bag_collection.embedding_bag_configs()
+        dims = {table.name: table.embedding_dim for table in tables}
+        if len(set(dims.values())) > 1:
+            raise ValueError(f"tables: got embedding_dim {dims}, expected the same for all: DLRM multiplies them")
+        self._sparse_feature_names = [name for table in tables for name in table.feature_names]
+        self.F = len(self._sparse_feature_names)
+        self.D = tables[0].embedding_dim
+
+    def forward(self, features: KeyedJaggedTensor) -> Tensor:
+        """Look up and pool: a KeyedJaggedTensor of batch size B to ``[B, F, D]``, in the tables' order."""
+        pooled: Tensor = self.embedding_bag_collection(features).values()
+        return pooled.reshape(-1, self.F, self.D)
+
+    @property
+    def sparse_feature_names(self) -> list[str]:
+        """The F features, in the order of ``forward``'s result."""
+        return self._sparse_feature_names
+
+
+class DenseArch(nn.Module):
+    """The layers that bring dense features to the embeddings' dim.
+
+    Args:
+        in_features: number of dense features.
+        layer_sizes: sizes of the layers, the last being D.
+        device: where the weights lie.
+    """
+
+    def __init__(
+        self, in_features: int, layer_sizes: Sequence[int], device: torch.device | None = None
+    ) -> None:
+        super().__init__()
+        self.model = MLP(in_features, layer_sizes, device)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """``[B, in_features]`` to ``[B, D]``."""
+        embedded: Tensor = self.model(features)
+        return embedded
+
+
+class InteractionArch(nn.Module):
+    """The dot product of every pair among the dense vector and the F feature vectors.
+
+    Args:
+        num_sparse_features: F.
+    """
+
+    pair_indices: Tensor
+
+    def __init__(self, num_sparse_features: int) -> None:
+        super().__init__()
+        self.F = num_sparse_features
+        num_vectors = num_sparse_features + 1
+        # Flat positions in a row-major [F + 1, F + 1] matrix: one index_select along one dimension takes about
+        # a third of the time of indexing with a pair of index tensors. The device is named so that a model
+        # built on the meta device has them all the same: they are in no checkpoint.
+        rows, columns = torch.triu_indices(num_vectors, num_vectors, offset=1, device="cpu")
+        self.register_buffer("pair_indices", rows * num_vectors + columns, persistent=False)
+
+    def forward(self, dense_features: Tensor, sparse_features: Tensor) -> Tensor:
+        """Interact.
+
+        Args:
+            dense_features: ``[B, D]``.
+            sparse_features: ``[B, F, D]``.
+
+        Returns:
+            ``[B, D + F + F (F - 1) / 2]``: the dense vector, then the pairs (0, 1), (0, 2), ..., (1, 2), ...
+            where 0 is the dense vector and ``i`` feature ``i - 1``.
+        """
+        if self.F <= 0:
+            return dense_features
+        vectors = torch.cat((dense_features.unsqueeze(1), sparse_features), dim=1)
+        products = torch.bmm(vectors, vectors.transpose(1, 2))
+        pairs = products.reshape(-1, (self.F + 1) ** 2).index_select(1, self.pair_indices)
+        return torch.cat((dense_features, pairs), dim=1)
+
+
+class OverArch(nn.Module):
+    """The layers over the interactions; the last one is linear.
+
+    Args:
+        in_features: width of the input.
+        layer_sizes: sizes of the layers, two at least.
+        device: where the weights lie.
+
+    Raises:
+        ValueError: fewer than two layers.
+    """
+
+    def __init__(
+        self, in_features: int, layer_sizes: Sequence[int], device: torch.device | None = None
+    ) -> None:
+        super().__init__()
+        if len(layer_sizes) <= 1:
+            raise ValueError(f"over_arch_layer_sizes: got {list(layer_sizes)}, expected two sizes at least")
+        self.model = nn.Sequential(
+            MLP(in_features, layer_sizes[:-1], device),
+            nn.Linear(layer_sizes[-2], layer_sizes[-1], device=device),
+        )
+
+    def forward(self, features: Tensor) -> Tensor:
+        """``[B, in_features]`` to ``[B, layer_sizes[-1]]``."""
+        logits: Tensor = self.model(features)
+        return logits
+
+
+class DLRM(nn.Module):
+    """The deep learning recommendation model.
+
+    Args:
+        embedding_bag_collection: the tables, all of the same ``embedding_dim`` (D).
+        dense_in_features: number of dense features.
+        dense_arch_layer_sizes: sizes of the layers on the dense features, the last being D.
+        over_arch_layer_sizes: sizes of the layers over the interactions, the last being 1 for one logit.
+        dense_device: where the weights of the dense layers lie.
+
+    Raises:
+        ValueError: the sizes do not fit together.
+    """
+
+    def __init__(
+        self,
+        embedding_bag_collection: EmbeddingBagCollection,
+        dense_in_features: int,
+        dense_arch_layer_sizes: Sequence[int],
+        over_arch_layer_sizes: Sequence[int],
+        dense_device: torch.device | None = None,
+    ) -> None:
+        super().__init__()
+        self.sparse_arch = SparseArch(embedding_bag_collection)
+        dim, num_features = self.sparse_arch.D, self.sparse_arch.F
+        if not dense_arch_layer_sizes or dense_arch_layer_sizes[-1] != dim:
+            raise ValueError(
+                f"dense_arch_layer_sizes: got {list(dense_arch_layer_sizes)}, expected the last to be the "
+                f"tables' embedding_dim, {dim}"
+            )
+        num_interactions = num_features + num_features * (num_features - 1) // 2
+        self.dense_arch = DenseArch(dense_in_features, dense_arch_layer_sizes, dense_device)
+        self.inter_arch = InteractionArch(num_features)
+        self.over_arch = OverArch(dim + num_interactions, over_arch_layer_sizes, dense_device)
+
+    def forward(self, dense_features: Tensor, sparse_features: KeyedJaggedTensor) -> Tensor:
+        """Score a batch.
+
+        Args:
+            dense_features: ``[B, dense_in_features]``.
+            sparse_features: batch size B; must hold every feature of the tables.
+
+        Returns:
+            logits, ``[B, 1]``.
+        """
+        embedded_dense = self.dense_arch(dense_features)
+        embedded_sparse = self.sparse_arch(sparse_features)
+        logits: Tensor = self.over_arch(self.inter_arch(embedded_dense, embedded_sparse))
+        return logits

@@ -1,0 +1,251 @@
+"""Quantized collections, made from trained float ones.
+
+Shape letters: B batch, D embedding dim, R rows, N number of IDs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from recsys.blob import BlobLayout
+from recsys.configs import BaseEmbeddingConfig, DataType, EmbeddingBagConfig, EmbeddingConfig
+from recsys.embedding import EmbeddingBagCollection, EmbeddingCollection
+from recsys.errors import PlanError
+from recsys.jagged import JaggedTensor
+from recsys.keyed import KeyedTensor
+from recsys.keyed_jagged import KeyedJaggedTensor
+from recsys.rows import HOST_ROW_ALIGNMENT, dequantize_rows
+from recsys.sharding.cuts import table_wise
+from recsys.sharding.device_rows import DeviceRows, device_layouts, fill, table_path
+from recsys.sharding.env import ShardingEnv
+from recsys.sharding.plan import ParameterSharding, check_plan
+from recsys.sharding.sharded import (
+    ShardedCollection,
+    ShardedEmbeddingBagCollection,
+    ShardedEmbeddingCollection,
+    ShardedOptions,
+)
+from recsys.signature import IdPolicy
+from recsys.store import StoredTable, memory_writer, plan_blob, recut, store_table
+
+FloatCollection = EmbeddingBagCollection | EmbeddingCollection
+
+
+def float_weights(module: FloatCollection) -> dict[str, Tensor]:
+    """Each table's ``[R, D]`` weight."""
+    tables = module.embedding_bags if isinstance(module, EmbeddingBagCollection) else module.embeddings
+    return {name: cast(Tensor, table.weight) for name, table in tables.items()}
+
+
+def float_tables(module: FloatCollection) -> Sequence[BaseEmbeddingConfig]:
+    """The collection's tables."""
+    if isinstance(module, EmbeddingBagCollection):
+        return module.embedding_bag_configs()
+    return module.embedding_configs()
+
+
+def column_cuts(sharding: ParameterSharding) -> tuple[tuple[int, int], ...]:
+    """The column blocks that a plan asks for."""
+    return tuple(sorted({shard.columns for shard in sharding.shards}))
+
+
+def stored_table(
+    table: BaseEmbeddingConfig, path: str, sharding: ParameterSharding, id_policy: IdPolicy
+) -> StoredTable:
+    """How a table of a collection at ``path`` is stored."""
+    return StoredTable(
+        name=table_path(path, table.name),
+        num_embeddings=table.num_embeddings,
+        embedding_dim=table.embedding_dim,
+        data_type=table.data_type,
+        column_cuts=column_cuts(sharding),
+        zero_row=id_policy is IdPolicy.ZERO,
+    )
+
+
+class _StoredRows(nn.Module):
+    """One table's rows, ``weight`` ``[R, row_bytes]`` uint8: a view into the collection's blob."""
+
+    def __init__(self, weight: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("weight", weight)
+
+
+class QuantCollection(nn.Module):
+    """What both quantized collections share: stored rows, on one device or sharded."""
+
+    _sharded_type: type[ShardedCollection]
+    _rows_name: str
+
+    def __init__(
+        self,
+        tables: Sequence[BaseEmbeddingConfig],
+        layout: BlobLayout,
+        blob: Tensor,
+        options: ShardedOptions,
+    ) -> None:
+        super().__init__()
+        self._tables = list(tables)
+        self._layout = layout
+        self._blob = blob
+        self._options = options
+        rows = {
+            table.name: _StoredRows(layout.find(table.name, 0, 0).rows(blob)[: table.num_embeddings])
+            for table in tables
+        }
+        self.add_module(self._rows_name, nn.ModuleDict(rows))
+        whole = {table.name: table_wise(table, 0) for table in tables}
+        host = DeviceRows(device=torch.device("cpu"), layout=layout, rows=blob)
+        self.sharded = self._sharded_type(tables, whole, [host], options)
+
+    @classmethod
+    def _from_float(
+        cls,
+        module: FloatCollection,
+        data_type: DataType,
+        table_data_types: Mapping[str, DataType] | None,
+        row_alignment: int,
+        options: ShardedOptions,
+    ) -> Any:
+        named = dict(table_data_types or {})
+        unknown = sorted(set(named) - {table.name for table in float_tables(module)})
+        if unknown:
+            raise ValueError(f"table_data_types: got unknown tables {unknown}")
+        tables = [replace(t, data_type=named.get(t.name, data_type)) for t in float_tables(module)]
+        stored = [
+            stored_table(t, "", table_wise(t, 0), options.id_policies.get(t.name, IdPolicy.REJECT))
+            for t in tables
+        ]
+        layout = plan_blob(stored, row_alignment)
+        blob = torch.zeros(layout.num_bytes, dtype=torch.uint8)
+        weights = float_weights(module)
+        for table in stored:
+            store_table(weights[table.name].detach().cpu(), table, layout, memory_writer(blob))
+        return cls(tables, layout, blob, options)
+
+    def shard(self, plan: Mapping[str, ParameterSharding], env: ShardingEnv) -> Any:
+        """The same tables, cut and laid out by a plan; rows that stay in host memory whole are shared.
+
+        Raises:
+            PlanError: the plan does not fit the tables or the devices.
+        """
+        check_plan(self._tables, plan, env.world_size)
+        layout, blob = self._recut(plan)
+        if all(device.type == "cpu" for device in env.devices):
+            ranks = [DeviceRows(device=device, layout=layout, rows=blob) for device in env.devices]
+        else:
+            ranks = fill(layout, blob, device_layouts(layout, {"": plan}, env.devices), env.devices)
+        return self._sharded_type(self._tables, plan, ranks, self._options)
+
+    def _recut(self, plan: Mapping[str, ParameterSharding]) -> tuple[BlobLayout, Tensor]:
+        if all(len(column_cuts(sharding)) == 1 for sharding in plan.values()):
+            return self._layout, self._blob
+        try:
+            return recut(self._layout, self._blob, {name: column_cuts(s) for name, s in plan.items()})
+        except ValueError as error:
+            raise PlanError(str(error)) from None
+
+    def _dequantized(self, table: BaseEmbeddingConfig) -> Tensor:
+        block = self._layout.find(table.name, 0, 0)
+        return dequantize_rows(block.rows(self._blob)[: table.num_embeddings], block.row_format)
+
+
+class QuantEmbeddingBagCollection(QuantCollection):
+    """Pooled embeddings from stored rows, on FBGEMM's int-nbit lookup.
+
+    The state dict's names are ``embedding_bags.<table>.weight``, ``[R, row_bytes]`` uint8 (see recsys/rows.py).
+    """
+
+    _sharded_type = ShardedEmbeddingBagCollection
+    _rows_name = "embedding_bags"
+
+    @classmethod
+    def from_float(
+        cls,
+        module: EmbeddingBagCollection,
+        data_type: DataType = DataType.INT8,
+        table_data_types: Mapping[str, DataType] | None = None,
+        row_alignment: int = HOST_ROW_ALIGNMENT,
+        options: ShardedOptions | None = None,
+    ) -> QuantEmbeddingBagCollection:
+        """Quantize a trained collection, which stays as it is.
+
+        Args:
+            module: the trained collection.
+            data_type: FP32, FP16, INT8, INT4 or INT2, of every table that is not named.
+            table_data_types: by table.
+            row_alignment: in bytes; 1 in host memory, 16 for what goes to CUDA as it is.
+            options: output dtype, ID policies, bounds check.
+
+        Raises:
+            ValueError: a table is unknown, or a row cannot be stored faithfully in its type.
+        """
+        options = replace(options or ShardedOptions(), is_weighted=module.is_weighted())
+        made: QuantEmbeddingBagCollection = cls._from_float(
+            module, data_type, table_data_types, row_alignment, options
+        )
+        return made
+
+    def forward(self, features: KeyedJaggedTensor) -> KeyedTensor:
+        """``[B, sum of D]``, one key per (feature, table) in the tables' order.
+
+        Raises:
+            ValueError: a feature or the weights are missing, or an ID is out of range (mode FATAL).
+        """
+        pooled: KeyedTensor = self.sharded(features)
+        return pooled
+
+    def dequantize(self) -> EmbeddingBagCollection:
+        """The float collection that predicts what this one does."""
+        tables = [replace(cast(EmbeddingBagConfig, t), data_type=DataType.FP32) for t in self._tables]
+        module = EmbeddingBagCollection(tables, is_weighted=self._options.is_weighted, device="meta")
+        state = {f"embedding_bags.{t.name}.weight": self._dequantized(t) for t in self._tables}
+        module.load_state_dict(state, assign=True)
+        return module
+
+
+class QuantEmbeddingCollection(QuantCollection):
+    """Sequence embeddings from stored rows, on FBGEMM's int-nbit lookup.
+
+    The state dict's names are ``embeddings.<table>.weight``, ``[R, row_bytes]`` uint8 (see recsys/rows.py).
+    """
+
+    _sharded_type = ShardedEmbeddingCollection
+    _rows_name = "embeddings"
+
+    @classmethod
+    def from_float(
+        cls,
+        module: EmbeddingCollection,
+        data_type: DataType = DataType.INT8,
+        table_data_types: Mapping[str, DataType] | None = None,
+        row_alignment: int = HOST_ROW_ALIGNMENT,
+        options: ShardedOptions | None = None,
+    ) -> QuantEmbeddingCollection:
+        """Quantize a trained collection; as ``QuantEmbeddingBagCollection.from_float``."""
+        made: QuantEmbeddingCollection = cls._from_float(
+            module, data_type, table_data_types, row_alignment, options or ShardedOptions()
+        )
+        return made
+
+    def forward(self, features: KeyedJaggedTensor) -> dict[str, JaggedTensor]:
+        """For each (feature, table) a JaggedTensor with values ``[N of the feature, D]``.
+
+        Raises:
+            ValueError: a feature is missing, or an ID is out of range (mode FATAL).
+        """
+        found: dict[str, JaggedTensor] = self.sharded(features)
+        return found
+
+    def dequantize(self) -> EmbeddingCollection:
+        """The float collection that gives what this one does."""
+        tables = [replace(cast(EmbeddingConfig, t), data_type=DataType.FP32) for t in self._tables]
+        module = EmbeddingCollection(tables, device="meta")
+        state = {f"embeddings.{t.name}.weight": self._dequantized(t) for t in self._tables}
+        module.load_state_dict(state, assign=True)
+        return module

@@ -1,0 +1,109 @@
+"""From a KeyedJaggedTensor to checked IDs, pair by pair.
+
+Shape letters: B batch, F features, E (feature, table) pairs, N number of IDs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from recsys.bounds import BoundsCheckMode, IdCheck, IdRange, StructureCheck
+from recsys.keyed_jagged import KeyedJaggedTensor
+from recsys.ops import fbgemm, is_traced
+from recsys.sharding.layout import Layout
+from recsys.signature import IdPolicy
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckedIds:
+    """IDs that lookups may trust: ``lengths`` ``[E * B]``, ``offsets``, ``values`` ``[N]``, ``weights``."""
+
+    lengths: Tensor
+    offsets: Tensor
+    values: Tensor
+    weights: Tensor | None
+
+
+class PairIds(nn.Module):
+    """Picks the features that a collection looks up, once for each table, and checks their IDs.
+
+    Args:
+        layout: of the collection.
+        is_weighted: whether the lookups take weights.
+        id_policies: for each table, what becomes of IDs out of range; REJECT where it is not named.
+        mode: what the bounds check does about rejected IDs.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        is_weighted: bool,
+        id_policies: dict[str, IdPolicy],
+        mode: BoundsCheckMode,
+    ) -> None:
+        super().__init__()
+        self._features = layout.features
+        self._is_weighted = is_weighted
+        self._mode = mode
+        self.structure = StructureCheck()
+        tables = [layout.tables[pair.table] for pair in layout.pairs]
+        self.ids = IdCheck(
+            [
+                IdRange(
+                    name=pair.name,
+                    num_embeddings=table.num_embeddings,
+                    policy=id_policies.get(table.name, IdPolicy.REJECT),
+                )
+                for pair, table in zip(layout.pairs, tables, strict=True)
+            ],
+            mode,
+        )
+
+    def forward(self, features: KeyedJaggedTensor) -> CheckedIds:
+        """Pick and check.
+
+        Raises:
+            ValueError: a feature is missing, weights are missing, lengths and values disagree, an ID is out of
+                range, or the batch does not lie in host memory.
+        """
+        missing = sorted(set(self._features) - set(features.keys()))
+        if missing:
+            raise ValueError(f"features: missing {missing}, got {features.keys()}")
+        weights = features.weights().to(torch.float32) if self._is_weighted else None
+        lengths, values = features.lengths(), features.values()
+        if not is_traced(lengths, values):
+            lengths, values = _as_int64(lengths, values)
+        in_order = self._features == features.keys()
+        if not in_order or self._mode is not BoundsCheckMode.FATAL:
+            self.structure(lengths, values)
+        if not in_order:
+            positions = features.index_per_key()
+            order = self._order(tuple(positions[name] for name in self._features))
+            picked, values, weights = fbgemm.permute_2D_sparse_data(
+                order, lengths.view(len(positions), features.stride()), values, weights
+            )
+            lengths = picked.view(-1)
+        safe, offsets = self.ids(lengths, values)
+        return CheckedIds(lengths=lengths, offsets=offsets, values=safe, weights=weights)
+
+    def _order(self, positions: Sequence[int]) -> Tensor:
+        name = "order_" + "_".join(map(str, positions))
+        if not hasattr(self, name):
+            self.register_buffer(name, torch.tensor(positions, dtype=torch.int32), persistent=False)
+        order: Tensor = getattr(self, name)
+        return order
+
+
+def _as_int64(lengths: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    if values.device.type != "cpu" or lengths.device.type != "cpu":
+        raise ValueError(
+            f"features: got a batch on {values.device}, expected host memory: the batch is split where its "
+            "lengths can be read, and goes to the devices from there"
+        )
+    if values.is_floating_point() and values.numel():
+        raise ValueError(f"values: got dtype {values.dtype}, expected int32 or int64")
+    return lengths.to(torch.int64), values.to(torch.int64).contiguous()

@@ -1,0 +1,196 @@
+"""Training data in columns, and the batches made of them.
+
+Shape letters: B batch, F features, N number of IDs or of examples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from recsys import KeyedJaggedTensor
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableSpec:
+    """A table that a data set asks for; the model chooses its dim.
+
+    Attributes:
+        name: the table's name.
+        num_embeddings: its rows; every ID of its features is below.
+        feature_names: the features that are looked up in it.
+        pooling: "SUM" or "MEAN".
+    """
+
+    name: str
+    num_embeddings: int
+    feature_names: tuple[str, ...]
+    pooling: str = "SUM"
+
+
+@dataclass(frozen=True)
+class Bags:
+    """One feature of N examples: the IDs of example ``i`` are ``values[offsets[i]:offsets[i + 1]]``.
+
+    Attributes:
+        values: int64, all IDs one after the other.
+        offsets: int64 ``[N + 1]``.
+    """
+
+    values: Ints
+    offsets: Ints
+
+    @staticmethod
+    def single(ids: Ints) -> Bags:
+        """One ID per example."""
+        return Bags(ids, np.arange(len(ids) + 1))
+
+    @staticmethod
+    def optional(ids: Ints) -> Bags:
+        """One ID per example, none where it is negative."""
+        known = ids >= 0
+        return Bags(ids[known], np.concatenate(([0], np.cumsum(known))))
+
+    @staticmethod
+    def from_lists(bags: Sequence[Sequence[int]]) -> Bags:
+        """Any number of IDs per example."""
+        lengths = np.fromiter(map(len, bags), dtype=np.int64, count=len(bags))
+        values = np.fromiter((i for bag in bags for i in bag), dtype=np.int64, count=int(lengths.sum()))
+        return Bags(values, np.concatenate(([0], np.cumsum(lengths))))
+
+    def take(self, rows: Ints) -> Bags:
+        """The bags of the given examples, in that order."""
+        starts = self.offsets[rows]
+        lengths = self.offsets[rows + 1] - starts
+        offsets = np.concatenate(([0], np.cumsum(lengths)))
+        within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths)
+        return Bags(self.values[np.repeat(starts, lengths) + within], offsets)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What the model is trained on in one step.
+
+    Attributes:
+        dense: float32 ``[B, number of dense features]``.
+        kjt: F features of B rows; its lengths per key are known.
+        labels: float32 ``[B]``, 0 or 1.
+    """
+
+    dense: Tensor
+    kjt: KeyedJaggedTensor
+    labels: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Examples:
+    """N examples in columns.
+
+    Attributes:
+        dense: float32 ``[N, number of dense features]``.
+        bags: the features' IDs, by feature.
+        labels: float32 ``[N]``, 0 or 1.
+    """
+
+    dense: NDArray[np.float32]
+    bags: dict[str, Bags]
+    labels: NDArray[np.float32]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, rows: Ints) -> Examples:
+        """The given examples, in that order."""
+        return Examples(
+            dense=self.dense[rows],
+            bags={name: bags.take(rows) for name, bags in self.bags.items()},
+            labels=self.labels[rows],
+        )
+
+    def batch(self, rows: Ints) -> Batch:
+        """The given examples as tensors."""
+        taken = self.take(rows)
+        bags = list(taken.bags.values())
+        lengths = np.concatenate([np.diff(b.offsets) for b in bags])
+        kjt = KeyedJaggedTensor(
+            keys=list(taken.bags),
+            values=torch.from_numpy(np.concatenate([b.values for b in bags])),
+            lengths=torch.from_numpy(lengths),
+            stride=len(taken),
+            length_per_key=[len(b.values) for b in bags],
+        )
+        return Batch(torch.from_numpy(taken.dense), kjt, torch.from_numpy(taken.labels))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reference:
+    """A number to hold the model's AUC against.
+
+    Attributes:
+        name: short, for JSON: ``popularity``, ``planted``.
+        text: for people.
+        auc: on the held-out examples; None where they do not define it.
+    """
+
+    name: str
+    text: str
+    auc: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dataset:
+    """A source of examples, read block by block as often as asked.
+
+    Attributes:
+        name: of the source.
+        dense_names: the dense features, in order.
+        tables: the tables of its sparse features.
+        num_train_rows: examples to learn from.
+        num_held_out_rows: examples to measure on.
+        train: starts a pass over the training examples.
+        held_out: starts a pass over the held-out examples.
+        reference: computes what to compare with, None where there is nothing.
+    """
+
+    name: str
+    dense_names: tuple[str, ...]
+    tables: tuple[TableSpec, ...]
+    num_train_rows: int
+    num_held_out_rows: int
+    train: Callable[[], Iterator[Examples]]
+    held_out: Callable[[], Iterator[Examples]]
+    reference: Callable[[], Reference | None]
+
+
+def batches(
+    blocks: Iterator[Examples], batch_size: int, shuffle: np.random.Generator | None
+) -> Iterator[Batch]:
+    """Batches of at most ``batch_size`` rows, in the blocks' order.
+
+    Args:
+        blocks: the examples.
+        batch_size: B; the last batch of a block may be smaller.
+        shuffle: mixes the examples within each block; None leaves their order.
+    """
+    for block in blocks:
+        order = np.arange(len(block)) if shuffle is None else shuffle.permutation(len(block))
+        for start in range(0, len(block), batch_size):
+            yield block.batch(order[start : start + batch_size])
+
+
+def held_out_rows(num_rows: int) -> int:
+    """How many of the last rows are held out: 10 %, at least one.
+
+    Raises:
+        ValueError: there are too few rows to hold any out.
+    """
+    if num_rows < 2:
+        raise ValueError(f"rows: got {num_rows}, expected at least 2: one to learn from, one to measure on")
+    return max(1, num_rows // 10)
