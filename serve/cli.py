@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import logging
-import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import fields
@@ -18,9 +16,8 @@ from recsys.errors import ArtifactError
 from serve.allocator import tune_malloc
 from serve.batching import BatchLimits
 from serve.config import ServerConfig
+from serve.lifetime import serve
 from serve.loading import load_model
-from serve.model import ModelInfo, ServedModel
-from serve.server import Server
 
 _EPILOG = """\
 example:
@@ -141,44 +138,6 @@ def _set_process(args: argparse.Namespace) -> None:
     sys.setswitchinterval(args.switch_interval_us * 1e-6)
     if not args.no_malloc_tuning and not tune_malloc():
         logging.getLogger("serve").warning("this C library has no mallopt: the allocator stays as it is")
-
-
-async def serve(model: ServedModel, info: ModelInfo, config: ServerConfig, *, as_json: bool) -> int:
-    """Serve until SIGTERM or SIGINT, then drain.
-
-    Returns:
-        The exit code.
-    """
-    stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
-    server = Server(model, info, config)
-    await server.start()
-    await server.wait_until_ready()
-    _say(
-        as_json,
-        event="ready",
-        model=info.name,
-        version=info.version,
-        target=model.target_name,
-        host=config.host,
-        port=server.port,
-        metrics_port=server.metrics_port,
-    )
-    await stopping.wait()
-    in_time = await server.stop()
-    _say(as_json, event="stopped", in_time=in_time, **server.metrics.outcomes())
-    return 0 if in_time else 1
-
-
-def _say(as_json: bool, **values: object) -> None:
-    """One line for scripts or for people; flushed, because whoever waits for it reads a pipe."""
-    if as_json:
-        print(json.dumps(values), flush=True)
-    else:
-        event, *rest = values.items()
-        print(f"{event[1]}: " + " ".join(f"{name}={value}" for name, value in rest), flush=True)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

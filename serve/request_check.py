@@ -66,6 +66,7 @@ class RequestChecker:
         self._signature = signature
         self._limits = limits
         self._allow_non_finite = allow_non_finite
+        self._is_weighted = signature.is_weighted
         self._dense_names = [d.name for d in signature.dense]
         self._sparse_names = [s.name for s in signature.sparse]
         any_id = np.iinfo(np.uint64).max
@@ -99,7 +100,7 @@ class RequestChecker:
         lengths = self._lengths(sparse, num_ids, num_rows)
         values = _join([m.values for m in sparse], _ID)
         self._check_ids(values, lengths, num_ids)
-        weights = self._weights(sparse, num_ids) if self._signature.is_weighted else None
+        weights = self._weights(sparse, num_ids) if self._is_weighted else None
         return CheckedRequest(
             num_rows=num_rows, dense=arrays, lengths=lengths.reshape(-1), values=values, weights=weights
         )
@@ -123,19 +124,21 @@ class RequestChecker:
     def _check_sizes(self, sparse: Sequence[wire.SparseInput], num_rows: int) -> list[int]:
         """Check what shows in byte counts alone; returns the number of IDs of each sparse input."""
         num_ids = []
+        lengths_bytes = num_rows * _LENGTH.itemsize
         for use, got in zip(self._signature.sparse, sparse, strict=True):
-            field = f"sparse[{use.name!r}]"
-            if len(got.lengths) != num_rows * _LENGTH.itemsize:
+            if len(got.lengths) != lengths_bytes:
                 raise RequestError(
-                    f"{field}.lengths: got {len(got.lengths)} bytes, "
-                    f"expected {num_rows * _LENGTH.itemsize} (int32 [{num_rows}])"
+                    f"sparse[{use.name!r}].lengths: got {len(got.lengths)} bytes, "
+                    f"expected {lengths_bytes} (int32 [{num_rows}])"
                 )
             count, rest = divmod(len(got.values), _ID.itemsize)
             if rest:
                 raise RequestError(
-                    f"{field}.values: got {len(got.values)} bytes, expected a multiple of 8 (int64 IDs)"
+                    f"sparse[{use.name!r}].values: got {len(got.values)} bytes, "
+                    "expected a multiple of 8 (int64 IDs)"
                 )
-            self._check_weights_size(use, len(got.weights), count)
+            if use.weighted or got.weights:
+                self._check_weights_size(use, len(got.weights), count)
             num_ids.append(count)
         self._limits.check_request(num_rows, sum(num_ids))
         return num_ids

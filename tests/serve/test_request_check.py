@@ -1,0 +1,91 @@
+"""What the checker lets through, and one test for each way to be wrong."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from serve.batching import BatchLimits
+from serve.errors import RequestError, RequestTooLargeError
+from serve.request_check import RequestChecker
+from tests.serve.models import SIGNATURE
+from tests.serve.wrong import WRONG, Wrong, good
+
+
+@pytest.fixture
+def checker() -> RequestChecker:
+    return RequestChecker(SIGNATURE, BatchLimits())
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: wrong.name)
+def test_each_wrong_request_is_refused_by_name(checker: RequestChecker, wrong: Wrong) -> None:
+    request = good()
+    wrong.spoil(request)
+    with pytest.raises(RequestError) as caught:
+        checker.check(request)
+    assert wrong.text in str(caught.value)
+    assert len(str(caught.value)) < 1000
+
+
+def test_a_good_request_is_laid_out_key_major(checker: RequestChecker) -> None:
+    checked = checker.check(good())
+    assert checked.num_rows == 2
+    np.testing.assert_array_equal(checked.dense[0], [[1, 2, 3], [4, 5, 6]])
+    np.testing.assert_array_equal(checked.dense[1], [[0.5], [0.25]])
+    np.testing.assert_array_equal(checked.lengths, [1, 2, 0, 1, 1, 1, 2, 0])
+    np.testing.assert_array_equal(checked.values, [3, 4, 5, 6, -9, 1 << 60, 0, 19])
+    assert checked.weights is not None
+    np.testing.assert_array_equal(checked.weights, [1, 1, 1, 1, 1, 1, 0.5, 2.0])
+    assert (checked.lengths.dtype, checked.values.dtype, checked.weights.dtype) == (
+        np.int64,
+        np.int64,
+        np.float32,
+    )
+
+
+def test_the_order_of_inputs_does_not_matter(checker: RequestChecker) -> None:
+    expected, reversed_request = checker.check(good()), good()
+    for inputs in (reversed_request.dense, reversed_request.sparse):
+        messages = list(inputs)[::-1]
+        del inputs[:]
+        inputs.extend(messages)
+    checked = checker.check(reversed_request)
+    for name in ("lengths", "values", "weights"):
+        np.testing.assert_array_equal(getattr(checked, name), getattr(expected, name))
+    for got, wanted in zip(checked.dense, expected.dense, strict=True):
+        np.testing.assert_array_equal(got, wanted)
+
+
+def test_an_empty_batch_passes(checker: RequestChecker) -> None:
+    request = good()
+    request.num_rows = 0
+    for dense in request.dense:
+        dense.values = b""
+    for sparse in request.sparse:
+        sparse.lengths = sparse.values = sparse.weights = b""
+    checked = checker.check(request)
+    assert (checked.num_rows, checked.lengths.size, checked.values.size) == (0, 0, 0)
+    assert checked.dense[0].shape == (0, 3)
+
+
+def test_rows_without_any_id_pass(checker: RequestChecker) -> None:
+    request = good()
+    for sparse in request.sparse:
+        sparse.lengths, sparse.values, sparse.weights = bytes(8), b"", b""
+    assert checker.check(request).values.size == 0
+
+
+def test_too_many_ids_are_refused_before_they_are_read() -> None:
+    checker = RequestChecker(SIGNATURE, BatchLimits(max_request_ids=7))
+    with pytest.raises(RequestTooLargeError, match="sparse: got 8 IDs, expected at most 7 in one request"):
+        checker.check(good())
+
+
+def test_non_finite_numbers_pass_where_they_are_allowed() -> None:
+    checker = RequestChecker(SIGNATURE, BatchLimits(), allow_non_finite=True)
+    request = good()
+    request.dense[1].values = np.array([np.nan, np.inf], "<f4").tobytes()
+    request.sparse[3].weights = np.array([np.nan, np.inf], "<f4").tobytes()
+    checked = checker.check(request)
+    assert np.isnan(checked.dense[1][0, 0])
+    assert np.isinf(checked.dense[1][1, 0])
