@@ -20,3 +20,14 @@ def lengths_to_offsets(lengths: Tensor) -> Tensor:
     """``[n]`` lengths to ``[n + 1]`` offsets of the same dtype, the leading zero and the total included."""
     offsets: Tensor = fbgemm.asynchronous_complete_cumsum(lengths)
     return offsets
+
+
+def present(tensor: Tensor | None) -> Tensor:
+    """What an operator is declared to return optionally and does return here; TorchScript wants to be told."""
+    if isinstance(tensor, fx.Proxy):
+        unwrapped: Tensor = tensor.tracer.create_proxy(
+            "call_function", torch.jit._unwrap_optional, (tensor,), {}
+        )
+        return unwrapped
+    assert tensor is not None
+    return tensor

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from recsys.bounds import BoundsCheckMode, IdCheck, IdRange, StructureCheck
 from recsys.keyed_jagged import KeyedJaggedTensor
-from recsys.ops import fbgemm, is_traced
+from recsys.ops import fbgemm, is_traced, present
 from recsys.sharding.layout import Layout
 from recsys.signature import IdPolicy
 
@@ -83,10 +83,11 @@ class PairIds(nn.Module):
         if not in_order:
             positions = features.index_per_key()
             order = self._order(tuple(positions[name] for name in self._features))
-            picked, values, weights = fbgemm.permute_2D_sparse_data(
+            picked, values, picked_weights = fbgemm.permute_2D_sparse_data(
                 order, lengths.view(len(positions), features.stride()), values, weights
             )
             lengths = picked.view(-1)
+            weights = None if weights is None else present(picked_weights)
         safe, offsets = self.ids(lengths, values)
         return CheckedIds(lengths=lengths, offsets=offsets, values=safe, weights=weights)
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from recsys.bounds import INT64_MAX
-from recsys.ops import fbgemm, lengths_to_offsets
+from recsys.ops import fbgemm, lengths_to_offsets, present
 from recsys.sharding.layout import Entry, Layout
 
 
@@ -127,6 +127,7 @@ class LocalInputDist(nn.Module):
             _joined(all_values),
             None if weights is None else _joined([w for w in all_weights if w is not None]),
         )
+        slot_weights = None if weights is None else present(slot_weights)
         groups = self._by_group(slot_lengths.view(-1), slot_values, slot_weights, num_bags)
         return DistInput(groups=groups, lengths=lengths, restore=restore if self._sequence else [])
 
@@ -179,11 +180,13 @@ class _RowCut(nn.Module):
         self, lengths: Tensor, values: Tensor, weights: Tensor | None, num_bags: int
     ) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
         """Part-major lengths, values (rows of the shards) and weights, and each ID's place among the values."""
+        weights_given = weights
         if not self._all_pairs:
             picked, values, weights = fbgemm.permute_2D_sparse_data(
                 self.pairs, lengths.view(self._num_pairs, num_bags), values, weights
             )
             lengths = picked.view(-1)
+            weights = None if weights_given is None else present(weights)
         cut_lengths, cut_values, cut_weights, _, back = fbgemm.block_bucketize_sparse_features(
             lengths,
             values,
@@ -196,7 +199,7 @@ class _RowCut(nn.Module):
             -1,
             [getattr(self, name) for name in self._bounds_names],
         )
-        return cut_lengths, cut_values, cut_weights, back
+        return cut_lengths, cut_values, None if weights_given is None else present(cut_weights), present(back)
 
 
 def _joined(parts: list[Tensor]) -> Tensor:

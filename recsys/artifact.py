@@ -1,0 +1,271 @@
+"""Loading an exported model: a directory of parts, or a single file.
+
+Shape letters: B batch, F features, N number of IDs.
+
+Nothing in an artifact is trusted: sizes are checked always, contents on demand, and nothing is unpickled (the
+skeletons are TorchScript). The rows are mapped, not copied, where they are read in host memory: processes that
+load one artifact share its pages.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from recsys import torchscript
+from recsys.errors import (
+    ArtifactNotFoundError,
+    ChecksumError,
+    ForeignFileError,
+    ManifestError,
+    MissingPartError,
+    PartSizeError,
+    TargetError,
+)
+from recsys.manifest import Manifest, Target
+from recsys.sharding.device_rows import DeviceRows, device_layouts, fill
+from recsys.sharding.env import ShardingEnv
+from recsys.signature import Signature
+
+MANIFEST_NAME = "manifest.json"
+ROWS_NAME = "rows.bin"
+_CHUNK_BYTES = 1 << 24
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedArtifact:
+    """A model that is ready to predict. Any number of threads may call ``forward`` at once.
+
+    Attributes:
+        manifest: what the artifact says of itself.
+        target: the target that was loaded.
+        module: the scripted model, its rows in place.
+    """
+
+    manifest: Manifest
+    target: Target
+    module: torch.jit.ScriptModule
+
+    @property
+    def signature(self) -> Signature:
+        """Inputs and outputs."""
+        return self.manifest.signature
+
+    @property
+    def target_name(self) -> str:
+        """The loaded target's name."""
+        return self.target.name
+
+    def forward(self, *inputs: Tensor) -> dict[str, Tensor]:
+        """Predict: dense inputs, lengths, values and, where weighted, weights, as ``recsys.signature`` says.
+
+        Tensors come in and go out in host memory, whatever the target's devices.
+
+        Raises:
+            RuntimeError: the inputs do not fit the signature; FBGEMM's or torch's words.
+        """
+        with torch.inference_mode():
+            outputs: dict[str, Tensor] = self.module(*inputs)
+        return outputs
+
+
+def read_manifest(path: str | os.PathLike[str]) -> Manifest:
+    """The manifest of a directory or a single file, without loading the model.
+
+    Raises:
+        ArtifactError: a subclass says what is wrong.
+    """
+    where = Path(path)
+    if not where.exists():
+        raise ArtifactNotFoundError(f"artifact: nothing at {where.name!r}")
+    if where.is_dir():
+        manifest = where / MANIFEST_NAME
+        if not manifest.is_file():
+            raise ForeignFileError(
+                f"artifact: no {MANIFEST_NAME} in {where.name!r}; this is not an exported model"
+            )
+        return Manifest.loads(manifest.read_bytes())
+    return Manifest.loads(_manifest_of_file(where))
+
+
+def _manifest_of_file(path: Path) -> bytes:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = [n for n in archive.namelist() if n.endswith(f"/extra/{MANIFEST_NAME}")]
+            if len(names) != 1:
+                raise ForeignFileError(f"artifact: {path.name!r} is no exported model: it holds no manifest")
+            return archive.read(names[0])
+    except (zipfile.BadZipFile, OSError, EOFError, NotImplementedError) as error:
+        raise ForeignFileError(
+            f"artifact: {path.name!r} is no exported model, or is damaged: {type(error).__name__}"
+        ) from None
+
+
+def load_artifact(
+    path: str | os.PathLike[str], *, target: str | None = None, verify_checksums: bool = True
+) -> LoadedArtifact:
+    """Load a model.
+
+    Args:
+        path: a directory or a single file that ``recsys-export`` wrote.
+        target: which of the artifact's targets, such as ``cpu`` or ``cuda:0,cuda:1``; the first that this
+            machine has the devices for, if None.
+        verify_checksums: read every byte and compare digests. Sizes are checked in any case.
+
+    Raises:
+        ArtifactError: a subclass says what is wrong, and the message with which part.
+    """
+    where = Path(path)
+    manifest = read_manifest(where)
+    chosen = _choose(manifest, target)
+    if where.is_dir():
+        module, blob = _load_directory(where, manifest, chosen, verify_checksums)
+    else:
+        module, blob = _load_file(where, manifest, chosen, verify_checksums)
+    _place(module, manifest, chosen, blob)
+    return LoadedArtifact(manifest=manifest, target=chosen, module=module)
+
+
+def _choose(manifest: Manifest, wanted: str | None) -> Target:
+    names = [target.name for target in manifest.targets]
+    if wanted is not None and wanted not in names:
+        raise TargetError(f"target: got {wanted!r}, expected one of {names}")
+    for target in manifest.targets:
+        lacking = _lacking(target)
+        if wanted is None and not lacking:
+            return target
+        if wanted == target.name:
+            if lacking:
+                raise TargetError(f"target: {wanted!r} needs {lacking}, which this machine lacks")
+            return target
+    raise TargetError(f"target: this machine has the devices of none of {names}")
+
+
+def _lacking(target: Target) -> list[str]:
+    available = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    devices = ShardingEnv.from_local(target.devices).devices
+    return [str(d) for d in devices if d.type == "cuda" and d.index >= available]
+
+
+def _load_directory(
+    where: Path, manifest: Manifest, target: Target, verify: bool
+) -> tuple[torch.jit.ScriptModule, Tensor]:
+    if manifest.rows_path is None:
+        raise ManifestError("manifest.rows.path: got null in a directory, expected the rows' file name")
+    part = next(part for part in manifest.skeletons if part.path == target.skeleton)
+    skeleton, rows = where / part.path, where / manifest.rows_path
+    _check_size(skeleton, part.size_bytes)
+    _check_size(rows, manifest.layout.num_bytes)
+    if verify:
+        _check_digest(skeleton.read_bytes(), part.sha256, f"part {part.path!r}")
+    blob = torch.from_file(str(rows), shared=False, size=manifest.layout.num_bytes, dtype=torch.uint8)
+    if verify:
+        check_rows(manifest, blob)
+    return torchscript.load(skeleton), blob
+
+
+def _load_file(
+    where: Path, manifest: Manifest, target: Target, verify: bool
+) -> tuple[torch.jit.ScriptModule, Tensor]:
+    if verify:
+        with zipfile.ZipFile(where) as archive:
+            damaged = archive.testzip()
+        if damaged is not None:
+            raise ChecksumError(
+                f"part {damaged.split('/', 1)[-1]!r} of {where.name!r}: its checksum does not match"
+            )
+    module = torchscript.load(where)
+    try:
+        blob: Tensor = attribute(module, next(iter(target.rows)))
+    except (StopIteration, AttributeError):
+        raise ManifestError(
+            f"manifest.targets: {where.name!r} holds no rows where the manifest says"
+        ) from None
+    if blob.numel() != manifest.layout.num_bytes or blob.dtype != torch.uint8:
+        raise PartSizeError(
+            f"rows of {where.name!r}: got {blob.numel()} bytes, expected {manifest.layout.num_bytes}"
+        )
+    if verify:
+        check_rows(manifest, blob)
+    return module, blob
+
+
+def _check_size(path: Path, size_bytes: int) -> None:
+    if not path.is_file():
+        raise MissingPartError(f"part {path.name!r}: missing")
+    found = path.stat().st_size
+    if found != size_bytes:
+        raise PartSizeError(f"part {path.name!r}: got {found} bytes, expected {size_bytes}")
+
+
+def _check_digest(data: Any, expected: str, what: str) -> None:
+    if hashlib.sha256(data).hexdigest() != expected:
+        raise ChecksumError(f"{what}: its checksum does not match; it was changed or damaged")
+
+
+def check_rows(manifest: Manifest, blob: Tensor) -> None:
+    """Compare every block's digest.
+
+    Args:
+        blob: ``[size of the rows]`` uint8 in host memory.
+
+    Raises:
+        ChecksumError: names the table.
+    """
+    data = blob.numpy()
+    for block, expected in zip(manifest.layout.blocks, manifest.block_sha256, strict=True):
+        digest = hashlib.sha256()
+        end = block.offset_bytes + block.num_bytes
+        for start in range(block.offset_bytes, end, _CHUNK_BYTES):
+            digest.update(data[start : min(start + _CHUNK_BYTES, end)])
+        if digest.hexdigest() != expected:
+            raise ChecksumError(
+                f"rows of table {block.table!r}: the checksum does not match; they were changed"
+            )
+
+
+def attribute(module: Any, path: str) -> Any:
+    """The attribute at a dotted path."""
+    for name in path.split("."):
+        module = getattr(module, name)
+    return module
+
+
+def set_attribute(module: Any, path: str, value: Tensor) -> None:
+    """Set the attribute at a dotted path."""
+    *parents, name = path.split(".")
+    setattr(attribute(module, ".".join(parents)) if parents else module, name, value)
+
+
+def _place(module: torch.jit.ScriptModule, manifest: Manifest, target: Target, blob: Tensor) -> None:
+    """Give every lookup its rows, and every device its tensors."""
+    ranks = rank_rows(manifest, target, blob)
+    try:
+        for path, rank in target.ranks.items():
+            if path not in target.rows:
+                set_attribute(module, path, attribute(module, path).to(ranks[rank].device))
+        for path, rank in target.rows.items():
+            set_attribute(module, path, ranks[rank].rows)
+    except (AttributeError, RuntimeError):
+        raise ManifestError(
+            "manifest.targets: the skeleton has other attributes than the manifest says"
+        ) from None
+
+
+def rank_rows(manifest: Manifest, target: Target, blob: Tensor) -> Sequence[DeviceRows]:
+    """Each rank's rows: the blob itself in host memory, a copy of the rank's shards elsewhere."""
+    devices = ShardingEnv.from_local(target.devices).devices
+    plans: Mapping[str, Any] = target.plan.plan
+    try:
+        layouts = device_layouts(manifest.layout, plans, devices)
+    except KeyError as error:
+        raise ManifestError(f"manifest.targets: the plan names what the rows lack: {error}") from None
+    return fill(manifest.layout, blob, layouts, devices)

@@ -1,0 +1,166 @@
+"""Batches as the exported ``forward`` takes them: read from requests in JSON, or random.
+
+Shape letters: B batch, F features, N number of IDs.
+
+One request in JSON, the same for ``recsys-predict`` and for ``recsys-export --samples``:
+
+    {"dense": {"dense_features": [[0.5, 1.0]]}, "sparse": {"user": [[7]], "genres": [[1, 4]]}}
+
+with one list per row, and ``"weights": {"genres": [[0.5, 2.0]]}`` for weighted features.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from recsys.signature import Signature, SparseInput
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """What ``forward`` takes.
+
+    Attributes:
+        dense: float32 ``[B, width]`` each.
+        lengths: int64 ``[F * B]``, key-major.
+        values: int64 ``[N]``.
+        weights: float32 ``[N]`` where the model is weighted.
+    """
+
+    dense: tuple[Tensor, ...]
+    lengths: Tensor
+    values: Tensor
+    weights: Tensor | None
+    num_rows: int
+
+    def inputs(self) -> list[Tensor]:
+        """The arguments of ``forward`` in order."""
+        return [*self.dense, self.lengths, self.values, *([] if self.weights is None else [self.weights])]
+
+
+def random_batch(
+    signature: Signature, num_rows: int, generator: torch.Generator, max_ids_per_bag: int = 4
+) -> Batch:
+    """A batch of uniform IDs in range, bags of 0 to ``max_ids_per_bag`` IDs, and normal dense numbers."""
+    lengths, values = [], []
+    for feature in signature.sparse:
+        bags = torch.randint(0, max_ids_per_bag + 1, (num_rows,), generator=generator)
+        limit = min(table.num_embeddings for table in feature.tables)
+        lengths.append(bags)
+        values.append(torch.randint(0, limit, (int(bags.sum()),), generator=generator))
+    flat = torch.cat(values) if values else torch.empty(0, dtype=torch.int64)
+    return Batch(
+        dense=tuple(torch.randn(num_rows, d.width, generator=generator) for d in signature.dense),
+        lengths=torch.cat(lengths) if lengths else torch.empty(0, dtype=torch.int64),
+        values=flat,
+        weights=torch.rand(flat.numel(), generator=generator) if signature.is_weighted else None,
+        num_rows=num_rows,
+    )
+
+
+def read_samples(path: str | os.PathLike[str], signature: Signature) -> Batch:
+    """Requests in JSON, one a line, as one batch.
+
+    Raises:
+        ValueError: names the line and the field, with what was found and what was expected.
+    """
+    requests = []
+    for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), start=1):
+        if line.strip():
+            at = f"{Path(path).name}, line {number}"
+            try:
+                requests.append(_checked(json.loads(line), signature, at))
+            except json.JSONDecodeError as error:
+                raise ValueError(f"{at}: not readable as JSON: {error}") from None
+    if not requests:
+        raise ValueError(f"{Path(path).name}: got no requests, expected one a line")
+    return _joined(requests, signature)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Request:
+    num_rows: int
+    dense: dict[str, list[list[float]]]
+    sparse: dict[str, list[list[int]]]
+    weights: dict[str, list[list[float]]]
+
+
+def _checked(data: Any, signature: Signature, at: str) -> _Request:
+    sections = {"dense", "sparse", "weights"}
+    if not isinstance(data, dict) or set(data) - sections:
+        raise ValueError(f"{at}: expected an object with {sorted(sections)}")
+    dense, sparse, weights = (data.get(key) or {} for key in ("dense", "sparse", "weights"))
+    names = [
+        ("dense", dense, {d.name for d in signature.dense}),
+        ("sparse", sparse, {s.name for s in signature.sparse}),
+        ("weights", weights, {s.name for s in signature.sparse if s.weighted}),
+    ]
+    for section, given, expected in names:
+        if not isinstance(given, dict) or set(given) != expected:
+            raise ValueError(f"{at}, {section}: got {sorted(given)}, expected {sorted(expected)}")
+    num_rows = {len(rows) for given in (dense, sparse) for rows in given.values()}
+    if len(num_rows) != 1:
+        raise ValueError(f"{at}: got features with {sorted(num_rows)} rows, expected the same for all")
+    for d in signature.dense:
+        for row in dense[d.name]:
+            _check_row(row, (int, float), f"{at}, dense {d.name!r}")
+            if len(row) != d.width:
+                raise ValueError(f"{at}, dense {d.name!r}: got {len(row)} numbers, expected {d.width}")
+    for s in signature.sparse:
+        _check_bags(s, sparse[s.name], weights.get(s.name), at)
+    return _Request(num_rows=num_rows.pop(), dense=dense, sparse=sparse, weights=weights)
+
+
+def _check_row(row: Any, kinds: tuple[type, ...], at: str) -> None:
+    if not isinstance(row, list) or not all(isinstance(v, kinds) and not isinstance(v, bool) for v in row):
+        raise ValueError(f"{at}: got {str(row)[:60]}, expected a list of numbers for each row")
+
+
+def _check_bags(feature: SparseInput, bags: Any, weights: Any, at: str) -> None:
+    where = f"{at}, sparse {feature.name!r}"
+    limit = feature.id_limit
+    for i, bag in enumerate(bags):
+        _check_row(bag, (int,), where)
+        for value in bag:
+            if not -(2**63) <= value < 2**63 or (limit is not None and not 0 <= value < limit):
+                raise ValueError(f"{where}, row {i}: got ID {value}, expected 0 <= ID < {limit or 2**63}")
+        if feature.weighted:
+            _check_row(
+                weights[i] if i < len(weights) else None, (int, float), f"{at}, weights {feature.name!r}"
+            )
+            if len(weights[i]) != len(bag):
+                raise ValueError(
+                    f"{at}, weights {feature.name!r}, row {i}: got {len(weights[i])} for {len(bag)} IDs, "
+                    "expected one each"
+                )
+
+
+def _joined(requests: Sequence[_Request], signature: Signature) -> Batch:
+    lengths, values, weights = [], [], []
+    for s in signature.sparse:
+        for request in requests:
+            bags = request.sparse[s.name]
+            lengths += [len(bag) for bag in bags]
+            ids = [value for bag in bags for value in bag]
+            values += ids
+            weights += [w for bag in request.weights[s.name] for w in bag] if s.weighted else [1.0] * len(ids)
+    return Batch(
+        dense=tuple(
+            torch.tensor([row for r in requests for row in r.dense[d.name]], dtype=torch.float32).view(
+                -1, d.width
+            )
+            for d in signature.dense
+        ),
+        lengths=torch.tensor(lengths, dtype=torch.int64),
+        values=torch.tensor(values, dtype=torch.int64),
+        weights=torch.tensor(weights, dtype=torch.float32) if signature.is_weighted else None,
+        num_rows=sum(r.num_rows for r in requests),
+    )

@@ -1,0 +1,78 @@
+"""TorchScript behind one small interface: the serialization form of graphs.
+
+It is deprecated since torch 2.11 and works in 2.13; when another form takes its place, this is the file to change.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import recsys.ops  # noqa: F401  (loads the operators that graphs name)
+from recsys.errors import ArtifactError, ManifestError
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=r".*torch\.jit\.", category=DeprecationWarning)
+        yield
+
+
+def script(module: nn.Module) -> torch.jit.ScriptModule:
+    """Compile a traced module.
+
+    Raises:
+        RuntimeError: TorchScript's words.
+    """
+    with _quiet():
+        scripted: torch.jit.ScriptModule = torch.jit.script(module)
+    return scripted
+
+
+def save(module: torch.jit.ScriptModule, path: Path, extra_files: dict[str, str] | None = None) -> None:
+    """Write a scripted module, and texts beside it in the same file."""
+    with _quiet():
+        torch.jit.save(module, str(path), _extra_files=extra_files or {})
+
+
+def load(path: Path) -> torch.jit.ScriptModule:
+    """Read a scripted module into host memory.
+
+    Raises:
+        ArtifactError: an operator is missing here.
+        ManifestError: the file is damaged.
+    """
+    try:
+        with _quiet():
+            loaded: torch.jit.ScriptModule = torch.jit.load(str(path), map_location="cpu")
+    except (RuntimeError, ValueError, OSError) as error:
+        if "Unknown builtin op" in str(error):
+            raise ArtifactError(
+                f"part {path.name!r}: this torch or fbgemm-gpu lacks an operator that the graph names"
+            ) from None
+        raise ManifestError(
+            f"part {path.name!r}: not readable as TorchScript ({type(error).__name__})"
+        ) from None
+    return loaded
+
+
+def operators(module: torch.jit.ScriptModule) -> Counter[str]:
+    """How often the graph calls each operator, by ``namespace::name``; ``prim`` is TorchScript's own."""
+    found: Counter[str] = Counter()
+
+    def visit(block: Any) -> None:
+        for node in block.nodes():
+            found[node.kind()] += 1
+            for inner in node.blocks():
+                visit(inner)
+
+    visit(module.inlined_graph)
+    return found
