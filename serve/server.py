@@ -35,6 +35,8 @@ from serve.wire import predict_pb2 as wire
 
 SERVICE = wire.DESCRIPTOR.services_by_name["PredictionService"].full_name
 _log = logging.getLogger("serve")
+# How long a draining server that has answered everything waits for what gRPC has taken in but not handed over.
+_QUIET_S = 0.05
 _MessageT = TypeVar("_MessageT", bound=Message)
 
 _OUTCOMES = {
@@ -75,6 +77,9 @@ class Server:
         ).SerializeToString()
         self._health = health.aio.HealthServicer()
         self._metrics_server: MetricsServer | None = None
+        self._num_active = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
 
     async def start(self) -> None:
         """Listen, and begin to warm up; health says NOT_SERVING until ``wait_until_ready`` returns.
@@ -138,13 +143,30 @@ class Server:
             Whether every accepted request was answered within the drain time.
         """
         await self._health.enter_graceful_shutdown()
-        started_s = time.monotonic()
-        await self._server.stop(self._config.drain_timeout_s)
-        in_time = time.monotonic() - started_s < self._config.drain_timeout_s
+        timeout_s = self._config.drain_timeout_s
+        # The time limit is kept here: what gRPC itself aborts at its own is a second later.
+        stopping = asyncio.ensure_future(self._server.stop(timeout_s + 1))
+        try:
+            await asyncio.wait_for(self._wait_until_drained(), timeout_s)
+            in_time = True
+        except TimeoutError:
+            in_time = False
+        # What is left are streams that would never end by themselves (health watches, reflection), or requests
+        # that have used up their time.
+        await self._server.stop(None)
+        await stopping
         await self._loop.run_in_executor(None, self._executor.close)
         if self._metrics_server is not None:
             await self._loop.run_in_executor(None, self._metrics_server.close)
         return in_time
+
+    async def _wait_until_drained(self) -> None:
+        """Until no request is being handled, and none that was on its way has turned up either."""
+        while True:
+            await self._idle.wait()
+            await asyncio.sleep(_QUIET_S)
+            if self._num_active == 0:
+                return
 
     def _add_services(self) -> None:
         # Without (de)serializers: the handlers take and give bytes.
@@ -169,6 +191,16 @@ class Server:
             await self._health.set(service, status)
 
     async def _predict(self, data: bytes, context: Any) -> bytes:
+        self._num_active += 1
+        self._idle.clear()
+        try:
+            return await self._answer(data, context)
+        finally:
+            self._num_active -= 1
+            if self._num_active == 0:
+                self._idle.set()
+
+    async def _answer(self, data: bytes, context: Any) -> bytes:
         try:
             pending, answer = self._accept(data, context)
         except Exception as error:

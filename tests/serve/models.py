@@ -5,6 +5,8 @@ Shape letters: B rows of a batch, F sparse inputs, N number of IDs.
 
 from __future__ import annotations
 
+import threading
+
 import torch
 from torch import Tensor, nn
 
@@ -15,6 +17,7 @@ from recsys import (
     PoolingType,
 )
 from recsys.signature import DenseInput, IdPolicy, Output, Signature, SparseInput, TableUse
+from serve.model import ServedModel
 
 SIGNATURE = Signature(
     dense=(DenseInput(name="context", width=3), DenseInput(name="price", width=1)),
@@ -98,3 +101,49 @@ class ServedSmallModel:
         )
         outputs: dict[str, Tensor] = self._model(context, price, plain, weighted)
         return outputs
+
+
+class GatedModel:
+    """A real model that waits at a gate before each call, so that a test decides when a batch ends.
+
+    Attributes:
+        gate: calls pass while it is set; set at first, for the warm-up.
+        started: released once for each call that has reached the gate.
+        batches: rows of each call that has passed.
+    """
+
+    def __init__(self, model: ServedModel) -> None:
+        self._model = model
+        self.signature = model.signature
+        self.target_name = model.target_name
+        self.gate = threading.Event()
+        self.gate.set()
+        self.started = threading.Semaphore(0)
+        self.batches: list[int] = []
+
+    def forward(self, *inputs: Tensor) -> dict[str, Tensor]:
+        self.started.release()
+        self.gate.wait()
+        self.batches.append(len(inputs[0]))
+        return self._model.forward(*inputs)
+
+    def close_gate(self) -> None:
+        """From now on calls wait; earlier ones (the warm-up's) are forgotten."""
+        self.gate.clear()
+        self.started = threading.Semaphore(0)
+        self.batches.clear()
+
+
+class FailingModel:
+    """A real model that fails on batches which hold a given ID."""
+
+    def __init__(self, model: ServedModel, bad_id: int) -> None:
+        self._model = model
+        self._bad_id = bad_id
+        self.signature = model.signature
+        self.target_name = model.target_name
+
+    def forward(self, *inputs: Tensor) -> dict[str, Tensor]:
+        if self._bad_id in inputs[len(self.signature.dense) + 1]:
+            raise RuntimeError("at /secret/path 0x7f00: the model does not like this ID")
+        return self._model.forward(*inputs)
