@@ -84,7 +84,9 @@ def _check_sizes(at: str, sizes: object) -> None:
 def _table_config(table: Mapping[str, Any], at: str) -> EmbeddingBagConfig:
     wrong = sorted(map(str, set(_REQUIRED) - set(table) | set(table) - {*_REQUIRED, "pooling"}))
     if wrong:
-        raise ValueError(f"{at}: missing or unknown fields {wrong}, expected {list(_REQUIRED)} and perhaps 'pooling'")
+        raise ValueError(
+            f"{at}: missing or unknown fields {wrong}, expected {list(_REQUIRED)} and perhaps 'pooling'"
+        )
     _check_sizes(f"{at}.num_embeddings", [table["num_embeddings"]])
     _check_sizes(f"{at}.embedding_dim", [table["embedding_dim"]])
     names = table["feature_names"]

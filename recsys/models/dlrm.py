@@ -59,7 +59,9 @@ class SparseArch(nn.Module):
         tables = embedding_bag_collection.embedding_bag_configs()
         dims = {table.name: table.embedding_dim for table in tables}
         if len(set(dims.values())) > 1:
-            raise ValueError(f"tables: got embedding_dim {dims}, expected the same for all: DLRM multiplies them")
+            raise ValueError(
+                f"tables: got embedding_dim {dims}, expected the same for all: DLRM multiplies them"
+            )
         self._sparse_feature_names = [name for table in tables for name in table.feature_names]
         self.F = len(self._sparse_feature_names)
         self.D = tables[0].embedding_dim

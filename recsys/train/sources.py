@@ -1,0 +1,75 @@
+"""The data sources by name, and what suits each where nothing else is asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from recsys.train.criteo import criteo
+from recsys.train.examples import Dataset
+from recsys.train.loop import ModelConfig, TrainConfig
+from recsys.train.movielens import movielens
+from recsys.train.synthetic import synthetic
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceConfig:
+    """Which data to read.
+
+    Attributes:
+        name: "synthetic", "criteo" or "movielens".
+        path: a file (criteo) or a folder (movielens); None for synthetic.
+        limit_rows: read the first so many rows; for synthetic, the length of the stream.
+        hash_rows: rows of each Criteo table.
+        seed: of the synthetic stream.
+    """
+
+    name: str
+    path: Path | None = None
+    limit_rows: int | None = None
+    hash_rows: int = 100_000
+    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Defaults:
+    """The sizes and rates that suit a source."""
+
+    train: TrainConfig
+    model: ModelConfig = field(default_factory=ModelConfig)
+
+
+DEFAULTS = {
+    "synthetic": Defaults(
+        train=TrainConfig(
+            epochs=2, batch_size=512, learning_rate=2e-3, row_learning_rate=0.1, row_weight_decay=3e-5
+        )
+    ),
+    "criteo": Defaults(
+        train=TrainConfig(epochs=1, batch_size=1024, row_learning_rate=0.02),
+        model=ModelConfig(dense_layers=(256, 64), over_layers=(256, 128)),
+    ),
+    "movielens": Defaults(train=TrainConfig(epochs=2, batch_size=512, row_weight_decay=1e-4)),
+}
+SYNTHETIC_ROWS = 300_000
+
+
+def open_dataset(config: SourceConfig) -> Dataset:
+    """Open a data source.
+
+    Raises:
+        ValueError: an unknown name, a path that is missing or not wanted, or what the reader finds wrong.
+    """
+    if config.name not in DEFAULTS:
+        raise ValueError(f"data: got {config.name!r}, expected one of {sorted(DEFAULTS)}")
+    if config.limit_rows is not None and config.limit_rows < 2:
+        raise ValueError(f"limit_rows: got {config.limit_rows}, expected at least 2")
+    if config.name == "synthetic":
+        if config.path is not None:
+            raise ValueError(f"path: got {str(config.path)!r}, expected none: synthetic data is not read")
+        return synthetic(config.limit_rows or SYNTHETIC_ROWS, config.seed)
+    if config.path is None:
+        raise ValueError(f"path: got none, expected where the {config.name} data lies")
+    if config.name == "criteo":
+        return criteo(config.path, config.hash_rows, config.limit_rows)
+    return movielens(config.path, config.limit_rows)
