@@ -11,15 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import fbgemm_gpu  # noqa: F401  (registers torch.ops.fbgemm)
 import numpy as np
 import torch
 from torch import Tensor
 
+from recsys.ops import fbgemm
 from recsys.signature import Output, Signature
 from serve.request_check import CheckedRequest
-
-_ops = torch.ops.fbgemm
 
 
 def collate(requests: Sequence[CheckedRequest]) -> tuple[Tensor, ...]:
@@ -67,12 +65,12 @@ def _key_major(
     np.cumsum(num_rows, out=row_offsets[1:])
     batch_offsets = torch.from_numpy(row_offsets)
     total_rows = int(row_offsets[-1])
-    batch_lengths = _ops.reorder_batched_ad_lengths(lengths, batch_offsets, total_rows, False)
-    offsets = _ops.asynchronous_complete_cumsum(lengths)
-    batch_offsets_of_ids = _ops.asynchronous_complete_cumsum(batch_lengths)
+    batch_lengths = fbgemm.reorder_batched_ad_lengths(lengths, batch_offsets, total_rows, False)
+    offsets = fbgemm.asynchronous_complete_cumsum(lengths)
+    batch_offsets_of_ids = fbgemm.asynchronous_complete_cumsum(batch_lengths)
 
     def reorder(per_id: Tensor) -> Tensor:
-        reordered: Tensor = _ops.reorder_batched_ad_indices(
+        reordered: Tensor = fbgemm.reorder_batched_ad_indices(
             offsets, per_id, batch_offsets_of_ids, batch_offsets, total_rows, False, -1
         )
         return reordered

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections import Counter
 from pathlib import Path
 
-from recsys.artifact import load_artifact
-from serve.model import ModelInfo, ServedModel
+from recsys.artifact import LoadedArtifact, load_artifact
+from recsys.manifest import FORMAT_VERSION, Manifest
+from serve.model import ModelInfo
 
 
-def load_model(path: Path, target: str | None, *, verify_checksums: bool) -> tuple[ServedModel, ModelInfo]:
+def load_model(path: Path, target: str | None, *, verify_checksums: bool) -> tuple[LoadedArtifact, ModelInfo]:
     """Load an artifact.
 
     Args:
@@ -20,5 +23,20 @@ def load_model(path: Path, target: str | None, *, verify_checksums: bool) -> tup
         ArtifactError: the artifact is damaged, foreign, newer, or has no such target.
     """
     artifact = load_artifact(path, target=target, verify_checksums=verify_checksums)
-    info = ModelInfo(name=artifact.manifest.name, version=artifact.manifest.version)
-    return artifact, info
+    return artifact, model_info(artifact.manifest)
+
+
+def model_info(manifest: Manifest) -> ModelInfo:
+    """How the artifact presents itself; its version is a digest of its manifest, which holds every part's."""
+    table_bytes: Counter[str] = Counter()
+    for block in manifest.layout.blocks:
+        table_bytes[block.table] += block.num_bytes
+    versions = manifest.versions
+    return ModelInfo(
+        name=manifest.name,
+        version=hashlib.sha256(manifest.dumps().encode()).hexdigest()[:12],
+        table_bytes=table_bytes,
+        format_version=str(FORMAT_VERSION),
+        torch_version=versions.get("torch", ""),
+        fbgemm_version=versions.get("fbgemm_gpu", ""),
+    )

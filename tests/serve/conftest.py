@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -27,3 +28,15 @@ def live(model: ServedModel) -> Iterator[LiveServer]:
 def client(live: LiveServer) -> Iterator[Client]:
     with Client(live.address, timeout_s=30) as made:
         yield made
+
+
+@pytest.fixture(scope="session")
+def served(model: ServedModel) -> ServedModel:
+    """What ``server_command`` serves, to be called directly."""
+    return model
+
+
+@pytest.fixture(scope="session")
+def server_command() -> list[str]:
+    """Starts a server in a process of its own, on ports that the system chooses."""
+    return [sys.executable, "-m", "tests.serve.serve_small"]
