@@ -220,7 +220,7 @@ def check_rows(manifest: Manifest, blob: Tensor) -> None:
     Raises:
         ChecksumError: names the table.
     """
-    data = blob.numpy()
+    data = blob.numpy().data
     for block, expected in zip(manifest.layout.blocks, manifest.block_sha256, strict=True):
         digest = hashlib.sha256()
         end = block.offset_bytes + block.num_bytes

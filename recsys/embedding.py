@@ -5,7 +5,9 @@ Shape letters: B batch, F features, D embedding dim, R rows, N number of IDs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import cast
 
 import torch
@@ -27,6 +29,22 @@ from recsys.keyed_jagged import KeyedJaggedTensor
 
 FLOAT_DTYPES = {DataType.FP32: torch.float32, DataType.FP16: torch.float16, DataType.BF16: torch.bfloat16}
 _MODES = {PoolingType.SUM: "sum", PoolingType.MEAN: "mean"}
+
+
+_TABLE_DEVICE: ContextVar[torch.device | str | None] = ContextVar("table_device", default=None)
+
+
+@contextmanager
+def tables_on(device: torch.device | str) -> Iterator[None]:
+    """Collections that are made in this context put their tables there, unless they name a device themselves.
+
+    ``"meta"`` makes a model whose tables take no memory, for weights that are assigned afterwards.
+    """
+    token = _TABLE_DEVICE.set(device)
+    try:
+        yield
+    finally:
+        _TABLE_DEVICE.reset(token)
 
 
 def select_features(kjt: KeyedJaggedTensor, features: Sequence[str]) -> dict[str, JaggedTensor]:
@@ -101,6 +119,7 @@ class EmbeddingBagCollection(nn.Module):
             if table.pooling not in _MODES:
                 raise ValueError(f"tables[{table.name!r}].pooling: got {table.pooling}, expected SUM or MEAN")
             _check_float(table)
+        device = device or _TABLE_DEVICE.get()
         self._tables = list(tables)
         self._is_weighted = is_weighted
         self._embedding_names = [name for names in embedding_names(tables) for name in names]
@@ -177,6 +196,7 @@ class EmbeddingCollection(nn.Module):
         dims = {table.name: table.embedding_dim for table in tables}
         if len(set(dims.values())) > 1:
             raise ValueError(f"tables: got embedding_dim {dims}, expected the same for all")
+        device = device or _TABLE_DEVICE.get()
         self._tables = list(tables)
         self._embedding_names_by_table = embedding_names(tables)
         self._features = [feature for table in tables for feature in table.feature_names]

@@ -39,7 +39,7 @@ class IntNBitLookup(nn.Module):
         output_dtype: float32, float16 or bfloat16.
         rows: the uint8 bytes that the slots' offsets point into; may be set later (``rows`` is a plain buffer).
         row_alignment: of the rows, in bytes.
-        device: where the lookup runs.
+        device: where the lookup runs; its other constants lie where ``rows`` does, until all are moved there.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class IntNBitLookup(nn.Module):
         self._row_alignment = row_alignment
 
         def constant(name: str, data: list[int], dtype: torch.dtype) -> None:
-            self.register_buffer(name, torch.tensor(data, dtype=dtype, device=device), persistent=False)
+            self.register_buffer(name, torch.tensor(data, dtype=dtype, device=rows.device), persistent=False)
 
         self.rows: Tensor
         self.register_buffer("rows", rows, persistent=False)

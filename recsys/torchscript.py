@@ -52,7 +52,9 @@ def load(path: Path) -> torch.jit.ScriptModule:
     """
     try:
         with _quiet():
-            loaded: torch.jit.ScriptModule = torch.jit.load(str(path), map_location="cpu")
+            loaded: torch.jit.ScriptModule = torch.jit.load(  # type: ignore[no-untyped-call]
+                str(path), map_location="cpu"
+            )
     except (RuntimeError, ValueError, OSError) as error:
         if "Unknown builtin op" in str(error):
             raise ArtifactError(

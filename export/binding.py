@@ -1,0 +1,273 @@
+"""What a model's ``forward`` takes: which arguments are dense and which sparse, and who looks up what.
+
+Shape letters: B batch, F features, N number of IDs.
+"""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor, fx, nn
+
+from export.tree import exchanged
+from recsys.configs import EmbeddingBagConfig
+from recsys.embedding import EmbeddingBagCollection
+from recsys.errors import ExportError
+from recsys.keyed_jagged import KeyedJaggedTensor
+from recsys.quant import FloatCollection, float_tables
+from recsys.sharding.sharded import ShardedCollection
+from recsys.signature import DenseInput, IdPolicy, SparseInput, TableUse
+
+
+@dataclass(kw_only=True)
+class Binding:
+    """How a model's arguments are made of the exported inputs.
+
+    Attributes:
+        dense: for each dense argument its width.
+        sparse: for each KeyedJaggedTensor argument its features, in the order of the wire.
+        collections: for each collection, by path, the sparse arguments that reach it.
+        weighted: the sparse arguments that carry weights.
+    """
+
+    dense: dict[str, int] = field(default_factory=dict)
+    sparse: dict[str, list[str]] = field(default_factory=dict)
+    collections: dict[str, list[str]] = field(default_factory=dict)
+    weighted: set[str] = field(default_factory=set)
+
+    def wire_name(self, argument: str, feature: str) -> str:
+        """The feature's name outside; with the argument's in front where two arguments hold the same feature."""
+        holders = [name for name, features in self.sparse.items() if feature in features]
+        return feature if len(holders) == 1 else f"{argument}.{feature}"
+
+
+def arguments(model: nn.Module) -> tuple[list[str], list[str]]:
+    """The names of ``forward``'s dense and of its sparse arguments, told by their annotations.
+
+    Raises:
+        ExportError: an argument without a default is annotated neither Tensor nor KeyedJaggedTensor.
+    """
+    forward = type(model).forward
+    try:
+        hints: Mapping[str, object] = typing.get_type_hints(forward)
+    except (NameError, TypeError, AttributeError):
+        hints = getattr(forward, "__annotations__", {})
+    dense, sparse = [], []
+    for name, parameter in list(inspect.signature(forward).parameters.items())[1:]:
+        kind = hints.get(name)
+        if kind is Tensor or kind in ("Tensor", "torch.Tensor"):
+            dense.append(name)
+        elif kind is KeyedJaggedTensor or str(kind).endswith("KeyedJaggedTensor"):
+            sparse.append(name)
+        elif parameter.default is inspect.Parameter.empty:
+            raise ExportError(
+                f"forward({name}): got annotation {kind!r}, expected torch.Tensor (float32, [B, width]) or "
+                "recsys.KeyedJaggedTensor"
+            )
+    return dense, sparse
+
+
+class ModelTracer(fx.Tracer):
+    """Traces through everything but torch's own layers, so that no class of ours is left in the graph."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:  # noqa: ARG002
+        """Layers of torch stay modules; containers and all others are traced through."""
+        containers = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+        return m.__module__.startswith("torch.nn") and not isinstance(m, containers)
+
+
+class _Probe(nn.Module):
+    """Stands for a collection, and remembers which graph node its IDs came from."""
+
+    def __init__(self, sharded: ShardedCollection) -> None:
+        super().__init__()
+        self.sharded = sharded
+        self.nodes: list[fx.Node] = []
+
+    def forward(self, features: KeyedJaggedTensor) -> object:
+        values: object = features.values()
+        if isinstance(values, fx.Proxy):
+            self.nodes.append(values.node)
+        return self.sharded(features)
+
+
+class _Root(nn.Module):
+    def __init__(
+        self, model: nn.Module, dense: Sequence[str], sparse: Sequence[str], features: list[str]
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self._dense, self._sparse, self._features = list(dense), list(sparse), features
+
+    def forward(self, tensors: dict[str, Tensor]) -> object:
+        kwargs: dict[str, object] = {name: tensors[name] for name in self._dense}
+        for name in self._sparse:
+            kwargs[name] = KeyedJaggedTensor(
+                self._features,
+                tensors[f"{name}.values"],
+                weights=tensors[f"{name}.weights"],
+                lengths=tensors[f"{name}.lengths"],
+            )
+        # The root's outputs do not matter here; a holder of proxies could not leave a graph.
+        self.model(**kwargs)
+        return tensors
+
+
+def bind(
+    model: nn.Module,
+    collections: Mapping[str, FloatCollection],
+    skeletons: Mapping[str, ShardedCollection],
+    dense_widths: Mapping[str, int],
+) -> Binding:
+    """Find out how a model uses its arguments, by tracing it once.
+
+    Args:
+        model: the float model.
+        collections: its collections by path.
+        skeletons: for each of them a sharded one without rows.
+        dense_widths: widths of dense arguments that cannot be told from a layer's.
+
+    Raises:
+        ExportError: the model cannot be traced, or an argument's use cannot be told.
+    """
+    dense, sparse = arguments(model)
+    features = list(
+        dict.fromkeys(
+            f for c in collections.values() for table in float_tables(c) for f in table.feature_names
+        )
+    )
+    probes = {path: _Probe(skeletons[path]) for path in collections}
+    root = _Root(exchanged(model, probes), dense, sparse, features)
+    graph = trace(root)
+    reached = {path: _sources(probe.nodes) & set(sparse) for path, probe in probes.items()}
+    binding = Binding()
+    for path, collection in collections.items():
+        if not reached[path]:
+            raise ExportError(f"collection {path!r}: no KeyedJaggedTensor argument of forward reaches it")
+        binding.collections[path] = sorted(reached[path], key=sparse.index)
+        weighted = isinstance(collection, EmbeddingBagCollection) and collection.is_weighted()
+        for name in binding.collections[path]:
+            known = binding.sparse.setdefault(name, [])
+            wanted = (f for table in float_tables(collection) for f in table.feature_names)
+            known += [f for f in dict.fromkeys(wanted) if f not in known]
+            binding.weighted |= {name} if weighted else set()
+    binding.sparse = {name: binding.sparse[name] for name in sparse if name in binding.sparse}
+    unused = sorted(set(sparse) - set(binding.sparse))
+    if unused:
+        raise ExportError(f"forward({', '.join(unused)}): no collection looks these up")
+    for name in dense:
+        binding.dense[name] = dense_widths.get(name) or _width(root, graph, name)
+    return binding
+
+
+def trace(root: nn.Module) -> fx.Graph:
+    """Trace.
+
+    Raises:
+        ExportError: FX cannot follow the model's Python; says what it stumbled over.
+    """
+    try:
+        return ModelTracer().trace(root)
+    except (fx.proxy.TraceError, TypeError, ValueError, RuntimeError, KeyError, AttributeError) as error:
+        raise ExportError(
+            f"model: cannot be traced by torch.fx: {type(error).__name__}: {error}. forward must not depend on "
+            "the values of tensors (no `if`, `bool`, `int` or `len` of them)"
+        ) from error
+
+
+def _sources(nodes: Sequence[fx.Node]) -> set[str]:
+    """The sparse arguments that nodes descend from."""
+    found: set[str] = set()
+    seen: set[fx.Node] = set()
+    waiting = list(nodes)
+    while waiting:
+        node = waiting.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        key = _input_name(node)
+        if key is not None:
+            found.add(key.rsplit(".", 1)[0])
+        waiting += node.all_input_nodes
+    return found
+
+
+def _input_name(node: fx.Node) -> str | None:
+    """The key under which a node takes an input from the root's argument."""
+    if node.op != "call_function" or len(node.args) != 2 or not isinstance(node.args[1], str):
+        return None
+    source = node.args[0]
+    return node.args[1] if isinstance(source, fx.Node) and source.op == "placeholder" else None
+
+
+def _width(root: nn.Module, graph: fx.Graph, name: str) -> int:
+    """The width of a dense argument: that of the first layer that it goes into."""
+    same: set[fx.Node] = set()
+    for node in graph.nodes:
+        if _input_name(node) == name:
+            same.add(node)
+        elif len(node.all_input_nodes) == 1 and node.all_input_nodes[0] in same:
+            layer = _layer(root, node)
+            for attribute in ("in_features", "num_features", "normalized_shape"):
+                width = getattr(layer, attribute, None)
+                if width is not None:
+                    return int(width[-1] if isinstance(width, tuple) else width)
+            if node.op in ("call_method", "call_function") or layer is not None:
+                same.add(node)
+    raise ExportError(
+        f"forward({name}): cannot tell its width from the layers that take it, expected --dense-width {name}=N"
+    )
+
+
+def _layer(root: nn.Module, node: fx.Node) -> nn.Module | None:
+    if node.op != "call_module":
+        return None
+    return root.get_submodule(str(node.target))
+
+
+def sparse_inputs(
+    binding: Binding, collections: Mapping[str, FloatCollection], policies: Mapping[str, IdPolicy]
+) -> tuple[SparseInput, ...]:
+    """The signature's sparse inputs, argument by argument.
+
+    Args:
+        binding: see there.
+        collections: the float collections by path.
+        policies: ID policies by table path.
+    """
+    found = []
+    for argument, features in binding.sparse.items():
+        for feature in features:
+            uses, pooling = [], "none"
+            for path, collection in collections.items():
+                if argument not in binding.collections[path]:
+                    continue
+                for table in float_tables(collection):
+                    if feature in table.feature_names:
+                        name = f"{path}.{table.name}" if path else table.name
+                        uses.append(
+                            TableUse(
+                                name=name,
+                                num_embeddings=table.num_embeddings,
+                                id_policy=policies.get(name, IdPolicy.REJECT),
+                            )
+                        )
+                        if isinstance(table, EmbeddingBagConfig):
+                            pooling = table.pooling.value.lower()
+            found.append(
+                SparseInput(
+                    name=binding.wire_name(argument, feature),
+                    tables=tuple(uses),
+                    pooling=pooling,
+                    weighted=argument in binding.weighted,
+                )
+            )
+    return tuple(found)
+
+
+def dense_inputs(binding: Binding) -> tuple[DenseInput, ...]:
+    """The signature's dense inputs."""
+    return tuple(DenseInput(name=name, width=width) for name, width in binding.dense.items())

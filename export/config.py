@@ -1,0 +1,68 @@
+"""What an export is asked to do, checked once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from recsys.configs import DataType
+from recsys.errors import ExportError
+from recsys.sharding.env import ShardingEnv
+from recsys.sharding.plan import ShardingPlan
+from recsys.signature import IdPolicy
+
+DENSE_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportConfig:
+    """How to export a model.
+
+    Attributes:
+        name: the model's name in the artifact and on the wire.
+        data_type: of every table's rows, where none is named.
+        table_data_types: by table name or path.
+        targets: one list of devices for each target.
+        plan: the plan of every target; placed greedily if None.
+        device_memory_bytes: for rows on each device, for the placement; None for no bound.
+        id_policy: of every table, where none is named.
+        table_id_policies: by table name or path.
+        dense_dtype: ``float32`` or ``bfloat16``.
+        dense_widths: of dense arguments whose width no layer tells.
+        samples: requests in JSON to verify with; random ones if None.
+        single_file: write one TorchScript file instead of a directory.
+        overwrite: replace what is at the destination.
+    """
+
+    name: str = "model"
+    data_type: DataType = DataType.INT8
+    table_data_types: Mapping[str, DataType] = field(default_factory=dict)
+    targets: tuple[tuple[str, ...], ...] = (("cpu",),)
+    plan: ShardingPlan | None = None
+    device_memory_bytes: int | None = None
+    id_policy: IdPolicy = IdPolicy.REJECT
+    table_id_policies: Mapping[str, IdPolicy] = field(default_factory=dict)
+    dense_dtype: str = "float32"
+    dense_widths: Mapping[str, int] = field(default_factory=dict)
+    samples: Path | None = None
+    single_file: bool = False
+    overwrite: bool = False
+
+    def __post_init__(self) -> None:
+        if self.dense_dtype not in DENSE_DTYPES:
+            raise ExportError(f"dense_dtype: got {self.dense_dtype!r}, expected {' or '.join(DENSE_DTYPES)}")
+        if not self.targets:
+            raise ExportError("targets: got none, expected at least one list of devices")
+        names = [target_name(target) for target in self.targets]
+        if len(set(names)) != len(names):
+            raise ExportError(f"targets: got {names}, expected each once")
+        if self.single_file and (len(self.targets) != 1 or set(self.targets[0]) != {"cpu"}):
+            raise ExportError(f"single_file: got targets {names}, expected one, of cpu devices")
+
+
+def target_name(devices: tuple[str, ...]) -> str:
+    """A target's name: its devices."""
+    return ",".join(str(device) for device in ShardingEnv.from_local(devices).devices)

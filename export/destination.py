@@ -1,0 +1,78 @@
+"""Where an artifact is written: beside its place until it is whole, then into its place in one step."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from types import TracebackType
+
+from recsys.artifact import MANIFEST_NAME, read_manifest
+from recsys.errors import ArtifactError, ExportError
+
+
+class Destination:
+    """A context in which an artifact is written. Left without ``commit``, it leaves nothing behind.
+
+    Args:
+        path: where the artifact is to be.
+        single_file: whether it is one file.
+        overwrite: replace an artifact that is there already.
+
+    Raises:
+        ExportError: something is there, and is not to be (or is no artifact and so is never) replaced.
+    """
+
+    def __init__(self, path: Path, *, single_file: bool, overwrite: bool) -> None:
+        self._path = path
+        self._single_file = single_file
+        if path.exists():
+            if not overwrite:
+                raise ExportError(f"out: {path.name!r} exists; choose another name or pass --force")
+            try:
+                read_manifest(path)
+            except ArtifactError:
+                raise ExportError(
+                    f"out: {path.name!r} exists and is no artifact; it is not replaced"
+                ) from None
+        path.parent.mkdir(parents=True, exist_ok=True)
+
+    def __enter__(self) -> Destination:
+        self._scratch = Path(tempfile.mkdtemp(prefix=f".{self._path.name}.", dir=self._path.parent))
+        self.work = self._scratch / "artifact"
+        self.work.mkdir()
+        self.file = self._scratch / "artifact.pt"
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def commit(self) -> int:
+        """Put what was written in its place; the bytes on disk."""
+        made = self.file if self._single_file else self.work
+        files = [made] if self._single_file else sorted(made.iterdir())
+        for file in files:
+            _sync(file)
+        if not self._single_file:
+            assert (made / MANIFEST_NAME).is_file()
+            _sync(made)
+        if self._path.exists():
+            self._path.rename(self._scratch / "replaced")
+        made.rename(self._path)
+        _sync(self._path.parent)
+        return sum(file.stat().st_size for file in _files(self._path))
+
+
+def _files(path: Path) -> list[Path]:
+    return sorted(path.iterdir()) if path.is_dir() else [path]
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,117 @@
+"""What an export tells people and machines."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from export.verify import Difference
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableReport:
+    """One table.
+
+    Attributes:
+        bytes_before: as float numbers.
+        bytes_after: as stored rows.
+        sqnr_db: signal to quantization noise in dB; None where nothing was lost.
+        placement: for each target, the sharding type and the ranks.
+    """
+
+    name: str
+    num_embeddings: int
+    embedding_dim: int
+    data_type: str
+    bytes_before: int
+    bytes_after: int
+    sqnr_db: float | None
+    max_abs_error: float
+    placement: dict[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportReport:
+    """One export.
+
+    Attributes:
+        path: the artifact.
+        tables: in the order of their rows.
+        differences: for each target and output, the artifact against the float model.
+        verified_on: for each target, where it was verified.
+        num_samples: rows that were compared.
+        peak_rss_bytes: the process's largest resident set so far.
+        seconds: of the whole export.
+    """
+
+    path: str
+    tables: tuple[TableReport, ...]
+    differences: dict[str, dict[str, Difference]]
+    verified_on: dict[str, str]
+    num_samples: int
+    artifact_bytes: int
+    peak_rss_bytes: int
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return asdict(self)
+
+
+def print_report(report: ExportReport, console: Console) -> None:
+    """The report as tables."""
+    tables = Table(title="tables", title_justify="left")
+    for name in ("table", "rows", "dim", "type", "before", "after", "SQNR", "max error", "lies on"):
+        tables.add_column(name, justify="left" if name in ("table", "type", "lies on") else "right")
+    for table in report.tables:
+        placement = "; ".join(
+            where if len(table.placement) == 1 else f"{target}: {where}"
+            for target, where in table.placement.items()
+        )
+        tables.add_row(
+            table.name,
+            f"{table.num_embeddings:,}",
+            str(table.embedding_dim),
+            table.data_type,
+            _size(table.bytes_before),
+            _size(table.bytes_after),
+            "lossless" if table.sqnr_db is None else f"{table.sqnr_db:.1f} dB",
+            f"{table.max_abs_error:.2g}",
+            placement,
+        )
+    before, after = (
+        sum(getattr(table, name) for table in report.tables) for name in ("bytes_before", "bytes_after")
+    )
+    tables.add_section()
+    tables.add_row("all", "", "", "", _size(before), _size(after), "", "", "")
+    console.print(tables)
+    outputs = Table(title="artifact against the float model", title_justify="left")
+    for name in ("target", "output", "max difference", "mean difference", "verified on"):
+        outputs.add_column(name, justify="right" if "difference" in name else "left")
+    for target, differences in report.differences.items():
+        for output, difference in differences.items():
+            outputs.add_row(
+                target,
+                output,
+                f"{difference.max_abs:.3g}",
+                f"{difference.mean_abs:.3g}",
+                report.verified_on[target],
+            )
+    console.print(outputs)
+    console.print(
+        f"{report.num_samples} sample rows verified; {report.seconds:.1f} s, peak RSS "
+        f"{_size(report.peak_rss_bytes)}; wrote {_size(report.artifact_bytes)}"
+    )
+    console.print(report.path, style="bold", soft_wrap=True)
+
+
+def _size(num_bytes: int) -> str:
+    size = float(num_bytes)
+    for unit in ("B", "KB", "MB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.2f} GB"

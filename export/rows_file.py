@@ -1,0 +1,104 @@
+"""Writing the rows: table by table, a few rows at a time, with a digest for each block.
+
+Shape letters: R rows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from recsys.blob import BlobLayout
+from recsys.errors import ExportError
+from recsys.store import QuantizationError, StoredTable, Writer, store_table
+
+
+class RowsFile:
+    """A rows file that is being written.
+
+    Rows of one block must come in order, as ``store_table`` gives them, because digests are taken on the way:
+    nothing is read back, and nothing but the rows at hand is in memory.
+    """
+
+    def __init__(self, path: Path, layout: BlobLayout) -> None:
+        self._layout = layout
+        self._file = path.open("wb", buffering=0)
+        self._file.truncate(layout.num_bytes)
+        self._digests = [hashlib.sha256() for _ in layout.blocks]
+        self._starts = [block.offset_bytes for block in layout.blocks]
+        self._next = list(self._starts)
+
+    def writer(self, table: str) -> Writer:
+        """Writes rows of one table's blocks."""
+        mine = [i for i, block in enumerate(self._layout.blocks) if block.table == table]
+
+        def write(offset: int, rows: Tensor) -> None:
+            at = next(i for i in mine if self._next[i] == offset)
+            data = rows.flatten().numpy().data
+            self._digests[at].update(data)
+            _write_all(self._file.fileno(), data, offset)
+            self._next[at] += len(data)
+
+        return write
+
+    def finish(self) -> tuple[str, ...]:
+        """Close the file; a digest for each block."""
+        for i, block in enumerate(self._layout.blocks):
+            assert self._next[i] == block.offset_bytes + block.num_bytes
+        os.fsync(self._file.fileno())
+        self._file.close()
+        return tuple(digest.hexdigest() for digest in self._digests)
+
+    def close(self) -> None:
+        """Close the file, finished or not."""
+        self._file.close()
+
+
+def _write_all(descriptor: int, data: Any, offset: int) -> None:
+    while len(data):
+        written = os.pwrite(descriptor, data, offset)
+        data, offset = data[written:], offset + written
+
+
+@contextmanager
+def _closing(rows: RowsFile) -> Iterator[RowsFile]:
+    try:
+        yield rows
+    finally:
+        rows.close()
+
+
+def write_rows(
+    path: Path,
+    layout: BlobLayout,
+    tables: Mapping[str, tuple[StoredTable, Tensor]],
+    on_rows: Callable[[int], None] | None = None,
+) -> tuple[tuple[str, ...], dict[str, QuantizationError]]:
+    """Quantize all tables into a file.
+
+    Args:
+        path: the file.
+        layout: of its blocks.
+        tables: each table by name, with its float weight ``[R, D]``.
+        on_rows: called with numbers of rows done.
+
+    Returns:
+        a digest for each block, and what storing each table cost.
+
+    Raises:
+        ExportError: a table cannot be stored; names the table and the row.
+    """
+    errors = {}
+    with _closing(RowsFile(path, layout)) as rows:
+        for name, (table, weight) in tables.items():
+            try:
+                errors[name] = store_table(weight, table, layout, rows.writer(name), on_rows)
+            except ValueError as error:
+                raise ExportError(str(error)) from None
+        return rows.finish(), errors

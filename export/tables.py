@@ -1,0 +1,168 @@
+"""What becomes of each table: its row type, its ID policy, and where it lies for each target.
+
+Shape letters: D embedding dim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import torch
+
+from export.config import ExportConfig, target_name
+from recsys.blob import BlobLayout
+from recsys.configs import BaseEmbeddingConfig
+from recsys.errors import ExportError
+from recsys.planner.placement import PlacementOptions, place
+from recsys.quant import FloatCollection, float_tables
+from recsys.rows import row_alignment_for
+from recsys.sharding.device_rows import table_path
+from recsys.sharding.env import ShardingEnv
+from recsys.sharding.plan import ParameterSharding, ShardingPlan, ShardMetadata, check_plan
+from recsys.signature import IdPolicy
+from recsys.store import StoredTable, plan_blob
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredModel:
+    """All tables of a model as they are stored.
+
+    Attributes:
+        tables: by collection path, with stored data types.
+        policies: by table path.
+        stored: by table path, in the order of the rows.
+        layout: of the rows.
+        plans: by target name, cut as the layout is.
+        envs: by target name.
+    """
+
+    tables: Mapping[str, Sequence[BaseEmbeddingConfig]]
+    policies: Mapping[str, IdPolicy]
+    stored: Mapping[str, StoredTable]
+    layout: BlobLayout
+    plans: Mapping[str, ShardingPlan]
+    envs: Mapping[str, ShardingEnv]
+
+
+def plan_tables(collections: Mapping[str, FloatCollection], config: ExportConfig) -> StoredModel:
+    """Decide everything about the tables.
+
+    Raises:
+        ExportError: an option names an unknown table.
+        PlanError: the plan does not fit, or nothing fits the memory.
+        ValueError: a column cut does not suit a row type.
+    """
+    names = [
+        (path, table.name) for path, collection in collections.items() for table in float_tables(collection)
+    ]
+    types = _by_path(config.table_data_types, config.data_type, names, "table_data_types")
+    policies = _by_path(config.table_id_policies, config.id_policy, names, "table_id_policies")
+    tables = {
+        path: [
+            replace(table, data_type=types[table_path(path, table.name)])
+            for table in float_tables(collection)
+        ]
+        for path, collection in collections.items()
+    }
+    envs = {target_name(target): ShardingEnv.from_local(target) for target in config.targets}
+    plans = {name: _plan(tables, env, config) for name, env in envs.items()}
+    cuts = {
+        table_path(path, table.name): _common_cuts([plan.of(path)[table.name] for plan in plans.values()])
+        for path, group in tables.items()
+        for table in group
+    }
+    stored = {
+        name: StoredTable(
+            name=name,
+            num_embeddings=table.num_embeddings,
+            embedding_dim=table.embedding_dim,
+            data_type=table.data_type,
+            column_cuts=cuts[name],
+            zero_row=policies[name] is IdPolicy.ZERO,
+        )
+        for path, group in tables.items()
+        for table in group
+        for name in [table_path(path, table.name)]
+    }
+    refined = {
+        target: ShardingPlan(
+            plan={
+                path: {
+                    name: _refined(sharding, cuts[table_path(path, name)]) for name, sharding in group.items()
+                }
+                for path, group in plan.plan.items()
+            }
+        )
+        for target, plan in plans.items()
+    }
+    return StoredModel(
+        tables=tables,
+        policies=policies,
+        stored=stored,
+        layout=plan_blob(stored.values()),
+        plans=refined,
+        envs=envs,
+    )
+
+
+def _by_path(
+    named: Mapping[str, T], default: T, names: Sequence[tuple[str, str]], option: str
+) -> dict[str, T]:
+    """A value for each table by path; options name tables by path or by name alone."""
+    known = {table_path(path, name) for path, name in names} | {name for _, name in names}
+    unknown = sorted(set(named) - known)
+    if unknown:
+        raise ExportError(f"{option}: got unknown tables {unknown}, expected some of {sorted(known)[:20]}")
+    return {
+        table_path(path, name): named.get(table_path(path, name), named.get(name, default))
+        for path, name in names
+    }
+
+
+def _plan(
+    tables: Mapping[str, Sequence[BaseEmbeddingConfig]], env: ShardingEnv, config: ExportConfig
+) -> ShardingPlan:
+    if config.plan is None:
+        alignment = max(row_alignment_for(device) for device in env.devices)
+        options = PlacementOptions(
+            world_size=env.world_size, budget_bytes=config.device_memory_bytes, row_alignment=alignment
+        )
+        return place(tables, options)
+    unknown = sorted(set(config.plan.plan) - set(tables))
+    if unknown:
+        raise ExportError(f"plan: got unknown collections {unknown}, expected {sorted(tables)}")
+    for path, group in tables.items():
+        check_plan(group, config.plan.of(path), env.world_size)
+    return config.plan
+
+
+def _common_cuts(shardings: Iterable[ParameterSharding]) -> tuple[tuple[int, int], ...]:
+    """Column blocks that every target's shards are made of: targets share the rows."""
+    bounds = sorted({at for s in shardings for shard in s.shards for at in shard.columns})
+    return tuple((bounds[i], bounds[i + 1]) for i in range(len(bounds) - 1))
+
+
+def _refined(sharding: ParameterSharding, cuts: Sequence[tuple[int, int]]) -> ParameterSharding:
+    """The same placement, its shards cut where another target cuts columns."""
+    shards = []
+    for shard in sharding.shards:
+        start, end = shard.columns
+        shards += [
+            ShardMetadata(
+                shard_offsets=(shard.rows[0], first),
+                shard_sizes=(shard.shard_sizes[0], last - first),
+                rank=shard.rank,
+            )
+            for first, last in cuts
+            if start <= first and last <= end
+        ]
+    return ParameterSharding(sharding_type=sharding.sharding_type, shards=tuple(shards))
+
+
+def on_host(env: ShardingEnv) -> ShardingEnv:
+    """The same ranks, all in host memory."""
+    return ShardingEnv(devices=tuple(torch.device("cpu") for _ in env.devices))

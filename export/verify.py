@@ -1,0 +1,140 @@
+"""The proof: an artifact predicts what its stored rows imply, and these lie within their own scales of the floats.
+
+Shape letters: B batch, D embedding dim.
+
+Two steps, so that a failure says where it lies. Table by table, what the stored rows give must lie within the
+bound that the rows' own scales imply of what the float model gives. End to end, what the artifact predicts must be
+what the model's dense layers make of the stored rows, up to the arithmetic of their dtype.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from export.graph import named_outputs
+from export.oracle import OracleCollection
+from recsys.errors import VerificationError
+from recsys.jagged import JaggedTensor
+from recsys.keyed import KeyedTensor
+
+# Rounding of the dense layers' arithmetic, relative to the largest output: sums of a few thousand fp32 terms
+# (2^-24 each), and of bf16 terms (2^-8 each) over the depth of a ranking model.
+END_TO_END_TOLERANCES = {torch.float32: 2.0**-13, torch.bfloat16: 2.0**-4}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """How far two outputs lie apart."""
+
+    max_abs: float
+    mean_abs: float
+
+
+def capture(
+    model: nn.Module, modules: Mapping[str, nn.Module], call: Any
+) -> tuple[Any, dict[str, list[Any]]]:
+    """Call a model and keep what each module returned.
+
+    Args:
+        model: called with ``call``'s keyword arguments.
+        modules: the modules by path.
+        call: keyword arguments.
+
+    Returns:
+        the model's outputs, and for each path the module's outputs, call by call.
+    """
+    kept: dict[str, list[Any]] = {path: [] for path in modules}
+    handles = [
+        module.register_forward_hook(lambda _m, _i, output, path=path: kept[path].append(output))
+        for path, module in modules.items()
+    ]
+    try:
+        with torch.no_grad():
+            outputs = model(**call)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return outputs, kept
+
+
+def _columns(output: Any) -> dict[str, Tensor]:
+    if isinstance(output, KeyedTensor):
+        return output.to_dict()
+    return {name: jagged.values() for name, jagged in output.items() if isinstance(jagged, JaggedTensor)}
+
+
+def check_tables(
+    oracles: Mapping[str, OracleCollection],
+    from_rows: Mapping[str, list[Any]],
+    from_floats: Mapping[str, list[Any]],
+) -> None:
+    """Compare collections' outputs, stored rows against floats, within the bound of the rows' scales.
+
+    Only the last call of each collection is compared: bounds are those of the last call.
+
+    Raises:
+        VerificationError: names the feature (and table), the row of the batch, the difference and the bound.
+    """
+    for path, oracle in oracles.items():
+        stored, floats = _columns(from_rows[path][-1]), _columns(from_floats[path][-1])
+        for name, expected in floats.items():
+            difference = (stored[name].to(torch.float32) - expected.to(torch.float32)).abs()
+            excess = difference - oracle.bounds[name]
+            if excess.numel() and float(excess.max()) > 0:
+                at = int(excess.amax(dim=1).argmax())
+                raise VerificationError(
+                    f"lookup {name!r} of collection {path!r}, row {at} of the samples: the stored rows give "
+                    f"{float(difference[at].max()):g} away from the float table, expected at most "
+                    f"{float(oracle.bounds[name][at].max()):g}, which their scales imply"
+                )
+
+
+def compare(
+    outputs: Mapping[str, Tensor], expected: Mapping[str, Tensor], tolerance: float | None, what: str
+) -> dict[str, Difference]:
+    """Compare outputs by name.
+
+    Args:
+        outputs: of the artifact.
+        expected: by the same names.
+        tolerance: relative to the largest expected magnitude; None only measures.
+        what: for the message.
+
+    Raises:
+        VerificationError: names the output, the row, the difference and the bound.
+    """
+    found = {}
+    for name, want in expected.items():
+        got, want = outputs[name].to(torch.float32), want.to(torch.float32)
+        if got.shape != want.shape:
+            raise VerificationError(
+                f"output {name!r}: got shape {list(got.shape)}, expected {list(want.shape)}, {what}"
+            )
+        difference = (got - want).abs()
+        worst = float(difference.max()) if difference.numel() else 0.0
+        found[name] = Difference(
+            max_abs=worst, mean_abs=float(difference.mean()) if difference.numel() else 0.0
+        )
+        if tolerance is None:
+            continue
+        bound = tolerance * max(float(want.abs().max()) if want.numel() else 0.0, 2.0**-10)
+        if not worst <= bound:
+            at = (
+                int(difference.flatten(1).amax(dim=1).argmax())
+                if difference.dim() > 1
+                else int(difference.argmax())
+            )
+            raise VerificationError(
+                f"output {name!r}, row {at} of the samples: {worst:g} away from {what}, expected at most {bound:g}"
+            )
+    return found
+
+
+def model_outputs(outputs: Any) -> dict[str, Tensor]:
+    """A model's outputs by name, as the artifact names them."""
+    return {name: output.to(torch.float32) for name, output in named_outputs(outputs).items()}
