@@ -38,5 +38,5 @@ def model_info(manifest: Manifest) -> ModelInfo:
         table_bytes=table_bytes,
         format_version=str(FORMAT_VERSION),
         torch_version=versions.get("torch", ""),
-        fbgemm_version=versions.get("fbgemm_gpu", ""),
+        fbgemm_version=versions.get("fbgemm-gpu-cpu") or versions.get("fbgemm-gpu", ""),
     )

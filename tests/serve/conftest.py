@@ -2,19 +2,29 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from recsys.artifact import LoadedArtifact, load_artifact
 from serve.client import Client
 from serve.model import ServedModel
 from tests.serve.live import LiveServer
-from tests.serve.models import ServedSmallModel
+from tests.serve.models import export_small
 
 
 @pytest.fixture(scope="session")
-def model() -> ServedModel:
-    """Every kind of input that the wire knows."""
-    return ServedSmallModel()
+def artifact_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An artifact of the small model, made by the exporter."""
+    path = tmp_path_factory.mktemp("artifacts") / "small"
+    export_small(path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def model(artifact_path: Path) -> LoadedArtifact:
+    """The small artifact: every kind of input that the wire knows."""
+    return load_artifact(artifact_path)
 
 
 @pytest.fixture(scope="module")
@@ -31,12 +41,7 @@ def client(live: LiveServer) -> Iterator[Client]:
 
 
 @pytest.fixture(scope="session")
-def served(model: ServedModel) -> ServedModel:
-    """What ``server_command`` serves, to be called directly."""
-    return model
-
-
-@pytest.fixture(scope="session")
-def server_command() -> list[str]:
-    """Starts a server in a process of its own, on ports that the system chooses."""
-    return [sys.executable, "-m", "tests.serve.serve_small"]
+def server_command(artifact_path: Path) -> list[str]:
+    """Starts recsys-serve on the small artifact, on ports that the system chooses."""
+    ports = ["--port", "0", "--metrics-port", "0"]
+    return [sys.executable, "-m", "serve.cli", str(artifact_path), *ports, "--json"]

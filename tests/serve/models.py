@@ -1,4 +1,4 @@
-"""A small real model with every kind of input that the wire knows, called as an exported one is called.
+"""A small model with every kind of input that the wire knows, exported for real; and ways to hold it up.
 
 Shape letters: B rows of a batch, F sparse inputs, N number of IDs.
 """
@@ -6,10 +6,14 @@ Shape letters: B rows of a batch, F sparse inputs, N number of IDs.
 from __future__ import annotations
 
 import threading
+import warnings
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
+from export.config import ExportConfig
+from export.pipeline import export_model
 from recsys import (
     EmbeddingBagCollection,
     EmbeddingBagConfig,
@@ -22,15 +26,18 @@ from serve.model import ServedModel
 SIGNATURE = Signature(
     dense=(DenseInput(name="context", width=3), DenseInput(name="price", width=1)),
     sparse=(
-        SparseInput(name="user", tables=(TableUse(name="users", num_embeddings=50),), pooling="sum"),
-        SparseInput(name="genres", tables=(TableUse(name="genres", num_embeddings=7),), pooling="mean"),
+        SparseInput(name="user", tables=(TableUse(name="plain.users", num_embeddings=50),), pooling="sum"),
+        SparseInput(name="genres", tables=(TableUse(name="plain.genres", num_embeddings=7),), pooling="mean"),
         SparseInput(
             name="item",
-            tables=(TableUse(name="catalog", num_embeddings=11, id_policy=IdPolicy.HASH),),
+            tables=(TableUse(name="plain.catalog", num_embeddings=11, id_policy=IdPolicy.HASH),),
             pooling="sum",
         ),
         SparseInput(
-            name="tags", tables=(TableUse(name="tags", num_embeddings=20),), pooling="sum", weighted=True
+            name="tags",
+            tables=(TableUse(name="weighted.tags", num_embeddings=20),),
+            pooling="sum",
+            weighted=True,
         ),
     ),
     outputs=(Output(name="score", shape=()), Output(name="vectors", shape=(2, 3))),
@@ -74,33 +81,20 @@ class SmallModel(nn.Module):
         return {"score": over[:, 0].sigmoid(), "vectors": over[:, 1:].reshape(-1, 2, 3)}
 
 
-class ServedSmallModel:
-    """The calling convention of an artifact around the float model."""
-
-    signature = SIGNATURE
-    target_name = "cpu"
-
-    def __init__(self, seed: int = 0) -> None:
-        self._model = SmallModel(seed).eval()
-
-    def forward(self, *inputs: Tensor) -> dict[str, Tensor]:
-        context, price, lengths, values, weights = inputs
-        num_rows = len(context)
-        num_plain = int(lengths[: 3 * num_rows].sum())
-        item_start = int(lengths[: 2 * num_rows].sum())
-        plain_values = values[:num_plain].clone()
-        plain_values[item_start:] %= 11
-        plain = KeyedJaggedTensor(
-            keys=["user", "genres", "item"], values=plain_values, lengths=lengths[: 3 * num_rows]
+def export_small(path: Path, seed: int = 0) -> None:
+    """Write an artifact of the small model, for one device and for two."""
+    config = ExportConfig(
+        name="small",
+        targets=(("cpu",), ("cpu", "cpu")),
+        dense_widths={"context": 3, "price": 1},
+        table_id_policies={"catalog": IdPolicy.HASH},
+    )
+    with warnings.catch_warnings():
+        # TorchScript's own, about annotations in modules that are exported as they should be.
+        warnings.filterwarnings(
+            "ignore", message="The TorchScript type system doesn't support instance-level"
         )
-        weighted = KeyedJaggedTensor(
-            keys=["tags"],
-            values=values[num_plain:],
-            lengths=lengths[3 * num_rows :],
-            weights=weights[num_plain:],
-        )
-        outputs: dict[str, Tensor] = self._model(context, price, plain, weighted)
-        return outputs
+        export_model(SmallModel(seed).eval(), path, config)
 
 
 class GatedModel:

@@ -59,10 +59,10 @@ def server(server_command: list[str], tmp_path: Path) -> Iterator[Spawned]:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
 def test_no_accepted_request_is_lost_when_the_server_is_asked_to_stop(
-    server: Spawned, served: ServedModel, number: signal.Signals
+    server: Spawned, model: ServedModel, number: signal.Signals
 ) -> None:
     rng = np.random.default_rng(0)
-    samples = [random_sample(served.signature, int(rng.integers(1, 5)), rng) for _ in range(16)]
+    samples = [random_sample(model.signature, int(rng.integers(1, 5)), rng) for _ in range(16)]
     codes = asyncio.run(_load(server, samples, number))
     code, stopped = server.finish()
     assert code == 0
@@ -72,11 +72,11 @@ def test_no_accepted_request_is_lost_when_the_server_is_asked_to_stop(
     assert codes["UNAVAILABLE"] + codes["CANCELLED"] == NUM_LOOPS
 
 
-def test_an_idle_server_stops_at_once_and_answers_before(server: Spawned, served: ServedModel) -> None:
-    sample = random_sample(served.signature, 3, np.random.default_rng(1))
+def test_an_idle_server_stops_at_once_and_answers_before(server: Spawned, model: ServedModel) -> None:
+    sample = random_sample(model.signature, 3, np.random.default_rng(1))
     with grpc.insecure_channel(server.address) as channel:
         response = channel.unary_unary(PREDICT)(sample.request().SerializeToString(), timeout=60)
-    assert_answers(read_response(wire.PredictResponse.FromString(response)), answer(served, sample))
+    assert_answers(read_response(wire.PredictResponse.FromString(response)), answer(model, sample))
     server.process.send_signal(signal.SIGTERM)
     code, stopped = server.finish()
     assert (code, stopped["accepted"], stopped["in_time"]) == (0, 1, True)

@@ -111,16 +111,16 @@ def is_moderate(sample: Sample) -> bool:
 
 @pytest.mark.slow
 def test_spoiled_requests_get_a_clear_status_and_hurt_nobody(
-    server_command: list[str], served: ServedModel, tmp_path: Path
+    server_command: list[str], model: ServedModel, tmp_path: Path
 ) -> None:
     rng = np.random.default_rng(2024)
-    samples = [random_sample(served.signature, int(rng.integers(0, 5)), rng) for _ in range(64)]
+    samples = [random_sample(model.signature, int(rng.integers(0, 5)), rng) for _ in range(64)]
     good = [sample.request().SerializeToString() for sample in samples]
     spoiled = [
         (mutate.__name__, mutate(good[rng.integers(len(good))], rng))
         for mutate in (MUTATIONS[i % len(MUTATIONS)] for i in range(NUM_SPOILED))
     ]
-    expected = [answer(served, sample) for sample in samples]
+    expected = [answer(model, sample) for sample in samples]
     with spawned(server_command, tmp_path / "log") as server:
         seen = asyncio.run(_send(server.address, good, spoiled))
         assert server.process.poll() is None
@@ -141,11 +141,11 @@ def test_spoiled_requests_get_a_clear_status_and_hurt_nobody(
         assert_answers(read_response(wire.PredictResponse.FromString(response)), expected[which])
     assert len(seen.answered) > 500
     for data, response in seen.answered:
-        sample = sample_from(served.signature, data)
+        sample = sample_from(model.signature, data)
         outputs = read_response(wire.PredictResponse.FromString(response))
         assert all(len(values) == sample.num_rows for values in outputs.values())
         if is_moderate(sample):
-            assert_answers(outputs, answer(served, sample))
+            assert_answers(outputs, answer(model, sample))
     for text in seen.texts:
         assert not INTERNALS.search(text), text
         assert len(text) < 1000, text
