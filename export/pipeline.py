@@ -33,7 +33,7 @@ from recsys import torchscript
 from recsys.artifact import MANIFEST_NAME, ROWS_NAME, LoadedArtifact, load_artifact
 from recsys.configs import EmbeddingBagConfig
 from recsys.embedding import EmbeddingBagCollection
-from recsys.errors import VerificationError
+from recsys.errors import ExportError, VerificationError
 from recsys.manifest import Manifest, Part, TableInfo, Target
 from recsys.quant import FloatCollection, float_weights
 from recsys.samples import Batch, random_batch, read_samples
@@ -212,7 +212,10 @@ def _float_outputs(export: _Export) -> tuple[dict[str, Tensor], dict[str, list[A
     clean = replace(samples, values=_in_range(export))
     model = exchanged(export.model, {})
     collections = {path: model.get_submodule(path) if path else model for path in export.collections}
-    outputs, kept = capture(model, collections, _call(export, clean))
+    try:
+        outputs, kept = capture(model, collections, _call(export, clean))
+    except Exception as error:  # the user's code can raise anything
+        raise ExportError(f"model: forward failed on the samples: {type(error).__name__}: {error}") from error
     return model_outputs(outputs), kept
 
 

@@ -1,0 +1,215 @@
+"""recsys-export: from a checkpoint to a verified artifact."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from export.config import DENSE_DTYPES, ExportConfig
+from export.pipeline import Progress as OnProgress
+from export.pipeline import export_model
+from export.report import print_report
+from export.source import Source, load_model, read_arguments
+from recsys.configs import DataType
+from recsys.errors import ExportError, PlanError
+from recsys.sharding.plan import ShardingPlan
+from recsys.signature import IdPolicy
+
+_EPILOG = """\
+examples:
+  recsys-export model.pt                                     INT8, one cpu target, into model.artifact/
+  recsys-export model.pt --devices cpu,cpu --devices cuda:0  two targets that share their rows
+  recsys-export model.pt --dtype int8 --table-dtype users=int4 --id-policy hash
+  recsys-export state.pt --model mypackage.models:make_ranker --model-args '{"dim": 64}'
+"""
+_ROW_TYPES = {t.value.lower(): t for t in DataType if t is not DataType.BF16}
+_POLICIES = {p.value: p for p in IdPolicy}
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+T = TypeVar("T")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; 0 when the artifact is written, 1 when it is not, 2 for bad usage."""
+    arguments = _parser().parse_args(argv)
+    console = Console(stderr=arguments.json)
+    try:
+        config = _config(arguments)
+        source = Source(
+            path=arguments.checkpoint,
+            factory=arguments.model,
+            arguments=read_arguments(arguments.model_args),
+            unsafe_pickle=arguments.unsafe_pickle,
+        )
+    except (ExportError, PlanError) as error:
+        print(f"recsys-export: {error}", file=sys.stderr)
+        return 2
+    out = arguments.out or _default_out(arguments)
+    try:
+        model = load_model(source)
+        with _progress_bar() as progress:
+            report = export_model(model, out, config, progress)
+    except (ValueError, OSError) as error:
+        print(f"recsys-export: {error}", file=sys.stderr)
+        return 1
+    if arguments.json:
+        print(json.dumps(report.to_json()))
+    else:
+        print_report(report, console)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="recsys-export",
+        description="Quantize, shard, trace and script a trained model; verify it; write an artifact.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("checkpoint", type=Path, help="what recsys-train wrote, or a state dict with --model")
+    add("--out", type=Path, help="the artifact (default: the checkpoint's name with .artifact)")
+    add("--name", help="the model's name on the wire (default: the checkpoint's)")
+    add("--force", action="store_true", help="replace an artifact that is there")
+    add("--single-file", action="store_true", help="one TorchScript file for torch::jit::load")
+    add("--json", action="store_true", help="print the report as JSON")
+    rows = parser.add_argument_group("tables")
+    rows.add_argument("--dtype", default="int8", choices=list(_ROW_TYPES), help="row type of every table")
+    rows.add_argument("--table-dtype", action="append", default=[], metavar="TABLE=TYPE", help="of one table")
+    rows.add_argument(
+        "--id-policy",
+        action="append",
+        default=[],
+        metavar="[TABLE=]POLICY",
+        help="IDs out of range: reject (default), hash (modulo rows) or zero (a zero row)",
+    )
+    devices = parser.add_argument_group("devices")
+    devices.add_argument(
+        "--devices",
+        action="append",
+        metavar="D,D,...",
+        help="a target's devices, such as cpu,cpu; repeatable",
+    )
+    devices.add_argument("--plan", type=Path, help="a sharding plan in JSON, for every target")
+    devices.add_argument("--device-memory", metavar="SIZE", help="for rows on each device, such as 16GB")
+    dense = parser.add_argument_group("dense layers")
+    dense.add_argument("--dense-dtype", default="float32", choices=list(DENSE_DTYPES))
+    dense.add_argument(
+        "--dense-width", action="append", default=[], metavar="NAME=N", help="width of a dense argument"
+    )
+    model = parser.add_argument_group("model")
+    model.add_argument(
+        "--model", metavar="MODULE:FUNCTION", help="a factory of yours, for a plain state dict"
+    )
+    model.add_argument("--model-args", metavar="JSON", help="the factory's keyword arguments")
+    model.add_argument(
+        "--unsafe-pickle",
+        action="store_true",
+        help="the checkpoint is a pickled module: loading it RUNS ANY CODE that the file holds",
+    )
+    model.add_argument("--samples", type=Path, help="requests in JSON, one a line, to verify with")
+    return parser
+
+
+def _config(arguments: argparse.Namespace) -> ExportConfig:
+    policies = [_assignment(text, optional_name=True) for text in arguments.id_policy]
+    defaults = [value for name, value in policies if name is None]
+    return ExportConfig(
+        name=arguments.name or _stem(arguments.checkpoint),
+        data_type=_ROW_TYPES[arguments.dtype],
+        table_data_types={
+            name: _one_of(value, _ROW_TYPES, "--table-dtype")
+            for name, value in map(_assignment, arguments.table_dtype)
+            if name is not None
+        },
+        targets=tuple(tuple(text.split(",")) for text in arguments.devices or ["cpu"]),
+        plan=None if arguments.plan is None else _plan(arguments.plan),
+        device_memory_bytes=None if arguments.device_memory is None else _size(arguments.device_memory),
+        id_policy=_one_of(defaults[-1] if defaults else "reject", _POLICIES, "--id-policy"),
+        table_id_policies={
+            name: _one_of(value, _POLICIES, "--id-policy") for name, value in policies if name is not None
+        },
+        dense_dtype=arguments.dense_dtype,
+        dense_widths={
+            name: _whole(value, "--dense-width")
+            for name, value in map(_assignment, arguments.dense_width)
+            if name is not None
+        },
+        samples=arguments.samples,
+        single_file=arguments.single_file,
+        overwrite=arguments.force,
+    )
+
+
+def _assignment(text: str, optional_name: bool = False) -> tuple[str | None, str]:
+    name, found, value = text.rpartition("=")
+    if not found and optional_name:
+        return None, text
+    if not name or not value:
+        raise ExportError(f"got {text!r}, expected NAME=VALUE")
+    return name, value
+
+
+def _one_of(value: str, choices: dict[str, T], option: str) -> T:
+    if value.lower() not in choices:
+        raise ExportError(f"{option}: got {value!r}, expected one of {', '.join(choices)}")
+    return choices[value.lower()]
+
+
+def _whole(value: str, option: str) -> int:
+    if not value.isdigit() or int(value) < 1:
+        raise ExportError(f"{option}: got {value!r}, expected a whole number of at least 1")
+    return int(value)
+
+
+def _size(text: str) -> int:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)B?", text.strip(), re.IGNORECASE)
+    if match is None:
+        raise ExportError(f"--device-memory: got {text!r}, expected a size such as 16GB")
+    return int(float(match[1]) * _UNITS[match[2].upper()])
+
+
+def _plan(path: Path) -> ShardingPlan:
+    try:
+        return ShardingPlan.from_json(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, UnicodeDecodeError) as error:
+        raise PlanError(f"plan: cannot read {path.name!r}: {type(error).__name__}") from None
+    except json.JSONDecodeError as error:
+        raise PlanError(f"plan: {path.name!r} is not readable as JSON: {error}") from None
+
+
+def _stem(checkpoint: Path) -> str:
+    return checkpoint.name.removesuffix(".pt").removesuffix(".pth") or "model"
+
+
+def _default_out(arguments: argparse.Namespace) -> Path:
+    suffix = ".artifact.pt" if arguments.single_file else ".artifact"
+    checkpoint: Path = arguments.checkpoint
+    return checkpoint.with_name(_stem(checkpoint) + suffix)
+
+
+@contextmanager
+def _progress_bar() -> Iterator[OnProgress]:
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
+        tasks: dict[str, TaskID] = {}
+
+        def show(step: str, done: int, total: int) -> None:
+            if step not in tasks:
+                tasks[step] = bar.add_task(step, total=total)
+            bar.update(tasks[step], completed=done, total=total)
+
+        yield show
+
+
+if __name__ == "__main__":
+    sys.exit(main())
