@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from export.config import DENSE_DTYPES, ExportConfig
-from export.pipeline import Progress as OnProgress
+from export.job import Progress as OnProgress
 from export.pipeline import export_model
 from export.report import print_report
 from export.source import Source, load_model, read_arguments
@@ -31,6 +31,8 @@ examples:
   recsys-export model.pt --dtype int8 --table-dtype users=int4 --id-policy hash
   recsys-export state.pt --model mypackage.models:make_ranker --model-args '{"dim": 64}'
 """
+# Columns of a report that goes into a pipe or a file, where there is no terminal to ask.
+_PIPE_WIDTH = 110
 _ROW_TYPES = {t.value.lower(): t for t in DataType if t is not DataType.BF16}
 _POLICIES = {p.value: p for p in IdPolicy}
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
@@ -40,7 +42,7 @@ T = TypeVar("T")
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; 0 when the artifact is written, 1 when it is not, 2 for bad usage."""
     arguments = _parser().parse_args(argv)
-    console = Console(stderr=arguments.json)
+    console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH)
     try:
         config = _config(arguments)
         source = Source(

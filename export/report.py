@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -63,16 +64,18 @@ class ExportReport:
 
 def print_report(report: ExportReport, console: Console) -> None:
     """The report as tables."""
-    tables = Table(title="tables", title_justify="left")
+    tables = Table(title="tables", title_justify="left", box=SIMPLE_HEAD)
     for name in ("table", "rows", "dim", "type", "before", "after", "SQNR", "max error", "lies on"):
-        tables.add_column(name, justify="left" if name in ("table", "type", "lies on") else "right")
-    for table in report.tables:
+        left = name in ("table", "type", "lies on")
+        tables.add_column(name, justify="left" if left else "right", no_wrap=True, overflow="fold")
+    last_names = [table.name.rsplit(".", 1)[-1] for table in report.tables]
+    for table, last_name in zip(report.tables, last_names, strict=True):
         placement = "; ".join(
             where if len(table.placement) == 1 else f"{target}: {where}"
             for target, where in table.placement.items()
         )
         tables.add_row(
-            table.name,
+            last_name if last_names.count(last_name) == 1 else table.name,
             f"{table.num_embeddings:,}",
             str(table.embedding_dim),
             table.data_type,
@@ -88,7 +91,7 @@ def print_report(report: ExportReport, console: Console) -> None:
     tables.add_section()
     tables.add_row("all", "", "", "", _size(before), _size(after), "", "", "")
     console.print(tables)
-    outputs = Table(title="artifact against the float model", title_justify="left")
+    outputs = Table(title="artifact against the float model", title_justify="left", box=SIMPLE_HEAD)
     for name in ("target", "output", "max difference", "mean difference", "verified on"):
         outputs.add_column(name, justify="right" if "difference" in name else "left")
     for target, differences in report.differences.items():

@@ -1,0 +1,111 @@
+"""One export on its way: what all its steps share.
+
+Shape letters: B batch, D embedding dim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from export.binding import Binding
+from export.config import DENSE_DTYPES, ExportConfig
+from export.graph import split_features
+from export.tables import StoredModel
+from recsys.embedding import EmbeddingBagCollection
+from recsys.quant import FloatCollection
+from recsys.samples import Batch
+from recsys.sharding.device_rows import DeviceRows, device_layouts, empty, table_path
+from recsys.sharding.sharded import (
+    ShardedCollection,
+    ShardedEmbeddingBagCollection,
+    ShardedEmbeddingCollection,
+    ShardedOptions,
+)
+from recsys.signature import Signature
+
+#: Rows of a random batch that an export is verified with, and its seed.
+NUM_SAMPLES = 256
+SAMPLES_SEED = 20260101
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(kw_only=True)
+class Job:
+    """One export on its way."""
+
+    model: nn.Module
+    config: ExportConfig
+    collections: Mapping[str, FloatCollection]
+    stored: StoredModel
+    binding: Binding
+    signature: Signature
+    samples: Batch
+    progress: Progress
+
+    @property
+    def dense_dtype(self) -> torch.dtype:
+        return DENSE_DTYPES[self.config.dense_dtype]
+
+
+def _options(
+    path: str, collection: FloatCollection, stored: StoredModel, dtype: torch.dtype
+) -> ShardedOptions:
+    return ShardedOptions(
+        path=path,
+        is_weighted=isinstance(collection, EmbeddingBagCollection) and collection.is_weighted(),
+        output_dtype=dtype,
+        id_policies={t.name: stored.policies[table_path(path, t.name)] for t in stored.tables[path]},
+    )
+
+
+def sharded_of(
+    collections: Mapping[str, FloatCollection],
+    stored: StoredModel,
+    target: str,
+    ranks: list[DeviceRows],
+    dtype: torch.dtype,
+) -> dict[str, ShardedCollection]:
+    made: dict[str, ShardedCollection] = {}
+    for path, collection in collections.items():
+        pooled = isinstance(collection, EmbeddingBagCollection)
+        kind = ShardedEmbeddingBagCollection if pooled else ShardedEmbeddingCollection
+        options = _options(path, collection, stored, dtype)
+        made[path] = kind(stored.tables[path], stored.plans[target].of(path), ranks, options)
+    return made
+
+
+def skeletons_of(
+    collections: Mapping[str, FloatCollection], stored: StoredModel, target: str, dtype: torch.dtype
+) -> dict[str, ShardedCollection]:
+    """Sharded collections of a target whose rows are set when the artifact is loaded.
+
+    All their tensors lie in host memory, whatever the target's devices: they are moved then, too.
+    """
+    devices = stored.envs[target].devices
+    layouts = device_layouts(stored.layout, stored.plans[target].plan, devices)
+    return sharded_of(collections, stored, target, empty(layouts, devices), dtype)
+
+
+def job_call(job: Job, samples: Batch, dtype: torch.dtype = torch.float32) -> dict[str, Any]:
+    """The keyword arguments of the float model's ``forward`` for a batch."""
+    dense: dict[str, Any] = {
+        name: tensor.to(dtype) for name, tensor in zip(job.binding.dense, samples.dense, strict=True)
+    }
+    return {**dense, **split_features(job.binding, samples.lengths, samples.values, samples.weights)}
+
+
+def in_range(job: Job) -> Tensor:
+    """The samples' IDs as the float model can take them: IDs that a policy lets through are taken modulo."""
+    counts = [len(features) for features in [job.signature.sparse]]
+    num_bags = job.samples.lengths.numel() // max(counts[0], 1)
+    parts = []
+    per_feature = job.samples.lengths.view(counts[0], num_bags).sum(dim=1).tolist()
+    for feature, ids in zip(job.signature.sparse, torch.split(job.samples.values, per_feature), strict=True):
+        parts.append(ids % min(table.num_embeddings for table in feature.tables))
+    return torch.cat(parts) if parts else job.samples.values

@@ -1,0 +1,126 @@
+"""Running the proof: what is computed from floats, from stored rows and by the artifact, for the same samples.
+
+Shape letters: B batch, D embedding dim.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from export.graph import ExportedModel
+from export.job import SAMPLES_SEED, Job, in_range, job_call, sharded_of
+from export.oracle import OracleCollection, StoredRows
+from export.tables import on_host
+from export.tree import exchanged
+from export.verify import END_TO_END_TOLERANCES, Difference, capture, check_tables, compare, model_outputs
+from recsys.artifact import ROWS_NAME, LoadedArtifact, load_artifact
+from recsys.embedding import EmbeddingBagCollection
+from recsys.errors import ExportError, VerificationError
+from recsys.samples import random_batch
+from recsys.sharding.device_rows import DeviceRows
+from recsys.sharding.env import ShardingEnv
+from recsys.signature import Signature
+
+
+def float_outputs(job: Job) -> tuple[dict[str, Tensor], dict[str, list[Any]]]:
+    job.progress("float model", 0, 1)
+    samples = job.samples
+    clean = replace(samples, values=in_range(job))
+    model = exchanged(job.model, {})
+    collections = {path: model.get_submodule(path) if path else model for path in job.collections}
+    try:
+        outputs, kept = capture(model, collections, job_call(job, clean))
+    except Exception as error:  # the user's code can raise anything
+        raise ExportError(f"model: forward failed on the samples: {type(error).__name__}: {error}") from error
+    return model_outputs(outputs), kept
+
+
+def verify(
+    job: Job, work: Path, expected: dict[str, Tensor], from_floats: dict[str, list[Any]]
+) -> tuple[dict[str, dict[str, Difference]], dict[str, str]]:
+    oracles = _oracles(job, work, torch.float32)
+    samples = replace(job.samples, values=in_range(job))
+    _, from_rows = capture(exchanged(job.model, oracles), oracles, job_call(job, samples))
+    check_tables(oracles, from_rows, from_floats)
+    implied = _implied_outputs(job, work)
+    differences, verified_on = {}, {}
+    tolerance = END_TO_END_TOLERANCES[job.dense_dtype]
+    for i, name in enumerate(job.stored.envs):
+        job.progress("verify", i, len(job.stored.envs))
+        outputs, verified_on[name] = _target_outputs(job, work, name)
+        compare(outputs, implied, tolerance, "what the model makes of the stored rows")
+        differences[name] = compare(outputs, expected, None, "the float model")
+    return differences, verified_on
+
+
+def _oracles(job: Job, work: Path, dtype: torch.dtype) -> dict[str, OracleCollection]:
+    layout = job.stored.layout
+    blob = torch.from_file(str(work / ROWS_NAME), shared=False, size=layout.num_bytes, dtype=torch.uint8)
+    rows = StoredRows(layout=layout, blob=blob)
+    return {
+        path: OracleCollection(
+            path,
+            job.stored.tables[path],
+            rows,
+            job.stored.policies,
+            isinstance(collection, EmbeddingBagCollection) and collection.is_weighted(),
+            dtype,
+        )
+        for path, collection in job.collections.items()
+    }
+
+
+def _implied_outputs(job: Job, work: Path) -> dict[str, Tensor]:
+    """What the model's own layers, in the artifact's dtype, make of the stored rows."""
+    model = exchanged(job.model, {path: nn.Identity() for path in job.collections})
+    if job.dense_dtype is not torch.float32:
+        model = copy.deepcopy(model).to(job.dense_dtype)
+    oracles = _oracles(job, work, job.dense_dtype)
+    model = oracles[""] if "" in oracles else exchanged(model, oracles)
+    with torch.no_grad():
+        return model_outputs(model(**job_call(job, job.samples, job.dense_dtype)))
+
+
+def _target_outputs(job: Job, work: Path, name: str) -> tuple[dict[str, Tensor], str]:
+    """What a target predicts for the samples, and for no rows and one row, and where it ran."""
+    env = job.stored.envs[name]
+    available = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if any(d.type == "cuda" and d.index >= available for d in env.devices):
+        # No such device here: the same plan in host memory, not scripted.
+        return _host_outputs(job, work, name, on_host(env)), "cpu, the same plan (no such device here)"
+    artifact = load_artifact(work, target=name, verify_checksums=False)
+    for num_rows in (0, 1):
+        _check_rows(artifact, job.signature, num_rows)
+    return artifact.forward(*job.samples.inputs()), name
+
+
+def _check_rows(artifact: LoadedArtifact, signature: Signature, num_rows: int) -> None:
+    batch = random_batch(signature, num_rows, torch.Generator().manual_seed(SAMPLES_SEED))
+    outputs = artifact.forward(*batch.inputs())
+    for output in signature.outputs:
+        found = list(outputs[output.name].shape)
+        if found != [num_rows, *output.shape]:
+            raise VerificationError(
+                f"output {output.name!r}: got shape {found} for {num_rows} rows, expected {[num_rows, *output.shape]}"
+            )
+
+
+def _host_outputs(job: Job, work: Path, name: str, env: ShardingEnv) -> dict[str, Tensor]:
+    layout = job.stored.layout
+    blob = torch.from_file(str(work / ROWS_NAME), shared=False, size=layout.num_bytes, dtype=torch.uint8)
+    ranks = [DeviceRows(device=device, layout=layout, rows=blob) for device in env.devices]
+    sharded = sharded_of(job.collections, job.stored, name, ranks, job.dense_dtype)
+    model = exchanged(job.model, {path: nn.Identity() for path in sharded})
+    if job.dense_dtype is not torch.float32:
+        model = copy.deepcopy(model).to(job.dense_dtype)
+    whole = sharded[""] if "" in sharded else exchanged(model, sharded)
+    exported = ExportedModel(whole, job.binding, env.devices, job.dense_dtype)
+    samples = job.samples
+    with torch.no_grad():
+        return exported.run(samples.dense, samples.lengths, samples.values, samples.weights)
