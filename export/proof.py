@@ -19,7 +19,7 @@ from export.oracle import OracleCollection, StoredRows
 from export.tables import on_host
 from export.tree import exchanged
 from export.verify import END_TO_END_TOLERANCES, Difference, capture, check_tables, compare, model_outputs
-from recsys.artifact import ROWS_NAME, LoadedArtifact, load_artifact
+from recsys.artifact import ROWS_NAME, LoadedArtifact, load_artifact, map_rows
 from recsys.embedding import EmbeddingBagCollection
 from recsys.errors import ExportError, VerificationError
 from recsys.samples import random_batch
@@ -61,7 +61,7 @@ def verify(
 
 def _oracles(job: Job, work: Path, dtype: torch.dtype) -> dict[str, OracleCollection]:
     layout = job.stored.layout
-    blob = torch.from_file(str(work / ROWS_NAME), shared=False, size=layout.num_bytes, dtype=torch.uint8)
+    blob = map_rows(work / ROWS_NAME, layout)
     rows = StoredRows(layout=layout, blob=blob)
     return {
         path: OracleCollection(
@@ -113,7 +113,7 @@ def _check_rows(artifact: LoadedArtifact, signature: Signature, num_rows: int) -
 
 def _host_outputs(job: Job, work: Path, name: str, env: ShardingEnv) -> dict[str, Tensor]:
     layout = job.stored.layout
-    blob = torch.from_file(str(work / ROWS_NAME), shared=False, size=layout.num_bytes, dtype=torch.uint8)
+    blob = map_rows(work / ROWS_NAME, layout)
     ranks = [DeviceRows(device=device, layout=layout, rows=blob) for device in env.devices]
     sharded = sharded_of(job.collections, job.stored, name, ranks, job.dense_dtype)
     model = exchanged(job.model, {path: nn.Identity() for path in sharded})

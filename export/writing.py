@@ -18,7 +18,7 @@ from export.job import Job, skeletons_of
 from export.rows_file import write_rows
 from export.tree import exchanged
 from recsys import torchscript
-from recsys.artifact import MANIFEST_NAME, ROWS_NAME, load_artifact
+from recsys.artifact import MANIFEST_NAME, ROWS_NAME, load_artifact, map_rows, set_attribute
 from recsys.configs import EmbeddingBagConfig
 from recsys.errors import VerificationError
 from recsys.manifest import Manifest, Part, TableInfo, Target
@@ -124,14 +124,18 @@ def _table_infos(job: Job, errors: Mapping[str, QuantizationError]) -> tuple[Tab
 def write_single_file(job: Job, work: Path, manifest: Manifest, file: Path) -> None:
     """The graph with its rows inside; checked against the directory that it is made of."""
     target = manifest.targets[0]
-    whole = load_artifact(work, target=target.name, verify_checksums=False)
+    module = torchscript.load(work / target.skeleton)
+    rows = map_rows(work / ROWS_NAME, manifest.layout)
+    for path in target.rows:
+        set_attribute(module, path, rows)
     single = replace(
         manifest,
         rows_path=None,
         skeletons=(),
         targets=(replace(target, skeleton="self"),),
     )
-    torchscript.save(whole.module, file, {MANIFEST_NAME: single.dumps()})
+    torchscript.save(module, file, {MANIFEST_NAME: single.dumps()})
+    whole = load_artifact(work, target=target.name, verify_checksums=False)
     again = load_artifact(file, verify_checksums=False)
     inputs = job.samples.inputs()
     before, after = whole.forward(*inputs), again.forward(*inputs)

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from recsys import torchscript
+from recsys.blob import BlobLayout
 from recsys.errors import (
     ArtifactNotFoundError,
     ChecksumError,
@@ -47,7 +48,7 @@ class LoadedArtifact:
     Attributes:
         manifest: what the artifact says of itself.
         target: the target that was loaded.
-        module: the scripted model, its rows in place.
+        module: the scripted model, frozen with its rows in place.
     """
 
     manifest: Manifest
@@ -131,7 +132,7 @@ def load_artifact(
     else:
         module, blob = _load_file(where, manifest, chosen, verify_checksums)
     _place(module, manifest, chosen, blob)
-    return LoadedArtifact(manifest=manifest, target=chosen, module=module)
+    return LoadedArtifact(manifest=manifest, target=chosen, module=torchscript.freeze(module))
 
 
 def _choose(manifest: Manifest, wanted: str | None) -> Target:
@@ -166,10 +167,15 @@ def _load_directory(
     _check_size(rows, manifest.layout.num_bytes)
     if verify:
         _check_digest(skeleton.read_bytes(), part.sha256, f"part {part.path!r}")
-    blob = torch.from_file(str(rows), shared=False, size=manifest.layout.num_bytes, dtype=torch.uint8)
+    blob = map_rows(rows, manifest.layout)
     if verify:
         check_rows(manifest, blob)
     return torchscript.load(skeleton), blob
+
+
+def map_rows(path: Path, layout: BlobLayout) -> Tensor:
+    """The rows file as a uint8 tensor: mapped privately, so that pages are shared until written to."""
+    return torch.from_file(str(path), shared=False, size=layout.num_bytes, dtype=torch.uint8)
 
 
 def _load_file(
