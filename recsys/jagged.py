@@ -176,13 +176,8 @@ class JaggedTensor:
         return self
 
     def __str__(self) -> str:
-        return (
-            "JaggedTensor({\n    "
-            + printed_rows(self._values, self._weights, self.offsets(), indent=4)
-            + "\n})\n"
-            if is_traced(self._values) or self.offsets().numel() > 1
-            else "JaggedTensor({\n    []\n})\n"
-        )
+        rows = printed_rows(self._values, self._weights, self.offsets(), indent=4)
+        return f"JaggedTensor({{\n    {rows}\n}})\n"
 
     def __repr__(self) -> str:
         return f"JaggedTensor(values={printed_shape(self._values)}, rows={printed_shape(self._lengths, self._offsets)})"
