@@ -82,6 +82,7 @@ def pool(
         mode="sum" if mean_of_weighted else _MODES[pooling],
         per_sample_weights=None if per_id_weights is None else per_id_weights.to(weight.dtype),
         include_last_offset=True,
+        norm_type=2.0,  # as by default, which FX records as an int; TorchScript refuses that
     )
     if mean_of_weighted:
         pooled = pooled / ids.lengths().clamp(min=1).to(pooled.dtype).unsqueeze(1)
