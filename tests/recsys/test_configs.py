@@ -1,0 +1,83 @@
+"""Table configurations: initialization, names of outputs, and every field that can be wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from recsys import (
+    DataType,
+    EmbeddingBagCollection,
+    EmbeddingBagConfig,
+    EmbeddingCollection,
+    EmbeddingConfig,
+    PoolingType,
+)
+from recsys.configs import embedding_names
+from tests.helpers import bag, sequence
+
+TABLE = bag("t", 16, 4, ["a"])
+
+
+def test_defaults() -> None:
+    table = EmbeddingBagConfig(num_embeddings=4, embedding_dim=2)
+    assert (table.name, table.feature_names, table.data_type) == ("", [], DataType.FP32)
+    assert table.pooling is PoolingType.SUM
+    assert table.num_features() == 0
+
+
+def test_uniform_initialization_by_the_number_of_rows_or_as_asked() -> None:
+    assert (TABLE.get_weight_init_min(), TABLE.get_weight_init_max()) == (-0.25, 0.25)
+    asked = replace(TABLE, num_embeddings=1000, weight_init_min=2.0, weight_init_max=3.0)
+    weight = next(EmbeddingBagCollection([asked]).parameters()).detach()
+    assert 2.0 <= float(weight.min()) < 2.01
+    assert 2.99 < float(weight.max()) <= 3.0
+
+
+def test_own_initialization() -> None:
+    table = replace(TABLE, init_fn=lambda weight: weight.fill_(7.0))
+    assert (next(EmbeddingBagCollection([table]).parameters()) == 7.0).all()
+
+
+def test_a_feature_of_several_tables_is_named_with_each() -> None:
+    tables = [bag("t", 4, 2, ["a", "b"]), bag("u", 4, 2, ["b", "c"])]
+    assert embedding_names(tables) == [["a", "b@t"], ["b@u", "c"]]
+
+
+WRONG: list[tuple[str, dict[str, Any], str]] = [
+    ("no name", {"name": ""}, "name: expected a name without a dot"),
+    ("dot", {"name": "a.b"}, "name: expected a name without a dot"),
+    ("no rows", {"num_embeddings": 0}, "num_embeddings: got 0, expected at least 1"),
+    ("no columns", {"embedding_dim": 0}, "embedding_dim: got 0, expected at least 1"),
+    ("no features", {"feature_names": []}, "feature_names: got none"),
+    ("doubled feature", {"feature_names": ["a", "a"]}, "feature_names: got .*each feature once"),
+    ("row type", {"data_type": DataType.INT8}, "data_type: got INT8, expected FP32, FP16 or BF16"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), [w[1:] for w in WRONG], ids=[w[0] for w in WRONG])
+@pytest.mark.parametrize("kind", ["bags", "rows"])
+def test_wrong_tables_are_named(kind: str, changes: dict[str, Any], message: str) -> None:
+    makers: dict[str, Callable[[], object]] = {
+        "bags": lambda: EmbeddingBagCollection([replace(TABLE, **changes)]),
+        "rows": lambda: EmbeddingCollection([replace(sequence("t", 16, 4, ["a"]), **changes)]),
+    }
+    with pytest.raises(ValueError, match=r"tables\['.*'\]\." + message):
+        makers[kind]()
+
+
+def test_collections_that_are_wrong_as_a_whole() -> None:
+    with pytest.raises(ValueError, match="tables: got none"):
+        EmbeddingBagCollection([])
+    with pytest.raises(ValueError, match=r"tables\['t'\].name: got it more than once"):
+        EmbeddingBagCollection([TABLE, TABLE])
+    with pytest.raises(
+        ValueError, match=r"tables\['t'\].pooling: got PoolingType.NONE, expected SUM or MEAN"
+    ):
+        EmbeddingBagCollection([replace(TABLE, pooling=PoolingType.NONE)])
+    other = EmbeddingConfig(name="u", num_embeddings=4, embedding_dim=8, feature_names=["b"])
+    with pytest.raises(ValueError, match="tables: got embedding_dim {'t': 4, 'u': 8}, expected the same"):
+        EmbeddingCollection([sequence("t", 4, 4, ["a"]), other])
