@@ -1,0 +1,1 @@
+"""Measurements that anyone can repeat; nothing here is imported by the packages."""

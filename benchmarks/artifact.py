@@ -1,0 +1,234 @@
+"""How fast the exported artifact predicts, beside TorchRec's quantized and scripted DLRM, in one run.
+
+Shape letters: B batch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import warnings
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from benchmarks.auc import TOLERANCE, AucResult, compare_auc, sources
+from benchmarks.machine import Machine, prepare
+from benchmarks.model import build, export_and_load, requests
+from benchmarks.peer import PeerMissingError, check_installed, script_peer
+from benchmarks.profiling import OperatorShare, profile_artifact
+from benchmarks.rounds import RoundsConfig
+from benchmarks.speed import BATCH_SIZES, DisagreementError, SpeedResult, check_agreement, measure_speed
+
+_DESCRIPTION = """\
+Samples per second of an exported DLRM (13-512-256-64, 26 tables of dim 64, 512-256-1) and of TorchRec's own
+inference DLRM with the same weights, quantized to INT8 and scripted as TorchRec's packager does it (without
+sharding, which cannot run on CPU there). From plain tensors to probabilities, one ID per feature, one process, one
+intra-op thread, the allocator settings of recsys-serve for all. Then the AUC of trained models before and after the
+export.
+"""
+_EPILOG = """\
+examples:
+  python -m benchmarks.artifact
+  python -m benchmarks.artifact --quick --no-auc --json
+  python -m benchmarks.artifact --profile
+
+exit codes: 0 measured, 1 the contestants disagree or the AUC moved, 2 bad usage or TorchRec missing
+"""
+# Forwards under the profiler, by batch size.
+_PROFILED = {1: 2000, 128: 200}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What was measured.
+
+    Attributes:
+        machine: where and with what.
+        num_table_rows: rows of each table.
+        rounds: how long.
+        agreement: largest relative difference of each artifact's probabilities to the peer's.
+        speed: by batch size and contestant.
+        profile: by batch size, of the float32 artifact.
+        auc: by data set.
+    """
+
+    machine: Machine
+    num_table_rows: int
+    rounds: RoundsConfig
+    agreement: dict[str, float]
+    speed: list[SpeedResult]
+    profile: dict[int, list[OperatorShare]]
+    auc: list[AucResult]
+
+    def to_json(self) -> dict[str, object]:
+        """Plain data."""
+        return {**asdict(self), "auc": [result.to_json() for result in self.auc]}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit status."""
+    args = _parser().parse_args(argv)
+    warnings.filterwarnings("ignore", category=DeprecationWarning)
+    warnings.filterwarnings("ignore", message="TorchScript will treat type annotations", category=UserWarning)
+    try:
+        check_installed()
+        with tempfile.TemporaryDirectory(dir=args.dir) as folder:
+            report = _measure(args, Path(folder))
+    except (PeerMissingError, OSError) as error:
+        print(f"benchmarks.artifact: {error}", file=sys.stderr)
+        return 2
+    except DisagreementError as error:
+        print(f"benchmarks.artifact: {error}", file=sys.stderr)
+        return 1
+    if args.json:
+        print(json.dumps(report.to_json()))
+    else:
+        _print(report, Console())
+    moved = [result for result in report.auc if result.largest_difference > TOLERANCE]
+    for result in moved:
+        found = f"{result.largest_difference:.5f}"
+        print(
+            f"benchmarks.artifact: {result.data}: the AUC moved by {found}, expected at most {TOLERANCE}",
+            file=sys.stderr,
+        )
+    return 1 if moved else 0
+
+
+def _measure(args: argparse.Namespace, folder: Path) -> Report:
+    machine = prepare()
+    num_rows = args.rows or (1_000 if args.quick else 100_000)
+    rounds = RoundsConfig(
+        num_rounds=args.rounds or (3 if args.quick else 15), turn_s=0.02 if args.quick else 0.3
+    )
+    model = build(num_rows)
+    artifacts = export_and_load(model, folder / "speed")
+    peer = script_peer(model, num_rows)
+    agreement = check_agreement(peer, artifacts, requests(512, num_rows)[:4])
+    sizes = args.batch_sizes or ((1, 32) if args.quick else BATCH_SIZES)
+    speed: list[SpeedResult] = []
+    console = Console(stderr=True)
+    for size in track(sizes, "speed", console=console, disable=not sys.stderr.isatty()):
+        speed += measure_speed(peer, artifacts, size, num_rows, rounds)
+    profile = {}
+    for size, num_calls in _PROFILED.items() if args.profile else ():
+        calls = max(1, num_calls // 20) if args.quick else num_calls
+        profile[size] = profile_artifact(artifacts["float32"], requests(size, num_rows), calls)
+    wanted = [] if args.no_auc else sources(args.quick)
+    auc = [
+        compare_auc(source, folder / "auc")
+        for source in track(wanted, "AUC", console=console, disable=not sys.stderr.isatty())
+    ]
+    return Report(
+        machine=machine,
+        num_table_rows=num_rows,
+        rounds=rounds,
+        agreement=agreement,
+        speed=speed,
+        profile=profile,
+        auc=auc,
+    )
+
+
+def _print(report: Report, console: Console) -> None:
+    console.print(report.machine.text(), soft_wrap=True)
+    console.print(
+        f"26 tables of {report.num_table_rows:,} rows, dim 64, INT8; one ID per feature; medians of "
+        f"{report.rounds.num_rounds} rounds in turns",
+        soft_wrap=True,
+    )
+    console.print(_speed_table(report.speed))
+    differences = ", ".join(f"{name} {found:.2g}" for name, found in report.agreement.items())
+    console.print(
+        f"largest relative difference of a probability to TorchRec's: {differences}", soft_wrap=True
+    )
+    for size, shares in report.profile.items():
+        console.print(_profile_table(size, shares))
+    if report.auc:
+        console.print(_auc_table(report.auc))
+
+
+def _speed_table(results: Sequence[SpeedResult]) -> Table:
+    table = Table(title="artifact against TorchRec, scripted", title_justify="left")
+    for name in ("batch", "contestant", "samples/s", "ratio", "middle half", "target", ""):
+        table.add_column(name, justify="left" if name in ("contestant", "") else "right")
+    last = results[0].batch_size if results else 0
+    for result in results:
+        if result.batch_size != last:
+            table.add_section()
+            last = result.batch_size
+        target = result.target
+        table.add_row(
+            str(result.batch_size),
+            result.contestant,
+            f"{result.samples_per_s:,.0f}",
+            f"{result.ratio:.2f}",
+            f"{result.ratio_low:.2f}–{result.ratio_high:.2f}",
+            "" if target is None else f"{target:.1f}",
+            "" if target is None else ("met" if result.ratio >= target else "missed"),
+        )
+    return table
+
+
+def _profile_table(batch_size: int, shares: Sequence[OperatorShare]) -> Table:
+    table = Table(title=f"float32 artifact at batch {batch_size}, under the profiler", title_justify="left")
+    for name in ("operator", "calls", "self µs", "share"):
+        table.add_column(name, justify="left" if name == "operator" else "right", overflow="fold")
+    for share in shares:
+        table.add_row(share.name, f"{share.calls:.0f}", f"{share.self_us:.1f}", f"{share.share:.1%}")
+    total = sum(share.self_us for share in shares)
+    table.add_section()
+    table.add_row("all", "", f"{total:.1f}", "")
+    return table
+
+
+def _auc_table(results: Sequence[AucResult]) -> Table:
+    table = Table(title="AUC on held-out data", title_justify="left")
+    for name in ("data", "rows", *results[0].by_model, "largest difference"):
+        table.add_column(name, justify="left" if name == "data" else "right")
+    for result in results:
+        found = [f"{auc:.5f}" for auc in result.by_model.values()]
+        rows, moved = f"{result.num_held_out_rows:,}", f"{result.largest_difference:.5f}"
+        table.add_row(result.data, rows, *found, moved)
+    return table
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.artifact",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--quick", action="store_true", help="small tables, short turns: does it run at all?")
+    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    parser.add_argument("--profile", action="store_true", help="also print where the artifact's time goes")
+    parser.add_argument("--no-auc", action="store_true", help="leave the training and the AUC out")
+    parser.add_argument("--rows", type=_count, metavar="R", help="rows of each table (default 100000)")
+    parser.add_argument(
+        "--batch-sizes", type=_counts, metavar="B,B", help=f"default {','.join(map(str, BATCH_SIZES))}"
+    )
+    parser.add_argument("--rounds", type=_count, metavar="N", help="turns of each contestant (default 15)")
+    parser.add_argument("--dir", type=Path, metavar="DIR", help="where temporary artifacts go")
+    return parser
+
+
+def _count(text: str) -> int:
+    number = int(text) if text.isdecimal() else 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected a whole number of at least 1")
+    return number
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    return tuple(_count(part) for part in text.split(","))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

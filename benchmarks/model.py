@@ -1,0 +1,95 @@
+"""The model of the speed comparison, its artifacts, and random requests for it.
+
+Shape letters: B batch, F features, R rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from export.config import DENSE_DTYPES, ExportConfig
+from export.pipeline import export_model
+from recsys.artifact import LoadedArtifact, load_artifact
+from recsys.models.click import ClickModel, build_dlrm
+
+NUM_TABLES = 26
+EMBEDDING_DIM = 64
+NUM_DENSE = 13
+DENSE_LAYERS = (512, 256, EMBEDDING_DIM)
+OVER_LAYERS = (512, 256, 1)
+FEATURE_NAMES = tuple(f"feature_{i}" for i in range(NUM_TABLES))
+DENSE_DTYPE_NAMES = tuple(DENSE_DTYPES)
+
+# At least so many samples are in rotation at every batch size: their rows (a row of 68 bytes lies in one or
+# two cache lines of 64) take some 50 MB, more than the last-level cache of one core's group.
+_NUM_DISTINCT_SAMPLES = 16_384
+_NUM_DISTINCT_BATCHES = 64
+_TABLE_STD = 0.25
+
+
+@dataclass(frozen=True)
+class Request:
+    """One batch as plain tensors, what a server has in its hands.
+
+    Attributes:
+        dense: float32 ``[B, 13]``.
+        lengths: int64 ``[F * B]``, key-major; all ones.
+        values: int64 ``[F * B]``, key-major, uniform over the rows.
+    """
+
+    dense: Tensor
+    lengths: Tensor
+    values: Tensor
+
+
+def build(num_rows: int, seed: int = 0) -> ClickModel:
+    """The float model: 26 tables of ``num_rows`` rows, one feature each."""
+    torch.manual_seed(seed)
+    tables = [
+        {
+            "name": f"table_{i}",
+            "num_embeddings": num_rows,
+            "embedding_dim": EMBEDDING_DIM,
+            "feature_names": [feature],
+        }
+        for i, feature in enumerate(FEATURE_NAMES)
+    ]
+    model = build_dlrm(
+        tables=tables,
+        dense_in_features=NUM_DENSE,
+        dense_arch_layer_sizes=DENSE_LAYERS,
+        over_arch_layer_sizes=OVER_LAYERS,
+    )
+    # Torch's rows would be so small that the tables hardly matter to a prediction, and an error in them neither.
+    with torch.no_grad():
+        for table in model.model.sparse_arch.embedding_bag_collection.parameters():
+            table.normal_(std=_TABLE_STD)
+    return model.eval()
+
+
+def export_and_load(model: ClickModel, folder: Path) -> dict[str, LoadedArtifact]:
+    """An artifact for each dtype of the dense layers, written to disk and loaded from there."""
+    loaded = {}
+    for dtype in DENSE_DTYPE_NAMES:
+        path = folder / dtype
+        export_model(model, path, ExportConfig(dense_dtype=dtype))
+        loaded[dtype] = load_artifact(path)
+    return loaded
+
+
+def requests(batch_size: int, num_rows: int, seed: int = 1) -> list[Request]:
+    """Different batches of one ID per feature."""
+    num_batches = max(_NUM_DISTINCT_BATCHES, _NUM_DISTINCT_SAMPLES // batch_size)
+    generator = torch.Generator().manual_seed(seed)
+    return [
+        Request(
+            dense=torch.randn(batch_size, NUM_DENSE, generator=generator),
+            lengths=torch.ones(NUM_TABLES * batch_size, dtype=torch.int64),
+            values=torch.randint(0, num_rows, (NUM_TABLES * batch_size,), generator=generator),
+        )
+        for _ in range(num_batches)
+    ]

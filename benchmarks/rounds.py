@@ -1,0 +1,93 @@
+"""Timing of contestants in turns, so that a noisy machine is unfair to all of them alike."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+#: Calls before each turn, untimed: the caches hold the last contestant's weights.
+_NUM_WARM_UP_CALLS = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundsConfig:
+    """How long to measure.
+
+    Attributes:
+        num_rounds: in each round every contestant has one turn; the order rotates.
+        turn_s: length of a turn, roughly.
+    """
+
+    num_rounds: int
+    turn_s: float
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """One way to answer batches.
+
+    Attributes:
+        call: answers one batch.
+        batches: the batches as ``call`` takes them, used in rotation.
+    """
+
+    call: Callable[..., object]
+    batches: Sequence[tuple[object, ...]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """Seconds per call of one contestant, by round."""
+
+    seconds: tuple[float, ...]
+
+    @property
+    def median_s(self) -> float:
+        """Of the rounds."""
+        return statistics.median(self.seconds)
+
+    def speedups_over(self, other: Timing) -> list[float]:
+        """How many times faster this one was in each round, sorted: neighbours in time are compared."""
+        return sorted(theirs / ours for ours, theirs in zip(self.seconds, other.seconds, strict=True))
+
+
+def run_rounds(contestants: Mapping[str, Contestant], config: RoundsConfig) -> dict[str, Timing]:
+    """Time all contestants.
+
+    The number of calls of a turn is settled for each contestant beforehand and then kept. Every turn goes on
+    in the rotation of the batches where the contestant's last turn stopped.
+    """
+    num_calls = {name: _num_calls(contestant, config.turn_s) for name, contestant in contestants.items()}
+    positions = dict.fromkeys(contestants, 0)
+    seconds: dict[str, list[float]] = {name: [] for name in contestants}
+    names = list(contestants)
+    for number in range(config.num_rounds):
+        shift = number % len(names)
+        for name in names[shift:] + names[:shift]:
+            contestant = contestants[name]
+            _turn(contestant, positions[name], _NUM_WARM_UP_CALLS)
+            positions[name] += _NUM_WARM_UP_CALLS
+            seconds[name].append(_turn(contestant, positions[name], num_calls[name]))
+            positions[name] += num_calls[name]
+    return {name: Timing(seconds=tuple(rounds)) for name, rounds in seconds.items()}
+
+
+def _turn(contestant: Contestant, start: int, num_calls: int) -> float:
+    call, batches = contestant.call, contestant.batches
+    chosen = [batches[i % len(batches)] for i in range(start, start + num_calls)]
+    began = time.perf_counter()
+    for batch in chosen:
+        call(*batch)
+    return (time.perf_counter() - began) / num_calls
+
+
+def _num_calls(contestant: Contestant, turn_s: float) -> int:
+    num_calls = _NUM_WARM_UP_CALLS
+    _turn(contestant, 0, num_calls)
+    while True:
+        took = _turn(contestant, 0, num_calls) * num_calls
+        if took > turn_s / 8:
+            return max(3, round(num_calls * turn_s / took))
+        num_calls *= 2

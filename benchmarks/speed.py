@@ -1,0 +1,106 @@
+"""Samples per second of the peer and of our artifacts, in turns, on the same batches.
+
+Shape letters: B batch.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from benchmarks.model import Request, requests
+from benchmarks.peer import OUTPUT_NAME, TensorDict, as_peer_inputs
+from benchmarks.rounds import Contestant, RoundsConfig, run_rounds
+from recsys.artifact import LoadedArtifact
+
+BATCH_SIZES = (1, 8, 32, 128, 512)
+PEER = "TorchRec"
+#: How many times the peer's speed an artifact should have, by dense dtype and batch size.
+TARGETS = {"float32": {1: 1.5, 8: 1.3, 32: 1.1, 128: 1.1, 512: 1.1}, "bfloat16": {128: 1.5}}
+#: The largest relative difference to the peer's probabilities: the INT8 rows are the same, and float32 arithmetic
+#: in another order ends a few roundings apart.
+AGREEMENT = 1e-5
+
+Peer = Callable[[TensorDict], TensorDict]
+
+
+class DisagreementError(RuntimeError):
+    """The contestants do not predict the same."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeedResult:
+    """One contestant at one batch size.
+
+    Attributes:
+        batch_size: B.
+        contestant: the peer, or the dtype of an artifact's dense layers.
+        samples_per_s: median of the rounds.
+        ratio: to the peer: the median of the rounds' ratios.
+        ratio_low: a quarter of the rounds gave a lower ratio.
+        ratio_high: a quarter of the rounds gave a higher one.
+        target: what ``ratio`` should be, if anything.
+    """
+
+    batch_size: int
+    contestant: str
+    samples_per_s: float
+    ratio: float
+    ratio_low: float
+    ratio_high: float
+    target: float | None
+
+
+def check_agreement(
+    peer: Peer, artifacts: Mapping[str, LoadedArtifact], batches: list[Request]
+) -> dict[str, float]:
+    """The largest relative difference of each artifact's probabilities to the peer's.
+
+    Raises:
+        DisagreementError: the float32 artifact's is above ``AGREEMENT``.
+    """
+    differences = dict.fromkeys(artifacts, 0.0)
+    for request, peer_inputs in zip(batches, as_peer_inputs(batches), strict=True):
+        with torch.inference_mode():
+            expected = peer(*peer_inputs)[OUTPUT_NAME]
+        for name, artifact in artifacts.items():
+            found = artifact.forward(request.dense, request.lengths, request.values)["score"]
+            difference = float(((found - expected).abs() / expected.abs()).max())
+            differences[name] = max(differences[name], difference)
+    if not differences["float32"] <= AGREEMENT:
+        raise DisagreementError(
+            f"outputs: the artifact and the peer differ by {differences['float32']:.2g} relative, expected at most "
+            f"{AGREEMENT}"
+        )
+    return differences
+
+
+def measure_speed(
+    peer: Peer,
+    artifacts: Mapping[str, LoadedArtifact],
+    batch_size: int,
+    num_rows: int,
+    config: RoundsConfig,
+) -> Iterator[SpeedResult]:
+    """All contestants at one batch size."""
+    batches = requests(batch_size, num_rows)
+    contestants = {PEER: Contestant(peer, as_peer_inputs(batches))}
+    for name, artifact in artifacts.items():
+        contestants[name] = Contestant(artifact.forward, [(r.dense, r.lengths, r.values) for r in batches])
+    with torch.inference_mode():
+        timings = run_rounds(contestants, config)
+    for name, timing in timings.items():
+        speedups = timing.speedups_over(timings[PEER])
+        quarter = len(speedups) // 4
+        yield SpeedResult(
+            batch_size=batch_size,
+            contestant=name,
+            samples_per_s=batch_size / timing.median_s,
+            ratio=statistics.median(speedups),
+            ratio_low=speedups[quarter],
+            ratio_high=speedups[-1 - quarter],
+            target=TARGETS.get(name, {}).get(batch_size),
+        )
