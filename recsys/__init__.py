@@ -5,6 +5,7 @@ from recsys.embedding import EmbeddingBagCollection, EmbeddingCollection
 from recsys.jagged import JaggedTensor
 from recsys.keyed import KeyedTensor
 from recsys.keyed_jagged import KeyedJaggedTensor
+from recsys.quant import QuantEmbeddingBagCollection, QuantEmbeddingCollection
 
 __all__ = [
     "DataType",
@@ -16,4 +17,6 @@ __all__ = [
     "KeyedJaggedTensor",
     "KeyedTensor",
     "PoolingType",
+    "QuantEmbeddingBagCollection",
+    "QuantEmbeddingCollection",
 ]
