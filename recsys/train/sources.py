@@ -49,7 +49,7 @@ DEFAULTS = {
         train=TrainConfig(epochs=1, batch_size=1024, row_learning_rate=0.02),
         model=ModelConfig(dense_layers=(256, 64), over_layers=(256, 128)),
     ),
-    "movielens": Defaults(train=TrainConfig(epochs=2, batch_size=512, row_weight_decay=1e-4)),
+    "movielens": Defaults(train=TrainConfig(epochs=3, batch_size=512, row_weight_decay=1e-3)),
 }
 SYNTHETIC_ROWS = 300_000
 

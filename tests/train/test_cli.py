@@ -1,0 +1,169 @@
+"""recsys-train from the command line to a checkpoint that predicts."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from recsys import KeyedJaggedTensor
+from recsys.checkpoint import build_model, load_checkpoint
+from recsys.train import cli
+from recsys.train.cli import main
+
+_SMALL = ["--limit-rows", "4000", "--embedding-dim", "4", "--dense-layers", "8", "--over-layers", "8,4"]
+
+
+def test_from_the_command_line_to_a_prediction(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "model.pt"
+    assert main(["--data", "synthetic", "--out", str(out), "--epochs", "2", *_SMALL]) == 0
+    printed = capsys.readouterr()
+    lines = printed.out.splitlines()
+    assert lines[0] == "synthetic: 3600 training and 400 held-out rows, 3 dense features, 4 tables"
+    assert lines[1].startswith("epoch 1/2: train loss 0.")
+    assert lines[2].startswith("epoch 2/2: train loss 0.")
+    assert "planted model" in lines[4]
+    assert lines[5] == f"saved {out}"
+    assert printed.err == ""
+    checkpoint = load_checkpoint(out)
+    assert checkpoint.factory == "recsys.models.click:build_dlrm"
+    assert checkpoint.arguments["over_arch_layer_sizes"] == [8, 4, 1]
+    assert checkpoint.info["feature_names"] == ["user", "item", "recent_items", "category", "hour"]
+    assert checkpoint.info["dense_names"] == ["price", "position", "freshness"]
+    assert f"AUC {checkpoint.info['metrics']['auc']:.4f}" in lines[3]
+    keys = ["hour", "user", "item", "category", "recent_items"]
+    kjt = KeyedJaggedTensor(keys=keys, values=[5, 17, 3, 9, 1, 2, 3], lengths=[1, 1, 1, 1, 3])
+    with torch.no_grad():
+        score = build_model(checkpoint)(torch.zeros(1, 3), kjt)["score"]
+    assert score.shape == (1,)
+    assert 0 < score.item() < 1
+
+
+def test_json_is_one_object_that_agrees_with_the_checkpoint(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "model.pt"
+    assert main(["--data", "synthetic", "--out", str(out), "--json", "--seed", "3", *_SMALL]) == 0
+    printed = capsys.readouterr()
+    result = json.loads(printed.out)
+    assert printed.err == ""
+    assert result["out"] == str(out)
+    assert [epoch["number"] for epoch in result["epochs"]] == [1, 2]
+    info = load_checkpoint(out).info
+    assert info == {key: result[key] for key in info}
+    assert result["metrics"]["auc"] == result["epochs"][-1]["auc"]
+    assert result["train"]["seed"] == 3
+    assert result["reference"]["name"] == "planted"
+
+
+def test_the_same_command_gives_the_same_tensors(tmp_path: Path) -> None:
+    states = []
+    for name in ("a.pt", "b.pt"):
+        main(["--data", "synthetic", "--out", str(tmp_path / name), "--json", "--epochs", "1", *_SMALL])
+        states.append(load_checkpoint(tmp_path / name).state_dict)
+    assert all(torch.equal(tensor, states[1][name]) for name, tensor in states[0].items())
+
+
+def _criteo_line(label: int) -> str:
+    return "\t".join([str(label), *["1"] * 13, *["0000000a"] * 26])
+
+
+def test_criteo_without_clicks_in_the_held_out_part(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, out = tmp_path / "train.txt", tmp_path / "model.pt"
+    data.write_text("\n".join(_criteo_line(label) for label in [0, 1, 0, 1, 0, 1, 0, 1, 0, 0]))
+    argv = ["--data", "criteo", "--path", str(data), "--out", str(out), "--hash-rows", "16"]
+    assert main(argv) == 0
+    assert "held-out AUC undefined" in capsys.readouterr().out
+    checkpoint = load_checkpoint(out)
+    assert checkpoint.info["metrics"]["auc"] is None
+    assert checkpoint.arguments["tables"][25] == {
+        "name": "C26",
+        "num_embeddings": 16,
+        "embedding_dim": 16,
+        "feature_names": ["C26"],
+        "pooling": "SUM",
+    }
+
+
+@pytest.mark.parametrize(
+    ("argv", "text"),
+    [
+        pytest.param(["--data", "movielens"], "path: got none", id="no-path"),
+        pytest.param(["--data", "synthetic", "--path", "x"], "path: got 'x', expected none", id="path"),
+        pytest.param(["--data", "criteo", "--path", "nowhere.txt"], "nowhere.txt: there is no", id="file"),
+        pytest.param(["--data", "synthetic", "--limit-rows", "1"], "limit_rows: got 1", id="one-row"),
+        pytest.param(["--data", "synthetic", "--learning-rate", "-1"], "learning_rate: got -1", id="rate"),
+    ],
+)
+def test_wrong_input_is_one_line_and_status_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], argv: list[str], text: str
+) -> None:
+    assert main([*argv, "--out", str(tmp_path / "model.pt")]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("recsys-train: ")
+    assert text in printed.err
+    assert printed.err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_malformed_line_is_one_line_and_status_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "train.txt"
+    data.write_text("\n".join([_criteo_line(0), "broken", _criteo_line(1)]))
+    assert main(["--data", "criteo", "--path", str(data), "--out", str(tmp_path / "m.pt"), "--json"]) == 2
+    assert capsys.readouterr().err.startswith("recsys-train: train.txt, line 2: got 1 fields, expected 40")
+    assert not (tmp_path / "m.pt").exists()
+
+
+@pytest.mark.parametrize("out", [".", "nowhere/model.pt"], ids=["folder", "missing-folder"])
+def test_a_result_that_cannot_be_written_is_found_before_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, out: str
+) -> None:
+    monkeypatch.setattr(cli, "open_dataset", lambda _: pytest.fail("training was prepared"))
+    assert main(["--data", "synthetic", "--out", str(tmp_path / out)]) == 2
+    assert "--out: got" in capsys.readouterr().err
+
+
+def test_divergence_is_status_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rates = ["--learning-rate", "1e30", "--row-learning-rate", "1e30"]
+    assert main(["--data", "synthetic", "--out", str(tmp_path / "m.pt"), "--json", *rates, *_SMALL]) == 1
+    assert "recsys-train: failed: the loss became" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_threads_are_given_back(tmp_path: Path) -> None:
+    before = torch.get_num_threads()
+    main(["--data", "movielens", "--out", str(tmp_path / "m.pt"), "--threads", str(before + 1)])
+    assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--data", "nothing", "--out", "m.pt"],
+        ["--data", "synthetic"],
+        ["--data", "synthetic", "--out", "m.pt", "--epochs", "0"],
+        ["--data", "synthetic", "--out", "m.pt", "--over-layers", "8,x"],
+    ],
+    ids=["data", "no-out", "epochs", "layers"],
+)
+def test_bad_usage_is_status_2(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_info:
+        main(argv)
+    assert exit_info.value.code == 2
+    assert "usage: recsys-train" in capsys.readouterr().err
+
+
+def test_help_as_a_process() -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "recsys.train.cli", "--help"], capture_output=True, text=True, check=True
+    )
+    assert "examples:\n  recsys-train --data synthetic --out model.pt" in result.stdout
