@@ -60,7 +60,8 @@ class LocalInputDist(nn.Module):
         sequence: keep what is needed to put the rows of single IDs back in order.
     """
 
-    unsplit: Tensor
+    order: Tensor
+    group_ends: Tensor
 
     def __init__(self, layout: Layout, *, sequence: bool) -> None:
         super().__init__()
@@ -91,9 +92,6 @@ class LocalInputDist(nn.Module):
         self._slot_bounds = list(accumulate((len(group.slots) for group in layout.groups), initial=0))
         self._indices("order", order, torch.int32)
         self._indices("group_ends", [end - 1 for end in self._slot_bounds[1:-1]], torch.int64)
-
-    order: Tensor
-    group_ends: Tensor
 
     def _indices(self, name: str, data: Sequence[int], dtype: torch.dtype) -> None:
         self.register_buffer(name, torch.tensor(list(data), dtype=dtype), persistent=False)
@@ -180,13 +178,13 @@ class _RowCut(nn.Module):
         self, lengths: Tensor, values: Tensor, weights: Tensor | None, num_bags: int
     ) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
         """Part-major lengths, values (rows of the shards) and weights, and each ID's place among the values."""
-        weights_given = weights
+        weighted = weights is not None
         if not self._all_pairs:
-            picked, values, weights = fbgemm.permute_2D_sparse_data(
+            picked, values, picked_weights = fbgemm.permute_2D_sparse_data(
                 self.pairs, lengths.view(self._num_pairs, num_bags), values, weights
             )
             lengths = picked.view(-1)
-            weights = None if weights_given is None else present(weights)
+            weights = present(picked_weights) if weighted else None
         cut_lengths, cut_values, cut_weights, _, back = fbgemm.block_bucketize_sparse_features(
             lengths,
             values,
@@ -199,7 +197,7 @@ class _RowCut(nn.Module):
             -1,
             [getattr(self, name) for name in self._bounds_names],
         )
-        return cut_lengths, cut_values, None if weights_given is None else present(cut_weights), present(back)
+        return cut_lengths, cut_values, present(cut_weights) if weighted else None, present(back)
 
 
 def _joined(parts: list[Tensor]) -> Tensor:
