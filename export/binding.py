@@ -158,6 +158,9 @@ def bind(
     unused = sorted(set(sparse) - set(binding.sparse))
     if unused:
         raise ExportError(f"forward({', '.join(unused)}): no collection looks these up")
+    unknown = sorted(set(dense_widths) - set(dense))
+    if unknown:
+        raise ExportError(f"dense_widths: got unknown arguments {unknown}, expected some of {dense}")
     for name in dense:
         binding.dense[name] = dense_widths.get(name) or _width(root, graph, name)
     return binding
@@ -171,7 +174,9 @@ def trace(root: nn.Module) -> fx.Graph:
     """
     try:
         return ModelTracer().trace(root)
-    except (fx.proxy.TraceError, TypeError, ValueError, RuntimeError, KeyError, AttributeError) as error:
+    except ExportError:
+        raise
+    except Exception as error:  # the user's code can raise anything
         raise ExportError(
             f"model: cannot be traced by torch.fx: {type(error).__name__}: {error}. forward must not depend on "
             "the values of tensors (no `if`, `bool`, `int` or `len` of them)"
