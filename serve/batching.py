@@ -7,7 +7,7 @@ next batch grow while the last one runs.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
@@ -38,7 +38,7 @@ class BatchLimits:
     max_batch_rows: int = 512
     max_batch_ids: int = 1 << 18
     max_request_rows: int = 4096
-    max_request_ids: int = 1 << 20
+    max_request_ids: int = 1 << 18
     max_queue_rows: int = 8192
     max_queue_ids: int = 1 << 22
 
@@ -80,7 +80,6 @@ class Pending(Generic[T]):
         num_ids: IDs of the request.
         deadline_s: on the queue's clock; None for none.
         enqueued_s: when it joined the queue, on the queue's clock; set by the queue.
-        is_queued: whether it waits in the queue; set by the queue.
     """
 
     payload: T
@@ -88,7 +87,6 @@ class Pending(Generic[T]):
     num_ids: int
     deadline_s: float | None = None
     enqueued_s: float = 0.0
-    is_queued: bool = False
 
 
 @dataclass(slots=True)
@@ -110,10 +108,15 @@ class BatchQueue(Generic[T]):
     def __init__(self, limits: BatchLimits, clock: Callable[[], float]) -> None:
         self._limits = limits
         self._clock = clock
-        self._waiting: deque[Pending[T]] = deque()
-        self.num_requests = 0
+        # In order of arrival; a request can leave from the middle at once, with all that it holds.
+        self._waiting: OrderedDict[Pending[T], None] = OrderedDict()
         self.num_rows = 0
         self.num_ids = 0
+
+    @property
+    def num_requests(self) -> int:
+        """Requests that wait."""
+        return len(self._waiting)
 
     def put(self, pending: Pending[T]) -> None:
         """Let a request wait for its batch.
@@ -133,13 +136,12 @@ class BatchQueue(Generic[T]):
                 f"queue: {self.num_ids} IDs wait, at most {limits.max_queue_ids} may; try again later"
             )
         pending.enqueued_s = self._clock()
-        pending.is_queued = True
-        self._waiting.append(pending)
+        self._waiting[pending] = None
         self._count(pending, 1)
 
     def cancel(self, pending: Pending[T]) -> bool:
         """Drop a request that nobody waits for any more; False where it has left the queue already."""
-        if not pending.is_queued:
+        if pending not in self._waiting:
             return False
         self._leave(pending)
         return True
@@ -147,18 +149,15 @@ class BatchQueue(Generic[T]):
     def take(self) -> Taken[T]:
         """Take out the next batch: the oldest requests, as many as fit, and at least one if any waits.
 
-        Those whose deadline has passed are taken out too, apart; cancelled ones just leave.
+        Those whose deadline has passed are taken out too, apart.
         """
         taken: Taken[T] = Taken()
         now_s = self._clock()
         num_rows = num_ids = 0
         while self._waiting:
-            head = self._waiting[0]
-            if not head.is_queued:
-                self._waiting.popleft()
-                continue
+            head = next(iter(self._waiting))
             if head.deadline_s is not None and head.deadline_s <= now_s:
-                self._leave(self._waiting.popleft())
+                self._leave(head)
                 taken.expired.append(head)
                 continue
             num_rows += head.num_rows
@@ -167,15 +166,14 @@ class BatchQueue(Generic[T]):
                 num_rows > self._limits.max_batch_rows or num_ids > self._limits.max_batch_ids
             ):
                 break
-            self._leave(self._waiting.popleft())
+            self._leave(head)
             taken.batch.append(head)
         return taken
 
     def _leave(self, pending: Pending[T]) -> None:
-        pending.is_queued = False
+        del self._waiting[pending]
         self._count(pending, -1)
 
     def _count(self, pending: Pending[T], sign: int) -> None:
-        self.num_requests += sign
         self.num_rows += sign * max(pending.num_rows, 1)
         self.num_ids += sign * pending.num_ids

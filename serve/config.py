@@ -16,7 +16,7 @@ class ServerConfig:
         port: of the gRPC services; 0 lets the system choose.
         metrics_port: of the Prometheus metrics; 0 lets the system choose, None serves none.
         limits: of requests, batches and the queue.
-        max_message_bytes: of one serialized request.
+        max_message_bytes: of one serialized request; a parsed one may take many times as much.
         allow_non_finite: whether NaN and infinities in dense inputs and weights reach the model.
         num_executors: threads that run batches at the same time.
         drain_timeout_s: how long accepted requests may take after the server was asked to stop.
@@ -29,7 +29,7 @@ class ServerConfig:
     port: int = 8500
     metrics_port: int | None = 8501
     limits: BatchLimits = field(default_factory=BatchLimits)
-    max_message_bytes: int = 16 << 20
+    max_message_bytes: int = 4 << 20
     allow_non_finite: bool = False
     num_executors: int = 1
     drain_timeout_s: float = 30.0

@@ -23,7 +23,11 @@ async def serve(model: ServedModel, info: ModelInfo, config: ServerConfig, *, as
         loop.add_signal_handler(number, stopping.set)
     server = Server(model, info, config)
     await server.start()
-    await server.wait_until_ready()
+    try:
+        await server.wait_until_ready()
+    except RuntimeError:
+        await server.stop()
+        raise
     _say(
         as_json,
         event="ready",

@@ -213,21 +213,22 @@ class RequestChecker:
 
 def _by_name(kind: str, got: Sequence[_InputT], expected: list[str]) -> list[_InputT]:
     """The inputs in the signature's order, each there exactly once."""
-    found = {message.name: message for message in got}
-    if len(got) == len(expected) and len(found) == len(expected):
+    if len(got) == len(expected):
+        found = {message.name: message for message in got}
         try:
             return [found[name] for name in expected]
         except KeyError:
-            pass  # the general case below says what is missing
-    unknown = [name for name in found if name not in expected]
+            pass  # what follows says which
+    # Among one more than expected, one is unknown or doubled: no need to look through millions.
+    names = [message.name for message in got[: len(expected) + 1]]
+    unknown = [name for name in names if name not in expected]
     if unknown:
         raise RequestError(f"{kind}: got an unknown input {_short(unknown[0])}, expected {_listed(expected)}")
-    missing = [name for name in expected if name not in found]
-    if missing:
-        raise RequestError(f"{kind}: missing {_listed(missing)}, expected each of the model's inputs once")
-    names = [message.name for message in got]
-    doubled = next(name for name in names if names.count(name) > 1)
-    raise RequestError(f"{kind}: got {doubled!r} {names.count(doubled)} times, expected each input once")
+    doubled = [name for name in names if names.count(name) > 1]
+    if doubled:
+        raise RequestError(f"{kind}: got {doubled[0]!r} more than once, expected each input once")
+    missing = [name for name in expected if name not in names]
+    raise RequestError(f"{kind}: missing {_listed(missing)}, expected each of the model's inputs once")
 
 
 def _short(name: str) -> str:

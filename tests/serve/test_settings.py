@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from typing import Any
 
@@ -14,8 +15,12 @@ from serve.client_errors import PredictError, ServerError, predict_error
 from serve.collate import collate
 from serve.config import ServerConfig
 from serve.errors import STATUS_CODES, DrainingError, QueueFullError, RequestError, status_of
+from serve.lifetime import serve
+from serve.metrics import Metrics, MetricsServer
+from serve.model import ServedModel
 from serve.warm_up import warm_up_batches
-from tests.serve.models import SIGNATURE
+from tests.serve.live import INFO
+from tests.serve.models import SIGNATURE, FailingModel
 
 
 @pytest.mark.parametrize(
@@ -93,3 +98,15 @@ def test_warm_up_takes_both_ways_through_the_collation_within_the_limits() -> No
 
 def test_warm_up_runs_one_row_whatever_the_limits() -> None:
     assert list(warm_up_batches(SIGNATURE, BatchLimits(max_batch_rows=1, max_batch_ids=1)))
+
+
+def test_a_server_whose_model_cannot_warm_up_does_not_start(model: ServedModel) -> None:
+    config = ServerConfig(port=0, metrics_port=0)
+    with pytest.raises(RuntimeError, match="failed to warm up"):
+        asyncio.run(serve(FailingModel(model, bad_id=0), INFO, config, as_json=True))
+
+
+def test_the_metrics_server_closes_twice() -> None:
+    server = MetricsServer(Metrics(), "127.0.0.1", 0)
+    server.close()
+    server.close()

@@ -76,8 +76,8 @@ WRONG = [
         lambda r: _set(r.dense[0], name="contexts"),
         "unknown input 'contexts', expected 'context'",
     ),
-    Wrong("doubled-dense", lambda r: r.dense.add().CopyFrom(r.dense[1]), "dense: got 'price' 2 times"),
-    Wrong("replaced-dense", lambda r: r.dense[0].CopyFrom(r.dense[1]), "dense: missing 'context'"),
+    Wrong("doubled-dense", lambda r: r.dense.add().CopyFrom(r.dense[1]), "dense: got 'price' more than once"),
+    Wrong("replaced-dense", lambda r: r.dense[0].CopyFrom(r.dense[1]), "dense: got 'price' more than once"),
     Wrong(
         "short-dense",
         lambda r: _set(r.dense[1], values=_floats(1)),
@@ -103,7 +103,15 @@ WRONG = [
     Wrong("unknown-sparse", lambda r: r.sparse.add(name="extra"), "sparse: got an unknown input 'extra'"),
     Wrong("long-name", lambda r: r.sparse.add(name="n" * 10_000), "nnn...'"),
     Wrong("empty-name", lambda r: r.sparse.add(name=""), "unknown input ''"),
-    Wrong("doubled-sparse", lambda r: r.sparse.add().CopyFrom(r.sparse[0]), "sparse: got 'user' 2 times"),
+    Wrong("flood-of-inputs", lambda r: r.sparse.extend([wire.SparseInput()] * 100_000), "unknown input ''"),
+    Wrong(
+        "flood-of-one",
+        lambda r: r.dense.extend([r.dense[0]] * 100_000),
+        "dense: got 'context' more than once",
+    ),
+    Wrong(
+        "doubled-sparse", lambda r: r.sparse.add().CopyFrom(r.sparse[0]), "sparse: got 'user' more than once"
+    ),
     Wrong(
         "short-lengths",
         lambda r: _set(r.sparse[0], lengths=_lengths(3)),
