@@ -47,7 +47,7 @@ class StructureCheck(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.register_buffer("any_id", torch.tensor([INT64_MAX]), persistent=False)
+        self.register_buffer("one_row", torch.ones(1, dtype=torch.int64), persistent=False)
         self.register_buffer("counter", torch.zeros(1, dtype=torch.int64), persistent=False)
 
     def forward(self, lengths: Tensor, values: Tensor) -> None:
@@ -62,8 +62,9 @@ class StructureCheck(nn.Module):
         """
         offsets = lengths_to_offsets(lengths)
         try:
+            # The operator refuses some IDs whatever it is told, so that it gets none of the real ones.
             fbgemm.bounds_check_indices(
-                self.any_id, values, offsets, int(BoundsCheckMode.FATAL), self.counter
+                self.one_row, torch.zeros_like(values), offsets, int(BoundsCheckMode.FATAL), self.counter
             )
         except RuntimeError:
             _raise_structure(lengths, values)
@@ -74,6 +75,12 @@ def _raise_structure(lengths: Tensor, values: Tensor) -> None:
     if lengths.numel() and int(lengths.min()) < 0:
         at = int(lengths.argmin())
         raise ValueError(f"lengths: got {int(lengths[at])} at position {at}, expected 0 or more") from None
+    if lengths.numel() and int(lengths.max()) > values.numel():
+        at = int(lengths.argmax())
+        raise ValueError(
+            f"lengths: got {int(lengths[at])} at position {at} for {values.numel()} values, expected their sum "
+            "to be equal"
+        ) from None
     if int(lengths.sum()) != values.numel():
         raise ValueError(
             f"lengths: got a sum of {int(lengths.sum())} for {values.numel()} values, expected them to be equal"
@@ -134,28 +141,32 @@ class IdCheck(nn.Module):
                 FBGEMM's RuntimeError.
         """
         offsets = lengths_to_offsets(lengths)
-        safe = self._by_policy(lengths, values)
-        if not is_traced(values) and self._mode is BoundsCheckMode.WARNING and values.device.type == "cpu":
-            bad = self._describe(lengths, safe)
-            if bad:
-                warnings.warn(f"{bad}; row 0 is read instead", stacklevel=2)
+        safe = values
         try:
+            safe = self._by_policy(lengths, values)
+            self._warn(lengths, safe, values)
             fbgemm.bounds_check_indices(self.num_rows, safe, offsets, int(self._op_mode()), self.counter)
         except RuntimeError:
-            bad = self._describe(lengths, safe)
+            bad = self._describe(lengths, safe, values)
             if bad:
                 raise ValueError(bad) from None
             _raise_structure(lengths, values)
             raise
         return safe, offsets
 
+    def _warn(self, lengths: Tensor, safe: Tensor, values: Tensor) -> None:
+        if self._mode is BoundsCheckMode.WARNING and not is_traced(safe) and safe.device.type == "cpu":
+            bad = self._describe(lengths, safe, values)
+            if bad:
+                warnings.warn(f"{bad}; row 0 is read instead", stacklevel=3)
+
     def _op_mode(self) -> BoundsCheckMode:
         # A warning has been given already, with names that the operator's own log line lacks.
         return BoundsCheckMode.IGNORE if self._mode is BoundsCheckMode.WARNING else self._mode
 
     def _by_policy(self, lengths: Tensor, values: Tensor) -> Tensor:
-        # Without its sign bit a negative ID is a number above every table.
-        safe = values.bitwise_and(INT64_MAX)
+        # A negative ID becomes a number above every table.
+        safe = torch.threshold(values, -1, INT64_MAX)
         if not (self._hashes or self._zeroes):
             return safe
         num_pairs = self.num_rows.size(0)
@@ -168,7 +179,7 @@ class IdCheck(nn.Module):
             safe = torch.minimum(safe, self.limits.index_select(0, pair_of_id))
         return safe
 
-    def _describe(self, lengths: Tensor, safe: Tensor) -> str:
+    def _describe(self, lengths: Tensor, safe: Tensor, values: Tensor) -> str:
         """The first bad ID in words, or nothing. Reads the tensors: for host memory, and once things went wrong."""
         num_pairs = len(self._ranges)
         if lengths.numel() % num_pairs:
@@ -176,13 +187,13 @@ class IdCheck(nn.Module):
         per_pair = lengths.view(num_pairs, lengths.numel() // num_pairs).sum(dim=1).tolist()
         if sum(per_pair) != safe.numel() or min(per_pair) < 0:
             return ""
-        for id_range, ids in zip(self._ranges, torch.split(safe, per_pair), strict=True):
+        by_pair = zip(self._ranges, torch.split(safe, per_pair), torch.split(values, per_pair), strict=True)
+        for id_range, ids, given in by_pair:
             bad = (ids >= id_range.num_embeddings + (id_range.policy is IdPolicy.ZERO)).nonzero().flatten()
             if bad.numel():
-                found = int(ids[bad[0]])
-                shown = found if found < 2**62 else found - 2**63
+                at = int(bad[0])
                 return (
-                    f"values: feature {id_range.name!r} got ID {shown} at its position {int(bad[0])}, expected "
+                    f"values: feature {id_range.name!r} got ID {int(given[at])} at its position {at}, expected "
                     f"0 <= ID < {id_range.num_embeddings}"
                 )
         return ""

@@ -45,6 +45,8 @@ def check_shapes(
             raise ValueError(f"{name}: got shape {list(rows.shape)}, expected one dimension")
         if rows.is_floating_point() and rows.numel() > 0:
             raise ValueError(f"{name}: got dtype {rows.dtype}, expected int32 or int64")
+    if not is_traced(values) and values.dim() == 0:
+        raise ValueError("values: got a single number, expected one dimension at least")
     if lengths is None and offsets is None:
         raise ValueError("lengths, offsets: got neither, expected at least one of them")
     if offsets is not None and not is_traced(offsets) and offsets.numel() == 0:

@@ -73,10 +73,12 @@ class PairIds(nn.Module):
         missing = sorted(set(self._features) - set(features.keys()))
         if missing:
             raise ValueError(f"features: missing {missing}, got {features.keys()}")
-        weights = features.weights().to(torch.float32) if self._is_weighted else None
+        # FBGEMM's lookup misreads weights that are not contiguous.
+        weights = features.weights().to(torch.float32).contiguous() if self._is_weighted else None
         lengths, values = features.lengths(), features.values()
         if not is_traced(lengths, values):
             lengths, values = _as_int64(lengths, values)
+            _check_one_dimension(values=values, weights=weights)
         in_order = self._features == features.keys()
         if not in_order or self._mode is not BoundsCheckMode.FATAL:
             self.structure(lengths, values)
@@ -107,4 +109,10 @@ def _as_int64(lengths: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         )
     if values.is_floating_point() and values.numel():
         raise ValueError(f"values: got dtype {values.dtype}, expected int32 or int64")
-    return lengths.to(torch.int64), values.to(torch.int64).contiguous()
+    return lengths.to(torch.int64).contiguous(), values.to(torch.int64).contiguous()
+
+
+def _check_one_dimension(**tensors: Tensor | None) -> None:
+    for name, tensor in tensors.items():
+        if tensor is not None and tensor.dim() != 1:
+            raise ValueError(f"{name}: got shape {list(tensor.shape)}, expected one dimension")
