@@ -79,5 +79,5 @@ def test_collections_that_are_wrong_as_a_whole() -> None:
     ):
         EmbeddingBagCollection([replace(TABLE, pooling=PoolingType.NONE)])
     other = EmbeddingConfig(name="u", num_embeddings=4, embedding_dim=8, feature_names=["b"])
-    with pytest.raises(ValueError, match="tables: got embedding_dim {'t': 4, 'u': 8}, expected the same"):
+    with pytest.raises(ValueError, match=r"tables: got embedding_dim {'t': 4, 'u': 8}, expected the same"):
         EmbeddingCollection([sequence("t", 4, 4, ["a"]), other])

@@ -89,7 +89,7 @@ def test_keyed_tensor_reads_nothing() -> None:
 
 def test_lengths_per_key_are_not_fetched_from_a_device_in_secret() -> None:
     batch = KeyedJaggedTensor(["a", "b"], [1, 2], lengths=[1, 1]).to("meta")
-    with pytest.raises(ValueError, match="length_per_key.*not known for tensors on meta.*sync"):
+    with pytest.raises(ValueError, match=r"length_per_key.*not known for tensors on meta.*sync"):
         batch.to_dict()
 
 
