@@ -57,6 +57,8 @@ class ExportConfig:
         if not self.targets:
             raise ExportError("targets: got none, expected at least one list of devices")
         names = [target_name(target) for target in self.targets]
+        if any("meta" in name.split(",") for name in names):
+            raise ExportError("devices: got 'meta', expected cpu or cuda:N")
         if len(set(names)) != len(names):
             raise ExportError(f"targets: got {names}, expected each once")
         if self.single_file and (len(self.targets) != 1 or set(self.targets[0]) != {"cpu"}):
