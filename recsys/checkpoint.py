@@ -64,7 +64,7 @@ def save_checkpoint(path: str | os.PathLike[str], checkpoint: Checkpoint) -> Non
     """
     path = Path(path)
     state_dict = {
-        name: tensor.detach().to("cpu").contiguous() if isinstance(tensor, Tensor) else tensor
+        name: _compact(tensor) if isinstance(tensor, Tensor) else tensor
         for name, tensor in checkpoint.state_dict.items()
     }
     content = {
@@ -147,6 +147,16 @@ def build_model(checkpoint: Checkpoint) -> nn.Module:
     model.load_state_dict(checkpoint.state_dict, strict=True, assign=True)
     assert not any(t.is_meta for t in (*model.parameters(), *model.buffers()))
     return model
+
+
+def _compact(tensor: Tensor) -> Tensor:
+    """In host memory, dense, and without what else its storage holds, which ``torch.save`` would write too."""
+    tensor = tensor.detach().to("cpu")
+    if tensor.layout is torch.strided and not tensor.is_meta:
+        tensor = tensor.contiguous()
+        if tensor.untyped_storage().nbytes() != tensor.nbytes:
+            tensor = tensor.clone()
+    return tensor
 
 
 def _factory(name: str) -> Callable[..., nn.Module]:

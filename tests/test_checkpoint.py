@@ -103,6 +103,12 @@ def test_strided_and_parameter_tensors_are_saved_dense(tmp_path: Path) -> None:
     assert torch.equal(load_checkpoint(path).state_dict[_TABLE], torch.arange(200.0).reshape(4, 50).T)
 
 
+def test_a_slice_is_saved_without_the_rest_of_its_storage(tmp_path: Path) -> None:
+    path = tmp_path / "model.pt"
+    save_checkpoint(path, _checkpoint(state_dict={"w": torch.zeros(1_000_000)[:10]}))
+    assert path.stat().st_size < 100_000
+
+
 def test_a_failed_write_leaves_the_old_file_and_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -89,6 +89,8 @@ class TrainConfig:
         for name in ("epochs", "batch_size"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: got {getattr(self, name)}, expected at least 1")
+        if self.seed < 0:
+            raise ValueError(f"seed: got {self.seed}, expected at least 0")
         for name in ("learning_rate", "row_learning_rate"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"{name}: got {getattr(self, name)}, expected a number above 0")

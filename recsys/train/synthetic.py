@@ -29,7 +29,7 @@ _ZIPF_EXPONENT = (
     1.05  # popularity of the n-th most frequent ID falls as n ** -1.05, as is common in click logs
 )
 _BLOCK_ROWS = 65_536
-# How much each part of the hidden model weighs in the log-odds; chosen so that about a quarter are clicks and
+# How much each part of the hidden model weighs in the log-odds; chosen so that a quarter to a third are clicks and
 # the ceiling leaves room to tell a model that learned from one that did not.
 _BIAS = -1.5
 _USER, _ITEM, _CATEGORY, _HOUR, _MATCH, _RECENT, _DENSE = 0.7, 1.0, 0.7, 0.5, 0.6, 1.0, 0.6
