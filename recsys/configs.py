@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, unique
 
-from torch import Tensor
+from torch import Tensor, nn
 
 
 @unique
@@ -97,6 +97,8 @@ def check_tables(tables: Sequence[BaseEmbeddingConfig]) -> None:
             raise ValueError(
                 f"{at}.name: expected a name without a dot (it is part of the state dict's names)"
             )
+        if hasattr(nn.ModuleDict, table.name):
+            raise ValueError(f"{at}.name: torch.nn.ModuleDict, which holds the tables, has this name itself")
         if names.count(table.name) > 1:
             raise ValueError(f"{at}.name: got it more than once, expected each table once")
         for name in ("num_embeddings", "embedding_dim"):
