@@ -35,8 +35,9 @@ from serve.wire import predict_pb2 as wire
 
 SERVICE = wire.DESCRIPTOR.services_by_name["PredictionService"].full_name
 _log = logging.getLogger("serve")
-# How long a draining server that has answered everything waits for what gRPC has taken in but not handed over.
-_QUIET_S = 0.05
+# How long a draining server that has answered every request waits for its last answers to reach the wire, and for
+# streams to end by themselves.
+_LAST_WORDS_S = 1.0
 _MessageT = TypeVar("_MessageT", bound=Message)
 
 _OUTCOMES = {
@@ -144,13 +145,13 @@ class Server:
         """
         await self._health.enter_graceful_shutdown()
         timeout_s = self._config.drain_timeout_s
-        # The time limit is kept here: what gRPC itself aborts at its own is a second later.
-        stopping = asyncio.ensure_future(self._server.stop(timeout_s + 1))
+        # The time limit is kept here; gRPC's own is later. It ends early once no call is left.
+        stopping = asyncio.ensure_future(self._server.stop(timeout_s + 2 * _LAST_WORDS_S))
         try:
-            await asyncio.wait_for(self._wait_until_drained(), timeout_s)
+            await asyncio.wait_for(self._wait_until_idle(stopping), timeout_s)
             in_time = True
         except TimeoutError:
-            in_time = False
+            in_time = self._num_active == 0
         # What is left are streams that would never end by themselves (health watches, reflection), or requests
         # that have used up their time.
         await self._server.stop(None)
@@ -160,11 +161,11 @@ class Server:
             await self._loop.run_in_executor(None, self._metrics_server.close)
         return in_time
 
-    async def _wait_until_drained(self) -> None:
+    async def _wait_until_idle(self, stopping: asyncio.Future[None]) -> None:
         """Until no request is being handled, and none that was on its way has turned up either."""
-        while True:
+        while not stopping.done():
             await self._idle.wait()
-            await asyncio.sleep(_QUIET_S)
+            await asyncio.wait({stopping}, timeout=_LAST_WORDS_S)
             if self._num_active == 0:
                 return
 
