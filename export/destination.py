@@ -27,16 +27,27 @@ class Destination:
     def __init__(self, path: Path, *, single_file: bool, overwrite: bool) -> None:
         self._path = path
         self._single_file = single_file
-        if path.exists():
-            if not overwrite:
-                raise ExportError(f"out: {path.name!r} exists; choose another name or pass --force")
-            try:
-                read_manifest(path)
-            except ArtifactError:
-                raise ExportError(
-                    f"out: {path.name!r} exists and is no artifact; it is not replaced"
-                ) from None
+        self._overwrite = overwrite
+        self._check_replaceable()
         path.parent.mkdir(parents=True, exist_ok=True)
+
+    def _check_replaceable(self) -> None:
+        name = self._path.name
+        if not self._path.exists():
+            return
+        if not self._overwrite:
+            raise ExportError(f"out: {name!r} exists; choose another name or pass --force")
+        try:
+            manifest = read_manifest(self._path)
+        except ArtifactError:
+            raise ExportError(f"out: {name!r} exists and is no artifact; it is not replaced") from None
+        if self._path.is_dir():
+            parts = {MANIFEST_NAME, manifest.rows_path, *(part.path for part in manifest.skeletons)}
+            foreign = sorted({file.name for file in self._path.iterdir()} - parts)
+            if foreign:
+                raise ExportError(
+                    f"out: {name!r} also holds {foreign[:5]}, which is no part of the artifact; it is not replaced"
+                )
 
     def __enter__(self) -> Destination:
         self._scratch = Path(tempfile.mkdtemp(prefix=f".{self._path.name}.", dir=self._path.parent))
@@ -51,7 +62,11 @@ class Destination:
         shutil.rmtree(self._scratch, ignore_errors=True)
 
     def commit(self) -> int:
-        """Put what was written in its place; the bytes on disk."""
+        """Put what was written in its place; the bytes on disk.
+
+        Raises:
+            ExportError: something has come to be there meanwhile that is not to be replaced.
+        """
         made = self.file if self._single_file else self.work
         files = [made] if self._single_file else sorted(made.iterdir())
         for file in files:
@@ -59,9 +74,16 @@ class Destination:
         if not self._single_file:
             assert (made / MANIFEST_NAME).is_file()
             _sync(made)
+        self._check_replaceable()
+        replaced = self._scratch / "replaced"
         if self._path.exists():
-            self._path.rename(self._scratch / "replaced")
-        made.rename(self._path)
+            self._path.rename(replaced)
+        try:
+            made.rename(self._path)
+        except OSError:
+            if replaced.exists():
+                replaced.rename(self._path)
+            raise
         _sync(self._path.parent)
         return sum(file.stat().st_size for file in _files(self._path))
 
