@@ -6,7 +6,6 @@ Shape letters: B rows of a batch, F sparse inputs, N number of IDs.
 from __future__ import annotations
 
 import threading
-import warnings
 from pathlib import Path
 
 import torch
@@ -89,12 +88,7 @@ def export_small(path: Path, seed: int = 0) -> None:
         dense_widths={"context": 3, "price": 1},
         table_id_policies={"catalog": IdPolicy.HASH},
     )
-    with warnings.catch_warnings():
-        # TorchScript's own, about annotations in modules that are exported as they should be.
-        warnings.filterwarnings(
-            "ignore", message="The TorchScript type system doesn't support instance-level"
-        )
-        export_model(SmallModel(seed).eval(), path, config)
+    export_model(SmallModel(seed).eval(), path, config)
 
 
 class GatedModel:
