@@ -23,7 +23,7 @@ from benchmarks.machine import Machine, prepare
 from benchmarks.model import build, export_and_load, requests
 from benchmarks.peer import PeerMissingError, check_installed, script_peer
 from benchmarks.profiling import OperatorShare, profile_artifact
-from benchmarks.rounds import RoundsConfig
+from benchmarks.rounds import CLOCKS, RoundsConfig
 from benchmarks.speed import BATCH_SIZES, DisagreementError, SpeedResult, check_agreement, measure_speed
 
 _DESCRIPTION = """\
@@ -105,7 +105,9 @@ def _measure(args: argparse.Namespace, folder: Path) -> Report:
     machine = prepare()
     num_rows = args.rows or (1_000 if args.quick else 100_000)
     rounds = RoundsConfig(
-        num_rounds=args.rounds or (3 if args.quick else 15), turn_s=0.02 if args.quick else 0.3
+        num_rounds=args.rounds or (3 if args.quick else 15),
+        turn_s=0.02 if args.quick else 0.3,
+        clock=args.clock,
     )
     model = build(num_rows)
     artifacts = export_and_load(model, folder / "speed")
@@ -140,7 +142,7 @@ def _print(report: Report, console: Console) -> None:
     console.print(report.machine.text(), soft_wrap=True)
     console.print(
         f"26 tables of {report.num_table_rows:,} rows, dim 64, INT8; one ID per feature; medians of "
-        f"{report.rounds.num_rounds} rounds in turns",
+        f"{report.rounds.num_rounds} rounds in turns; {report.rounds.clock} time",
         soft_wrap=True,
     )
     console.print(_speed_table(report.speed))
@@ -215,6 +217,12 @@ def _parser() -> argparse.ArgumentParser:
         "--batch-sizes", type=_counts, metavar="B,B", help=f"default {','.join(map(str, BATCH_SIZES))}"
     )
     parser.add_argument("--rounds", type=_count, metavar="N", help="turns of each contestant (default 15)")
+    parser.add_argument(
+        "--clock",
+        choices=tuple(CLOCKS),
+        default="wall",
+        help="cpu: leave out the time that others had the core",
+    )
     parser.add_argument("--dir", type=Path, metavar="DIR", help="where temporary artifacts go")
     return parser
 

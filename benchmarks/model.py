@@ -66,8 +66,9 @@ def build(num_rows: int, seed: int = 0) -> ClickModel:
     )
     # Torch's rows would be so small that the tables hardly matter to a prediction, and an error in them neither.
     with torch.no_grad():
-        for table in model.model.sparse_arch.embedding_bag_collection.parameters():
-            table.normal_(std=_TABLE_STD)
+        for name, parameter in model.named_parameters():
+            if ".embedding_bags." in name:
+                parameter.normal_(std=_TABLE_STD)
     return model.eval()
 
 

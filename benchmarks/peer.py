@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from importlib.util import find_spec
 
 import torch
@@ -62,20 +63,22 @@ def script_peer(model: ClickModel, num_rows: int) -> Callable[[TensorDict], Tens
     """
     check_installed()
     logging.getLogger("torch.fx").setLevel(logging.ERROR)
-    from torchrec import EmbeddingBagCollection, EmbeddingBagConfig
-    from torchrec.fx.tracer import Tracer
-    from torchrec.inference.dlrm_predict import DLRMPredictModule
-    from torchrec.inference.modules import quantize_inference_model
+    torchrec = import_module("torchrec")
+    predict = import_module("torchrec.inference.dlrm_predict")
+    quantize = import_module("torchrec.inference.modules").quantize_inference_model
+    tracer = import_module("torchrec.fx.tracer").Tracer(
+        leaf_modules=["IntNBitTableBatchedEmbeddingBagsCodegen"]
+    )
 
     tables = [
-        EmbeddingBagConfig(
+        torchrec.EmbeddingBagConfig(
             name=f"table_{i}", embedding_dim=EMBEDDING_DIM, num_embeddings=num_rows, feature_names=[feature]
         )
         for i, feature in enumerate(FEATURE_NAMES)
     ]
     cpu = torch.device("cpu")
-    float_peer = DLRMPredictModule(
-        EmbeddingBagCollection(tables=tables, device=cpu),
+    float_peer = predict.DLRMPredictModule(
+        torchrec.EmbeddingBagCollection(tables=tables, device=cpu),
         NUM_DENSE,
         list(DENSE_LAYERS),
         list(OVER_LAYERS),
@@ -83,12 +86,11 @@ def script_peer(model: ClickModel, num_rows: int) -> Callable[[TensorDict], Tens
         cpu,
     )
     float_peer.predict_module.load_state_dict(model.model.state_dict())
-    quantized = quantize_inference_model(float_peer).requires_grad_(False)
+    quantized = quantize(float_peer).requires_grad_(False)
     with torch.inference_mode():
         # The first call builds the lookup and settles the order of the features.
         quantized(as_peer_inputs([_one_sample()])[0][0])
-    graph = Tracer(leaf_modules=["IntNBitTableBatchedEmbeddingBagsCodegen"]).trace(quantized)
-    return torchscript.script(torch.fx.GraphModule(quantized, graph))
+    return torchscript.script(torch.fx.GraphModule(quantized, tracer.trace(quantized)))
 
 
 def _one_sample() -> Request:

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 #: Calls before each turn, untimed: the caches hold the last contestant's weights.
 _NUM_WARM_UP_CALLS = 20
 
+Clock = Callable[[], float]
+CLOCKS: dict[str, Clock] = {"wall": time.perf_counter, "cpu": time.thread_time}
+
 
 @dataclass(frozen=True, kw_only=True)
 class RoundsConfig:
@@ -18,10 +21,13 @@ class RoundsConfig:
     Attributes:
         num_rounds: in each round every contestant has one turn; the order rotates.
         turn_s: length of a turn, roughly.
+        clock: ``wall``, or ``cpu``: the time that the calling thread was on a core, for machines that others use
+            at the same time. On an idle machine both are the same for calls that use one thread.
     """
 
     num_rounds: int
     turn_s: float
+    clock: str = "wall"
 
 
 @dataclass(frozen=True)
@@ -59,7 +65,10 @@ def run_rounds(contestants: Mapping[str, Contestant], config: RoundsConfig) -> d
     The number of calls of a turn is settled for each contestant beforehand and then kept. Every turn goes on
     in the rotation of the batches where the contestant's last turn stopped.
     """
-    num_calls = {name: _num_calls(contestant, config.turn_s) for name, contestant in contestants.items()}
+    clock = CLOCKS[config.clock]
+    num_calls = {
+        name: _num_calls(contestant, config.turn_s, clock) for name, contestant in contestants.items()
+    }
     positions = dict.fromkeys(contestants, 0)
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
     names = list(contestants)
@@ -67,27 +76,27 @@ def run_rounds(contestants: Mapping[str, Contestant], config: RoundsConfig) -> d
         shift = number % len(names)
         for name in names[shift:] + names[:shift]:
             contestant = contestants[name]
-            _turn(contestant, positions[name], _NUM_WARM_UP_CALLS)
+            _turn(contestant, positions[name], _NUM_WARM_UP_CALLS, clock)
             positions[name] += _NUM_WARM_UP_CALLS
-            seconds[name].append(_turn(contestant, positions[name], num_calls[name]))
+            seconds[name].append(_turn(contestant, positions[name], num_calls[name], clock))
             positions[name] += num_calls[name]
     return {name: Timing(seconds=tuple(rounds)) for name, rounds in seconds.items()}
 
 
-def _turn(contestant: Contestant, start: int, num_calls: int) -> float:
+def _turn(contestant: Contestant, start: int, num_calls: int, clock: Clock) -> float:
     call, batches = contestant.call, contestant.batches
     chosen = [batches[i % len(batches)] for i in range(start, start + num_calls)]
-    began = time.perf_counter()
+    began = clock()
     for batch in chosen:
         call(*batch)
-    return (time.perf_counter() - began) / num_calls
+    return (clock() - began) / num_calls
 
 
-def _num_calls(contestant: Contestant, turn_s: float) -> int:
+def _num_calls(contestant: Contestant, turn_s: float, clock: Clock) -> int:
     num_calls = _NUM_WARM_UP_CALLS
-    _turn(contestant, 0, num_calls)
+    _turn(contestant, 0, num_calls, clock)
     while True:
-        took = _turn(contestant, 0, num_calls) * num_calls
+        took = _turn(contestant, 0, num_calls, clock) * num_calls
         if took > turn_s / 8:
             return max(3, round(num_calls * turn_s / took))
         num_calls *= 2

@@ -1,0 +1,294 @@
+"""How fast an artifact is ready, what memory it takes, and what processes share; and what memory an export takes.
+
+Everything is measured in fresh processes, see ``benchmarks.load_steps``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from benchmarks.machine import prepare
+from benchmarks.model import EMBEDDING_DIM, NUM_TABLES
+
+_EPILOG = """\
+examples:
+  python -m benchmarks.load
+  python -m benchmarks.load --size-gb 0.1 --json
+  python -m benchmarks.load --data-type int8 --dir /var/tmp
+
+It writes two artifacts of --size-gb, one after the other, and needs the memory of the float model besides: twice
+that for fp16 rows, nearly four times for int8. Exit codes: 0 measured, 1 a step failed, 2 bad usage.
+"""
+# Bytes of a stored row of dim 64 in host memory (recsys.rows).
+_ROW_BYTES = {"fp32": 4 * EMBEDDING_DIM, "fp16": 2 * EMBEDDING_DIM, "int8": EMBEDDING_DIM + 4}
+_FORMS = ("directory", "single-file")
+_ROOT = Path(__file__).resolve().parent.parent
+_MEGABYTE = 1_000_000
+
+
+class StepError(RuntimeError):
+    """A step did not finish."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One way to load.
+
+    Attributes:
+        form: of the artifact.
+        name: what is special about it.
+        cold: the artifact's files are dropped from the page cache first.
+        verify: checksums are verified.
+        num_processes: that hold it at once.
+    """
+
+    form: str
+    name: str
+    cold: bool = False
+    verify: bool = False
+    num_processes: int = 1
+
+
+_CASES = tuple(
+    case
+    for form in _FORMS
+    for case in (
+        Case(form=form, name="cold", cold=True),
+        Case(form=form, name="warm"),
+        Case(form=form, name="warm, checksums verified", verify=True),
+        Case(form=form, name="warm, two processes", num_processes=2),
+    )
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit status."""
+    args = _parser().parse_args(argv)
+    machine = prepare()
+    num_rows = round(args.size_gb * 1e9 / (_ROW_BYTES[args.data_type] * NUM_TABLES))
+    try:
+        with tempfile.TemporaryDirectory(dir=args.dir) as folder:
+            exports, loads = _measure(Path(folder), args.data_type, num_rows)
+    except (StepError, OSError) as error:
+        print(f"benchmarks.load: {error}", file=sys.stderr)
+        return 1
+    result = {
+        "machine": machine.to_json(),
+        "data_type": args.data_type,
+        "num_table_rows": num_rows,
+        "exports": exports,
+        "loads": loads,
+    }
+    if args.json:
+        print(json.dumps(result))
+    else:
+        console = Console()
+        console.print(machine.text(), soft_wrap=True)
+        console.print(
+            f"{NUM_TABLES} tables of {num_rows:,} rows, dim {EMBEDDING_DIM}, {args.data_type}", soft_wrap=True
+        )
+        console.print(_export_table(exports))
+        console.print(_load_table(loads))
+    return 0
+
+
+def _measure(
+    folder: Path, data_type: str, num_rows: int
+) -> tuple[dict[str, dict[str, Any]], list[dict[str, Any]]]:
+    exports: dict[str, dict[str, Any]] = {}
+    loads = []
+    path = folder / "artifact"
+    quiet = not sys.stderr.isatty()
+    for case in track(_CASES, "load", console=Console(stderr=True), disable=quiet):
+        if case.form not in exports:
+            if path.exists():
+                _remove(path)
+            with _step("export", str(path), data_type, str(num_rows), case.form) as child:
+                exports[case.form] = _answer(child)
+        loads.append(_load(case, path))
+    return exports, loads
+
+
+def _load(case: Case, path: Path) -> dict[str, Any]:
+    if case.cold:
+        _drop_from_cache(path)
+    with ExitStack() as stack:
+        children = []
+        first: list[dict[str, Any]] = []
+        for _ in range(case.num_processes):
+            child = stack.enter_context(_step("hold", str(path), "verify" if case.verify else "skip"))
+            children.append(child)
+            first.append(_answer(child))
+        all_read = []
+        for child in children:
+            _stdin(child).write("\n")
+            _stdin(child).flush()
+            all_read.append(_answer(child))
+    return {"form": case.form, "case": case.name, "processes": first, "all_rows_read": all_read}
+
+
+@contextmanager
+def _step(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    child = subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.load_steps", *arguments],
+        cwd=_ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield child
+    finally:
+        child.communicate()
+
+
+def _answer(child: subprocess.Popen[str]) -> dict[str, Any]:
+    assert child.stdout is not None
+    line = child.stdout.readline()
+    if not line:
+        raise StepError(f"a step ended with exit status {child.wait()} and no answer")
+    answer: dict[str, Any] = json.loads(line)
+    return answer
+
+
+def _stdin(child: subprocess.Popen[str]) -> IO[str]:
+    assert child.stdin is not None
+    return child.stdin
+
+
+def _files(path: Path) -> list[Path]:
+    return sorted(path.iterdir()) if path.is_dir() else [path]
+
+
+def _drop_from_cache(path: Path) -> None:
+    for file in _files(path):
+        descriptor = os.open(file, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(descriptor)
+
+
+def _remove(path: Path) -> None:
+    for file in _files(path):
+        file.unlink()
+    if path.is_dir():
+        path.rmdir()
+
+
+def _mb(num_bytes: float) -> str:
+    return f"{num_bytes / _MEGABYTE:,.0f}"
+
+
+def _export_table(exports: dict[str, dict[str, Any]]) -> Table:
+    table = Table(title="export, in MB", title_justify="left")
+    for name in (
+        "artifact",
+        "size",
+        "float tables",
+        "one table",
+        "RSS before the model",
+        "with it",
+        "peak of the export",
+        "above the model",
+        "seconds",
+    ):
+        table.add_column(name, justify="left" if name == "artifact" else "right")
+    for form, found in exports.items():
+        table.add_row(
+            form,
+            _mb(found["artifact_bytes"]),
+            _mb(found["float_tables_bytes"]),
+            _mb(found["largest_float_table_bytes"]),
+            _mb(found["rss_before_model_bytes"]),
+            _mb(found["rss_with_model_bytes"]),
+            _mb(found["peak_rss_bytes"]),
+            _mb(found["peak_rss_bytes"] - found["rss_with_model_bytes"]),
+            f"{found['seconds']:.1f}",
+        )
+    return table
+
+
+def _load_table(loads: Sequence[dict[str, Any]]) -> Table:
+    table = Table(title="load; memory in MB, of each process", title_justify="left")
+    left = ("artifact", "case")
+    for name in (
+        *left,
+        "ready (s)",
+        "first prediction (s)",
+        "private before",
+        "private after",
+        "all rows read (s)",
+        "then private dirty",
+        "private clean",
+        "shared",
+        "Pss",
+    ):
+        table.add_column(name, justify="left" if name in left else "right")
+    for load in loads:
+        for found, after in zip(load["processes"], load["all_rows_read"], strict=True):
+            table.add_row(
+                load["form"],
+                load["case"],
+                f"{found['ready_s']:.3f}",
+                f"{found['first_prediction_s']:.3f}",
+                _mb(_private(found["before"])),
+                _mb(_private(found["loaded"])),
+                f"{found['read_all_rows_s']:.2f}",
+                _mb(after["private_dirty_bytes"]),
+                _mb(after["private_clean_bytes"]),
+                _mb(after["shared_bytes"]),
+                _mb(after["pss_bytes"]),
+            )
+    return table
+
+
+def _private(found: dict[str, int]) -> int:
+    return found["private_dirty_bytes"] + found["private_clean_bytes"]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.load",
+        description=__doc__,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--size-gb", type=_size, default=2.0, metavar="GB", help="of the stored rows (default 2)"
+    )
+    parser.add_argument(
+        "--data-type", choices=tuple(_ROW_BYTES), default="fp16", help="of the stored rows (default fp16)"
+    )
+    parser.add_argument("--dir", type=Path, metavar="DIR", help="where the artifacts go meanwhile")
+    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    return parser
+
+
+def _size(text: str) -> float:
+    try:
+        size = float(text)
+    except ValueError:
+        size = 0.0
+    if not 0.001 <= size <= 1000:
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected gigabytes between 0.001 and 1000")
+    return size
+
+
+if __name__ == "__main__":
+    sys.exit(main())
