@@ -103,7 +103,7 @@ class RowFormat:
         return -(-packed // alignment) * alignment
 
 
-def quantize_rows(weight: Tensor, data_type: DataType) -> Tensor:
+def quantize_rows(weight: Tensor, data_type: DataType, first_row: int = 0) -> Tensor:
     """Float rows to stored rows at alignment 1.
 
     Codes are rounded against the fp16 scale and bias that are stored, as TorchRec does.
@@ -111,16 +111,17 @@ def quantize_rows(weight: Tensor, data_type: DataType) -> Tensor:
     Args:
         weight: ``[R, D]``, any float dtype.
         data_type: FP32, FP16, INT8, INT4 or INT2.
+        first_row: the first row's number, for messages.
 
     Returns:
         ``[R, row_bytes]`` uint8.
 
     Raises:
-        ValueError: a number is not finite, or too large for fp16 (65 504) where fp16 has to hold it.
+        ValueError: names the row: a number is not finite, or too large for fp16 (65 504) where fp16 has to hold it.
     """
     fmt = RowFormat(data_type=data_type, dim=weight.shape[1])
     weight = weight.detach().to(torch.float32)
-    _check_range(weight, data_type)
+    _check_range(weight, data_type, first_row)
     padding = fmt.padded_dim - fmt.dim
     if padding:
         weight = torch.cat([weight, weight[:, :1].expand(-1, padding)], dim=1)
@@ -133,7 +134,7 @@ def quantize_rows(weight: Tensor, data_type: DataType) -> Tensor:
     return torch.cat([header, codes], dim=1)
 
 
-def _check_range(weight: Tensor, data_type: DataType) -> None:
+def _check_range(weight: Tensor, data_type: DataType, first_row: int) -> None:
     if weight.numel() == 0 or data_type is DataType.FP32:
         return
     largest = weight.abs().amax(dim=1)
@@ -142,8 +143,9 @@ def _check_range(weight: Tensor, data_type: DataType) -> None:
     if wrong.numel():
         row = int(wrong[0])
         raise ValueError(
-            f"row {row}: got a number of magnitude {float(largest[row]):g}, expected at most {_FP16_MAX:g}, the "
-            f"most that fp16 holds (scale and bias of {data_type.value} rows are fp16); use FP32 rows"
+            f"row {first_row + row}: got a number of magnitude {float(largest[row]):g}, expected at most "
+            f"{_FP16_MAX:g}, the most that fp16 holds (scale and bias of {data_type.value} rows are fp16); "
+            "use FP32 rows"
         )
 
 
@@ -172,7 +174,7 @@ def row_error_bounds(rows: Tensor, fmt: RowFormat) -> Tensor:
     """How far a stored number can lie from the float number that it was made of, row by row.
 
     Half a step of the row's own scale, and what fp16 rounds of scale and bias, of which the quantizer's
-    clipping at both ends of the range can be a consequence.
+    clipping at both ends of the range can be a consequence, or a range that fp16 takes for none.
 
     Args:
         rows: ``[R, row_bytes]``.
@@ -188,8 +190,10 @@ def row_error_bounds(rows: Tensor, fmt: RowFormat) -> Tensor:
         return largest * _FP16_RELATIVE * 2 + _FP16_ABSOLUTE
     scale, bias = (part.flatten() for part in _scale_bias(rows))
     steps = float((1 << fmt.bits) - 1)
-    from_fp16 = _FP16_RELATIVE * (bias.abs() + steps * scale) + _FP16_ABSOLUTE * (1 + steps)
-    half_step = scale / 2 * (_codes(rows, fmt).amax(dim=1) > 0)
+    # Rows of one number have the scale 1, and only the code 0.
+    largest_code = _codes(rows, fmt).amax(dim=1)
+    from_fp16 = _FP16_RELATIVE * (bias.abs() + largest_code * scale) + _FP16_ABSOLUTE * (1 + steps)
+    half_step = scale / 2 * (largest_code > 0)
     return half_step * (1 + 2**-10) + from_fp16
 
 

@@ -29,7 +29,8 @@ CHUNK_ROWS = 1 << 16
 
 # The largest relative error ‖row − stored row‖ / ‖row‖ that a row may have: about five times what rows of
 # normally distributed numbers show (0.7 %, 8 % and 45 % at dim 64). Rows that fp16 scale and bias cannot hold
-# (very small numbers; a narrow range far from zero) lie far above it. Measured in tests/test_store.py.
+# (very small numbers; a narrow range far from zero) lie far above it. Measured in
+# tests/recsys/test_store.py.
 MAX_RELATIVE_ERRORS = {DataType.INT8: 0.05, DataType.INT4: 0.4, DataType.INT2: 2.0, DataType.FP16: 0.05}
 
 
@@ -152,9 +153,9 @@ def store_table(
     for first in range(0, table.num_embeddings, CHUNK_ROWS):
         chunk = weight[first : first + CHUNK_ROWS].detach().to(torch.float32)
         try:
-            rows = quantize_rows(chunk, table.data_type)
+            rows = quantize_rows(chunk, table.data_type, first)
         except ValueError as wrong:
-            raise ValueError(f"table {table.name!r}, rows from {first}: {wrong}") from None
+            raise ValueError(f"table {table.name!r}, {wrong}") from None
         _measure(error, chunk, rows, table, first)
         _write_rows(rows, first, table, blocks, write)
         if on_rows is not None:
