@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +41,10 @@ from recsys.signature import Signature
 MANIFEST_NAME = "manifest.json"
 ROWS_NAME = "rows.bin"
 _CHUNK_BYTES = 1 << 24
+# The buffers of a skeleton that take rows: those of recsys.lookup.IntNBitLookup in a sharded collection.
+_LOOKUP_ROWS = re.compile(r"(^|\.)lookups\.\d+\.rows$")
+# What zipfile raises for a file that is damaged, beside BadZipFile.
+_ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError, ValueError)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +110,9 @@ def _manifest_of_file(path: Path) -> bytes:
             if len(names) != 1:
                 raise ForeignFileError(f"artifact: {path.name!r} is no exported model: it holds no manifest")
             return archive.read(names[0])
-    except (zipfile.BadZipFile, OSError, EOFError, NotImplementedError) as error:
+    except ForeignFileError:
+        raise
+    except _ZIP_ERRORS as error:
         raise ForeignFileError(
             f"artifact: {path.name!r} is no exported model, or is damaged: {type(error).__name__}"
         ) from None
@@ -182,19 +190,15 @@ def _load_file(
     where: Path, manifest: Manifest, target: Target, verify: bool
 ) -> tuple[torch.jit.ScriptModule, Tensor]:
     if verify:
-        with zipfile.ZipFile(where) as archive:
-            damaged = archive.testzip()
+        damaged = _damaged_member(where)
         if damaged is not None:
             raise ChecksumError(
                 f"part {damaged.split('/', 1)[-1]!r} of {where.name!r}: its checksum does not match"
             )
     module = torchscript.load(where)
-    try:
-        blob: Tensor = attribute(module, next(iter(target.rows)))
-    except (StopIteration, AttributeError):
-        raise ManifestError(
-            f"manifest.targets: {where.name!r} holds no rows where the manifest says"
-        ) from None
+    if not target.rows:
+        raise ManifestError(f"manifest.targets: {where.name!r} holds no rows where the manifest says")
+    blob = _tensor(module, next(iter(target.rows)))
     if blob.numel() != manifest.layout.num_bytes or blob.dtype != torch.uint8:
         raise PartSizeError(
             f"rows of {where.name!r}: got {blob.numel()} bytes, expected {manifest.layout.num_bytes}"
@@ -202,6 +206,19 @@ def _load_file(
     if verify:
         check_rows(manifest, blob)
     return module, blob
+
+
+def _damaged_member(path: Path) -> str | None:
+    """The first member of a zip file that is not what was written."""
+    with zipfile.ZipFile(path) as archive:
+        for name in archive.namelist():
+            try:
+                with archive.open(name) as member:
+                    while member.read(_CHUNK_BYTES):
+                        pass
+            except _ZIP_ERRORS:
+                return name
+    return None
 
 
 def _check_size(path: Path, size_bytes: int) -> None:
@@ -254,16 +271,27 @@ def set_attribute(module: Any, path: str, value: Tensor) -> None:
 def _place(module: torch.jit.ScriptModule, manifest: Manifest, target: Target, blob: Tensor) -> None:
     """Give every lookup its rows, and every device its tensors."""
     ranks = rank_rows(manifest, target, blob)
+    if {path for path, _ in module.named_buffers() if _LOOKUP_ROWS.search(path)} != set(target.rows):
+        raise _other_attributes()
+    for path, rank in target.ranks.items():
+        if path not in target.rows:
+            set_attribute(module, path, _tensor(module, path).to(ranks[rank].device))
+    for path, rank in target.rows.items():
+        set_attribute(module, path, ranks[rank].rows)
+
+
+def _tensor(module: torch.jit.ScriptModule, path: str) -> Tensor:
     try:
-        for path, rank in target.ranks.items():
-            if path not in target.rows:
-                set_attribute(module, path, attribute(module, path).to(ranks[rank].device))
-        for path, rank in target.rows.items():
-            set_attribute(module, path, ranks[rank].rows)
+        found = attribute(module, path)
     except (AttributeError, RuntimeError):
-        raise ManifestError(
-            "manifest.targets: the skeleton has other attributes than the manifest says"
-        ) from None
+        raise _other_attributes() from None
+    if not isinstance(found, Tensor):
+        raise _other_attributes()
+    return found
+
+
+def _other_attributes() -> ManifestError:
+    return ManifestError("manifest.targets: the skeleton has other attributes than the manifest says")
 
 
 def rank_rows(manifest: Manifest, target: Target, blob: Tensor) -> Sequence[DeviceRows]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
@@ -19,6 +20,13 @@ from recsys.blob import BLOCK_ALIGNMENT_BYTES, BlobLayout, RowBlock
 from recsys.checked import a_list, choice, count, flag, json_field, text, whole, wrong
 from recsys.configs import DataType
 from recsys.errors import ForeignFileError, ManifestError, NewerVersionError, PlanError
+from recsys.manifest_checks import (
+    check_columns,
+    check_devices,
+    check_once,
+    check_signature,
+    check_target_plan,
+)
 from recsys.sharding.env import ShardingEnv
 from recsys.sharding.plan import ShardingPlan
 from recsys.signature import Signature
@@ -161,7 +169,7 @@ class Manifest:
         """
         try:
             data = json.loads(content)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ManifestError(f"manifest: not readable as JSON: {error}") from None
         if not isinstance(data, dict) or data.get("format") != FORMAT:
             raise ForeignFileError(f"manifest: its format is not {FORMAT!r}; this is not an exported model")
@@ -181,8 +189,11 @@ class Manifest:
     @classmethod
     def _from_json(cls, data: Any) -> Manifest:
         tables = tuple(_table_from_json(t, at) for at, t in a_list(data, "tables", "manifest"))
+        check_once([info.table.name for info in tables], "manifest.tables")
+        stored = {info.table.name: info.table for info in tables}
         rows = json_field(data, "rows", "manifest")
-        layout, digests = _layout_from_json(rows, {info.table.name: info.table for info in tables})
+        layout, digests = _layout_from_json(rows, stored)
+        check_columns(layout, stored)
         path = json_field(rows, "path", "manifest.rows")
         skeletons = tuple(
             Part(path=_file_name(p, "path", at), size_bytes=whole(p, "size_bytes", at), sha256=_sha256(p, at))
@@ -191,13 +202,19 @@ class Manifest:
         targets = tuple(_target_from_json(t, at) for at, t in a_list(data, "targets", "manifest"))
         if not targets:
             raise ManifestError("manifest.targets: got none, expected at least one")
+        check_once([target.name for target in targets], "manifest.targets")
+        for i, target in enumerate(targets):
+            check_target_plan(target.plan, len(target.devices), stored, layout, f"manifest.targets[{i}]")
         unknown = {t.skeleton for t in targets} - {part.path for part in skeletons}
         if unknown and path is not None:
             raise ManifestError(f"manifest.targets: skeletons {sorted(unknown)} are not among the parts")
+        check_once([part.path for part in skeletons], "manifest.skeletons")
+        signature = Signature.from_json(json_field(data, "signature", "manifest"))
+        check_signature(signature, stored)
         return cls(
             name=text(data, "name", "manifest"),
             versions=_texts(data, "versions", "manifest"),
-            signature=Signature.from_json(json_field(data, "signature", "manifest")),
+            signature=signature,
             tables=tables,
             layout=layout,
             block_sha256=digests,
@@ -228,7 +245,7 @@ def _table_to_json(info: TableInfo) -> dict[str, Any]:
 
 def _table_from_json(data: Any, at: str) -> TableInfo:
     sqnr = json_field(data, "sqnr_db", at)
-    if sqnr is not None and (isinstance(sqnr, bool) or not isinstance(sqnr, (int, float))):
+    if sqnr is not None and not _is_finite(sqnr):
         raise wrong(at, "sqnr_db", sqnr, "a number or null")
     return TableInfo(
         table=StoredTable(
@@ -241,6 +258,14 @@ def _table_from_json(data: Any, at: str) -> TableInfo:
         pooling=choice(data, "pooling", at, ("sum", "mean", "none")),
         sqnr_db=None if sqnr is None else float(sqnr),
     )
+
+
+def _is_finite(value: Any) -> bool:
+    """Whether a value is a number that a float holds."""
+    try:
+        return not isinstance(value, bool) and math.isfinite(value)
+    except (TypeError, OverflowError):
+        return False
 
 
 def _layout_from_json(rows: Any, tables: dict[str, StoredTable]) -> tuple[BlobLayout, tuple[str, ...]]:
@@ -285,11 +310,13 @@ def _layout_from_json(rows: Any, tables: dict[str, StoredTable]) -> tuple[BlobLa
 def _target_from_json(data: Any, at: str) -> Target:
     devices = [str(d) for _, d in a_list(data, "devices", at)]
     env = ShardingEnv.from_local(devices)
+    name = text(data, "name", at)
+    check_devices(name, env, at)
     plan = ShardingPlan.from_json(json_field(data, "plan", at))
     if any(rank >= env.world_size for rank in plan.ranks()):
         raise wrong(at, "plan", sorted(plan.ranks()), f"ranks below {env.world_size}")
     return Target(
-        name=text(data, "name", at),
+        name=name,
         devices=tuple(devices),
         plan=plan,
         skeleton=_file_name(data, "skeleton", at),
@@ -323,6 +350,9 @@ def _file_name(data: Any, key: str, at: str) -> str:
     value = text(data, key, at)
     if PurePosixPath(value).name != value or value in (".", "..") or "\\" in value or "\0" in value:
         raise wrong(at, key, value, "a plain file name")
+    # A lone surrogate has no bytes; 255 is the longest name that Linux file systems take.
+    if len(value.encode("utf-8", "surrogatepass")) > 255 or value != value.encode("utf-8", "ignore").decode():
+        raise wrong(at, key, value, "a file name of at most 255 bytes of UTF-8")
     return value
 
 
