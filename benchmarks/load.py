@@ -202,10 +202,10 @@ def _export_table(exports: dict[str, dict[str, Any]]) -> Table:
         "size",
         "float tables",
         "one table",
-        "RSS before the model",
-        "with it",
-        "peak of the export",
-        "above the model",
+        "RSS before",
+        "peak RSS",
+        "more",
+        "of it anonymous",
         "seconds",
     ):
         table.add_column(name, justify="left" if name == "artifact" else "right")
@@ -215,10 +215,10 @@ def _export_table(exports: dict[str, dict[str, Any]]) -> Table:
             _mb(found["artifact_bytes"]),
             _mb(found["float_tables_bytes"]),
             _mb(found["largest_float_table_bytes"]),
-            _mb(found["rss_before_model_bytes"]),
-            _mb(found["rss_with_model_bytes"]),
+            _mb(found["rss_before_bytes"]),
             _mb(found["peak_rss_bytes"]),
-            _mb(found["peak_rss_bytes"] - found["rss_with_model_bytes"]),
+            _mb(found["peak_rss_bytes"] - found["rss_before_bytes"]),
+            _mb(found["peak_anonymous_bytes"] - found["anonymous_before_bytes"]),
             f"{found['seconds']:.1f}",
         )
     return table

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.memory import memory, peak_rss_bytes, reset_peak_rss, rss_bytes
+from benchmarks.memory import PeakSampler, memory, resident
 from benchmarks.model import EMBEDDING_DIM, NUM_DENSE, NUM_TABLES, build, requests
 from export.config import ExportConfig
 from export.pipeline import export_model
@@ -33,22 +33,22 @@ def _say(data: Mapping[str, object]) -> None:
 
 def export(path: Path, data_type: str, num_rows: int, single_file: bool) -> None:
     """Build, export, and say what memory that took."""
-    before = rss_bytes()
     model = build(num_rows)
-    with_model = rss_bytes()
-    reset_peak_rss()
-    began = time.perf_counter()
+    before = resident()
     config = ExportConfig(data_type=DataType[data_type.upper()], single_file=single_file)
-    report = export_model(model, path, config)
+    began = time.perf_counter()
+    with PeakSampler() as sampler:
+        report = export_model(model, path, config)
     _say(
         {
             "seconds": time.perf_counter() - began,
             "artifact_bytes": report.artifact_bytes,
             "float_tables_bytes": NUM_TABLES * num_rows * EMBEDDING_DIM * _FLOAT_BYTES,
             "largest_float_table_bytes": num_rows * EMBEDDING_DIM * _FLOAT_BYTES,
-            "rss_before_model_bytes": before,
-            "rss_with_model_bytes": with_model,
-            "peak_rss_bytes": peak_rss_bytes(),
+            "rss_before_bytes": before.anonymous_bytes + before.file_bytes,
+            "anonymous_before_bytes": before.anonymous_bytes,
+            "peak_rss_bytes": sampler.peak_rss_bytes,
+            "peak_anonymous_bytes": sampler.peak_anonymous_bytes,
         }
     )
 

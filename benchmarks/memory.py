@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -40,22 +41,52 @@ def memory() -> Memory:
     )
 
 
-def rss_bytes() -> int:
-    """This process's resident set now."""
-    return _fields(Path("/proc/self/status"))["VmRSS"]
+@dataclass(frozen=True, kw_only=True)
+class Resident:
+    """From ``/proc/self/status``.
 
-
-def peak_rss_bytes() -> int:
-    """This process's largest resident set since ``reset_peak_rss``.
-
-    ``getrusage`` would count what the process that started this one held.
+    Attributes:
+        anonymous_bytes: what the process allocated.
+        file_bytes: pages of files that it maps; the system can drop those that nobody wrote.
     """
-    return _fields(Path("/proc/self/status"))["VmHWM"]
+
+    anonymous_bytes: int
+    file_bytes: int
 
 
-def reset_peak_rss() -> None:
-    """Start the peak anew (``5`` is the kernel's number for that, see proc(5))."""
-    Path("/proc/self/clear_refs").write_text("5")
+def resident() -> Resident:
+    """This process's resident set now."""
+    found = _fields(Path("/proc/self/status"))
+    return Resident(anonymous_bytes=found["RssAnon"], file_bytes=found["RssFile"] + found["RssShmem"])
+
+
+class PeakSampler:
+    """Keeps the largest resident sets of a ``with`` block.
+
+    The kernel keeps one exact peak (VmHWM); which part of it is anonymous only samples can tell.
+    """
+
+    def __init__(self, interval_s: float = 0.005) -> None:
+        self._interval_s = interval_s
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.peak_anonymous_bytes = 0
+        self.peak_rss_bytes = 0
+
+    def __enter__(self) -> PeakSampler:
+        # 5 starts the kernel's peak anew, see proc(5). getrusage would count what the parent process held.
+        Path("/proc/self/clear_refs").write_text("5")
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        self.peak_rss_bytes = _fields(Path("/proc/self/status"))["VmHWM"]
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._interval_s):
+            self.peak_anonymous_bytes = max(self.peak_anonymous_bytes, resident().anonymous_bytes)
 
 
 def _fields(path: Path) -> dict[str, int]:

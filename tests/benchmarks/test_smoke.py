@@ -1,0 +1,62 @@
+"""The benchmarks run, and what they print is whole; nothing is said about speed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.rounds import Contestant, RoundsConfig, Timing, run_rounds
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def _run(*arguments: str) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-m", *arguments], cwd=ROOT, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
+
+
+@pytest.mark.peer
+def test_the_speed_benchmark_compares_equals(tmp_path: Path) -> None:
+    pytest.importorskip("torchrec", reason="compares with torchrec, which is not installed")
+    options = ("--quick", "--no-auc", "--profile", "--json", "--batch-sizes", "1,8", "--dir", str(tmp_path))
+    result = _run("benchmarks.artifact", *options)
+    contestants = [(r["batch_size"], r["contestant"]) for r in result["speed"]]
+    assert contestants == [(b, name) for b in (1, 8) for name in ("TorchRec", "float32", "bfloat16")]
+    assert all(r["samples_per_s"] > 0 for r in result["speed"])
+    assert result["agreement"]["float32"] <= 1e-5 < result["agreement"]["bfloat16"] < 0.05
+    operators = {share["name"] for share in result["profile"]["1"]}
+    assert {"aten::bmm", "fbgemm::int_nbit_split_embedding_codegen_lookup_function"} <= operators
+    assert not list(tmp_path.iterdir())
+
+
+def test_turns_rotate_and_every_batch_is_used() -> None:
+    seen: dict[str, list[int]] = {"a": [], "b": []}
+    order: list[str] = []
+
+    def contestant(name: str) -> Contestant:
+        def call(batch: int) -> None:
+            seen[name].append(batch)
+            if not order or order[-1] != name:
+                order.append(name)
+
+        return Contestant(call, [(i,) for i in range(50)])
+
+    timings = run_rounds({n: contestant(n) for n in seen}, RoundsConfig(num_rounds=2, turn_s=0.001))
+    assert [len(timing.seconds) for timing in timings.values()] == [2, 2]
+    assert order[-3:] == ["a", "b", "a"]
+    assert all(set(batches) == set(range(50)) for batches in seen.values())
+
+
+def test_speedups_compare_turns_of_the_same_round() -> None:
+    fast, slow = Timing(seconds=(1.0, 4.0, 2.0)), Timing(seconds=(2.0, 4.0, 8.0))
+    assert fast.speedups_over(slow) == [1.0, 2.0, 4.0]
+    assert fast.median_s == 2.0
