@@ -1,0 +1,94 @@
+"""The contract survives JSON, and every field of a foreign one is checked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import pytest
+
+from recsys.errors import ManifestError
+from recsys.signature import DenseInput, IdPolicy, Output, Signature, SparseInput, TableUse
+
+SIGNATURE = Signature(
+    dense=(DenseInput(name="dense", width=13),),
+    sparse=(
+        SparseInput(
+            name="user",
+            pooling="sum",
+            tables=(
+                TableUse(name="ebc.users", num_embeddings=100),
+                TableUse(name="ebc.more", num_embeddings=7, id_policy=IdPolicy.HASH),
+            ),
+        ),
+        SparseInput(
+            name="items",
+            pooling="none",
+            weighted=True,
+            tables=(TableUse(name="ec.items", num_embeddings=50, id_policy=IdPolicy.ZERO),),
+        ),
+    ),
+    outputs=(Output(name="score", shape=()), Output(name="vector", shape=(4, 2))),
+)
+
+
+def test_it_survives_json() -> None:
+    assert Signature.from_json(json.loads(json.dumps(SIGNATURE.to_json()))) == SIGNATURE
+
+
+def test_what_it_tells() -> None:
+    user, items = SIGNATURE.sparse
+    assert user.id_limit == 100
+    assert items.id_limit is None
+    assert SIGNATURE.is_weighted
+    both = SparseInput(
+        name="x",
+        pooling="sum",
+        tables=(TableUse(name="a", num_embeddings=9), TableUse(name="b", num_embeddings=5)),
+    )
+    assert both.id_limit == 5
+    assert not Signature(dense=(), sparse=(both,), outputs=SIGNATURE.outputs).is_weighted
+
+
+Change = Callable[[dict[str, Any]], object]
+WRONG: list[tuple[str, Change, str]] = [
+    ("no dense", lambda d: d.pop("dense"), "signature.dense: missing"),
+    ("no sparse", lambda d: d.pop("sparse"), "signature.sparse: missing"),
+    ("no outputs", lambda d: d.pop("outputs"), "signature.outputs: missing"),
+    ("empty outputs", lambda d: d["outputs"].clear(), "signature: got no inputs or no outputs"),
+    ("no inputs", lambda d: (d["dense"].clear(), d["sparse"].clear()), "signature: got no inputs"),
+    ("width", lambda d: d["dense"][0].update(width=0), r"signature.dense\[0\].width: got '0'"),
+    ("name", lambda d: d["dense"][0].update(name=""), r"signature.dense\[0\].name: got ''"),
+    ("pooling", lambda d: d["sparse"][1].update(pooling="max"), r"sparse\[1\].pooling: got 'max'"),
+    ("weighted", lambda d: d["sparse"][1].update(weighted=1), r"sparse\[1\].weighted: got '1'"),
+    ("tables", lambda d: d["sparse"][0].update(tables=None), r"sparse\[0\].tables: got 'None'"),
+    (
+        "rows",
+        lambda d: d["sparse"][0]["tables"][1].update(num_embeddings=-3),
+        r"sparse\[0\].tables\[1\].num_embeddings: got '-3'",
+    ),
+    (
+        "policy",
+        lambda d: d["sparse"][0]["tables"][1].update(id_policy="guess"),
+        r"tables\[1\].id_policy: got 'guess', expected one of reject, hash, zero",
+    ),
+    ("shape", lambda d: d["outputs"][1].update(shape=[0]), r"outputs\[1\].shape: got"),
+    ("doubled input", lambda d: d["dense"][0].update(name="user"), "dense and sparse names are not unique"),
+    ("doubled output", lambda d: d["outputs"][1].update(name="score"), "outputs names are not unique"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), [w[1:] for w in WRONG], ids=[w[0] for w in WRONG])
+def test_foreign_signatures_are_checked(change: Change, message: str) -> None:
+    data = deepcopy(SIGNATURE.to_json())
+    change(data)
+    with pytest.raises(ManifestError, match=message):
+        Signature.from_json(data)
+
+
+@pytest.mark.parametrize("data", [None, [], "text", 3], ids=str)
+def test_what_is_no_object(data: Any) -> None:
+    with pytest.raises(ManifestError, match=r"signature\.dense: missing"):
+        Signature.from_json(data)
