@@ -71,6 +71,8 @@ def _made(factory: str, arguments: Mapping[str, Any]) -> nn.Module:
         function = getattr(importlib.import_module(module_name), function_name)
     except (ImportError, AttributeError) as error:
         raise ExportError(f"model: cannot import {factory!r}: {error}") from None
+    except Exception as error:  # the user's module can raise anything
+        raise ExportError(f"model: cannot import {factory!r}: {type(error).__name__}: {error}") from error
     try:
         model = function(**arguments)
     except Exception as error:  # the user's code can raise anything
