@@ -122,28 +122,26 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _config(arguments: argparse.Namespace) -> ExportConfig:
-    policies = [_assignment(text, optional_name=True) for text in arguments.id_policy]
-    defaults = [value for name, value in policies if name is None]
+    defaults = [text for text in arguments.id_policy if "=" not in text]
+    policies = [_assignment(text, "--id-policy") for text in arguments.id_policy if "=" in text]
     return ExportConfig(
         name=arguments.name or _stem(arguments.checkpoint),
         data_type=_ROW_TYPES[arguments.dtype],
         table_data_types={
             name: _one_of(value, _ROW_TYPES, "--table-dtype")
-            for name, value in map(_assignment, arguments.table_dtype)
-            if name is not None
+            for name, value in (_assignment(text, "--table-dtype") for text in arguments.table_dtype)
         },
         targets=tuple(tuple(text.split(",")) for text in arguments.devices or ["cpu"]),
         plan=None if arguments.plan is None else _plan(arguments.plan),
         device_memory_bytes=None if arguments.device_memory is None else _size(arguments.device_memory),
         id_policy=_one_of(defaults[-1] if defaults else "reject", _POLICIES, "--id-policy"),
         table_id_policies={
-            name: _one_of(value, _POLICIES, "--id-policy") for name, value in policies if name is not None
+            name: _one_of(value, _POLICIES, "--id-policy") for name, value in policies
         },
         dense_dtype=arguments.dense_dtype,
         dense_widths={
             name: _whole(value, "--dense-width")
-            for name, value in map(_assignment, arguments.dense_width)
-            if name is not None
+            for name, value in (_assignment(text, "--dense-width") for text in arguments.dense_width)
         },
         samples=arguments.samples,
         single_file=arguments.single_file,
@@ -151,12 +149,11 @@ def _config(arguments: argparse.Namespace) -> ExportConfig:
     )
 
 
-def _assignment(text: str, optional_name: bool = False) -> tuple[str | None, str]:
-    name, found, value = text.rpartition("=")
-    if not found and optional_name:
-        return None, text
+def _assignment(text: str, option: str) -> tuple[str, str]:
+    name, _, value = text.rpartition("=")
     if not name or not value:
-        raise ExportError(f"got {text!r}, expected NAME=VALUE")
+        expected = "[TABLE=]POLICY" if option == "--id-policy" else "NAME=VALUE"
+        raise ExportError(f"{option}: got {text!r}, expected {expected}")
     return name, value
 
 
@@ -167,7 +164,7 @@ def _one_of(value: str, choices: dict[str, T], option: str) -> T:
 
 
 def _whole(value: str, option: str) -> int:
-    if not value.isdigit() or int(value) < 1:
+    if not re.fullmatch(r"[0-9]{1,9}", value) or int(value) < 1:
         raise ExportError(f"{option}: got {value!r}, expected a whole number of at least 1")
     return int(value)
 
@@ -184,7 +181,7 @@ def _plan(path: Path) -> ShardingPlan:
         return ShardingPlan.from_json(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, UnicodeDecodeError) as error:
         raise PlanError(f"plan: cannot read {path.name!r}: {type(error).__name__}") from None
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, RecursionError) as error:
         raise PlanError(f"plan: {path.name!r} is not readable as JSON: {error}") from None
 
 

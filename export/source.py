@@ -172,7 +172,7 @@ def read_arguments(text: str | None) -> dict[str, Any]:
         return {}
     try:
         data = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ExportError(f"model-args: not readable as JSON: {error}") from None
     if not isinstance(data, dict):
         raise ExportError(f"model-args: got {type(data).__name__}, expected an object of keyword arguments")
