@@ -23,6 +23,8 @@ from torch import Tensor
 
 from recsys.signature import Signature, SparseInput
 
+_LARGEST_FLOAT32 = torch.finfo(torch.float32).max
+
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
@@ -72,17 +74,27 @@ def read_samples(path: str | os.PathLike[str], signature: Signature) -> Batch:
     Raises:
         ValueError: names the line and the field, with what was found and what was expected.
     """
+    name = Path(path).name
+    try:
+        content = Path(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{name}: not readable as UTF-8: {error.reason} at byte {error.start}") from None
     requests = []
-    for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(content.split("\n"), start=1):
         if line.strip():
-            at = f"{Path(path).name}, line {number}"
-            try:
-                requests.append(_checked(json.loads(line), signature, at))
-            except json.JSONDecodeError as error:
-                raise ValueError(f"{at}: not readable as JSON: {error}") from None
+            requests.append(
+                _checked(_parsed(line, f"{name}, line {number}"), signature, f"{name}, line {number}")
+            )
     if not requests:
-        raise ValueError(f"{Path(path).name}: got no requests, expected one a line")
+        raise ValueError(f"{name}: got no requests, expected one a line")
     return _joined(requests, signature)
+
+
+def _parsed(line: str, at: str) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{at}: not readable as JSON: {error}") from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +117,13 @@ def _checked(data: Any, signature: Signature, at: str) -> _Request:
     ]
     for section, given, expected in names:
         if not isinstance(given, dict) or set(given) != expected:
-            raise ValueError(f"{at}, {section}: got {sorted(given)}, expected {sorted(expected)}")
+            found = sorted(given) if isinstance(given, dict) else str(given)[:60]
+            raise ValueError(f"{at}, {section}: got {found}, expected {sorted(expected)}")
+        for name, rows in given.items():
+            if not isinstance(rows, list):
+                raise ValueError(
+                    f"{at}, {section} {name!r}: got {str(rows)[:60]}, expected a list with one list per row"
+                )
     num_rows = {len(rows) for given in (dense, sparse) for rows in given.values()}
     if len(num_rows) != 1:
         raise ValueError(f"{at}: got features with {sorted(num_rows)} rows, expected the same for all")
@@ -122,10 +140,16 @@ def _checked(data: Any, signature: Signature, at: str) -> _Request:
 def _check_row(row: Any, kinds: tuple[type, ...], at: str) -> None:
     if not isinstance(row, list) or not all(isinstance(v, kinds) and not isinstance(v, bool) for v in row):
         raise ValueError(f"{at}: got {str(row)[:60]}, expected a list of numbers for each row")
+    if float in kinds and any(isinstance(v, int) and abs(v) > _LARGEST_FLOAT32 for v in row):
+        raise ValueError(f"{at}: got a number beyond float32")
 
 
 def _check_bags(feature: SparseInput, bags: Any, weights: Any, at: str) -> None:
     where = f"{at}, sparse {feature.name!r}"
+    if feature.weighted and len(weights) != len(bags):
+        raise ValueError(
+            f"{at}, weights {feature.name!r}: got {len(weights)} rows, expected {len(bags)}, as many as of IDs"
+        )
     limit = feature.id_limit
     for i, bag in enumerate(bags):
         _check_row(bag, (int,), where)
@@ -133,9 +157,7 @@ def _check_bags(feature: SparseInput, bags: Any, weights: Any, at: str) -> None:
             if not -(2**63) <= value < 2**63 or (limit is not None and not 0 <= value < limit):
                 raise ValueError(f"{where}, row {i}: got ID {value}, expected 0 <= ID < {limit or 2**63}")
         if feature.weighted:
-            _check_row(
-                weights[i] if i < len(weights) else None, (int, float), f"{at}, weights {feature.name!r}"
-            )
+            _check_row(weights[i], (int, float), f"{at}, weights {feature.name!r}")
             if len(weights[i]) != len(bag):
                 raise ValueError(
                     f"{at}, weights {feature.name!r}, row {i}: got {len(weights[i])} for {len(bag)} IDs, "
