@@ -112,6 +112,8 @@ class QuantCollection(nn.Module):
         row_alignment: int,
         options: ShardedOptions,
     ) -> Any:
+        # The blob is the collection's own: its tables' names need no path.
+        options = replace(options, path="")
         named = dict(table_data_types or {})
         unknown = sorted(set(named) - {table.name for table in float_tables(module)})
         if unknown:
