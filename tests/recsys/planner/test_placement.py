@@ -89,6 +89,15 @@ def test_the_budget_is_kept(seed: int) -> None:
     assert max(bytes_per_rank(plan, tables, 3)) <= budget
 
 
+def test_a_full_device_gets_no_more_however_idle_it_is() -> None:
+    tables = [table("hot", 1), *(table(f"cold{i}", 100) for i in range(4))]
+    options = PlacementOptions(world_size=2, budget_bytes=3 * 6800 + 68, expected_ids={"hot": 1e6})
+    plan = place({"": tables}, options)
+    idle = 1 - plan.of("")["hot"].ranks[0]
+    assert sorted(plan.of("")[f"cold{i}"].ranks[0] == idle for i in range(4)) == [False, True, True, True]
+    assert max(bytes_per_rank(plan, tables, 2)) <= 3 * 6800 + 68
+
+
 def test_a_table_that_fits_no_device_whole_is_cut_by_rows() -> None:
     tables = [table("large", 1000), table("small", 10)]
     size = stored_bytes(tables[0], 1)
