@@ -89,7 +89,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("ID beyond int64", changed(["sparse", "items", 0], [2**63]), "sparse 'items', row 0: got ID 9223"),
     ("weights", changed(["weights", "items", 1], [0.5]), "weights 'items', row 1: got 1 for 2 IDs"),
     ("weights as text", changed(["weights", "items", 1], ["a", "b"]), "weights 'items': got"),
-    ("rows of weights", changed(["weights", "items"], [[]]), "weights 'items': got None"),
+    ("rows of weights", changed(["weights", "items"], [[]]), "weights 'items': got 1 rows, expected 2"),
 ]
 
 
