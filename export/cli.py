@@ -135,9 +135,7 @@ def _config(arguments: argparse.Namespace) -> ExportConfig:
         plan=None if arguments.plan is None else _plan(arguments.plan),
         device_memory_bytes=None if arguments.device_memory is None else _size(arguments.device_memory),
         id_policy=_one_of(defaults[-1] if defaults else "reject", _POLICIES, "--id-policy"),
-        table_id_policies={
-            name: _one_of(value, _POLICIES, "--id-policy") for name, value in policies
-        },
+        table_id_policies={name: _one_of(value, _POLICIES, "--id-policy") for name, value in policies},
         dense_dtype=arguments.dense_dtype,
         dense_widths={
             name: _whole(value, "--dense-width")

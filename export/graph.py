@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from export.binding import Binding, trace
+from export.passes import relu_in_place
 from recsys import torchscript
 from recsys.errors import ExportError
 from recsys.keyed import KeyedTensor
@@ -199,6 +200,7 @@ def make_graph(
     graph = trace(root)
     # A copy, because the model's own layers must not follow a change of dtype.
     module = copy.deepcopy(fx.GraphModule(root, graph))
+    relu_in_place(module)
     if dense_dtype is not torch.float32:
         module.to(dense_dtype)
     module.eval()

@@ -7,7 +7,7 @@ Shape letters: B batch, D embedding dim, R rows.
 
 from __future__ import annotations
 
-import resource
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -89,7 +89,7 @@ def export_model(
         verified_on=verified_on,
         num_samples=job.samples.num_rows,
         artifact_bytes=artifact_bytes,
-        peak_rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        peak_rss_bytes=_peak_rss_bytes(),
         seconds=time.monotonic() - started,
     )
 
@@ -118,6 +118,12 @@ def _prepare(model: nn.Module, config: ExportConfig, progress: Progress) -> Job:
         samples=samples,
         progress=progress,
     )
+
+
+def _peak_rss_bytes() -> int:
+    """The most memory that this process has held; getrusage would count what its parent held before exec."""
+    found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    return int(found[1]) * 1024 if found else 0
 
 
 def _table_reports(job: Job, errors: Mapping[str, QuantizationError]) -> tuple[TableReport, ...]:

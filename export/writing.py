@@ -135,7 +135,7 @@ def write_single_file(job: Job, work: Path, manifest: Manifest, file: Path) -> N
         targets=(replace(target, skeleton="self"),),
     )
     torchscript.save(module, file, {MANIFEST_NAME: single.dumps()})
-    whole = load_artifact(work, target=target.name, verify_checksums=False)
+    whole = load_artifact(work, target=target.name, verify_checksums=False, random_access=True)
     again = load_artifact(file, verify_checksums=False)
     inputs = job.samples.inputs()
     before, after = whole.forward(*inputs), again.forward(*inputs)

@@ -10,6 +10,7 @@ load one artifact share its pages.
 from __future__ import annotations
 
 import hashlib
+import mmap
 import os
 import re
 import zipfile
@@ -119,7 +120,11 @@ def _manifest_of_file(path: Path) -> bytes:
 
 
 def load_artifact(
-    path: str | os.PathLike[str], *, target: str | None = None, verify_checksums: bool = True
+    path: str | os.PathLike[str],
+    *,
+    target: str | None = None,
+    verify_checksums: bool = True,
+    random_access: bool = False,
 ) -> LoadedArtifact:
     """Load a model.
 
@@ -128,6 +133,7 @@ def load_artifact(
         target: which of the artifact's targets, such as ``cpu`` or ``cuda:0,cuda:1``; the first that this
             machine has the devices for, if None.
         verify_checksums: read every byte and compare digests. Sizes are checked in any case.
+        random_access: few rows will be read: keep the others out of memory (see ``map_rows``).
 
     Raises:
         ArtifactError: a subclass says what is wrong, and the message with which part.
@@ -136,7 +142,7 @@ def load_artifact(
     manifest = read_manifest(where)
     chosen = _choose(manifest, target)
     if where.is_dir():
-        module, blob = _load_directory(where, manifest, chosen, verify_checksums)
+        module, blob = _load_directory(where, manifest, chosen, verify_checksums, random_access)
     else:
         module, blob = _load_file(where, manifest, chosen, verify_checksums)
     _place(module, manifest, chosen, blob)
@@ -165,7 +171,7 @@ def _lacking(target: Target) -> list[str]:
 
 
 def _load_directory(
-    where: Path, manifest: Manifest, target: Target, verify: bool
+    where: Path, manifest: Manifest, target: Target, verify: bool, random_access: bool
 ) -> tuple[torch.jit.ScriptModule, Tensor]:
     if manifest.rows_path is None:
         raise ManifestError("manifest.rows.path: got null in a directory, expected the rows' file name")
@@ -175,15 +181,25 @@ def _load_directory(
     _check_size(rows, manifest.layout.num_bytes)
     if verify:
         _check_digest(skeleton.read_bytes(), part.sha256, f"part {part.path!r}")
-    blob = map_rows(rows, manifest.layout)
+    blob = map_rows(rows, manifest.layout, random_access=random_access)
     if verify:
         check_rows(manifest, blob)
     return torchscript.load(skeleton), blob
 
 
-def map_rows(path: Path, layout: BlobLayout) -> Tensor:
-    """The rows file as a uint8 tensor: mapped privately, so that pages are shared until written to."""
-    return torch.from_file(str(path), shared=False, size=layout.num_bytes, dtype=torch.uint8)
+def map_rows(path: Path, layout: BlobLayout, *, random_access: bool = False) -> Tensor:
+    """The rows file as a uint8 tensor: mapped privately, so that pages are shared until written to.
+
+    Args:
+        path: the file, at least as long as the layout says.
+        layout: of the file.
+        random_access: tell the kernel that few rows will be read, so that it brings in no neighbours.
+    """
+    with path.open("rb") as file:
+        mapped = mmap.mmap(file.fileno(), layout.num_bytes, access=mmap.ACCESS_COPY)
+    if random_access:
+        mapped.madvise(mmap.MADV_RANDOM)
+    return torch.frombuffer(mapped, dtype=torch.uint8)
 
 
 def _load_file(

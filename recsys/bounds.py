@@ -112,6 +112,9 @@ class IdCheck(nn.Module):
         policies = {r.policy for r in ranges}
         self._hashes = IdPolicy.HASH in policies
         self._zeroes = IdPolicy.ZERO in policies
+        # Only FBGEMM's FATAL mode refuses lengths that lie, and policies read the lengths before it runs.
+        trusts_lengths = self._hashes or self._zeroes or mode is not BoundsCheckMode.FATAL
+        self.structure = StructureCheck() if trusts_lengths else None
         rows = [r.num_embeddings for r in ranges]
 
         def constant(name: str, data: list[int]) -> None:
@@ -130,16 +133,18 @@ class IdCheck(nn.Module):
         """Checked IDs.
 
         Args:
-            lengths: ``[E * B]`` int64; they must have passed ``StructureCheck``, or the mode must be FATAL.
+            lengths: ``[E * B]`` int64.
             values: ``[N]`` int64.
 
         Returns:
             the IDs to look up, ``[N]``, and the offsets, ``[E * B + 1]``.
 
         Raises:
-            ValueError: an ID is out of range and the mode FATAL, in eager mode. Under TorchScript it is
-                FBGEMM's RuntimeError.
+            ValueError: lengths and values disagree, or an ID is out of range and the mode FATAL, in eager mode.
+                Under TorchScript it is FBGEMM's RuntimeError.
         """
+        if self.structure is not None:
+            self.structure(lengths, values)
         offsets = lengths_to_offsets(lengths)
         safe = values
         try:

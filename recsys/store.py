@@ -24,8 +24,8 @@ from recsys.rows import (
     row_error_bounds,
 )
 
-#: Rows that are converted at a time: 16 MiB of floats at dim 64.
-CHUNK_ROWS = 1 << 16
+#: Rows that are converted at a time: 4 MiB of floats at dim 64.
+CHUNK_ROWS = 1 << 14
 
 # The largest relative error ‖row − stored row‖ / ‖row‖ that a row may have: about five times what rows of
 # normally distributed numbers show (0.7 %, 8 % and 45 % at dim 64). Rows that fp16 scale and bias cannot hold

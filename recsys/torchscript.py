@@ -24,7 +24,9 @@ def _quiet() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=r".*torch\.jit\.", category=DeprecationWarning)
         # Said of torch's own containers (Linear, ModuleDict) in a traced module; nothing of ours is meant.
-        warnings.filterwarnings("ignore", message=r"The TorchScript type system doesn't", category=UserWarning)
+        warnings.filterwarnings(
+            "ignore", message=r"The TorchScript type system doesn't", category=UserWarning
+        )
         yield
 
 

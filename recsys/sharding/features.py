@@ -48,7 +48,6 @@ class PairIds(nn.Module):
         super().__init__()
         self._features = layout.features
         self._is_weighted = is_weighted
-        self._mode = mode
         self.structure = StructureCheck()
         tables = [layout.tables[pair.table] for pair in layout.pairs]
         self.ids = IdCheck(
@@ -80,9 +79,11 @@ class PairIds(nn.Module):
             lengths, values = _as_int64(lengths, values)
             _check_one_dimension(values=values, weights=weights)
         in_order = self._features == features.keys()
-        if not in_order or self._mode is not BoundsCheckMode.FATAL:
-            self.structure(lengths, values)
+        if weights is not None:
+            # An error where a graph is given more or fewer weights than IDs; FBGEMM would read past them.
+            weights = weights.view(values.size(0))
         if not in_order:
+            self.structure(lengths, values)
             positions = features.index_per_key()
             order = self._order(tuple(positions[name] for name in self._features))
             picked, values, picked_weights = fbgemm.permute_2D_sparse_data(
