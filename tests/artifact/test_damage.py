@@ -36,14 +36,22 @@ def _extend(file: Path) -> None:
 
 DAMAGES: dict[str, tuple[Damage, type[ArtifactError], str]] = {
     "nothing there": (lambda a: shutil.rmtree(a), ArtifactNotFoundError, "nothing at 'ranker'"),
-    "rows truncated": (lambda a: truncate(a / ROWS_NAME, -1), PartSizeError, r"part 'rows.bin': got \d+ bytes, expected"),
+    "rows truncated": (
+        lambda a: truncate(a / ROWS_NAME, -1),
+        PartSizeError,
+        r"part 'rows.bin': got \d+ bytes, expected",
+    ),
     "rows empty": (lambda a: truncate(a / ROWS_NAME, 0), PartSizeError, "part 'rows.bin': got 0 bytes"),
     "rows extended": (lambda a: _extend(a / ROWS_NAME), PartSizeError, "part 'rows.bin'"),
     "rows missing": (lambda a: (a / ROWS_NAME).unlink(), MissingPartError, "part 'rows.bin': missing"),
     "skeleton truncated": (lambda a: truncate(a / SKELETON, -1), PartSizeError, f"part '{SKELETON}'"),
     "skeleton empty": (lambda a: truncate(a / SKELETON, 0), PartSizeError, f"part '{SKELETON}'"),
     "skeleton missing": (lambda a: (a / SKELETON).unlink(), MissingPartError, f"part '{SKELETON}': missing"),
-    "skeleton flipped": (lambda a: flip(a / SKELETON, 1000), ChecksumError, f"part '{SKELETON}': its checksum"),
+    "skeleton flipped": (
+        lambda a: flip(a / SKELETON, 1000),
+        ChecksumError,
+        f"part '{SKELETON}': its checksum",
+    ),
     "rows a directory": (
         lambda a: ((a / ROWS_NAME).unlink(), (a / ROWS_NAME).mkdir()),
         MissingPartError,
@@ -56,7 +64,11 @@ DAMAGES: dict[str, tuple[Damage, type[ArtifactError], str]] = {
         ForeignFileError,
         "no manifest.json in 'ranker'; this is not an exported model",
     ),
-    "manifest binary": (lambda a: (a / MANIFEST_NAME).write_bytes(b"\x80\xff\0"), ManifestError, "not readable"),
+    "manifest binary": (
+        lambda a: (a / MANIFEST_NAME).write_bytes(b"\x80\xff\0"),
+        ManifestError,
+        "not readable",
+    ),
     "manifest nested deeply": (
         lambda a: (a / MANIFEST_NAME).write_text("[" * 100_000),
         ManifestError,
@@ -72,7 +84,11 @@ DAMAGES: dict[str, tuple[Damage, type[ArtifactError], str]] = {
         ForeignFileError,
         "its format is not 'recsys-artifact'",
     ),
-    "manifest no object": (lambda a: (a / MANIFEST_NAME).write_text("[]"), ForeignFileError, "its format is not"),
+    "manifest no object": (
+        lambda a: (a / MANIFEST_NAME).write_text("[]"),
+        ForeignFileError,
+        "its format is not",
+    ),
     "manifest flipped": (
         lambda a: (a / MANIFEST_NAME).write_text(
             (a / MANIFEST_NAME).read_text().replace('"num_embeddings": 50', '"num_embeddings": 51')
@@ -128,7 +144,7 @@ def test_other_targets_parts_are_not_needed(artifact: Path, expected: dict[str, 
     (artifact / "target-1.pt").unlink()
     flip(artifact / "target-2.pt", 100)
     assert same(answers(load_artifact(artifact)), expected)
-    with pytest.raises(MissingPartError, match="part 'target-1.pt': missing"):
+    with pytest.raises(MissingPartError, match=r"part 'target-1.pt': missing"):
         load_artifact(artifact, target="cpu,cpu")
 
 
@@ -157,7 +173,7 @@ def _zip(path: Path, members: dict[str, bytes]) -> None:
 @pytest.mark.parametrize("make", FOREIGN.values(), ids=FOREIGN)
 def test_foreign_files_are_named(tmp_path: Path, make: Damage, verify: bool) -> None:
     make(tmp_path / "x.pt")
-    with pytest.raises(ForeignFileError, match="is no exported model|is not an exported model"):
+    with pytest.raises(ForeignFileError, match=r"is no exported model|is not an exported model"):
         load_artifact(tmp_path / "x.pt", verify_checksums=verify)
 
 
@@ -167,7 +183,7 @@ def test_a_foreign_directory_is_named(tmp_path: Path) -> None:
         load_artifact(tmp_path)
 
 
-def _renamed_operator(name: str, content: bytes) -> bytes:
+def _renamed_operator(_: str, content: bytes) -> bytes:
     return content.replace(b"fbgemm.bounds_check_indices", b"fbgemm.bounds_check_indicez")
 
 
@@ -236,7 +252,9 @@ def test_a_flipped_byte_in_a_single_files_other_parts_is_named(single: Path, mem
 
 def _raw(path: Path, info: zipfile.ZipInfo) -> bytes:
     data = path.read_bytes()
-    name, extra = (int.from_bytes(data[info.header_offset + i : info.header_offset + i + 2], "little") for i in (26, 28))
+    name, extra = (
+        int.from_bytes(data[info.header_offset + i : info.header_offset + i + 2], "little") for i in (26, 28)
+    )
     start = info.header_offset + 30 + name + extra
     return data[start : start + 16]
 
@@ -262,5 +280,5 @@ def test_a_single_file_of_other_rows_is_named(single: Path) -> None:
         load_artifact(single)
     owner.rows = torch.zeros(manifest.layout.num_bytes - 1, dtype=torch.uint8)
     torch.jit.save(module, str(single), _extra_files={MANIFEST_NAME: manifest.dumps()})
-    with pytest.raises(PartSizeError, match="rows of 'ranker.pt': got"):
+    with pytest.raises(PartSizeError, match=r"rows of 'ranker.pt': got"):
         load_artifact(single, verify_checksums=False)

@@ -6,6 +6,7 @@ import json
 import random
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,21 @@ VALUES = st.one_of(
     st.booleans(),
     st.integers(-3, 300),
     st.sampled_from([2**31, 2**63 - 1, 2**63, -(2**63), 10**400, 1.5, float("nan"), float("inf")]),
-    st.sampled_from(["", "cpu", "cuda:0", "meta", "rows.bin", "target-1.pt", "../x", "\ud800", "INT4", "row_wise", "0" * 64]),
+    st.sampled_from(
+        [
+            "",
+            "cpu",
+            "cuda:0",
+            "meta",
+            "rows.bin",
+            "target-1.pt",
+            "../x",
+            "\ud800",
+            "INT4",
+            "row_wise",
+            "0" * 64,
+        ]
+    ),
     st.sampled_from([[], {}, [[]], [0], [0, 1], {"a": 0}, [{}]]),
 )
 
@@ -56,8 +71,7 @@ def _is_named_error_or_harmless(load: Callable[[], dict[str, Tensor]], expected:
     """True for a named error."""
     try:
         found = load()
-    except ArtifactError as error:
-        assert str(error)
+    except ArtifactError:
         return True
     assert same(found, expected)
     return False
@@ -78,10 +92,9 @@ def test_mutated_manifests(
         value = data.draw(VALUES)
 
         def change(m: Any, path: tuple[Any, ...] = path, kind: str = kind, value: Any = value) -> None:
-            try:
+            # The first mutation may have taken away what the second was to change.
+            with suppress(KeyError, IndexError, TypeError):
                 _mutated(m, path, kind, value)
-            except (KeyError, IndexError, TypeError):
-                pass  # the first mutation took away what the second was to change
 
         lie(artifact, change)
 
@@ -93,10 +106,12 @@ def test_mutated_manifests(
     _is_named_error_or_harmless(load, expected)
 
 
-def test_most_mutations_are_errors(artifact: Path, pristine: Path, expected: dict[str, Tensor]) -> None:
+def test_most_mutations_are_errors(artifact: Path, pristine: Path) -> None:
     """The test above could pass by finding all mutations harmless: deleting any field of ours is an error."""
     plain = manifest_of(pristine)
-    names = [p for p in _paths(plain) if p and isinstance(p[-1], str) and p[0] not in ("verification", "versions")]
+    names = [
+        p for p in _paths(plain) if p and isinstance(p[-1], str) and p[0] not in ("verification", "versions")
+    ]
     kept = [p for p in names if p[0] != "targets" or len(p) <= 3]
     assert len(kept) > 60
     for path in kept:

@@ -86,7 +86,9 @@ def test_a_single_file_needs_torch_and_fbgemm_only(pristine_file: Path, tmp_path
     torch.save(inputs, tmp_path / "inputs")
     command = [sys.executable, "-W", "ignore", "-c", PLAIN]
     subprocess.run(
-        [*command, str(pristine_file), str(tmp_path / "inputs"), str(tmp_path / "outputs")], check=True, cwd=tmp_path
+        [*command, str(pristine_file), str(tmp_path / "inputs"), str(tmp_path / "outputs")],
+        check=True,
+        cwd=tmp_path,
     )
     found: dict[str, Tensor] = torch.load(tmp_path / "outputs")
     assert same(found, artifact.forward(*inputs))

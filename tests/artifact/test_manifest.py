@@ -54,7 +54,9 @@ def test_white_space_and_order_of_fields_do_not_matter(artifact: Path, expected:
     assert same(answers(load_artifact(artifact)), expected)
 
 
-def test_unknown_fields_of_the_same_version_do_not_matter(artifact: Path, expected: dict[str, Tensor]) -> None:
+def test_unknown_fields_of_the_same_version_do_not_matter(
+    artifact: Path, expected: dict[str, Tensor]
+) -> None:
     lie(artifact, lambda m: (m.update(more=[1]), m["tables"][0].update(more={})))
     assert same(answers(load_artifact(artifact)), expected)
 
@@ -73,17 +75,35 @@ def _shard(m: Any, target: int, table: str = "users") -> Any:
 
 HEX = "0" * 64
 LIES: dict[str, tuple[Change, str]] = {
-    "rows shorter": (lambda m: m["rows"].update(size_bytes=m["rows"]["size_bytes"] - 128), r"rows\.size_bytes"),
-    "rows longer": (lambda m: m["rows"].update(size_bytes=m["rows"]["size_bytes"] + 128), r"rows\.size_bytes"),
+    "rows shorter": (
+        lambda m: m["rows"].update(size_bytes=m["rows"]["size_bytes"] - 128),
+        r"rows\.size_bytes",
+    ),
+    "rows longer": (
+        lambda m: m["rows"].update(size_bytes=m["rows"]["size_bytes"] + 128),
+        r"rows\.size_bytes",
+    ),
     "negative size": (lambda m: m["rows"].update(size_bytes=-1), r"rows\.size_bytes"),
-    "block moved": (lambda m: _block(m, 2).update(offset_bytes=_block(m, 2)["offset_bytes"] + 128), r"size_bytes"),
-    "block not aligned": (lambda m: _block(m, 1).update(offset_bytes=_block(m, 1)["offset_bytes"] + 4), "offset_bytes"),
+    "block moved": (
+        lambda m: _block(m, 2).update(offset_bytes=_block(m, 2)["offset_bytes"] + 128),
+        r"size_bytes",
+    ),
+    "block not aligned": (
+        lambda m: _block(m, 1).update(offset_bytes=_block(m, 1)["offset_bytes"] + 4),
+        "offset_bytes",
+    ),
     "blocks overlap": (lambda m: _block(m, 1).update(offset_bytes=0), r"blocks\[1\]\.offset_bytes: got '0'"),
     "offset beyond int64": (lambda m: _block(m, 2).update(offset_bytes=2**63), "offset_bytes"),
     "offset far away": (lambda m: _block(m, 2).update(offset_bytes=2**62), "size_bytes"),
-    "more rows in a block": (lambda m: _block(m).update(num_rows=51), r"blocks\[0\]\.num_rows: got '51', expected 50"),
+    "more rows in a block": (
+        lambda m: _block(m).update(num_rows=51),
+        r"blocks\[0\]\.num_rows: got '51', expected 50",
+    ),
     "no rows in a block": (lambda m: _block(m).update(num_rows=0), r"blocks\[0\]\.num_rows"),
-    "other row bytes": (lambda m: _block(m).update(row_bytes=16), r"blocks\[0\]\.row_bytes: got '16', expected 20"),
+    "other row bytes": (
+        lambda m: _block(m).update(row_bytes=16),
+        r"blocks\[0\]\.row_bytes: got '16', expected 20",
+    ),
     "columns beyond": (lambda m: _block(m).update(columns=[0, 17]), r"blocks\[0\]\.columns"),
     "columns reversed": (lambda m: _block(m).update(columns=[16, 0]), r"blocks\[0\]\.columns"),
     "columns are not two": (lambda m: _block(m).update(columns=[0]), r"blocks\[0\]\.columns"),
@@ -116,7 +136,10 @@ LIES: dict[str, tuple[Change, str]] = {
     "signature with a width of 0": (lambda m: m["signature"]["dense"][0].update(width=0), "width"),
     "no targets": (lambda m: m.update(targets=[]), "manifest.targets: got none"),
     "a target without devices": (lambda m: m["targets"][0].update(devices=[]), "devices"),
-    "a target of unknown devices": (lambda m: m["targets"][0].update(devices=["tpu:0"]), "devices: got 'tpu:0'"),
+    "a target of unknown devices": (
+        lambda m: m["targets"][0].update(devices=["tpu:0"]),
+        "devices: got 'tpu:0'",
+    ),
     "a target of meta devices": (lambda m: m["targets"][0].update(devices=["meta"]), "devices: got 'meta'"),
     "a target of a huge device": (lambda m: m["targets"][0].update(devices=["cuda:99999999999"]), "devices"),
     "a target under another name": (lambda m: m["targets"][0].update(name="cuda:0"), r"targets\[0\]\.name"),
@@ -124,25 +147,37 @@ LIES: dict[str, tuple[Change, str]] = {
     "a skeleton of nobody": (lambda m: m["targets"][0].update(skeleton="x.pt"), "not among the parts"),
     "a plan with too high a rank": (lambda m: _shard(m, 0).update(rank=1), r"targets\[0\]\.plan"),
     "a plan with too few rows": (lambda m: _shard(m, 1).update(shard_sizes=[49, 16]), r"targets\[1\].*users"),
-    "a plan with too many rows": (lambda m: _shard(m, 2).update(shard_sizes=[51, 16]), r"targets\[2\].*users"),
+    "a plan with too many rows": (
+        lambda m: _shard(m, 2).update(shard_sizes=[51, 16]),
+        r"targets\[2\].*users",
+    ),
     "a plan with other columns": (lambda m: _shard(m, 1).update(shard_sizes=[50, 8]), r"targets\[1\].*users"),
-    "a plan without a table": (lambda m: m["targets"][2]["plan"]["plain"].pop("users"), r"targets\[2\].*users"),
+    "a plan without a table": (
+        lambda m: m["targets"][2]["plan"]["plain"].pop("users"),
+        r"targets\[2\].*users",
+    ),
     "a plan without a collection": (lambda m: m["targets"][2]["plan"].pop("plain"), r"targets\[2\]"),
     "a plan with another table": (
         lambda m: m["targets"][2]["plan"]["plain"].update(x=m["targets"][2]["plan"]["plain"]["users"]),
         r"targets\[2\]",
     ),
     "rows on too high a rank": (
-        lambda m: m["targets"][0]["rows"].update({key: 1 for key in m["targets"][0]["rows"]}),
+        lambda m: m["targets"][0]["rows"].update(dict.fromkeys(m["targets"][0]["rows"], 1)),
         r"targets\[0\]\.rows",
     ),
     "a negative rank": (
-        lambda m: m["targets"][0]["rows"].update({key: -1 for key in m["targets"][0]["rows"]}),
+        lambda m: m["targets"][0]["rows"].update(dict.fromkeys(m["targets"][0]["rows"], -1)),
         r"targets\[0\]\.rows",
     ),
     "rows nowhere": (lambda m: m["targets"][0].update(rows={}), "manifest.targets"),
-    "rows in an unknown place": (lambda m: m["targets"][0]["rows"].update({"model.x.rows": 0}), "other attributes"),
-    "rows in a dense weight": (lambda m: m["targets"][0]["rows"].update({"model.layer.weight": 0}), "other attributes"),
+    "rows in an unknown place": (
+        lambda m: m["targets"][0]["rows"].update({"model.x.rows": 0}),
+        "other attributes",
+    ),
+    "rows in a dense weight": (
+        lambda m: m["targets"][0]["rows"].update({"model.layer.weight": 0}),
+        "other attributes",
+    ),
     "rows in an offset": (
         lambda m: m["targets"][0]["rows"].update(
             {key.replace(".rows", ".offsets_bytes"): 0 for key in m["targets"][0]["rows"]}
@@ -162,7 +197,21 @@ LIES: dict[str, tuple[Change, str]] = {
     "version a text": (lambda m: m.update(format_version="1"), "format_version"),
     "version missing": (lambda m: m.pop("format_version"), "format_version: missing"),
 }
-PATHS = ["../rows.bin", "/etc/passwd", "a/b", "..", ".", "", "a\\b", "a\0b", "\ud800", "x" * 300, 7, None, ["rows.bin"]]
+PATHS = [
+    "../rows.bin",
+    "/etc/passwd",
+    "a/b",
+    "..",
+    ".",
+    "",
+    "a\\b",
+    "a\0b",
+    "\ud800",
+    "x" * 300,
+    7,
+    None,
+    ["rows.bin"],
+]
 
 
 @pytest.mark.parametrize("verify", [True, False], ids=["checksums", "no checksums"])
@@ -210,7 +259,15 @@ def test_a_lie_about_a_digest_is_found_when_it_is_read(
 def test_every_field_is_missed_where_it_is_missing(pristine: Path) -> None:
     """No field of the manifest's own is optional: the error names it."""
     data = manifest_of(pristine)
-    for at in ([], ["signature"], ["rows"], ["rows", "blocks", 0], ["tables", 0], ["targets", 0], ["skeletons", 0]):
+    for at in (
+        [],
+        ["signature"],
+        ["rows"],
+        ["rows", "blocks", 0],
+        ["tables", 0],
+        ["targets", 0],
+        ["skeletons", 0],
+    ):
         found = data
         for step in at:
             found = found[step]

@@ -56,7 +56,10 @@ def test_requests_become_one_key_major_batch(tmp_path: Path) -> None:
     }
     batch = read_samples(write(tmp_path, GOOD, "", other), SIGNATURE)
     assert batch.num_rows == 3
-    assert [t.tolist() for t in batch.dense] == [[[0.5, 1.0], [2.0, -3.25], [7.0, 8.0]], [[1.0], [2.0], [9.0]]]
+    assert [t.tolist() for t in batch.dense] == [
+        [[0.5, 1.0], [2.0, -3.25], [7.0, 8.0]],
+        [[1.0], [2.0], [9.0]],
+    ]
     assert batch.lengths.tolist() == [2, 0, 1, 1, 2, 1, 1, 1, 0]
     assert batch.values.tolist() == [1, 2, 6, 4, 0, 1, 2, 99, -1]
     assert batch.weights is not None
@@ -122,15 +125,24 @@ WRONG: dict[str, tuple[Callable[[Any], None], str]] = {
     "ID a text": (_set("sparse", "user", 0, 0, "7"), "line 2, sparse 'user'"),
     "ID a fraction": (_set("sparse", "user", 0, 0, 1.5), "line 2, sparse 'user'"),
     "ID true": (_set("sparse", "user", 0, 0, True), "line 2, sparse 'user'"),
-    "ID too large": (_set("sparse", "user", 0, 0, 7), "line 2, sparse 'user', row 0: got ID 7, expected 0 <= ID < 7"),
+    "ID too large": (
+        _set("sparse", "user", 0, 0, 7),
+        "line 2, sparse 'user', row 0: got ID 7, expected 0 <= ID < 7",
+    ),
     "ID negative": (_set("sparse", "user", 0, 0, -1), "row 0: got ID -1, expected 0 <= ID < 7"),
     "ID beyond int64": (_set("sparse", "item", 1, 0, 2**63), f"'item', row 1: got ID {2**63}"),
-    "dense too wide": (_set("dense", "context", 0, [1, 2, 3]), "line 2, dense 'context': got 3 numbers, expected 2"),
+    "dense too wide": (
+        _set("dense", "context", 0, [1, 2, 3]),
+        "line 2, dense 'context': got 3 numbers, expected 2",
+    ),
     "dense a text": (_set("dense", "context", 0, 1, "x"), "line 2, dense 'context'"),
     "dense null": (_set("dense", "context", 0, 1, None), "line 2, dense 'context'"),
     "dense beyond floats": (_set("dense", "context", 0, 1, 10**400), "line 2, dense 'context'"),
     "too few weights": (_set("weights", "tag", 1, [1.0]), "line 2, weights 'tag', row 1: got 1 for 2 IDs"),
-    "too many weights": (_set("weights", "tag", 1, [1, 2, 3]), "line 2, weights 'tag', row 1: got 3 for 2 IDs"),
+    "too many weights": (
+        _set("weights", "tag", 1, [1, 2, 3]),
+        "line 2, weights 'tag', row 1: got 3 for 2 IDs",
+    ),
     "weight a text": (_set("weights", "tag", 0, ["x"]), "line 2, weights 'tag'"),
     "weights of too few rows": (_set("weights", "tag", [[0.5]]), "line 2, weights 'tag'"),
     "weights of too many rows": (_set("weights", "tag", [[0.5], [1, 2], [3]]), "line 2, weights 'tag'"),
@@ -139,7 +151,9 @@ WRONG: dict[str, tuple[Callable[[Any], None], str]] = {
 
 
 @pytest.mark.parametrize(("change", "message"), WRONG.values(), ids=WRONG)
-def test_wrong_requests_name_line_and_field(tmp_path: Path, change: Callable[[Any], None], message: str) -> None:
+def test_wrong_requests_name_line_and_field(
+    tmp_path: Path, change: Callable[[Any], None], message: str
+) -> None:
     request = copy.deepcopy(GOOD)
     change(request)
     with pytest.raises(ValueError, match=message) as raised:

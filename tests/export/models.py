@@ -114,7 +114,9 @@ class Several(nn.Module):
         self.towers = nn.ModuleList(
             [EmbeddingBagCollection([bag("t", 20 + i, 8, [f"f{i}", "common"])]) for i in range(3)]
         )
-        self.rest = nn.ModuleDict({"inner": nn.ModuleDict({"ec": EmbeddingBagCollection([bag("r", 9, 8, ["g"])])})})
+        self.rest = nn.ModuleDict(
+            {"inner": nn.ModuleDict({"ec": EmbeddingBagCollection([bag("r", 9, 8, ["g"])])})}
+        )
 
     def forward(self, features: KeyedJaggedTensor) -> list[Tensor]:
         inner = cast(nn.ModuleDict, self.rest["inner"])["ec"]
@@ -215,7 +217,12 @@ CASES = {
     "several collections": ModelCase(make=Several),
     "mixed row types": ModelCase(
         make=bare,
-        table_data_types={"users": DataType.INT4, "goods": DataType.FP16, "wide": DataType.INT2, "tiny": DataType.FP32},
+        table_data_types={
+            "users": DataType.INT4,
+            "goods": DataType.FP16,
+            "wide": DataType.INT2,
+            "tiny": DataType.FP32,
+        },
     ),
 }
 
@@ -235,7 +242,9 @@ def arguments(
     names = sparse or {ONE_KJT: {name: name for name in jagged}}
     dense = {d.name: tensor for d, tensor in zip(signature.dense, batch.dense, strict=True)}
     kjts = {
-        argument: KeyedJaggedTensor.from_jt_dict({feature: jagged[wire] for feature, wire in features.items()})
+        argument: KeyedJaggedTensor.from_jt_dict(
+            {feature: jagged[wire] for feature, wire in features.items()}
+        )
         for argument, features in names.items()
     }
     return {**dense, **kjts}
@@ -304,7 +313,9 @@ def exported(model: nn.Module, path: Path, **options: Any) -> tuple[ExportReport
     return report, load_artifact(path)
 
 
-def assert_close(found: Mapping[str, Tensor], expected: Mapping[str, Tensor], relative: float = 2.0**-16) -> None:
+def assert_close(
+    found: Mapping[str, Tensor], expected: Mapping[str, Tensor], relative: float = 2.0**-16
+) -> None:
     """Equal names, in order, and numbers that lie within fp32 rounding of the largest of them."""
     assert list(found) == list(expected)
     for name, want in expected.items():

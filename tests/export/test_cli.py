@@ -25,7 +25,8 @@ ROOT = Path(__file__).resolve().parents[2]
 BARE = ["--model", "tests.export.factories:make_bare"]
 PLAIN: dict[str, Any] = {
     "tables": [
-        {"name": f"t{i}", "num_embeddings": 20 + i, "embedding_dim": 16, "feature_names": [f"f{i}"]} for i in range(3)
+        {"name": f"t{i}", "num_embeddings": 20 + i, "embedding_dim": 16, "feature_names": [f"f{i}"]}
+        for i in range(3)
     ],
     "dense_in_features": 3,
     "dense_arch_layer_sizes": [16],
@@ -98,7 +99,11 @@ def test_json_is_one_object(checkpoint: Path, capsys: Capture) -> None:
     assert table["bytes_after"] == 20 * (16 + 4)
     assert table["sqnr_db"] > 30
     assert table["placement"] == {"cpu": "table-wise 0"}
-    assert 0 < report["differences"]["cpu"]["score"]["mean_abs"] <= report["differences"]["cpu"]["score"]["max_abs"]
+    assert (
+        0
+        < report["differences"]["cpu"]["score"]["mean_abs"]
+        <= report["differences"]["cpu"]["score"]["max_abs"]
+    )
     assert report["num_samples"] == 256
     assert report["artifact_bytes"] == sum(f.stat().st_size for f in checkpoint.with_name("x").iterdir())
     assert report["peak_rss_bytes"] > 0
@@ -108,7 +113,10 @@ def test_json_is_one_object(checkpoint: Path, capsys: Capture) -> None:
 def test_every_option_on_tables(state: Path, capsys: Capture) -> None:
     options = ["--dtype", "int4", "--table-dtype", "users=int8", "--table-dtype", "tiny=FP32"]
     policies = ["--id-policy", "hash", "--id-policy", "users=zero", "--id-policy", "wide=reject"]
-    assert run(state, *BARE, *options, *policies, "--name", "other", "--json", "--out", state.with_name("a")) == 0
+    assert (
+        run(state, *BARE, *options, *policies, "--name", "other", "--json", "--out", state.with_name("a"))
+        == 0
+    )
     types = {t["name"]: t["data_type"] for t in json.loads(capsys.readouterr().out)["tables"]}
     assert types == {"users": "INT8", "goods": "INT4", "wide": "INT4", "tiny": "FP32"}
     artifact = load_artifact(state.with_name("a"))
@@ -213,21 +221,33 @@ def test_bad_usage_is_2(arguments: list[str], capsys: Capture) -> None:
 
 BAD_INPUT: dict[str, tuple[list[str], str]] = {
     "table type": (["--table-dtype", "users=int3"], "--table-dtype: got 'int3', expected one of fp32, fp16"),
-    "table type without a table": (["--table-dtype", "int4"], "--table-dtype: got 'int4', expected NAME=VALUE"),
+    "table type without a table": (
+        ["--table-dtype", "int4"],
+        "--table-dtype: got 'int4', expected NAME=VALUE",
+    ),
     "policy": (["--id-policy", "wrap"], "--id-policy: got 'wrap', expected one of reject, hash, zero"),
     "policy of a table": (["--id-policy", "users=wrap"], "--id-policy: got 'wrap'"),
     "policy of no table": (["--id-policy", "=hash"], "--id-policy: got '=hash', expected [TABLE=]POLICY"),
     "device": (["--devices", "tpu:0"], "devices: got 'tpu:0', expected cpu or cuda:N"),
     "meta": (["--devices", "meta"], "devices: got 'meta'"),
     "no device": (["--devices", "cpu,"], "devices: got ''"),
-    "target twice": (["--devices", "cpu", "--devices", "cpu"], "targets: got ['cpu', 'cpu'], expected each once"),
+    "target twice": (
+        ["--devices", "cpu", "--devices", "cpu"],
+        "targets: got ['cpu', 'cpu'], expected each once",
+    ),
     "memory": (["--device-memory", "lots"], "--device-memory: got 'lots', expected a size such as 16GB"),
-    "width": (["--dense-width", "dense=-1"], "--dense-width: got '-1', expected a whole number of at least 1"),
+    "width": (
+        ["--dense-width", "dense=-1"],
+        "--dense-width: got '-1', expected a whole number of at least 1",
+    ),
     "width of superscripts": (["--dense-width", "dense=²"], "--dense-width: got '²'"),
     "arguments": (["--model-args", "{"], "model-args: not readable as JSON"),
     "arguments nested deeply": (["--model-args", "[" * 50_000], "model-args: not readable as JSON"),
     "arguments in a list": (["--model-args", "[]"], "model-args: got list"),
-    "single file of two": (["--single-file", "--devices", "cpu", "--devices", "cpu,cpu"], "single_file: got targets"),
+    "single file of two": (
+        ["--single-file", "--devices", "cpu", "--devices", "cpu,cpu"],
+        "single_file: got targets",
+    ),
     "plan missing": (["--plan", "nowhere.json"], "plan: cannot read 'nowhere.json': FileNotFoundError"),
 }
 
@@ -246,7 +266,10 @@ def test_bad_values_are_2_and_one_line(
         ("{", "is not readable as JSON"),
         ("[]", "plan: got list, expected an object"),
         ('{"": []}', "expected an object"),
-        ('{"": {"users": {"sharding_type": "diagonal", "shards": []}}}', "one of table_wise, column_wise, row_wise"),
+        (
+            '{"": {"users": {"sharding_type": "diagonal", "shards": []}}}',
+            "one of table_wise, column_wise, row_wise",
+        ),
         ("[" * 100_000, "is not readable as JSON"),
         ("\udcff", "cannot read 'plan.json': UnicodeDecodeError"),
     ],
@@ -254,7 +277,9 @@ def test_bad_values_are_2_and_one_line(
 )
 def test_bad_plans_are_2(state: Path, tmp_path: Path, content: str, message: str, capsys: Capture) -> None:
     (tmp_path / "plan.json").write_bytes(content.encode("utf-8", "surrogateescape"))
-    assert message in fails(capsys, 2, state, *BARE, "--plan", tmp_path / "plan.json", "--out", tmp_path / "a")
+    assert message in fails(
+        capsys, 2, state, *BARE, "--plan", tmp_path / "plan.json", "--out", tmp_path / "a"
+    )
 
 
 FAILURES: dict[str, tuple[Callable[[Path], list[str | Path]], str]] = {
@@ -262,7 +287,10 @@ FAILURES: dict[str, tuple[Callable[[Path], list[str | Path]], str]] = {
     "no such file for a factory": (lambda p: [p / "x.pt", *BARE], "checkpoint: nothing at 'x.pt'"),
     "a directory": (lambda p: [p, *BARE], "checkpoint: nothing at"),
     "a state dict without a factory": (lambda p: [p / "bare.pth"], "checkpoint"),
-    "factory nowhere": (lambda p: [p / "bare.pth", "--model", "no.where:make"], "cannot import 'no.where:make'"),
+    "factory nowhere": (
+        lambda p: [p / "bare.pth", "--model", "no.where:make"],
+        "cannot import 'no.where:make'",
+    ),
     "factory that raises": (
         lambda p: [p / "bare.pth", "--model", "tests.export.factories:make_trouble"],
         "failed: LookupError: no such feature store",
@@ -271,9 +299,15 @@ FAILURES: dict[str, tuple[Callable[[Path], list[str | Path]], str]] = {
         lambda p: [p / "bare.pth", "--model", "tests.export.factories:make_dlrm"],
         "checkpoint: missing dense_arch.model._mlp.0._linear.bias",
     ),
-    "unknown table": (lambda p: [p / "bare.pth", *BARE, "--table-dtype", "x=int4"], "got unknown tables ['x']"),
+    "unknown table": (
+        lambda p: [p / "bare.pth", *BARE, "--table-dtype", "x=int4"],
+        "got unknown tables ['x']",
+    ),
     "parent is a file": (lambda p: [p / "bare.pth", *BARE, "--out", p / "bare.pth" / "a"], ""),
-    "foreign directory": (lambda p: [p / "bare.pth", *BARE, "--force", "--out", p], "is no artifact; it is not replaced"),
+    "foreign directory": (
+        lambda p: [p / "bare.pth", *BARE, "--force", "--out", p],
+        "is no artifact; it is not replaced",
+    ),
 }
 
 
@@ -288,10 +322,25 @@ def test_failures_are_1_and_one_line(
 def test_help_shows_every_option_and_an_example(capsys: Capture) -> None:
     assert run("--help") == 0
     text = " ".join(capsys.readouterr().out.split())
-    for option in (
-        "--out --name --force --single-file --json --dtype --table-dtype --id-policy --devices --plan --device-memory "
-        "--dense-dtype --dense-width --model --model-args --unsafe-pickle --samples"
-    ).split():
+    for option in [
+        "--out",
+        "--name",
+        "--force",
+        "--single-file",
+        "--json",
+        "--dtype",
+        "--table-dtype",
+        "--id-policy",
+        "--devices",
+        "--plan",
+        "--device-memory",
+        "--dense-dtype",
+        "--dense-width",
+        "--model",
+        "--model-args",
+        "--unsafe-pickle",
+        "--samples",
+    ]:
         assert option in text
     assert "examples:" in text
     assert "RUNS ANY CODE" in text

@@ -74,7 +74,9 @@ def test_a_failed_export_keeps_the_artifact_that_it_was_to_replace(tmp_path: Pat
     assert [p.name for p in tmp_path.iterdir()] == ["a"]
 
 
-@pytest.mark.parametrize("kind", ["directory", "empty directory", "file", "other manifest", "truncated manifest"])
+@pytest.mark.parametrize(
+    "kind", ["directory", "empty directory", "file", "other manifest", "truncated manifest"]
+)
 def test_what_is_foreign_is_never_replaced(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "a"
     if kind == "file":
@@ -98,7 +100,9 @@ def test_what_is_foreign_is_never_replaced(tmp_path: Path, kind: str) -> None:
 def test_an_artifact_with_foreign_files_in_it_is_not_replaced(tmp_path: Path) -> None:
     export_model(bare(), tmp_path / "a")
     (tmp_path / "a" / "notes.txt").write_text("precious")
-    with pytest.raises(ExportError, match=r"out: 'a' also holds \['notes.txt'\], which is no part of the artifact"):
+    with pytest.raises(
+        ExportError, match=r"out: 'a' also holds \['notes.txt'\], which is no part of the artifact"
+    ):
         export_model(bare(), tmp_path / "a", ExportConfig(overwrite=True))
     assert (tmp_path / "a" / "notes.txt").read_text() == "precious"
 

@@ -72,7 +72,9 @@ def test_foreign_operators_are_refused(tmp_path: Path) -> None:
     with torch.library._scoped_library("exporttest", "DEF") as library:
         library.define("double(Tensor x) -> Tensor")
         library.impl("double", lambda x: x * 2, "CPU")
-        with pytest.raises(ExportError, match=r"the graph calls \['exporttest::double'\], expected operators of"):
+        with pytest.raises(
+            ExportError, match=r"the graph calls \['exporttest::double'\], expected operators of"
+        ):
             export_model(_Custom(), tmp_path / "a")
     assert list(tmp_path.iterdir()) == []
 

@@ -105,7 +105,13 @@ def test_pooled_outputs_lie_within_the_rows_own_scales(
     call = arguments(artifact.signature, batch, case.sparse)
     got, want = artifact.forward(*batch.inputs()), predicted(model, call)
     collection = collections(model)[""]
-    pairs = {"user": "users", "item@goods": "goods", "item@wide": "wide", "last_item": "goods", "flag": "tiny"}
+    pairs = {
+        "user": "users",
+        "item@goods": "goods",
+        "item@wide": "wide",
+        "last_item": "goods",
+        "flag": "tiny",
+    }
     assert set(pairs) == set(want)
     for output, table in pairs.items():
         weight = float_weights(collection)[table]
@@ -113,7 +119,9 @@ def test_pooled_outputs_lie_within_the_rows_own_scales(
         step = row_error_bounds(rows, RowFormat(data_type=DataType.INT8, dim=weight.shape[1])).max()
         jagged = call["features"][output.partition("@")[0]]
         most = int(jagged.lengths().max())
-        assert float((got[output] - want[output]).abs().max()) <= float(step) * (1 if table == "goods" else most)
+        assert float((got[output] - want[output]).abs().max()) <= float(step) * (
+            1 if table == "goods" else most
+        )
 
 
 def test_signature_tells_what_a_collection_takes(case_named: Callable[[str], Exported]) -> None:

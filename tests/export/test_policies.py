@@ -24,7 +24,21 @@ from tests.helpers import bag, sequence
 ROWS = 10
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 Made = tuple[dict[str, Tensor], LoadedArtifact]
-BAD = [ROWS, ROWS + 1, 127, 2**31, 2**32 + 3, 2**62, INT64_MAX, -1, -2, -ROWS, -(2**31) - 1, -(2**62), INT64_MIN]
+BAD = [
+    ROWS,
+    ROWS + 1,
+    127,
+    2**31,
+    2**32 + 3,
+    2**62,
+    INT64_MAX,
+    -1,
+    -2,
+    -ROWS,
+    -(2**31) - 1,
+    -(2**62),
+    INT64_MIN,
+]
 POLICIES = {"hashed": IdPolicy.HASH, "zeroed": IdPolicy.ZERO, "strict": IdPolicy.REJECT}
 
 
@@ -70,9 +84,7 @@ def _forward(artifact: LoadedArtifact, **ids: list[list[int]]) -> dict[str, Tens
 @pytest.mark.parametrize("cut", ["whole", "rows", "columns"])
 def test_hash_takes_ids_modulo_the_rows(tmp_path: Path, cut: str) -> None:
     weights, artifact = _made(tmp_path, cut)
-    found = _forward(
-        artifact, hashed=[[i] for i in BAD], zeroed=[[0]] * len(BAD), strict=[[0]] * len(BAD)
-    )
+    found = _forward(artifact, hashed=[[i] for i in BAD], zeroed=[[0]] * len(BAD), strict=[[0]] * len(BAD))
     expected = weights["hashed"][torch.tensor([i % ROWS for i in BAD])]
     assert torch.equal(found["hashed"], expected)
 
@@ -108,7 +120,14 @@ def test_reject_raises_and_leaves_the_input_alone(made: Made, bad: int) -> None:
 
 @pytest.mark.parametrize(
     ("lengths", "num_ids"),
-    [([1, 1, 2], 3), ([1, 1, 0], 3), ([2, -1, 2], 3), ([3, 1, -1], 3), ([1, 1], 3), ([2**62, 2**62, 2**62], 3)],
+    [
+        ([1, 1, 2], 3),
+        ([1, 1, 0], 3),
+        ([2, -1, 2], 3),
+        ([3, 1, -1], 3),
+        ([1, 1], 3),
+        ([2**62, 2**62, 2**62], 3),
+    ],
     ids=["too many", "too few", "negative", "negative last", "no whole rows", "overflow"],
 )
 def test_lengths_that_lie_raise(made: Made, lengths: list[int], num_ids: int) -> None:
@@ -119,7 +138,11 @@ def test_lengths_that_lie_raise(made: Made, lengths: list[int], num_ids: int) ->
 def test_the_signature_tells_the_policies(made: Made) -> None:
     features = {s.name: s for s in made[1].signature.sparse}
     assert {name: s.tables[0].id_policy for name, s in features.items()} == POLICIES
-    assert {name: s.id_limit for name, s in features.items()} == {"hashed": None, "zeroed": None, "strict": ROWS}
+    assert {name: s.id_limit for name, s in features.items()} == {
+        "hashed": None,
+        "zeroed": None,
+        "strict": ROWS,
+    }
 
 
 @pytest.mark.parametrize("cut", ["whole", "rows"])

@@ -35,7 +35,9 @@ def _equal(model: nn.Module, state: Mapping[str, Tensor]) -> bool:
     return set(found) == set(state) and all(torch.equal(found[name], state[name]) for name in state)
 
 
-@pytest.mark.parametrize("prefix", ["", "module.", "_dmp_wrapped_module.", "_dmp_wrapped_module.module.", "module.module."])
+@pytest.mark.parametrize(
+    "prefix", ["", "module.", "_dmp_wrapped_module.", "_dmp_wrapped_module.module.", "module.module."]
+)
 @pytest.mark.parametrize("nested", ["", "state_dict", "model_state_dict", "model"])
 def test_state_dicts_as_training_scripts_write_them(tmp_path: Path, prefix: str, nested: str) -> None:
     state = dlrm().state_dict()
@@ -110,7 +112,10 @@ WEIGHT = "sparse_arch.embedding_bag_collection.embedding_bags.t0.weight"
         ({**_without(BIAS), "novel": torch.ones(1)}, rf"missing {BIAS}, unknown novel"),
         ({}, "got no tensors"),
         ([torch.ones(2)], "got no tensors"),
-        ({**_without(WEIGHT), WEIGHT: torch.ones(50, 8)}, r"t0.weight' got shape \[50, 8\], expected \[50, 16\]"),
+        (
+            {**_without(WEIGHT), WEIGHT: torch.ones(50, 8)},
+            r"t0.weight' got shape \[50, 8\], expected \[50, 16\]",
+        ),
         ({f"x{i}": torch.ones(1) for i in range(9)}, "and 4 more"),
     ],
     ids=["missing", "renamed", "empty", "a list", "shape", "many"],
@@ -167,7 +172,7 @@ def test_a_hostile_pickle_runs_nothing(tmp_path: Path, kind: str, factory: str |
         torch.save(hostile, path)
     else:
         path.write_bytes(pickle.dumps(hostile))
-    with pytest.raises(CheckpointError, match="not readable|not a|weights_only|no checkpoint"):
+    with pytest.raises(CheckpointError, match=r"not readable|not a|weights_only|no checkpoint"):
         load_model(Source(path=path, factory=factory))
     assert not evidence.exists()
 
@@ -189,7 +194,8 @@ def test_a_pickled_module_is_read_where_that_is_asked_for(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("content", "message"), [({"w": torch.ones(1)}, "holds dict, expected a torch.nn.Module"), (b"", "cannot be")]
+    ("content", "message"),
+    [({"w": torch.ones(1)}, "holds dict, expected a torch.nn.Module"), (b"", "cannot be")],
 )
 def test_an_unsafe_pickle_must_be_a_module(tmp_path: Path, content: Any, message: str) -> None:
     path = tmp_path / "model.pt"
@@ -209,7 +215,8 @@ def test_a_missing_checkpoint_is_named(tmp_path: Path, factory: str | None, unsa
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [("{", "not readable as JSON"), ("[]", "got list"), ("3", "got int"), ("null", "got NoneType")]
+    ("text", "message"),
+    [("{", "not readable as JSON"), ("[]", "got list"), ("3", "got int"), ("null", "got NoneType")],
 )
 def test_arguments_must_be_an_object(text: str, message: str) -> None:
     with pytest.raises(ExportError, match=f"model-args: {message}"):

@@ -126,7 +126,9 @@ def test_a_graph_with_other_dense_weights_names_the_output(
     changed = _tamper(
         monkeypatch, lambda name, tensor: tensor + 1 if name.endswith("over_arch.model.1.bias") else None
     )
-    with pytest.raises(VerificationError, match=r"output 'default', row \d+ of the samples: .* what the model"):
+    with pytest.raises(
+        VerificationError, match=r"output 'default', row \d+ of the samples: .* what the model"
+    ):
         export_model(dlrm(), tmp_path / "a", ExportConfig(dense_dtype=dense_dtype))
     assert len(changed) == 1
     assert list(tmp_path.iterdir()) == []
@@ -171,7 +173,9 @@ def _outputs(*numbers: float) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), 1.1, -1.0])
 def test_compare_names_output_row_difference_and_bound(bad: float) -> None:
-    with pytest.raises(VerificationError, match=r"output 'score', row 2 of the samples: .* away from it, expected at"):
+    with pytest.raises(
+        VerificationError, match=r"output 'score', row 2 of the samples: .* away from it, expected at"
+    ):
         compare(_outputs(0.5, 0.25, bad), _outputs(0.5, 0.25, 1.0), 2.0**-10, "it")
 
 
