@@ -5,6 +5,7 @@ Shape letters: B batch, R rows.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -189,3 +190,19 @@ def test_a_row_of_zeros_is_exact_in_every_row_type(tmp_path: Path, data_type: Da
     found = artifact.forward(torch.tensor([1, 2, 1]), torch.tensor([9, -1, 100, 8]))["f"]
     assert not found[:2].any()
     assert found[2].any()
+
+
+def test_samples_out_of_range_are_verified_by_policy(tmp_path: Path) -> None:
+    model = EmbeddingBagCollection([bag("hashed", 7, 8, ["f"]), bag("zeroed", 9, 8, ["g"])])
+    (tmp_path / "samples").write_text(json.dumps({"sparse": {"f": [[7, 700, -1]], "g": [[9, -(2**63)]]}}))
+    report, artifact = exported(
+        model,
+        tmp_path / "a",
+        data_type=DataType.FP32,
+        samples=tmp_path / "samples",
+        table_id_policies={"hashed": IdPolicy.HASH, "zeroed": IdPolicy.ZERO},
+    )
+    assert report.num_samples == 1
+    # Hashed IDs are compared with the float rows that they mean; the float model has no row of zeros.
+    assert report.differences["cpu"]["f"].max_abs < 1e-6
+    assert float(artifact.forward(torch.tensor([0, 2]), torch.tensor([9, -1]))["g"].abs().max()) == 0.0
