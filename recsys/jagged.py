@@ -160,9 +160,9 @@ class JaggedTensor:
             if is_traced(self._values, self._lengths, self._offsets):
                 raise ValueError("desired_length: got None under a tracer, expected a number")
             desired_length = int(self.lengths().max()) if self.lengths().numel() else 0
-        padded: Tensor = fbgemm.jagged_to_padded_dense(
-            data, [self.offsets()], [desired_length], padding_value
-        )
+        # The operator trusts offsets; none may point beyond the values, whatever the lengths said.
+        offsets = self.offsets().clamp(min=0, max=data.size(0))
+        padded: Tensor = fbgemm.jagged_to_padded_dense(data, [offsets], [desired_length], padding_value)
         return padded
 
     def validate(self) -> JaggedTensor:

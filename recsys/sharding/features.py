@@ -85,7 +85,7 @@ class PairIds(nn.Module):
         if not in_order:
             self.structure(lengths, values)
             positions = features.index_per_key()
-            order = self._order(tuple(positions[name] for name in self._features))
+            order = self._order([positions[name] for name in self._features], traced=is_traced(values))
             picked, values, picked_weights = fbgemm.permute_2D_sparse_data(
                 order, lengths.view(len(positions), features.stride()), values, weights
             )
@@ -94,11 +94,11 @@ class PairIds(nn.Module):
         safe, offsets = self.ids(lengths, values)
         return CheckedIds(lengths=lengths, offsets=offsets, values=safe, weights=weights)
 
-    def _order(self, positions: Sequence[int]) -> Tensor:
-        name = "order_" + "_".join(map(str, positions))
-        if not hasattr(self, name):
-            self.register_buffer(name, torch.tensor(positions, dtype=torch.int32), persistent=False)
-        order: Tensor = getattr(self, name)
+    def _order(self, positions: Sequence[int], *, traced: bool) -> Tensor:
+        order = torch.tensor(positions, dtype=torch.int32)
+        if traced:
+            # A graph keeps it under a name that says whose it is.
+            self.register_buffer("order_" + "_".join(map(str, positions)), order, persistent=False)
         return order
 
 

@@ -67,11 +67,19 @@ class Slot:
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """The slots of one call of the lookup kernel."""
+    """The slots of one call of the lookup kernel.
+
+    Attributes:
+        rank: where it runs.
+        pooling: of the call.
+        slots: in order.
+        partial: whether the outputs are parts of sums over several shards, to be added in float32.
+    """
 
     rank: int
     pooling: PoolingType
     slots: tuple[Slot, ...]
+    partial: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,9 +117,20 @@ class Layout:
 
 
 def make_layout(
-    tables: Sequence[BaseEmbeddingConfig], plan: Mapping[str, ParameterSharding], world_size: int
+    tables: Sequence[BaseEmbeddingConfig],
+    plan: Mapping[str, ParameterSharding],
+    world_size: int,
+    *,
+    separate_sums: bool = False,
 ) -> Layout:
-    """Lay out a collection whose plan has been checked."""
+    """Lay out a collection whose plan has been checked.
+
+    Args:
+        tables: of the collection.
+        plan: how each is cut.
+        world_size: W.
+        separate_sums: keep parts of sums in groups of their own, for lookups whose output is less than float32.
+    """
     names = embedding_names(tables)
     pairs = tuple(
         Pair(feature=feature, name=names[t][f], table=t)
@@ -123,14 +142,15 @@ def make_layout(
     for p, pair in enumerate(pairs):
         slots += _slots_of(p, plan[tables[pair.table].name], entries)
     draft = Layout(tables=tuple(tables), pairs=pairs, entries=tuple(entries), groups=())
-    by_group: dict[tuple[int, int, PoolingType, int], list[Slot]] = {}
+    by_group: dict[tuple[int, int, int, bool], list[Slot]] = {}
+    poolings = list(PoolingType)
     for slot in slots:
         pooling, padded_dim = _call_of(draft, slot)
-        order = list(PoolingType).index(pooling)
-        by_group.setdefault((slot.rank, order, pooling, padded_dim), []).append(slot)
+        partial = separate_sums and slot.entry is not None and pooling is not PoolingType.NONE
+        by_group.setdefault((slot.rank, poolings.index(pooling), padded_dim, partial), []).append(slot)
     groups = [
-        Group(rank=key[0], pooling=key[2], slots=tuple(by_group[key]))
-        for key in sorted(by_group, key=lambda key: (key[0], key[1], key[3]))
+        Group(rank=key[0], pooling=poolings[key[1]], slots=tuple(by_group[key]), partial=key[3])
+        for key in sorted(by_group)
     ]
     assert all(group.rank < world_size for group in groups)
     return Layout(tables=draft.tables, pairs=pairs, entries=draft.entries, groups=tuple(groups))

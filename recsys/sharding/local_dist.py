@@ -222,8 +222,8 @@ class Parcel:
         return floats, len(tensors) - 1
 
     def send(self, device: torch.device) -> Parcel:
-        """The parcel on its device; on ``cpu``, the tensors as they are."""
-        if device.type == "cpu":
+        """The parcel on its device; on ``cpu``, or with nothing in it, as it is."""
+        if device.type == "cpu" or not (self._ints or self._floats):
             return self
         sent = Parcel()
         # Integers first: their bytes stay aligned to eight.

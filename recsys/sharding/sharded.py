@@ -88,7 +88,9 @@ class ShardedCollection(nn.Module):
     ) -> None:
         super().__init__()
         check_plan(tables, plan, len(ranks))
-        self.layout = make_layout(tables, plan, len(ranks))
+        self.layout = make_layout(
+            tables, plan, len(ranks), separate_sums=options.output_dtype is not torch.float32
+        )
         self.devices = [rank.device for rank in ranks]
         self.options = options
         self.pair_ids = PairIds(
@@ -129,21 +131,23 @@ class ShardedCollection(nn.Module):
         """The groups' outputs on the first rank's device."""
         home = self.devices[0]
         devices = [self.devices[group.rank] for group in self.layout.groups]
+        # Host memory is read at once, so a copy to it must be waited for; a device's stream orders the others.
+        no_wait = home.type != "cpu"
         return [
-            out if device == home else out.to(home, non_blocking=True)
+            out if device == home else out.to(home, non_blocking=no_wait)
             for out, device in zip(outputs, devices, strict=True)
         ]
 
 
 def _kernel(layout: Layout, group: Group, rank: DeviceRows, options: ShardedOptions) -> IntNBitLookup:
+    # Parts of a sum are rounded once, after they were added.
+    dtype = torch.float32 if group.partial else options.output_dtype
     slots = []
     for slot in group.slots:
         path = table_path(options.path, layout.table_of(slot).name)
         offset = rank.layout.offset_of(path, slot.columns[0], slot.row_start)
         slots.append(LookupSlot(row_format=layout.row_format(slot), offset_bytes=offset))
-    return IntNBitLookup(
-        slots, group.pooling, options.output_dtype, rank.rows, rank.layout.row_alignment, rank.device
-    )
+    return IntNBitLookup(slots, group.pooling, dtype, rank.rows, rank.layout.row_alignment, rank.device)
 
 
 class ShardedEmbeddingBagCollection(ShardedCollection):
@@ -185,11 +189,12 @@ class ShardedEmbeddingBagCollection(ShardedCollection):
         total = columns[0]
         for other in columns[1:]:
             total = total + other
-        if piece.mean_of is None:
-            return total
-        num_pairs = len(self.layout.pairs)
-        bags = inputs.lengths.view(num_pairs, inputs.lengths.size(0) // num_pairs)
-        return total / bags[piece.mean_of].clamp(min=1).to(self.options.output_dtype).unsqueeze(1)
+        if piece.mean_of is not None:
+            num_pairs = len(self.layout.pairs)
+            bags = inputs.lengths.view(num_pairs, inputs.lengths.size(0) // num_pairs)
+            total = total / bags[piece.mean_of].clamp(min=1).to(torch.float32).unsqueeze(1)
+        partial = self.layout.groups[piece.sources[0][0]].partial
+        return total.to(self.options.output_dtype) if partial else total
 
     def _columns(self, output: Tensor, group: int, start: int, width: int) -> Tensor:
         return output if width == self._group_dims[group] else output.narrow(1, start, width)
