@@ -6,6 +6,7 @@ Shape letters: B batch, F features, N number of IDs.
 from __future__ import annotations
 
 import inspect
+import types
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,8 +19,30 @@ from recsys.embedding import EmbeddingBagCollection
 from recsys.errors import ExportError
 from recsys.keyed_jagged import KeyedJaggedTensor
 from recsys.quant import FloatCollection, float_tables
+from recsys.sharding.device_rows import table_path
 from recsys.sharding.sharded import ShardedCollection
 from recsys.signature import DenseInput, IdPolicy, SparseInput, TableUse
+
+# Operations of one tensor (and perhaps numbers) that leave its shape as it is.
+_SHAPE_KEEPING = {
+    *("to", "float", "double", "half", "bfloat16", "contiguous", "detach", "clone", "dropout"),
+    *(
+        "clamp",
+        "clamp_min",
+        "clamp_max",
+        "nan_to_num",
+        "abs",
+        "neg",
+        "exp",
+        "log",
+        "log1p",
+        "log2",
+        "log10",
+        "sqrt",
+    ),
+    *("sigmoid", "tanh", "relu", "add", "sub", "mul", "div", "truediv", "pow"),
+}
+_SHAPE_KEEPING_LAYERS = (nn.Identity, nn.Dropout, nn.ReLU, nn.Sigmoid, nn.Tanh)
 
 
 @dataclass(kw_only=True)
@@ -31,12 +54,14 @@ class Binding:
         sparse: for each KeyedJaggedTensor argument its features, in the order of the wire.
         collections: for each collection, by path, the sparse arguments that reach it.
         weighted: the sparse arguments that carry weights.
+        casts_outputs: whether the model gives other dtypes than float32.
     """
 
     dense: dict[str, int] = field(default_factory=dict)
     sparse: dict[str, list[str]] = field(default_factory=dict)
     collections: dict[str, list[str]] = field(default_factory=dict)
     weighted: set[str] = field(default_factory=set)
+    casts_outputs: bool = False
 
     def wire_name(self, argument: str, feature: str) -> str:
         """The feature's name outside; with the argument's in front where two arguments hold the same feature."""
@@ -57,17 +82,31 @@ def arguments(model: nn.Module) -> tuple[list[str], list[str]]:
         hints = getattr(forward, "__annotations__", {})
     dense, sparse = [], []
     for name, parameter in list(inspect.signature(forward).parameters.items())[1:]:
-        kind = hints.get(name)
+        kind = _unwrapped(hints.get(name))
+        has_default = parameter.default is not inspect.Parameter.empty
+        is_input = kind is Tensor or str(kind).endswith(("Tensor", "Tensor'>"))
+        if is_input and has_default:
+            raise ExportError(
+                f"forward({name}): got an input with a default, expected every input to be given: wrap the model in "
+                "one whose forward takes what the service is to send"
+            )
         if kind is Tensor or kind in ("Tensor", "torch.Tensor"):
             dense.append(name)
         elif kind is KeyedJaggedTensor or str(kind).endswith("KeyedJaggedTensor"):
             sparse.append(name)
-        elif parameter.default is inspect.Parameter.empty:
+        elif not has_default:
             raise ExportError(
                 f"forward({name}): got annotation {kind!r}, expected torch.Tensor (float32, [B, width]) or "
                 "recsys.KeyedJaggedTensor"
             )
     return dense, sparse
+
+
+def _unwrapped(kind: object) -> object:
+    """The type within ``Optional``; other types as they are."""
+    inner = [t for t in typing.get_args(kind) if t is not type(None)]
+    optional = typing.get_origin(kind) in (typing.Union, types.UnionType)
+    return inner[0] if optional and len(inner) == 1 else kind
 
 
 class ModelTracer(fx.Tracer):
@@ -220,11 +259,18 @@ def _width(root: nn.Module, graph: fx.Graph, name: str) -> int:
                 width = getattr(layer, attribute, None)
                 if width is not None:
                     return int(width[-1] if isinstance(width, tuple) else width)
-            if node.op in ("call_method", "call_function") or layer is not None:
+            if _keeps_shape(node, layer):
                 same.add(node)
     raise ExportError(
         f"forward({name}): cannot tell its width from the layers that take it, expected --dense-width {name}=N"
     )
+
+
+def _keeps_shape(node: fx.Node, layer: nn.Module | None) -> bool:
+    if layer is not None:
+        return isinstance(layer, _SHAPE_KEEPING_LAYERS)
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    return name in _SHAPE_KEEPING
 
 
 def _layer(root: nn.Module, node: fx.Node) -> nn.Module | None:
@@ -246,13 +292,16 @@ def sparse_inputs(
     found = []
     for argument, features in binding.sparse.items():
         for feature in features:
-            uses, pooling = [], "none"
+            uses, pooling, weighted = [], "none", False
             for path, collection in collections.items():
                 if argument not in binding.collections[path]:
                     continue
                 for table in float_tables(collection):
                     if feature in table.feature_names:
-                        name = f"{path}.{table.name}" if path else table.name
+                        name = table_path(path, table.name)
+                        weighted |= (
+                            isinstance(collection, EmbeddingBagCollection) and collection.is_weighted()
+                        )
                         uses.append(
                             TableUse(
                                 name=name,
@@ -267,7 +316,7 @@ def sparse_inputs(
                     name=binding.wire_name(argument, feature),
                     tables=tuple(uses),
                     pooling=pooling,
-                    weighted=argument in binding.weighted,
+                    weighted=weighted,
                 )
             )
     return tuple(found)

@@ -100,7 +100,13 @@ def _parser() -> argparse.ArgumentParser:
         metavar="D,D,...",
         help="a target's devices, such as cpu,cpu; repeatable",
     )
-    devices.add_argument("--plan", type=Path, help="a sharding plan in JSON, for every target")
+    devices.add_argument(
+        "--plan",
+        action="append",
+        default=[],
+        metavar="[TARGET=]FILE",
+        help="a sharding plan in JSON, for one target (such as cpu,cpu=plan.json) or for all",
+    )
     devices.add_argument("--device-memory", metavar="SIZE", help="for rows on each device, such as 16GB")
     dense = parser.add_argument_group("dense layers")
     dense.add_argument("--dense-dtype", default="float32", choices=list(DENSE_DTYPES))
@@ -132,7 +138,11 @@ def _config(arguments: argparse.Namespace) -> ExportConfig:
             for name, value in (_assignment(text, "--table-dtype") for text in arguments.table_dtype)
         },
         targets=tuple(tuple(text.split(",")) for text in arguments.devices or ["cpu"]),
-        plan=None if arguments.plan is None else _plan(arguments.plan),
+        plan=next((_plan(Path(path)) for path in arguments.plan if "=" not in path), None),
+        target_plans={
+            target: _plan(Path(path))
+            for target, path in (_assignment(text, "--plan") for text in arguments.plan if "=" in text)
+        },
         device_memory_bytes=None if arguments.device_memory is None else _size(arguments.device_memory),
         id_policy=_one_of(defaults[-1] if defaults else "reject", _POLICIES, "--id-policy"),
         table_id_policies={name: _one_of(value, _POLICIES, "--id-policy") for name, value in policies},
@@ -150,7 +160,7 @@ def _config(arguments: argparse.Namespace) -> ExportConfig:
 def _assignment(text: str, option: str) -> tuple[str, str]:
     name, _, value = text.rpartition("=")
     if not name or not value:
-        expected = "[TABLE=]POLICY" if option == "--id-policy" else "NAME=VALUE"
+        expected = {"--id-policy": "[TABLE=]POLICY", "--plan": "[TARGET=]FILE"}.get(option, "NAME=VALUE")
         raise ExportError(f"{option}: got {text!r}, expected {expected}")
     return name, value
 

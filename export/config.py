@@ -26,7 +26,8 @@ class ExportConfig:
         data_type: of every table's rows, where none is named.
         table_data_types: by table name or path.
         targets: one list of devices for each target.
-        plan: the plan of every target; placed greedily if None.
+        plan: the plan of every target that ``target_plans`` does not name; placed greedily if None.
+        target_plans: plans by target name.
         device_memory_bytes: for rows on each device, for the placement; None for no bound.
         id_policy: of every table, where none is named.
         table_id_policies: by table name or path.
@@ -42,6 +43,7 @@ class ExportConfig:
     table_data_types: Mapping[str, DataType] = field(default_factory=dict)
     targets: tuple[tuple[str, ...], ...] = (("cpu",),)
     plan: ShardingPlan | None = None
+    target_plans: Mapping[str, ShardingPlan] = field(default_factory=dict)
     device_memory_bytes: int | None = None
     id_policy: IdPolicy = IdPolicy.REJECT
     table_id_policies: Mapping[str, IdPolicy] = field(default_factory=dict)
@@ -61,6 +63,9 @@ class ExportConfig:
             raise ExportError("devices: got 'meta', expected cpu or cuda:N")
         if len(set(names)) != len(names):
             raise ExportError(f"targets: got {names}, expected each once")
+        unknown = sorted(set(self.target_plans) - set(names))
+        if unknown:
+            raise ExportError(f"target_plans: got unknown targets {unknown}, expected some of {names}")
         if self.single_file and (len(self.targets) != 1 or set(self.targets[0]) != {"cpu"}):
             raise ExportError(f"single_file: got targets {names}, expected one, of cpu devices")
 

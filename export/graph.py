@@ -69,14 +69,23 @@ class ExportedModel(nn.Module):
     ) -> dict[str, Tensor]:
         """Predict; see ``recsys.signature`` for the arguments."""
         features = split_features(self._binding, lengths, values, weights)
+        if features:
+            dense = self._same_rows(dense, lengths)
         if any(device.type != "cpu" for device in self._devices):
             features, dense = self._sent(features, dense)
         tensors = [t if self._dense_dtype is torch.float32 else t.to(self._dense_dtype) for t in dense]
         arguments: dict[str, Any] = dict(zip(self._binding.dense, tensors, strict=True))
         outputs = named_outputs(self.model(**arguments, **features))
-        if self._dense_dtype is not torch.float32:
+        if self._binding.casts_outputs or self._dense_dtype is not torch.float32:
             outputs = {name: output.to(torch.float32) for name, output in outputs.items()}
         return self._in_host_memory(outputs)
+
+    def _same_rows(self, dense: Sequence[Tensor], lengths: Tensor) -> list[Tensor]:
+        """The dense inputs; an error in the graph where they have not as many rows as the sparse ones."""
+        num_features = sum(len(features) for features in self._binding.sparse.values())
+        num_rows = lengths.size(0) // num_features
+        widths = self._binding.dense.values()
+        return [tensor.reshape(num_rows, width) for tensor, width in zip(dense, widths, strict=True)]
 
     def _sent(
         self, features: dict[str, KeyedJaggedTensor], dense: Sequence[Tensor]

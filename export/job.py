@@ -102,10 +102,7 @@ def job_call(job: Job, samples: Batch, dtype: torch.dtype = torch.float32) -> di
 
 def in_range(job: Job) -> Tensor:
     """The samples' IDs as the float model can take them: IDs that a policy lets through are taken modulo."""
-    counts = [len(features) for features in [job.signature.sparse]]
-    num_bags = job.samples.lengths.numel() // max(counts[0], 1)
-    parts = []
-    per_feature = job.samples.lengths.view(counts[0], num_bags).sum(dim=1).tolist()
-    for feature, ids in zip(job.signature.sparse, torch.split(job.samples.values, per_feature), strict=True):
-        parts.append(ids % min(table.num_embeddings for table in feature.tables))
-    return torch.cat(parts) if parts else job.samples.values
+    ids_per_feature = job.samples.lengths.view(len(job.signature.sparse), job.samples.num_rows).sum(dim=1)
+    by_feature = torch.split(job.samples.values, ids_per_feature.tolist())
+    limits = [min(table.num_embeddings for table in feature.tables) for feature in job.signature.sparse]
+    return torch.cat([ids % limit for ids, limit in zip(by_feature, limits, strict=True)])

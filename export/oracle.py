@@ -80,10 +80,11 @@ class OracleCollection(nn.Module):
         self._policies = policies
         self._is_weighted = is_weighted
         self._output_dtype = output_dtype
-        self.bounds: dict[str, Tensor] = {}
+        self.bounds: list[dict[str, Tensor]] = []
 
     def forward(self, features: KeyedJaggedTensor) -> KeyedTensor | dict[str, JaggedTensor]:
-        """As the collection; also keeps, in ``bounds``, how far each output may lie from the float model's."""
+        """As the collection; also keeps, in ``bounds``, how far each call's outputs may lie from the float model's."""
+        self.bounds.append({})
         found: dict[str, JaggedTensor] = {}
         pooled: dict[str, Tensor] = {}
         for table, names in zip(self._tables, embedding_names(self._tables), strict=True):
@@ -95,7 +96,7 @@ class OracleCollection(nn.Module):
                 if isinstance(table, EmbeddingBagConfig):
                     pooled[name] = self._pooled(rows, bounds, jagged, table.pooling, name)
                 else:
-                    self.bounds[name] = bounds.unsqueeze(1)
+                    self.bounds[-1][name] = bounds.unsqueeze(1)
                     found[name] = JaggedTensor(rows.to(self._output_dtype), lengths=jagged.lengths())
         if found:
             return found
@@ -109,5 +110,5 @@ class OracleCollection(nn.Module):
         places = JaggedTensor(torch.arange(rows.shape[0]), lengths=jagged.lengths())
         slack = bounds + rows.abs().amax(dim=1) * _FP32_SLACK if rows.shape[0] else bounds
         magnitude = None if weights is None else weights.abs()
-        self.bounds[name] = pool(slack.unsqueeze(1), places, pooling, magnitude)
+        self.bounds[-1][name] = pool(slack.unsqueeze(1), places, pooling, magnitude)
         return pool(rows, places, pooling, weights)

@@ -27,6 +27,7 @@ from export.tables import plan_tables
 from export.tree import find_collections
 from export.writing import sqnr, write_graphs, write_single_file, write_tables
 from recsys.artifact import MANIFEST_NAME
+from recsys.errors import ExportError, ManifestError
 from recsys.quant import float_weights
 from recsys.samples import random_batch, read_samples
 from recsys.sharding.device_rows import table_path
@@ -65,6 +66,7 @@ def export_model(
                 for name, shape in signature_shapes(expected, job.samples.num_rows).items()
             ),
         )
+        _check_names(job.signature)
         work = destination.work
         digests, errors = write_tables(job, work)
         manifest = write_graphs(job, work, digests, errors)
@@ -118,6 +120,14 @@ def _prepare(model: nn.Module, config: ExportConfig, progress: Progress) -> Job:
         samples=samples,
         progress=progress,
     )
+
+
+def _check_names(signature: Signature) -> None:
+    """What readers of the manifest will check, while the user can still do something about it."""
+    try:
+        Signature.from_json(signature.to_json())
+    except ManifestError as error:
+        raise ExportError(f"model: {error}; rename the argument, the feature or the output") from None
 
 
 def _peak_rss_bytes() -> int:

@@ -6,6 +6,7 @@ Shape letters: B batch, D embedding dim.
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from export.graph import ExportedModel
+from export.graph import ExportedModel, named_outputs
 from export.job import SAMPLES_SEED, Job, in_range, job_call, sharded_of
 from export.oracle import OracleCollection, StoredRows
 from export.tables import on_host
@@ -22,36 +23,61 @@ from export.verify import END_TO_END_TOLERANCES, Difference, capture, check_tabl
 from recsys.artifact import ROWS_NAME, LoadedArtifact, load_artifact, map_rows
 from recsys.embedding import EmbeddingBagCollection
 from recsys.errors import ExportError, VerificationError
-from recsys.samples import random_batch
+from recsys.samples import Batch, random_batch
 from recsys.sharding.device_rows import DeviceRows
 from recsys.sharding.env import ShardingEnv
 from recsys.signature import Signature
 
 
 def float_outputs(job: Job) -> tuple[dict[str, Tensor], dict[str, list[Any]]]:
+    """The float model's outputs for the samples, and those of its collections, call by call.
+
+    Raises:
+        ExportError: the model fails on the samples, or gives what cannot be served.
+    """
     job.progress("float model", 0, 1)
-    samples = job.samples
-    clean = replace(samples, values=in_range(job))
+    clean = replace(job.samples, values=in_range(job))
     model = exchanged(job.model, {})
     collections = {path: model.get_submodule(path) if path else model for path in job.collections}
     try:
         outputs, kept = capture(model, collections, job_call(job, clean))
     except Exception as error:  # the user's code can raise anything
         raise ExportError(f"model: forward failed on the samples: {type(error).__name__}: {error}") from error
-    return model_outputs(outputs), kept
+    found = model_outputs(outputs)
+    job.binding.casts_outputs = any(o.dtype != torch.float32 for o in named_outputs(outputs).values())
+    return found, kept
 
 
 def verify(
     job: Job, work: Path, expected: dict[str, Tensor], from_floats: dict[str, list[Any]]
 ) -> tuple[dict[str, dict[str, Difference]], dict[str, str]]:
+    """Prove it, as ``export.verify`` says.
+
+    Args:
+        job: the export.
+        work: the directory that holds the artifact.
+        expected: the float model's outputs.
+        from_floats: those of its collections.
+
+    Returns:
+        for each target its outputs' differences to the float model, and where it ran.
+
+    Raises:
+        VerificationError: says where the artifact is wrong.
+    """
     _check_lookups(job, work, from_floats)
     implied = _implied_outputs(job, work)
     differences, verified_on = {}, {}
     tolerance = END_TO_END_TOLERANCES[job.dense_dtype]
+    clean = replace(job.samples, values=in_range(job))
     for i, name in enumerate(job.stored.envs):
         job.progress("verify", i, len(job.stored.envs))
-        outputs, verified_on[name] = _target_outputs(job, work, name)
+        predict, verified_on[name] = _target(job, work, name)
+        outputs = predict(job.samples)
         compare(outputs, implied, tolerance, "what the model makes of the stored rows")
+        # The float model knows no ID policies: it is compared where none applies.
+        if not torch.equal(clean.values, job.samples.values):
+            outputs = predict(clean)
         differences[name] = compare(outputs, expected, None, "the float model")
     return differences, verified_on
 
@@ -81,28 +107,35 @@ def _oracles(job: Job, work: Path, dtype: torch.dtype) -> dict[str, OracleCollec
     }
 
 
+def _with_collections(job: Job, collections: Mapping[str, nn.Module]) -> nn.Module:
+    """The model, its dense layers in the artifact's dtype, with other collections in place of its own."""
+    if "" in collections:
+        return collections[""]
+    model = exchanged(job.model, {path: nn.Identity() for path in collections})
+    if job.dense_dtype is not torch.float32:
+        # Without the collections, so that no rows are copied.
+        model = copy.deepcopy(model).to(job.dense_dtype)
+    return exchanged(model, collections)
+
+
 def _implied_outputs(job: Job, work: Path) -> dict[str, Tensor]:
     """What the model's own layers, in the artifact's dtype, make of the stored rows."""
-    model = exchanged(job.model, {path: nn.Identity() for path in job.collections})
-    if job.dense_dtype is not torch.float32:
-        model = copy.deepcopy(model).to(job.dense_dtype)
-    oracles = _oracles(job, work, job.dense_dtype)
-    model = oracles[""] if "" in oracles else exchanged(model, oracles)
+    model = _with_collections(job, _oracles(job, work, job.dense_dtype))
     with torch.no_grad():
         return model_outputs(model(**job_call(job, job.samples, job.dense_dtype)))
 
 
-def _target_outputs(job: Job, work: Path, name: str) -> tuple[dict[str, Tensor], str]:
-    """What a target predicts for the samples, and for no rows and one row, and where it ran."""
+def _target(job: Job, work: Path, name: str) -> tuple[Callable[[Batch], dict[str, Tensor]], str]:
+    """A target's predictions, and where it runs. It has predicted for no rows and for one row."""
     env = job.stored.envs[name]
     available = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if any(d.type == "cuda" and d.index >= available for d in env.devices):
         # No such device here: the same plan in host memory, not scripted.
-        return _host_outputs(job, work, name, on_host(env)), "cpu, the same plan (no such device here)"
+        return _on_host(job, work, name, on_host(env)), "cpu, the same plan (no such device here)"
     artifact = load_artifact(work, target=name, verify_checksums=False, random_access=True)
     for num_rows in (0, 1):
         _check_rows(artifact, job.signature, num_rows)
-    return artifact.forward(*job.samples.inputs()), name
+    return lambda batch: artifact.forward(*batch.inputs()), name
 
 
 def _check_rows(artifact: LoadedArtifact, signature: Signature, num_rows: int) -> None:
@@ -116,16 +149,15 @@ def _check_rows(artifact: LoadedArtifact, signature: Signature, num_rows: int) -
             )
 
 
-def _host_outputs(job: Job, work: Path, name: str, env: ShardingEnv) -> dict[str, Tensor]:
+def _on_host(job: Job, work: Path, name: str, env: ShardingEnv) -> Callable[[Batch], dict[str, Tensor]]:
     layout = job.stored.layout
     blob = map_rows(work / ROWS_NAME, layout, random_access=True)
     ranks = [DeviceRows(device=device, layout=layout, rows=blob) for device in env.devices]
     sharded = sharded_of(job.collections, job.stored, name, ranks, job.dense_dtype)
-    model = exchanged(job.model, {path: nn.Identity() for path in sharded})
-    if job.dense_dtype is not torch.float32:
-        model = copy.deepcopy(model).to(job.dense_dtype)
-    whole = sharded[""] if "" in sharded else exchanged(model, sharded)
-    exported = ExportedModel(whole, job.binding, env.devices, job.dense_dtype)
-    samples = job.samples
-    with torch.no_grad():
-        return exported.run(samples.dense, samples.lengths, samples.values, samples.weights)
+    exported = ExportedModel(_with_collections(job, sharded), job.binding, env.devices, job.dense_dtype)
+
+    def predict(batch: Batch) -> dict[str, Tensor]:
+        with torch.no_grad():
+            return exported.run(batch.dense, batch.lengths, batch.values, batch.weights)
+
+    return predict

@@ -83,7 +83,7 @@ def _made(factory: str, arguments: Mapping[str, Any]) -> nn.Module:
 
 
 def read_state_dict(path: Path) -> dict[str, Tensor]:
-    """A plain state dict, without the prefixes of wrappers.
+    """A plain state dict.
 
     Raises:
         CheckpointError: the file cannot be read, or is none.
@@ -108,7 +108,7 @@ def read_state_dict(path: Path) -> dict[str, Tensor]:
     )
     if not tensors:
         raise CheckpointError(f"checkpoint {path.name!r}: got no tensors, expected a state dict")
-    return {_stripped(name): tensor for name, tensor in tensors.items()}
+    return tensors
 
 
 def _stripped(name: str) -> str:
@@ -121,13 +121,23 @@ def _stripped(name: str) -> str:
     return name
 
 
+def _without_prefixes(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    names = [_stripped(name) for name in state]
+    doubled = sorted({name for name in names if names.count(name) > 1})
+    if doubled:
+        raise CheckpointError(f"checkpoint: {_some(doubled)} stand there more than once, but for prefixes")
+    return dict(zip(names, state.values(), strict=True))
+
+
 def assign(model: nn.Module, state: Mapping[str, Tensor]) -> None:
-    """Give a model its weights without copying them.
+    """Give a model its weights without copying them, with or without the prefixes of wrappers.
 
     Raises:
         CheckpointError: names what is missing, unknown or of another shape.
     """
     expected = model.state_dict()
+    if set(state) != set(expected):
+        state = _without_prefixes(state)
     missing = sorted(set(expected) - set(state))
     unknown = sorted(set(state) - set(expected))
     if missing or unknown:
@@ -139,6 +149,8 @@ def assign(model: nn.Module, state: Mapping[str, Tensor]) -> None:
             raise CheckpointError(
                 f"checkpoint: {name!r} got shape {list(state[name].shape)}, expected {list(tensor.shape)}"
             )
+        if state[name].dtype != tensor.dtype:
+            raise CheckpointError(f"checkpoint: {name!r} got {state[name].dtype}, expected {tensor.dtype}")
     model.load_state_dict(dict(state), strict=True, assign=True)
 
 

@@ -69,7 +69,10 @@ def plan_tables(collections: Mapping[str, FloatCollection], config: ExportConfig
         for path, collection in collections.items()
     }
     envs = {target_name(target): ShardingEnv.from_local(target) for target in config.targets}
-    plans = {name: _plan(tables, env, config) for name, env in envs.items()}
+    plans = {
+        name: _plan(tables, env, config, config.target_plans.get(name, config.plan))
+        for name, env in envs.items()
+    }
     cuts = {
         table_path(path, table.name): _common_cuts([plan.of(path)[table.name] for plan in plans.values()])
         for path, group in tables.items()
@@ -124,20 +127,23 @@ def _by_path(
 
 
 def _plan(
-    tables: Mapping[str, Sequence[BaseEmbeddingConfig]], env: ShardingEnv, config: ExportConfig
+    tables: Mapping[str, Sequence[BaseEmbeddingConfig]],
+    env: ShardingEnv,
+    config: ExportConfig,
+    plan: ShardingPlan | None,
 ) -> ShardingPlan:
-    if config.plan is None:
+    if plan is None:
         alignment = max(row_alignment_for(device) for device in env.devices)
         options = PlacementOptions(
             world_size=env.world_size, budget_bytes=config.device_memory_bytes, row_alignment=alignment
         )
         return place(tables, options)
-    unknown = sorted(set(config.plan.plan) - set(tables))
+    unknown = sorted(set(plan.plan) - set(tables))
     if unknown:
         raise ExportError(f"plan: got unknown collections {unknown}, expected {sorted(tables)}")
     for path, group in tables.items():
-        check_plan(group, config.plan.of(path), env.world_size)
-    return config.plan
+        check_plan(group, plan.of(path), env.world_size)
+    return plan
 
 
 def _common_cuts(shardings: Iterable[ParameterSharding]) -> tuple[tuple[int, int], ...]:

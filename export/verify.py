@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from export.graph import named_outputs
 from export.oracle import OracleCollection
-from recsys.errors import VerificationError
+from recsys.errors import ExportError, VerificationError
 from recsys.jagged import JaggedTensor
 from recsys.keyed import KeyedTensor
 
@@ -75,23 +75,33 @@ def check_tables(
 ) -> None:
     """Compare collections' outputs, stored rows against floats, within the bound of the rows' scales.
 
-    Only the last call of each collection is compared: bounds are those of the last call.
+    Args:
+        oracles: by path, after they were called.
+        from_rows: what each oracle returned, call by call.
+        from_floats: what each float collection returned, call by call.
 
     Raises:
         VerificationError: names the feature (and table), the row of the batch, the difference and the bound.
     """
     for path, oracle in oracles.items():
-        stored, floats = _columns(from_rows[path][-1]), _columns(from_floats[path][-1])
-        for name, expected in floats.items():
-            difference = (stored[name].to(torch.float32) - expected.to(torch.float32)).abs()
-            excess = difference - oracle.bounds[name]
-            if excess.numel() and not float(excess.max()) <= 0:  # NaN is no proof
-                at = int(excess.amax(dim=1).argmax())
-                raise VerificationError(
-                    f"lookup {name!r} of collection {path!r}, row {at} of the samples: the stored rows give "
-                    f"{float(difference[at].max()):g} away from the float table, expected at most "
-                    f"{float(oracle.bounds[name][at].max()):g}, which their scales imply"
-                )
+        calls = zip(from_rows[path], from_floats[path], oracle.bounds, strict=True)
+        for stored, floats, bounds in calls:
+            _check_call(path, _columns(stored), _columns(floats), bounds)
+
+
+def _check_call(
+    path: str, stored: Mapping[str, Tensor], floats: Mapping[str, Tensor], bounds: Mapping[str, Tensor]
+) -> None:
+    for name, expected in floats.items():
+        difference = (stored[name].to(torch.float32) - expected.to(torch.float32)).abs()
+        excess = difference - bounds[name]
+        if excess.numel() and not float(excess.max()) <= 0:  # NaN is no proof
+            at = int(excess.amax(dim=1).argmax())
+            raise VerificationError(
+                f"lookup {name!r} of collection {path!r}, row {at} of the samples: the stored rows give "
+                f"{float(difference[at].max()):g} away from the float table, expected at most "
+                f"{float(bounds[name][at].max()):g}, which their scales imply"
+            )
 
 
 def compare(
@@ -136,5 +146,13 @@ def compare(
 
 
 def model_outputs(outputs: Any) -> dict[str, Tensor]:
-    """A model's outputs by name, as the artifact names them."""
-    return {name: output.to(torch.float32) for name, output in named_outputs(outputs).items()}
+    """A model's outputs by name, in float32, as the artifact gives them.
+
+    Raises:
+        ExportError: an output is of integers, which float32 may not hold.
+    """
+    named: dict[str, Tensor] = named_outputs(outputs)
+    for name, output in named.items():
+        if not output.is_floating_point():
+            raise ExportError(f"outputs[{name!r}]: got dtype {output.dtype}, expected floating point numbers")
+    return {name: output.to(torch.float32) for name, output in named.items()}

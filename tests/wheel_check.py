@@ -27,7 +27,17 @@ def main() -> int:
     """Check."""
     root = Path(__file__).resolve().parent.parent
     with tempfile.TemporaryDirectory() as scratch:
-        command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", scratch]
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "wheel",
+            "-q",
+            "--no-deps",
+            "--no-build-isolation",
+            "-w",
+            scratch,
+        ]
         subprocess.run([*command, str(root)], check=True)
         (wheel,) = Path(scratch).glob("*.whl")
         names = top_level_names(wheel)
@@ -45,7 +55,9 @@ def main() -> int:
     stdlib = sorted(
         file
         for file in files
-        if file.endswith(".py") and Path(file).stem in sys.stdlib_module_names and Path(file).stem != "__main__"
+        if file.endswith(".py")
+        and Path(file).stem in sys.stdlib_module_names
+        and Path(file).stem != "__main__"
     )
     if [file for file in stdlib if Path(file).name != "__init__.py"]:
         print(f"files named like modules of the standard library: {stdlib}")
