@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from export.binding import Binding, trace
+from export.device_check import check_devices
 from export.passes import relu_in_place
 from recsys import torchscript
 from recsys.errors import ExportError
@@ -213,6 +214,9 @@ def make_graph(
     if dense_dtype is not torch.float32:
         module.to(dense_dtype)
     module.eval()
+    rows, ranks = _tensor_ranks(root, module)
+    if any(device.type != "cpu" for device in devices):
+        check_devices(module, devices, {**rows, **ranks})
     try:
         script = torchscript.script(module)
     except RuntimeError as error:
@@ -222,7 +226,6 @@ def make_graph(
     )
     if foreign:
         raise ExportError(f"model: the graph calls {foreign}, expected operators of aten and fbgemm only")
-    rows, ranks = _tensor_ranks(root, module)
     return Graph(script=script, rows=rows, ranks=ranks)
 
 
