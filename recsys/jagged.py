@@ -12,26 +12,23 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import cast
 
 import torch
 from torch import Tensor
 
+from recsys.jagged_base import JaggedBase
 from recsys.jagged_checks import (
     TensorLike,
-    as_tensor,
     check_contents,
     check_shapes,
     moved,
-    offsets_to_lengths,
-    present_weights,
     printed_rows,
     printed_shape,
 )
-from recsys.ops import fbgemm, is_traced, lengths_to_offsets
+from recsys.ops import fbgemm, is_traced
 
 
-class JaggedTensor:
+class JaggedTensor(JaggedBase):
     """Rows of different lengths of one feature.
 
     Args:
@@ -51,10 +48,7 @@ class JaggedTensor:
         lengths: TensorLike | None = None,
         offsets: TensorLike | None = None,
     ) -> None:
-        self._values = as_tensor(values, "values", default=torch.int64)
-        self._weights = None if weights is None else as_tensor(weights, "weights", default=torch.float32)
-        self._lengths = None if lengths is None else as_tensor(lengths, "lengths", default=torch.int64)
-        self._offsets = None if offsets is None else as_tensor(offsets, "offsets", default=torch.int64)
+        super().__init__(values, weights, lengths, offsets)
         check_shapes(self._values, self._weights, self._lengths, self._offsets)
 
     @staticmethod
@@ -89,46 +83,6 @@ class JaggedTensor:
         return JaggedTensor(
             values=values[mask], weights=None if weights is None else weights[mask], lengths=lengths
         )
-
-    def values(self) -> Tensor:
-        """``[N]`` or ``[N, D]``."""
-        return self._values
-
-    def weights(self) -> Tensor:
-        """``[N]``.
-
-        Raises:
-            ValueError: the jagged tensor has no weights.
-        """
-        return present_weights(self._weights, "JaggedTensor")
-
-    def weights_or_none(self) -> Tensor | None:
-        """``[N]``, or None."""
-        return self._weights
-
-    def lengths(self) -> Tensor:
-        """``[B]``, computed from the offsets where they were not given."""
-        if self._lengths is None:
-            self._lengths = offsets_to_lengths(self._offsets)
-        return self._lengths
-
-    def lengths_or_none(self) -> Tensor | None:
-        """``[B]`` where given or computed already, or None."""
-        return self._lengths
-
-    def offsets(self) -> Tensor:
-        """``[B + 1]`` with the leading zero, computed from the lengths where they were not given."""
-        if self._offsets is None:
-            self._offsets = lengths_to_offsets(cast(Tensor, self._lengths))
-        return self._offsets
-
-    def offsets_or_none(self) -> Tensor | None:
-        """``[B + 1]`` where given or computed already, or None."""
-        return self._offsets
-
-    def device(self) -> torch.device:
-        """The device of the values."""
-        return self._values.device
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> JaggedTensor:
         """The same on another device."""

@@ -122,19 +122,6 @@ def printed_rows(values: Tensor, weights: Tensor | None, offsets: Tensor, *, ind
     return f'"values": {rows},\n{pad}"weights": {rows_as_lists(weights, offsets)}'
 
 
-def present_weights(weights: Tensor | None, what: str) -> Tensor:
-    """The weights; a ValueError where there are none."""
-    if weights is None:
-        raise ValueError(f"weights: this {what} has none")
-    return weights
-
-
-def offsets_to_lengths(offsets: Tensor | None) -> Tensor:
-    """``[n + 1]`` offsets to ``[n]`` lengths."""
-    assert offsets is not None
-    return offsets[1:] - offsets[:-1]
-
-
 def moved(jagged: Any, move: Callable[[Tensor], Tensor]) -> dict[str, Any]:
     """The constructor's tensor arguments that remake a jagged tensor with each of its tensors moved."""
     tensors = {

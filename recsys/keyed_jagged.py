@@ -15,21 +15,19 @@ import torch
 from torch import Tensor
 
 from recsys.jagged import JaggedTensor
+from recsys.jagged_base import JaggedBase
 from recsys.jagged_checks import (
     TensorLike,
-    as_tensor,
     check_contents,
     check_shapes,
     moved,
-    offsets_to_lengths,
-    present_weights,
     printed_rows,
     printed_shape,
 )
-from recsys.ops import is_traced, lengths_to_offsets
+from recsys.ops import is_traced
 
 
-class KeyedJaggedTensor:
+class KeyedJaggedTensor(JaggedBase):
     """Jagged rows of several features, one batch: the input of embedding collections.
 
     The lengths are key-major: the B lengths of the first key, then those of the second, ``F * B`` in all.
@@ -61,10 +59,7 @@ class KeyedJaggedTensor:
         offset_per_key: Sequence[int] | None = None,
     ) -> None:
         self._keys = list(keys)
-        self._values = as_tensor(values, "values", default=torch.int64)
-        self._weights = None if weights is None else as_tensor(weights, "weights", default=torch.float32)
-        self._lengths = None if lengths is None else as_tensor(lengths, "lengths", default=torch.int64)
-        self._offsets = None if offsets is None else as_tensor(offsets, "offsets", default=torch.int64)
+        super().__init__(values, weights, lengths, offsets)
         if isinstance(self._lengths, Tensor) and self._lengths.dim() == 2:
             self._lengths = self._lengths.reshape(-1)
         if len(set(self._keys)) != len(self._keys):
@@ -223,42 +218,6 @@ class KeyedJaggedTensor:
         """The features' names."""
         return self._keys
 
-    def values(self) -> Tensor:
-        """``[N]``, key-major."""
-        return self._values
-
-    def weights(self) -> Tensor:
-        """``[N]``.
-
-        Raises:
-            ValueError: there are no weights.
-        """
-        return present_weights(self._weights, "KeyedJaggedTensor")
-
-    def weights_or_none(self) -> Tensor | None:
-        """``[N]``, or None."""
-        return self._weights
-
-    def lengths(self) -> Tensor:
-        """``[F * B]``, key-major."""
-        if self._lengths is None:
-            self._lengths = offsets_to_lengths(self._offsets)
-        return self._lengths
-
-    def lengths_or_none(self) -> Tensor | None:
-        """``[F * B]`` where given or computed already, or None."""
-        return self._lengths
-
-    def offsets(self) -> Tensor:
-        """``[F * B + 1]``, with the leading zero."""
-        if self._offsets is None:
-            self._offsets = lengths_to_offsets(cast(Tensor, self._lengths))
-        return self._offsets
-
-    def offsets_or_none(self) -> Tensor | None:
-        """``[F * B + 1]`` where given or computed already, or None."""
-        return self._offsets
-
     def stride(self) -> int:
         """B, the batch size."""
         return self._stride
@@ -313,10 +272,6 @@ class KeyedJaggedTensor:
         self._length_per_key = None
         self._jt_dict = None
         return self
-
-    def device(self) -> torch.device:
-        """The device of the values."""
-        return self._values.device
 
     def to(
         self, device: torch.device | str, non_blocking: bool = False, dtype: torch.dtype | None = None
