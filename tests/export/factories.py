@@ -42,3 +42,21 @@ class Buffered(nn.Module):
 
 
 NOT_A_FUNCTION = 3
+
+
+class HoldsModule(nn.Module):
+    """Has a submodule of the name that a wrapper puts in front of every other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ebc = bare()
+        self.module = nn.Linear(3, 2)
+
+
+class Shallow(nn.Module):
+    """One parameter at the top, whose name a wrapper's prefix could double."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ebc = bare()
+        self.gain = nn.Parameter(torch.ones(2))
