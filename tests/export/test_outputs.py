@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from export.config import ExportConfig
 from export.pipeline import export_model
 from recsys import EmbeddingBagCollection, KeyedJaggedTensor
 from recsys.configs import DataType
@@ -72,6 +73,12 @@ def test_other_floats_come_out_as_float32(
     )
 
 
-def test_a_target_for_absent_devices_casts_too(tmp_path: Path) -> None:
-    report = export_model(_Casting(lambda x: x.double()), tmp_path / "a")
-    assert report.differences["cpu"]["cast"] == report.differences["cpu"]["score"]
+@pytest.mark.parametrize("devices", [("cuda:0",), ("cuda:0", "cuda:1")], ids=",".join)
+def test_a_target_of_other_devices_takes_float64_outputs_too(
+    tmp_path: Path, devices: tuple[str, ...]
+) -> None:
+    report = export_model(
+        _Casting(lambda x: x.double()), tmp_path / "a", ExportConfig(targets=(("cpu",), devices))
+    )
+    found = report.differences[",".join(devices)]
+    assert found["cast"] == found["score"] == report.differences["cpu"]["cast"]

@@ -63,6 +63,12 @@ def test_the_longest_of_lying_lengths_is_the_width(rows: list[int]) -> None:
     assert JaggedTensor(torch.arange(6), lengths=rows).to_padded_dense().shape == (3, max(rows))
 
 
+@pytest.mark.parametrize("lengths", [[-1, -2, -3], [2**62, 2**62, 2**62]], ids=["negative", "huge"])
+def test_a_width_that_no_tensor_has_is_an_error(lengths: list[int]) -> None:
+    with pytest.raises(RuntimeError):
+        JaggedTensor(torch.arange(6), lengths=torch.tensor(lengths)).to_padded_dense()
+
+
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 @pytest.mark.parametrize("length", [None, 0, 1, 3, 9])
 @pytest.mark.parametrize("dim", [None, 5], ids=["scalars", "rows"])

@@ -52,13 +52,14 @@ def test_a_mean_is_finite_where_the_sum_would_not_be(dtype: torch.dtype) -> None
 
 
 @HALVES
-@pytest.mark.parametrize("num_ids", [600, 3000])
+@pytest.mark.parametrize("num_ids", [580, 2960])
 def test_a_sum_of_equal_rows_is_rounded_once(dtype: torch.dtype, num_ids: int) -> None:
+    """Bags of lengths where rounding both shards' parts first would give another number."""
     whole, found = _both("SUM", dtype, torch.full((ROWS, DIM), 100.0), _long_bag(num_ids))
     assert whole[0, 0] == 100.0 * num_ids
     assert found.dtype == dtype
     assert torch.equal(found, whole.to(dtype))
-    if not (dtype is torch.float16 and num_ids == 3000):
+    if not (dtype is torch.float16 and num_ids == 2960):
         assert found.isfinite().all()
 
 
