@@ -28,8 +28,10 @@ _EPILOG = """\
 examples:
   recsys-export model.pt                                     INT8, one cpu target, into model.artifact/
   recsys-export model.pt --devices cpu,cpu --devices cuda:0  two targets that share their rows
-  recsys-export model.pt --dtype int8 --table-dtype users=int4 --id-policy hash
+  recsys-export model.pt --table-dtype user=int4 --id-policy hash
   recsys-export state.pt --model mypackage.models:make_ranker --model-args '{"dim": 64}'
+
+exit codes: 0 written, 1 the model or its file cannot be exported so, 2 bad usage
 """
 # Columns of a report that goes into a pipe or a file, where there is no terminal to ask.
 _PIPE_WIDTH = 110
@@ -62,6 +64,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         print(f"recsys-export: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("recsys-export: interrupted, nothing was written", file=sys.stderr)
+        return 1
     if arguments.json:
         print(json.dumps(report.to_json()))
     else:
@@ -84,7 +89,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--single-file", action="store_true", help="one TorchScript file for torch::jit::load")
     add("--json", action="store_true", help="print the report as JSON")
     rows = parser.add_argument_group("tables")
-    rows.add_argument("--dtype", default="int8", choices=list(_ROW_TYPES), help="row type of every table")
+    rows.add_argument(
+        "--dtype", default="int8", choices=list(_ROW_TYPES), help="row type of every table (default: int8)"
+    )
     rows.add_argument("--table-dtype", action="append", default=[], metavar="TABLE=TYPE", help="of one table")
     rows.add_argument(
         "--id-policy",
@@ -98,7 +105,7 @@ def _parser() -> argparse.ArgumentParser:
         "--devices",
         action="append",
         metavar="D,D,...",
-        help="a target's devices, such as cpu,cpu; repeatable",
+        help="a target's devices, such as cpu,cpu; repeatable (default: cpu)",
     )
     devices.add_argument(
         "--plan",
@@ -109,7 +116,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     devices.add_argument("--device-memory", metavar="SIZE", help="for rows on each device, such as 16GB")
     dense = parser.add_argument_group("dense layers")
-    dense.add_argument("--dense-dtype", default="float32", choices=list(DENSE_DTYPES))
+    dense.add_argument(
+        "--dense-dtype",
+        default="float32",
+        choices=list(DENSE_DTYPES),
+        help="of the dense layers (default: float32)",
+    )
     dense.add_argument(
         "--dense-width", action="append", default=[], metavar="NAME=N", help="width of a dense argument"
     )
@@ -130,6 +142,11 @@ def _parser() -> argparse.ArgumentParser:
 def _config(arguments: argparse.Namespace) -> ExportConfig:
     defaults = [text for text in arguments.id_policy if "=" not in text]
     policies = [_assignment(text, "--id-policy") for text in arguments.id_policy if "=" in text]
+    plans = [_plan_option(text) for text in arguments.plan]
+    named = [target or "all targets" for target, _ in plans]
+    doubled = sorted({target for target in named if named.count(target) > 1})
+    if doubled:
+        raise ExportError(f"--plan: got more than one for {', '.join(doubled)}, expected one")
     return ExportConfig(
         name=arguments.name or _stem(arguments.checkpoint),
         data_type=_ROW_TYPES[arguments.dtype],
@@ -138,11 +155,8 @@ def _config(arguments: argparse.Namespace) -> ExportConfig:
             for name, value in (_assignment(text, "--table-dtype") for text in arguments.table_dtype)
         },
         targets=tuple(tuple(text.split(",")) for text in arguments.devices or ["cpu"]),
-        plan=next((_plan(Path(path)) for path in arguments.plan if "=" not in path), None),
-        target_plans={
-            target: _plan(Path(path))
-            for target, path in (_assignment(text, "--plan") for text in arguments.plan if "=" in text)
-        },
+        plan=next((plan for target, plan in plans if target is None), None),
+        target_plans={target: plan for target, plan in plans if target is not None},
         device_memory_bytes=None if arguments.device_memory is None else _size(arguments.device_memory),
         id_policy=_one_of(defaults[-1] if defaults else "reject", _POLICIES, "--id-policy"),
         table_id_policies={name: _one_of(value, _POLICIES, "--id-policy") for name, value in policies},
@@ -182,6 +196,14 @@ def _size(text: str) -> int:
     if match is None:
         raise ExportError(f"--device-memory: got {text!r}, expected a size such as 16GB")
     return int(float(match[1]) * _UNITS[match[2].upper()])
+
+
+def _plan_option(text: str) -> tuple[str | None, ShardingPlan]:
+    """``TARGET=FILE`` or ``FILE``; a file that is there is one, whatever its name holds."""
+    if "=" not in text or Path(text).is_file():
+        return None, _plan(Path(text))
+    target, path = _assignment(text, "--plan")
+    return target, _plan(Path(path))
 
 
 def _plan(path: Path) -> ShardingPlan:

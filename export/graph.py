@@ -213,7 +213,7 @@ def make_graph(
     relu_in_place(module)
     if dense_dtype is not torch.float32:
         module.to(dense_dtype)
-    module.eval()
+    module.eval().requires_grad_(False)
     rows, ranks = _tensor_ranks(root, module)
     if any(device.type != "cpu" for device in devices):
         check_devices(module, devices, {**rows, **ranks})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -63,19 +64,15 @@ class ExportReport:
 
 
 def print_report(report: ExportReport, console: Console) -> None:
-    """The report as tables."""
-    tables = Table(title="tables", title_justify="left", box=SIMPLE_HEAD)
-    for name in ("table", "rows", "dim", "type", "before", "after", "SQNR", "max error", "lies on"):
-        left = name in ("table", "type", "lies on")
-        tables.add_column(name, justify="left" if left else "right", no_wrap=True, overflow="fold")
+    """The report as tables that keep their numbers whole on a narrow terminal."""
     last_names = [table.name.rsplit(".", 1)[-1] for table in report.tables]
-    for table, last_name in zip(report.tables, last_names, strict=True):
-        placement = "; ".join(
-            where if len(table.placement) == 1 else f"{target}: {where}"
-            for target, where in table.placement.items()
-        )
-        tables.add_row(
-            last_name if last_names.count(last_name) == 1 else table.name,
+    names = [
+        last_name if last_names.count(last_name) == 1 else table.name
+        for table, last_name in zip(report.tables, last_names, strict=True)
+    ]
+    rows = [
+        (
+            name,
             f"{table.num_embeddings:,}",
             str(table.embedding_dim),
             table.data_type,
@@ -83,14 +80,22 @@ def print_report(report: ExportReport, console: Console) -> None:
             _size(table.bytes_after),
             "lossless" if table.sqnr_db is None else f"{table.sqnr_db:.1f} dB",
             f"{table.max_abs_error:.2g}",
-            placement,
         )
-    before, after = (
-        sum(getattr(table, name) for table in report.tables) for name in ("bytes_before", "bytes_after")
+        for name, table in zip(names, report.tables, strict=True)
+    ]
+    before = sum(table.bytes_before for table in report.tables)
+    after = sum(table.bytes_after for table in report.tables)
+    rows.append(("all", "", "", "", _size(before), _size(after), "", ""))
+    headings = ("table", "rows", "dim", "type", "before", "after", "SQNR", "max error")
+    console.print(_whole_table("tables", headings, rows, left=("table", "type")))
+    targets = list(report.differences)
+    placement = [
+        (name, *(table.placement[target] for target in targets))
+        for name, table in zip(names, report.tables, strict=True)
+    ]
+    console.print(
+        _whole_table("shards and their ranks", ("table", *targets), placement, left=("table", *targets))
     )
-    tables.add_section()
-    tables.add_row("all", "", "", "", _size(before), _size(after), "", "", "")
-    console.print(tables)
     outputs = Table(title="artifact against the float model", title_justify="left", box=SIMPLE_HEAD)
     for name in ("target", "output", "max difference", "mean difference", "verified on"):
         outputs.add_column(name, justify="right" if "difference" in name else "left")
@@ -109,6 +114,24 @@ def print_report(report: ExportReport, console: Console) -> None:
         f"{_size(report.peak_rss_bytes)}; wrote {_size(report.artifact_bytes)}"
     )
     console.print(report.path, style="bold", soft_wrap=True)
+
+
+def _whole_table(
+    title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], *, left: Sequence[str]
+) -> Table:
+    """A table whose first column gives way where the terminal is narrow; all others keep their width."""
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
+    for i, heading in enumerate(headings):
+        width = max(len(heading), *(len(row[i]) for row in rows))
+        table.add_column(
+            heading,
+            justify="left" if heading in left else "right",
+            overflow="fold",
+            min_width=None if i == 0 else width,
+        )
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def _size(num_bytes: int) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -53,20 +53,29 @@ def load_model(source: Source) -> nn.Module:
     if source.unsafe_pickle:
         return _unpickled(source.path)
     if source.factory is None:
-        return build_model(load_checkpoint(source.path))
+        try:
+            return build_model(load_checkpoint(source.path))
+        except CheckpointError as error:
+            raise CheckpointError(
+                f"{error}. A plain state dict needs --model MODULE:FUNCTION, a pickled module --unsafe-pickle"
+            ) from None
     with tables_on("meta"):
         model = _made(source.factory, source.arguments)
     assign(model, read_state_dict(source.path))
     return model
 
 
+def _find_here() -> None:
+    """Let modules of the working folder be imported, as `python -m` would."""
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+
+
 def _made(factory: str, arguments: Mapping[str, Any]) -> nn.Module:
     module_name, _, function_name = factory.partition(":")
     if not module_name or not function_name:
         raise ExportError(f"model: got {factory!r}, expected package.module:function")
-    # A factory beside the checkpoint's user, as `python -m` would find it.
-    if "" not in sys.path:
-        sys.path.insert(0, "")
+    _find_here()
     try:
         function = getattr(importlib.import_module(module_name), function_name)
     except (ImportError, AttributeError) as error:
@@ -111,22 +120,24 @@ def read_state_dict(path: Path) -> dict[str, Tensor]:
     return tensors
 
 
-def _stripped(name: str) -> str:
-    found = True
-    while found:
-        found = False
-        for prefix in _PREFIXES:
-            if name.startswith(prefix):
-                name, found = name.removeprefix(prefix), True
-    return name
+def _unwrapped(state: Mapping[str, Tensor], expected: Collection[str]) -> Mapping[str, Tensor]:
+    """The state dict without wrappers' prefixes, which are taken off one at a time until the names fit."""
+    while set(state) != set(expected):
+        names = {name: _without_prefix(name, expected) for name in state}
+        if list(names) == list(names.values()):
+            break
+        doubled = sorted({new for new in names.values() if list(names.values()).count(new) > 1})
+        if doubled:
+            raise CheckpointError(
+                f"checkpoint: {_some(doubled)} stand there more than once, but for prefixes"
+            )
+        state = {names[name]: tensor for name, tensor in state.items()}
+    return state
 
 
-def _without_prefixes(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    names = [_stripped(name) for name in state]
-    doubled = sorted({name for name in names if names.count(name) > 1})
-    if doubled:
-        raise CheckpointError(f"checkpoint: {_some(doubled)} stand there more than once, but for prefixes")
-    return dict(zip(names, state.values(), strict=True))
+def _without_prefix(name: str, expected: Collection[str]) -> str:
+    prefix = next((p for p in _PREFIXES if name.startswith(p)), "")
+    return name if name in expected else name.removeprefix(prefix)
 
 
 def assign(model: nn.Module, state: Mapping[str, Tensor]) -> None:
@@ -136,8 +147,7 @@ def assign(model: nn.Module, state: Mapping[str, Tensor]) -> None:
         CheckpointError: names what is missing, unknown or of another shape.
     """
     expected = model.state_dict()
-    if set(state) != set(expected):
-        state = _without_prefixes(state)
+    state = _unwrapped(state, expected)
     missing = sorted(set(expected) - set(state))
     unknown = sorted(set(state) - set(expected))
     if missing or unknown:
@@ -163,6 +173,7 @@ def _some(names: list[str]) -> str:
 
 
 def _unpickled(path: Path) -> nn.Module:
+    _find_here()
     try:
         model = torch.load(path, map_location="cpu", weights_only=False)
     except Exception as error:  # unpickling can raise anything

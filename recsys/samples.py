@@ -69,7 +69,7 @@ def random_batch(
 
 
 def read_samples(path: str | os.PathLike[str], signature: Signature) -> Batch:
-    """Requests in JSON, one a line, as one batch.
+    """Requests in JSON, one a line, as one batch; or a single request over several lines.
 
     Raises:
         ValueError: names the line and the field, with what was found and what was expected.
@@ -80,6 +80,9 @@ def read_samples(path: str | os.PathLike[str], signature: Signature) -> Batch:
     except UnicodeDecodeError as error:
         raise ValueError(f"{name}: not readable as UTF-8: {error.reason} at byte {error.start}") from None
     requests = []
+    whole = _one_request(content)
+    if whole is not None:
+        return _joined([_checked(whole, signature, name)], signature)
     for number, line in enumerate(content.split("\n"), start=1):
         if line.strip():
             requests.append(
@@ -88,6 +91,16 @@ def read_samples(path: str | os.PathLike[str], signature: Signature) -> Batch:
     if not requests:
         raise ValueError(f"{name}: got no requests, expected one a line")
     return _joined(requests, signature)
+
+
+def _one_request(content: str) -> Any:
+    """The only request of a file that spreads it over several lines, or None."""
+    if not content.lstrip().startswith("{\n"):
+        return None
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _parsed(line: str, at: str) -> Any:

@@ -49,6 +49,8 @@ _CLASSES: dict[grpc.StatusCode, type[PredictError]] = {
     grpc.StatusCode.RESOURCE_EXHAUSTED: OverloadedError,
     grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineError,
     grpc.StatusCode.UNAVAILABLE: UnavailableError,
+    # What gRPC tells a call that had reached a stopping server's socket and not yet its handler: it was not computed.
+    grpc.StatusCode.CANCELLED: UnavailableError,
 }
 
 

@@ -119,14 +119,16 @@ def test_progress_is_told_step_by_step(tmp_path: Path) -> None:
     assert ("quantize", 50 + 80 + 110 + 140, 50 + 80 + 110 + 140) in told
 
 
-def test_the_report_for_people(tmp_path: Path) -> None:
+@pytest.mark.parametrize("width", [80, 140])
+def test_the_report_for_people(tmp_path: Path, width: int) -> None:
     report, _ = exported(dlrm(), tmp_path / "a", targets=(("cpu",), ("cpu", "cpu")))
     text = StringIO()
-    print_report(report, Console(file=text, width=140))
+    print_report(report, Console(file=text, width=width))
     lines = [line.split() for line in text.getvalue().splitlines()]
     row = next(line for line in lines if line and line[0] == "t1")
     assert row[:8] == ["t1", "80", "16", "INT8", "5.1", "KB", "1.6", "KB"]
-    assert "cpu,cpu:" in row
+    shards = [line for line in lines if line and line[0] == "t1"][1]
+    assert shards.count("table-wise") == 2
     assert any(line[:2] == ["cpu,cpu", "default"] for line in lines if line)
     assert "256 sample rows verified" in text.getvalue()
 
