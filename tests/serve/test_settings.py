@@ -75,7 +75,14 @@ def test_clients_get_a_named_error_for_every_code(code: grpc.StatusCode) -> None
     error = predict_error(FailedCall(code, "field: got 1"))
     assert isinstance(error, PredictError)
     assert (error.code, error.message) == (code, "field: got 1")
-    named = {"INVALID_ARGUMENT", "NOT_FOUND", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED", "UNAVAILABLE"}
+    named = {
+        "INVALID_ARGUMENT",
+        "NOT_FOUND",
+        "RESOURCE_EXHAUSTED",
+        "DEADLINE_EXCEEDED",
+        "UNAVAILABLE",
+        "CANCELLED",
+    }
     assert (type(error) is not ServerError) == (code.name in named)
 
 
