@@ -19,7 +19,7 @@ from rich.progress import track
 from rich.table import Table
 
 from benchmarks.auc import TOLERANCE, AucResult, compare_auc, sources
-from benchmarks.machine import Machine, prepare
+from benchmarks.machine import Machine, prepare, wide_console
 from benchmarks.model import build, export_and_load, requests
 from benchmarks.peer import PeerMissingError, check_installed, script_peer
 from benchmarks.profiling import OperatorShare, profile_artifact
@@ -90,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.json:
         print(json.dumps(report.to_json()))
     else:
-        _print(report, Console())
+        _print(report, wide_console())
     moved = [result for result in report.auc if result.largest_difference > TOLERANCE]
     for result in moved:
         found = f"{result.largest_difference:.5f}"

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from benchmarks.machine import prepare
+from benchmarks.machine import prepare, wide_console
 from benchmarks.model import EMBEDDING_DIM, NUM_TABLES
 
 _EPILOG = """\
@@ -96,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.json:
         print(json.dumps(result))
     else:
-        console = Console()
+        console = wide_console()
         console.print(machine.text(), soft_wrap=True)
         console.print(
             f"{NUM_TABLES} tables of {num_rows:,} rows, dim {EMBEDDING_DIM}, {args.data_type}", soft_wrap=True

@@ -8,9 +8,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import torch
+from rich.console import Console
 
 from serve.allocator import tune_malloc
 
+TABLE_WIDTH = 150
 _PACKAGES = ("torch", "fbgemm-gpu-cpu", "fbgemm-gpu", "torchrec")
 
 
@@ -80,3 +82,8 @@ def _versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
+
+
+def wide_console() -> Console:
+    """Standard output, wide enough for our tables: numbers that are cut off are worse than lines that wrap."""
+    return Console(width=max(Console().width, TABLE_WIDTH))
