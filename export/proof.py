@@ -128,8 +128,7 @@ def _implied_outputs(job: Job, work: Path) -> dict[str, Tensor]:
 def _target(job: Job, work: Path, name: str) -> tuple[Callable[[Batch], dict[str, Tensor]], str]:
     """A target's predictions, and where it runs. It has predicted for no rows and for one row."""
     env = job.stored.envs[name]
-    available = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if any(d.type == "cuda" and d.index >= available for d in env.devices):
+    if env.lacking():
         # No such device here: the same plan in host memory, not scripted.
         return _on_host(job, work, name, on_host(env)), "cpu, the same plan (no such device here)"
     artifact = load_artifact(work, target=name, verify_checksums=False, random_access=True)

@@ -164,7 +164,7 @@ def _choose(manifest: Manifest, wanted: str | None) -> Target:
     if wanted is not None and wanted not in names:
         raise TargetError(f"target: got {wanted!r}, expected one of {names}")
     for target in manifest.targets:
-        lacking = _lacking(target)
+        lacking = ShardingEnv.from_local(target.devices).lacking()
         if wanted is None and not lacking:
             return target
         if wanted == target.name:
@@ -172,12 +172,6 @@ def _choose(manifest: Manifest, wanted: str | None) -> Target:
                 raise TargetError(f"target: {wanted!r} needs {lacking}, which this machine lacks")
             return target
     raise TargetError(f"target: this machine has the devices of none of {names}")
-
-
-def _lacking(target: Target) -> list[str]:
-    available = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    devices = ShardingEnv.from_local(target.devices).devices
-    return [str(d) for d in devices if d.type == "cuda" and d.index >= available]
 
 
 def _load_directory(

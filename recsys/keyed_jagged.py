@@ -24,7 +24,7 @@ from recsys.jagged_checks import (
     printed_rows,
     printed_shape,
 )
-from recsys.ops import is_traced
+from recsys.ops import is_traced, joined
 
 
 class KeyedJaggedTensor(JaggedBase):
@@ -339,9 +339,9 @@ class KeyedJaggedTensor(JaggedBase):
         weights = [parts[key].weights_or_none() for key in keys]
         return KeyedJaggedTensor(
             keys,
-            values=_joined([parts[key].values() for key in keys]),
-            weights=None if weights[0] is None else _joined([w for w in weights if w is not None]),
-            lengths=_joined([parts[key].lengths() for key in keys]),
+            values=joined([parts[key].values() for key in keys]),
+            weights=None if weights[0] is None else joined([w for w in weights if w is not None]),
+            lengths=joined([parts[key].lengths() for key in keys]),
             stride=self._stride,
             length_per_key=None
             if self._length_per_key is None
@@ -408,7 +408,3 @@ class KeyedJaggedTensor(JaggedBase):
 
     def __repr__(self) -> str:
         return f"KeyedJaggedTensor(keys={self._keys}, values={printed_shape(self._values)}, stride={self._stride})"
-
-
-def _joined(parts: list[Tensor]) -> Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(parts)

@@ -22,6 +22,11 @@ def lengths_to_offsets(lengths: Tensor) -> Tensor:
     return offsets
 
 
+def joined(parts: list[Tensor]) -> Tensor:
+    """The parts one after the other; the only part as it is."""
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
 def present(tensor: Tensor | None) -> Tensor:
     """What an operator is declared to return optionally and does return here; TorchScript wants to be told."""
     if isinstance(tensor, fx.Proxy):

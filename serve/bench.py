@@ -231,6 +231,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (PredictError, OSError) as error:
         print(f"recsys-bench: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("recsys-bench: interrupted, nothing was measured", file=sys.stderr)
+        return 1
     if args.json:
         print(json.dumps(figures))
     else:

@@ -26,6 +26,11 @@ class ShardingEnv:
         """W."""
         return len(self.devices)
 
+    def lacking(self) -> list[str]:
+        """The devices that this machine does not have."""
+        available = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        return [str(d) for d in self.devices if d.type == "cuda" and d.index >= available]
+
     @staticmethod
     def from_local(devices: Sequence[str | torch.device]) -> ShardingEnv:
         """The devices of this process, such as ``["cpu", "cpu"]`` or ``["cuda:0", "cuda:1"]``.

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from recsys.bounds import INT64_MAX
-from recsys.ops import fbgemm, lengths_to_offsets, present
+from recsys.ops import fbgemm, joined, lengths_to_offsets, present
 from recsys.sharding.layout import Entry, Layout
 
 
@@ -121,9 +121,9 @@ class LocalInputDist(nn.Module):
             restore.append(back)
         slot_lengths, slot_values, slot_weights = fbgemm.permute_2D_sparse_data(
             self.order,
-            _joined(all_lengths).view(self._num_rows, num_bags),
-            _joined(all_values),
-            None if weights is None else _joined([w for w in all_weights if w is not None]),
+            joined(all_lengths).view(self._num_rows, num_bags),
+            joined(all_values),
+            None if weights is None else joined([w for w in all_weights if w is not None]),
         )
         slot_weights = None if weights is None else present(slot_weights)
         groups = self._by_group(slot_lengths.view(-1), slot_values, slot_weights, num_bags)
@@ -198,10 +198,6 @@ class _RowCut(nn.Module):
             [getattr(self, name) for name in self._bounds_names],
         )
         return cut_lengths, cut_values, present(cut_weights) if weighted else None, present(back)
-
-
-def _joined(parts: list[Tensor]) -> Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def _slot_ends(lengths: Tensor, num_slots: int, num_bags: int) -> Tensor:
