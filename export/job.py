@@ -17,7 +17,7 @@ from export.config import DENSE_DTYPES, ExportConfig
 from export.graph import split_features
 from export.tables import StoredModel
 from recsys.embedding import EmbeddingBagCollection
-from recsys.quant import FloatCollection
+from recsys.quant import FloatCollection, float_weights
 from recsys.samples import Batch
 from recsys.sharding.device_rows import DeviceRows, device_layouts, empty, table_path
 from recsys.sharding.sharded import (
@@ -51,6 +51,14 @@ class Job:
     @property
     def dense_dtype(self) -> torch.dtype:
         return DENSE_DTYPES[self.config.dense_dtype]
+
+    def float_weights(self) -> dict[str, Tensor]:
+        """Each table's float weight ``[R, D]``, by table path."""
+        return {
+            table_path(path, name): weight
+            for path, collection in self.collections.items()
+            for name, weight in float_weights(collection).items()
+        }
 
 
 def _options(

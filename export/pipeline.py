@@ -28,7 +28,6 @@ from export.tree import find_collections
 from export.writing import sqnr, write_graphs, write_single_file, write_tables
 from recsys.artifact import MANIFEST_NAME
 from recsys.errors import ExportError, ManifestError
-from recsys.quant import float_weights
 from recsys.samples import random_batch, read_samples
 from recsys.sharding.device_rows import table_path
 from recsys.signature import Output, Signature
@@ -137,11 +136,7 @@ def _peak_rss_bytes() -> int:
 
 
 def _table_reports(job: Job, errors: Mapping[str, QuantizationError]) -> tuple[TableReport, ...]:
-    weights = {
-        table_path(path, name): weight
-        for path, collection in job.collections.items()
-        for name, weight in float_weights(collection).items()
-    }
+    weights = job.float_weights()
     placements: dict[str, dict[str, str]] = {name: {} for name in job.stored.stored}
     for target, plan in job.stored.plans.items():
         for path, group in plan.plan.items():

@@ -22,17 +22,13 @@ from recsys.artifact import MANIFEST_NAME, ROWS_NAME, load_artifact, map_rows, s
 from recsys.configs import EmbeddingBagConfig
 from recsys.errors import VerificationError
 from recsys.manifest import Manifest, Part, TableInfo, Target
-from recsys.quant import float_weights
 from recsys.sharding.device_rows import table_path
 from recsys.store import QuantizationError
 
 
 def write_tables(job: Job, work: Path) -> tuple[tuple[str, ...], dict[str, QuantizationError]]:
-    weights = {
-        table_path(path, name): weight
-        for path, collection in job.collections.items()
-        for name, weight in float_weights(collection).items()
-    }
+    """Quantize all tables into the rows file: its blocks' digests, and what storing each table cost."""
+    weights = job.float_weights()
     total = sum(table.num_embeddings for table in job.stored.stored.values())
     done = 0
 
@@ -48,6 +44,7 @@ def write_tables(job: Job, work: Path) -> tuple[tuple[str, ...], dict[str, Quant
 def write_graphs(
     job: Job, work: Path, digests: tuple[str, ...], errors: Mapping[str, QuantizationError]
 ) -> Manifest:
+    """Trace and script each target, and write the graphs and the manifest that names all parts."""
     targets, parts = [], []
     for i, (name, env) in enumerate(job.stored.envs.items()):
         job.progress("trace and script", i, len(job.stored.envs))
@@ -95,7 +92,6 @@ def package_versions() -> dict[str, str]:
 
 
 def _sha256(path: Path) -> str:
-
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
@@ -110,6 +106,7 @@ def _poolings(job: Job) -> dict[str, str]:
 
 
 def sqnr(error: QuantizationError) -> float | None:
+    """In dB, as reports and manifests give it; None where nothing was lost."""
     return None if error.noise == 0 else round(error.sqnr_db, 2)
 
 

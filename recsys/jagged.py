@@ -10,7 +10,6 @@ and its kin by name, ``to_dense``, printing.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 
 import torch
@@ -24,6 +23,7 @@ from recsys.jagged_checks import (
     moved,
     printed_rows,
     printed_shape,
+    split_rows,
 )
 from recsys.ops import fbgemm, is_traced
 
@@ -90,11 +90,11 @@ class JaggedTensor(JaggedBase):
 
     def to_dense(self) -> list[Tensor]:
         """One tensor per row. Reads the offsets."""
-        return _rows(self._values, self.offsets())
+        return split_rows(self._values, self.offsets())
 
     def to_dense_weights(self) -> list[Tensor] | None:
         """One tensor of weights per row, or None. Reads the offsets."""
-        return None if self._weights is None else _rows(self._weights, self.offsets())
+        return None if self._weights is None else split_rows(self._weights, self.offsets())
 
     def to_padded_dense(self, desired_length: int | None = None, padding_value: float = 0.0) -> Tensor:
         """``[B, L]`` or ``[B, L, D]``: rows cut or padded to ``desired_length`` (the longest if None, which is read).
@@ -135,8 +135,3 @@ class JaggedTensor(JaggedBase):
 
     def __repr__(self) -> str:
         return f"JaggedTensor(values={printed_shape(self._values)}, rows={printed_shape(self._lengths, self._offsets)})"
-
-
-def _rows(data: Tensor, offsets: Tensor) -> list[Tensor]:
-    bounds = offsets.tolist()
-    return [data[a:b] for a, b in itertools.pairwise(bounds)]

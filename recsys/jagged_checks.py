@@ -5,8 +5,8 @@ Shape letters: B batch, F features, N number of IDs.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -107,10 +107,14 @@ def check_contents(values: Tensor, lengths: Tensor | None, offsets: Tensor | Non
         )
 
 
+def split_rows(data: Tensor, offsets: Tensor) -> list[Tensor]:
+    """One tensor for each row of a jagged tensor: views. Reads the offsets."""
+    return [data[start:end] for start, end in pairwise(offsets.tolist())]
+
+
 def rows_as_lists(data: Tensor, offsets: Tensor) -> list[Any]:
     """The rows of a jagged tensor as plain lists, for printing."""
-    bounds = offsets.tolist()
-    return [data[start:end].tolist() for start, end in itertools.pairwise(bounds)]
+    return [row.tolist() for row in split_rows(data, offsets)]
 
 
 def printed_rows(values: Tensor, weights: Tensor | None, offsets: Tensor, *, indent: int) -> str:

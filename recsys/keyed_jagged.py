@@ -263,9 +263,12 @@ class KeyedJaggedTensor(JaggedBase):
     def sync(self) -> KeyedJaggedTensor:
         """Read the lengths per key, where they are not known. Waits for the device that holds them."""
         if self._length_per_key is None:
-            per_key = self.lengths().view(len(self._keys), self._stride).sum(dim=1)
+            per_key = self._ids_per_key()
             self._length_per_key = per_key.tolist()
         return self
+
+    def _ids_per_key(self) -> Tensor:
+        return self.lengths().view(len(self._keys), self._stride).sum(dim=1)
 
     def unsync(self) -> KeyedJaggedTensor:
         """Forget the lengths per key."""
@@ -380,7 +383,7 @@ class KeyedJaggedTensor(JaggedBase):
         if not is_traced(self._lengths, self._offsets) and self.lengths().device.type != "cpu":
             self.length_per_key()  # raises with the reason
         # tensor_split takes the bounds as a host tensor, so that they are read neither here nor in a graph.
-        per_key = self.lengths().view(len(self._keys), self._stride).sum(dim=1)
+        per_key = self._ids_per_key()
         return torch.tensor_split(data, per_key.cumsum(dim=0)[:-1])
 
     def validate(self) -> KeyedJaggedTensor:
@@ -391,7 +394,7 @@ class KeyedJaggedTensor(JaggedBase):
         """
         check_contents(self._values, self._lengths, self._offsets)
         if self._length_per_key is not None and self._keys:
-            read = self.lengths().view(len(self._keys), self._stride).sum(dim=1).tolist()
+            read = self._ids_per_key().tolist()
             if read != self._length_per_key:
                 raise ValueError(f"length_per_key: got {self._length_per_key}, but the lengths say {read}")
         return self
