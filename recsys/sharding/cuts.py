@@ -9,10 +9,16 @@ from collections.abc import Sequence
 
 from recsys.configs import BaseEmbeddingConfig
 from recsys.errors import PlanError
-from recsys.sharding.plan import ParameterSharding, ShardMetadata
+from recsys.sharding.plan import DATA_PARALLEL, ParameterSharding, ShardMetadata
 
 #: Column cuts at multiples of this suit every row type and keep rows of halves 16-byte aligned.
 COLUMN_MULTIPLE = 8
+
+
+def data_parallel(table: BaseEmbeddingConfig) -> ParameterSharding:
+    """A copy of the whole table on every rank; gradients are averaged over the ranks."""
+    del table
+    return ParameterSharding(sharding_type=DATA_PARALLEL, shards=())
 
 
 def table_wise(table: BaseEmbeddingConfig, rank: int) -> ParameterSharding:
@@ -42,12 +48,50 @@ def row_wise(table: BaseEmbeddingConfig, ranks: Sequence[int]) -> ParameterShard
     Raises:
         PlanError: there are more ranks than rows.
     """
-    parts = _parts(table.num_embeddings, len(ranks), 1, table.name, "rows")
+    shards = _row_shards(table, (0, table.embedding_dim), ranks)
+    return ParameterSharding(sharding_type="row_wise", shards=tuple(shards))
+
+
+def table_row_wise(table: BaseEmbeddingConfig, host: int, local_world_size: int) -> ParameterSharding:
+    """Rows in equal parts over the ranks of one host: partial sums meet inside the host.
+
+    Raises:
+        PlanError: the host has more ranks than the table has rows.
+    """
+    shards = _row_shards(table, (0, table.embedding_dim), host_ranks(host, local_world_size))
+    return ParameterSharding(sharding_type="table_row_wise", shards=tuple(shards))
+
+
+def grid(table: BaseEmbeddingConfig, hosts: Sequence[int], local_world_size: int) -> ParameterSharding:
+    """Columns in equal parts, one for each host; each part's rows in equal parts over the host's ranks.
+
+    Raises:
+        PlanError: there are more hosts than column parts, or a host has more ranks than the table has rows.
+    """
+    parts = _parts(table.embedding_dim, len(hosts), COLUMN_MULTIPLE, table.name, "columns")
     shards = [
-        ShardMetadata(shard_offsets=(start, 0), shard_sizes=(end - start, table.embedding_dim), rank=rank)
+        shard
+        for columns, host in zip(parts, hosts, strict=True)
+        for shard in _row_shards(table, columns, host_ranks(host, local_world_size))
+    ]
+    return ParameterSharding(sharding_type="grid_shard", shards=tuple(shards))
+
+
+def host_ranks(host: int, local_world_size: int) -> range:
+    """The ranks of a host."""
+    return range(host * local_world_size, (host + 1) * local_world_size)
+
+
+def _row_shards(
+    table: BaseEmbeddingConfig, columns: tuple[int, int], ranks: Sequence[int]
+) -> list[ShardMetadata]:
+    parts = _parts(table.num_embeddings, len(ranks), 1, table.name, "rows")
+    return [
+        ShardMetadata(
+            shard_offsets=(start, columns[0]), shard_sizes=(end - start, columns[1] - columns[0]), rank=rank
+        )
         for (start, end), rank in zip(parts, ranks, strict=True)
     ]
-    return ParameterSharding(sharding_type="row_wise", shards=tuple(shards))
 
 
 def _parts(size: int, num_parts: int, multiple: int, table: str, what: str) -> list[tuple[int, int]]:

@@ -1,35 +1,82 @@
-"""Where shards can lie."""
+"""Where shards can lie: on the ranks of a process group, or on the devices of one process."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import distributed as dist
 
 from recsys.errors import PlanError
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShardingEnv:
-    """The ranks of a plan: here, the devices of one process.
+    """The ranks of a plan.
 
     Attributes:
-        devices: rank r's device; the same device may stand there several times. The first also runs the
-            model's dense layers and holds the assembled output.
+        devices: rank r's device; the same device may stand there several times. Of the devices of one process,
+            the first also runs the model's dense layers and holds the assembled output. In a process group, each
+            rank knows its own device and takes the others to be of the same kind.
+        process_group: None for the devices of one process.
+        rank: this process's rank in the group, else 0.
+        local_world_size: ranks per host; hosts hold consecutive ranks.
     """
 
     devices: tuple[torch.device, ...]
+    process_group: dist.ProcessGroup | None = None
+    rank: int = 0
+    local_world_size: int = 1
 
     @property
     def world_size(self) -> int:
         """W."""
         return len(self.devices)
 
+    @property
+    def device(self) -> torch.device:
+        """Where this process runs dense layers and gets its outputs."""
+        return self.devices[self.rank]
+
     def lacking(self) -> list[str]:
         """The devices that this machine does not have."""
         available = torch.cuda.device_count() if torch.cuda.is_available() else 0
         return [str(d) for d in self.devices if d.type == "cuda" and d.index >= available]
+
+    @staticmethod
+    def from_process_group(
+        pg: dist.ProcessGroup,
+        device: str | torch.device | None = None,
+        local_world_size: int | None = None,
+    ) -> ShardingEnv:
+        """The ranks of a process group, each with a batch of its own.
+
+        Args:
+            pg: such as ``torch.distributed.group.WORLD`` after ``init_process_group``.
+            device: this rank's; by default its CUDA device under NCCL, else host memory.
+            local_world_size: ranks per host; by default LOCAL_WORLD_SIZE, which torchrun sets, else all ranks.
+
+        Raises:
+            PlanError: the ranks cannot be split into hosts of ``local_world_size``.
+        """
+        world_size, rank = dist.get_world_size(pg), dist.get_rank(pg)
+        if local_world_size is None:
+            local_world_size = int(os.environ.get("LOCAL_WORLD_SIZE", world_size))
+        if local_world_size < 1 or world_size % local_world_size:
+            raise PlanError(
+                f"local_world_size: got {local_world_size}, expected a divisor of the {world_size} ranks"
+            )
+        if device is None:
+            uses_cuda = "nccl" in dist.get_backend(pg)
+            device = torch.device("cuda", torch.cuda.current_device()) if uses_cuda else torch.device("cpu")
+        return ShardingEnv(
+            devices=(torch.device(device),) * world_size,
+            process_group=pg,
+            rank=rank,
+            local_world_size=local_world_size,
+        )
 
     @staticmethod
     def from_local(devices: Sequence[str | torch.device]) -> ShardingEnv:

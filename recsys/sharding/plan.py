@@ -13,7 +13,20 @@ from recsys.checked import a_list, choice, json_field, whole
 from recsys.configs import BaseEmbeddingConfig
 from recsys.errors import PlanError
 
-SHARDING_TYPES = ("table_wise", "column_wise", "row_wise")
+#: TorchRec's names. The type is for people and for the planner: routing and assembly follow from the shards.
+SHARDING_TYPES = (
+    "data_parallel",
+    "table_wise",
+    "column_wise",
+    "row_wise",
+    "table_row_wise",
+    "grid_shard",
+)
+DATA_PARALLEL = "data_parallel"
+
+#: TorchRec's names. ``dense``: gradients of the table's size, for any optimizer. ``fused``: the update happens in
+#: the backward pass, on the rows that were read. The UVM kernels keep rows in host memory that the device reads.
+COMPUTE_KERNELS = ("dense", "fused", "fused_uvm", "fused_uvm_caching")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,10 +56,23 @@ class ShardMetadata:
 
 @dataclass(frozen=True, kw_only=True)
 class ParameterSharding:
-    """How one table is cut."""
+    """How one table is cut, and what trains it.
+
+    Attributes:
+        sharding_type: one of ``SHARDING_TYPES``.
+        shards: rectangles that cover the table; none where every rank holds all of it (``data_parallel``).
+        compute_kernel: one of ``COMPUTE_KERNELS``; None leaves it to who shards (training: ``fused``, or
+            ``dense`` where data-parallel; inference has one kernel).
+    """
 
     sharding_type: str
     shards: tuple[ShardMetadata, ...]
+    compute_kernel: str | None = None
+
+    @property
+    def is_replicated(self) -> bool:
+        """Whether every rank holds the whole table."""
+        return self.sharding_type == DATA_PARALLEL
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -76,20 +102,7 @@ class ShardingPlan:
     def to_json(self) -> dict[str, Any]:
         """Plain data that ``from_json`` reads back."""
         return {
-            path: {
-                name: {
-                    "sharding_type": table.sharding_type,
-                    "shards": [
-                        {
-                            "shard_offsets": list(shard.shard_offsets),
-                            "shard_sizes": list(shard.shard_sizes),
-                            "rank": shard.rank,
-                        }
-                        for shard in table.shards
-                    ],
-                }
-                for name, table in tables.items()
-            }
+            path: {name: _table_to_json(table) for name, table in tables.items()}
             for path, tables in self.plan.items()
         }
 
@@ -126,6 +139,19 @@ def _mapping(data: Any, at: str) -> dict[Any, Any]:
     return data
 
 
+def _table_to_json(table: ParameterSharding) -> dict[str, Any]:
+    shards = [
+        {
+            "shard_offsets": list(shard.shard_offsets),
+            "shard_sizes": list(shard.shard_sizes),
+            "rank": shard.rank,
+        }
+        for shard in table.shards
+    ]
+    kernel = {} if table.compute_kernel is None else {"compute_kernel": table.compute_kernel}
+    return {"sharding_type": table.sharding_type, **kernel, "shards": shards}
+
+
 def _table_from_json(data: Any, at: str) -> ParameterSharding:
     shards = [
         ShardMetadata(
@@ -136,7 +162,11 @@ def _table_from_json(data: Any, at: str) -> ParameterSharding:
         for to, shard in a_list(data, "shards", at)
     ]
     return ParameterSharding(
-        sharding_type=choice(data, "sharding_type", at, SHARDING_TYPES), shards=tuple(shards)
+        sharding_type=choice(data, "sharding_type", at, SHARDING_TYPES),
+        shards=tuple(shards),
+        compute_kernel=choice(data, "compute_kernel", at, COMPUTE_KERNELS)
+        if "compute_kernel" in data
+        else None,
     )
 
 
@@ -164,6 +194,12 @@ def check_plan(
     for table in tables:
         sharding = plan[table.name]
         at = f"plan[{table.name!r}]"
+        if sharding.is_replicated:
+            if sharding.shards:
+                raise PlanError(
+                    f"{at}.shards: got {len(sharding.shards)}, expected none: data_parallel copies all"
+                )
+            continue
         wrong = sorted({rank for rank in sharding.ranks if not 0 <= rank < world_size})
         if wrong:
             raise PlanError(f"{at}: got ranks {wrong}, expected 0 to {world_size - 1} ({world_size} devices)")

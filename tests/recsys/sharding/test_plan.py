@@ -70,7 +70,7 @@ WRONG_JSON: list[tuple[str, Any, str]] = [
     (
         "type",
         changed(lambda d: d[""]["t"].update(sharding_type="diagonal")),
-        "sharding_type: got 'diagonal', expected one of table_wise, column_wise, row_wise",
+        "sharding_type: got 'diagonal', expected one of data_parallel, table_wise",
     ),
     ("no rank", changed(lambda d: shard_of(d).pop("rank")), r"shards\[0\].rank: missing"),
     ("rank", changed(lambda d: shard_of(d).update(rank=-1)), r"shards\[0\].rank: got '-1'"),
