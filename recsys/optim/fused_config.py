@@ -1,0 +1,244 @@
+"""What the training lookup does with gradients: an optimizer of FBGEMM's and its numbers.
+
+Shape letters: D embedding dim, R rows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from fbgemm_gpu.split_embedding_configs import EmbOptimType
+from fbgemm_gpu.split_table_batched_embeddings_ops_training import WeightDecayMode
+from torch.optim import Optimizer
+
+import recsys.ops  # noqa: F401  (loads FBGEMM)
+from recsys.optim.rowwise_adagrad import RowWiseAdagrad
+
+# Optimizer -> its states' names in FBGEMM -> whether they hold one number per row (else one per weight).
+_STATES: dict[EmbOptimType, dict[str, bool]] = {
+    EmbOptimType.EXACT_SGD: {},
+    EmbOptimType.EXACT_ROWWISE_ADAGRAD: {"momentum1": True},
+    EmbOptimType.EXACT_ADAGRAD: {"momentum1": False},
+    EmbOptimType.ADAM: {"momentum1": False, "momentum2": False},
+}
+_DEPRECATED = {
+    EmbOptimType.SGD: EmbOptimType.EXACT_SGD,
+    EmbOptimType.ROWWISE_ADAGRAD: EmbOptimType.EXACT_ROWWISE_ADAGRAD,
+}
+# What the same states are called by the optimizer class for dense gradients.
+_DENSE_STATE_NAMES = {
+    EmbOptimType.EXACT_SGD: {},
+    EmbOptimType.EXACT_ROWWISE_ADAGRAD: {"momentum1": "sum"},
+    EmbOptimType.EXACT_ADAGRAD: {"momentum1": "sum"},
+    EmbOptimType.ADAM: {"momentum1": "exp_avg", "momentum2": "exp_avg_sq"},
+}
+_CPU = (EmbOptimType.EXACT_SGD, EmbOptimType.EXACT_ADAGRAD, EmbOptimType.EXACT_ROWWISE_ADAGRAD)
+# Arguments of torch's optimizers that choose an implementation, not what is computed.
+_IMPLEMENTATION = ("foreach", "fused", "capturable")
+_DECAY_MODES = (WeightDecayMode.NONE, WeightDecayMode.L2, WeightDecayMode.DECOUPLE)
+
+# Optimizer class -> FBGEMM's, and which of the class's arguments FBGEMM has under which name.
+_CLASSES: dict[type[Optimizer], tuple[EmbOptimType, dict[str, str]]] = {
+    torch.optim.SGD: (EmbOptimType.EXACT_SGD, {"lr": "learning_rate"}),
+    torch.optim.Adagrad: (EmbOptimType.EXACT_ADAGRAD, {"lr": "learning_rate", "eps": "eps"}),
+    torch.optim.Adam: (EmbOptimType.ADAM, {"lr": "learning_rate", "eps": "eps", "betas": "betas"}),
+    RowWiseAdagrad: (
+        EmbOptimType.EXACT_ROWWISE_ADAGRAD,
+        {"lr": "learning_rate", "eps": "eps", "weight_decay": "weight_decay"},
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FusedConfig:
+    """An optimizer that runs inside the backward pass of a lookup. The defaults are FBGEMM 1.8's.
+
+    Only rows that a batch looked up are updated: Adam is "lazy" (the moments of other rows do not decay), and weight
+    decay reaches only the rows that were looked up.
+
+    Attributes:
+        optimizer: EXACT_SGD, EXACT_ROWWISE_ADAGRAD, EXACT_ADAGRAD or ADAM.
+        learning_rate: at the start; schedules change it through the fused optimizer's parameter groups.
+        eps: added to the square root; SGD does not read it.
+        beta1: Adam's.
+        beta2: Adam's.
+        weight_decay: Adam's (decoupled, as AdamW's), or row-wise Adagrad's as ``weight_decay_mode`` says. On CUDA only.
+        weight_decay_mode: NONE, L2 or DECOUPLE, for row-wise Adagrad.
+        max_norm: row-wise Adagrad keeps the norm of updated rows below it; 0 for no bound. On CUDA only.
+        gradient_clipping: whether each number of a gradient is cut to ±``max_gradient``.
+        max_gradient: the bound of ``gradient_clipping``.
+        stochastic_rounding: for FP16 tables, whether updated weights are rounded at random to either neighbour.
+
+    Raises:
+        ValueError: an optimizer or number that FBGEMM has not, or one that this optimizer would silently ignore.
+    """
+
+    optimizer: EmbOptimType = EmbOptimType.EXACT_SGD
+    learning_rate: float = 0.01
+    eps: float = 1e-8
+    beta1: float = 0.9
+    beta2: float = 0.999
+    weight_decay: float = 0.0
+    weight_decay_mode: WeightDecayMode = WeightDecayMode.NONE
+    max_norm: float = 0.0
+    gradient_clipping: bool = False
+    max_gradient: float = 1.0
+    stochastic_rounding: bool = True
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.optimizer, EmbOptimType) or self.optimizer not in _STATES:
+            exact = _DEPRECATED.get(self.optimizer) if isinstance(self.optimizer, EmbOptimType) else None
+            raise ValueError(
+                f"fused_params['optimizer']: got {self.optimizer!r}, expected one of {_names(_STATES)}"
+                + (f"; use {_name(exact)}" if exact else "")
+            )
+        for name in ("learning_rate", "eps", "weight_decay", "max_norm", "max_gradient"):
+            _check_number(name, getattr(self, name), math.inf)
+        for name in ("beta1", "beta2"):
+            _check_number(name, getattr(self, name), 1.0)
+        for name in ("gradient_clipping", "stochastic_rounding"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(
+                    f"fused_params[{name!r}]: got {getattr(self, name)!r}, expected True or False"
+                )
+        self._check_decay()
+
+    def _check_decay(self) -> None:
+        """FBGEMM ignores these where its optimizer has no use for them; we say so."""
+        mode, rowwise = self.weight_decay_mode, self.optimizer == EmbOptimType.EXACT_ROWWISE_ADAGRAD
+        if mode not in _DECAY_MODES:
+            raise ValueError(
+                f"fused_params['weight_decay_mode']: got {mode!r}, expected one of {_names(_DECAY_MODES)}"
+            )
+        if mode != WeightDecayMode.NONE and not rowwise:
+            raise ValueError(
+                f"fused_params['weight_decay_mode']: got {mode!r}, but only EXACT_ROWWISE_ADAGRAD has a choice; "
+                "leave it out"
+            )
+        if self.weight_decay and rowwise and mode == WeightDecayMode.NONE:
+            raise ValueError(
+                f"fused_params['weight_decay']: got {self.weight_decay} without a weight_decay_mode, so it would "
+                "have no effect; give WeightDecayMode.L2 or WeightDecayMode.DECOUPLE"
+            )
+        if self.weight_decay and self.optimizer in (EmbOptimType.EXACT_SGD, EmbOptimType.EXACT_ADAGRAD):
+            raise ValueError(
+                f"fused_params['weight_decay']: got {self.weight_decay}, but {_name(self.optimizer)} has none; "
+                "leave it out or use the dense kernel"
+            )
+        if self.max_norm and not rowwise:
+            raise ValueError(
+                f"fused_params['max_norm']: got {self.max_norm}, but only EXACT_ROWWISE_ADAGRAD has it; leave it out"
+            )
+
+    @classmethod
+    def from_params(cls, fused_params: Mapping[str, Any] | None) -> FusedConfig:
+        """From the ``fused_params`` of a sharder; SGD with a learning rate of 0.01 for None.
+
+        Raises:
+            ValueError: an unknown key or a value that FBGEMM has no use for.
+        """
+        params = dict(fused_params or {})
+        allowed = [field.name for field in dataclasses.fields(cls)]
+        unknown = sorted(str(key) for key in params if key not in allowed)
+        if unknown:
+            raise ValueError(f"fused_params: got the unknown keys {unknown}, expected some of {allowed}")
+        return cls(**params)
+
+    @classmethod
+    def from_in_backward(cls, optimizer_class: type[Optimizer], kwargs: Mapping[str, Any]) -> FusedConfig:
+        """From an optimizer class and its arguments, as ``apply_optimizer_in_backward`` takes them.
+
+        Arguments that are left out have the class's defaults, not FBGEMM's.
+
+        Raises:
+            ValueError: FBGEMM has no such optimizer, or not the way the arguments ask for.
+        """
+        if optimizer_class not in _CLASSES:
+            raise ValueError(
+                f"optimizer_class: got {optimizer_class.__qualname__}, which no lookup can run in its backward pass; "
+                f"expected one of {[known.__qualname__ for known in _CLASSES]}, or use the dense kernel"
+            )
+        optimizer, names = _CLASSES[optimizer_class]
+        parameters = inspect.signature(optimizer_class).parameters
+        defaults = {name: p.default for name, p in parameters.items() if name != "params"}
+        for name, value in kwargs.items():
+            if name not in defaults:
+                raise ValueError(
+                    f"optimizer_kwargs[{name!r}]: {optimizer_class.__qualname__} has no such argument"
+                )
+            if name not in (*names, *_IMPLEMENTATION) and value != defaults[name]:
+                raise ValueError(
+                    f"optimizer_kwargs[{name!r}]: got {value!r}, but FBGEMM's {_name(optimizer)} has no such setting; "
+                    f"leave it at {defaults[name]!r}, or use the dense kernel"
+                )
+        values = {theirs: kwargs.get(ours, defaults[ours]) for ours, theirs in names.items()}
+        if "betas" in values:
+            values["beta1"], values["beta2"] = values.pop("betas")
+        if values.get("weight_decay"):
+            values["weight_decay_mode"] = WeightDecayMode.L2
+        return cls(optimizer=optimizer, **values)
+
+    def check_device(self, device: torch.device) -> None:
+        """FBGEMM's CPU lookups have fewer optimizers, and ignore some settings without a word.
+
+        Raises:
+            ValueError: the optimizer or a setting does not exist on the device.
+        """
+        if device.type != "cpu":
+            return
+        if self.optimizer not in _CPU:
+            raise ValueError(
+                f"fused_params['optimizer']: {_name(self.optimizer)} exists on CUDA only, and the device is {device}; "
+                f"on a CPU use one of {_names(_CPU)} or the dense kernel"
+            )
+        for name in ("weight_decay", "max_norm"):
+            if getattr(self, name):
+                raise ValueError(
+                    f"fused_params[{name!r}]: got {getattr(self, name)}, but FBGEMM ignores it on {device}; "
+                    "leave it out, use the dense kernel or a CUDA device"
+                )
+
+    def tbe_arguments(self) -> dict[str, Any]:
+        """Arguments of ``SplitTableBatchedEmbeddingBagsCodegen``."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+    def state_names(self) -> tuple[str, ...]:
+        """What the optimizer keeps per table, by FBGEMM's names, in the order of ``split_optimizer_states()``."""
+        return tuple(_STATES[self.optimizer])
+
+    def state_shape(self, name: str, num_rows: int, num_columns: int) -> tuple[int, ...]:
+        """``(R,)`` for a state of one number per row, ``(R, D)`` for one number per weight; all are float32."""
+        return (num_rows,) if self.is_row_wise(name) else (num_rows, num_columns)
+
+    def is_row_wise(self, name: str) -> bool:
+        """Whether the state holds one number per row."""
+        return _STATES[self.optimizer][name]
+
+    def has_step_count(self) -> bool:
+        """Whether updates depend on the number of steps taken: Adam's bias correction does."""
+        return bool(self.optimizer == EmbOptimType.ADAM)
+
+    def dense_state_names(self) -> dict[str, str]:
+        """Name of each state -> its name in the optimizer class for dense gradients."""
+        return dict(_DENSE_STATE_NAMES[self.optimizer])
+
+
+def _check_number(name: str, value: object, below: float) -> None:
+    good = isinstance(value, int | float) and not isinstance(value, bool) and 0.0 <= value < below
+    if not good:
+        expected = "a finite number of at least 0" if below == math.inf else f"a number in [0, {below:g})"
+        raise ValueError(f"fused_params[{name!r}]: got {value!r}, expected {expected}")
+
+
+def _name(value: Any) -> str:
+    return f"{type(value).__name__}.{value.name}"
+
+
+def _names(values: Any) -> str:
+    return ", ".join(_name(value) for value in values)
