@@ -23,7 +23,8 @@ from recsys.keyed import KeyedTensor
 from recsys.keyed_jagged import KeyedJaggedTensor
 from recsys.ops import is_traced
 from recsys.sharding.features import PairIds
-from recsys.sharding.local_dist import DistInput, LocalInputDist, send
+from recsys.sharding.inputs import DistInput
+from recsys.sharding.local_dist import LocalInputDist, send
 from recsys.sharding.sharded import DistributedKeyedJaggedTensor, ShardedCollection
 
 _ALLOWED_NAMESPACES = ("aten", "fbgemm", "prim")

@@ -84,7 +84,7 @@ def sharded_of(
         pooled = isinstance(collection, EmbeddingBagCollection)
         kind = ShardedEmbeddingBagCollection if pooled else ShardedEmbeddingCollection
         options = _options(path, collection, stored, dtype)
-        made[path] = kind(stored.tables[path], stored.plans[target].of(path), ranks, options)
+        made[path] = kind.over_devices(stored.tables[path], stored.plans[target].of(path), ranks, options)
     return made
 
 

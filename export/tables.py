@@ -20,7 +20,7 @@ from recsys.quant import FloatCollection, float_tables
 from recsys.rows import row_alignment_for
 from recsys.sharding.device_rows import table_path
 from recsys.sharding.env import ShardingEnv
-from recsys.sharding.plan import ParameterSharding, ShardingPlan, ShardMetadata, check_plan
+from recsys.sharding.plan import ParameterSharding, ShardingPlan, ShardMetadata, check_plan, without_replicas
 from recsys.signature import IdPolicy
 from recsys.store import StoredTable, plan_blob
 
@@ -143,7 +143,7 @@ def _plan(
         raise ExportError(f"plan: got unknown collections {unknown}, expected {sorted(tables)}")
     for path, group in tables.items():
         check_plan(group, plan.of(path), env.world_size)
-    return plan
+    return ShardingPlan(plan={path: without_replicas(group, plan.of(path)) for path, group in tables.items()})
 
 
 def _common_cuts(shardings: Iterable[ParameterSharding]) -> tuple[tuple[int, int], ...]:

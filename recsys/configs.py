@@ -33,6 +33,10 @@ class DataType(Enum):
     INT2 = "INT2"
 
 
+#: What a table can be trained in.
+FLOAT_TYPES = (DataType.FP32, DataType.FP16, DataType.BF16)
+
+
 @dataclass
 class BaseEmbeddingConfig:
     """One table of ``num_embeddings`` rows (R) and ``embedding_dim`` columns (D).

@@ -23,7 +23,7 @@ from recsys.rows import HOST_ROW_ALIGNMENT, dequantize_rows
 from recsys.sharding.cuts import table_wise
 from recsys.sharding.device_rows import DeviceRows, device_layouts, fill, table_path
 from recsys.sharding.env import ShardingEnv
-from recsys.sharding.plan import ParameterSharding, check_plan
+from recsys.sharding.plan import ParameterSharding, check_plan, without_replicas
 from recsys.sharding.sharded import (
     ShardedCollection,
     ShardedEmbeddingBagCollection,
@@ -101,7 +101,7 @@ class QuantCollection(nn.Module):
         self.add_module(self._rows_name, nn.ModuleDict(rows))
         whole = {table.name: table_wise(table, 0) for table in tables}
         host = DeviceRows(device=torch.device("cpu"), layout=layout, rows=blob)
-        self.sharded = self._sharded_type(tables, whole, [host], options)
+        self.sharded = self._sharded_type.over_devices(tables, whole, [host], options)
 
     @classmethod
     def _from_float(
@@ -137,12 +137,13 @@ class QuantCollection(nn.Module):
             PlanError: the plan does not fit the tables or the devices.
         """
         check_plan(self._tables, plan, env.world_size)
+        plan = without_replicas(self._tables, plan)
         layout, blob = self._recut(plan)
         if all(device.type == "cpu" for device in env.devices):
             ranks = [DeviceRows(device=device, layout=layout, rows=blob) for device in env.devices]
         else:
             ranks = fill(layout, blob, device_layouts(layout, {"": plan}, env.devices), env.devices)
-        return self._sharded_type(self._tables, plan, ranks, self._options)
+        return self._sharded_type.over_devices(self._tables, plan, ranks, self._options)
 
     def _recut(self, plan: Mapping[str, ParameterSharding]) -> tuple[BlobLayout, Tensor]:
         if all(len(column_cuts(sharding)) == 1 for sharding in plan.values()):

@@ -13,9 +13,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from recsys.bounds import INT64_MAX
-from recsys.configs import BaseEmbeddingConfig, EmbeddingBagConfig, PoolingType, embedding_names
+from recsys.configs import FLOAT_TYPES, BaseEmbeddingConfig, EmbeddingBagConfig, PoolingType, embedding_names
 from recsys.rows import RowFormat
 from recsys.sharding.plan import ParameterSharding
+
+#: Stands for a rank in slots whose table every rank holds: they are looked up where the batch is.
+HOME = -1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +50,7 @@ class Slot:
         pair: position of the pair.
         columns: first column, and the end.
         row_start: the shard's first row.
-        rank: where the shard lies.
+        rank: where the shard lies, or ``HOME``.
         entry: position of the entry that routes the IDs; None where all of them go to this shard.
         part: which of the entry's shards.
     """
@@ -74,12 +77,14 @@ class Group:
         pooling: of the call.
         slots: in order.
         partial: whether the outputs are parts of sums over several shards, to be added in float32.
+        kernel: tables of different kernels are looked up in different calls.
     """
 
     rank: int
     pooling: PoolingType
     slots: tuple[Slot, ...]
     partial: bool = False
+    kernel: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +114,12 @@ class Layout:
         """How the slot's rows are stored."""
         return RowFormat(data_type=self.table_of(slot).data_type, dim=slot.width)
 
+    def output_dim(self, slot: Slot) -> int:
+        """Columns of the slot's output: its width, stretched where stored rows are."""
+        return (
+            slot.width if self.table_of(slot).data_type in FLOAT_TYPES else self.row_format(slot).padded_dim
+        )
+
     def divides_mean(self, slot: Slot) -> bool:
         """Whether the slot's bags are summed here and divided when assembled: MEAN over several shards."""
         table = self.table_of(slot)
@@ -122,6 +133,7 @@ def make_layout(
     world_size: int,
     *,
     separate_sums: bool = False,
+    kernels: Mapping[str, int] | None = None,
 ) -> Layout:
     """Lay out a collection whose plan has been checked.
 
@@ -130,7 +142,9 @@ def make_layout(
         plan: how each is cut.
         world_size: W.
         separate_sums: keep parts of sums in groups of their own, for lookups whose output is less than float32.
+        kernels: for each table which kernel looks it up, where there are several.
     """
+    kernels = kernels or {}
     names = embedding_names(tables)
     pairs = tuple(
         Pair(feature=feature, name=names[t][f], table=t)
@@ -140,23 +154,33 @@ def make_layout(
     entries: list[Entry] = []
     slots: list[Slot] = []
     for p, pair in enumerate(pairs):
-        slots += _slots_of(p, plan[tables[pair.table].name], entries)
+        table = tables[pair.table]
+        slots += _slots_of(p, table, plan[table.name], entries)
     draft = Layout(tables=tuple(tables), pairs=pairs, entries=tuple(entries), groups=())
-    by_group: dict[tuple[int, int, int, bool], list[Slot]] = {}
+    by_group: dict[tuple[int, int, int, bool, int], list[Slot]] = {}
     poolings = list(PoolingType)
     for slot in slots:
         pooling, padded_dim = _call_of(draft, slot)
         partial = separate_sums and slot.entry is not None and pooling is not PoolingType.NONE
-        by_group.setdefault((slot.rank, poolings.index(pooling), padded_dim, partial), []).append(slot)
+        kernel = kernels.get(draft.table_of(slot).name, 0)
+        key = (slot.rank, poolings.index(pooling), padded_dim, partial, kernel)
+        by_group.setdefault(key, []).append(slot)
     groups = [
-        Group(rank=key[0], pooling=poolings[key[1]], slots=tuple(by_group[key]), partial=key[3])
+        Group(
+            rank=key[0], pooling=poolings[key[1]], slots=tuple(by_group[key]), partial=key[3], kernel=key[4]
+        )
         for key in sorted(by_group)
     ]
     assert all(group.rank < world_size for group in groups)
     return Layout(tables=draft.tables, pairs=pairs, entries=draft.entries, groups=tuple(groups))
 
 
-def _slots_of(pair: int, sharding: ParameterSharding, entries: list[Entry]) -> list[Slot]:
+def _slots_of(
+    pair: int, table: BaseEmbeddingConfig, sharding: ParameterSharding, entries: list[Entry]
+) -> list[Slot]:
+    if sharding.is_replicated:
+        columns = (0, table.embedding_dim)
+        return [Slot(pair=pair, columns=columns, row_start=0, rank=HOME, entry=None, part=0)]
     by_columns: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
     for shard in sharding.shards:
         by_columns.setdefault(shard.columns, []).append((*shard.rows, shard.rank))
@@ -180,7 +204,7 @@ def _call_of(layout: Layout, slot: Slot) -> tuple[PoolingType, int]:
     """The pooling of the kernel's call, and the padded dim where the call needs one for all its slots."""
     table = layout.table_of(slot)
     if not isinstance(table, EmbeddingBagConfig):
-        return PoolingType.NONE, layout.row_format(slot).padded_dim
+        return PoolingType.NONE, layout.output_dim(slot)
     return (PoolingType.SUM if layout.divides_mean(slot) else table.pooling), 0
 
 
@@ -209,7 +233,7 @@ def pooled_pieces(layout: Layout) -> list[Piece]:
             key = (slot.pair, slot.columns)
             found.setdefault(key, []).append((g, start))
             mean_of[key] = slot.pair if layout.divides_mean(slot) else None
-            start += layout.row_format(slot).padded_dim
+            start += layout.output_dim(slot)
     pieces: list[Piece] = []
     for key in sorted(found):
         width = key[1][1] - key[1][0]

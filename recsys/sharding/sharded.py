@@ -1,12 +1,13 @@
 """Sharded collections: ``input_dist → lookup → output_dist``, put together from a layout, a transport and kernels.
 
-Shape letters: B batch, D embedding dim, E (feature, table) pairs, P padded dim, S slots, N number of IDs.
+Shape letters: B batch, D embedding dim, E (feature, table) pairs, S slots, N number of IDs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor, nn
@@ -16,12 +17,13 @@ from recsys.configs import BaseEmbeddingConfig
 from recsys.jagged import JaggedTensor
 from recsys.keyed import KeyedTensor
 from recsys.keyed_jagged import KeyedJaggedTensor
-from recsys.lookup import IntNBitLookup, LookupSlot
-from recsys.sharding.device_rows import DeviceRows, table_path
+from recsys.sharding.awaitable import Awaitable, LazyAwaitable
+from recsys.sharding.device_rows import DeviceRows
 from recsys.sharding.features import PairIds
-from recsys.sharding.layout import Group, Layout, Piece, make_layout, pooled_pieces
-from recsys.sharding.local_dist import DistInput, LocalInputDist, send
-from recsys.sharding.plan import ParameterSharding, check_plan
+from recsys.sharding.inputs import DistInput
+from recsys.sharding.layout import Layout, make_layout
+from recsys.sharding.local_transport import LocalTransport, int_nbit_kernel
+from recsys.sharding.plan import ParameterSharding, check_plan, without_replicas
 from recsys.signature import IdPolicy
 
 
@@ -44,15 +46,35 @@ class ShardedOptions:
     bounds_check_mode: BoundsCheckMode = BoundsCheckMode.FATAL
 
 
+class Transport(Protocol):
+    """What moves a batch to the shards and their outputs back. The two transports differ in who has a batch.
+
+    Over a process group ``input_dist`` gives an awaitable of an awaitable, and outputs are assembled when they are
+    first touched; between the devices of one process all is there at once.
+    """
+
+    def input_dist(self, checked: Any) -> Any:
+        """Route checked IDs to the slots of the layout."""
+
+    def ready(self, inputs: Any) -> DistInput:
+        """What ``input_dist`` gave, as the kernels take it."""
+
+    def pooled(self, outputs: Sequence[Tensor], inputs: Any) -> Any:
+        """``[B, sum of D]`` in the order of the pairs, or what gives it when it is waited for."""
+
+    def rows(self, outputs: Sequence[Tensor], inputs: Any) -> Any:
+        """For each group and slot ``[N of the slot, width]``, or what gives it when it is waited for."""
+
+
 class DistributedKeyedJaggedTensor(KeyedJaggedTensor):
-    """A batch whose parts have been sent to the devices already, for some collections.
+    """A batch whose parts have been sent to the shards already, for some collections.
 
     Args:
-        features: the batch in host memory.
+        features: the batch.
         inputs: for each collection its part of the batch.
     """
 
-    def __init__(self, features: KeyedJaggedTensor, inputs: dict[ShardedCollection, DistInput]) -> None:
+    def __init__(self, features: KeyedJaggedTensor, inputs: dict[ShardedCollection, Any]) -> None:
         super().__init__(
             features.keys(),
             features.values(),
@@ -68,167 +90,137 @@ class ShardedCollection(nn.Module):
     """What pooled and sequence collections share: everything up to the lookups.
 
     Args:
-        tables: the tables, with the data types of their stored rows.
-        plan: how each is cut.
-        ranks: where each rank's rows lie; the first rank's device gets the output.
-        options: see there.
-
-    Raises:
-        PlanError: the plan does not fit the tables or the ranks.
+        layout: how the tables are cut, and what follows from it.
+        pair_ids: picks the features and checks their IDs.
+        transport: moves IDs to the shards and outputs back; an ``nn.Module`` too.
+        lookups: one kernel for each group that is looked up in this process.
     """
 
     sequence = False
 
     def __init__(
-        self,
+        self, layout: Layout, pair_ids: PairIds, transport: nn.Module, lookups: Sequence[nn.Module]
+    ) -> None:
+        super().__init__()
+        self.layout = layout
+        self.pair_ids = pair_ids
+        self.transport: Any = transport
+        self.lookups = nn.ModuleList(lookups)
+
+    @classmethod
+    def over_devices(
+        cls,
         tables: Sequence[BaseEmbeddingConfig],
         plan: Mapping[str, ParameterSharding],
         ranks: Sequence[DeviceRows],
         options: ShardedOptions,
-    ) -> None:
-        super().__init__()
+    ) -> Self:
+        """Quantized tables on the devices of this process.
+
+        Args:
+            tables: the tables, with the data types of their stored rows.
+            plan: how each is cut.
+            ranks: where each rank's rows lie; the first rank's device gets the output.
+            options: see there.
+
+        Raises:
+            PlanError: the plan does not fit the tables or the ranks.
+        """
         check_plan(tables, plan, len(ranks))
-        self.layout = make_layout(
-            tables, plan, len(ranks), separate_sums=options.output_dtype is not torch.float32
+        dtype = options.output_dtype
+        layout = make_layout(
+            tables,
+            without_replicas(tables, plan),
+            len(ranks),
+            separate_sums=dtype is not torch.float32,
         )
-        self.devices = [rank.device for rank in ranks]
-        self.options = options
-        self.pair_ids = PairIds(
-            self.layout, options.is_weighted, options.id_policies, options.bounds_check_mode
-        )
-        self.dist = LocalInputDist(self.layout, sequence=self.sequence)
-        self.lookups = nn.ModuleList(
-            _kernel(self.layout, group, ranks[group.rank], options) for group in self.layout.groups
-        )
+        pair_ids = PairIds(layout, options.is_weighted, options.id_policies, options.bounds_check_mode)
+        devices = [rank.device for rank in ranks]
+        transport = LocalTransport(layout, devices, sequence=cls.sequence, output_dtype=dtype)
+        kernels = [
+            int_nbit_kernel(layout, group, ranks[group.rank], options.path, dtype) for group in layout.groups
+        ]
+        return cls(layout, pair_ids, transport, kernels)
 
     @property
     def needs_lengths(self) -> bool:
         """Whether ``output_dist`` reads the bags' lengths."""
-        return self.sequence or any(self.layout.divides_mean(slot) for _, slot in self.layout.slots)
+        needs: bool = self.transport.needs_lengths
+        return needs
 
-    def input_dist(self, features: KeyedJaggedTensor) -> DistInput:
-        """Pick, check and split a batch. Everything stays in host memory; ``send`` moves it."""
-        checked = self.pair_ids(features)
-        split: DistInput = self.dist(checked.lengths, checked.offsets, checked.values, checked.weights)
-        return split
+    def input_dist(self, features: KeyedJaggedTensor) -> Any:
+        """Pick, check and route a batch; over a process group, an awaitable of an awaitable of the inputs.
+
+        Raises:
+            ValueError: as ``PairIds``.
+        """
+        return self.transport.input_dist(self.pair_ids(features))
 
     def lookup(self, inputs: DistInput) -> list[Tensor]:
-        """Each group's output, on its rank's device."""
+        """The output of each group that is looked up here, on its rank's device."""
         return [
-            kernel(group.values, group.offsets, group.weights)
+            kernel(group.values, group.offsets, group.weights, **group.sizes())
             for kernel, group in zip(self.lookups, inputs.groups, strict=True)
         ]
 
-    def on_devices(self, features: KeyedJaggedTensor) -> DistInput:
-        """``input_dist``, and the parts sent to the devices, unless that has been done for the whole model."""
+    def inputs_of(self, features: KeyedJaggedTensor) -> DistInput:
+        """``input_dist``, all the way, unless that has been done for the whole model."""
         if isinstance(features, DistributedKeyedJaggedTensor) and self in features.inputs:
-            return features.inputs[self]
-        inputs = self.input_dist(features)
-        send([(inputs, self.layout, self.needs_lengths)], [], self.devices)
+            prepared: DistInput = features.inputs[self]
+            return prepared
+        inputs: DistInput = self.transport.ready(self.input_dist(features))
         return inputs
 
-    def gather(self, outputs: Sequence[Tensor]) -> list[Tensor]:
-        """The groups' outputs on the first rank's device."""
-        home = self.devices[0]
-        devices = [self.devices[group.rank] for group in self.layout.groups]
-        # Host memory is read at once, so a copy to it must be waited for; a device's stream orders the others.
-        no_wait = home.type != "cpu"
-        return [
-            out if device == home else out.to(home, non_blocking=no_wait)
-            for out, device in zip(outputs, devices, strict=True)
-        ]
+    def forward(self, features: KeyedJaggedTensor) -> Any:
+        """Look up. Over a process group the result is lazy: whatever first touches it waits for it.
 
+        Raises:
+            ValueError: as ``PairIds``.
+        """
+        inputs = self.inputs_of(features)
+        return self.output_dist(self.lookup(inputs), inputs)
 
-def _kernel(layout: Layout, group: Group, rank: DeviceRows, options: ShardedOptions) -> IntNBitLookup:
-    # Parts of a sum are rounded once, after they were added.
-    dtype = torch.float32 if group.partial else options.output_dtype
-    slots = []
-    for slot in group.slots:
-        path = table_path(options.path, layout.table_of(slot).name)
-        offset = rank.layout.offset_of(path, slot.columns[0], slot.row_start)
-        slots.append(LookupSlot(row_format=layout.row_format(slot), offset_bytes=offset))
-    return IntNBitLookup(slots, group.pooling, dtype, rank.rows, rank.layout.row_alignment, rank.device)
+    def output_dist(self, outputs: Sequence[Tensor], inputs: DistInput) -> Any:
+        """Bring the outputs of all shards together."""
+        raise NotImplementedError
 
 
 class ShardedEmbeddingBagCollection(ShardedCollection):
-    """Pooled embeddings of tables that lie on several devices."""
+    """Pooled embeddings: ``KeyedTensor`` ``[B, sum of D]``, one key per (feature, table), in the tables' order."""
 
     def __init__(
-        self,
-        tables: Sequence[BaseEmbeddingConfig],
-        plan: Mapping[str, ParameterSharding],
-        ranks: Sequence[DeviceRows],
-        options: ShardedOptions,
+        self, layout: Layout, pair_ids: PairIds, transport: nn.Module, lookups: Sequence[nn.Module]
     ) -> None:
-        super().__init__(tables, plan, ranks, options)
-        self._pieces = pooled_pieces(self.layout)
-        self._names = [pair.name for pair in self.layout.pairs]
-        self._dims = [self.layout.tables[pair.table].embedding_dim for pair in self.layout.pairs]
-        self._group_dims = [
-            sum(self.layout.row_format(slot).padded_dim for slot in group.slots)
-            for group in self.layout.groups
-        ]
+        super().__init__(layout, pair_ids, transport, lookups)
+        self._names = [pair.name for pair in layout.pairs]
+        self._dims = [layout.tables[pair.table].embedding_dim for pair in layout.pairs]
 
-    def forward(self, features: KeyedJaggedTensor) -> KeyedTensor:
-        """Look up and pool: ``[B, sum of D]`` on the first rank's device, one key per (feature, table).
-
-        Raises:
-            ValueError: as ``PairIds``.
-        """
-        inputs = self.on_devices(features)
-        return self.output_dist(self.lookup(inputs), inputs)
-
-    def output_dist(self, outputs: Sequence[Tensor], inputs: DistInput) -> KeyedTensor:
+    def output_dist(self, outputs: Sequence[Tensor], inputs: DistInput) -> Any:
         """Put the groups' outputs side by side, in the order of the pairs."""
-        gathered = self.gather(outputs)
-        parts = [self._piece(piece, gathered, inputs) for piece in self._pieces]
-        return KeyedTensor(self._names, self._dims, parts[0] if len(parts) == 1 else torch.cat(parts, dim=1))
+        return _then(self.transport.pooled(outputs, inputs), self._keyed)
 
-    def _piece(self, piece: Piece, gathered: list[Tensor], inputs: DistInput) -> Tensor:
-        columns = [self._columns(gathered[g], g, start, piece.width) for g, start in piece.sources]
-        total = columns[0]
-        for other in columns[1:]:
-            total = total + other
-        if piece.mean_of is not None:
-            num_pairs = len(self.layout.pairs)
-            bags = inputs.lengths.view(num_pairs, inputs.lengths.size(0) // num_pairs)
-            total = total / bags[piece.mean_of].clamp(min=1).to(torch.float32).unsqueeze(1)
-        partial = self.layout.groups[piece.sources[0][0]].partial
-        return total.to(self.options.output_dtype) if partial else total
-
-    def _columns(self, output: Tensor, group: int, start: int, width: int) -> Tensor:
-        return output if width == self._group_dims[group] else output.narrow(1, start, width)
+    def _keyed(self, values: Tensor) -> KeyedTensor:
+        return KeyedTensor(self._names, self._dims, values)
 
 
 class ShardedEmbeddingCollection(ShardedCollection):
-    """Sequence embeddings, one row for each ID, of tables that lie on several devices."""
+    """Sequence embeddings, one row for each ID: for each (feature, table) a JaggedTensor ``[N of the feature, D]``."""
 
     sequence = True
 
-    def forward(self, features: KeyedJaggedTensor) -> dict[str, JaggedTensor]:
-        """Look up: for each (feature, table) a JaggedTensor with values ``[N of the feature, D]``.
-
-        Raises:
-            ValueError: as ``PairIds``.
-        """
-        inputs = self.on_devices(features)
-        return self.output_dist(self.lookup(inputs), inputs)
-
-    def output_dist(self, outputs: Sequence[Tensor], inputs: DistInput) -> dict[str, JaggedTensor]:
+    def output_dist(self, outputs: Sequence[Tensor], inputs: DistInput) -> Any:
         """Put rows back in the order of the IDs, and columns side by side."""
+
+        def put_together(by_slot: list[list[Tensor]]) -> dict[str, JaggedTensor]:
+            return self._put_together(by_slot, inputs)
+
+        return _then(self.transport.rows(outputs, inputs), put_together)
+
+    def _put_together(self, by_slot: list[list[Tensor]], inputs: DistInput) -> dict[str, JaggedTensor]:
         found: dict[tuple[int, tuple[int, int]], dict[int, Tensor]] = {}
         entry_of: dict[tuple[int, tuple[int, int]], int | None] = {}
-        for group, rows, group_inputs in zip(
-            self.layout.groups, self.gather(outputs), inputs.groups, strict=True
-        ):
-            by_slot: Sequence[Tensor] = [rows]
-            if len(group.slots) > 1:
-                assert group_inputs.slot_ends is not None
-                by_slot = torch.tensor_split(rows, group_inputs.slot_ends)
-            for i, slot in enumerate(group.slots):
-                columns = by_slot[i]
-                if slot.width != self.layout.row_format(slot).padded_dim:
-                    columns = columns.narrow(1, 0, slot.width)
+        for group, rows in zip(self.layout.groups, by_slot, strict=True):
+            for slot, columns in zip(group.slots, rows, strict=True):
                 found.setdefault((slot.pair, slot.columns), {})[slot.part] = columns
                 entry_of[slot.pair, slot.columns] = slot.entry
         num_pairs = len(self.layout.pairs)
@@ -251,3 +243,10 @@ class ShardedEmbeddingCollection(ShardedCollection):
     def embedding_dim(self) -> int:
         """D."""
         return self.layout.tables[0].embedding_dim
+
+
+def _then(result: Any, finish: Callable[[Any], Any]) -> Any:
+    """``finish`` of a result: now where it is there, lazily where it is on its way."""
+    if isinstance(result, Awaitable):
+        return LazyAwaitable(lambda: finish(result.wait()))
+    return finish(result)

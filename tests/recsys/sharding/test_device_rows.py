@@ -58,7 +58,7 @@ def test_a_ranks_own_rows_give_the_same_predictions(
         aligned = lay_out([replace(block, row_alignment=alignment) for block in layout.blocks])
         rows = copy_blocks(source, blob, aligned, HOST)
         ranks.append(DeviceRows(device=HOST, layout=aligned, rows=rows))
-    sharded = ShardedEmbeddingBagCollection(TABLES, plan, ranks, options)
+    sharded = ShardedEmbeddingBagCollection.over_devices(TABLES, plan, ranks, options)
     answer, expected = sharded(BATCH), whole(BATCH)
     assert answer.keys() == expected.keys()
     atol = rounding(whole.dequantize(), BATCH)

@@ -279,7 +279,7 @@ def test_parts_that_were_sent_for_the_whole_model_are_taken_as_they_are() -> Non
         quantized().shard({t.name: row_wise(t, [0, 1]) for t in TABLES}, env_of([1])) for _ in "ab"
     )
     inputs = {module: module.input_dist(BATCH) for module in (first, second)}
-    send([(split, m.layout, m.needs_lengths) for m, split in inputs.items()], [], first.devices)
+    send([(split, m.layout, m.needs_lengths) for m, split in inputs.items()], [], [torch.device("cpu")] * 2)
     sent = DistributedKeyedJaggedTensor(BATCH, inputs)
     for module in (first, second):
         assert torch.equal(module(sent).values(), module(BATCH).values())
