@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
-from fbgemm_gpu.split_table_batched_embeddings_ops_training import WeightDecayMode
+from fbgemm_gpu.tbe.config.optimizer_config import WeightDecayMode
 from torch.optim import Optimizer
 
 import recsys.ops  # noqa: F401  (loads FBGEMM)

@@ -1,0 +1,151 @@
+"""Keyed optimizers around and beside each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from recsys.optim.keyed import KeyedOptimizer, check_params
+
+
+class OptimizerWrapper(KeyedOptimizer):
+    """A base for optimizers around a keyed one: everything is passed on until a subclass says otherwise."""
+
+    def __init__(self, optimizer: KeyedOptimizer) -> None:
+        self._optimizer = optimizer
+        self._start({})
+
+    def __repr__(self) -> str:
+        return repr(self._optimizer)
+
+    @property
+    def params(self) -> Mapping[str, Tensor]:
+        """Name -> parameter, of the wrapped optimizer."""
+        return self._optimizer.params
+
+    @property
+    def state(self) -> Mapping[Tensor, Any]:  # type: ignore[override]
+        """Parameter -> state, of the wrapped optimizer."""
+        return self._optimizer.state
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        """The groups of the wrapped optimizer: changes reach it."""
+        return self._optimizer.param_groups
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As the wrapped optimizer does."""
+        self._optimizer.zero_grad(set_to_none=set_to_none)
+
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """As the wrapped optimizer does."""
+        return self._optimizer.step() if closure is None else self._optimizer.step(closure)
+
+    def state_dict(self) -> dict[str, Any]:
+        """As the wrapped optimizer does."""
+        return self._optimizer.state_dict()
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """As the wrapped optimizer does."""
+        self._optimizer.load_state_dict(state_dict)
+        self.post_load_state_dict()
+
+    def save_param_groups(self, save: bool) -> None:
+        """As the wrapped optimizer does."""
+        self._optimizer.save_param_groups(save)
+
+    def init_state(self, sparse_grad_parameter_names: Collection[str] = ()) -> None:
+        """As the wrapped optimizer does."""
+        self._optimizer.init_state(sparse_grad_parameter_names)
+
+    def set_optimizer_step(self, step: int) -> None:
+        """As the wrapped optimizer does."""
+        self._optimizer.set_optimizer_step(step)
+
+
+class CombinedOptimizer(KeyedOptimizer):
+    """Several keyed optimizers as one: a fused one for tables, another for dense layers.
+
+    Args:
+        optims: optimizers, or ``(name, optimizer)``: the name, with a dot, goes before the parameters' names.
+
+    Raises:
+        ValueError: a parameter, or a name of one, that two optimizers have.
+    """
+
+    def __init__(self, optims: Sequence[KeyedOptimizer | tuple[str, KeyedOptimizer]]) -> None:
+        self._optims = [optim if isinstance(optim, tuple) else ("", optim) for optim in optims]
+        names = [self.prepend_opt_key(n, key) for key, optim in self._optims for n in optim.params]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"optims: the parameters {twice} are named twice; give the optimizers names")
+        check_params(self.params)
+        self._start({})
+
+    def __repr__(self) -> str:
+        return ", ".join(f"{key}: {optim!r}" for key, optim in self._optims)
+
+    @staticmethod
+    def prepend_opt_key(name: str, opt_key: str) -> str:
+        """``opt_key.name``; either alone where the other is empty."""
+        return f"{opt_key}.{name}" if opt_key and name else opt_key or name
+
+    @property
+    def optimizers(self) -> list[tuple[str, KeyedOptimizer]]:
+        """``(name, optimizer)``, the name empty where none was given."""
+        return self._optims
+
+    @property
+    def params(self) -> Mapping[str, Tensor]:
+        """Name -> parameter, of all."""
+        return {self.prepend_opt_key(n, key): p for key, o in self._optims for n, p in o.params.items()}
+
+    @property
+    def state(self) -> Mapping[Tensor, Any]:  # type: ignore[override]
+        """Parameter -> state, of all."""
+        return {param: state for _, optim in self._optims for param, state in optim.state.items()}
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        """The groups of all: changes of a group reach its optimizer."""
+        return [group for _, optim in self._optims for group in optim.param_groups]
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As each of them does."""
+        for _, optim in self._optims:
+            optim.zero_grad(set_to_none=set_to_none)
+
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Each of them steps; the closure is evaluated once, before."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for _, optim in self._optims:
+            optim.step()
+        return loss
+
+    def save_param_groups(self, save: bool) -> None:
+        """Whether state dicts hold the parameter groups."""
+        super().save_param_groups(save)
+        for _, optim in self._optims:
+            optim.save_param_groups(save)
+
+    def post_load_state_dict(self) -> None:
+        """Tell each of them."""
+        for _, optim in self._optims:
+            optim.post_load_state_dict()
+
+    def init_state(self, sparse_grad_parameter_names: Collection[str] = ()) -> None:
+        """Make the state of each; names of parameters are this optimizer's, prefixes included."""
+        for key, optim in self._optims:
+            names = [n for n in optim.params if self.prepend_opt_key(n, key) in sparse_grad_parameter_names]
+            optim.init_state(names)
+
+    def set_optimizer_step(self, step: int) -> None:
+        """Tell each of them."""
+        for _, optim in self._optims:
+            optim.set_optimizer_step(step)

@@ -1,0 +1,235 @@
+"""Optimizers whose state is known by the names of parameters, so that it survives a change of process or plan."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from recsys.errors import CheckpointError
+from recsys.optim.state_loading import check_names, check_state, copy_state
+
+# Sharded parameters are ``torch.distributed._shard.sharded_tensor.ShardedTensor``, a subclass of Tensor.
+OptimizerFactory = Callable[[list[Tensor]], Optimizer]
+
+
+class KeyedOptimizer(Optimizer):
+    """State by parameter name: ``state_dict()["state"][parameter name][state name]``.
+
+    It is stricter than ``torch.optim.Optimizer``: loading copies into the state that stands, in place, and a checkpoint
+    that lacks a parameter, or has one more, is an error. Where state is made lazily, ``init_state()`` makes it.
+
+    Args:
+        params: name -> parameter.
+        state: parameter -> state name -> value. Kept, not copied.
+        param_groups: as ``torch.optim`` has them; learning-rate schedules change them. Kept, not copied.
+
+    Raises:
+        ValueError: state or groups of parameters that are not in ``params``, or one parameter under two names.
+    """
+
+    _params: Mapping[str, Tensor]
+
+    def __init__(
+        self,
+        params: Mapping[str, Tensor],
+        state: Mapping[Tensor, Any],
+        param_groups: Collection[Mapping[str, Any]],
+    ) -> None:
+        check_params(params)
+        known = set(params.values())
+        num_foreign = sum(param not in known for param in state)
+        if num_foreign:
+            raise ValueError(f"state: {num_foreign} of its keys are no tensors of params {list(params)}")
+        for i, group in enumerate(param_groups):
+            num_foreign = sum(param not in known for param in group["params"])
+            if num_foreign:
+                raise ValueError(
+                    f"param_groups[{i}]['params']: {num_foreign} of them are no tensors of params {list(params)}"
+                )
+        self._start({"_params": params, "state": state, "param_groups": param_groups})
+
+    def _start(self, attributes: dict[str, Any]) -> None:
+        """Set up as an unpickled optimizer is: hooks and profiling, but nothing asked of the parameters.
+
+        ``Optimizer.__init__`` refuses to hold no parameter, and to have the groups of another optimizer.
+        """
+        self.__setstate__({"defaults": {}, "_saves_param_groups": False, **attributes})
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "step"}  # schedulers replace it
+
+    @property
+    def params(self) -> Mapping[str, Tensor]:
+        """Name -> parameter."""
+        return self._params
+
+    def save_param_groups(self, save: bool) -> None:
+        """Whether state dicts hold the parameter groups; at first they do not: runs set those anew."""
+        self._saves_param_groups = save
+
+    def state_dict(self) -> dict[str, Any]:
+        """``{"state": {parameter name: {state name: value}}}``, with ``"param_groups"`` if they are saved.
+
+        Tensors are those of the optimizer, not copies.
+        """
+        names = {param: name for name, param in self.params.items()}
+        saved: dict[str, Any] = {
+            "state": {names[param]: _plain(state) for param, state in self.state.items()}
+        }
+        if self._saves_param_groups:
+            saved["param_groups"] = [
+                {"params": sorted(names[param] for param in group["params"])}
+                | {name: copy.deepcopy(value) for name, value in group.items() if name != "params"}
+                for group in self.param_groups
+            ]
+        return saved
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Copy a saved state into this one, in place. Nothing is changed if anything does not fit.
+
+        A sharded tensor takes a sharded one of the same shards, or a full tensor, of which it takes its part.
+
+        Raises:
+            CheckpointError: names the parameter and the state, with what was found and what was expected.
+        """
+        if "state" not in state_dict:
+            raise CheckpointError(
+                f"state_dict: got the keys {sorted(state_dict)}, expected 'state' among them"
+            )
+        current = {name: self.state[param] for name, param in self.params.items() if self.state.get(param)}
+        new = {name: state for name, state in state_dict["state"].items() if state}
+        if new and not current:
+            raise CheckpointError(
+                f"state: the checkpoint has state for {sorted(new)}, this optimizer has none yet; "
+                "call init_state() before loading"
+            )
+        check_state("state", current, new)
+        pairs = self._group_pairs(state_dict) if self._saves_param_groups else []
+        copy_state(current, new)
+        for group, new_group in pairs:
+            group.update({name: copy.deepcopy(v) for name, v in new_group.items() if name != "params"})
+        self.post_load_state_dict()
+
+    def _group_pairs(self, state_dict: Mapping[str, Any]) -> list[tuple[dict[str, Any], Mapping[str, Any]]]:
+        """Each group and the saved one of the same parameters."""
+        if "param_groups" not in state_dict:
+            raise CheckpointError(
+                "param_groups: the checkpoint has none; call save_param_groups(True) before saving, or "
+                "save_param_groups(False) before loading"
+            )
+        names = {param: name for name, param in self.params.items()}
+        groups = {"/".join(sorted(names[p] for p in group["params"])): group for group in self.param_groups}
+        saved = {"/".join(sorted(group["params"])): group for group in state_dict["param_groups"]}
+        check_names("param_groups", saved, groups)
+        for name, group in groups.items():
+            missing = sorted(key for key in group if key not in saved[name])
+            if missing:
+                raise CheckpointError(f"param_groups[{name!r}]: the checkpoint lacks {missing}")
+        return [(group, saved[name]) for name, group in groups.items()]
+
+    def post_load_state_dict(self) -> None:
+        """Called after a state was loaded; for subclasses that keep something beside it."""
+
+    def init_state(self, sparse_grad_parameter_names: Collection[str] = ()) -> None:
+        """Make the state that is otherwise made in the first step, so that a checkpoint can be loaded into it.
+
+        A step with gradients of zero, a learning rate and a weight decay of 0: parameters, gradients and state that
+        stands already keep their values, and counters named ``step`` go back to 0.
+
+        Args:
+            sparse_grad_parameter_names: parameters whose gradients are sparse.
+        """
+        lacking = {n: p for n, p in self.params.items() if p.requires_grad and not self.state.get(p)}
+        if not lacking:
+            return
+        gradients = [(param, param.grad) for param in self.params.values()]
+        numbers: list[dict[str, Any]] = [
+            {name: group[name] for name in ("lr", "weight_decay") if name in group}
+            for group in self.param_groups
+        ]
+        for param in self.params.values():
+            param.grad = None
+        for name, param in lacking.items():
+            param.grad = _zero_gradient(param, sparse=name in sparse_grad_parameter_names)
+        try:
+            for group, values in zip(self.param_groups, numbers, strict=True):
+                group.update(dict.fromkeys(values, 0.0))
+            self.step()
+        finally:
+            for group, values in zip(self.param_groups, numbers, strict=True):
+                group.update(values)
+            for param, gradient in gradients:
+                param.grad = gradient
+        for param in lacking.values():
+            step = self.state[param].get("step") if param in self.state else None
+            if step is not None:
+                self.state[param]["step"] = torch.zeros_like(step) if isinstance(step, Tensor) else 0
+
+    def set_optimizer_step(self, step: int) -> None:
+        """Tell optimizers that count steps themselves (fused ones) which step it is."""
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Parameters are given by name, at construction."""
+        raise NotImplementedError(
+            "add_param_group: make a KeyedOptimizer of the new parameters and combine the two"
+        )
+
+
+class KeyedOptimizerWrapper(KeyedOptimizer):
+    """A ``torch.optim`` optimizer with its state by name.
+
+    Args:
+        params: name -> parameter, as ``dict(model.named_parameters())`` has them.
+        optim_factory: makes the optimizer of the parameters: ``lambda params: torch.optim.SGD(params, lr=0.1)``.
+    """
+
+    def __init__(self, params: Mapping[str, Tensor], optim_factory: OptimizerFactory) -> None:
+        check_params(params)
+        self._optimizer = optim_factory(list(params.values()))
+        super().__init__(params, self._optimizer.state, self._optimizer.param_groups)
+
+    def __repr__(self) -> str:
+        return repr(self._optimizer)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As the wrapped optimizer does."""
+        self._optimizer.zero_grad(set_to_none=set_to_none)
+
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """As the wrapped optimizer does."""
+        return self._optimizer.step() if closure is None else self._optimizer.step(closure)
+
+
+def check_params(params: Mapping[str, Tensor]) -> None:
+    """Each tensor has one name.
+
+    Raises:
+        ValueError: names the two.
+    """
+    names: dict[Tensor, str] = {}
+    for name, param in params.items():
+        if param in names:
+            raise ValueError(
+                f"params: {names[param]!r} and {name!r} are one tensor, expected each tensor once"
+            )
+        names[param] = name
+
+
+def _plain(value: Any) -> Any:
+    """Nested dicts with the state dicts of what has one."""
+    if isinstance(value, dict):
+        return {name: _plain(inner) for name, inner in value.items()}
+    return value.state_dict() if hasattr(value, "state_dict") else value
+
+
+def _zero_gradient(param: Tensor, *, sparse: bool) -> Tensor:
+    if not sparse:
+        return torch.zeros_like(param)
+    rows = torch.empty(1, 0, dtype=torch.int64, device=param.device)
+    values = torch.empty(0, *param.shape[1:], dtype=param.dtype, device=param.device)
+    return torch.sparse_coo_tensor(rows, values, param.shape)
