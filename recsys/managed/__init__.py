@@ -1,0 +1,29 @@
+"""Zero-collision hashing: raw 64-bit IDs get rows of their own while a model is trained."""
+
+from recsys.managed.collection import ManagedCollisionCollection, mapping_buffer_names
+from recsys.managed.embedding import (
+    ManagedCollisionEmbeddingBagCollection,
+    ManagedCollisionEmbeddingCollection,
+)
+from recsys.managed.fresh_rows import reset_optimizer_rows
+from recsys.managed.module import ManagedCollisionModule, MCHManagedCollisionModule
+from recsys.managed.policies import (
+    DistanceLFU_EvictionPolicy,
+    LFU_EvictionPolicy,
+    LRU_EvictionPolicy,
+    MCHEvictionPolicy,
+)
+
+__all__ = [
+    "DistanceLFU_EvictionPolicy",
+    "LFU_EvictionPolicy",
+    "LRU_EvictionPolicy",
+    "MCHEvictionPolicy",
+    "MCHManagedCollisionModule",
+    "ManagedCollisionCollection",
+    "ManagedCollisionEmbeddingBagCollection",
+    "ManagedCollisionEmbeddingCollection",
+    "ManagedCollisionModule",
+    "mapping_buffer_names",
+    "reset_optimizer_rows",
+]

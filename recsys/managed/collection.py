@@ -1,0 +1,161 @@
+"""ManagedCollisionCollection: the managed collision modules of several tables, applied to one batch.
+
+Shape letters: B batch, F features, N number of IDs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import cast
+
+import torch
+from torch import Tensor, distributed, nn
+
+from recsys.configs import BaseEmbeddingConfig, check_tables
+from recsys.embedding import select_features
+from recsys.keyed_jagged import KeyedJaggedTensor
+from recsys.managed.module import ManagedCollisionModule
+from recsys.ops import is_traced, joined
+
+
+class ManagedCollisionCollection(nn.Module):
+    """Maps the raw IDs of a batch to rows, table by table.
+
+    A table without a managed collision module takes its IDs as they are.
+
+    Args:
+        managed_collision_modules: by table name. They live under ``_managed_collision_modules.<table>`` in state
+            dicts.
+        embedding_configs: the tables of the collection that the batch goes to next.
+
+    Raises:
+        ValueError: a module has no table, or another number of rows, or a feature of a table with a module is
+            looked up in another table too: it could not be mapped for both.
+    """
+
+    def __init__(
+        self,
+        managed_collision_modules: Mapping[str, ManagedCollisionModule],
+        embedding_configs: Sequence[BaseEmbeddingConfig],
+    ) -> None:
+        super().__init__()
+        check_tables(embedding_configs)
+        self._configs = list(embedding_configs)
+        by_name = {config.name: config for config in embedding_configs}
+        unknown = sorted(set(managed_collision_modules) - set(by_name))
+        if unknown or not managed_collision_modules:
+            raise ValueError(
+                f"managed_collision_modules: got {unknown or 'none'}, expected some of the tables {sorted(by_name)}"
+            )
+        for name, module in managed_collision_modules.items():
+            if module.output_size() != by_name[name].num_embeddings:
+                raise ValueError(
+                    f"managed_collision_modules[{name!r}]: got {module.output_size()} rows, expected "
+                    f"{by_name[name].num_embeddings}, the table's num_embeddings"
+                )
+            for other in embedding_configs:
+                shared = sorted(set(other.feature_names) & set(by_name[name].feature_names))
+                if other.name != name and shared:
+                    raise ValueError(
+                        f"tables {name!r} and {other.name!r}: got features {shared} in both, expected the features "
+                        "of a table with a managed collision module in that table alone: give the other table's a "
+                        "name of their own"
+                    )
+        self._managed_collision_modules = nn.ModuleDict(dict(managed_collision_modules))
+        self._table_of = {f: name for name in managed_collision_modules for f in by_name[name].feature_names}
+
+    def forward(self, features: KeyedJaggedTensor) -> KeyedJaggedTensor:
+        """The batch with rows in place of raw IDs; in training mode the modules learn from it first.
+
+        Args:
+            features: any features; those of managed tables hold int32 or int64 raw IDs.
+
+        Raises:
+            ValueError: in training mode, a feature of a managed table is missing; the IDs are no integers.
+        """
+        if self.training:
+            self.profile(features)
+        return self.remap(features)
+
+    def profile(self, features: KeyedJaggedTensor) -> None:
+        """Let the modules learn from a batch. Each is told of each batch, with or without IDs of its own.
+
+        Raises:
+            ValueError: a feature of a managed table is missing; the IDs are no integers.
+        """
+        jagged = select_features(features, list(self._table_of))
+        for table, module in self.managed_collision_modules().items():
+            ids = [_int64(jagged[name].values()) for name, of in self._table_of.items() if of == table]
+            module.profile(joined(ids))
+
+    def remap(self, features: KeyedJaggedTensor) -> KeyedJaggedTensor:
+        """The batch with rows in place of raw IDs. Changes nothing, reads only shapes, and FX can follow it.
+
+        Raises:
+            ValueError: the IDs are no integers.
+        """
+        modules = self.managed_collision_modules()
+        runs = [(t, list(keys)) for t, keys in groupby(features.keys(), self._table_of.get)]
+        parts = [features.values()]
+        if len(runs) > 1:
+            jagged = features.to_dict()
+            parts = [joined([jagged[key].values() for key in keys]) for _, keys in runs]
+        rows = [
+            part if table is None else modules[table].remap(_int64(part))
+            for (table, _), part in zip(runs, parts, strict=False)
+        ]
+        return KeyedJaggedTensor(
+            features.keys(),
+            joined(rows or parts),
+            weights=features.weights_or_none(),
+            lengths=features.lengths(),
+            stride=features.stride(),
+            length_per_key=features.length_per_key_or_none(),
+        )
+
+    def evict(self) -> dict[str, Tensor | None]:
+        """By table the rows that changed hands since the last call; see ``ManagedCollisionModule.evict``."""
+        return {table: module.evict() for table, module in self.managed_collision_modules().items()}
+
+    def open_slots(self) -> dict[str, int]:
+        """By table how many rows have no owner yet. Reads tensors."""
+        return {table: module.open_slots() for table, module in self.managed_collision_modules().items()}
+
+    def set_process_group(self, group: distributed.ProcessGroup | None) -> None:
+        """From now on decide together with all ranks of a group; None: alone."""
+        for module in self.managed_collision_modules().values():
+            module.set_process_group(group)
+
+    def embedding_configs(self) -> list[BaseEmbeddingConfig]:
+        """The tables."""
+        return self._configs
+
+    def managed_collision_modules(self) -> dict[str, ManagedCollisionModule]:
+        """By table."""
+        return {
+            table: cast(ManagedCollisionModule, module)
+            for table, module in self._managed_collision_modules.items()
+        }
+
+
+def _int64(ids: Tensor) -> Tensor:
+    if is_traced(ids):
+        return ids
+    if ids.is_floating_point() and ids.numel():
+        raise ValueError(f"values: got dtype {ids.dtype}, expected int32 or int64")
+    return ids.to(torch.int64)
+
+
+def mapping_buffer_names(model: nn.Module) -> list[str]:
+    """The names of all managed collision modules' buffers in a model.
+
+    All ranks hold the same ones, and change them alike: DistributedDataParallel should leave them alone
+    (``_set_params_and_buffers_to_ignore_for_model``) and not broadcast them with each batch.
+    """
+    return [
+        f"{path}.{name}" if path else name
+        for path, module in model.named_modules()
+        if isinstance(module, ManagedCollisionModule)
+        for name, _ in module.named_buffers()
+    ]

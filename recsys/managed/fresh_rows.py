@@ -1,0 +1,101 @@
+"""Rows that change hands start afresh: their weights, and what optimizers keep about them.
+
+Shape letters: D embedding dim, R rows, N number of evicted rows.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any, Protocol, cast, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from recsys.configs import BaseEmbeddingConfig
+from recsys.embedding import EmbeddingBagCollection, EmbeddingCollection
+
+
+@runtime_checkable
+class ResetsRows(Protocol):
+    """A collection that knows itself where a table's rows lie: a sharded one."""
+
+    def reset_rows(self, table: str, rows: Tensor, values: Tensor) -> None:
+        """Overwrite rows, and reset what the optimizer keeps about them.
+
+        Args:
+            table: its name.
+            rows: ``[N]`` int64, rows of the whole table; every rank is given all of them.
+            values: ``[N, D]`` float32 in host memory, the same on every rank.
+        """
+
+
+def fresh_values(config: BaseEmbeddingConfig, num_rows: int, step: int) -> Tensor:
+    """Initial values for rows, as the table's config says, but the same on every rank at the same step.
+
+    Args:
+        config: the table's. Its ``init_fn``, where it has one, is given ``[num_rows, D]``, not the whole table.
+        num_rows: N.
+        step: the training step.
+
+    Returns:
+        ``[num_rows, D]`` float32 in host memory.
+    """
+    values = torch.empty(num_rows, config.embedding_dim, device="cpu")
+    seed = (zlib.crc32(config.name.encode()) << 31) ^ step
+    with torch.no_grad():
+        if config.init_fn is None:
+            generator = torch.Generator().manual_seed(seed)
+            values.uniform_(config.get_weight_init_min(), config.get_weight_init_max(), generator=generator)
+        else:
+            with torch.random.fork_rng(devices=[]):
+                torch.default_generator.manual_seed(seed)
+                config.init_fn(values)
+    return values
+
+
+def reset_rows(collection: nn.Module, config: BaseEmbeddingConfig, rows: Tensor, step: int) -> None:
+    """Give rows of a table fresh values.
+
+    Args:
+        collection: holds the table.
+        config: the table's.
+        rows: ``[N]`` int64.
+        step: the training step.
+
+    Raises:
+        TypeError: the collection is neither one of ours nor has a ``reset_rows``.
+    """
+    values = fresh_values(config, rows.numel(), step)
+    if isinstance(collection, ResetsRows):
+        collection.reset_rows(config.name, rows, values)
+        return
+    if isinstance(collection, EmbeddingBagCollection):
+        weight = cast(Tensor, collection.embedding_bags[config.name].weight)
+    elif isinstance(collection, EmbeddingCollection):
+        weight = cast(Tensor, collection.embeddings[config.name].weight)
+    else:
+        raise TypeError(
+            f"embedding module: got {type(collection).__name__}, expected an EmbeddingBagCollection or "
+            "EmbeddingCollection, or a module with reset_rows(table, rows, values)"
+        )
+    with torch.no_grad():
+        weight[rows.to(weight.device)] = values.to(weight.device, weight.dtype)
+
+
+def reset_optimizer_rows(optimizer: torch.optim.Optimizer, parameter: nn.Parameter, rows: Tensor) -> None:
+    """Set what an optimizer keeps about rows of a table back to how it began.
+
+    Every tensor of the parameter's state that has R entries in its first dimension is reset: to 0, and Adagrad's
+    sum to the initial value that the optimizer was made with. Step counters stay.
+
+    Args:
+        optimizer: of ``torch.optim``, or any that keeps its state as these do.
+        parameter: the table's weight, ``[R, D]``.
+        rows: ``[N]`` int64.
+    """
+    state: dict[str, Any] = optimizer.state.get(parameter, {})
+    group = next((g for g in optimizer.param_groups if any(p is parameter for p in g["params"])), {})
+    for name, value in state.items():
+        if isinstance(value, Tensor) and value.dim() and value.shape[0] == parameter.shape[0]:
+            start = group.get("initial_accumulator_value", 0) if name == "sum" else 0
+            value.index_fill_(0, rows.to(value.device), start)
