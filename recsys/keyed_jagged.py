@@ -7,9 +7,9 @@ Like JaggedTensor it holds tensors (or, under FX, proxies) and never looks at wh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
-from typing import Any, cast
+from typing import Unpack, cast
 
 import torch
 from torch import Tensor
@@ -24,13 +24,33 @@ from recsys.jagged_checks import (
     printed_rows,
     printed_shape,
 )
-from recsys.ops import is_traced, joined
+from recsys.keyed_jagged_parts import (
+    arguments_from_jts,
+    arguments_from_kjts,
+    arguments_of_keys,
+    ids_per_key,
+    jagged_by_key,
+)
+from recsys.keyed_jagged_strides import (
+    InverseIndices,
+    StridePerKeyPerRank,
+    VariableArguments,
+    check_inverse_contents,
+    check_keys,
+    checked_length_per_key,
+    checked_stride,
+    checked_variable_batch,
+    checked_variable_stride,
+    moved_variable,
+)
+from recsys.ops import is_traced
 
 
 class KeyedJaggedTensor(JaggedBase):
     """Jagged rows of several features, one batch: the input of embedding collections.
 
-    The lengths are key-major: the B lengths of the first key, then those of the second, ``F * B`` in all.
+    The lengths are key-major: the B lengths of the first key, then those of the second, ``F * B`` in all. With a
+    variable batch (``stride_per_key_per_rank``) each key has as many lengths as its own batch has rows.
 
     Args:
         keys: the features' names, each once.
@@ -38,10 +58,15 @@ class KeyedJaggedTensor(JaggedBase):
         weights: ``[N]``, one per value, or None.
         lengths: ``[F * B]`` (``[F, B]`` is flattened), int32 or int64.
         offsets: ``[F * B + 1]``, where each row starts, and the end of the last one.
-        stride: B, where it cannot be seen from the shapes (no keys).
+        stride: B, where it cannot be seen from the shapes (no keys; a variable batch without inverse indices,
+            where it is the largest batch if not given).
+        stride_per_key_per_rank: for each key the size of its batch on each rank (one rank before any exchange);
+            lists, or an integer tensor ``[F, ranks]`` in host memory.
         length_per_key: number of values of each key, where the caller knows them; otherwise they are read
             when first needed, which only a tensor in host memory allows (see ``sync``).
         offset_per_key: where each key's values start, ``F + 1`` numbers; an alternative to ``length_per_key``.
+        inverse_indices: of a variable batch: keys, and ``[F, B]`` int64, for each of them and each row of the full
+            batch its row in the key's batch. ``recsys.dedup`` makes such batches.
 
     Raises:
         ValueError: the shapes disagree or a key is doubled. ``validate()`` checks the contents too.
@@ -55,50 +80,25 @@ class KeyedJaggedTensor(JaggedBase):
         lengths: TensorLike | None = None,
         offsets: TensorLike | None = None,
         stride: int | None = None,
+        stride_per_key_per_rank: StridePerKeyPerRank | None = None,
         length_per_key: Sequence[int] | None = None,
         offset_per_key: Sequence[int] | None = None,
+        inverse_indices: InverseIndices | None = None,
     ) -> None:
         self._keys = list(keys)
         super().__init__(values, weights, lengths, offsets)
         if isinstance(self._lengths, Tensor) and self._lengths.dim() == 2:
             self._lengths = self._lengths.reshape(-1)
-        if len(set(self._keys)) != len(self._keys):
-            doubled = sorted({k for k in self._keys if self._keys.count(k) > 1})
-            raise ValueError(f"keys: got {doubled} more than once, expected each key once")
+        check_keys(self._keys)
         check_shapes(self._values, self._weights, self._lengths, self._offsets)
-        self._stride = self._checked_stride(stride)
-        if length_per_key is None and offset_per_key is not None:
-            length_per_key = [b - a for a, b in pairwise(offset_per_key)]
-        if length_per_key is not None and len(length_per_key) != len(self._keys):
-            raise ValueError(
-                f"length_per_key: got {len(length_per_key)} for {len(self._keys)} keys, expected one per key"
-            )
-        self._length_per_key = None if length_per_key is None else list(length_per_key)
+        self._variable = checked_variable_batch(self._keys, stride_per_key_per_rank, inverse_indices)
+        self._stride = (
+            checked_stride(self._keys, self._lengths, self._offsets, stride)
+            if self._variable is None
+            else checked_variable_stride(self._variable, self._lengths, self._offsets, stride)
+        )
+        self._length_per_key = checked_length_per_key(self._keys, length_per_key, offset_per_key)
         self._jt_dict: dict[str, JaggedTensor] | None = None
-
-    def _checked_stride(self, stride: int | None) -> int:
-        given = self._lengths if self._lengths is not None else self._offsets
-        num_keys = len(self._keys)
-        if is_traced(given) or is_traced(stride):
-            if stride is not None:
-                return stride
-            num_rows = cast(Tensor, given).size(0) - (1 if self._lengths is None else 0)
-            return num_rows // num_keys if num_keys else 0
-        num_rows = cast(Tensor, given).numel() - (1 if self._lengths is None else 0)
-        if num_keys == 0:
-            return stride or 0
-        if stride is not None and num_rows == stride * num_keys:
-            return stride
-        name = "lengths" if self._lengths is not None else "offsets"
-        extra = 1 if self._lengths is None else 0
-        expected = f"keys × batch{' + 1' if extra else ''}"
-        if stride is not None:
-            expected += f" = {num_keys} × {stride}{' + 1' if extra else ''} = {num_keys * stride + extra}"
-        if stride is not None or num_rows % num_keys:
-            lacks_end = extra and (num_rows + 1) % num_keys == 0
-            hint = ": the end of the last row belongs to the offsets" if lacks_end else ""
-            raise ValueError(f"{name}: got {num_rows + extra} for {num_keys} keys, expected {expected}{hint}")
-        return num_rows // num_keys
 
     @staticmethod
     def from_lengths(
@@ -107,9 +107,10 @@ class KeyedJaggedTensor(JaggedBase):
         lengths: TensorLike,
         weights: TensorLike | None = None,
         stride: int | None = None,
+        **variable: Unpack[VariableArguments],
     ) -> KeyedJaggedTensor:
-        """From key-major lengths ``[F * B]``. Reads nothing."""
-        return KeyedJaggedTensor(keys, values, weights=weights, lengths=lengths, stride=stride)
+        """From key-major lengths ``[F * B]``. Reads nothing. Arguments as the constructor's."""
+        return KeyedJaggedTensor(keys, values, weights=weights, lengths=lengths, stride=stride, **variable)
 
     @staticmethod
     def from_offsets(
@@ -118,9 +119,10 @@ class KeyedJaggedTensor(JaggedBase):
         offsets: TensorLike,
         weights: TensorLike | None = None,
         stride: int | None = None,
+        **variable: Unpack[VariableArguments],
     ) -> KeyedJaggedTensor:
-        """From key-major offsets ``[F * B + 1]``. Reads nothing."""
-        return KeyedJaggedTensor(keys, values, weights=weights, offsets=offsets, stride=stride)
+        """From key-major offsets ``[F * B + 1]``. Reads nothing. Arguments as the constructor's."""
+        return KeyedJaggedTensor(keys, values, weights=weights, offsets=offsets, stride=stride, **variable)
 
     @staticmethod
     def from_lengths_sync(
@@ -129,9 +131,10 @@ class KeyedJaggedTensor(JaggedBase):
         lengths: TensorLike,
         weights: TensorLike | None = None,
         stride: int | None = None,
+        **variable: Unpack[VariableArguments],
     ) -> KeyedJaggedTensor:
         """``from_lengths``, then ``sync``: reads the lengths."""
-        return KeyedJaggedTensor.from_lengths(keys, values, lengths, weights, stride).sync()
+        return KeyedJaggedTensor.from_lengths(keys, values, lengths, weights, stride, **variable).sync()
 
     @staticmethod
     def from_offsets_sync(
@@ -140,65 +143,31 @@ class KeyedJaggedTensor(JaggedBase):
         offsets: TensorLike,
         weights: TensorLike | None = None,
         stride: int | None = None,
+        **variable: Unpack[VariableArguments],
     ) -> KeyedJaggedTensor:
         """``from_offsets``, then ``sync``: reads the offsets."""
-        return KeyedJaggedTensor.from_offsets(keys, values, offsets, weights, stride).sync()
+        return KeyedJaggedTensor.from_offsets(keys, values, offsets, weights, stride, **variable).sync()
 
     @staticmethod
     def from_jt_dict(jt_dict: dict[str, JaggedTensor]) -> KeyedJaggedTensor:
         """From one jagged tensor per feature. The lengths per key are the shapes of their values: nothing is read.
 
+        Features of different batch sizes make a variable batch.
+
         Raises:
-            ValueError: the features have different batch sizes, or some have weights and some have none.
+            ValueError: there are no features, or some have weights and some have none.
         """
-        if not jt_dict:
-            raise ValueError("jt_dict: got no features, expected at least one")
-        jts = list(jt_dict.values())
-        lengths = [jt.lengths() for jt in jts]
-        traced = is_traced(*lengths, *(jt.values() for jt in jts))
-        if not traced and len({n.numel() for n in lengths}) > 1:
-            sizes = {k: n.numel() for k, n in zip(jt_dict, lengths, strict=True)}
-            raise ValueError(f"jt_dict: got batch sizes {sizes}, expected the same for every feature")
-        weights = [jt.weights_or_none() for jt in jts]
-        if any(w is None for w in weights) and any(w is not None for w in weights):
-            without = [k for k, w in zip(jt_dict, weights, strict=True) if w is None]
-            raise ValueError(
-                f"jt_dict: got no weights for {without}, expected weights for all features or none"
-            )
-        return KeyedJaggedTensor(
-            keys=list(jt_dict),
-            values=torch.cat([jt.values() for jt in jts]),
-            weights=None if weights[0] is None else torch.cat([w for w in weights if w is not None]),
-            lengths=torch.cat(lengths),
-            stride=lengths[0].size(0),
-            length_per_key=[jt.values().size(0) for jt in jts],
-        )
+        return KeyedJaggedTensor(**arguments_from_jts(jt_dict))
 
     @staticmethod
     def concat(kjt_list: Sequence[KeyedJaggedTensor]) -> KeyedJaggedTensor:
-        """All features of several batches of the same size.
+        """All features of several batches of the same size, or of several variable batches.
 
         Raises:
-            ValueError: no batches, different batch sizes, doubled keys, or weights in some only.
+            ValueError: no batches, different (full) batch sizes, doubled keys, or weights, batch sizes per key or
+                inverse indices in some only.
         """
-        if not kjt_list:
-            raise ValueError("kjt_list: got no KeyedJaggedTensors, expected at least one")
-        strides = [kjt.stride() for kjt in kjt_list]
-        if not is_traced(*strides) and len(set(strides)) > 1:
-            raise ValueError(f"kjt_list: got batch sizes {strides}, expected the same for all")
-        weights = [kjt.weights_or_none() for kjt in kjt_list]
-        if any(w is None for w in weights) and any(w is not None for w in weights):
-            raise ValueError("kjt_list: got weights in some, expected weights in all or in none")
-        known = [kjt.length_per_key_or_none() for kjt in kjt_list]
-        per_key = None if any(k is None for k in known) else [n for k in known if k is not None for n in k]
-        return KeyedJaggedTensor(
-            keys=[key for kjt in kjt_list for key in kjt._keys],
-            values=torch.cat([kjt.values() for kjt in kjt_list]),
-            weights=None if weights[0] is None else torch.cat([w for w in weights if w is not None]),
-            lengths=torch.cat([kjt.lengths() for kjt in kjt_list]),
-            stride=strides[0],
-            length_per_key=per_key,
-        )
+        return KeyedJaggedTensor(**arguments_from_kjts(kjt_list))
 
     @staticmethod
     def empty(
@@ -219,12 +188,41 @@ class KeyedJaggedTensor(JaggedBase):
         return self._keys
 
     def stride(self) -> int:
-        """B, the batch size."""
+        """B, the batch size; of a variable batch that of the full batch, or its largest where that is not known."""
         return self._stride
 
     def stride_per_key(self) -> list[int]:
-        """B for each key."""
-        return [self._stride] * len(self._keys)
+        """The batch size of each key, of all ranks together."""
+        if self._variable is None:
+            return [self._stride] * len(self._keys)
+        return self._variable.stride_per_key
+
+    def stride_per_key_per_rank(self) -> list[list[int]]:
+        """The batch size of each key on each rank; nothing where all keys share one batch."""
+        return [] if self._variable is None else self._variable.stride_per_key_per_rank
+
+    def variable_stride_per_key(self) -> bool:
+        """Whether each key has a batch size of its own."""
+        return self._variable is not None
+
+    def lengths_offset_per_key(self) -> list[int]:
+        """Where each key's lengths start, and the end: ``F + 1`` numbers."""
+        return list(accumulate(self.stride_per_key(), initial=0))
+
+    def inverse_indices(self) -> tuple[list[str], Tensor]:
+        """Keys, and for each of them the rows of the full batch as rows of its own: ``[F, B]`` int64.
+
+        Raises:
+            ValueError: there are none.
+        """
+        inverse = self.inverse_indices_or_none()
+        if inverse is None:
+            raise ValueError("inverse_indices: this KeyedJaggedTensor has none")
+        return inverse
+
+    def inverse_indices_or_none(self) -> tuple[list[str], Tensor] | None:
+        """``inverse_indices``, or None."""
+        return None if self._variable is None else self._variable.inverse_indices
 
     def index_per_key(self) -> dict[str, int]:
         """Each key's position."""
@@ -263,12 +261,8 @@ class KeyedJaggedTensor(JaggedBase):
     def sync(self) -> KeyedJaggedTensor:
         """Read the lengths per key, where they are not known. Waits for the device that holds them."""
         if self._length_per_key is None:
-            per_key = self._ids_per_key()
-            self._length_per_key = per_key.tolist()
+            self._length_per_key = ids_per_key(self).tolist()
         return self
-
-    def _ids_per_key(self) -> Tensor:
-        return self.lengths().view(len(self._keys), self._stride).sum(dim=1)
 
     def unsync(self) -> KeyedJaggedTensor:
         """Forget the lengths per key."""
@@ -280,24 +274,30 @@ class KeyedJaggedTensor(JaggedBase):
         self, device: torch.device | str, non_blocking: bool = False, dtype: torch.dtype | None = None
     ) -> KeyedJaggedTensor:
         """The same on another device, the lengths per key included; ``dtype`` is that of the weights."""
-        tensors = moved(self, lambda t: t.to(device=device, non_blocking=non_blocking))
-        if dtype is not None and tensors["weights"] is not None:
-            tensors["weights"] = tensors["weights"].to(dtype)
-        return self._like(tensors)
+        remade = self._moved(lambda t: t.to(device=device, non_blocking=non_blocking))
+        if dtype is not None and remade._weights is not None:
+            remade._weights = remade._weights.to(dtype)
+        return remade
 
     def pin_memory(self) -> KeyedJaggedTensor:
         """The same in page-locked host memory, from which copies to a device need not wait."""
-        return self._like(moved(self, lambda t: t.pin_memory()))
+        return self._moved(lambda t: t.pin_memory())
 
     def record_stream(self, stream: torch.cuda.Stream) -> None:
         """Keep the tensors' memory until the work now queued on ``stream`` is done."""
-        for tensor in (self._values, self._weights, self._lengths, self._offsets):
+        inverse = self.inverse_indices_or_none()
+        rows = None if inverse is None else inverse[1]
+        for tensor in (self._values, self._weights, self._lengths, self._offsets, rows):
             if tensor is not None:
                 tensor.record_stream(stream)
 
-    def _like(self, tensors: dict[str, Any]) -> KeyedJaggedTensor:
+    def _moved(self, move: Callable[[Tensor], Tensor]) -> KeyedJaggedTensor:
         return KeyedJaggedTensor(
-            self._keys, **tensors, stride=self._stride, length_per_key=self._length_per_key
+            self._keys,
+            **moved(self, move),
+            **moved_variable(self._variable, move),
+            stride=self._stride,
+            length_per_key=self._length_per_key,
         )
 
     def split(self, segments: Sequence[int]) -> list[KeyedJaggedTensor]:
@@ -326,30 +326,9 @@ class KeyedJaggedTensor(JaggedBase):
         return self._select(list(indices))
 
     def _select(self, indices: list[int]) -> KeyedJaggedTensor:
-        keys = [self._keys[i] for i in indices]
         if indices == list(range(len(self._keys))):
-            return self._like(moved(self, lambda t: t))
-        if not indices:
-            return KeyedJaggedTensor(
-                [],
-                self._values[:0],
-                weights=None if self._weights is None else self._weights[:0],
-                lengths=self.lengths()[:0],
-                stride=self._stride,
-                length_per_key=[],
-            )
-        parts = self.to_dict()
-        weights = [parts[key].weights_or_none() for key in keys]
-        return KeyedJaggedTensor(
-            keys,
-            values=joined([parts[key].values() for key in keys]),
-            weights=None if weights[0] is None else joined([w for w in weights if w is not None]),
-            lengths=joined([parts[key].lengths() for key in keys]),
-            stride=self._stride,
-            length_per_key=None
-            if self._length_per_key is None
-            else [self._length_per_key[i] for i in indices],
-        )
+            return self._moved(lambda t: t)
+        return KeyedJaggedTensor(**arguments_of_keys(self, indices))
 
     def __getitem__(self, key: str) -> JaggedTensor:
         if key not in self._keys:
@@ -364,39 +343,23 @@ class KeyedJaggedTensor(JaggedBase):
         """
         del compute_offsets
         if self._jt_dict is None:
-            values = self._split_by_key(self._values)
-            weights = None if self._weights is None else self._split_by_key(self._weights)
-            lengths = self.lengths()
-            self._jt_dict = {
-                key: JaggedTensor(
-                    values[i],
-                    weights=None if weights is None else weights[i],
-                    lengths=lengths[i * self._stride : (i + 1) * self._stride],
-                )
-                for i, key in enumerate(self._keys)
-            }
+            self._jt_dict = jagged_by_key(self)
         return self._jt_dict
-
-    def _split_by_key(self, data: Tensor) -> Sequence[Tensor]:
-        if self._length_per_key is not None:
-            return torch.split(data, self._length_per_key)
-        if not is_traced(self._lengths, self._offsets) and self.lengths().device.type != "cpu":
-            self.length_per_key()  # raises with the reason
-        # tensor_split takes the bounds as a host tensor, so that they are read neither here nor in a graph.
-        per_key = self._ids_per_key()
-        return torch.tensor_split(data, per_key.cumsum(dim=0)[:-1])
 
     def validate(self) -> KeyedJaggedTensor:
         """Check the contents (which reads them) and return the KeyedJaggedTensor itself.
 
         Raises:
-            ValueError: as ``JaggedTensor.validate``, or lengths per key that disagree with the lengths.
+            ValueError: as ``JaggedTensor.validate``, or lengths per key that disagree with the lengths, or inverse
+                indices that are no rows of their key's batch.
         """
         check_contents(self._values, self._lengths, self._offsets)
         if self._length_per_key is not None and self._keys:
-            read = self._ids_per_key().tolist()
+            read = ids_per_key(self).tolist()
             if read != self._length_per_key:
                 raise ValueError(f"length_per_key: got {self._length_per_key}, but the lengths say {read}")
+        if self._variable is not None:
+            check_inverse_contents(self._keys, self._variable)
         return self
 
     def __str__(self) -> str:
@@ -410,4 +373,6 @@ class KeyedJaggedTensor(JaggedBase):
         return "KeyedJaggedTensor({\n" + ",\n".join(rows) + "\n})\n"
 
     def __repr__(self) -> str:
-        return f"KeyedJaggedTensor(keys={self._keys}, values={printed_shape(self._values)}, stride={self._stride})"
+        strides = "" if self._variable is None else f", stride_per_key={self._variable.stride_per_key}"
+        values = printed_shape(self._values)
+        return f"KeyedJaggedTensor(keys={self._keys}, values={values}, stride={self._stride}{strides})"

@@ -59,6 +59,10 @@ class TestEveryWayToMakeOne:
         assert made.keys() == KEYS
         assert made.stride() == 2
         assert made.stride_per_key() == [2, 2, 2]
+        assert made.lengths_offset_per_key() == [0, 2, 4, 6]
+        assert made.stride_per_key_per_rank() == []
+        assert not made.variable_stride_per_key()
+        assert made.inverse_indices_or_none() is None
         assert made.lengths().tolist() == LENGTHS
         assert made.offsets().tolist() == OFFSETS
         assert made.length_per_key() == [3, 3, 1]
@@ -226,14 +230,6 @@ WRONG_USES: list[tuple[str, Callable[[], object], type[Exception], str]] = [
     ),
     ("concat twice", lambda: KeyedJaggedTensor.concat([PLAIN, PLAIN]), ValueError, "keys: got"),
     ("no jt", lambda: KeyedJaggedTensor.from_jt_dict({}), ValueError, "jt_dict: got no features"),
-    (
-        "jts of two sizes",
-        lambda: KeyedJaggedTensor.from_jt_dict(
-            {"a": JaggedTensor([1], lengths=[1]), "b": JaggedTensor([1], lengths=[1, 0])}
-        ),
-        ValueError,
-        "jt_dict: got batch sizes {'a': 1, 'b': 2}",
-    ),
     (
         "jts with some weights",
         lambda: KeyedJaggedTensor.from_jt_dict(
