@@ -17,8 +17,10 @@ from benchmarks.model import DENSE_LAYERS, EMBEDDING_DIM, OVER_LAYERS, export_an
 from recsys.artifact import LoadedArtifact
 from recsys.keyed_jagged import KeyedJaggedTensor
 from recsys.models.click import ClickModel
-from recsys.train.examples import Dataset, batches
-from recsys.train.loop import ModelConfig, train
+from recsys.train.batches import batches
+from recsys.train.config import ModelConfig
+from recsys.train.examples import Dataset
+from recsys.train.loop import train
 from recsys.train.metrics import auc
 from recsys.train.sources import DEFAULTS, SourceConfig, open_dataset
 
@@ -100,7 +102,7 @@ def _artifact_scores(artifact: LoadedArtifact) -> Scorer:
 
 
 def _auc(dataset: Dataset, scorer: Scorer) -> float:
-    scored = [(scorer(b.dense, b.kjt), b.labels) for b in batches(dataset.held_out(), _BATCH_SIZE, None)]
+    scored = [(scorer(b.dense, b.kjt), b.labels) for b in batches(dataset.held_out(), _BATCH_SIZE)]
     scores, labels = (torch.cat(parts).numpy() for parts in zip(*scored, strict=True))
     found = auc(scores, labels)
     if found is None:

@@ -6,7 +6,8 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,13 @@ from typing import Any
 import torch
 
 from recsys.checkpoint import Checkpoint, save_checkpoint
-from recsys.models.click import ClickModel
+from recsys.train.config import FACTORY, ModelConfig, RunConfig, TrainConfig
+from recsys.train.event_files import EventFileWatcher
 from recsys.train.examples import Dataset
-from recsys.train.loop import FACTORY, DivergedError, Epoch, ModelConfig, TrainConfig, train
+from recsys.train.loop import DivergedError, train
 from recsys.train.report import PeopleWatcher, summary_text
 from recsys.train.sources import DEFAULTS, SYNTHETIC_ROWS, SourceConfig, open_dataset
+from recsys.train.watch import Watcher, Watchers
 
 _EXAMPLES = """\
 examples:
@@ -59,7 +62,9 @@ def _run(args: argparse.Namespace) -> int:
     model_config = replace(defaults.model, **_given(args, ModelConfig))
     config = replace(defaults.train, **_given(args, TrainConfig))
     dataset = open_dataset(SourceConfig(name=args.data, **_given(args, SourceConfig)))
-    model, epochs = _train(dataset, model_config, config, quiet=args.json)
+    run = RunConfig(**_given(args, RunConfig))
+    with _watcher(args, dataset, config.epochs) as watcher:
+        model, epochs = train(dataset, model_config, config, watcher, run)
     reference = dataset.reference()
     info = {
         "data": dataset.name,
@@ -80,7 +85,15 @@ def _run(args: argparse.Namespace) -> int:
     )
     save_checkpoint(args.out, checkpoint)
     if args.json:
-        rows = [{"number": e.number, "train_loss": e.train_loss, **e.held_out.to_json()} for e in epochs]
+        rows = [
+            {
+                "number": e.number,
+                "train_loss": e.train_loss,
+                "examples_per_second": round(e.examples_per_second, 1),
+                **e.held_out.to_json(),
+            }
+            for e in epochs
+        ]
         seconds = round(time.perf_counter() - started, 3)
         print(json.dumps({"out": str(args.out), "seconds": seconds, "epochs": rows, **info}))
     else:
@@ -88,13 +101,15 @@ def _run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _train(
-    dataset: Dataset, model_config: ModelConfig, config: TrainConfig, *, quiet: bool
-) -> tuple[ClickModel, list[Epoch]]:
-    if quiet:
-        return train(dataset, model_config, config)
-    with PeopleWatcher(dataset, config.epochs) as watcher:
-        return train(dataset, model_config, config, watcher)
+@contextmanager
+def _watcher(args: argparse.Namespace, dataset: Dataset, num_epochs: int) -> Iterator[Watcher]:
+    with ExitStack() as stack:
+        watchers: list[Watcher] = []
+        if args.tensorboard is not None:
+            watchers.append(stack.enter_context(EventFileWatcher(args.tensorboard)))
+        if not args.json:
+            watchers.append(stack.enter_context(PeopleWatcher(dataset, num_epochs)))
+        yield Watchers(watchers)
 
 
 def _given(args: argparse.Namespace, config: type[Any]) -> dict[str, Any]:
@@ -112,7 +127,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     data = parser.add_argument_group("data")
     data.add_argument("--data", required=True, choices=sorted(DEFAULTS), help="the data source")
-    data.add_argument("--path", type=Path, help="the file (criteo) or folder (movielens) to read")
+    data.add_argument(
+        "--path", type=Path, help="the file (criteo), folder (movielens) or either (parquet) to read"
+    )
+    data.add_argument(
+        "--schema", type=Path, metavar="FILE", help="JSON that says which Parquet column is what"
+    )
     data.add_argument(
         "--limit-rows",
         type=_count,
@@ -122,9 +142,14 @@ def _parser() -> argparse.ArgumentParser:
     data.add_argument(
         "--hash-rows", type=_count, metavar="R", help="rows of each Criteo table (default 100000)"
     )
+    data.add_argument("--prefetch", type=_count, metavar="N", help="batches to read ahead (default 4)")
     out = parser.add_argument_group("result")
     out.add_argument("--out", required=True, type=Path, metavar="FILE", help="the checkpoint to write")
     out.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    out.add_argument("--tensorboard", type=Path, metavar="DIR", help="write event files for TensorBoard")
+    out.add_argument(
+        "--log-every", type=_count, metavar="N", help="steps between lines on the training (default 500)"
+    )
     _add_training(parser.add_argument_group("training (defaults depend on the data)"))
     return parser
 

@@ -10,6 +10,7 @@ Shape letters: N number of examples.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -17,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from recsys.train.examples import Bags, Dataset, Examples, TableSpec, held_out_rows
+from recsys.train.examples import Bags, Dataset, Examples, Ints, TableSpec, held_out_rows
 from recsys.train.lines import DataError, malformed, numbered_lines
 
 DENSE_NAMES = tuple(f"I{i}" for i in range(1, 14))
@@ -73,11 +74,27 @@ def _separator(path: Path) -> str:
     return "," if next(numbered_lines(path), (1, ""))[1] == _HEADER else "\t"
 
 
-def _blocks(path: Path, hash_rows: int, first: int, end: int) -> Iterator[Examples]:
+@dataclass(frozen=True)
+class _Lines:
+    """A block of lines, each with its number."""
+
+    path: Path
+    separator: str
+    lines: list[tuple[int, str]]
+    hash_rows: int
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    def take(self, rows: Ints) -> Examples:
+        return _parse(self.path, self.separator, [self.lines[row] for row in rows.tolist()], self.hash_rows)
+
+
+def _blocks(path: Path, hash_rows: int, first: int, end: int) -> Iterator[_Lines]:
     separator = _separator(path)
     lines = islice(_data_lines(path), first, end)
     while block := list(islice(lines, _BLOCK_ROWS)):
-        yield _parse(path, separator, block, hash_rows)
+        yield _Lines(path, separator, block, hash_rows)
 
 
 def _parse(path: Path, separator: str, lines: list[tuple[int, str]], hash_rows: int) -> Examples:
@@ -99,9 +116,9 @@ def _parse(path: Path, separator: str, lines: list[tuple[int, str]], hash_rows: 
         known.append([field != "" for field in fields[14:]])
         codes.append(_codes(path, number, fields[14:]))
     hashes = np.frombuffer(b"".join(codes), dtype=">u4").reshape(-1, len(SPARSE_NAMES)).astype(np.int64)
-    ids = np.where(np.array(known), hashes % hash_rows, -1)
+    ids = np.where(np.array(known, dtype=bool).reshape(hashes.shape), hashes % hash_rows, -1)
     return Examples(
-        dense=_log_transform(np.array(numbers)),
+        dense=_log_transform(np.array(numbers, dtype=np.float64).reshape(-1, len(DENSE_NAMES))),
         bags={name: Bags.optional(ids[:, i]) for i, name in enumerate(SPARSE_NAMES)},
         labels=np.array(labels, dtype=np.float32),
     )

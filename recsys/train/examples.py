@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -65,6 +66,14 @@ class Bags:
         values = np.fromiter((i for bag in bags for i in bag), dtype=np.int64, count=int(lengths.sum()))
         return Bags(values, np.concatenate(([0], np.cumsum(lengths))))
 
+    @staticmethod
+    def concatenate(parts: Sequence[Bags]) -> Bags:
+        """The parts' bags one after the other; at least one part."""
+        lengths = np.concatenate([np.diff(part.offsets) for part in parts])
+        return Bags(
+            np.concatenate([part.values for part in parts]), np.concatenate(([0], np.cumsum(lengths)))
+        )
+
     def take(self, rows: Ints) -> Bags:
         """The bags of the given examples, in that order."""
         starts = self.offsets[rows]
@@ -82,11 +91,43 @@ class Batch:
         dense: float32 ``[B, number of dense features]``.
         kjt: F features of B rows; its lengths per key are known.
         labels: float32 ``[B]``, 0 or 1.
+        num_global_rows: rows of this step on all ranks together; B where there is one rank.
     """
 
     dense: Tensor
     kjt: KeyedJaggedTensor
     labels: Tensor
+    num_global_rows: int
+
+    def to(self, device: torch.device, *, non_blocking: bool = False) -> Batch:
+        """The batch on a device."""
+        return Batch(
+            self.dense.to(device, non_blocking=non_blocking),
+            self.kjt.to(device, non_blocking=non_blocking),
+            self.labels.to(device, non_blocking=non_blocking),
+            self.num_global_rows,
+        )
+
+    def pin_memory(self) -> Batch:
+        """The batch in page-locked memory, from which copies to a CUDA device do not wait."""
+        return Batch(
+            self.dense.pin_memory(), self.kjt.pin_memory(), self.labels.pin_memory(), self.num_global_rows
+        )
+
+
+class Block(Protocol):
+    """Some consecutive examples of a source, in the source's own form until they are taken."""
+
+    def __len__(self) -> int: ...
+
+    def take(self, rows: Ints) -> Examples:
+        """The given examples, in that order. Only these are parsed."""
+        ...
+
+
+def all_of(block: Block) -> Examples:
+    """All examples of a block, in order."""
+    return block.take(np.arange(len(block)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,8 +155,22 @@ class Examples:
             labels=self.labels[rows],
         )
 
-    def batch(self, rows: Ints) -> Batch:
-        """The given examples as tensors."""
+    @staticmethod
+    def concatenate(parts: Sequence[Examples]) -> Examples:
+        """The parts' examples one after the other; at least one part."""
+        return Examples(
+            dense=np.concatenate([part.dense for part in parts]),
+            bags={name: Bags.concatenate([part.bags[name] for part in parts]) for name in parts[0].bags},
+            labels=np.concatenate([part.labels for part in parts]),
+        )
+
+    def batch(self, rows: Ints, num_global_rows: int | None = None) -> Batch:
+        """The given examples as tensors.
+
+        Args:
+            rows: which examples.
+            num_global_rows: see ``Batch``; None where there is one rank.
+        """
         taken = self.take(rows)
         bags = list(taken.bags.values())
         lengths = np.concatenate([np.diff(b.offsets) for b in bags])
@@ -126,7 +181,12 @@ class Examples:
             stride=len(taken),
             length_per_key=[len(b.values) for b in bags],
         )
-        return Batch(torch.from_numpy(taken.dense), kjt, torch.from_numpy(taken.labels))
+        return Batch(
+            torch.from_numpy(taken.dense),
+            kjt,
+            torch.from_numpy(taken.labels),
+            len(taken) if num_global_rows is None else num_global_rows,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,7 +214,7 @@ class Dataset:
         tables: the tables of its sparse features.
         num_train_rows: examples to learn from.
         num_held_out_rows: examples to measure on.
-        train: starts a pass over the training examples.
+        train: starts a pass over the training examples; each pass gives the same blocks.
         held_out: starts a pass over the held-out examples.
         reference: computes what to compare with, None where there is nothing.
     """
@@ -164,25 +224,9 @@ class Dataset:
     tables: tuple[TableSpec, ...]
     num_train_rows: int
     num_held_out_rows: int
-    train: Callable[[], Iterator[Examples]]
-    held_out: Callable[[], Iterator[Examples]]
+    train: Callable[[], Iterator[Block]]
+    held_out: Callable[[], Iterator[Block]]
     reference: Callable[[], Reference | None]
-
-
-def batches(
-    blocks: Iterator[Examples], batch_size: int, shuffle: np.random.Generator | None
-) -> Iterator[Batch]:
-    """Batches of at most ``batch_size`` rows, in the blocks' order.
-
-    Args:
-        blocks: the examples.
-        batch_size: B; the last batch of a block may be smaller.
-        shuffle: mixes the examples within each block; None leaves their order.
-    """
-    for block in blocks:
-        order = np.arange(len(block)) if shuffle is None else shuffle.permutation(len(block))
-        for start in range(0, len(block), batch_size):
-            yield block.batch(order[start : start + batch_size])
 
 
 def held_out_rows(num_rows: int) -> int:

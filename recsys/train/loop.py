@@ -1,124 +1,65 @@
-"""The training loop: one process, binary cross entropy, metrics on held-out examples.
-
-Shape letters: B batch.
-"""
+"""The training loop: passes over the training examples, measured on the way and on held-out examples."""
 
 from __future__ import annotations
 
 import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
-import numpy as np
 import torch
-from torch import Tensor
-from torch.nn import functional
 
 from recsys.models.click import ClickModel, build_dlrm
-from recsys.train.examples import Batch, Dataset, batches
-from recsys.train.metrics import Metrics, measure
-from recsys.train.touched_rows import TouchedRows
-
-FACTORY = "recsys.models.click:build_dlrm"
-_EVAL_BATCH_SIZE = 4096
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelConfig:
-    """The sizes of a DLRM.
-
-    Attributes:
-        embedding_dim: D of every table.
-        dense_layers: sizes of the layers on the dense features; a last one of D is added.
-        over_layers: sizes of the layers over the interactions; a last one of 1 is added.
-    """
-
-    embedding_dim: int = 16
-    dense_layers: tuple[int, ...] = (64,)
-    over_layers: tuple[int, ...] = (64, 32)
-
-    def __post_init__(self) -> None:
-        sizes = (self.embedding_dim, *self.dense_layers, *self.over_layers)
-        if min(sizes) < 1 or not self.over_layers:
-            raise ValueError(f"model sizes: got {self}, expected sizes of at least 1 and one over layer")
-
-    def arguments(self, dataset: Dataset) -> dict[str, object]:
-        """The factory's arguments for a model of the data set: plain data."""
-        tables = [
-            {
-                "name": table.name,
-                "num_embeddings": table.num_embeddings,
-                "embedding_dim": self.embedding_dim,
-                "feature_names": list(table.feature_names),
-                "pooling": table.pooling,
-            }
-            for table in dataset.tables
-        ]
-        return {
-            "tables": tables,
-            "dense_in_features": len(dataset.dense_names),
-            "dense_arch_layer_sizes": [*self.dense_layers, self.embedding_dim],
-            "over_arch_layer_sizes": [*self.over_layers, 1],
-        }
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainConfig:
-    """How to train.
-
-    Attributes:
-        epochs: passes over the training examples.
-        batch_size: B.
-        seed: of the initialization and of the order of examples.
-        optimizer: of the dense layers, "adam" or "adagrad"; tables are trained with row-wise Adagrad.
-        learning_rate: of the dense layers.
-        row_learning_rate: of the tables.
-        row_weight_decay: of the tables' touched rows.
-    """
-
-    epochs: int = 1
-    batch_size: int = 512
-    seed: int = 0
-    optimizer: str = "adam"
-    learning_rate: float = 1e-3
-    row_learning_rate: float = 0.05
-    row_weight_decay: float = 0.0
-
-    def __post_init__(self) -> None:
-        if self.optimizer not in ("adam", "adagrad"):
-            raise ValueError(f"optimizer: got {self.optimizer!r}, expected 'adam' or 'adagrad'")
-        for name in ("epochs", "batch_size"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: got {getattr(self, name)}, expected at least 1")
-        if self.seed < 0:
-            raise ValueError(f"seed: got {self.seed}, expected at least 0")
-        for name in ("learning_rate", "row_learning_rate"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(f"{name}: got {getattr(self, name)}, expected a number above 0")
-        if not 0 <= self.row_weight_decay < math.inf:
-            raise ValueError(f"row_weight_decay: got {self.row_weight_decay}, expected at least 0")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Epoch:
-    """One pass: its number from 1, the mean training loss during it, and the metrics after it."""
-
-    number: int
-    train_loss: float
-    held_out: Metrics
+from recsys.train.batches import EpochOrder, batches
+from recsys.train.config import ModelConfig, RunConfig, TrainConfig
+from recsys.train.evaluate import evaluate_shares
+from recsys.train.examples import Batch, Dataset
+from recsys.train.learner import Learner, OneProcessLearner, Step
+from recsys.train.prefetch import Prefetch
+from recsys.train.watch import Epoch, Watcher
+from recsys.train.windows import Sums, Window, window
 
 
 class DivergedError(RuntimeError):
     """The training went astray; lower learning rates help."""
 
 
-class Watcher:
-    """What a caller may want to hear while training runs; this one hears nothing."""
+@dataclass(frozen=True, kw_only=True)
+class Position:
+    """How far a training has come; the next step follows from it alone.
 
-    def batch_done(self, num_rows: int) -> None:
-        """A training batch of so many rows is done."""
+    Attributes:
+        epoch: passes done.
+        step_in_epoch: steps done of the pass after them.
+        step: steps done since the training began.
+        num_rows: training rows of the pass's steps, on all ranks.
+        loss: sum of their losses.
+    """
 
-    def epoch_done(self, epoch: Epoch) -> None:
-        """A pass is done and measured."""
+    epoch: int = 0
+    step_in_epoch: int = 0
+    step: int = 0
+    num_rows: int = 0
+    loss: float = 0.0
+
+
+Saver = Callable[[Position], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpointing:
+    """Where a run begins, and when it is saved.
+
+    Attributes:
+        start: where to begin; the learner must be as it was there.
+        every: steps between two calls of ``save``; 0 saves at the end of passes only.
+        save: called on every rank, after the same steps; None saves nothing.
+    """
+
+    start: Position = Position()
+    every: int = 0
+    save: Saver | None = None
 
 
 def train(
@@ -126,14 +67,16 @@ def train(
     model_config: ModelConfig,
     config: TrainConfig,
     watcher: Watcher | None = None,
+    run: RunConfig | None = None,
 ) -> tuple[ClickModel, list[Epoch]]:
-    """Build and train a model; the same seed, threads and versions give the same model bit for bit.
+    """Build and train a model in this process; the same seed, threads and versions give the same model bit for bit.
 
     Args:
         dataset: the examples.
         model_config: the model's sizes.
         config: how to train.
         watcher: told of the progress.
+        run: reading ahead and measuring.
 
     Returns:
         the model and what was measured after each epoch.
@@ -142,59 +85,139 @@ def train(
         ValueError: the sizes do not fit, or a data file is malformed.
         DivergedError: the loss is no longer a number.
     """
-    watcher = watcher or Watcher()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         model = build_dlrm(**model_config.arguments(dataset))  # type: ignore[arg-type]
-    generator = np.random.default_rng(config.seed)
-    stepper = _Stepper(model, config)
-    epochs: list[Epoch] = []
-    for number in range(1, config.epochs + 1):
-        total = torch.zeros((), dtype=torch.float64)
-        for batch in batches(dataset.train(), config.batch_size, generator):
-            total += stepper.step(batch) * len(batch.labels)
-            watcher.batch_done(len(batch.labels))
-        train_loss = float(total) / dataset.num_train_rows
-        if not math.isfinite(train_loss):
-            raise DivergedError(f"the loss became {train_loss}: lower the learning rates")
-        stepper.rows.clear_untrained()
-        epochs.append(Epoch(number=number, train_loss=train_loss, held_out=evaluate(model, dataset)))
-        watcher.epoch_done(epochs[-1])
-    return model.eval(), epochs
+    loop = Loop(OneProcessLearner(model, config), dataset, config, run or RunConfig(), watcher or Watcher())
+    return model.eval(), loop.fit(Checkpointing())
 
 
-@torch.no_grad()
-def evaluate(model: ClickModel, dataset: Dataset) -> Metrics:
-    """The metrics of a model on the held-out examples."""
-    scored = [
-        (model.logits(batch.dense, batch.kjt), batch.labels)
-        for batch in batches(dataset.held_out(), _EVAL_BATCH_SIZE, None)
-    ]
-    logits, labels = (torch.cat(parts).numpy() for parts in zip(*scored, strict=True))
-    return measure(logits, labels)
+class Loop:
+    """Drives a learner through the passes. On ranks, every rank runs one, over the same data set.
 
+    Args:
+        learner: what learns.
+        dataset: the examples.
+        config: how to train.
+        run: reading ahead and measuring.
+        watcher: told of the progress.
+        clock: seconds.
+    """
 
-class _Stepper:
-    """One optimizer for the dense layers, one for the touched rows of the tables."""
+    def __init__(
+        self,
+        learner: Learner,
+        dataset: Dataset,
+        config: TrainConfig,
+        run: RunConfig,
+        watcher: Watcher,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._learner = learner
+        self._dataset = dataset
+        self._config = config
+        self._run = run
+        self._watcher = watcher
+        self._clock = clock
 
-    def __init__(self, model: ClickModel, config: TrainConfig) -> None:
-        self.rows = TouchedRows(
-            model.model, learning_rate=config.row_learning_rate, weight_decay=config.row_weight_decay
+    def fit(self, checkpointing: Checkpointing) -> list[Epoch]:
+        """Train from the start position to the last pass; what was measured after each pass.
+
+        Raises:
+            ValueError: a data file is malformed.
+            DivergedError: the loss is no longer a number.
+        """
+        position = checkpointing.start
+        self._watcher.batch_done(position.epoch * self._dataset.num_train_rows + position.num_rows)
+        epochs: list[Epoch] = []
+        while position.epoch < self._config.epochs:
+            epoch, position = self._pass(position, checkpointing)
+            epochs.append(epoch)
+            self._watcher.epoch_done(epoch)
+            if checkpointing.save is not None:
+                checkpointing.save(position)
+        return epochs
+
+    def _pass(self, start: Position, checkpointing: Checkpointing) -> tuple[Epoch, Position]:
+        meter = _Meter(self._learner, start, self._clock)
+        with self._batches(start) as ahead:
+            for step in self._learner.steps(ahead):
+                meter.add(step)
+                self._watcher.batch_done(step.num_global_rows)
+                if meter.step % self._run.log_every == 0:
+                    self._watcher.window_done(meter.close_window(is_full=True))
+                if checkpointing.every and meter.step % checkpointing.every == 0 and checkpointing.save:
+                    checkpointing.save(meter.position())
+        if meter.has_open_window:
+            self._watcher.window_done(meter.close_window(is_full=False))
+        done = meter.position()
+        self._learner.clear_untrained()
+        metrics = evaluate_shares(
+            self._learner.logits, self._dataset, self._learner.share, self._learner.group
         )
-        names = self.rows.parameter_names()
-        dense = [parameter for name, parameter in model.model.named_parameters() if name not in names]
-        self._dense: torch.optim.Optimizer = (
-            torch.optim.Adam(dense, lr=config.learning_rate)
-            if config.optimizer == "adam"
-            else torch.optim.Adagrad(dense, lr=config.learning_rate)
+        epoch = Epoch(
+            number=start.epoch + 1,
+            step=done.step,
+            train_loss=done.loss / done.num_rows,
+            examples_per_second=meter.examples_per_second(),
+            held_out=metrics,
+        )
+        return epoch, Position(epoch=start.epoch + 1, step=done.step)
+
+    @contextmanager
+    def _batches(self, start: Position) -> Iterator[Iterator[Batch]]:
+        source = batches(
+            self._dataset.train(),
+            self._config.batch_size,
+            EpochOrder(seed=self._config.seed, epoch=start.epoch),
+            self._learner.share,
+            start.step_in_epoch,
+        )
+        with Prefetch(source, self._run.prefetch) as ahead:
+            yield ahead
+
+
+class _Meter:
+    """Counts and sums of one pass, over all ranks."""
+
+    def __init__(self, learner: Learner, start: Position, clock: Callable[[], float]) -> None:
+        self._learner = learner
+        self._start = start
+        self._clock = clock
+        self._loss, self._num_rows = start.loss, start.num_rows  # of the pass, up to the open window
+        self._pass_started = self._window_started = clock()
+        self._sums = Sums(learner.device)
+        self.step = start.step
+        self.has_open_window = False
+
+    def add(self, step: Step) -> None:
+        self._sums.add(step.loss, step.logits, step.labels)
+        self.step += 1
+        self.has_open_window = True
+
+    def close_window(self, *, is_full: bool) -> Window:
+        """Measure what was added since the last window, and begin a new one."""
+        sums = self._sums.total(self._learner.group)
+        now = self._clock()
+        closed = window(self.step, sums, now - self._window_started, is_full=is_full)
+        if not math.isfinite(closed.loss):
+            raise DivergedError(f"the loss became {closed.loss}: lower the learning rates")
+        self._loss, self._num_rows = self._loss + sums[0], self._num_rows + closed.num_rows
+        self._sums, self._window_started = Sums(self._learner.device), now
+        self.has_open_window = False
+        return closed
+
+    def position(self) -> Position:
+        loss, _, _, num_rows = self._sums.total(self._learner.group)
+        return Position(
+            epoch=self._start.epoch,
+            step_in_epoch=self._start.step_in_epoch + self.step - self._start.step,
+            step=self.step,
+            num_rows=self._num_rows + num_rows,
+            loss=self._loss + loss,
         )
 
-    def step(self, batch: Batch) -> Tensor:
-        """Learn from one batch; returns its mean loss, a scalar."""
-        self._dense.zero_grad()
-        logits, touched = self.rows.forward(batch)
-        loss = functional.binary_cross_entropy_with_logits(logits.squeeze(1), batch.labels)
-        loss.backward()  # type: ignore[no-untyped-call]
-        self._dense.step()
-        self.rows.step(touched)
-        return loss.detach()
+    def examples_per_second(self) -> float:
+        """Of the pass's steps in this run; whoever asks has measured the last window."""
+        seconds = max(self._window_started - self._pass_started, 1e-9)
+        return (self._num_rows - self._start.num_rows) / seconds

@@ -46,15 +46,20 @@ def measure(logits: Floats, labels: Floats) -> Metrics:
     x, y = _checked(logits, labels)
     loss = float(np.mean(np.logaddexp(0.0, x) - x * y))
     mean = float(y.mean())
-    entropy = -(mean * np.log(mean) + (1 - mean) * np.log1p(-mean)) if 0 < mean < 1 else 0.0
+    base = entropy(mean)
     predicted = float(np.mean(0.5 * (1 + np.tanh(0.5 * x))))
     return Metrics(
         num_rows=len(y),
         loss=loss,
         auc=auc(x, y),
-        ne=loss / float(entropy) if entropy > 0 else None,
+        ne=loss / base if base > 0 else None,
         calibration=predicted / mean if mean > 0 else None,
     )
+
+
+def entropy(mean: float) -> float:
+    """Of a label that is 1 with probability ``mean``, in nats; 0 where it is certain."""
+    return float(-(mean * np.log(mean) + (1 - mean) * np.log1p(-mean))) if 0 < mean < 1 else 0.0
 
 
 def auc(scores: Floats, labels: Floats) -> float | None:

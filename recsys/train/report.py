@@ -9,12 +9,13 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from recsys.train.examples import Dataset, Reference
-from recsys.train.loop import Epoch, Watcher
 from recsys.train.metrics import Metrics
+from recsys.train.watch import Epoch, Watcher
+from recsys.train.windows import Window
 
 
 class PeopleWatcher(Watcher):
-    """Prints a line per epoch to stdout, and shows a progress bar on stderr where that is a terminal.
+    """Prints a line per window and per epoch to stdout, and shows a progress bar on stderr where that is a terminal.
 
     A context manager: the bar is taken down on exit.
 
@@ -56,11 +57,22 @@ class PeopleWatcher(Watcher):
         """Moves the bar."""
         self._progress.update(self._task, advance=num_rows)
 
+    def window_done(self, window: Window) -> None:
+        """Prints the numbers of a full window."""
+        if not window.is_full:
+            return
+        print(
+            f"step {window.step}: train loss {window.loss:.4f}, NE {_number(window.ne)}, "
+            f"calibration {_number(window.calibration)}, {window.examples_per_second:,.0f} examples/s",
+            flush=True,
+        )
+
     def epoch_done(self, epoch: Epoch) -> None:
         """Prints the epoch's numbers."""
         print(
             f"epoch {epoch.number}/{self._num_epochs}: train loss {epoch.train_loss:.4f}, "
-            f"held out: {metrics_text(epoch.held_out)}",
+            f"held out: {metrics_text(epoch.held_out)}; "
+            f"{epoch.examples_per_second:,.0f} examples/s",
             flush=True,
         )
 

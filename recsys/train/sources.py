@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from recsys.train.config import ModelConfig, TrainConfig
 from recsys.train.criteo import criteo
 from recsys.train.examples import Dataset
-from recsys.train.loop import ModelConfig, TrainConfig
 from recsys.train.movielens import movielens
+from recsys.train.parquet import parquet
+from recsys.train.schema import read_schema
 from recsys.train.synthetic import synthetic
 
 
@@ -17,10 +19,11 @@ class SourceConfig:
     """Which data to read.
 
     Attributes:
-        name: "synthetic", "criteo" or "movielens".
-        path: a file (criteo) or a folder (movielens); None for synthetic.
+        name: "synthetic", "criteo", "movielens" or "parquet".
+        path: a file (criteo), a folder (movielens) or either (parquet); None for synthetic.
         limit_rows: read the first so many rows; for synthetic, the length of the stream.
-        hash_rows: rows of each Criteo table.
+        hash_rows: rows of each Criteo table, and of Parquet tables without a schema.
+        schema: file that says which Parquet column is what; None infers it.
         seed: of the synthetic stream.
     """
 
@@ -28,6 +31,7 @@ class SourceConfig:
     path: Path | None = None
     limit_rows: int | None = None
     hash_rows: int = 100_000
+    schema: Path | None = None
     seed: int = 0
 
 
@@ -39,16 +43,18 @@ class Defaults:
     model: ModelConfig = field(default_factory=ModelConfig)
 
 
+_CLICK_LOG = Defaults(
+    train=TrainConfig(epochs=1, batch_size=1024, row_learning_rate=0.02),
+    model=ModelConfig(dense_layers=(256, 64), over_layers=(256, 128)),
+)
 DEFAULTS = {
     "synthetic": Defaults(
         train=TrainConfig(
             epochs=2, batch_size=512, learning_rate=2e-3, row_learning_rate=0.1, row_weight_decay=3e-5
         )
     ),
-    "criteo": Defaults(
-        train=TrainConfig(epochs=1, batch_size=1024, row_learning_rate=0.02),
-        model=ModelConfig(dense_layers=(256, 64), over_layers=(256, 128)),
-    ),
+    "criteo": _CLICK_LOG,
+    "parquet": _CLICK_LOG,
     "movielens": Defaults(train=TrainConfig(epochs=3, batch_size=512, row_weight_decay=1e-3)),
 }
 SYNTHETIC_ROWS = 300_000
@@ -64,6 +70,8 @@ def open_dataset(config: SourceConfig) -> Dataset:
         raise ValueError(f"data: got {config.name!r}, expected one of {sorted(DEFAULTS)}")
     if config.limit_rows is not None and config.limit_rows < 2:
         raise ValueError(f"limit_rows: got {config.limit_rows}, expected at least 2")
+    if config.schema is not None and config.name != "parquet":
+        raise ValueError(f"schema: got {str(config.schema)!r}, expected none: only Parquet files take one")
     if config.name == "synthetic":
         if config.path is not None:
             raise ValueError(f"path: got {str(config.path)!r}, expected none: synthetic data is not read")
@@ -72,4 +80,7 @@ def open_dataset(config: SourceConfig) -> Dataset:
         raise ValueError(f"path: got none, expected where the {config.name} data lies")
     if config.name == "criteo":
         return criteo(config.path, config.hash_rows, config.limit_rows)
+    if config.name == "parquet":
+        schema = None if config.schema is None else read_schema(config.schema)
+        return parquet(config.path, schema, config.hash_rows, config.limit_rows)
     return movielens(config.path, config.limit_rows)

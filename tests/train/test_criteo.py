@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from recsys.train import criteo as module
 from recsys.train.criteo import DENSE_NAMES, SPARSE_NAMES, criteo
+from recsys.train.examples import Block, Examples, all_of
 from recsys.train.lines import DataError
 from tests.train.shared_data import data_file
 
@@ -28,6 +30,10 @@ def _tsv(path: Path, rows: list[list[str]]) -> Path:
     return path
 
 
+def _parsed(blocks: Iterator[Block]) -> list[Examples]:
+    return [all_of(block) for block in blocks]
+
+
 def test_tsv_fields(tmp_path: Path) -> None:
     rows = [
         _fields("1", I1="", I2="-2", I3="100", C1="68fd1e64", C26=""),
@@ -36,14 +42,14 @@ def test_tsv_fields(tmp_path: Path) -> None:
     ]
     dataset = criteo(_tsv(tmp_path / "train.txt", rows), hash_rows=1000)
     assert (dataset.num_train_rows, dataset.num_held_out_rows) == (2, 1)
-    (block,) = dataset.train()
+    (block,) = _parsed(dataset.train())
     assert block.labels.tolist() == [1.0, 0.0]
     assert block.dense[0, :4] == pytest.approx([0.0, 0.0, math.log(101), math.log(4)])
     assert block.bags["C1"].values.tolist() == [0x68FD1E64 % 1000]
     assert block.bags["C1"].offsets.tolist() == [0, 1, 1]
     assert block.bags["C26"].offsets.tolist() == [0, 0, 1]
     assert block.bags["C2"].values.tolist() == [1, 1]
-    (held_out,) = dataset.held_out()
+    (held_out,) = _parsed(dataset.held_out())
     assert held_out.labels.tolist() == [1.0]
     assert held_out.bags["C1"].values.tolist() == [0xFFFFFFFF % 1000]
 
@@ -53,8 +59,8 @@ def test_csv_gives_what_tsv_gives(tmp_path: Path) -> None:
     floats = [[f"{f}.0" if 1 <= i <= 13 and f else f for i, f in enumerate(row)] for row in rows]
     csv = tmp_path / "sample.csv"
     csv.write_text("\r\n".join([_HEADER, *(",".join(row) for row in floats)]))
-    (a,) = criteo(_tsv(tmp_path / "train.txt", rows)).train()
-    (b,) = criteo(csv).train()
+    (a,) = _parsed(criteo(_tsv(tmp_path / "train.txt", rows)).train())
+    (b,) = _parsed(criteo(csv).train())
     assert len(a) == len(b) == 18
     assert np.array_equal(a.dense, b.dense)
     assert np.array_equal(a.labels, b.labels)
@@ -85,7 +91,7 @@ def test_a_malformed_line_is_named(tmp_path: Path, line: list[str], text: str, a
     rows[at - 1] = line
     dataset = criteo(_tsv(tmp_path / "train.txt", rows))
     with pytest.raises(DataError, match=rf"train\.txt, line {at}: {text}"):
-        list(dataset.held_out() if at == 3 else dataset.train())
+        _parsed(dataset.held_out() if at == 3 else dataset.train())
 
 
 def test_lines_are_numbered_as_in_the_file(tmp_path: Path) -> None:
@@ -94,7 +100,7 @@ def test_lines_are_numbered_as_in_the_file(tmp_path: Path) -> None:
     with pytest.raises(
         DataError, match=r"sample\.csv, line 4: got 2 fields, expected 40 separated by commas"
     ):
-        list(criteo(csv).train())
+        _parsed(criteo(csv).train())
 
 
 def test_bytes_that_are_no_text(tmp_path: Path) -> None:
@@ -122,24 +128,24 @@ def test_files_are_read_block_by_block(tmp_path: Path, monkeypatch: pytest.Monke
     rows = [_fields(str(i % 2), I1=str(i)) for i in range(20)]
     rows[9] = ["broken"]
     dataset = criteo(_tsv(tmp_path / "train.txt", rows))
-    blocks = list(islice(dataset.train(), 2))  # the line behind them is not parsed yet
+    blocks = _parsed(islice(dataset.train(), 2))  # the line behind them is not parsed yet
     assert [len(block) for block in blocks] == [4, 4]
     assert blocks[1].dense[:, 0] == pytest.approx(np.log1p([4, 5, 6, 7]))
-    (held_out,) = dataset.held_out()
+    (held_out,) = _parsed(dataset.held_out())
     assert held_out.dense[:, 0] == pytest.approx(np.log1p([18, 19]))
 
 
 def test_limit_rows(tmp_path: Path) -> None:
     path = _tsv(tmp_path / "train.txt", [_fields(I1=str(i)) for i in range(30)])
     dataset = criteo(path, limit_rows=10)
-    (train,), (held_out,) = dataset.train(), dataset.held_out()
+    (train,), (held_out,) = _parsed(dataset.train()), _parsed(dataset.held_out())
     assert train.dense[:, 0] == pytest.approx(np.log1p(range(9)))
     assert held_out.dense[:, 0] == pytest.approx(np.log1p([9]))
 
 
 def test_the_sample() -> None:
     dataset = criteo(data_file("criteo_sample.csv"), hash_rows=500)
-    (train,), (held_out,) = dataset.train(), dataset.held_out()
+    (train,), (held_out,) = _parsed(dataset.train()), _parsed(dataset.held_out())
     assert (len(train), len(held_out)) == (180, 20)
     assert train.dense.shape == (180, 13)
     assert np.isfinite(train.dense).all()

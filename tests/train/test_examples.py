@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from recsys.train.examples import Bags, Examples, batches, held_out_rows
+from recsys.train.batches import EpochOrder, batches
+from recsys.train.examples import Bags, Examples, held_out_rows
 
 _LISTS = [[3, 1], [], [4], [1, 5, 9], [2]]
 
@@ -70,11 +71,11 @@ def test_a_batch_is_made_without_reading_tensors() -> None:
 
 
 def test_batches_keep_or_mix_the_order() -> None:
-    labels = [b.labels.tolist() for b in batches(iter([_examples(), _examples()]), 2, None)]
+    labels = [b.labels.tolist() for b in batches(iter([_examples(), _examples()]), 2)]
     assert labels == [[1, 0], [0, 1], [0], [1, 0], [0, 1], [0]]
     mixed = [
         batch.kjt["one"].values().tolist()
-        for batch in batches(iter([_examples()]), 5, np.random.default_rng(0))
+        for batch in batches(iter([_examples()]), 5, EpochOrder(seed=0, epoch=0))
     ]
     assert sorted(mixed[0]) == [10, 11, 12, 13, 14] != mixed[0]
 

@@ -10,10 +10,13 @@ import pytest
 import torch
 
 from recsys.models.click import build_dlrm
+from recsys.train.config import ModelConfig, TrainConfig
+from recsys.train.evaluate import evaluate
 from recsys.train.examples import Dataset
-from recsys.train.loop import DivergedError, ModelConfig, TrainConfig, Watcher, evaluate, train
+from recsys.train.loop import DivergedError, train
 from recsys.train.sources import DEFAULTS
 from recsys.train.synthetic import NUM_ITEMS, NUM_USERS, synthetic
+from recsys.train.watch import Watcher
 
 _SMALL = ModelConfig(embedding_dim=4, dense_layers=(8,), over_layers=(8,))
 

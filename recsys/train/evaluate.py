@@ -1,0 +1,69 @@
+"""Held-out metrics, the same on every rank: each scores its share, and all get all scores.
+
+Shape letters: N number of examples, W world size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+
+from recsys.models.click import ClickModel
+from recsys.train.batches import ONE_RANK, Share, batches
+from recsys.train.examples import Batch, Dataset
+from recsys.train.metrics import Metrics, measure
+from recsys.train.prefetch import Prefetch
+
+_BATCH_SIZE = 4096
+_PREFETCH = 2
+
+Scorer = Callable[[Batch], Tensor]
+
+
+def evaluate(model: ClickModel, dataset: Dataset) -> Metrics:
+    """The metrics of a model in this process on the held-out examples."""
+
+    @torch.no_grad()
+    def scorer(batch: Batch) -> Tensor:
+        return model.logits(batch.dense, batch.kjt)
+
+    return evaluate_shares(scorer, dataset)
+
+
+def evaluate_shares(
+    scorer: Scorer, dataset: Dataset, share: Share = ONE_RANK, group: dist.ProcessGroup | None = None
+) -> Metrics:
+    """The metrics over all ranks' shares of the held-out examples. Every rank must call it.
+
+    Args:
+        scorer: a batch's logits ``[B]``; called equally often on each rank.
+        dataset: the examples.
+        share: this rank's.
+        group: the ranks; None for one process.
+
+    Raises:
+        ValueError: the model's logits are not finite.
+    """
+    with Prefetch(batches(dataset.held_out(), _BATCH_SIZE, share=share), _PREFETCH) as held_out:
+        scored = [(scorer(batch).float(), batch.labels) for batch in held_out]
+    logits, labels = (torch.cat(parts) for parts in zip(*scored, strict=True))
+    if group is not None:
+        both = gather(torch.stack((logits, labels.to(logits.device)), dim=1), group)
+        logits, labels = both[:, 0], both[:, 1]
+    return measure(logits.cpu().numpy(), labels.cpu().numpy())
+
+
+def gather(rows: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """The ranks' rows ``[N_r, ...]`` one after the other, on every rank. Reads the numbers of rows."""
+    world_size = dist.get_world_size(group)
+    sizes = [torch.zeros(1, dtype=torch.int64, device=rows.device) for _ in range(world_size)]
+    dist.all_gather(sizes, torch.tensor([len(rows)], device=rows.device), group=group)
+    num_rows = torch.cat(sizes).tolist()
+    padded = rows.new_zeros(max(num_rows), *rows.shape[1:])
+    padded[: len(rows)] = rows
+    parts = [torch.empty_like(padded) for _ in range(world_size)]
+    dist.all_gather(parts, padded, group=group)
+    return torch.cat([part[:n] for part, n in zip(parts, num_rows, strict=True)])

@@ -1,0 +1,116 @@
+"""Which columns of a table file are the label, dense features and sparse features: plain data, written by people.
+
+A schema file is one JSON object::
+
+    {"label": "clicked",
+     "dense": ["price", "age"],
+     "tables": [{"name": "item", "features": ["item", "recent_items"], "rows": 1000000,
+                 "pooling": "MEAN", "hash": true}]}
+
+``pooling`` ("SUM" where it is not given) and ``hash`` (false) may be left out. With ``hash``, an ID is taken modulo
+the table's rows; without, one that is not below them is an error.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from recsys.checked import a_list, choice, count, flag, json_field, text
+from recsys.errors import ManifestError
+from recsys.train.examples import TableSpec
+from recsys.train.lines import DataError
+
+_FIELDS = {"label", "dense", "tables"}
+_TABLE_FIELDS = {"name", "features", "rows", "pooling", "hash"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schema:
+    """The columns by their use.
+
+    Attributes:
+        label: the column of labels.
+        dense: the columns of dense features, in order; at least one.
+        tables: the tables of the sparse features; a feature is a column.
+        hashed_tables: names of the tables whose IDs are taken modulo their rows.
+    """
+
+    label: str
+    dense: tuple[str, ...]
+    tables: tuple[TableSpec, ...]
+    hashed_tables: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        if not self.dense or not self.tables:
+            raise DataError(
+                f"schema: got {len(self.dense)} dense columns and {len(self.tables)} tables, expected at least one "
+                "of each"
+            )
+        columns = self.columns()
+        for kind, names in (("column", columns), ("table", [table.name for table in self.tables])):
+            doubled = sorted({name for name in names if names.count(name) > 1})
+            if doubled:
+                raise DataError(f"schema: {kind} {doubled[0]!r} is named more than once")
+
+    def columns(self) -> list[str]:
+        """All columns that are read: label, dense, sparse."""
+        return [self.label, *self.dense, *(name for table in self.tables for name in table.feature_names)]
+
+
+def read_schema(path: Path) -> Schema:
+    """Read a schema file.
+
+    Raises:
+        DataError: it is missing, not JSON, or not what a schema should be; names the field.
+    """
+    if not path.is_file():
+        raise DataError(f"{path}: there is no such file")
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path.name}: not JSON ({str(error)[:80]})") from None
+    try:
+        return _schema(data)
+    except ManifestError as error:
+        raise DataError(f"{path.name}: {error}") from None
+
+
+def _schema(data: Any) -> Schema:
+    _check_fields(data, _FIELDS, "schema")
+    tables = [(_table(item, at), item, at) for at, item in a_list(data, "tables", "schema")]
+    return Schema(
+        label=text(data, "label", "schema"),
+        dense=_names(data, "dense", "schema"),
+        tables=tuple(table for table, _, _ in tables),
+        hashed_tables=frozenset(
+            table.name for table, item, at in tables if "hash" in item and flag(item, "hash", at)
+        ),
+    )
+
+
+def _table(data: Any, at: str) -> TableSpec:
+    _check_fields(data, _TABLE_FIELDS, at)
+    return TableSpec(
+        name=text(data, "name", at),
+        num_embeddings=count(data, "rows", at),
+        feature_names=_names(data, "features", at),
+        pooling=choice(data, "pooling", at, ("SUM", "MEAN")) if "pooling" in data else "SUM",
+    )
+
+
+def _names(data: Any, key: str, at: str) -> tuple[str, ...]:
+    names = json_field(data, key, at)
+    if not isinstance(names, list) or not names or not all(isinstance(n, str) and n for n in names):
+        raise ManifestError(f"{at}.{key}: got {str(names)[:80]}, expected a list of at least one column name")
+    return tuple(names)
+
+
+def _check_fields(data: Any, known: set[str], at: str) -> None:
+    if not isinstance(data, dict):
+        raise ManifestError(f"{at}: got {type(data).__name__}, expected an object")
+    unknown = sorted(set(data) - known)
+    if unknown:
+        raise ManifestError(f"{at}: unknown fields {unknown[:5]}, expected {sorted(known)}")
