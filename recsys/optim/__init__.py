@@ -5,7 +5,14 @@ from __future__ import annotations
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
 
 from recsys.optim.combined import CombinedOptimizer, OptimizerWrapper
+from recsys.optim.fused import FusedKernel, FusedOptimizer
 from recsys.optim.fused_config import FusedConfig
+from recsys.optim.in_backward import (
+    apply_optimizer_in_backward,
+    fused_config_of,
+    in_backward_optimizer_filter,
+    mark_in_backward,
+)
 from recsys.optim.keyed import KeyedOptimizer, KeyedOptimizerWrapper
 from recsys.optim.rowwise_adagrad import RowWiseAdagrad
 
@@ -13,8 +20,14 @@ __all__ = [
     "CombinedOptimizer",
     "EmbOptimType",
     "FusedConfig",
+    "FusedKernel",
+    "FusedOptimizer",
     "KeyedOptimizer",
     "KeyedOptimizerWrapper",
     "OptimizerWrapper",
     "RowWiseAdagrad",
+    "apply_optimizer_in_backward",
+    "fused_config_of",
+    "in_backward_optimizer_filter",
+    "mark_in_backward",
 ]

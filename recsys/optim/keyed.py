@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -101,8 +101,9 @@ class KeyedOptimizer(Optimizer):
             raise CheckpointError(
                 f"state_dict: got the keys {sorted(state_dict)}, expected 'state' among them"
             )
-        current = {name: self.state[param] for name, param in self.params.items() if self.state.get(param)}
-        new = {name: state for name, state in state_dict["state"].items() if state}
+        state = self.state
+        current = {name: state[param] for name, param in self.params.items() if state.get(param)}
+        new = {name: saved for name, saved in state_dict["state"].items() if saved}
         if new and not current:
             raise CheckpointError(
                 f"state: the checkpoint has state for {sorted(new)}, this optimizer has none yet; "
@@ -123,8 +124,8 @@ class KeyedOptimizer(Optimizer):
                 "save_param_groups(False) before loading"
             )
         names = {param: name for name, param in self.params.items()}
-        groups = {"/".join(sorted(names[p] for p in group["params"])): group for group in self.param_groups}
-        saved = {"/".join(sorted(group["params"])): group for group in state_dict["param_groups"]}
+        groups = _by_params(self.param_groups, [[names[p] for p in g["params"]] for g in self.param_groups])
+        saved = _by_params(state_dict["param_groups"], [g["params"] for g in state_dict["param_groups"]])
         check_names("param_groups", saved, groups)
         for name, group in groups.items():
             missing = sorted(key for key in group if key not in saved[name])
@@ -218,6 +219,16 @@ def check_params(params: Mapping[str, Tensor]) -> None:
                 f"params: {names[param]!r} and {name!r} are one tensor, expected each tensor once"
             )
         names[param] = name
+
+
+def _by_params(groups: Sequence[Any], params: Sequence[Sequence[str]]) -> dict[str, Any]:
+    """Groups by their parameters' names, whatever their order; those of equal names are numbered."""
+    found: dict[str, Any] = {}
+    for group, names in zip(groups, params, strict=True):
+        key = "/".join(sorted(names))
+        num_equal = sum(known.partition("#")[0] == key for known in found)
+        found[f"{key}#{num_equal}" if num_equal else key] = group
+    return found
 
 
 def _plain(value: Any) -> Any:

@@ -1,0 +1,138 @@
+"""The handle on tables that are trained in the backward pass: learning rates go in, optimizer state comes out.
+
+Shape letters: D embedding dim, R rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from recsys.optim.fused_config import FusedConfig
+from recsys.optim.keyed import KeyedOptimizer
+
+
+class FusedKernel(Protocol):
+    """A lookup that updates its tables in its backward pass."""
+
+    @property
+    def config(self) -> FusedConfig:
+        """The optimizer and its numbers."""
+
+    def set_learning_rate(self, learning_rate: float, /) -> None:
+        """For lookups from now on: FBGEMM takes the rate at the lookup, not when gradients come."""
+
+    def fused_parameters(self) -> Mapping[str, Tensor]:
+        """Parameter name (``embedding_bags.t1.weight``) -> its weight on this rank."""
+
+    def fused_states(self) -> Mapping[str, Mapping[str, Tensor]]:
+        """Parameter name -> state name (``t1.momentum1``) -> state, a view or a ShardedTensor of views."""
+
+    def step_count(self) -> Tensor:
+        """int64 ``[1]``, a view: how many steps were taken. Asked only where ``config.has_step_count()``."""
+
+    def set_optimizer_step(self, step: int, /) -> None:
+        """Go on from this step. Asked only where ``config.has_step_count()``."""
+
+
+class FusedOptimizer(KeyedOptimizer):
+    """Tables that lookups update in their backward pass, as an optimizer.
+
+    The updates have happened when ``step()`` is called. It and ``zero_grad()`` hand the learning rates of
+    ``param_groups`` to the lookups, which use them from the next lookup on: call either after a schedule's step.
+    There is one group per kernel with ``params`` and ``lr``; other numbers are fixed when the kernel is made.
+
+    State by parameter: what the kernels give; where updates depend on the number of steps, ``<table>.step`` too.
+
+    Args:
+        kernels: the lookups. A parameter whose shards lie in several of them has its state from one.
+
+    Raises:
+        ValueError: two kernels give the same state of a parameter.
+    """
+
+    def __init__(self, kernels: Sequence[FusedKernel]) -> None:
+        self._kernels = list(kernels)
+        params: dict[str, Tensor] = {}
+        states: dict[str, dict[str, Tensor]] = {}
+        groups: list[dict[str, Any]] = []
+        for kernel in self._kernels:
+            # A parameter of which this rank has no shard has a state all the same: sharded tensors are known on all.
+            found = {name: torch.empty(0) for name in kernel.fused_states()} | dict(kernel.fused_parameters())
+            new = {name: param for name, param in found.items() if name not in params}
+            params |= new
+            groups.append({"params": list(new.values()), "lr": kernel.config.learning_rate})
+            for name, state in kernel.fused_states().items():
+                _add_state(states.setdefault(name, {}), name, _with_step(kernel, name, state))
+        self._learning_rates = [kernel.config.learning_rate for kernel in self._kernels]
+        super().__init__(params, {params[name]: state for name, state in states.items() if state}, groups)
+
+    def __repr__(self) -> str:
+        lines = [f"{type(self).__name__} ("]
+        for i, (kernel, group) in enumerate(zip(self._kernels, self.param_groups, strict=True)):
+            lines += [
+                f"Parameter Group {i}",
+                f"    optimizer: {kernel.config.optimizer}",
+                f"    lr: {group['lr']}",
+            ]
+        return "\n".join([*lines, ")"])
+
+    def apply_learning_rates(self) -> None:
+        """Hand over the learning rates that have changed since they were handed over last."""
+        for i, (kernel, group) in enumerate(zip(self._kernels, self.param_groups, strict=True)):
+            if group["lr"] != self._learning_rates[i]:
+                self._learning_rates[i] = float(group["lr"])
+                kernel.set_learning_rate(self._learning_rates[i])
+
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Hand over learning rates; the updates have happened already.
+
+        Args:
+            closure: evaluated, its loss returned.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self.apply_learning_rates()
+        return loss
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Hand over learning rates; there are no gradients."""
+        del set_to_none
+        self.apply_learning_rates()
+
+    def init_state(self, sparse_grad_parameter_names: Collection[str] = ()) -> None:
+        """Nothing: the lookups have made it."""
+
+    def set_optimizer_step(self, step: int) -> None:
+        """Let kernels whose updates depend on the number of steps go on from ``step``."""
+        for kernel in self._kernels:
+            if kernel.config.has_step_count():
+                kernel.set_optimizer_step(step)
+
+    def post_load_state_dict(self) -> None:
+        """Learning rates and counters that were loaded reach the kernels."""
+        self.apply_learning_rates()
+        for kernel in self._kernels:
+            if kernel.config.has_step_count():
+                kernel.set_optimizer_step(int(kernel.step_count().item()))
+
+
+def _with_step(kernel: FusedKernel, name: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    if not state or not kernel.config.has_step_count():
+        return dict(state)
+    table = name.removesuffix(".weight").rpartition(".")[2]
+    return {**state, f"{table}.step": kernel.step_count()}
+
+
+def _add_state(known: dict[str, Tensor], name: str, state: Mapping[str, Tensor]) -> None:
+    twice = sorted(set(known) & set(state))
+    if twice:
+        raise ValueError(
+            f"kernels: two of them give {twice} of {name!r}, expected one sharded tensor with the shards of all"
+        )
+    known |= state

@@ -1,0 +1,101 @@
+"""Optimizers that step while the backward pass runs, parameter by parameter, and the marks that say so.
+
+The marks are those of ``torch.distributed.optim._apply_optimizer_in_backward``, so parameters that it marked (or
+TorchRec's function of the same name, which calls it) are understood as well: ``_optimizer_classes``,
+``_optimizer_kwargs`` and ``_in_backward_optimizers``, lists of equal length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from recsys.optim.fused_config import FusedConfig
+
+
+def apply_optimizer_in_backward(
+    optimizer_class: type[Optimizer],
+    params: Iterable[nn.Parameter],
+    optimizer_kwargs: Mapping[str, Any],
+) -> None:
+    """Let the parameters be updated while the backward pass runs, as soon as their gradients are there.
+
+    Tables that are sharded afterwards get the optimizer inside their lookups; see ``FusedConfig.from_in_backward`` for
+    the classes that can be. Parameters that stay as they are get an optimizer each: it steps when the gradient has
+    been accumulated, and the gradient is dropped. Under ``DistributedDataParallel`` it steps when it has been averaged.
+
+    Args:
+        optimizer_class: ``torch.optim.SGD``, ``torch.optim.Adagrad``, ``torch.optim.Adam``, ``RowWiseAdagrad``; for
+            parameters that stay unsharded, any.
+        params: the parameters.
+        optimizer_kwargs: arguments of the class.
+
+    Raises:
+        ValueError: a parameter that needs no gradient, or one that has an optimizer in the backward pass already.
+    """
+    # Imported here: the package compiles a dozen functions when it is imported.
+    from torch.distributed.optim.apply_optimizer_in_backward import _apply_optimizer_in_backward
+
+    chosen = list(params)
+    for i, param in enumerate(chosen):
+        if not param.requires_grad:
+            raise ValueError(
+                f"params[{i}]: got a parameter of shape {list(param.shape)} that needs no gradient; leave it out"
+            )
+        if _marks(param):
+            raise ValueError(
+                f"params[{i}]: the parameter of shape {list(param.shape)} already has an optimizer in the backward "
+                f"pass ({_marks(param)[0].__qualname__}), expected one at most"
+            )
+    _apply_optimizer_in_backward(optimizer_class, chosen, dict(optimizer_kwargs))
+
+
+def fused_config_of(param: Tensor) -> FusedConfig | None:
+    """The optimizer that a parameter was marked with, as a lookup takes it; None if it is not marked.
+
+    Raises:
+        ValueError: more than one optimizer, or one that no lookup has.
+    """
+    classes = _marks(param)
+    if not classes:
+        return None
+    if len(classes) > 1:
+        raise ValueError(
+            f"parameter of shape {list(param.shape)}: got {len(classes)} optimizers in the backward pass "
+            f"({[c.__qualname__ for c in classes]}), expected one; apply one only"
+        )
+    kwargs: dict[str, Any] = param._optimizer_kwargs[0]  # type: ignore[attr-defined]
+    return FusedConfig.from_in_backward(classes[0], kwargs)
+
+
+def mark_in_backward(param: Tensor, *optimizers: Optimizer) -> None:
+    """Say of a parameter that its update happens in the backward pass: ``in_backward_optimizer_filter`` sees it.
+
+    Args:
+        param: a shard's weight.
+        optimizers: the handles on what updates it, for who looks them up through the parameter.
+    """
+    param._in_backward_optimizers = list(optimizers)  # type: ignore[attr-defined]
+
+
+def in_backward_optimizer_filter(
+    named_parameters: Iterable[tuple[str, nn.Parameter]], include: bool = False
+) -> Iterator[tuple[str, nn.Parameter]]:
+    """The parameters that are left for an ordinary optimizer, or those that are not.
+
+    Args:
+        named_parameters: names and parameters, as ``model.named_parameters()`` yields them.
+        include: True for those that are updated in the backward pass, False for the others.
+    """
+    for name, param in named_parameters:
+        if hasattr(param, "_in_backward_optimizers") == include:
+            yield name, param
+
+
+def _marks(param: Tensor) -> list[type[Optimizer]]:
+    classes: list[type[torch.optim.Optimizer]] = getattr(param, "_optimizer_classes", [])
+    return classes
