@@ -41,7 +41,8 @@ def fresh_values(config: BaseEmbeddingConfig, num_rows: int, step: int) -> Tenso
         ``[num_rows, D]`` float32 in host memory.
     """
     values = torch.empty(num_rows, config.embedding_dim, device="cpu")
-    seed = (zlib.crc32(config.name.encode()) << 31) ^ step
+    # Torch's generator on the CPU reads 32 bits of a seed.
+    seed = zlib.crc32(f"{config.name}, step {step}".encode())
     with torch.no_grad():
         if config.init_fn is None:
             generator = torch.Generator().manual_seed(seed)

@@ -74,8 +74,10 @@ class TestAgainstDicts:
             num_changed += len(changed)
         everything = random_ids(rng, 300)
         assert looked_up(module, everything) == brute.rows(everything)
-        # The case is worth something only if rows changed hands where there are too few.
-        assert (num_changed > 0) == (zch_size < 30)
+        if zch_size > 30:
+            assert num_changed == 0
+        elif policy == "lru":  # the least used of few owners can be used too often to lose its row
+            assert num_changed > 0
 
 
 class TestRawIds:

@@ -1,0 +1,88 @@
+"""The mapping over real ranks: each has batches of its own, and all come to the mapping that one rank would.
+
+Shape letters: W world size.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, distributed
+
+from recsys import EmbeddingBagCollection
+from recsys.managed import (
+    LFU_EvictionPolicy,
+    LRU_EvictionPolicy,
+    ManagedCollisionCollection,
+    ManagedCollisionEmbeddingBagCollection,
+    MCHManagedCollisionModule,
+)
+from tests.helpers import bag, kjt_of
+from tests.ranks import live_pool
+from tests.recsys.managed.test_module import random_ids
+
+WORLD_SIZE = 2
+STEPS = 24
+POLICIES = {"lfu": LFU_EvictionPolicy, "lru": LRU_EvictionPolicy}
+
+
+def _ids(rank: int, step: int) -> list[int]:
+    """Ranks have other numbers of IDs, in some steps none at all."""
+    rng = random.Random(f"{rank} {step}")
+    return random_ids(rng, rng.choice([0, 3, 3 + 8 * rank]), favourite=step // 8 * 8)
+
+
+def _collection(policy: str, interval: int) -> ManagedCollisionEmbeddingBagCollection:
+    torch.manual_seed(0)
+    table = bag("t", 9, 4, ["f"])
+    module = MCHManagedCollisionModule(9, POLICIES[policy](), interval)
+    mapping = ManagedCollisionCollection({"t": module}, [table])
+    return ManagedCollisionEmbeddingBagCollection(
+        EmbeddingBagCollection([table]), mapping, embeddings_only=True
+    )
+
+
+def train_ranks(rank: int, world_size: int, policy: str, interval: int) -> dict[str, Any]:
+    """A rank's mapping, weights, and rows that changed hands, after all steps."""
+    del world_size
+    collection = _collection(policy, interval).train()
+    collection.managed_collision_collection.set_process_group(distributed.group.WORLD)
+    heard: list[list[int]] = []
+    collection.register_eviction_hook(lambda _table, rows: heard.append(rows.tolist()))
+    found: list[Tensor] = []
+    for step in range(STEPS):
+        found.append(collection(kjt_of({"f": [_ids(rank, step)]})).values().detach())
+    return {"state": collection.state_dict(), "heard": heard, "found": torch.cat(found)}
+
+
+@pytest.mark.parametrize("policy", list(POLICIES))
+@pytest.mark.parametrize("interval", [1, 3])
+def test_every_rank_holds_the_mapping_of_one(policy: str, interval: int) -> None:
+    ranks = live_pool(WORLD_SIZE).run(train_ranks, policy, interval)
+    alone = _collection(policy, interval).train()
+    heard: list[list[int]] = []
+    alone.register_eviction_hook(lambda _table, rows: heard.append(rows.tolist()))
+    for step in range(STEPS):
+        together = alone(kjt_of({"f": [_ids(rank, step) for rank in range(WORLD_SIZE)]})).values()
+        for rank, result in enumerate(ranks):
+            assert torch.equal(result["found"][step], together[rank])
+    assert heard
+    for result in ranks:
+        assert result["heard"] == heard
+        for name, tensor in alone.state_dict().items():
+            assert torch.equal(result["state"][name], tensor), name
+
+
+def train_on_nothing(rank: int, world_size: int) -> list[int]:
+    """No rank has any ID; nothing hangs and nothing is admitted."""
+    del rank, world_size
+    module = MCHManagedCollisionModule(4, LFU_EvictionPolicy(), 1, process_group=distributed.group.WORLD)
+    module.train()(torch.empty(0, dtype=torch.int64))
+    return module.owned_ids().tolist()
+
+
+def test_no_rank_has_ids() -> None:
+    assert live_pool(WORLD_SIZE).run(train_on_nothing) == [[], []]
