@@ -89,6 +89,38 @@ def pool(
     return pooled
 
 
+def expand_to_full_batch(
+    pooled: list[Tensor], names: Sequence[str], features: KeyedJaggedTensor
+) -> list[Tensor]:
+    """Pooled rows of features that have batches of their own, spread over the full batch.
+
+    Args:
+        pooled: for each of ``names`` its pooled rows, ``[its batch, D]``.
+        names: features, some maybe more than once.
+        features: whose inverse indices say which row of a feature's batch stands in which row of the full one. The
+            indices are trusted: ``KeyedJaggedTensor.validate`` checks them.
+
+    Returns:
+        ``[B, D]`` each. As they are given where the features share one batch.
+
+    Raises:
+        ValueError: batch sizes differ and there are no inverse indices.
+    """
+    inverse = features.inverse_indices_or_none()
+    if inverse is not None:
+        rows = dict(zip(inverse[0], inverse[1].unbind(), strict=True))
+        return [part.index_select(0, rows[name]) for part, name in zip(pooled, names, strict=True)]
+    if features.variable_stride_per_key():
+        sizes = dict(zip(features.keys(), features.stride_per_key(), strict=True))
+        found = {name: sizes[name] for name in names}
+        if len(set(found.values())) > 1:
+            raise ValueError(
+                f"features: got batch sizes {found} without inverse_indices, expected the same for all or "
+                "inverse_indices, which say how they make up one batch"
+            )
+    return pooled
+
+
 def _initialize(weight: Tensor, config: BaseEmbeddingConfig) -> None:
     with torch.no_grad():
         if config.init_fn is not None:
@@ -147,13 +179,14 @@ class EmbeddingBagCollection(nn.Module):
         """Look up and pool.
 
         Args:
-            features: must hold every feature of the tables, in any order; others are left alone.
+            features: must hold every feature of the tables, in any order; others are left alone. A batch size per
+                feature needs inverse indices, which spread each feature's pooled rows over the full batch.
 
         Returns:
             ``[B, sum of D]`` float32, one key per (table, feature) in the tables' order.
 
         Raises:
-            ValueError: a feature is missing, or the weights are.
+            ValueError: a feature is missing, or the weights are, or the inverse indices of different batch sizes.
         """
         jagged = select_features(features, self._features)
         if self._is_weighted:
@@ -165,6 +198,7 @@ class EmbeddingBagCollection(nn.Module):
                 ids = jagged[name]
                 weights = ids.weights() if self._is_weighted else None
                 pooled.append(pool(weight, ids, table.pooling, weights).float())
+        pooled = expand_to_full_batch(pooled, self._features, features)
         return KeyedTensor(self._embedding_names, self._dims, torch.cat(pooled, dim=1))
 
     def is_weighted(self) -> bool:
@@ -224,7 +258,8 @@ class EmbeddingCollection(nn.Module):
             features: must hold every feature of the tables, in any order; others are left alone.
 
         Returns:
-            for each (table, feature) a JaggedTensor with values ``[N of the feature, D]`` float32.
+            for each (table, feature) a JaggedTensor with values ``[N of the feature, D]`` float32. Where each
+            feature has a batch size of its own, so has its JaggedTensor: inverse indices are not applied.
 
         Raises:
             ValueError: a feature is missing.

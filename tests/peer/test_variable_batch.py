@@ -122,3 +122,43 @@ def collection(m: Any, kind: str, **arguments: Any) -> Any:
         config(name="u", num_embeddings=10, embedding_dim=4, feature_names=["c", "a"]),
     ]
     return getattr(m, f"{kind}Collection")(tables=tables, **arguments)
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+def test_pooled_rows_and_gradients_are_the_same(weighted: bool) -> None:
+    ours, theirs = (collection(m, "EmbeddingBag", is_weighted=weighted) for m in (recsys, torchrec))
+    theirs.load_state_dict(ours.state_dict())
+    answers = []
+    for m, module in ((recsys, ours), (torchrec, theirs)):
+        answer = module(kjt(m))
+        (answer.values() * torch.arange(answer.values().numel()).view(4, -1)).sum().backward()
+        answers.append(answer)
+    assert answers[0].keys() == answers[1].keys()
+    torch.testing.assert_close(answers[0].values(), answers[1].values())
+    for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, other.grad)
+
+
+def test_sequences_are_the_same_and_not_expanded() -> None:
+    ours, theirs = (collection(m, "Embedding") for m in (recsys, torchrec))
+    theirs.load_state_dict(ours.state_dict())
+    mine, other = ours(kjt(recsys)), theirs(kjt(torchrec))
+    assert list(mine) == list(other)
+    for name in mine:
+        torch.testing.assert_close(mine[name].values(), other[name].values())
+        assert torch.equal(mine[name].lengths(), other[name].lengths())
+    assert mine["c"].lengths().numel() == 3
+
+
+def test_both_refuse_batch_sizes_without_inverse_indices() -> None:
+    for m, error in ((recsys, ValueError), (torchrec, RuntimeError)):
+        with pytest.raises(error):
+            collection(m, "EmbeddingBag")(kjt(m, inverse_indices=None))
+
+
+def test_theirs_loses_the_inverse_indices_of_some_keys_and_ours_keeps_them() -> None:
+    assert kjt(torchrec).permute([2, 0, 1]).inverse_indices_or_none() is None
+    batch = kjt(recsys)
+    collection_of_all = collection(recsys, "EmbeddingBag")
+    turned = collection_of_all(batch.permute([2, 0, 1])).values()
+    assert torch.equal(turned, collection_of_all(batch).values())

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import fx, nn
 
-from recsys import JaggedTensor, KeyedJaggedTensor
-from tests.helpers import kjt_of, needs_gpu
+from recsys import EmbeddingBagCollection, EmbeddingCollection, JaggedTensor, KeyedJaggedTensor
+from tests.helpers import bag, kjt_of, needs_gpu, sequence
 from tests.reads import CountReads
 
 KEYS = ["a", "b", "c"]
@@ -176,6 +176,17 @@ def test_nothing_is_read_where_the_lengths_per_key_are_known(device: str) -> Non
         batch.lengths_offset_per_key(), batch.inverse_indices(), repr(batch)
         left, right = batch.split([1, 2])
         KeyedJaggedTensor.concat([right, left]).permute([2, 0, 1]).to_dict()["b"].offsets()
+    assert reads.found == []
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_float_collections_read_nothing(device: str) -> None:
+    batch = made(length_per_key=[3, 1, 3]).to(device)
+    pooled = EmbeddingBagCollection([bag("t", 8, 4, KEYS), bag("u", 8, 2, ["c"], "MEAN")], device=device)
+    rows = EmbeddingCollection([sequence("t", 8, 4, KEYS)], device=device)
+    with CountReads() as reads:
+        assert pooled(batch).values().shape == (4, 14)
+        assert [jt.lengths().numel() for jt in rows(batch).values()] == [2, 1, 3]
     assert reads.found == []
 
 
