@@ -30,6 +30,9 @@ examples:
   recsys-export model.pt --devices cpu,cpu --devices cuda:0  two targets that share their rows
   recsys-export model.pt --table-dtype user=int4 --id-policy hash
   recsys-export state.pt --model mypackage.models:make_ranker --model-args '{"dim": 64}'
+  recsys-export run/                                         the newest checkpoint of a training run on many ranks
+  recsys-export checkpoint/ --model mypackage.models:make    what torch.distributed.checkpoint wrote
+  recsys-export rank0.pt rank1.pt --model mypackage.models:make   the state dicts that each rank saved
 
 exit codes: 0 written, 1 the model or its file cannot be exported so, 2 bad usage
 """
@@ -44,19 +47,24 @@ T = TypeVar("T")
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; 0 when the artifact is written, 1 when it is not, 2 for bad usage."""
     arguments = _parser().parse_args(argv)
+    checkpoint, *others = arguments.checkpoint
+    if checkpoint.name in ("", ".."):
+        checkpoint = checkpoint.resolve()
+    out = arguments.out or _default_out(checkpoint, arguments.single_file)
     console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH)
     try:
-        config = _config(arguments)
+        config = _config(arguments, checkpoint)
         source = Source(
-            path=arguments.checkpoint,
+            path=checkpoint,
+            others=tuple(others),
             factory=arguments.model,
             arguments=read_arguments(arguments.model_args),
             unsafe_pickle=arguments.unsafe_pickle,
+            scratch=out.absolute().parent,
         )
     except (ExportError, PlanError) as error:
         print(f"recsys-export: {error}", file=sys.stderr)
         return 2
-    out = arguments.out or _default_out(arguments)
     try:
         model = load_model(source)
         with _progress_bar() as progress:
@@ -82,7 +90,13 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("checkpoint", type=Path, help="what recsys-train wrote, or a state dict with --model")
+    add(
+        "checkpoint",
+        type=Path,
+        nargs="+",
+        help="what recsys-train wrote; with --model a state dict, a directory of torch.distributed.checkpoint, "
+        "or the files of all ranks",
+    )
     add("--out", type=Path, help="the artifact (default: the checkpoint's name with .artifact)")
     add("--name", help="the model's name on the wire (default: the checkpoint's)")
     add("--force", action="store_true", help="replace an artifact that is there")
@@ -139,7 +153,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _config(arguments: argparse.Namespace) -> ExportConfig:
+def _config(arguments: argparse.Namespace, checkpoint: Path) -> ExportConfig:
     defaults = [text for text in arguments.id_policy if "=" not in text]
     policies = [_assignment(text, "--id-policy") for text in arguments.id_policy if "=" in text]
     plans = [_plan_option(text) for text in arguments.plan]
@@ -148,7 +162,7 @@ def _config(arguments: argparse.Namespace) -> ExportConfig:
     if doubled:
         raise ExportError(f"--plan: got more than one for {', '.join(doubled)}, expected one")
     return ExportConfig(
-        name=arguments.name or _stem(arguments.checkpoint),
+        name=arguments.name or _stem(checkpoint),
         data_type=_ROW_TYPES[arguments.dtype],
         table_data_types={
             name: _one_of(value, _ROW_TYPES, "--table-dtype")
@@ -216,12 +230,13 @@ def _plan(path: Path) -> ShardingPlan:
 
 
 def _stem(checkpoint: Path) -> str:
+    if checkpoint.is_dir():
+        return checkpoint.name or "model"
     return checkpoint.name.removesuffix(".pt").removesuffix(".pth") or "model"
 
 
-def _default_out(arguments: argparse.Namespace) -> Path:
-    suffix = ".artifact.pt" if arguments.single_file else ".artifact"
-    checkpoint: Path = arguments.checkpoint
+def _default_out(checkpoint: Path, single_file: bool) -> Path:
+    suffix = ".artifact.pt" if single_file else ".artifact"
     return checkpoint.with_name(_stem(checkpoint) + suffix)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
+from export.mapped import release
 from recsys.blob import BlobLayout
 from recsys.errors import ExportError
 from recsys.store import QuantizationError, StoredTable, Writer, store_table
@@ -104,4 +105,5 @@ def write_rows(
                 errors[name] = store_table(weight, table, layout, rows.writer(name), on_rows)
             except ValueError as error:
                 raise ExportError(str(error)) from None
+            release(weight)
         return rows.finish(), errors

@@ -1,4 +1,4 @@
-"""Where the float model comes from: our checkpoints, or a user's factory and a state dict.
+"""Where the float model comes from: our checkpoints, a user's factory and a state dict, or sharded checkpoints.
 
 Shape letters: D embedding dim, R rows.
 """
@@ -8,22 +8,29 @@ from __future__ import annotations
 import importlib
 import json
 import sys
+import tempfile
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from recsys.checkpoint import build_model, load_checkpoint
+from export.source_ranks import LocalShards, rank_parts, read_rank_file
+from export.source_shards import Parts, directory_parts, put_together
+from recsys.checkpoint import build_model, empty_model, load_checkpoint
+from recsys.checkpoint_metadata import METADATA_NAME
+from recsys.checkpoint_run import TRAINING_NAME, newest, read_record
 from recsys.embedding import tables_on
 from recsys.errors import CheckpointError, ExportError
 
 # What DistributedModelParallel and DistributedDataParallel put in front of a state dict's names.
 _PREFIXES = ("_dmp_wrapped_module.", "module.")
-# Names under which training scripts keep the state dict among other things.
-_NESTED = ("state_dict", "model_state_dict", "model")
+# What a nested dict puts there, in a checkpoint of torch.distributed.checkpoint.
+_NESTED_PREFIXES = ("state_dict.", "model_state_dict.", "model.")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,38 +38,110 @@ class Source:
     """What to load.
 
     Attributes:
-        path: the checkpoint.
+        path: the checkpoint: a file, or the directory of a sharded one.
+        others: with a file of one rank, the files of the others.
         factory: ``package.module:function`` of the user's that makes the model; None where the checkpoint says.
         arguments: the factory's keyword arguments.
         unsafe_pickle: unpickle a whole module, which runs whatever code the file holds.
+        scratch: the folder where tables of a sharded checkpoint are put together, in files without names that take
+            the bytes of the float tables as long as the model lives; None: where temporary files lie.
     """
 
     path: Path
+    others: tuple[Path, ...] = ()
     factory: str | None = None
     arguments: Mapping[str, Any] = field(default_factory=dict)
     unsafe_pickle: bool = False
+    scratch: Path | None = None
 
 
 def load_model(source: Source) -> nn.Module:
-    """The float model, its tables mapped from the file where the file allows it.
+    """The float model, its tables mapped from files where that is possible.
 
     Raises:
-        CheckpointError: the file cannot be read, or does not fit the model.
+        CheckpointError: the checkpoint cannot be read, or does not fit the model.
         ExportError: the factory cannot be used.
     """
     if source.unsafe_pickle:
+        if source.others or source.path.is_dir():
+            raise ExportError("unsafe-pickle: got several files or a directory, expected one file")
         return _unpickled(source.path)
+    if source.path.is_dir():
+        return _load_directory(source)
     if source.factory is None:
+        _needs_factory(source, "files of ranks" if source.others else None)
         try:
             return build_model(load_checkpoint(source.path))
         except CheckpointError as error:
             raise CheckpointError(
                 f"{error}. A plain state dict needs --model MODULE:FUNCTION, a pickled module --unsafe-pickle"
             ) from None
-    with tables_on("meta"):
-        model = _made(source.factory, source.arguments)
-    assign(model, read_state_dict(source.path))
+    return _load_files(source, [source.path, *source.others])
+
+
+def _load_directory(source: Source) -> nn.Module:
+    if source.others:
+        raise CheckpointError(
+            f"checkpoint: got the directory {source.path.name!r} and {len(source.others)} more, expected one directory "
+            "or the files of all ranks"
+        )
+    directory = newest(source.path)
+    if directory is None:
+        files = sorted(path for path in source.path.iterdir() if path.suffix in (".pt", ".pth"))
+        if not files:
+            raise CheckpointError(
+                f"checkpoint {source.path.name!r}: got a directory without {METADATA_NAME} and without .pt files, "
+                "expected what torch.distributed.checkpoint, recsys-train or each rank's torch.save wrote"
+            )
+        _needs_factory(source, "files of ranks")
+        return _load_files(source, files)
+    if source.factory is None and (directory / TRAINING_NAME).is_file():
+        record = read_record(directory)
+        if record.factory is None:
+            _needs_factory(source, "a checkpoint that names no factory")
+        model = empty_model(record.factory or "", record.arguments)
+    else:
+        _needs_factory(source, "a directory of torch.distributed.checkpoint")
+        model = _empty(source)
+    return _assembled(model, _selected(directory_parts(directory), model.state_dict()), source)
+
+
+def _needs_factory(source: Source, what: str | None) -> None:
+    if what is not None and source.factory is None:
+        raise CheckpointError(
+            f"checkpoint {source.path.name!r}: {what} needs --model MODULE:FUNCTION, which makes the model"
+        )
+
+
+def _load_files(source: Source, paths: list[Path]) -> nn.Module:
+    model = _empty(source)
+    files = [(path.name, read_rank_file(path)) for path in paths]
+    whole = {name: value for name, value in files[0][1].items() if not isinstance(value, LocalShards)}
+    if len(files) > 1 or len(whole) < len(files[0][1]):
+        return _assembled(model, _unwrapped(rank_parts(files), model.state_dict(), _PREFIXES), source)
+    assign(model, whole)
     return model
+
+
+def _empty(source: Source) -> nn.Module:
+    assert source.factory is not None
+    with tables_on("meta"):
+        return _made(source.factory, source.arguments)
+
+
+def _assembled(model: nn.Module, parts: Mapping[str, Parts], source: Source) -> nn.Module:
+    """The model with its weights put together from shards."""
+    _check_fit(model.state_dict(), parts)
+    assign(model, put_together(parts, source.scratch or Path(tempfile.gettempdir())))
+    return model
+
+
+def _selected(parts: Mapping[str, Parts], expected: Collection[str]) -> dict[str, Parts]:
+    """What a training checkpoint holds of the model: optimizers, schedulers and the like are left alone."""
+    found = _unwrapped(parts, expected, (*_PREFIXES, *_NESTED_PREFIXES), strict=False)
+    if set(found) & set(expected):
+        return {name: part for name, part in found.items() if name in expected}
+    return dict(found)  # which is another model's: the error will name some
 
 
 def _find_here() -> None:
@@ -91,52 +170,32 @@ def _made(factory: str, arguments: Mapping[str, Any]) -> nn.Module:
     return model
 
 
-def read_state_dict(path: Path) -> dict[str, Tensor]:
-    """A plain state dict.
+def _unwrapped(
+    state: Mapping[str, T], expected: Collection[str], prefixes: tuple[str, ...], strict: bool = True
+) -> Mapping[str, T]:
+    """The state without wrappers' prefixes, which are taken off one at a time until the names fit.
 
     Raises:
-        CheckpointError: the file cannot be read, or is none.
+        CheckpointError: two names are one but for prefixes; where not strict, only a name that is expected counts.
     """
-    if not path.is_file():
-        raise CheckpointError(f"checkpoint: nothing at {path.name!r}")
-    try:
-        data = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except Exception as error:  # torch.load raises many kinds for a file that is none of its own
-        raise CheckpointError(
-            f"checkpoint {path.name!r}: not readable with weights_only ({type(error).__name__}); a pickled module "
-            "is read with --unsafe-pickle only, and runs the code in it"
-        ) from None
-    for key in _NESTED:
-        if isinstance(data, dict) and isinstance(data.get(key), dict):
-            data = data[key]
-            break
-    tensors = (
-        {name: value for name, value in data.items() if isinstance(value, Tensor)}
-        if isinstance(data, dict)
-        else {}
-    )
-    if not tensors:
-        raise CheckpointError(f"checkpoint {path.name!r}: got no tensors, expected a state dict")
-    return tensors
-
-
-def _unwrapped(state: Mapping[str, Tensor], expected: Collection[str]) -> Mapping[str, Tensor]:
-    """The state dict without wrappers' prefixes, which are taken off one at a time until the names fit."""
     while set(state) != set(expected):
-        names = {name: _without_prefix(name, expected) for name in state}
+        names = {name: _without_prefix(name, expected, prefixes) for name in state}
         if list(names) == list(names.values()):
             break
-        doubled = sorted({new for new in names.values() if list(names.values()).count(new) > 1})
+        new_names = list(names.values())
+        doubled = sorted({new for new, times in Counter(new_names).items() if times > 1})
+        if not strict:
+            doubled = [name for name in doubled if name in expected]
         if doubled:
             raise CheckpointError(
                 f"checkpoint: {_some(doubled)} stand there more than once, but for prefixes"
             )
-        state = {names[name]: tensor for name, tensor in state.items()}
+        state = {names[name]: value for name, value in state.items()}
     return state
 
 
-def _without_prefix(name: str, expected: Collection[str]) -> str:
-    prefix = next((p for p in _PREFIXES if name.startswith(p)), "")
+def _without_prefix(name: str, expected: Collection[str], prefixes: tuple[str, ...]) -> str:
+    prefix = next((p for p in prefixes if name.startswith(p)), "")
     return name if name in expected else name.removeprefix(prefix)
 
 
@@ -147,7 +206,12 @@ def assign(model: nn.Module, state: Mapping[str, Tensor]) -> None:
         CheckpointError: names what is missing, unknown or of another shape.
     """
     expected = model.state_dict()
-    state = _unwrapped(state, expected)
+    state = _unwrapped(state, expected, _PREFIXES)
+    _check_fit(expected, state)
+    model.load_state_dict(dict(state), strict=True, assign=True)
+
+
+def _check_fit(expected: Mapping[str, Tensor], state: Mapping[str, Tensor] | Mapping[str, Parts]) -> None:
     missing = sorted(set(expected) - set(state))
     unknown = sorted(set(state) - set(expected))
     if missing or unknown:
@@ -155,13 +219,12 @@ def assign(model: nn.Module, state: Mapping[str, Tensor]) -> None:
             f"checkpoint: missing {_some(missing)}, unknown {_some(unknown)}; expected the names of the model"
         )
     for name, tensor in expected.items():
-        if state[name].shape != tensor.shape:
+        if tuple(state[name].shape) != tuple(tensor.shape):
             raise CheckpointError(
                 f"checkpoint: {name!r} got shape {list(state[name].shape)}, expected {list(tensor.shape)}"
             )
         if state[name].dtype != tensor.dtype:
             raise CheckpointError(f"checkpoint: {name!r} got {state[name].dtype}, expected {tensor.dtype}")
-    model.load_state_dict(dict(state), strict=True, assign=True)
 
 
 def _some(names: list[str]) -> str:

@@ -14,7 +14,7 @@ import math
 import os
 import re
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -123,12 +123,7 @@ def build_model(checkpoint: Checkpoint) -> nn.Module:
     Raises:
         CheckpointError: the factory is not one of ours, refuses its arguments, or the tensors do not fit.
     """
-    factory = _factory(checkpoint.factory)
-    try:
-        with torch.device("meta"):
-            model = factory(**checkpoint.arguments)
-    except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        raise CheckpointError(f"arguments: {checkpoint.factory} refuses them: {error}") from None
+    model = empty_model(checkpoint.factory, checkpoint.arguments)
     expected = model.state_dict()
     missing = sorted(set(expected) - set(checkpoint.state_dict))
     unknown = sorted(set(checkpoint.state_dict) - set(expected))
@@ -146,6 +141,33 @@ def build_model(checkpoint: Checkpoint) -> nn.Module:
     model.load_state_dict(checkpoint.state_dict, strict=True, assign=True)
     assert not any(t.is_meta for t in (*model.parameters(), *model.buffers()))
     return model
+
+
+def empty_model(factory: str, arguments: Mapping[str, Any]) -> nn.Module:
+    """A model on the meta device: its shapes, without memory.
+
+    Args:
+        factory: a function of ``recsys.models``.
+        arguments: the factory's, by name.
+
+    Raises:
+        CheckpointError: the factory is not one of ours, or refuses its arguments.
+    """
+    function = _factory(factory)
+    try:
+        with torch.device("meta"):
+            return function(**arguments)
+    except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise CheckpointError(f"arguments: {factory} refuses them: {error}") from None
+
+
+def check_plain(data: Any, at: str) -> None:
+    """Data is plain: dicts with texts as keys, lists, texts, finite numbers, True, False and None.
+
+    Raises:
+        CheckpointError: names the place.
+    """
+    _check_plain(data, at, _MAX_DEPTH)
 
 
 def _compact(tensor: Tensor) -> Tensor:
@@ -197,8 +219,8 @@ def _checked(content: Any) -> Checkpoint:
     unknown = [str(name)[:80] for name in content if name not in _FIELDS]
     if unknown:
         raise CheckpointError(f"unknown fields {unknown[:5]}, expected {list(_FIELDS)}")
-    _check_plain(content["arguments"], "arguments", _MAX_DEPTH)
-    _check_plain(content["info"], "info", _MAX_DEPTH)
+    check_plain(content["arguments"], "arguments")
+    check_plain(content["info"], "info")
     for name, tensor in content["state_dict"].items():
         _check_tensor(name, tensor)
     return Checkpoint(

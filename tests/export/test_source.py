@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from export.pipeline import export_model
-from export.source import Source, load_model, read_arguments, read_state_dict
+from export.source import Source, load_model, read_arguments
+from export.source_ranks import read_rank_file
 from recsys.artifact import load_artifact
 from recsys.checkpoint import Checkpoint, save_checkpoint
 from recsys.configs import DataType
@@ -49,7 +50,7 @@ def test_state_dicts_as_training_scripts_write_them(tmp_path: Path, prefix: str,
 def test_other_things_in_a_state_dict_are_left_alone(tmp_path: Path) -> None:
     state = dlrm().state_dict()
     path = save({**state, "epoch": 3, "name": "best"}, tmp_path / "state.pt")
-    assert list(read_state_dict(path)) == list(state)
+    assert list(read_rank_file(path)) == list(state)
 
 
 def test_a_state_dict_is_mapped_not_copied(tmp_path: Path) -> None:

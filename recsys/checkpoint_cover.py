@@ -1,0 +1,94 @@
+"""Do shards make a whole tensor? Each number must lie in exactly one of them.
+
+Shape letters: D embedding dim, R rows.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from recsys.errors import CheckpointError
+
+#: A rectangle: its first row and column, its number of rows and of columns; as many numbers as the tensor has dims.
+Box = tuple[tuple[int, ...], tuple[int, ...]]
+
+# Cells between all cuts; a plan of real life has a few thousand. More come from a file that means harm.
+_MAX_CELLS = 10**7
+
+
+def check_cover(name: str, shape: Sequence[int], boxes: Sequence[Box]) -> None:
+    """Shards cover a tensor exactly once. Those without numbers (a rank without rows) are left alone.
+
+    Args:
+        name: the tensor's, for messages.
+        shape: of the whole tensor, such as ``[R, D]``.
+        boxes: of its shards.
+
+    Raises:
+        CheckpointError: a shard lies outside, two overlap, or a part is missing; names the rectangle.
+    """
+    for offsets, sizes in boxes:
+        if not (len(offsets) == len(sizes) == len(shape)) or any(
+            start < 0 or size < 0 or start + size > end
+            for start, size, end in zip(offsets, sizes, shape, strict=True)
+        ):
+            raise CheckpointError(
+                f"{name!r}: a shard of {list(sizes)} at {list(offsets)} lies outside of its shape {list(shape)}"
+            )
+    boxes = [box for box in boxes if math.prod(box[1]) > 0]
+    if math.prod(shape) == 0:
+        return
+    edges = [
+        sorted({0, end, *(o[d] for o, _ in boxes), *(o[d] + s[d] for o, s in boxes)})
+        for d, end in enumerate(shape)
+    ]
+    if math.prod(len(cuts) for cuts in edges) > _MAX_CELLS:
+        raise CheckpointError(f"{name!r}: its {len(boxes)} shards are cut in too many places to be a plan's")
+    counts = _counts(edges, boxes)
+    if bool((counts > 1).any()):
+        raise CheckpointError(
+            f"{name!r}: shards overlap at {_region(counts > 1, edges)} of its shape {list(shape)}; "
+            "is a rank's file given twice, or are they of different runs?"
+        )
+    if bool((counts == 0).any()):
+        raise CheckpointError(
+            f"{name!r}: no shard holds {_region(counts == 0, edges)} of its shape {list(shape)}; "
+            "is a rank's file missing?"
+        )
+
+
+def _counts(edges: Sequence[Sequence[int]], boxes: Sequence[Box]) -> Tensor:
+    """How many shards hold each cell between the edges: their corners, summed up along each dim."""
+    places = [{cut: i for i, cut in enumerate(cuts)} for cuts in edges]
+    counts = torch.zeros([len(cuts) for cuts in edges], dtype=torch.int32)
+    for offsets, sizes in boxes:
+        spans = [
+            ((places[d][start], 1), (places[d][start + size], -1))
+            for d, (start, size) in enumerate(zip(offsets, sizes, strict=True))
+        ]
+        for corner in itertools.product(*spans):
+            counts[tuple(at for at, _ in corner)] += math.prod(sign for _, sign in corner)
+    for d in range(counts.dim()):
+        counts = counts.cumsum(d)
+    return counts[tuple(slice(0, len(cuts) - 1) for cuts in edges)]
+
+
+def _region(found: Tensor, edges: Sequence[Sequence[int]]) -> str:
+    """The first rectangle of cells that are found, as large as it goes, last dim first."""
+    first = found.nonzero()[0].tolist()
+    spans = [(at, at + 1) for at in first]
+    for d in reversed(range(len(spans))):
+        while spans[d][1] < found.shape[d]:
+            wider = [*spans[:d], (spans[d][0], spans[d][1] + 1), *spans[d + 1 :]]
+            if not bool(found[tuple(slice(*span) for span in wider)].all()):
+                break
+            spans = wider
+    parts = [f"{cuts[start]}:{cuts[end]}" for (start, end), cuts in zip(spans, edges, strict=True)]
+    if len(parts) == 2:
+        return f"rows {parts[0]}, columns {parts[1]}"
+    return f"[{', '.join(parts)}]"
