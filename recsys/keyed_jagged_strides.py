@@ -167,7 +167,8 @@ def _checked_inverse(keys: Sequence[str], given: InverseIndices) -> tuple[list[s
         raise ValueError("inverse_indices: expected a pair of keys and a tensor [keys, batch]") from None
     names, rows = list(names), as_tensor(listed, "inverse_indices", default=torch.int64)
     check_keys(names, "inverse_indices")
-    missing = [key for key in keys if key not in names]
+    known = set(names)
+    missing = [key for key in keys if key not in known]
     if missing:
         raise ValueError(f"inverse_indices: got keys {names}, expected {missing} too: a row for every key")
     if is_traced(rows):
