@@ -103,7 +103,7 @@ class KeyedOptimizer(Optimizer):
             )
         state = self.state
         current = {name: state[param] for name, param in self.params.items() if state.get(param)}
-        new = {name: saved for name, saved in state_dict["state"].items() if saved}
+        new = {n: saved for n, saved in state_dict["state"].items() if not isinstance(saved, dict) or saved}
         if new and not current:
             raise CheckpointError(
                 f"state: the checkpoint has state for {sorted(new)}, this optimizer has none yet; "
@@ -243,4 +243,4 @@ def _zero_gradient(param: Tensor, *, sparse: bool) -> Tensor:
         return torch.zeros_like(param)
     rows = torch.empty(1, 0, dtype=torch.int64, device=param.device)
     values = torch.empty(0, *param.shape[1:], dtype=param.dtype, device=param.device)
-    return torch.sparse_coo_tensor(rows, values, param.shape)
+    return torch.sparse_coo_tensor(rows, values, param.shape, check_invariants=True)

@@ -22,7 +22,8 @@ def check_names(at: str, got: Iterable[str], expected: Iterable[str]) -> None:
     Raises:
         CheckpointError: names what is missing and what is unknown.
     """
-    missing, unknown = sorted(set(expected) - set(got)), sorted(set(got) - set(expected))
+    found, wanted = set(got), set(expected)
+    missing, unknown = sorted(wanted - found), sorted(found - wanted)
     if missing or unknown:
         raise CheckpointError(
             f"{at}: the checkpoint does not fit this optimizer"

@@ -1,0 +1,129 @@
+"""Several optimizers as one."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import SGD, Adagrad, Adam
+
+from recsys.errors import CheckpointError
+from recsys.optim import CombinedOptimizer, KeyedOptimizerWrapper
+
+
+def _models() -> tuple[nn.Linear, nn.Linear]:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return nn.Linear(3, 4), nn.Linear(4, 1)
+
+
+def _combined(below: nn.Module, above: nn.Module) -> CombinedOptimizer:
+    return CombinedOptimizer(
+        [
+            ("below", KeyedOptimizerWrapper(dict(below.named_parameters()), lambda p: Adagrad(p, lr=0.1))),
+            KeyedOptimizerWrapper(dict(above.named_parameters(prefix="above")), lambda p: Adam(p, lr=0.2)),
+        ]
+    )
+
+
+def _gradients(below: nn.Module, above: nn.Module) -> None:
+    above(below(torch.randn(8, 3, generator=torch.Generator().manual_seed(1)))).square().sum().backward()
+
+
+def test_it_steps_each_as_it_would_alone() -> None:
+    ours, theirs = _models(), _models()
+    combined = _combined(*ours)
+    alone = (Adagrad(theirs[0].parameters(), lr=0.1), Adam(theirs[1].parameters(), lr=0.2))
+    for _ in range(3):
+        combined.zero_grad()
+        assert all(p.grad is None for module in ours for p in module.parameters())
+        _gradients(*ours)
+        combined.step()
+        for optimizer in alone:
+            optimizer.zero_grad()
+        _gradients(*theirs)
+        for optimizer in alone:
+            optimizer.step()
+    for a, b in zip(ours, theirs, strict=True):
+        assert torch.equal(a.weight, b.weight)
+
+
+def test_names_groups_and_parts() -> None:
+    models = _models()
+    combined = _combined(*models)
+    names = ["below.weight", "below.bias", "above.weight", "above.bias"]
+    assert list(combined.params) == names
+    assert combined.params["below.weight"] is models[0].weight
+    assert [group["lr"] for group in combined.param_groups] == [0.1, 0.2]
+    assert [name for name, _ in combined.optimizers] == ["below", ""]
+    combined.init_state()
+    assert sorted(combined.state_dict()["state"]) == sorted(names)
+    assert set(combined.state) == set(combined.params.values())
+    assert "below: Adagrad" in repr(combined)
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "expected"),
+    [("w", "k", "k.w"), ("w", "", "w"), ("", "k", "k")],
+    ids=["both", "name", "key"],
+)
+def test_prefixes(name: str, key: str, expected: str) -> None:
+    assert CombinedOptimizer.prepend_opt_key(name, key) == expected
+
+
+def test_state_and_groups_round_trip() -> None:
+    models, twins = _models(), _models()
+    combined, twin = _combined(*models), _combined(*twins)
+    for optimizer in (combined, twin):
+        optimizer.init_state()
+        optimizer.save_param_groups(True)
+    for _ in range(2):
+        _gradients(*models)
+        combined.step()
+    combined.param_groups[1]["lr"] = 0.05
+    saved = copy.deepcopy(combined.state_dict())
+    twin.load_state_dict(saved)
+    torch.testing.assert_close(twin.state_dict()["state"], saved["state"], rtol=0, atol=0)
+    assert twin.state_dict()["param_groups"] == saved["param_groups"]
+    assert twin.optimizers[1][1].param_groups[0]["lr"] == 0.05
+
+    del saved["state"]["below.weight"]
+    with pytest.raises(CheckpointError, match=r"lacks \['below\.weight'\]"):
+        twin.load_state_dict(saved)
+
+
+def test_the_closure_is_evaluated_once() -> None:
+    models = _models()
+    combined = _combined(*models)
+    calls = []
+
+    def closure() -> float:
+        calls.append(torch.is_grad_enabled())
+        _gradients(*models)
+        return 2.5
+
+    before = models[0].weight.detach().clone()
+    with torch.no_grad():
+        assert combined.step(closure) == 2.5
+    assert calls == [True]
+    assert not torch.equal(models[0].weight, before)
+
+
+def test_a_parameter_has_one_optimizer() -> None:
+    below, above = _models()
+    one = KeyedOptimizerWrapper(dict(below.named_parameters()), SGD)
+    other = KeyedOptimizerWrapper(dict(above.named_parameters()), SGD)
+    with pytest.raises(ValueError, match=r"\['bias', 'weight'\] are named twice"):
+        CombinedOptimizer([one, other])
+    with pytest.raises(ValueError, match=r"'a\.weight' and 'b\.weight' are one tensor"):
+        CombinedOptimizer([("a", one), ("b", KeyedOptimizerWrapper({"weight": below.weight}, SGD))])
+
+
+def test_of_nothing() -> None:
+    combined = CombinedOptimizer([])
+    combined.step()
+    combined.zero_grad()
+    assert combined.state_dict() == {"state": {}}
+    combined.load_state_dict({"state": {}})
