@@ -39,7 +39,7 @@ exit codes: 0 written, 1 the model or its file cannot be exported so, 2 bad usag
 # Columns of a report that goes into a pipe or a file, where there is no terminal to ask.
 _PIPE_WIDTH = 110
 _ROW_TYPES = {t.value.lower(): t for t in DataType if t is not DataType.BF16}
-_POLICIES = {p.value: p for p in IdPolicy}
+_POLICIES = {p.value: p for p in IdPolicy if p is not IdPolicy.MAPPED}
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 T = TypeVar("T")
 

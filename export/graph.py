@@ -16,6 +16,7 @@ from torch import Tensor, fx, nn
 
 from export.binding import Binding, trace
 from export.device_check import check_devices
+from export.managed import FrozenCollisions, mapping_in_front
 from export.passes import relu_in_place
 from recsys import torchscript
 from recsys.errors import ExportError
@@ -98,7 +99,9 @@ class ExportedModel(nn.Module):
         for path, names in self._binding.collections.items():
             collection = self.model.get_submodule(path) if path else self.model
             if isinstance(collection, ShardedCollection) and len(names) == 1:
-                split = collection.input_dist(features[names[0]])
+                mapping = mapping_in_front(self.model, collection)
+                given = features[names[0]]
+                split = collection.input_dist(given if mapping is None else mapping(given))
                 inputs[names[0]][collection] = split
                 batches.append((split, collection.layout, collection.needs_lengths))
         dense = send(batches, dense, self._devices)
@@ -233,7 +236,7 @@ def make_graph(
 def _tensor_ranks(root: nn.Module, module: fx.GraphModule) -> tuple[dict[str, int], dict[str, int]]:
     rank_of: dict[str, int | None] = {}
     for path, part in root.named_modules():
-        if isinstance(part, (PairIds, LocalInputDist)):
+        if isinstance(part, (PairIds, LocalInputDist, FrozenCollisions)):
             rank_of[path] = None
         if isinstance(part, ShardedCollection):
             for i, group in enumerate(part.layout.groups):

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from export.binding import Binding
 from export.config import DENSE_DTYPES, ExportConfig
 from export.graph import split_features
+from export.managed import ManagedTables
 from export.tables import StoredModel
 from recsys.embedding import EmbeddingBagCollection
 from recsys.quant import FloatCollection, float_weights
@@ -42,6 +43,7 @@ class Job:
     model: nn.Module
     config: ExportConfig
     collections: Mapping[str, FloatCollection]
+    managed: ManagedTables
     stored: StoredModel
     binding: Binding
     signature: Signature
@@ -109,8 +111,13 @@ def job_call(job: Job, samples: Batch, dtype: torch.dtype = torch.float32) -> di
 
 
 def in_range(job: Job) -> Tensor:
-    """The samples' IDs as the float model can take them: IDs that a policy lets through are taken modulo."""
+    """The samples' IDs as the float model can take them: IDs that a policy lets through are taken modulo.
+
+    Raw IDs are what the float model takes.
+    """
     ids_per_feature = job.samples.lengths.view(len(job.signature.sparse), job.samples.num_rows).sum(dim=1)
     by_feature = torch.split(job.samples.values, ids_per_feature.tolist())
-    limits = [min(table.num_embeddings for table in feature.tables) for feature in job.signature.sparse]
-    return torch.cat([ids % limit for ids, limit in zip(by_feature, limits, strict=True)])
+    limits = [feature.row_limit for feature in job.signature.sparse]
+    return torch.cat(
+        [ids if limit is None else ids % limit for ids, limit in zip(by_feature, limits, strict=True)]
+    )

@@ -21,6 +21,7 @@ from export.config import ExportConfig
 from export.destination import Destination
 from export.graph import signature_shapes
 from export.job import NUM_SAMPLES, SAMPLES_SEED, Job, Progress, skeletons_of
+from export.managed import find_managed
 from export.proof import float_outputs, verify
 from export.report import ExportReport, TableReport
 from export.tables import plan_tables
@@ -98,7 +99,8 @@ def export_model(
 def _prepare(model: nn.Module, config: ExportConfig, progress: Progress) -> Job:
     progress("plan", 0, 1)
     collections = find_collections(model)
-    stored = plan_tables(collections, config)
+    managed = find_managed(model, collections)
+    stored = plan_tables(collections, config, managed.known_ids)
     first = next(iter(stored.envs))
     skeletons = skeletons_of(collections, stored, first, torch.float32)
     binding = bind(model, collections, skeletons, config.dense_widths)
@@ -108,11 +110,13 @@ def _prepare(model: nn.Module, config: ExportConfig, progress: Progress) -> Job:
     if config.samples is not None:
         samples = read_samples(config.samples, signature)
     else:
-        samples = random_batch(signature, NUM_SAMPLES, torch.Generator().manual_seed(SAMPLES_SEED))
+        generator = torch.Generator().manual_seed(SAMPLES_SEED)
+        samples = random_batch(signature, NUM_SAMPLES, generator, known_ids=managed.known_ids)
     return Job(
         model=model,
         config=config,
         collections=collections,
+        managed=managed,
         stored=stored,
         binding=binding,
         signature=signature,

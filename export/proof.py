@@ -111,6 +111,7 @@ def _with_collections(job: Job, collections: Mapping[str, nn.Module]) -> nn.Modu
     """The model, its dense layers in the artifact's dtype, with other collections in place of its own."""
     if "" in collections:
         return collections[""]
+    collections = {**collections, **job.managed.frozen()}
     model = exchanged(job.model, {path: nn.Identity() for path in collections})
     if job.dense_dtype is not torch.float32:
         # Without the collections, so that no rows are copied.

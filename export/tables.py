@@ -5,7 +5,7 @@ Shape letters: D embedding dim.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -48,11 +48,18 @@ class StoredModel:
     envs: Mapping[str, ShardingEnv]
 
 
-def plan_tables(collections: Mapping[str, FloatCollection], config: ExportConfig) -> StoredModel:
+def plan_tables(
+    collections: Mapping[str, FloatCollection], config: ExportConfig, mapped: Collection[str] = ()
+) -> StoredModel:
     """Decide everything about the tables.
 
+    Args:
+        collections: by path.
+        config: what is asked for.
+        mapped: the paths of tables whose raw IDs the model maps.
+
     Raises:
-        ExportError: an option names an unknown table.
+        ExportError: an option names an unknown table, or asks for an ID policy that the model decides.
         PlanError: the plan does not fit, or nothing fits the memory.
         ValueError: a column cut does not suit a row type.
     """
@@ -60,7 +67,7 @@ def plan_tables(collections: Mapping[str, FloatCollection], config: ExportConfig
         (path, table.name) for path, collection in collections.items() for table in float_tables(collection)
     ]
     types = _by_path(config.table_data_types, config.data_type, names, "table_data_types")
-    policies = _by_path(config.table_id_policies, config.id_policy, names, "table_id_policies")
+    policies = _policies(config, names, mapped)
     tables = {
         path: [
             replace(table, data_type=types[table_path(path, table.name)])
@@ -110,6 +117,28 @@ def plan_tables(collections: Mapping[str, FloatCollection], config: ExportConfig
         plans=refined,
         envs=envs,
     )
+
+
+def _policies(
+    config: ExportConfig, names: Sequence[tuple[str, str]], mapped: Collection[str]
+) -> dict[str, IdPolicy]:
+    if IdPolicy.MAPPED in (config.id_policy, *config.table_id_policies.values()):
+        raise ExportError(
+            "id_policy: got 'mapped', expected reject, hash or zero: a table's IDs are mapped where the model holds a "
+            "managed collision module for it, and nowhere else"
+        )
+    policies = _by_path(config.table_id_policies, config.id_policy, names, "table_id_policies")
+    for path, name in names:
+        at = table_path(path, name)
+        if at in mapped:
+            asked = config.table_id_policies.get(at, config.table_id_policies.get(name))
+            if asked is not None:
+                raise ExportError(
+                    f"table_id_policies: got {asked.value!r} for table {at!r}, expected none: the model maps its raw "
+                    "IDs to rows, so that none is out of range"
+                )
+            policies[at] = IdPolicy.MAPPED
+    return policies
 
 
 def _by_path(

@@ -49,7 +49,7 @@ def write_graphs(
     for i, (name, env) in enumerate(job.stored.envs.items()):
         job.progress("trace and script", i, len(job.stored.envs))
         skeletons = skeletons_of(job.collections, job.stored, name, job.dense_dtype)
-        model = exchanged(job.model, skeletons)
+        model = exchanged(job.model, {**skeletons, **job.managed.frozen()})
         graph = make_graph(model, job.binding, env.devices, job.dense_dtype)
         file = work / f"target-{i}.pt"
         torchscript.save(graph.script, file)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,15 +49,32 @@ class Batch:
 
 
 def random_batch(
-    signature: Signature, num_rows: int, generator: torch.Generator, max_ids_per_bag: int = 4
+    signature: Signature,
+    num_rows: int,
+    generator: torch.Generator,
+    max_ids_per_bag: int = 4,
+    known_ids: Mapping[str, Tensor] | None = None,
 ) -> Batch:
-    """A batch of uniform IDs in range, bags of 0 to ``max_ids_per_bag`` IDs, and normal dense numbers."""
+    """A batch of uniform IDs in range, bags of 0 to ``max_ids_per_bag`` IDs, and normal dense numbers.
+
+    Args:
+        signature: what the model takes.
+        num_rows: B.
+        generator: where the numbers come from.
+        max_ids_per_bag: see above.
+        known_ids: by table, raw IDs that it maps to rows of their own, int64. About half of the IDs of features
+            that are mapped are of these; all others are any int64.
+    """
     lengths, values = [], []
     for feature in signature.sparse:
         bags = torch.randint(0, max_ids_per_bag + 1, (num_rows,), generator=generator)
-        limit = min(table.num_embeddings for table in feature.tables)
+        num_ids = int(bags.sum())
         lengths.append(bags)
-        values.append(torch.randint(0, limit, (int(bags.sum()),), generator=generator))
+        if feature.row_limit is None:
+            known = [ids for t in feature.tables if (ids := (known_ids or {}).get(t.name)) is not None]
+            values.append(_raw_ids(num_ids, torch.cat(known) if known else None, generator))
+        else:
+            values.append(torch.randint(0, feature.row_limit, (num_ids,), generator=generator))
     flat = torch.cat(values) if values else torch.empty(0, dtype=torch.int64)
     return Batch(
         dense=tuple(torch.randn(num_rows, d.width, generator=generator) for d in signature.dense),
@@ -66,6 +83,14 @@ def random_batch(
         weights=torch.rand(flat.numel(), generator=generator) if signature.is_weighted else None,
         num_rows=num_rows,
     )
+
+
+def _raw_ids(num_ids: int, known: Tensor | None, generator: torch.Generator) -> Tensor:
+    ids = torch.randint(-(2**63), 2**63 - 1, (num_ids,), generator=generator)
+    if known is None or not known.numel():
+        return ids
+    picked = known[torch.randint(0, known.numel(), (num_ids,), generator=generator)]
+    return torch.where(torch.rand(num_ids, generator=generator) < 0.5, picked, ids)
 
 
 def read_samples(path: str | os.PathLike[str], signature: Signature) -> Batch:
@@ -168,7 +193,8 @@ def _check_bags(feature: SparseInput, bags: Any, weights: Any, at: str) -> None:
         _check_row(bag, (int,), where)
         for value in bag:
             if not -(2**63) <= value < 2**63 or (limit is not None and not 0 <= value < limit):
-                raise ValueError(f"{where}, row {i}: got ID {value}, expected 0 <= ID < {limit or 2**63}")
+                expected = f"0 <= ID < {limit}" if limit is not None else f"{-(2**63)} <= ID < {2**63}"
+                raise ValueError(f"{where}, row {i}: got ID {value}, expected {expected}")
         if feature.weighted:
             _check_row(weights[i], (int, float), f"{at}, weights {feature.name!r}")
             if len(weights[i]) != len(bag):

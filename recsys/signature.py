@@ -24,11 +24,12 @@ from recsys.errors import ManifestError
 
 
 class IdPolicy(StrEnum):
-    """What becomes of an ID outside ``0 <= id < num_embeddings``."""
+    """What becomes of an ID outside ``0 <= id < num_embeddings``, or of every ID of a table that maps raw ones."""
 
     REJECT = "reject"  # the request is refused with an error
     HASH = "hash"  # the ID is taken modulo the number of rows
     ZERO = "zero"  # the ID reads a row of zeros (it still counts in a MEAN)
+    MAPPED = "mapped"  # IDs are raw int64s; the model maps those it knows to their rows, all others to the last row
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +69,12 @@ class SparseInput:
     def id_limit(self) -> int | None:
         """IDs must lie in ``[0, id_limit)``; None where every table's policy takes any ID."""
         limits = [t.num_embeddings for t in self.tables if t.id_policy is IdPolicy.REJECT]
+        return min(limits, default=None)
+
+    @property
+    def row_limit(self) -> int | None:
+        """IDs in ``[0, row_limit)`` are rows of every table whose IDs are rows; None where all tables map raw IDs."""
+        limits = [t.num_embeddings for t in self.tables if t.id_policy is not IdPolicy.MAPPED]
         return min(limits, default=None)
 
 

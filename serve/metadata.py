@@ -11,6 +11,7 @@ _POLICIES = {
     IdPolicy.REJECT: wire.ID_POLICY_REJECT,
     IdPolicy.HASH: wire.ID_POLICY_HASH,
     IdPolicy.ZERO: wire.ID_POLICY_ZERO,
+    IdPolicy.MAPPED: wire.ID_POLICY_MAPPED,
 }
 _POOLINGS = {"sum": wire.POOLING_SUM, "mean": wire.POOLING_MEAN, "none": wire.POOLING_NONE}
 

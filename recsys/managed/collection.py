@@ -111,7 +111,9 @@ class ManagedCollisionCollection(nn.Module):
             weights=features.weights_or_none(),
             lengths=features.lengths(),
             stride=features.stride(),
+            stride_per_key_per_rank=features.stride_per_key_per_rank() or None,
             length_per_key=features.length_per_key_or_none(),
+            inverse_indices=features.inverse_indices_or_none(),
         )
 
     def evict(self) -> dict[str, Tensor | None]:
