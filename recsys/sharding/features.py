@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from recsys.bounds import BoundsCheckMode, IdCheck, IdRange, StructureCheck
 from recsys.keyed_jagged import KeyedJaggedTensor
@@ -20,12 +21,19 @@ from recsys.signature import IdPolicy
 
 @dataclass(frozen=True, kw_only=True)
 class CheckedIds:
-    """IDs that lookups may trust: ``lengths`` ``[E * B]``, ``offsets``, ``values`` ``[N]``, ``weights``."""
+    """IDs that lookups may trust: ``lengths`` ``[E * B]``, ``offsets``, ``values`` ``[N]``, ``weights``.
+
+    Attributes:
+        strides: for each pair its batch size, where they differ: lengths have empty bags up to the largest then.
+        inverse: ``[E, rows of the full batch]`` int64, which row of its pair's batch each stands for.
+    """
 
     lengths: Tensor
     offsets: Tensor
     values: Tensor
     weights: Tensor | None
+    strides: list[int] | None = None
+    inverse: Tensor | None = None
 
 
 class PairIds(nn.Module):
@@ -74,10 +82,18 @@ class PairIds(nn.Module):
             raise ValueError(f"features: missing {missing}, got {features.keys()}")
         # FBGEMM's lookup misreads weights that are not contiguous.
         weights = features.weights().to(torch.float32).contiguous() if self._is_weighted else None
-        lengths, values = features.lengths(), features.values()
+        lengths, values, stride = features.lengths(), features.values(), features.stride()
+        strides, inverse = None, None
         if not is_traced(lengths, values):
             lengths, values = _as_int64(lengths, values)
             _check_one_dimension(values=values, weights=weights)
+            if features.variable_stride_per_key():
+                strides = [features.stride_per_key()[features.index_per_key()[f]] for f in self._features]
+                inverse = self._inverse(features)
+                lengths = pad_sequence(
+                    list(torch.split(lengths, features.stride_per_key())), batch_first=True
+                )
+                stride, lengths = lengths.size(1), lengths.view(-1)
         in_order = self._features == features.keys()
         if weights is not None:
             # An error where a graph is given more or fewer weights than IDs; FBGEMM would read past them.
@@ -87,12 +103,21 @@ class PairIds(nn.Module):
             positions = features.index_per_key()
             order = self._order([positions[name] for name in self._features], traced=is_traced(values))
             picked, values, picked_weights = fbgemm.permute_2D_sparse_data(
-                order, lengths.view(len(positions), features.stride()), values, weights
+                order, lengths.view(len(positions), stride), values, weights
             )
             lengths = picked.view(-1)
             weights = None if weights is None else present(picked_weights)
         safe, offsets = self.ids(lengths, values)
-        return CheckedIds(lengths=lengths, offsets=offsets, values=safe, weights=weights)
+        return CheckedIds(
+            lengths=lengths, offsets=offsets, values=safe, weights=weights, strides=strides, inverse=inverse
+        )
+
+    def _inverse(self, features: KeyedJaggedTensor) -> Tensor | None:
+        given = features.inverse_indices_or_none()
+        if given is None:
+            return None
+        keys, indices = given
+        return indices.index_select(0, torch.tensor([keys.index(name) for name in self._features]))
 
     def _order(self, positions: Sequence[int], *, traced: bool) -> Tensor:
         order = torch.tensor(positions, dtype=torch.int32)

@@ -46,8 +46,12 @@ class DistInput:
         groups: those that are looked up here, in the layout's order.
         lengths: ``[E * B]`` int64, where the outputs are assembled.
         restore: for each entry of a sequence layout, ``[N of the pair]`` int64: where each ID's row went.
+        strides: for each pair this batch's size, where they may differ.
+        inverse: ``[E, rows of the full batch]`` int64, which row of its pair's batch each stands for.
     """
 
     groups: list[GroupInput]
     lengths: Tensor
     restore: list[Tensor] = field(default_factory=list)
+    strides: list[int] | None = None
+    inverse: Tensor | None = None

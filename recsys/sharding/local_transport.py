@@ -51,7 +51,15 @@ class LocalTransport(nn.Module):
         return self._sequence or any(self._layout.divides_mean(slot) for _, slot in self._layout.slots)
 
     def input_dist(self, checked: CheckedIds) -> DistInput:
-        """Split a batch. Everything stays in host memory; ``ready`` moves it."""
+        """Split a batch. Everything stays in host memory; ``ready`` moves it.
+
+        Raises:
+            ValueError: the features' batch sizes differ.
+        """
+        if checked.strides is not None:
+            raise ValueError(
+                "features: got a variable batch, expected one batch size; recsys.dedup.expand makes it one"
+            )
         split: DistInput = self.dist(checked.lengths, checked.offsets, checked.values, checked.weights)
         return split
 

@@ -11,6 +11,7 @@ from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from recsys.bounds import BoundsCheckMode
 from recsys.configs import BaseEmbeddingConfig
@@ -75,13 +76,16 @@ class DistributedKeyedJaggedTensor(KeyedJaggedTensor):
     """
 
     def __init__(self, features: KeyedJaggedTensor, inputs: dict[ShardedCollection, Any]) -> None:
+        variable = features.variable_stride_per_key()
         super().__init__(
             features.keys(),
             features.values(),
             weights=features.weights_or_none(),
             lengths=features.lengths(),
-            stride=features.stride(),
+            stride=None if variable else features.stride(),
+            stride_per_key_per_rank=features.stride_per_key_per_rank() if variable else None,
             length_per_key=features.length_per_key_or_none(),
+            inverse_indices=features.inverse_indices_or_none(),
         )
         self.inputs = inputs
 
@@ -106,6 +110,8 @@ class ShardedCollection(nn.Module):
         self.pair_ids = pair_ids
         self.transport: Any = transport
         self.lookups = nn.ModuleList(lookups)
+        #: Of tables that are trained in the backward pass; None where nothing is trained.
+        self.fused_optimizer: Optimizer | None = None
 
     @classmethod
     def over_devices(
@@ -197,10 +203,27 @@ class ShardedEmbeddingBagCollection(ShardedCollection):
 
     def output_dist(self, outputs: Sequence[Tensor], inputs: DistInput) -> Any:
         """Put the groups' outputs side by side, in the order of the pairs."""
-        return _then(self.transport.pooled(outputs, inputs), self._keyed)
 
-    def _keyed(self, values: Tensor) -> KeyedTensor:
-        return KeyedTensor(self._names, self._dims, values)
+        def keyed(values: Tensor) -> KeyedTensor:
+            expanded = values if inputs.inverse is None else self._expanded(values, inputs)
+            return KeyedTensor(self._names, self._dims, expanded)
+
+        return _then(self.transport.pooled(outputs, inputs), keyed)
+
+    def _expanded(self, values: Tensor, inputs: DistInput) -> Tensor:
+        """Each pair's own batch to the full one."""
+        assert inputs.inverse is not None
+        if values.dim() == 2:
+            pooled = torch.split(values, self._dims, dim=1)
+        else:
+            assert inputs.strides is not None
+            sizes = [stride * dim for stride, dim in zip(inputs.strides, self._dims, strict=True)]
+            flat = torch.split(values, sizes)
+            pooled = tuple(part.view(-1, dim) for part, dim in zip(flat, self._dims, strict=True))
+        return torch.cat(
+            [rows.index_select(0, inverse) for rows, inverse in zip(pooled, inputs.inverse, strict=True)],
+            dim=1,
+        )
 
 
 class ShardedEmbeddingCollection(ShardedCollection):
@@ -236,7 +259,8 @@ class ShardedEmbeddingCollection(ShardedCollection):
                     in_parts = torch.cat([found[key][part] for part in sorted(found[key])])
                     parts.append(in_parts.index_select(0, inputs.restore[entry]))
             values = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
-            lengths = inputs.lengths[p * num_bags : (p + 1) * num_bags]
+            stride = num_bags if inputs.strides is None else inputs.strides[p]
+            lengths = inputs.lengths[p * num_bags : p * num_bags + stride]
             result[pair.name] = JaggedTensor(values, lengths=lengths)
         return result
 

@@ -1,0 +1,197 @@
+"""DistributedModelParallel: tables over the ranks, the rest of the model on each of them.
+
+Shape letters: B batch, W world size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from recsys.errors import PlanError
+from recsys.optim.combined import CombinedOptimizer
+from recsys.optim.keyed import KeyedOptimizer
+from recsys.planner.planner import EmbeddingShardingPlanner
+from recsys.sharding.env import ShardingEnv
+from recsys.sharding.plan import ShardingPlan
+from recsys.sharding.sharded import ShardedCollection
+from recsys.sharding.sharders import CollectionSharder, get_default_sharders
+from recsys.sharding.table_shards import TableShards
+
+
+class DistributedModelParallel(nn.Module):
+    """A model over the ranks of a process group, each with a batch of its own.
+
+    The collections that sharders know are sharded by a plan, in place: the module that is given becomes the sharded
+    one. What remains is wrapped in ``DistributedDataParallel``. Names in ``state_dict`` and ``named_parameters``
+    are those of the unsharded model.
+
+    Args:
+        module: the model; tables on the meta device are made shard by shard, other layers on the rank's device.
+        env: the ranks; all of the default process group if None.
+        device: this rank's; the env's if None.
+        plan: what lies where; the planner makes one if None.
+        sharders: for each kind of collection how it is sharded; ``get_default_sharders()`` if None.
+
+    Raises:
+        PlanError: the plan names collections that the model lacks, or does not fit.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        env: ShardingEnv | None = None,
+        device: torch.device | None = None,
+        plan: ShardingPlan | None = None,
+        sharders: Sequence[CollectionSharder] | None = None,
+    ) -> None:
+        super().__init__()
+        env = env or ShardingEnv.from_process_group(cast(dist.ProcessGroup, dist.group.WORLD), device)
+        if env.process_group is None:
+            raise PlanError("env: expected ShardingEnv.from_process_group")
+        self.env = env
+        self.device = torch.device(device) if device is not None else env.device
+        sharders = list(sharders) if sharders is not None else get_default_sharders()
+        found = _collections(module, sharders)
+        if plan is None:
+            plan = EmbeddingShardingPlanner().collective_plan(module, sharders, env.process_group)
+        unknown = sorted(set(plan.plan) - set(found))
+        if unknown:
+            raise PlanError(f"plan: got unknown collections {unknown}, expected {sorted(found)}")
+        self.plan = plan
+        for path, (collection, sharder) in found.items():
+            sharded = sharder.shard(collection, plan.of(path), env, self.device)
+            module = _replaced(module, path, sharded)
+        _materialize(module, self.device)
+        self._sharded = {p: m for p, m in module.named_modules() if isinstance(m, ShardedCollection)}
+        self._dmp_wrapped_module: nn.Module = self._wrapped(module)
+        fused = [(path, cast(KeyedOptimizer, part.fused_optimizer)) for path, part in self._sharded.items()]
+        self._fused_optimizer = CombinedOptimizer(list(fused))
+
+    def _wrapped(self, module: nn.Module) -> nn.Module:
+        ignored = {
+            f"{path}.{name}" if path else name
+            for path, part in module.named_modules()
+            if isinstance(part, TableShards)
+            for name, _ in part.named_parameters()
+        }
+        ignored |= {name for name, _ in module.named_buffers()}
+        dense = [p for name, p in module.named_parameters() if name not in ignored and p.requires_grad]
+        if not dense or self.env.world_size == 1:
+            return module
+        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(  # type: ignore[no-untyped-call]
+            module, sorted(ignored)
+        )
+        return DistributedDataParallel(
+            module,
+            device_ids=[self.device] if self.device.type == "cuda" else None,
+            process_group=self.env.process_group,
+            broadcast_buffers=False,
+            gradient_as_bucket_view=True,
+        )
+
+    @property
+    def module(self) -> nn.Module:
+        """The model, without what wraps it."""
+        wrapped = self._dmp_wrapped_module
+        return cast(nn.Module, wrapped.module) if isinstance(wrapped, DistributedDataParallel) else wrapped
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The model's."""
+        return self._dmp_wrapped_module(*args, **kwargs)
+
+    def sharded_modules(self) -> dict[str, ShardedCollection]:
+        """The sharded collections by path."""
+        return dict(self._sharded)
+
+    @property
+    def fused_optimizer(self) -> KeyedOptimizer:
+        """Of all tables that are trained in the backward pass; parameters by their names in the model."""
+        return CombinedOptimizer(
+            [(path, cast(KeyedOptimizer, sharded.fused_optimizer)) for path, sharded in self._sharded.items()]
+        )
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
+        """The model's, with ShardedTensors for sharded tables."""
+        state: dict[str, Any] = self.module.state_dict(*args, **kwargs)
+        return state
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
+        """Take a state dict of the model: sharded under the same plan, or of the unsharded model.
+
+        Raises:
+            RuntimeError: as ``nn.Module.load_state_dict``.
+        """
+        return self.module.load_state_dict(state_dict, strict=strict, assign=assign)
+
+    def named_parameters(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, nn.Parameter]]:
+        """The model's: of sharded tables this rank's shards."""
+        return self.module.named_parameters(prefix, recurse, remove_duplicate)
+
+    def named_buffers(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, Tensor]]:
+        """The model's."""
+        return self.module.named_buffers(prefix, recurse, remove_duplicate)
+
+
+def _collections(
+    module: nn.Module, sharders: Sequence[CollectionSharder]
+) -> dict[str, tuple[nn.Module, CollectionSharder]]:
+    found = {}
+    for path, part in module.named_modules():
+        for sharder in sharders:
+            if type(part) is sharder.module_type:
+                found[path] = (part, sharder)
+    if not found:
+        kinds = [sharder.module_type.__name__ for sharder in sharders]
+        raise PlanError(f"module: {type(module).__name__} holds none of {kinds}, expected at least one")
+    return found
+
+
+def _replaced(module: nn.Module, path: str, new: nn.Module) -> nn.Module:
+    if not path:
+        return new
+    parent, _, name = path.rpartition(".")
+    setattr(module.get_submodule(parent), name, new)
+    return module
+
+
+def _materialize(module: nn.Module, device: torch.device) -> None:
+    """Layers on the meta device become real ones, with initial weights; others move to the rank's device."""
+    for path, part in module.named_modules():
+        own = [*part.parameters(recurse=False), *part.buffers(recurse=False)]
+        if isinstance(part, (TableShards, ShardedCollection)) or not own:
+            continue
+        if any(tensor.is_meta for tensor in own):
+            reset = getattr(part, "reset_parameters", None)
+            if reset is None:
+                raise ValueError(
+                    f"module {path!r}: {type(part).__name__} lies on the meta device and has no reset_parameters(); "
+                    "make it on a real device"
+                )
+            part.to_empty(device=device, recurse=False)
+            reset()
+        elif device.type != "cpu" and not path.startswith(tuple(_sharded_paths(module))):
+            for name, tensor in list(part.named_parameters(recurse=False)):
+                part.register_parameter(
+                    name, nn.Parameter(tensor.detach().to(device), requires_grad=tensor.requires_grad)
+                )
+            for name, buffer in list(part.named_buffers(recurse=False)):
+                part._buffers[name] = buffer.to(device)
+
+
+def _sharded_paths(module: nn.Module) -> list[str]:
+    """Inside sharded collections the batch is routed in host memory: their constants stay there."""
+    return [f"{path}." for path, part in module.named_modules() if isinstance(part, ShardedCollection)] or [
+        "\0"
+    ]

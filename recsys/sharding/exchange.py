@@ -1,0 +1,129 @@
+"""All-to-all over a process group, in one piece of memory, forth and back again.
+
+Everything that crosses is one flat tensor per rank and direction: one collective, whatever it holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+from torch.autograd.function import once_differentiable
+
+
+class InFlight:
+    """An all-to-all under way; holds on to what it sends and receives.
+
+    Args:
+        sent: flat, what goes to rank 0, then to rank 1, and so on.
+        send_sizes: how much of it goes to each rank.
+        receive_sizes: how much comes from each.
+        group: the ranks.
+    """
+
+    def __init__(
+        self,
+        sent: Tensor,
+        send_sizes: Sequence[int],
+        receive_sizes: Sequence[int],
+        group: dist.ProcessGroup,
+    ) -> None:
+        self._sent = sent
+        self._work = None
+        if len(send_sizes) == 1:
+            self._received = sent
+            return
+        self._received = sent.new_empty(sum(receive_sizes))
+        self._work = dist.all_to_all_single(
+            self._received, sent, list(receive_sizes), list(send_sizes), group=group, async_op=True
+        )
+
+    def wait(self) -> Tensor:
+        """What came, flat, rank by rank."""
+        if self._work is not None:
+            self._work.wait()
+            self._work = None
+        return self._received
+
+
+class FlatExchange:
+    """A differentiable all-to-all of float32 numbers; gradients take the way back and are divided by the ranks.
+
+    Args:
+        send_sizes: how many numbers go to each rank.
+        receive_sizes: how many come from each.
+        group: the ranks.
+        dtypes: what crosses, forth and back; float32 where nothing is rounded.
+    """
+
+    def __init__(
+        self,
+        send_sizes: Sequence[int],
+        receive_sizes: Sequence[int],
+        group: dist.ProcessGroup,
+        dtypes: tuple[torch.dtype, torch.dtype],
+    ) -> None:
+        self._sizes = (send_sizes, receive_sizes)
+        self._group = group
+        self._dtypes = dtypes
+        self._flight: InFlight | None = None
+
+    def start(self, sent: Tensor) -> Tensor:
+        """Send ``[sum of send_sizes]``; returns a token for ``finish``."""
+        # A rank whose shards need no gradient takes part in the way back all the same.
+        asks = torch.zeros(0, device=sent.device, requires_grad=torch.is_grad_enabled())
+        token: Tensor = _Start.apply(self, sent, asks)  # type: ignore[no-untyped-call]
+        return token
+
+    def finish(self, token: Tensor) -> Tensor:
+        """Wait for ``[sum of receive_sizes]`` float32."""
+        received: Tensor = _Finish.apply(self, token)  # type: ignore[no-untyped-call]
+        return received
+
+    def fly(self, sent: Tensor, *, back: bool = False) -> None:
+        """Put numbers on their way."""
+        forth_sizes, back_sizes = self._sizes
+        sizes = (back_sizes, forth_sizes) if back else (forth_sizes, back_sizes)
+        self._flight = InFlight(sent.to(self._dtypes[back]), *sizes, self._group)
+
+    def land(self) -> Tensor:
+        """Wait for them; float32."""
+        assert self._flight is not None
+        received = self._flight.wait().to(torch.float32)
+        self._flight = None
+        return received
+
+    @property
+    def num_ranks(self) -> int:
+        """W."""
+        return len(self._sizes[0])
+
+
+class _Start(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, exchange, sent, asks):  # type: ignore[no-untyped-def]
+        del asks
+        ctx.exchange = exchange
+        exchange.fly(sent.contiguous())
+        return sent.new_zeros(0)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, _):  # type: ignore[no-untyped-def]
+        return None, ctx.exchange.land(), None
+
+
+class _Finish(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, exchange, token):  # type: ignore[no-untyped-def]  # noqa: ARG004 (the graph's edge)
+        ctx.exchange = exchange
+        return exchange.land()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient):  # type: ignore[no-untyped-def]
+        exchange = ctx.exchange
+        exchange.fly(gradient / exchange.num_ranks, back=True)
+        return None, gradient.new_zeros(0)

@@ -1,0 +1,339 @@
+"""The way of IDs over a process group: each rank has a batch, each shard gets its IDs from all of them.
+
+Shape letters: B batch, E (feature, table) pairs, S slots, N number of IDs, W world size.
+
+Two collectives per batch. The first tells every rank how many IDs come for each of its slots, and for how many
+bags; the second brings lengths, IDs and weights in one piece. The first one's result is read: no rank can make room
+for what it gets without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+
+from recsys.ops import fbgemm, lengths_to_offsets
+from recsys.sharding.awaitable import Awaitable, Deferred
+from recsys.sharding.exchange import InFlight
+from recsys.sharding.inputs import DistInput, GroupInput
+from recsys.sharding.layout import HOME, Layout
+from recsys.sharding.routing import Routed
+
+#: In place of a batch size: the sender's batch sizes differ from slot to slot and follow in a message of their own.
+_VARIABLE = -1
+
+
+@dataclass(kw_only=True)
+class RankInput(DistInput):
+    """What one rank looks up, for itself and for the others, and what it gets back.
+
+    Attributes:
+        batch_sizes: of all ranks, where each has one for all features; else None.
+        slot_batch_sizes: for each of this rank's slots the batch size on each rank, where they differ.
+        arrived: for each rank the number of IDs that it sent for each of this rank's slots.
+        sent: for each slot of the layout the number of this batch's IDs.
+    """
+
+    batch_sizes: list[int] | None
+    slot_batch_sizes: list[list[int]] | None
+    arrived: list[list[int]]
+    sent: list[int]
+    strides: list[int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Departure:
+    """A routed batch.
+
+    Attributes:
+        routed: ``lengths`` holds one number for each slot and bag, slot by slot.
+        lengths: ``[E * B]`` of the pairs (the largest B, where they differ), for the outputs' assembly.
+        strides: for each pair its batch size.
+        inverse: as ``DistInput``.
+    """
+
+    routed: Routed
+    lengths: Tensor
+    strides: list[int]
+    inverse: Tensor | None
+
+
+class GroupDist:
+    """Sends routed IDs to the ranks of their slots.
+
+    Args:
+        layout: of the collection.
+        group: the ranks.
+        rank: this one.
+        device: where lookups run and collectives take their tensors.
+        sequence: whether outputs are rows of single IDs: IDs stay in the order of their senders then.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        group: dist.ProcessGroup,
+        rank: int,
+        device: torch.device,
+        *,
+        sequence: bool,
+    ) -> None:
+        self._group = group
+        self._rank = rank
+        self._device = device
+        self._sequence = sequence
+        self._world_size = dist.get_world_size(group)
+        slots = [slot for _, slot in layout.slots]
+        self._slot_pairs = [slot.pair for slot in slots]
+        # Groups are in the order of their ranks, so that each rank's slots are neighbours.
+        counts = [sum(slot.rank == r for slot in slots) for r in (HOME, *range(self._world_size))]
+        self._bounds = list(accumulate(counts, initial=0))
+        self._counts = counts[1:]
+        self._home_groups = [len(group.slots) for group in layout.groups if group.rank == HOME]
+        self._own_groups = [len(group.slots) for group in layout.groups if group.rank == rank]
+        largest = max(table.num_embeddings for table in layout.tables)
+        self._wire_dtype = torch.int32 if largest <= torch.iinfo(torch.int32).max else torch.int64
+        # Rank by rank, slot by slot becomes slot by slot, rank by rank.
+        own = self._counts[rank]
+        self._order = [s * own + i for i in range(own) for s in range(self._world_size)]
+        self._order_tensor = torch.tensor(self._order, dtype=torch.int32, device=device)
+
+    def __call__(self, departure: Departure) -> Awaitable[Awaitable[RankInput]]:
+        """Send. The first wait reads what the ranks told each other, the second brings the IDs."""
+        routed, strides = departure.routed, departure.strides
+        slot_strides = [strides[pair] for pair in self._slot_pairs]
+        per_slot = _sums(routed.lengths, slot_strides)
+        uniform = len(set(strides)) == 1
+        told = []
+        for rank in range(self._world_size):
+            start, end = self._bounds[rank + 1], self._bounds[rank + 2]
+            told += [strides[0] if uniform else _VARIABLE, *per_slot[start:end]]
+        own = self._counts[self._rank] + 1
+        flight = self._tell(told, [count + 1 for count in self._counts], own)
+
+        def read() -> Awaitable[RankInput]:
+            answer = flight.wait().tolist()
+            heard = [answer[s * own : (s + 1) * own] for s in range(self._world_size)]
+            batch_sizes = [numbers[0] for numbers in heard]
+            arrived = [numbers[1:] for numbers in heard]
+            slot_batches = None
+            if _VARIABLE in batch_sizes:
+                slot_batches = self._slot_batch_sizes(slot_strides)
+            return self._send(departure, per_slot, batch_sizes, slot_batches, arrived)
+
+        return Deferred(read)
+
+    def _tell(self, numbers: list[int], sizes: list[int], own: int) -> InFlight:
+        message = torch.tensor(numbers, dtype=torch.int64)
+        return InFlight(self._moved(message), sizes, [own] * self._world_size, self._group)
+
+    def _slot_batch_sizes(self, slot_strides: list[int]) -> list[list[int]]:
+        """For each of this rank's slots the batch size on each rank; every rank takes part, or none."""
+        own = self._counts[self._rank]
+        answer = self._tell(slot_strides[self._bounds[1] :], self._counts, own).wait().tolist()
+        return [[answer[s * own + i] for s in range(self._world_size)] for i in range(own)]
+
+    def _send(
+        self,
+        departure: Departure,
+        per_slot: list[int],
+        batch_sizes: list[int],
+        slot_batches: list[list[int]] | None,
+        arrived: list[list[int]],
+    ) -> Awaitable[RankInput]:
+        routed = departure.routed
+        slot_strides = [departure.strides[pair] for pair in self._slot_pairs]
+        at_length = list(accumulate(slot_strides, initial=0))
+        at_value = list(accumulate(per_slot, initial=0))
+        weighted = routed.weights is not None
+        lengths, values = routed.lengths.to(self._wire_dtype), routed.values.to(self._wire_dtype)
+        weights = None if routed.weights is None else _bits(routed.weights, self._wire_dtype)
+        parts, send_sizes = [], []
+        for rank in range(self._world_size):
+            first, end = self._bounds[rank + 1], self._bounds[rank + 2]
+            of_rank = [
+                lengths[at_length[first] : at_length[end]],
+                values[at_value[first] : at_value[end]],
+            ]
+            if weights is not None:
+                of_rank.append(weights[at_value[first] : at_value[end]])
+            parts += of_rank
+            send_sizes.append(sum(part.size(0) for part in of_rank))
+        own_sizes = []
+        for s, counts in enumerate(arrived):
+            num_bags = (
+                batch_sizes[s] * len(counts) if slot_batches is None else sum(b[s] for b in slot_batches)
+            )
+            own_sizes.append([num_bags, *[sum(counts)] * (2 if weighted else 1)])
+        flight = InFlight(
+            self._moved(torch.cat(parts)), send_sizes, [sum(sizes) for sizes in own_sizes], self._group
+        )
+
+        def receive() -> RankInput:
+            pieces = torch.split(flight.wait(), [size for sizes in own_sizes for size in sizes])
+            step = 3 if weighted else 2
+            received = Routed(
+                lengths=torch.cat(pieces[::step]).to(torch.int64),
+                values=torch.cat(pieces[1::step]).to(torch.int64),
+                weights=_floats(torch.cat(pieces[2::step])) if weighted else None,
+                restore=[],
+            )
+            groups = self._home_inputs(routed, slot_strides, per_slot, slot_batches is not None)
+            groups += self._own_inputs(received, batch_sizes, slot_batches, arrived)
+            return RankInput(
+                groups=groups,
+                lengths=self._moved(departure.lengths),
+                restore=[self._moved(back) for back in routed.restore],
+                batch_sizes=batch_sizes if slot_batches is None else None,
+                slot_batch_sizes=slot_batches,
+                arrived=arrived,
+                sent=per_slot,
+                strides=departure.strides,
+                inverse=None if departure.inverse is None else self._moved(departure.inverse),
+            )
+
+        return Deferred(receive)
+
+    def _moved(self, tensor: Tensor) -> Tensor:
+        """On this rank's device; from page-locked memory, so that nothing waits for the copy."""
+        if self._device.type != "cuda":
+            return tensor.to(self._device)
+        return tensor.pin_memory().to(self._device, non_blocking=True)
+
+    def _home_inputs(
+        self, routed: Routed, slot_strides: list[int], per_slot: list[int], variable: bool
+    ) -> list[GroupInput]:
+        num_slots = self._bounds[1]
+        if num_slots == 0:
+            return []
+        num_ids = sum(per_slot[:num_slots])
+        here = Routed(
+            lengths=self._moved(routed.lengths[: sum(slot_strides[:num_slots])]),
+            values=self._moved(routed.values[:num_ids]),
+            weights=None if routed.weights is None else self._moved(routed.weights[:num_ids]),
+            restore=[],
+        )
+        strides = slot_strides[:num_slots]
+        sizes = [[stride] for stride in strides] if variable else None
+        return _by_group(here, self._home_groups, strides, per_slot[:num_slots], sizes)
+
+    def _own_inputs(
+        self,
+        received: Routed,
+        batch_sizes: list[int],
+        slot_batches: list[list[int]] | None,
+        arrived: list[list[int]],
+    ) -> list[GroupInput]:
+        num_slots = self._counts[self._rank]
+        if num_slots == 0:
+            return []
+        if slot_batches is None:
+            strides = [[b] * num_slots for b in batch_sizes]
+        else:
+            strides = [[b[s] for b in slot_batches] for s in range(self._world_size)]
+        if self._sequence:
+            return self._in_order_of_senders(received, arrived)
+        ordered = self._slot_major(received, strides, arrived)
+        per_slot = [sum(counts[i] for counts in arrived) for i in range(num_slots)]
+        totals = [sum(of_rank[i] for of_rank in strides) for i in range(num_slots)]
+        return _by_group(ordered, self._own_groups, totals, per_slot, slot_batches)
+
+    def _slot_major(self, received: Routed, strides: list[list[int]], arrived: list[list[int]]) -> Routed:
+        """From rank by rank, slot by slot, to slot by slot, rank by rank."""
+        if len(strides) == 1 or len(strides[0]) == 1:
+            return received
+        flat = [b for of_rank in strides for b in of_rank]
+        if len(set(flat)) == 1:
+            lengths, values, weights = fbgemm.permute_2D_sparse_data(
+                self._order_tensor,
+                received.lengths.view(len(flat), flat[0]),
+                received.values,
+                received.weights,
+                received.values.size(0),
+            )
+            return Routed(lengths=lengths.view(-1), values=values, weights=weights, restore=[])
+        # Bags as values of segments, then IDs as values of segments.
+        lengths = _permuted(received.lengths, flat, self._order)
+        counts = [n for of_rank in arrived for n in of_rank]
+        values = _permuted(received.values, counts, self._order)
+        weights = None if received.weights is None else _permuted(received.weights, counts, self._order)
+        return Routed(lengths=lengths, values=values, weights=weights, restore=[])
+
+    def _in_order_of_senders(self, received: Routed, arrived: list[list[int]]) -> list[GroupInput]:
+        """Each (sender, slot) is a slot of the lookup, in one bag: rows come out in the order of their way back."""
+        groups = []
+        start = 0
+        whole = len(self._own_groups) == 1
+        pieces = None if whole else torch.split(received.values, [n for counts in arrived for n in counts])
+        for num_slots in self._own_groups:
+            counts = [n for of_rank in arrived for n in of_rank[start : start + num_slots]]
+            values = received.values
+            if pieces is not None:
+                step = len(arrived[0])
+                mine = [
+                    pieces[s * step + i]
+                    for s in range(self._world_size)
+                    for i in range(start, start + num_slots)
+                ]
+                values = torch.cat(mine)
+            offsets = torch.tensor([0, *accumulate(counts)], dtype=torch.int64, device=self._device)
+            groups.append(GroupInput(values=values, offsets=offsets, weights=None, ids_per_slot=counts))
+            start += num_slots
+        return groups
+
+
+def _by_group(
+    ids: Routed,
+    groups: Sequence[int],
+    slot_strides: Sequence[int],
+    per_slot: Sequence[int],
+    batch_sizes: list[list[int]] | None,
+) -> list[GroupInput]:
+    """Slot-major IDs, cut into groups of so many slots."""
+    found = []
+    slot = bag = value = 0
+    for num_slots in groups:
+        counts = list(per_slot[slot : slot + num_slots])
+        num_bags, num_ids = sum(slot_strides[slot : slot + num_slots]), sum(counts)
+        weights = None if ids.weights is None else ids.weights[value : value + num_ids]
+        found.append(
+            GroupInput(
+                values=ids.values[value : value + num_ids],
+                offsets=lengths_to_offsets(ids.lengths[bag : bag + num_bags]),
+                weights=weights,
+                ids_per_slot=counts,
+                batch_sizes=None if batch_sizes is None else batch_sizes[slot : slot + num_slots],
+            )
+        )
+        slot, bag, value = slot + num_slots, bag + num_bags, value + num_ids
+    return found
+
+
+def _sums(lengths: Tensor, strides: Sequence[int]) -> list[int]:
+    """The number of IDs of each slot. Read where the batch lies: in host memory nothing waits for it."""
+    if len(set(strides)) == 1:
+        per_slot: list[int] = lengths.view(len(strides), strides[0]).sum(dim=1).tolist()
+        return per_slot
+    ends = lengths_to_offsets(lengths)
+    bounds = torch.tensor([0, *accumulate(strides)], device=lengths.device)
+    found: list[int] = ends.index_select(0, bounds).diff().tolist()
+    return found
+
+
+def _permuted(data: Tensor, sizes: list[int], order: list[int]) -> Tensor:
+    parts = torch.split(data, sizes)
+    return torch.cat([parts[i] for i in order])
+
+
+def _bits(weights: Tensor, dtype: torch.dtype) -> Tensor:
+    """float32 numbers as whole numbers of the wire."""
+    return weights.view(torch.int32).to(dtype)
+
+
+def _floats(bits: Tensor) -> Tensor:
+    return bits.to(torch.int32).view(torch.float32)

@@ -1,0 +1,179 @@
+"""The transport over a process group: each rank has a batch of its own, and gets the embeddings of all of it.
+
+Shape letters: B batch, D embedding dim, E (feature, table) pairs, S slots, N number of IDs, W world size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from recsys.sharding.awaitable import Awaitable, Deferred, NoWait
+from recsys.sharding.env import ShardingEnv
+from recsys.sharding.exchange import FlatExchange
+from recsys.sharding.features import CheckedIds
+from recsys.sharding.group_dist import Departure, GroupDist, RankInput
+from recsys.sharding.layout import HOME, Layout
+from recsys.sharding.pooled_exchange import PooledColumns, PooledExchange
+from recsys.sharding.routing import Routed, Router
+from recsys.sharding.variable_exchange import VariableExchange
+
+_WIRE_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommsConfig:
+    """In what embeddings and their gradients cross between ranks. IDs cross as they are.
+
+    Attributes:
+        forward: float32, float16 or bfloat16.
+        backward: of the gradients; bfloat16 keeps their range, float16 may lose small ones.
+
+    Raises:
+        ValueError: another dtype.
+    """
+
+    forward: torch.dtype = torch.float32
+    backward: torch.dtype = torch.float32
+
+    def __post_init__(self) -> None:
+        for name in ("forward", "backward"):
+            if getattr(self, name) not in _WIRE_DTYPES:
+                raise ValueError(
+                    f"comms.{name}: got {getattr(self, name)}, expected float32, float16 or bfloat16"
+                )
+
+    @property
+    def dtypes(self) -> tuple[torch.dtype, torch.dtype]:
+        """Forth and back."""
+        return self.forward, self.backward
+
+
+class GroupTransport(nn.Module):
+    """Batches go out to the ranks of the shards, embeddings come back.
+
+    Args:
+        layout: of the collection.
+        env: the ranks.
+        comms: in what embeddings cross.
+        sequence: whether outputs are rows of single IDs.
+    """
+
+    def __init__(self, layout: Layout, env: ShardingEnv, comms: CommsConfig, *, sequence: bool) -> None:
+        super().__init__()
+        assert env.process_group is not None
+        self._layout = layout
+        self._group = env.process_group
+        self._rank = env.rank
+        self._world_size = env.world_size
+        self._device = env.device
+        self._dtypes = comms.dtypes
+        self.router = Router(layout, sequence=sequence)
+        self._dist = GroupDist(layout, env.process_group, env.rank, env.device, sequence=sequence)
+        self._num_home = sum(group.rank == HOME for group in layout.groups)
+        self._columns = None if sequence else PooledColumns(layout, env.rank, env.world_size)
+
+    def input_dist(self, checked: CheckedIds) -> Awaitable[Awaitable[RankInput]]:
+        """Route IDs and send them; the first wait reads sizes, the second brings the IDs."""
+        num_pairs = len(self._layout.pairs)
+        routed: Routed = self.router(checked.lengths, checked.values, checked.weights)
+        widest = checked.lengths.size(0) // num_pairs
+        strides = checked.strides or [widest] * num_pairs
+        if checked.strides is not None:
+            routed = _narrowed(routed, [strides[slot.pair] for _, slot in self._layout.slots], widest)
+        departure = Departure(
+            routed=routed, lengths=checked.lengths, strides=strides, inverse=checked.inverse
+        )
+        return self._dist(departure)
+
+    def ready(self, inputs: Awaitable[Awaitable[RankInput]]) -> RankInput:
+        """All of it, waited for."""
+        return inputs.wait().wait()
+
+    def pooled(self, outputs: Sequence[Tensor], inputs: RankInput) -> Awaitable[Tensor]:
+        """``[B, sum of D]`` in the order of the pairs; all shards' outputs cross in one all-to-all.
+
+        Where batch sizes differ from feature to feature, one after the other, flat, ``[B of the pair, D]``.
+        """
+        assert self._columns is not None
+        home, own = list(outputs[: self._num_home]), list(outputs[self._num_home :])
+        if inputs.batch_sizes is None:
+            variable = VariableExchange(self._layout, self._rank, inputs, self._group, self._dtypes)
+            pending = variable.start(own, self._device)
+            return Deferred(lambda: variable.finish(pending, home))
+        exchange = PooledExchange(self._columns, inputs, self._group, self._dtypes)
+        token = exchange.start(own, self._device)
+        return Deferred(lambda: exchange.finish(token, home))
+
+    def rows(self, outputs: Sequence[Tensor], inputs: RankInput) -> Awaitable[list[list[Tensor]]]:
+        """For each group and slot of the layout the rows of this rank's batch, ``[N of the slot, width]``."""
+        home, own = outputs[: self._num_home], list(outputs[self._num_home :])
+        counts = _Counts(inputs.sent)
+        found: list[list[Tensor]] = []
+        widths, sizes = [], []
+        for group in self._layout.groups:
+            per_slot = counts.take(len(group.slots))
+            widths.append(self._layout.output_dim(group.slots[0]))
+            sizes.append(per_slot)
+        for i in range(self._num_home):
+            found.append(list(torch.split(home[i], sizes[i])))
+        remote = range(self._num_home, len(self._layout.groups))
+        if self._world_size == 1:
+            found += [list(torch.split(own[g - self._num_home], sizes[g])) for g in remote]
+            return NoWait(found)
+        receive_sizes = [0] * self._world_size
+        for g in remote:
+            receive_sizes[self._layout.groups[g].rank] += sum(sizes[g]) * widths[g]
+        flat, send_sizes = self._by_receiver(own, inputs)
+        exchange = FlatExchange(send_sizes, receive_sizes, self._group, self._dtypes)
+        token = exchange.start(flat)
+
+        def finish() -> list[list[Tensor]]:
+            pieces = torch.split(exchange.finish(token), [sum(sizes[g]) * widths[g] for g in remote])
+            for g, piece in zip(remote, pieces, strict=True):
+                found.append(list(torch.split(piece.view(-1, widths[g]), sizes[g])))
+            return found
+
+        return Deferred(finish)
+
+    def _by_receiver(self, own: list[Tensor], inputs: RankInput) -> tuple[Tensor, list[int]]:
+        """What the own groups found, rank by rank; within a rank group by group."""
+        groups = [group for group in self._layout.groups if group.rank == self._rank]
+        if not groups:
+            return torch.zeros(0, device=self._device), [0] * self._world_size
+        per_group = []
+        for counts in inputs.arrived:
+            taken = _Counts(counts)
+            per_group.append([sum(taken.take(len(group.slots))) for group in groups])
+        widths = [self._layout.output_dim(group.slots[0]) for group in groups]
+        send_sizes = [sum(n * w for n, w in zip(of_rank, widths, strict=True)) for of_rank in per_group]
+        if len(own) == 1:
+            return own[0].reshape(-1), send_sizes
+        parts = [
+            torch.split(rows, [of_rank[i] for of_rank in per_group], dim=0) for i, rows in enumerate(own)
+        ]
+        ordered = [parts[i][s].reshape(-1) for s in range(self._world_size) for i in range(len(own))]
+        return torch.cat(ordered), send_sizes
+
+
+class _Counts:
+    """Takes numbers from the front of a list."""
+
+    def __init__(self, counts: Sequence[int]) -> None:
+        self._counts = counts
+        self._at = 0
+
+    def take(self, number: int) -> list[int]:
+        taken = list(self._counts[self._at : self._at + number])
+        self._at += number
+        return taken
+
+
+def _narrowed(routed: Routed, strides: Sequence[int], widest: int) -> Routed:
+    """Without the empty bags behind the batches of features that have smaller ones."""
+    rows = routed.lengths.view(len(strides), widest)
+    kept = torch.cat([rows[i, :stride] for i, stride in enumerate(strides)])
+    return Routed(lengths=kept, values=routed.values, weights=routed.weights, restore=routed.restore)

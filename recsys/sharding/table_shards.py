@@ -1,0 +1,213 @@
+"""A sharded table in a model: its parameters on this rank, its place in state dicts, its optimizer's state.
+
+Shape letters: D embedding dim, R rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed._shard.sharded_tensor.api import ShardedTensor
+
+from recsys.configs import BaseEmbeddingConfig
+from recsys.embedding import FLOAT_DTYPES
+from recsys.optim.fused_config import FusedConfig
+from recsys.sharding.env import ShardingEnv
+from recsys.sharding.plan import ParameterSharding, ShardMetadata
+from recsys.sharding.sharded_tensors import Rectangle, copy_into, sharded_tensor
+from recsys.training_lookup import FusedLookup, TrainingLookup
+
+
+class TableShards(nn.Module):
+    """One table: parameter ``weight`` is this rank's first shard, ``weight_1`` its second, and so on.
+
+    State dicts hold ``weight`` as a ShardedTensor of the whole table, or as a plain tensor where every rank holds
+    all of it.
+
+    Args:
+        config: the table.
+        sharding: how it is cut.
+        env: the ranks.
+        held: this rank's shards: where each lies, its kernel and its position among the kernel's shards.
+    """
+
+    def __init__(
+        self,
+        config: BaseEmbeddingConfig,
+        sharding: ParameterSharding,
+        env: ShardingEnv,
+        held: Sequence[tuple[ShardMetadata, TrainingLookup, int]],
+    ) -> None:
+        super().__init__()
+        self.config = config
+        self.sharding = sharding
+        self._env = env
+        self._held = list(held)
+        for i, (_, lookup, position) in enumerate(held):
+            weight = lookup.weights[position]
+            parameter = weight if isinstance(weight, nn.Parameter) else nn.Parameter(weight.detach())
+            self.register_parameter(f"weight_{i}" if i else "weight", parameter)
+
+    @property
+    def is_fused(self) -> bool:
+        """Whether kernels update this rank's shards in the backward pass."""
+        return any(isinstance(lookup, FusedLookup) for _, lookup, _ in self._held)
+
+    def local_weights(self) -> list[tuple[ShardMetadata, Tensor]]:
+        """This rank's shards: where each lies, and a view of its weights."""
+        return [(where, lookup.weights[i].detach()) for where, lookup, i in self._held]
+
+    def sharded_weight(self) -> ShardedTensor | Tensor:
+        """The whole table ``[R, D]``; this rank's part of it are views."""
+        for _, lookup, _ in self._held:
+            if isinstance(lookup, FusedLookup):
+                lookup.flush()
+        if self.sharding.is_replicated:
+            return self.local_weights()[0][1]
+        return sharded_tensor(
+            (self.config.num_embeddings, self.config.embedding_dim),
+            FLOAT_DTYPES[self.config.data_type],
+            {_rectangle(shard): shard.rank for shard in self.sharding.shards},
+            {_rectangle(where): weight for where, weight in self.local_weights()},
+            self._env,
+        )
+
+    def sharded_states(self, config: FusedConfig) -> dict[str, ShardedTensor]:
+        """The fused optimizer's state, ``<table>.momentum1`` and so on.
+
+        ``[R, D]`` for one number per weight. One number per row is ``[R]``; where columns are cut, each block of
+        columns has a number of its own: ``[R, blocks]``.
+
+        Args:
+            config: of the table's kernel, which ranks without a shard of it need to know too.
+        """
+        blocks = sorted({shard.columns for shard in self.sharding.shards})
+        made = {}
+        for name in config.state_names():
+            row_wise = config.is_row_wise(name)
+            size: tuple[int, ...] = (self.config.num_embeddings, self.config.embedding_dim)
+            if row_wise:
+                size = size[:1] if len(blocks) == 1 else (size[0], len(blocks))
+            local = {}
+            for where, lookup, i in self._held:
+                assert isinstance(lookup, FusedLookup)
+                state = lookup.states()[i][name]
+                if row_wise and len(blocks) > 1:
+                    state = state.view(-1, 1)
+                local[_state_rectangle(where, blocks, row_wise=row_wise)] = state
+            shards = {
+                _state_rectangle(shard, blocks, row_wise=row_wise): shard.rank
+                for shard in self.sharding.shards
+            }
+            made[f"{self.config.name}.{name}"] = sharded_tensor(size, torch.float32, shards, local, self._env)
+        return made
+
+    @torch.no_grad()
+    def set_weight(self, source: Any, name: str) -> None:
+        """Take this rank's part of a table.
+
+        Args:
+            source: ``[R, D]``, or a ShardedTensor with this plan's cuts.
+            name: for messages.
+
+        Raises:
+            ValueError: it does not hold the part.
+        """
+        size = (self.config.num_embeddings, self.config.embedding_dim)
+        if tuple(source.metadata().size if isinstance(source, ShardedTensor) else source.shape) != size:
+            raise ValueError(f"{name}: got another shape than the table's {list(size)}")
+        if self.sharding.is_replicated and isinstance(source, ShardedTensor):
+            raise ValueError(
+                f"{name}: got a ShardedTensor, expected a plain tensor: every rank holds the table"
+            )
+        copy_into({_rectangle(where): weight for where, weight in self.local_weights()}, source, name)
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        weight = self.sharded_weight()
+        if keep_vars and self.sharding.is_replicated:
+            weight = next(self.parameters())
+        destination[prefix + "weight"] = weight
+
+    def _load_from_state_dict(
+        self,
+        state_dict: Mapping[str, Any],
+        prefix: str,
+        local_metadata: dict[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        del local_metadata, unexpected_keys
+        name = prefix + "weight"
+        if name not in state_dict:
+            if strict:
+                missing_keys.append(name)
+            return
+        try:
+            self.set_weight(state_dict[name], name)
+        except ValueError as error:
+            error_msgs.append(str(error))
+
+
+def _rectangle(shard: ShardMetadata) -> Rectangle:
+    return shard.shard_offsets, shard.shard_sizes
+
+
+def _state_rectangle(shard: ShardMetadata, blocks: Sequence[tuple[int, int]], *, row_wise: bool) -> Rectangle:
+    if not row_wise:
+        return _rectangle(shard)
+    start, end = shard.rows
+    if len(blocks) == 1:
+        return (start,), (end - start,)
+    return (start, blocks.index(shard.columns)), (end - start, 1)
+
+
+class FusedTables:
+    """The tables of one kernel configuration, as a fused optimizer sees them.
+
+    Args:
+        config: the optimizer in the backward pass.
+        prefix: of the parameters' names, such as ``embedding_bags``.
+        tables: of all ranks.
+        lookups: this rank's kernels.
+    """
+
+    def __init__(
+        self,
+        config: FusedConfig,
+        prefix: str,
+        tables: Sequence[TableShards],
+        lookups: Sequence[FusedLookup],
+    ) -> None:
+        self.config = config
+        self._tables = {f"{prefix}.{table.config.name}.weight": table for table in tables}
+        self._lookups = list(lookups)
+        self._steps = torch.zeros(1, dtype=torch.int64)
+
+    def set_learning_rate(self, learning_rate: float, /) -> None:
+        """For lookups from now on."""
+        for lookup in self._lookups:
+            lookup.set_learning_rate(learning_rate)
+
+    def fused_parameters(self) -> dict[str, Tensor]:
+        """This rank's first shard of each table that it holds."""
+        held = {name: list(table.parameters()) for name, table in self._tables.items()}
+        return {name: parameters[0] for name, parameters in held.items() if parameters}
+
+    def fused_states(self) -> dict[str, dict[str, ShardedTensor]]:
+        """Every table's, also of those of which this rank has no shard."""
+        return {name: table.sharded_states(self.config) for name, table in self._tables.items()}
+
+    def step_count(self) -> Tensor:
+        """int64 ``[1]``: how many steps were taken."""
+        return self._lookups[0].step_count() if self._lookups else self._steps
+
+    def set_optimizer_step(self, step: int, /) -> None:
+        """Go on from this step."""
+        self._steps.fill_(step)
+        for lookup in self._lookups:
+            lookup.tbe.set_optimizer_step(step)
