@@ -1,0 +1,204 @@
+"""What any plan costs, whoever made it: per table, per rank, per shard. And placements as plans.
+
+Shape letters: W world size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+
+from recsys.configs import BaseEmbeddingConfig
+from recsys.errors import PlanError
+from recsys.planner.enumerators import Option
+from recsys.planner.estimate import Estimator, Shape, ShardCost
+from recsys.planner.partitioners import Placement
+from recsys.planner.tables import PlannedTable
+from recsys.sharding.cuts import column_wise, data_parallel, grid, row_wise, table_row_wise, table_wise
+from recsys.sharding.plan import ParameterSharding, ShardingPlan, check_plan
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlacedShard:
+    """A shard where it lies.
+
+    Attributes:
+        table: position of its table.
+        rank: that holds it.
+        num_rows: R of the shard.
+        num_columns: D of the shard.
+        cost: its bytes and times.
+    """
+
+    table: int
+    rank: int
+    num_rows: int
+    num_columns: int
+    cost: ShardCost
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """A plan with its estimates.
+
+    Attributes:
+        tables: that were planned.
+        shardings: of each table.
+        shards: of all tables; a copy on each rank counts as one.
+        world_size: W.
+    """
+
+    tables: Sequence[PlannedTable]
+    shardings: Sequence[ParameterSharding]
+    shards: Sequence[PlacedShard]
+    world_size: int
+
+    def of_ranks(self) -> list[ShardCost]:
+        """Sums over each rank's shards."""
+        return _sums(((shard.rank, shard.cost) for shard in self.shards), self.world_size)
+
+    def of_tables(self) -> list[ShardCost]:
+        """Sums over each table's shards."""
+        return _sums(((shard.table, shard.cost) for shard in self.shards), len(self.tables))
+
+    def ranks_of_tables(self) -> list[list[int]]:
+        """Where each table lies."""
+        found: list[set[int]] = [set() for _ in self.tables]
+        for shard in self.shards:
+            found[shard.table].add(shard.rank)
+        return [sorted(ranks) for ranks in found]
+
+
+def kernel_of(sharding: ParameterSharding, is_training: bool) -> str:
+    """The kernel of a plan that may leave it open."""
+    if sharding.compute_kernel is not None:
+        return sharding.compute_kernel
+    return "dense" if sharding.is_replicated and is_training else "fused"
+
+
+def evaluate(tables: Sequence[PlannedTable], plan: ShardingPlan, estimator: Estimator) -> Evaluation:
+    """Estimate every shard of a plan.
+
+    Raises:
+        PlanError: the plan does not fit the tables or the ranks.
+    """
+    world_size = estimator.topology.world_size
+    groups: dict[str, list[BaseEmbeddingConfig]] = {}
+    for table in tables:
+        groups.setdefault(table.collection, []).append(table.config)
+    unknown = sorted(set(plan.plan) - set(groups))
+    if unknown:
+        raise PlanError(f"plan: got unknown collections {unknown}, expected {sorted(groups)}")
+    for path, group in groups.items():
+        check_plan(group, plan.of(path), world_size)
+    shardings = [plan.of(table.collection)[table.config.name] for table in tables]
+    shards = [
+        shard
+        for i, (table, sharding) in enumerate(zip(tables, shardings, strict=True))
+        for shard in _shards(i, table, sharding, estimator)
+    ]
+    return Evaluation(tables=tables, shardings=shardings, shards=shards, world_size=world_size)
+
+
+def _shards(
+    i: int, table: PlannedTable, sharding: ParameterSharding, estimator: Estimator
+) -> Iterator[PlacedShard]:
+    kernel = kernel_of(sharding, estimator.workload.is_training)
+    if kernel not in ("fused", "dense") and estimator.topology.compute_device == "cpu":
+        raise PlanError(f"plan[{table.path!r}].compute_kernel: got {kernel}, which a cpu does not have")
+    whole = (table.config.num_embeddings, table.config.embedding_dim)
+    places = (
+        [(whole, rank) for rank in range(estimator.topology.world_size)]
+        if sharding.is_replicated
+        else [(shard.shard_sizes, shard.rank) for shard in sharding.shards]
+    )
+    known: dict[tuple[int, int], ShardCost] = {}
+    for sizes, rank in places:
+        if sizes not in known:
+            known[sizes] = estimator.shard(
+                table,
+                Shape(
+                    sharding_type=sharding.sharding_type,
+                    compute_kernel=kernel,
+                    num_rows=sizes[0],
+                    num_columns=sizes[1],
+                ),
+            )
+        yield PlacedShard(table=i, rank=rank, num_rows=sizes[0], num_columns=sizes[1], cost=known[sizes])
+
+
+def _sums(costs: Iterator[tuple[int, ShardCost]], size: int) -> list[ShardCost]:
+    names = [field.name for field in fields(ShardCost)]
+    sums = [dict.fromkeys(names, 0.0) for _ in range(size)]
+    for i, cost in costs:
+        into = sums[i]
+        for name in names:
+            into[name] += getattr(cost, name)
+    return [
+        ShardCost(**{name: int(v) if name.endswith("_bytes") else v for name, v in values.items()})  # type: ignore[arg-type]
+        for values in sums
+    ]
+
+
+def plan_of(tables: Sequence[PlannedTable], placement: Placement, is_training: bool) -> ShardingPlan:
+    """A placement as a plan, tables in their order."""
+    plan: dict[str, dict[str, ParameterSharding]] = {}
+    for table, option, slots in zip(tables, placement.options, placement.slots, strict=True):
+        assert option is not None
+        sharding = _cut(table.config, option, slots, placement)
+        kernel = option.compute_kernel if is_training else None
+        plan.setdefault(table.collection, {})[table.config.name] = replace(sharding, compute_kernel=kernel)
+    return ShardingPlan(plan=plan)
+
+
+def _cut(
+    table: BaseEmbeddingConfig, option: Option, slots: Sequence[int], placement: Placement
+) -> ParameterSharding:
+    capacity = placement.capacity
+    match option.sharding_type:
+        case "data_parallel":
+            return data_parallel(table)
+        case "table_wise":
+            return table_wise(table, slots[0])
+        case "column_wise":
+            return column_wise(table, slots)
+        case "row_wise":
+            return row_wise(table, range(capacity.world_size))
+        case "table_row_wise":
+            return table_row_wise(table, slots[0], capacity.local_world_size)
+    return grid(table, slots, capacity.local_world_size)
+
+
+def differences(before: ShardingPlan, after: ShardingPlan) -> list[str]:
+    """What changed between two plans, a line for each table that did."""
+    lines = []
+    old = {(path, name): t for path, group in before.plan.items() for name, t in group.items()}
+    new = {(path, name): t for path, group in after.plan.items() for name, t in group.items()}
+    for key in sorted(old.keys() | new.keys()):
+        if old.get(key) != new.get(key):
+            path = f"{key[0]}.{key[1]}" if key[0] else key[1]
+            lines.append(f"{path}: {_summary(old, key)} → {_summary(new, key)}")
+    return lines
+
+
+def _summary(plan: Mapping[tuple[str, str], ParameterSharding], key: tuple[str, str]) -> str:
+    if key not in plan:
+        return "not there"
+    sharding = plan[key]
+    kernel = f" {sharding.compute_kernel}" if sharding.compute_kernel else ""
+    if sharding.is_replicated:
+        return f"{sharding.sharding_type}{kernel} on all ranks"
+    sizes = sorted({f"{s.shard_sizes[0]}×{s.shard_sizes[1]}" for s in sharding.shards})
+    shown = ", ".join(sizes[:3]) + (", …" if len(sizes) > 3 else "")
+    return f"{sharding.sharding_type}{kernel} on ranks {ranks_text(sharding.ranks)} ({shown})"
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """``0-3,7``."""
+    parts: list[list[int]] = []
+    for rank in sorted(set(ranks)):
+        if parts and rank == parts[-1][1] + 1:
+            parts[-1][1] = rank
+        else:
+            parts.append([rank, rank])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)

@@ -1,0 +1,216 @@
+"""Plans that cannot fit: which table, how many bytes short, and what would make it fit. Each remedy was tried.
+
+Shape letters: W world size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from recsys.configs import DataType
+from recsys.errors import PlanError
+from recsys.planner.constraints import ParameterConstraints
+from recsys.planner.enumerators import Option, enumerate_options
+from recsys.planner.estimate import Estimator, Workload
+from recsys.planner.partitioners import Capacity, Misfit, Placement
+from recsys.planner.search import pack
+from recsys.planner.tables import PlannedTable
+from recsys.planner.topology import UNBOUNDED_BYTES, Topology
+
+_GROWTH = (2, 4, 8, 16)
+_FEWER_BITS = {
+    True: (DataType.FP16,),
+    False: (DataType.FP16, DataType.INT8, DataType.INT4, DataType.INT2),
+}
+_BITS = {
+    DataType.FP32: 32,
+    DataType.FP16: 16,
+    DataType.BF16: 16,
+    DataType.INT8: 8,
+    DataType.INT4: 4,
+    DataType.INT2: 2,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """What is planned, on what, for what.
+
+    Attributes:
+        tables: to place.
+        topology: to place them on.
+        workload: to place them for.
+        reserved_fraction: of each rank's device memory that is not for tables.
+        reserved_bytes: of each rank's device memory that is not for tables either.
+    """
+
+    tables: Sequence[PlannedTable]
+    topology: Topology
+    workload: Workload
+    reserved_fraction: float = 0.0
+    reserved_bytes: int = 0
+
+    def capacity(self) -> Capacity:
+        """What is left for tables."""
+        topology = self.topology
+        hbm, ddr = topology.hbm_bytes, topology.ddr_bytes
+        if topology.hbm is None:
+            ddr = self._left(ddr)
+        else:
+            hbm = self._left(hbm)
+        return Capacity(
+            world_size=topology.world_size,
+            local_world_size=topology.local_world_size,
+            hbm_bytes=hbm,
+            ddr_bytes=ddr,
+        )
+
+    def _left(self, num_bytes: int) -> int:
+        return max(int(num_bytes * (1 - self.reserved_fraction)) - self.reserved_bytes, 0)
+
+    def with_reserve(self, num_bytes: int) -> int:
+        """The device memory that leaves so much for tables."""
+        return math.ceil((num_bytes + self.reserved_bytes) / (1 - self.reserved_fraction))
+
+    def options(self) -> list[list[Option]]:
+        """Of each table.
+
+        Raises:
+            PlanError: a table's constraints leave none.
+        """
+        return enumerate_options(self.tables, Estimator(self.topology, self.workload))
+
+
+def with_room(
+    options: Sequence[Sequence[Option]], capacity: Capacity
+) -> tuple[list[list[Option]], Misfit | None]:
+    """The options that fit empty ranks; or the first table, the largest misfit first, that has none."""
+    kept = [[option for option in group if capacity.is_room_for(option)] for group in options]
+    lacking = [_nearest(i, options[i], capacity) for i, group in enumerate(kept) if not group]
+    return kept, max(lacking, key=lambda misfit: misfit.short_bytes, default=None)
+
+
+def _nearest(table: int, options: Sequence[Option], capacity: Capacity) -> Misfit:
+    """By how much the option that comes nearest does not fit."""
+    found = []
+    for option in options:
+        hbm, ddr = option.max_hbm_bytes - capacity.hbm_bytes, option.max_ddr_bytes - capacity.ddr_bytes
+        found.append(Misfit(table=table, short_bytes=max(hbm, ddr), memory="hbm" if hbm >= ddr else "ddr"))
+    return min(found, key=lambda misfit: misfit.short_bytes)
+
+
+def not_fitting(problem: Problem, options: Sequence[Sequence[Option]], misfit: Misfit) -> PlanError:
+    """The error that says everything."""
+    table = problem.tables[misfit.table]
+    capacity = problem.capacity()
+    topology = problem.topology
+    size = min(
+        option.blocks[0].weight_bytes * option.span * len(option.blocks)
+        for option in _whole(options[misfit.table])
+    )
+    memory = "host memory" if misfit.memory == "ddr" else "device memory"
+    offered = capacity.ddr_bytes if misfit.memory == "ddr" else capacity.hbm_bytes
+    types = ", ".join(dict.fromkeys(option.sharding_type for option in options[misfit.table]))
+    needed = sum(min(option.hbm_bytes + option.ddr_bytes for option in group) for group in options)
+    remedies = list(_remedies(problem, options, misfit))
+    return PlanError(
+        f"table {table.path!r}: {size} bytes do not fit, whole or cut ({types}) over {topology.world_size} "
+        f"rank{'s' if topology.world_size > 1 else ''}: {misfit.short_bytes} bytes short of {memory} on the rank with "
+        f"most room; each rank offers tables {offered} bytes, all tables need at least {needed} bytes together; "
+        f"what makes it fit: {'; or '.join(remedies) or 'other constraints, or smaller tables'}"
+    )
+
+
+def _whole(options: Sequence[Option]) -> Sequence[Option]:
+    """Options in which each row lies once: copies on every rank are not the table's size."""
+    return [option for option in options if option.sharding_type != "data_parallel"] or [
+        replace(option, span=1) for option in options
+    ]
+
+
+def _remedies(problem: Problem, options: Sequence[Sequence[Option]], misfit: Misfit) -> Iterator[str]:
+    more = _least_memory(problem, options)
+    if more is not None:
+        yield more
+    local = problem.topology.local_world_size
+    for factor in _GROWTH:
+        world_size = problem.topology.world_size * factor
+        # A single host grows; several become more.
+        local = world_size if problem.topology.num_hosts == 1 else local
+        larger = replace(problem.topology, world_size=world_size, local_world_size=local)
+        if _fits(replace(problem, topology=larger)):
+            yield f"{world_size} ranks"
+            break
+    table = problem.tables[misfit.table]
+    asked = table.constraints
+    if asked.sharding_types and _fits(_relaxed(problem, misfit, replace(asked, sharding_types=None))):
+        yield f"no sharding_types constraint on {table.path!r}"
+    if asked.compute_kernels and _fits(_relaxed(problem, misfit, replace(asked, compute_kernels=None))):
+        yield f"no compute_kernels constraint on {table.path!r} (rows in host memory)"
+    for data_type in _FEWER_BITS[problem.workload.is_training]:
+        smaller = [
+            replace(t, config=replace(t.config, data_type=data_type))
+            if _BITS[data_type] < _BITS[t.config.data_type]
+            else t
+            for t in problem.tables
+        ]
+        if smaller != list(problem.tables) and _fits(replace(problem, tables=smaller)):
+            yield f"rows of {data_type.value}"
+            break
+
+
+def _relaxed(problem: Problem, misfit: Misfit, constraints: ParameterConstraints) -> Problem:
+    tables = list(problem.tables)
+    tables[misfit.table] = replace(tables[misfit.table], constraints=constraints)
+    return replace(problem, tables=tables)
+
+
+def _fits(problem: Problem) -> bool:
+    try:
+        return _packs(problem.options(), problem.capacity())
+    except PlanError:
+        return False
+
+
+def _packs(options: Sequence[Sequence[Option]], capacity: Capacity) -> bool:
+    kept, lacking = with_room(options, capacity)
+    return lacking is None and isinstance(pack(capacity, kept), Placement)
+
+
+def _least_memory(problem: Problem, options: Sequence[Sequence[Option]]) -> str | None:
+    """The least device memory, or else the least host memory, with which these ranks hold these tables."""
+    capacity = problem.capacity()
+
+    def with_hbm(num_bytes: int) -> bool:
+        return _packs(options, replace(capacity, hbm_bytes=num_bytes))
+
+    def with_ddr(num_bytes: int) -> bool:
+        return _packs(options, replace(capacity, ddr_bytes=num_bytes))
+
+    if problem.topology.hbm is not None:
+        found = _least(with_hbm, capacity.hbm_bytes)
+        if found is not None:
+            return f"{problem.with_reserve(found)} bytes of device memory per rank"
+    found = _least(with_ddr, capacity.ddr_bytes)
+    if found is None:
+        return None
+    if problem.topology.hbm is None:
+        found = problem.with_reserve(found)
+    return f"{found} bytes of host memory per rank"
+
+
+def _least(fits: Callable[[int], bool], too_little: int) -> int | None:
+    """By bisection, to a part in a million, but at most 40 trials."""
+    if not fits(UNBOUNDED_BYTES):
+        return None
+    low, high = too_little, max(too_little, 1) * 2
+    while not fits(high):
+        low, high = high, high * 2
+    for _ in range(40):
+        if high - low <= max(high // 10**6, 1):
+            break
+        middle = (low + high) // 2
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    return high

@@ -1,0 +1,245 @@
+"""The planner: from a model, or from tables, to a sharding plan.
+
+Shape letters: W world size.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import distributed as dist
+from torch import nn
+
+from recsys.configs import BaseEmbeddingConfig
+from recsys.embedding import EmbeddingBagCollection, EmbeddingCollection
+from recsys.errors import PlanError
+from recsys.planner.bounds import of_any_plan
+from recsys.planner.constraints import ParameterConstraints
+from recsys.planner.estimate import Estimator, Workload, step_latency_us
+from recsys.planner.evaluate import Evaluation, evaluate, plan_of
+from recsys.planner.fit import Problem, not_fitting, with_room
+from recsys.planner.search import search
+from recsys.planner.tables import collection_tables, find_collections, planned_tables
+from recsys.planner.topology import Topology, default_topology
+from recsys.sharding.plan import ShardingPlan
+
+#: Device memory left to everything that is not a table and not counted: activations, caches, the allocator's gaps.
+#: TorchRec's default.
+DEFAULT_RESERVED_FRACTION = 0.15
+# Weights, gradients and two numbers of optimizer state (Adam).
+_DENSE_COPIES = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanResult:
+    """A plan with what is estimated of it.
+
+    Attributes:
+        plan: to shard by.
+        problem: what was planned.
+        evaluation: of each shard.
+        least_us: no plan's worst rank costs less; 0 where the plan itself does not fit.
+        latency_us: of the collective calls of a step, on every rank.
+    """
+
+    plan: ShardingPlan
+    problem: Problem
+    evaluation: Evaluation
+    least_us: float
+    latency_us: float
+
+
+class EmbeddingShardingPlanner:
+    """Plans how tables are sharded.
+
+    Args:
+        topology: of the ranks; by default that of the process group, with the memory of this machine.
+        batch_size: samples per rank and step; 512 by default.
+        constraints: by table path, or by table name alone.
+        workload: training with row-wise Adagrad by default.
+        reserved_fraction: of each rank's device memory that is not for tables; 0.15 by default.
+
+    Raises:
+        PlanError: a number is not what it must be.
+    """
+
+    def __init__(
+        self,
+        topology: Topology | None = None,
+        batch_size: int | None = None,
+        constraints: Mapping[str, ParameterConstraints] | None = None,
+        *,
+        workload: Workload | None = None,
+        reserved_fraction: float = DEFAULT_RESERVED_FRACTION,
+    ) -> None:
+        if batch_size is not None and batch_size < 1:
+            raise PlanError(f"batch_size: got {batch_size}, expected at least 1")
+        if not 0 <= reserved_fraction < 1:
+            raise PlanError(f"reserved_fraction: got {reserved_fraction}, expected at least 0, below 1")
+        self._topology = topology
+        self._batch_size = batch_size
+        self._constraints = constraints
+        self._workload = workload or Workload()
+        self._reserved_fraction = reserved_fraction
+
+    def plan(self, module: nn.Module, sharders: Sequence[object] | None = None) -> ShardingPlan:
+        """Plan all collections of a model.
+
+        Args:
+            module: the float model; ``meta`` tensors will do.
+            sharders: only collections of their ``module_type`` are planned; all by default.
+
+        Raises:
+            PlanError: there is no collection, constraints cannot be met, or the tables do not fit: the text names the
+                table, the bytes short and what makes it fit.
+        """
+        return self.result(self.problem(module, sharders)).plan
+
+    def collective_plan(
+        self,
+        module: nn.Module,
+        sharders: Sequence[object] | None = None,
+        pg: dist.ProcessGroup | None = None,
+    ) -> ShardingPlan:
+        """The same plan on every rank: the group's first rank plans, the others are told. All ranks must call it.
+
+        Raises:
+            PlanError: on every rank, as ``plan`` does on the first.
+        """
+        pg = pg or dist.group.WORLD
+        told: list[Any] = [None]
+        if dist.get_rank(pg) == 0:
+            told = [self._answer(module, sharders, pg)]
+        device = torch.device("cuda", torch.cuda.current_device()) if "nccl" in dist.get_backend(pg) else None
+        dist.broadcast_object_list(told, group=pg, group_src=0, device=device)
+        answer = json.loads(told[0])
+        if "error" in answer:
+            raise PlanError(answer["error"])
+        return ShardingPlan.from_json(answer["plan"])
+
+    def _answer(
+        self, module: nn.Module, sharders: Sequence[object] | None, pg: dist.ProcessGroup | None
+    ) -> str:
+        try:
+            topology = self._topology or topology_here(pg)
+            if topology.world_size != dist.get_world_size(pg):
+                raise PlanError(
+                    f"topology.world_size: got {topology.world_size}, expected the group's {dist.get_world_size(pg)}"
+                )
+            plan = self.result(self.problem(module, sharders, topology)).plan
+            return json.dumps({"plan": plan.to_json()})
+        except ValueError as error:  # the other ranks wait for an answer
+            return json.dumps({"error": str(error)})
+
+    def problem(
+        self,
+        module: nn.Module,
+        sharders: Sequence[object] | None = None,
+        topology: Topology | None = None,
+    ) -> Problem:
+        """What there is to plan in a model.
+
+        Raises:
+            PlanError: as ``plan``.
+        """
+        collections = find_collections(module, _module_types(sharders))
+        weighted = frozenset(
+            path
+            for path, found in collections.items()
+            if isinstance(found, EmbeddingBagCollection) and found.is_weighted()
+        )
+        held = {id(parameter) for found in collections.values() for parameter in found.parameters()}
+        dense_bytes = sum(p.numel() * p.element_size() for p in module.parameters() if id(p) not in held)
+        problem = self.problem_of(collection_tables(collections), weighted, topology)
+        copies = _DENSE_COPIES if self._workload.is_training else 1
+        return replace(problem, reserved_bytes=dense_bytes * copies)
+
+    def problem_of(
+        self,
+        tables: Mapping[str, Sequence[BaseEmbeddingConfig]],
+        weighted: frozenset[str] = frozenset(),
+        topology: Topology | None = None,
+    ) -> Problem:
+        """What there is to plan in tables by collection path.
+
+        Raises:
+            PlanError: as ``plan``.
+        """
+        return Problem(
+            tables=planned_tables(tables, self._constraints, self._batch_size, weighted),
+            topology=topology or self._topology or topology_here(),
+            workload=self._workload,
+            reserved_fraction=self._reserved_fraction,
+        )
+
+    def result(self, problem: Problem) -> PlanResult:
+        """Search for the best plan.
+
+        Raises:
+            PlanError: as ``plan``.
+        """
+        capacity, options = problem.capacity(), problem.options()
+        kept, misfit = with_room(options, capacity)
+        found = None if misfit is not None else search(capacity, kept)
+        if found is None or found.placement is None:
+            misfit = misfit or (found.misfit if found else None)
+            assert misfit is not None
+            raise not_fitting(problem, options, misfit)
+        plan = plan_of(problem.tables, found.placement, problem.workload.is_training)
+        return _evaluated(problem, plan, found.least_us)
+
+    def evaluated(self, problem: Problem, plan: ShardingPlan) -> PlanResult:
+        """Estimate a plan that someone else made, or edited.
+
+        Raises:
+            PlanError: the plan does not fit the tables or the ranks. Too little memory is no error here.
+        """
+        capacity = problem.capacity()
+        kept, misfit = with_room(problem.options(), capacity)
+        return _evaluated(problem, plan, 0.0 if misfit is not None else of_any_plan(capacity, kept))
+
+
+def _evaluated(problem: Problem, plan: ShardingPlan, least_us: float) -> PlanResult:
+    evaluation = evaluate(problem.tables, plan, Estimator(problem.topology, problem.workload))
+    sharded = any(not sharding.is_replicated for sharding in evaluation.shardings)
+    return PlanResult(
+        plan=plan,
+        problem=problem,
+        evaluation=evaluation,
+        least_us=least_us,
+        latency_us=step_latency_us(problem.topology, problem.workload) if sharded else 0.0,
+    )
+
+
+def topology_here(pg: dist.ProcessGroup | None = None) -> Topology:
+    """This machine's memory, the process group's ranks (one without a group), and the constants of ``topology.py``.
+
+    Raises:
+        PlanError: LOCAL_WORLD_SIZE does not divide the ranks.
+    """
+    world_size = dist.get_world_size(pg) if dist.is_available() and dist.is_initialized() else 1
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", world_size))
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    topology = default_topology(device, world_size=world_size, local_world_size=local)
+    host_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    topology = replace(topology, ddr=replace(topology.ddr, capacity_bytes=host_bytes // local))
+    if topology.hbm is None:
+        return topology
+    device_bytes = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
+    return replace(topology, hbm=replace(topology.hbm, capacity_bytes=device_bytes))
+
+
+def _module_types(sharders: Sequence[object] | None) -> tuple[type[nn.Module], ...]:
+    every: tuple[type[nn.Module], ...] = (EmbeddingBagCollection, EmbeddingCollection)
+    if sharders is None:
+        return every
+    found = tuple(getattr(sharder, "module_type", None) for sharder in sharders)
+    wrong = [type(s).__name__ for s, kind in zip(sharders, found, strict=True) if not isinstance(kind, type)]
+    if wrong:
+        raise PlanError(f"sharders: got {wrong}, which name no module_type; expected sharders of collections")
+    return tuple(kind for kind in found if isinstance(kind, type) and issubclass(kind, nn.Module))

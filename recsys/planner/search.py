@@ -1,0 +1,170 @@
+"""The search for a plan: proposals, partitions, and local search from the best of them. The same input, the same plan.
+
+Shape letters: T tables, W world size.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from recsys.planner.bounds import OptionTable, of_any_plan
+from recsys.planner.enumerators import Option
+from recsys.planner.improve import balance, choose_again
+from recsys.planner.partitioners import (
+    GREEDY,
+    MEMORY_BALANCED,
+    Capacity,
+    Misfit,
+    Placement,
+    partition,
+)
+from recsys.planner.proposers import Choice, dynamic, greedy, least_memory, uniform
+
+# Partitions that go through moves and swaps, and those of them whose options are chosen again.
+_NUM_BALANCED = 8
+_NUM_REFINED = 3
+_MOST_CHANGES = 60
+# Small problems are tried again from disturbed plans: as many times as this many (table, rank) pairs allow.
+_RESTART_PAIRS = 12_000
+_MOST_RESTARTS = 150
+_GOOD_ENOUGH = 1.0005
+# Parts of a rank's memory that a block may take, where room is sought.
+_LARGEST_FILLS = (1.0, 0.5, 0.25, 0.1, 0.03)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What the search found.
+
+    Attributes:
+        placement: the best; None where nothing fitted.
+        least_us: no plan costs less.
+        misfit: where nothing fitted, what the attempt that takes least memory could not place.
+    """
+
+    placement: Placement | None
+    least_us: float
+    misfit: Misfit | None = None
+
+
+def search(capacity: Capacity, options: Sequence[Sequence[Option]]) -> Found:
+    """The plan whose worst rank costs least, as far as it is found.
+
+    Args:
+        capacity: of the ranks.
+        options: of each table, each with room for its blocks on empty ranks.
+    """
+    options = [_undominated(group) for group in options]
+    table = _option_table(capacity, options)
+    least_us = of_any_plan(capacity, options)
+    placements: list[Placement] = []
+    for choice in _proposals(capacity, options, table, least_us):
+        chosen = [group[i] for group, i in zip(options, choice, strict=True)]
+        for by in (GREEDY, MEMORY_BALANCED):
+            found = partition(capacity, chosen, by)
+            if isinstance(found, Placement):
+                placements.append(found)
+                break
+    if not placements:
+        packed = pack(capacity, options)
+        if isinstance(packed, Misfit):
+            return Found(placement=None, least_us=least_us, misfit=packed)
+        placements.append(packed)
+    placements = sorted(placements, key=lambda p: p.cost_us)[:_NUM_BALANCED]
+    for placement in placements:
+        balance(placement)
+    placements = sorted(placements, key=lambda p: p.cost_us)[:_NUM_REFINED]
+    best = min((choose_again(p, options, _MOST_CHANGES) for p in placements), key=lambda p: p.cost_us)
+    return Found(placement=_restarted(best, options, least_us), least_us=least_us)
+
+
+def pack(capacity: Capacity, options: Sequence[Sequence[Option]]) -> Placement | Misfit:
+    """A placement by memory alone: choices that take little of it, with smaller and smaller blocks."""
+    misfit: Misfit | None = None
+    for choice in dict.fromkeys(_by_memory(capacity, options)):
+        chosen = [group[i] for group, i in zip(options, choice, strict=True)]
+        found = partition(capacity, chosen, MEMORY_BALANCED)
+        if isinstance(found, Placement):
+            return found
+        misfit = misfit or found
+    assert misfit is not None
+    return misfit
+
+
+def _by_memory(capacity: Capacity, options: Sequence[Sequence[Option]]) -> Iterator[Choice]:
+    table = _option_table(capacity, options)
+    of_rank = [
+        max(o.max_hbm_bytes / max(capacity.hbm_bytes, 1), o.max_ddr_bytes / max(capacity.ddr_bytes, 1))
+        for group in options
+        for o in group
+    ]
+    for largest in _LARGEST_FILLS:
+        yield least_memory(table, of_rank, largest)
+    table.fill = table.hbm + 1e-6 * table.ddr
+    yield least_memory(table, of_rank, _LARGEST_FILLS[0])
+
+
+def _proposals(
+    capacity: Capacity, options: Sequence[Sequence[Option]], table: OptionTable, least_us: float
+) -> Iterator[Choice]:
+    seen: set[Choice] = set()
+    for proposer in (greedy(table, least_us), dynamic(table, capacity, least_us), uniform(options, table)):
+        for choice in proposer:
+            if choice not in seen:
+                seen.add(choice)
+                yield choice
+
+
+def _option_table(capacity: Capacity, options: Sequence[Sequence[Option]]) -> OptionTable:
+    table = OptionTable(options)
+    world_size = capacity.world_size
+    table.fill = (
+        table.hbm / max(capacity.hbm_bytes * world_size, 1)
+        + table.ddr / max(capacity.ddr_bytes * world_size, 1)
+        + 1e-15 * table.total_us
+    )
+    return table
+
+
+def _undominated(options: Sequence[Option]) -> list[Option]:
+    """Without options that another one beats, or equals, in cost and memory, in all and at most on a rank."""
+    kept: list[tuple[Option, tuple[float, ...]]] = []
+    keys = [
+        (o.total_us, o.max_us, o.hbm_bytes, o.ddr_bytes, o.max_hbm_bytes, o.max_ddr_bytes) for o in options
+    ]
+    for i in sorted(range(len(options)), key=lambda i: (keys[i], i)):
+        if not any(all(a <= b for a, b in zip(key, keys[i], strict=True)) for _, key in kept):
+            kept.append((options[i], keys[i]))
+    return [option for option, _ in kept]
+
+
+def _restarted(best: Placement, options: Sequence[Sequence[Option]], least_us: float) -> Placement:
+    """Local search again from the best placement with a few tables taken off and put elsewhere."""
+    num_tables, world_size = len(options), best.capacity.world_size
+    rng = random.Random(0)
+    for _ in range(min(_MOST_RESTARTS, _RESTART_PAIRS // (num_tables * world_size))):
+        if best.cost_us <= least_us * _GOOD_ENOUGH:
+            return best
+        disturbed = _disturbed(best, options, rng)
+        if disturbed is not None:
+            again = choose_again(disturbed, options, _MOST_CHANGES)
+            if again.cost_us < best.cost_us:
+                best = again
+    return best
+
+
+def _disturbed(
+    placement: Placement, options: Sequence[Sequence[Option]], rng: random.Random
+) -> Placement | None:
+    new = placement.copy()
+    num_tables = len(options)
+    tables = rng.sample(range(num_tables), min(num_tables, rng.randint(2, 4)))
+    for table in tables:
+        new.remove(table)
+    rng.shuffle(tables)
+    for table in tables:
+        if new.place(table, rng.choice(options[table])) is not None:
+            return None
+    return new
