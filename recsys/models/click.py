@@ -11,9 +11,25 @@ from typing import Any, cast
 from torch import Tensor, nn
 
 from recsys import EmbeddingBagCollection, EmbeddingBagConfig, KeyedJaggedTensor, PoolingType
-from recsys.models.dlrm import DLRM
+from recsys.managed import (
+    DistanceLFU_EvictionPolicy,
+    LFU_EvictionPolicy,
+    LRU_EvictionPolicy,
+    ManagedCollisionCollection,
+    ManagedCollisionEmbeddingBagCollection,
+    ManagedCollisionModule,
+    MCHEvictionPolicy,
+    MCHManagedCollisionModule,
+)
+from recsys.models.dlrm import DLRM, BagCollection
 
 _REQUIRED = ("name", "num_embeddings", "embedding_dim", "feature_names")
+_OPTIONAL = ("pooling", "managed")
+_EVICTION_POLICIES: dict[str, type[MCHEvictionPolicy]] = {
+    "lfu": LFU_EvictionPolicy,
+    "lru": LRU_EvictionPolicy,
+    "distance_lfu": DistanceLFU_EvictionPolicy,
+}
 
 
 class ClickModel(nn.Module):
@@ -48,7 +64,8 @@ def build_dlrm(
 
     Args:
         tables: of each its ``name``, ``num_embeddings``, ``embedding_dim``, ``feature_names`` and, where it is
-            not "SUM", its ``pooling`` ("SUM" or "MEAN").
+            not "SUM", its ``pooling`` ("SUM" or "MEAN"). A table of raw IDs has ``managed`` too: an object with
+            ``eviction`` ("lfu", "lru" or "distance_lfu") and ``interval``, batches between two admissions.
         dense_in_features: number of dense features.
         dense_arch_layer_sizes: the last one is the tables' ``embedding_dim``.
         over_arch_layer_sizes: the last one is 1.
@@ -66,14 +83,17 @@ def build_dlrm(
             f"over_arch_layer_sizes: got {list(over_arch_layer_sizes)}, expected the last to be 1: one logit"
         )
     configs = [_table_config(table, f"tables[{i}]") for i, table in enumerate(tables)]
-    return ClickModel(
-        DLRM(
-            EmbeddingBagCollection(tables=configs),
-            dense_in_features,
-            dense_arch_layer_sizes,
-            over_arch_layer_sizes,
-        )
-    )
+    managed = {
+        config.name: _managed_module(config, table["managed"], f"tables[{i}].managed")
+        for i, (config, table) in enumerate(zip(configs, tables, strict=True))
+        if "managed" in table
+    }
+    tables_of_rows = EmbeddingBagCollection(tables=configs)
+    bags: BagCollection = tables_of_rows
+    if managed:
+        mapping = ManagedCollisionCollection(managed, configs)
+        bags = ManagedCollisionEmbeddingBagCollection(tables_of_rows, mapping, embeddings_only=True)
+    return ClickModel(DLRM(bags, dense_in_features, dense_arch_layer_sizes, over_arch_layer_sizes))
 
 
 def _check_sizes(at: str, sizes: object) -> None:
@@ -82,10 +102,10 @@ def _check_sizes(at: str, sizes: object) -> None:
 
 
 def _table_config(table: Mapping[str, Any], at: str) -> EmbeddingBagConfig:
-    wrong = sorted(map(str, set(_REQUIRED) - set(table) | set(table) - {*_REQUIRED, "pooling"}))
+    wrong = sorted(map(str, set(_REQUIRED) - set(table) | set(table) - {*_REQUIRED, *_OPTIONAL}))
     if wrong:
         raise ValueError(
-            f"{at}: missing or unknown fields {wrong}, expected {list(_REQUIRED)} and perhaps 'pooling'"
+            f"{at}: missing or unknown fields {wrong}, expected {list(_REQUIRED)} and perhaps {list(_OPTIONAL)}"
         )
     _check_sizes(f"{at}.num_embeddings", [table["num_embeddings"]])
     _check_sizes(f"{at}.embedding_dim", [table["embedding_dim"]])
@@ -103,4 +123,18 @@ def _table_config(table: Mapping[str, Any], at: str) -> EmbeddingBagConfig:
         embedding_dim=cast(int, table["embedding_dim"]),
         feature_names=list(names),
         pooling=PoolingType(pooling),
+    )
+
+
+def _managed_module(config: EmbeddingBagConfig, managed: Any, at: str) -> ManagedCollisionModule:
+    if not isinstance(managed, Mapping) or set(managed) != {"eviction", "interval"}:
+        raise ValueError(f"{at}: got {str(managed)[:80]}, expected an object with 'eviction' and 'interval'")
+    eviction = managed["eviction"]
+    if not isinstance(eviction, str) or eviction not in _EVICTION_POLICIES:
+        raise ValueError(
+            f"{at}.eviction: got {str(eviction)[:80]!r}, expected one of {list(_EVICTION_POLICIES)}"
+        )
+    _check_sizes(f"{at}.interval", [managed["interval"]])
+    return MCHManagedCollisionModule(
+        config.num_embeddings, _EVICTION_POLICIES[eviction](), managed["interval"]
     )

@@ -16,6 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from recsys import EmbeddingBagCollection, KeyedJaggedTensor
+from recsys.managed import ManagedCollisionEmbeddingBagCollection
+
+BagCollection = EmbeddingBagCollection | ManagedCollisionEmbeddingBagCollection
 
 
 class Perceptron(nn.Module):
@@ -47,13 +50,14 @@ class SparseArch(nn.Module):
     """Pooled embeddings, one vector per feature.
 
     Args:
-        embedding_bag_collection: its tables all have the same ``embedding_dim``.
+        embedding_bag_collection: its tables all have the same ``embedding_dim``; one of raw IDs is made with
+            ``embeddings_only``.
 
     Raises:
         ValueError: the tables' dims differ.
     """
 
-    def __init__(self, embedding_bag_collection: EmbeddingBagCollection) -> None:
+    def __init__(self, embedding_bag_collection: BagCollection) -> None:
         super().__init__()
         self.embedding_bag_collection = embedding_bag_collection
         tables = embedding_bag_collection.embedding_bag_configs()
@@ -169,7 +173,7 @@ class DLRM(nn.Module):
     """The deep learning recommendation model.
 
     Args:
-        embedding_bag_collection: the tables, all of the same ``embedding_dim`` (D).
+        embedding_bag_collection: the tables, all of the same ``embedding_dim`` (D); see ``SparseArch``.
         dense_in_features: number of dense features.
         dense_arch_layer_sizes: sizes of the layers on the dense features, the last being D.
         over_arch_layer_sizes: sizes of the layers over the interactions, the last being 1 for one logit.
@@ -181,7 +185,7 @@ class DLRM(nn.Module):
 
     def __init__(
         self,
-        embedding_bag_collection: EmbeddingBagCollection,
+        embedding_bag_collection: BagCollection,
         dense_in_features: int,
         dense_arch_layer_sizes: Sequence[int],
         over_arch_layer_sizes: Sequence[int],
