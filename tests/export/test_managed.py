@@ -14,9 +14,8 @@ import torch
 from torch import Tensor, distributed, nn
 
 from export.config import ExportConfig
-from export.graph import make_graph
+from export.graph import ExportedModel, make_graph
 from export.job import skeletons_of
-from export.managed import FrozenCollisions
 from export.pipeline import _prepare, export_model
 from export.tree import exchanged
 from recsys import EmbeddingBagCollection, EmbeddingCollection, KeyedJaggedTensor
@@ -286,10 +285,21 @@ class TestDevices:
         found = operators(load(tmp_path / "a" / "target-0.pt"))
         assert {"aten::searchsorted", "aten::index_select", "aten::eq", "aten::where"} <= set(found)
 
-    def test_features_that_were_sent_are_mapped_too(self) -> None:
-        frozen = FrozenCollisions(mapping_of(Pooled().tables, "users"))
-        batch = call_of(user=[[INT64_MIN]], day=[[3]], friend=[[8]])
-        assert frozen(batch).values().tolist() == [0, 3, 8]
+    def test_the_batch_is_sent_as_it_was_mapped(self) -> None:
+        # The way of other devices, in host memory, where sending copies nothing.
+        model = Sequences().eval()
+        job = _prepare(model, ExportConfig(data_type=DataType.FP32), lambda *_: None)
+        skeletons = skeletons_of(job.collections, job.stored, "cpu", torch.float32)
+        module = exchanged(job.model, {**skeletons, **job.managed.frozen()})
+        home = [torch.device("cpu")]
+        root = ExportedModel(module, job.binding, home, torch.float32)
+        batch = call_of(user=[[INT64_MIN], [1]], day=[[3], []])
+        sent, _ = root._sent({"features": batch}, [])
+        inputs = sent["features"].inputs[skeletons["rows._embedding_module"]]
+        assert inputs.groups[0].values.tolist() == [0, 8, 3]
+        found = module.rows.managed_collision_collection(sent["features"])
+        assert found.inputs == sent["features"].inputs
+        assert found.values().tolist() == [0, 8, 3]
 
 
 class OtherModule(ManagedCollisionModule):

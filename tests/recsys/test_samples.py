@@ -86,7 +86,11 @@ WRONG: list[tuple[str, Any, str]] = [
     ("bare ID", changed(["sparse", "user", 0], 7), "sparse 'user': got 7, expected a list"),
     ("ID", changed(["sparse", "user", 1], [1, 10]), "sparse 'user', row 1: got ID 10, expected 0 <= ID < 10"),
     ("negative ID", changed(["sparse", "user", 0], [-1]), "sparse 'user', row 0: got ID -1"),
-    ("ID beyond int64", changed(["sparse", "items", 0], [2**63]), "sparse 'items', row 0: got ID 9223"),
+    (
+        "ID beyond int64",
+        changed(["sparse", "items", 0], [2**63]),
+        f"sparse 'items', row 0: got ID {2**63}, expected {-(2**63)} <= ID < {2**63}",
+    ),
     ("weights", changed(["weights", "items", 1], [0.5]), "weights 'items', row 1: got 1 for 2 IDs"),
     ("weights as text", changed(["weights", "items", 1], ["a", "b"]), "weights 'items': got"),
     ("rows of weights", changed(["weights", "items"], [[]]), "weights 'items': got 1 rows, expected 2"),
@@ -122,3 +126,35 @@ def test_random_batches_fit_the_signature_and_their_seed(num_rows: int) -> None:
     assert items.numel() == 0 or 0 <= int(items.min()) <= int(items.max()) < 5
     assert batch.weights is not None
     assert batch.weights.shape == batch.values.shape
+
+
+RAW = Signature(
+    dense=(),
+    sparse=(
+        SparseInput(
+            name="raw",
+            pooling="sum",
+            tables=(TableUse(name="r", num_embeddings=10, id_policy=IdPolicy.MAPPED),),
+        ),
+    ),
+    outputs=SIGNATURE.outputs,
+)
+
+
+def test_raw_ids_are_read_as_they_are(tmp_path: Path) -> None:
+    ids = [-(2**63), -1, 10, 2**63 - 1]
+    assert read_samples(written(tmp_path, {"sparse": {"raw": [ids]}}), RAW).values.tolist() == ids
+
+
+def test_random_raw_ids() -> None:
+    known = torch.tensor([-5, 2**62])
+
+    def share_of_known(known_ids: dict[str, torch.Tensor]) -> float:
+        batch = random_batch(RAW, 400, torch.Generator().manual_seed(0), known_ids=known_ids)
+        others = batch.values[~torch.isin(batch.values, known)]
+        assert int(others.min()) < -(2**61)
+        assert int(others.max()) > 2**61
+        return 1 - others.numel() / batch.values.numel()
+
+    assert 0.4 < share_of_known({"r": known}) < 0.6
+    assert share_of_known({}) == share_of_known({"r": known[:0]}) == share_of_known({"other": known}) == 0

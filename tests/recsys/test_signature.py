@@ -49,7 +49,27 @@ def test_what_it_tells() -> None:
         tables=(TableUse(name="a", num_embeddings=9), TableUse(name="b", num_embeddings=5)),
     )
     assert both.id_limit == 5
+    assert both.row_limit == 5
     assert not Signature(dense=(), sparse=(both,), outputs=SIGNATURE.outputs).is_weighted
+    assert (user.row_limit, items.row_limit) == (7, 50)
+
+
+@pytest.mark.parametrize(
+    ("tables", "id_limit", "row_limit"),
+    [
+        pytest.param([(9, IdPolicy.MAPPED)], None, None, id="mapped"),
+        pytest.param([(9, IdPolicy.MAPPED), (7, IdPolicy.HASH)], None, 7, id="mapped and hashed"),
+        pytest.param([(5, IdPolicy.MAPPED), (7, IdPolicy.REJECT)], 7, 7, id="mapped and rows"),
+    ],
+)
+def test_tables_of_raw_ids(
+    tables: list[tuple[int, IdPolicy]], id_limit: int | None, row_limit: int | None
+) -> None:
+    uses = tuple(TableUse(name=f"t{rows}", num_embeddings=rows, id_policy=policy) for rows, policy in tables)
+    feature = SparseInput(name="x", pooling="sum", tables=uses)
+    assert (feature.id_limit, feature.row_limit) == (id_limit, row_limit)
+    signature = Signature(dense=(), sparse=(feature,), outputs=SIGNATURE.outputs)
+    assert Signature.from_json(json.loads(json.dumps(signature.to_json()))) == signature
 
 
 Change = Callable[[dict[str, Any]], object]
@@ -72,7 +92,7 @@ WRONG: list[tuple[str, Change, str]] = [
     (
         "policy",
         lambda d: d["sparse"][0]["tables"][1].update(id_policy="guess"),
-        r"tables\[1\].id_policy: got 'guess', expected one of reject, hash, zero",
+        r"tables\[1\].id_policy: got 'guess', expected one of reject, hash, zero, mapped",
     ),
     ("shape", lambda d: d["outputs"][1].update(shape=[0]), r"outputs\[1\].shape: got"),
     ("doubled input", lambda d: d["dense"][0].update(name="user"), "dense and sparse names are not unique"),
