@@ -50,12 +50,12 @@ class Machine:
         )
 
 
-def prepare(num_threads: int = 1) -> Machine:
+def prepare(num_threads: int = 1, tune_allocator: bool = True) -> Machine:
     """Set the threads and the allocator for the whole process, and describe the machine.
 
     Call it before anything large is allocated.
     """
-    malloc_tuned = tune_malloc()
+    malloc_tuned = tune_allocator and tune_malloc()
     torch.set_num_threads(num_threads)
     return Machine(
         cpu=_cpu_name(),

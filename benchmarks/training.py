@@ -1,0 +1,282 @@
+"""How fast sharded tables train, beside TorchRec's DistributedModelParallel, in one run.
+
+Shape letters: B batch of one rank, D dim, R rows, W world size.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import track
+from rich.table import Table
+
+from benchmarks.machine import Machine, prepare, wide_console
+from benchmarks.peer import PeerMissingError, check_installed
+from benchmarks.profiling import OperatorShare
+from benchmarks.rounds import Timing
+from benchmarks.training_model import EMBEDDING_DIM, PLANS, TrainingCase
+from benchmarks.training_rounds import OURS, PEER, TRAINING_CLOCKS, RankReport, TurnsConfig, compare
+from tests.ranks import RankError, run_ranks
+
+_DESCRIPTION = """\
+Samples per second of our DistributedModelParallel and of TorchRec's: 26 tables of dim 64 on two gloo ranks of this
+machine, one thread each, with the same plan, weights and batches and row-wise Adagrad in the backward pass. A step
+goes from plain tensors to updated tables: KeyedJaggedTensor, forward, backward. The loss is linear in the pooled
+embeddings (its gradient is given), so that the tables are all there is; --dlrm trains a whole DLRM (13-512-256-64,
+512-256-1). Both sides live in the same two processes and take turns. Outputs and updated weights are compared first.
+"""
+_EPILOG = """\
+examples:
+  python -m benchmarks.training
+  python -m benchmarks.training --ids-per-bag 1,1-10,10 --clock cpu
+  python -m benchmarks.training --types table_wise --dlrm --profile
+  python -m benchmarks.training --quick --json
+
+exit codes: 0 measured, 1 the two sides disagree, 2 bad usage or TorchRec missing
+"""
+WORLD_SIZE = 2
+#: How many times TorchRec's samples/s ours should have at least.
+TARGET = 1.0
+#: Features of recommendation data have from one ID (a country) to some tens (a history); benchmarks of the field
+#: have 1 (Criteo's 26 features) and about 8 on average (the multi-hot Criteo of MLPerf's DLRM-DCNv2: 214 / 26).
+DEFAULT_IDS_PER_BAG = (1, 10)
+_TIMEOUT_S = 1800.0
+_NUM_PROFILE_ROWS = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingResult:
+    """One case.
+
+    Attributes:
+        case: what was trained.
+        peer_samples_per_s: TorchRec's, of all ranks together: the median of the rounds.
+        samples_per_s: ours.
+        ratio: ours ÷ TorchRec's: the median of the rounds' ratios.
+        ratio_low: a quarter of the rounds gave a lower ratio.
+        ratio_high: a quarter of the rounds gave a higher one.
+        output_difference: the largest, relative to the largest output.
+        weight_difference: the largest after the compared steps.
+        profile: of rank 0, by side.
+    """
+
+    case: TrainingCase
+    peer_samples_per_s: float
+    samples_per_s: float
+    ratio: float
+    ratio_low: float
+    ratio_high: float
+    output_difference: float
+    weight_difference: float
+    profile: dict[str, list[OperatorShare]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What was measured.
+
+    Attributes:
+        machine: where and with what.
+        turns: how long.
+        results: by case.
+    """
+
+    machine: Machine
+    turns: TurnsConfig
+    results: list[TrainingResult]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit status."""
+    args = _parser().parse_args(argv)
+    turns = TurnsConfig(
+        num_rounds=args.rounds or (3 if args.quick else 15),
+        turn_s=0.05 if args.quick else 1.0,
+        clock=args.clock,
+        with_profile=args.profile,
+    )
+    num_rows = args.rows or (1_000 if args.quick else 100_000)
+    batch_size = args.batch_size or (32 if args.quick else 1024)
+    cases = [
+        TrainingCase(
+            sharding_type=name, ids_per_bag=ids, dlrm=args.dlrm, num_rows=num_rows, batch_size=batch_size
+        )
+        for ids in args.ids_per_bag
+        for name in args.types
+    ]
+    progress = Console(stderr=True)
+    try:
+        check_installed()
+        results = [
+            measure(case, turns)
+            for case in track(cases, "training", console=progress, disable=not sys.stderr.isatty())
+        ]
+    except PeerMissingError as error:
+        print(f"benchmarks.training: {error}", file=sys.stderr)
+        return 2
+    except RankError as error:
+        print(f"benchmarks.training: {error}", file=sys.stderr)
+        return 1
+    report = Report(machine=prepare(tune_allocator=False), turns=turns, results=results)
+    if args.json:
+        print(json.dumps(asdict(report)))
+    else:
+        _print(report, wide_console())
+    return 0
+
+
+def measure(case: TrainingCase, turns: TurnsConfig) -> TrainingResult:
+    """Both sides on fresh ranks.
+
+    Raises:
+        RankError: a rank failed, or the sides disagree.
+    """
+    ranks: list[RankReport] = run_ranks(WORLD_SIZE, compare, case, turns, timeout_s=_TIMEOUT_S)
+    timings = {name: _timing([rank.seconds[name] for rank in ranks], turns.clock) for name in (PEER, OURS)}
+    ratios = timings[OURS].speedups_over(timings[PEER])
+    quarter = len(ratios) // 4
+    num_samples = WORLD_SIZE * case.batch_size
+    return TrainingResult(
+        case=case,
+        peer_samples_per_s=num_samples / timings[PEER].median_s,
+        samples_per_s=num_samples / timings[OURS].median_s,
+        ratio=statistics.median(ratios),
+        ratio_low=ratios[quarter],
+        ratio_high=ratios[-1 - quarter],
+        output_difference=max(rank.output_difference for rank in ranks),
+        weight_difference=max(rank.weight_difference for rank in ranks),
+        profile=ranks[0].profile,
+    )
+
+
+def _timing(ranks: Sequence[Sequence[float]], clock: str) -> Timing:
+    """A step takes as long as its slowest rank; time on cores is what the ranks spent on average."""
+    of_round = statistics.mean if clock == "cpu" else max
+    return Timing(seconds=tuple(of_round(found) for found in zip(*ranks, strict=True)))
+
+
+def _print(report: Report, console: Console) -> None:
+    case = report.results[0].case
+    console.print(report.machine.text(), soft_wrap=True)
+    what = "whole DLRM" if case.dlrm else "tables alone"
+    console.print(
+        f"{case.num_tables} tables of {case.num_rows:,} rows, dim {EMBEDDING_DIM}; {what}; {WORLD_SIZE} gloo ranks, "
+        f"batch {case.batch_size} each; IDs uniform over the rows, bag sizes uniform; medians of "
+        f"{report.turns.num_rounds} rounds in turns; {report.turns.clock} time",
+        soft_wrap=True,
+    )
+    console.print(_table(report.results))
+    outputs = max(result.output_difference for result in report.results)
+    weights = max(result.weight_difference for result in report.results)
+    console.print(
+        f"largest differences to {PEER} before the timing: outputs {outputs:.2g} relative, weights {weights:.2g}",
+        soft_wrap=True,
+    )
+    for result in report.results:
+        for name, shares in result.profile.items():
+            console.print(_profile_table(f"{name}, {_title(result.case)}, rank 0", shares))
+
+
+def _table(results: Sequence[TrainingResult]) -> Table:
+    table = Table(title=f"samples/s, {OURS} beside {PEER}", title_justify="left")
+    for name in ("sharding type", "IDs per bag", PEER, OURS, "ratio", "middle half", "target", ""):
+        table.add_column(name, justify="left" if name in ("sharding type", "") else "right")
+    for result in results:
+        low, high = result.case.ids_per_bag
+        table.add_row(
+            result.case.sharding_type,
+            str(low) if low == high else f"{low}–{high}",
+            f"{result.peer_samples_per_s:,.0f}",
+            f"{result.samples_per_s:,.0f}",
+            f"{result.ratio:.2f}",
+            f"{result.ratio_low:.2f}–{result.ratio_high:.2f}",
+            f"{TARGET:.1f}",
+            "met" if result.ratio >= TARGET else "missed",
+        )
+    return table
+
+
+def _profile_table(title: str, shares: Sequence[OperatorShare]) -> Table:
+    table = Table(title=f"{title}, under the profiler", title_justify="left")
+    for name in ("operator or span", "calls", "self µs", "share"):
+        table.add_column(name, justify="left" if name == "operator or span" else "right", overflow="fold")
+    for share in shares[:_NUM_PROFILE_ROWS]:
+        table.add_row(escape(share.name), f"{share.calls:.0f}", f"{share.self_us:.0f}", f"{share.share:.1%}")
+    table.add_section()
+    table.add_row("all", "", f"{sum(share.self_us for share in shares):.0f}", "")
+    return table
+
+
+def _title(case: TrainingCase) -> str:
+    low, high = case.ids_per_bag
+    return f"{case.sharding_type}, {low} to {high} IDs per bag"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.training",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--quick", action="store_true", help="small tables, short turns: does it run at all?")
+    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    parser.add_argument("--profile", action="store_true", help="also print where each side's time goes")
+    parser.add_argument("--dlrm", action="store_true", help="a whole DLRM instead of the tables alone")
+    parser.add_argument(
+        "--types", type=_types, default=tuple(PLANS), metavar="T,T", help=f"of {','.join(PLANS)}"
+    )
+    parser.add_argument(
+        "--ids-per-bag",
+        type=_ids_per_bag,
+        default=[DEFAULT_IDS_PER_BAG],
+        metavar="N,N-N",
+        help="a number, or the ends of a range, such as 1,1-10,10 (default 1-10)",
+    )
+    parser.add_argument("--rows", type=_count, metavar="R", help="rows of each table (default 100000)")
+    parser.add_argument("--batch-size", type=_count, metavar="B", help="of each rank (default 1024)")
+    parser.add_argument("--rounds", type=_count, metavar="N", help="turns of each side (default 15)")
+    parser.add_argument(
+        "--clock",
+        choices=tuple(TRAINING_CLOCKS),
+        default="wall",
+        help="cpu: the time that a rank's threads had a core, for machines that others use",
+    )
+    return parser
+
+
+def _count(text: str) -> int:
+    number = int(text) if text.isdecimal() else 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected a whole number of at least 1")
+    return number
+
+
+def _types(text: str) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    for name in names:
+        if name not in PLANS:
+            raise argparse.ArgumentTypeError(f"got {name!r}, expected some of {','.join(PLANS)}")
+    return names
+
+
+def _ids_per_bag(text: str) -> list[tuple[int, int]]:
+    ranges = []
+    for part in text.split(","):
+        low, dash, high = part.partition("-")
+        ends = _count(low), _count(high if dash else low)
+        if ends[0] > ends[1]:
+            raise argparse.ArgumentTypeError(f"got {part!r}, expected the smaller number first")
+        ranges.append(ends)
+    return ranges
+
+
+if __name__ == "__main__":
+    sys.exit(main())

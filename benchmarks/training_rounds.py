@@ -1,0 +1,178 @@
+"""What each rank does in the training comparison: check that both sides agree, then time them in turns.
+
+Shape letters: B batch of one rank.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+from torch.profiler import ProfilerActivity, profile
+
+from benchmarks.profiling import OperatorShare
+from benchmarks.training_model import Side, TrainingBatch, TrainingCase, batches, initialize
+from benchmarks.training_ours import our_side
+from benchmarks.training_peer import peer_side
+
+PEER = "TorchRec"
+OURS = "recsys"
+SIDES: dict[str, Callable[[TrainingCase], Side]] = {PEER: peer_side, OURS: our_side}
+#: ``cpu``: what all threads of the process spent on cores, waiting for other ranks left out; gloo has threads too.
+TRAINING_CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
+#: Both sides add the same float32 numbers, in another order where sums are cut; outputs relative to the largest.
+OUTPUT_TOLERANCE = 1e-5
+WEIGHT_TOLERANCE = 1e-5
+#: An update moves a number of a row by about the learning rate; weights that moved less were not trained.
+_LEAST_MOVE = 1e-3
+_NUM_CHECKED_STEPS = 3
+_NUM_WARM_UP_STEPS = 3
+_NUM_PROFILED_STEPS = 20
+
+
+class TrainingDisagreementError(RuntimeError):
+    """The two sides do not train the same."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TurnsConfig:
+    """How long to measure.
+
+    Attributes:
+        num_rounds: each side has one turn in each; who is first alternates.
+        turn_s: length of a turn, roughly.
+        clock: one of ``TRAINING_CLOCKS``.
+        with_profile: whether some steps are profiled afterwards.
+    """
+
+    num_rounds: int
+    turn_s: float
+    clock: str = "wall"
+    with_profile: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankReport:
+    """What one rank measured, by side.
+
+    Attributes:
+        seconds: per step, round by round.
+        num_steps: of a turn.
+        output_difference: the largest, relative to the largest output.
+        weight_difference: the largest after some steps.
+        profile: empty unless asked for.
+    """
+
+    seconds: dict[str, tuple[float, ...]]
+    num_steps: dict[str, int]
+    output_difference: float
+    weight_difference: float
+    profile: dict[str, list[OperatorShare]]
+
+
+def compare(rank: int, _world_size: int, case: TrainingCase, config: TurnsConfig) -> RankReport:
+    """Both sides on this rank, over the default process group.
+
+    Raises:
+        TrainingDisagreementError: outputs or updated weights differ.
+    """
+    warnings.filterwarnings("ignore")  # the peer uses what its dependencies have deprecated
+    sides = {name: make(case) for name, make in SIDES.items()}
+    made = batches(case, rank)
+    data = {name: side.prepared(made) for name, side in sides.items()}
+    output_difference, weight_difference = check_agreement(sides, data, case)
+    num_steps = {name: _num_steps(side, data[name], config.turn_s) for name, side in sides.items()}
+    seconds: dict[str, list[float]] = {name: [] for name in sides}
+    for number in range(config.num_rounds):
+        for name in list(sides)[:: -1 if number % 2 else 1]:
+            _turn(sides[name], data[name], _NUM_WARM_UP_STEPS, config.clock)
+            seconds[name].append(_turn(sides[name], data[name], num_steps[name], config.clock))
+    return RankReport(
+        seconds={name: tuple(found) for name, found in seconds.items()},
+        num_steps=num_steps,
+        output_difference=output_difference,
+        weight_difference=weight_difference,
+        profile={name: _profile(side, data[name]) for name, side in sides.items()}
+        if config.with_profile
+        else {},
+    )
+
+
+def check_agreement(
+    sides: Mapping[str, Side], data: Mapping[str, Sequence[TrainingBatch]], case: TrainingCase
+) -> tuple[float, float]:
+    """Start both sides from the same weights and compare outputs and weights over some steps.
+
+    Returns:
+        the largest difference of an output relative to the largest output, and of a weight.
+
+    Raises:
+        TrainingDisagreementError: a difference above its tolerance, other shards, or weights that did not move.
+    """
+    for side in sides.values():
+        initialize(side.local_weights(), case)
+    before = {name: weight.clone() for name, weight in sides[PEER].local_weights().items()}
+    outputs = 0.0
+    for i in range(_NUM_CHECKED_STEPS):
+        expected, found = (sides[name].in_order(sides[name].step(data[name][i])) for name in (PEER, OURS))
+        outputs = max(outputs, _difference(found, expected) / float(expected.abs().max()))
+    theirs, ours = sides[PEER].local_weights(), sides[OURS].local_weights()
+    if theirs.keys() != ours.keys():
+        raise TrainingDisagreementError(f"shards: {OURS} has {sorted(ours)}, {PEER} has {sorted(theirs)}")
+    tables = [name for name in theirs if "embedding_bags" in name]
+    unmoved = [name for name in tables if _difference(theirs[name], before[name]) < _LEAST_MOVE]
+    if unmoved:
+        raise TrainingDisagreementError(f"weights: {PEER} did not train {unmoved}")
+    weights = max(_difference(ours[name], theirs[name]) for name in theirs)
+    if not (outputs <= OUTPUT_TOLERANCE and weights <= WEIGHT_TOLERANCE):
+        raise TrainingDisagreementError(
+            f"{case.sharding_type}: after {_NUM_CHECKED_STEPS} steps outputs differ by {outputs:.2g} relative and "
+            f"weights by {weights:.2g}, expected at most {OUTPUT_TOLERANCE} and {WEIGHT_TOLERANCE}"
+        )
+    return outputs, weights
+
+
+def _difference(found: Tensor, expected: Tensor) -> float:
+    return float((found - expected).abs().max())
+
+
+def _turn(side: Side, data: Sequence[TrainingBatch], num_steps: int, clock: str) -> float:
+    """Seconds per step. All ranks begin together."""
+    dist.barrier()
+    began = TRAINING_CLOCKS[clock]()
+    for i in range(num_steps):
+        side.step(data[i % len(data)])
+    return (TRAINING_CLOCKS[clock]() - began) / num_steps
+
+
+def _num_steps(side: Side, data: Sequence[TrainingBatch], turn_s: float) -> int:
+    """As many on every rank, for they wait for each other."""
+    _turn(side, data, _NUM_WARM_UP_STEPS, "wall")
+    slowest = torch.tensor(_turn(side, data, _NUM_WARM_UP_STEPS, "wall"))
+    dist.all_reduce(slowest, dist.ReduceOp.MAX)
+    return max(_NUM_WARM_UP_STEPS, round(turn_s / float(slowest)))
+
+
+def _profile(side: Side, data: Sequence[TrainingBatch]) -> list[OperatorShare]:
+    """The operators and named spans of a step, the most expensive first."""
+    dist.barrier()
+    with profile(activities=[ProfilerActivity.CPU], acc_events=True) as recorded:
+        for i in range(_NUM_PROFILED_STEPS):
+            side.step(data[i % len(data)])
+    events = [e for e in recorded.key_averages() if e.self_cpu_time_total > 0]
+    total = sum(e.self_cpu_time_total for e in events)
+    shares = [
+        OperatorShare(
+            name=e.key,
+            calls=e.count / _NUM_PROFILED_STEPS,
+            self_us=e.self_cpu_time_total / _NUM_PROFILED_STEPS,
+            share=e.self_cpu_time_total / total,
+        )
+        for e in events
+    ]
+    return sorted(shares, key=lambda share: -share.self_us)
