@@ -268,7 +268,7 @@ def test_bad_values_are_2_and_one_line(
         ('{"": []}', "expected an object"),
         (
             '{"": {"users": {"sharding_type": "diagonal", "shards": []}}}',
-            "one of table_wise, column_wise, row_wise",
+            "one of data_parallel, table_wise, column_wise, row_wise",
         ),
         ("[" * 100_000, "is not readable as JSON"),
         ("\udcff", "cannot read 'plan.json': UnicodeDecodeError"),
@@ -285,7 +285,13 @@ def test_bad_plans_are_2(state: Path, tmp_path: Path, content: str, message: str
 FAILURES: dict[str, tuple[Callable[[Path], list[str | Path]], str]] = {
     "no such file": (lambda p: [p / "x.pt"], "x.pt"),
     "no such file for a factory": (lambda p: [p / "x.pt", *BARE], "checkpoint: nothing at 'x.pt'"),
-    "a directory": (lambda p: [p, *BARE], "checkpoint: nothing at"),
+    "a directory without a factory": (lambda p: [p], "files of ranks needs --model"),
+    "a file and a directory": (lambda p: [p / "bare.pth", p, *BARE], "checkpoint: nothing at"),
+    "a directory and a file": (lambda p: [p, p / "bare.pth", *BARE], "and 1 more, expected one directory"),
+    "an unsafe pickle of many files": (
+        lambda p: [p / "bare.pth", p / "bare.pth", "--unsafe-pickle"],
+        "unsafe-pickle: got several files",
+    ),
     "a state dict without a factory": (lambda p: [p / "bare.pth"], "checkpoint"),
     "factory nowhere": (
         lambda p: [p / "bare.pth", "--model", "no.where:make"],

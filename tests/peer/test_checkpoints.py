@@ -94,9 +94,9 @@ def test_a_folder_of_rank_files(written: tuple[Path, dict[str, Tensor]], tmp_pat
     [
         (
             ("rank0.pt",),
-            r"'rank0.pt'.*no shard holds rows 0:20, columns 0:16 of its shape \[20, 16\]; .*missing",
+            r"'rank0.pt'.*cw.weight': no shard holds rows 0:22, columns 0:16 of its shape \[22, 32\]; .*missing",
         ),
-        (("rank1.pt",), r"'rank1.pt'.*no shard holds rows 0:11, columns 0:16 of its shape \[21, 16\]"),
+        (("rank1.pt",), r"'rank1.pt'.*cw.weight': no shard holds rows 0:22, columns 16:32 of its shape"),
         ((*RANK_FILES, "rank1.pt"), r"shards overlap at rows .*given twice"),
         (("flat", "rank0.pt"), "got the directory 'flat' and 1 more"),
     ],
