@@ -9,11 +9,13 @@ from recsys.optim.fused import FusedKernel, FusedOptimizer
 from recsys.optim.fused_config import FusedConfig
 from recsys.optim.in_backward import (
     apply_optimizer_in_backward,
+    copy_in_backward,
     fused_config_of,
     in_backward_optimizer_filter,
     mark_in_backward,
 )
 from recsys.optim.keyed import KeyedOptimizer, KeyedOptimizerWrapper
+from recsys.optim.row_states import recut_row_state
 from recsys.optim.rowwise_adagrad import RowWiseAdagrad
 
 __all__ = [
@@ -27,7 +29,9 @@ __all__ = [
     "OptimizerWrapper",
     "RowWiseAdagrad",
     "apply_optimizer_in_backward",
+    "copy_in_backward",
     "fused_config_of",
     "in_backward_optimizer_filter",
     "mark_in_backward",
+    "recut_row_state",
 ]

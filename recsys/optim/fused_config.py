@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from fbgemm_gpu.split_embedding_configs import EmbOptimType
+from fbgemm_gpu.split_embedding_configs import EmbOptimType as EmbOptimType  # re-exported
 from fbgemm_gpu.tbe.config.optimizer_config import WeightDecayMode
 from torch.optim import Optimizer
 

@@ -26,7 +26,8 @@ def apply_optimizer_in_backward(
 
     Tables that are sharded afterwards get the optimizer inside their lookups; see ``FusedConfig.from_in_backward`` for
     the classes that can be. Parameters that stay as they are get an optimizer each: it steps when the gradient has
-    been accumulated, and the gradient is dropped. Under ``DistributedDataParallel`` it steps when it has been averaged.
+    been accumulated and ``register_post_accumulate_grad_hook``'s hooks have run, and the gradient is dropped. For
+    parameters of ``DistributedDataParallel`` torch steps it after averaging, which torch 2.13 can do on CUDA only.
 
     Args:
         optimizer_class: ``torch.optim.SGD``, ``torch.optim.Adagrad``, ``torch.optim.Adam``, ``RowWiseAdagrad``; for
@@ -70,6 +71,12 @@ def fused_config_of(param: Tensor) -> FusedConfig | None:
         )
     kwargs: dict[str, Any] = param._optimizer_kwargs[0]  # type: ignore[attr-defined]
     return FusedConfig.from_in_backward(classes[0], kwargs)
+
+
+def copy_in_backward(source: Tensor, target: nn.Parameter) -> None:
+    """What ``source`` was marked with is applied to ``target``, which takes its place; nothing if it is not marked."""
+    for optimizer_class, kwargs in zip(_marks(source), getattr(source, "_optimizer_kwargs", []), strict=True):
+        apply_optimizer_in_backward(optimizer_class, [target], kwargs)
 
 
 def mark_in_backward(param: Tensor, *optimizers: Optimizer) -> None:
