@@ -130,7 +130,8 @@ def _per_feature(
 
 
 def find_collections(
-    model: nn.Module, module_types: tuple[type[nn.Module], ...]
+    model: nn.Module,
+    module_types: tuple[type[nn.Module], ...] = (EmbeddingBagCollection, EmbeddingCollection),
 ) -> dict[str, FloatCollection]:
     """Every collection of the model by its path; ``""`` is the model itself.
 

@@ -99,13 +99,13 @@ _NIC_200_GBIT = Link(bandwidth=25e9, latency_us=40.0)
 # Measured by `recsys-plan calibrate` on two cores of an AMD Zen 4 server, one rank to a core, gloo over loopback.
 _CPU_DDR = Memory(
     capacity_bytes=16 * 10**9,
-    bandwidth=20e9,
-    row_read_ns=20.0,
-    row_read_bandwidth=5e9,
-    row_update_ns=80.0,
-    row_update_bandwidth=2.5e9,
+    bandwidth=23e9,
+    row_read_ns=12.0,
+    row_read_bandwidth=6e9,
+    row_update_ns=20.0,
+    row_update_bandwidth=5e9,
 )
-_LOOPBACK = Link(bandwidth=1.5e9, latency_us=150.0)
+_LOOPBACK = Link(bandwidth=1.2e9, latency_us=180.0)
 _NIC_25_GBIT = Link(bandwidth=3.1e9, latency_us=200.0)
 
 
@@ -231,7 +231,7 @@ def default_topology(
         intra_host=_NVLINK if on_cuda else _LOOPBACK,
         inter_host=_NIC_200_GBIT if on_cuda else _NIC_25_GBIT,
         host_link=_PCIE_4_X16,
-        shard_us=2.0 if on_cuda else 0.3,
+        shard_us=2.0 if on_cuda else 4.3,
     )
 
 

@@ -1,0 +1,284 @@
+"""recsys-plan: plan how a model's tables are sharded, measure the machine, compare plans."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+
+from recsys.checkpoint import build_model, load_checkpoint
+from recsys.configs import DataType
+from recsys.embedding import EmbeddingBagCollection
+from recsys.errors import PlanError
+from recsys.planner.calibrate import CalibrateOptions, calibrate
+from recsys.planner.constraints import read_constraints
+from recsys.planner.estimate import OPTIMIZERS, Workload
+from recsys.planner.evaluate import differences
+from recsys.planner.fit import Problem
+from recsys.planner.page import page
+from recsys.planner.planner import DEFAULT_RESERVED_FRACTION, EmbeddingShardingPlanner
+from recsys.planner.report import print_summary
+from recsys.planner.summary import summarize
+from recsys.planner.tables import collection_tables, find_collections, tables_from_json
+from recsys.planner.topology import DEVICES, Topology, default_topology, read_json, read_topology
+from recsys.rows import CUDA_ROW_ALIGNMENT, HOST_ROW_ALIGNMENT
+from recsys.sharding.plan import ShardingPlan
+
+_EPILOG = """\
+examples:
+  recsys-plan model.pt --world-size 8 --hbm 80GB           plan, report, model.plan.json, model.plan.html
+  recsys-plan tables.json --world-size 128 --hbm 40GB      tables of a model that is not written yet: a list of
+                                                           {"name": ..., "num_embeddings": ..., "embedding_dim": ...}
+  recsys-plan model.pt --device cpu --world-size 2 --ddr 8GB --data-type int8    for inference on host memory
+  recsys-plan model.pt --world-size 8 --plan edited.json   estimate a plan as it is
+  recsys-plan calibrate --out topology.json                measure this machine; then --topology topology.json
+  recsys-plan diff before.json after.json                  what changed; exit code 1 where something did
+
+exit codes: 0 planned, 1 nothing fits or a file cannot be used, 2 bad usage
+"""
+_PIPE_WIDTH = 150
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+_BINARY_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_STORED = {t.value.lower(): t for t in DataType if t is not DataType.BF16}
+
+
+class _UsageError(ValueError):
+    """What was asked makes no sense, whatever the files hold."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; 0 when it did what was asked, 1 when it could not, 2 for bad usage."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    commands: dict[str, Callable[[list[str]], int]] = {"calibrate": _calibrate, "diff": _diff}
+    command = commands.get(words[0]) if words else None
+    try:
+        return _plan(words) if command is None else command(words[1:])
+    except _UsageError as error:
+        print(f"recsys-plan: {error}", file=sys.stderr)
+        return 2
+    except (ValueError, OSError) as error:
+        print(f"recsys-plan: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("recsys-plan: interrupted, nothing was written", file=sys.stderr)
+        return 1
+
+
+def _plan(words: list[str]) -> int:
+    arguments = _parser().parse_args(words)
+    source: Path = arguments.model
+    stem = source.name.removesuffix(".pt").removesuffix(".json")
+    out = arguments.out or (None if arguments.plan else source.with_name(f"{stem}.plan.json"))
+    if out is not None and out.exists() and not arguments.force:
+        raise _UsageError(
+            f"--out: {out.name!r} is there already; --force replaces it, --out names another file"
+        )
+    workload = _workload(arguments)
+    planner = EmbeddingShardingPlanner(
+        _topology(arguments),
+        arguments.batch_size,
+        None if arguments.constraints is None else read_constraints(arguments.constraints),
+        workload=workload,
+        reserved_fraction=arguments.reserve / 100,
+    )
+    problem = _problem(source, planner, arguments.data_type)
+    if arguments.plan is None:
+        result = planner.result(problem)
+    else:
+        result = planner.evaluated(problem, _read_plan(arguments.plan))
+    summary = summarize(result)
+    if out is not None:
+        _write(out, json.dumps(result.plan.to_json(), indent=1) + "\n")
+    html = arguments.html or source.with_name(f"{stem}.plan.html")
+    if not arguments.no_html:
+        _write(html, page(result, summary, title=source.name))
+    if arguments.json:
+        print(json.dumps({"plan": result.plan.to_json(), "report": summary.to_json()}))
+    else:
+        console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH)
+        print_summary(summary, console)
+        for path in [*([] if out is None else [out]), *([] if arguments.no_html else [html])]:
+            console.print(str(path), style="bold", soft_wrap=True, markup=False, highlight=False)
+    return 1 if summary.over_capacity else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="recsys-plan",
+        description="Plan how embedding tables are sharded, and show what lies where and what it costs.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("model", type=Path, metavar="MODEL", help="what recsys-train wrote, or tables in JSON (*.json)")
+    add("--out", type=Path, help="the plan (default: MODEL's name with .plan.json)")
+    add("--force", action="store_true", help="replace a plan that is there")
+    add("--html", type=Path, help="the page (default: MODEL's name with .plan.html)")
+    add("--no-html", action="store_true", help="write no page")
+    add("--json", action="store_true", help="print plan and report as JSON")
+    add("--plan", type=Path, metavar="FILE", help="estimate this plan instead of making one")
+    ranks = parser.add_argument_group("ranks")
+    ranks.add_argument("--topology", type=Path, metavar="FILE", help="what `recsys-plan calibrate` wrote")
+    ranks.add_argument("--device", choices=DEVICES, help="of every rank (default: cuda)")
+    ranks.add_argument("--world-size", type=_count, metavar="N", help="number of ranks (default: 1)")
+    ranks.add_argument(
+        "--local-world-size", type=_count, metavar="N", help="ranks per host (default: all, up to 8)"
+    )
+    ranks.add_argument("--hbm", type=_size, metavar="SIZE", help="device memory per rank, such as 80GB")
+    ranks.add_argument("--ddr", type=_size, metavar="SIZE", help="host memory per rank, such as 128GB")
+    ranks.add_argument(
+        "--reserve",
+        type=_percent,
+        default=100 * DEFAULT_RESERVED_FRACTION,
+        metavar="PERCENT",
+        help="of each rank's device memory that is not for tables (default: 15)",
+    )
+    work = parser.add_argument_group("work")
+    work.add_argument(
+        "--batch-size", type=_count, metavar="N", help="samples per rank and step (default: 512)"
+    )
+    work.add_argument("--constraints", type=Path, metavar="FILE", help="per table, in JSON")
+    work.add_argument(
+        "--optimizer", choices=list(OPTIMIZERS), default="rowwise_adagrad", help="(default: rowwise_adagrad)"
+    )
+    work.add_argument(
+        "--data-type",
+        choices=list(_STORED),
+        help="plan inference, all tables stored so (default: plan training)",
+    )
+    return parser
+
+
+def _topology(arguments: argparse.Namespace) -> Topology:
+    """The file's, or the defaults; options change single numbers."""
+    if arguments.topology is not None:
+        topology = read_topology(arguments.topology)
+        if arguments.device not in (None, topology.compute_device):
+            raise _UsageError(
+                f"--device: got {arguments.device}, the topology's is {topology.compute_device}"
+            )
+        world_size = arguments.world_size or topology.world_size
+        local = arguments.local_world_size or min(topology.local_world_size, world_size)
+        topology = replace(topology, world_size=world_size, local_world_size=local)
+    else:
+        try:
+            topology = default_topology(
+                arguments.device or "cuda",
+                world_size=arguments.world_size or 1,
+                local_world_size=arguments.local_world_size,
+            )
+        except PlanError as error:
+            raise _UsageError(str(error)) from None
+    if arguments.hbm is not None:
+        if topology.hbm is None:
+            raise _UsageError("--hbm: a cpu has none; use --ddr")
+        topology = replace(topology, hbm=replace(topology.hbm, capacity_bytes=arguments.hbm))
+    if arguments.ddr is not None:
+        topology = replace(topology, ddr=replace(topology.ddr, capacity_bytes=arguments.ddr))
+    return topology
+
+
+def _workload(arguments: argparse.Namespace) -> Workload:
+    if arguments.data_type is None:
+        return Workload(optimizer=arguments.optimizer)
+    device = arguments.device or (
+        "cuda" if arguments.topology is None else read_topology(arguments.topology).compute_device
+    )
+    alignment = CUDA_ROW_ALIGNMENT if device == "cuda" else HOST_ROW_ALIGNMENT
+    return Workload(is_training=False, optimizer="sgd", row_alignment=alignment)
+
+
+def _problem(source: Path, planner: EmbeddingShardingPlanner, data_type: str | None) -> Problem:
+    stored = None if data_type is None else _STORED[data_type]
+    if source.suffix == ".json":
+        return planner.problem_of(tables_from_json(read_json(source, "tables"), stored))
+    model = build_model(load_checkpoint(source))
+    if stored is None:
+        return planner.problem(model)
+    collections = find_collections(model)
+    weighted = frozenset(
+        path for path, c in collections.items() if isinstance(c, EmbeddingBagCollection) and c.is_weighted()
+    )
+    return planner.problem_of(collection_tables(collections, stored), weighted)
+
+
+def _calibrate(words: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="recsys-plan calibrate",
+        description="Measure this machine's memory and links for the planner's cost model.",
+    )
+    add = parser.add_argument
+    add("--out", type=Path, required=True, help="the topology, in JSON")
+    add("--device", choices=DEVICES, help="(default: cuda where there is one)")
+    add("--ranks", type=_count, default=2, metavar="N", help="processes for the links (default: 2)")
+    add("--seconds", type=float, default=10.0, help="for all measurements, roughly (default: 10)")
+    arguments = parser.parse_args(words)
+    if not 0 < arguments.seconds <= 3600:
+        raise _UsageError(f"--seconds: got {arguments.seconds}, expected above 0, at most 3600")
+    measured = calibrate(
+        CalibrateOptions(device=arguments.device, num_ranks=arguments.ranks, seconds=arguments.seconds)
+    )
+    _write(arguments.out, json.dumps(measured.topology.to_json(), indent=1) + "\n")
+    for line in measured.lines():
+        print(line)
+    print(arguments.out)
+    return 0
+
+
+def _diff(words: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="recsys-plan diff", description="What changed between two plans.")
+    parser.add_argument("before", type=Path)
+    parser.add_argument("after", type=Path)
+    arguments = parser.parse_args(words)
+    try:
+        lines = differences(_read_plan(arguments.before), _read_plan(arguments.after))
+    except PlanError as error:
+        # 1 says that the plans differ, as diff(1) does.
+        raise _UsageError(str(error)) from None
+    for line in lines:
+        print(line)
+    return 1 if lines else 0
+
+
+def _read_plan(path: Path) -> ShardingPlan:
+    return ShardingPlan.from_json(read_json(path, "plan"))
+
+
+def _write(path: Path, text: str) -> None:
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _count(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,7}", text) or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected a whole number of at least 1")
+    return int(text)
+
+
+def _percent(text: str) -> float:
+    if not re.fullmatch(r"\d{1,2}(\.\d+)?%?", text):
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected 0 to below 100")
+    return float(text.removesuffix("%"))
+
+
+def _size(text: str) -> int:
+    match = re.fullmatch(r"(\d{1,15}(?:\.\d+)?)\s*([KMGT]?)(i?)B?", text.strip(), re.IGNORECASE)
+    unit = None if match is None else match[2].upper()
+    if match is None or (match[3] and not unit):
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected a size such as 80GB or 80GiB")
+    assert unit is not None
+    return int(float(match[1]) * (_BINARY_UNITS[unit] if match[3] else _UNITS[unit]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
