@@ -26,8 +26,11 @@ def apply_optimizer_in_backward(
 
     Tables that are sharded afterwards get the optimizer inside their lookups; see ``FusedConfig.from_in_backward`` for
     the classes that can be. Parameters that stay as they are get an optimizer each: it steps when the gradient has
-    been accumulated and ``register_post_accumulate_grad_hook``'s hooks have run, and the gradient is dropped. For
-    parameters of ``DistributedDataParallel`` torch steps it after averaging, which torch 2.13 can do on CUDA only.
+    been accumulated and the hooks that were registered with ``register_post_accumulate_grad_hook`` before have run,
+    and the gradient is dropped. For parameters of ``DistributedDataParallel`` torch steps it after averaging, which
+    torch 2.13 can do on CUDA only.
+
+    Unlike torch's function, this keeps no parameter alive: an unsharded table goes when its sharded form has come.
 
     Args:
         optimizer_class: ``torch.optim.SGD``, ``torch.optim.Adagrad``, ``torch.optim.Adam``, ``RowWiseAdagrad``; for
@@ -39,9 +42,9 @@ def apply_optimizer_in_backward(
         ValueError: a parameter that needs no gradient, or one that has an optimizer in the backward pass already.
     """
     # Imported here: the package compiles a dozen functions when it is imported.
-    from torch.distributed.optim.apply_optimizer_in_backward import _apply_optimizer_in_backward
+    from torch.distributed.optim.apply_optimizer_in_backward import param_to_optim_hook_handle_map
 
-    chosen = list(params)
+    chosen = list(dict.fromkeys(params))
     for i, param in enumerate(chosen):
         if not param.requires_grad:
             raise ValueError(
@@ -52,7 +55,19 @@ def apply_optimizer_in_backward(
                 f"params[{i}]: the parameter of shape {list(param.shape)} already has an optimizer in the backward "
                 f"pass ({_marks(param)[0].__qualname__}), expected one at most"
             )
-    _apply_optimizer_in_backward(optimizer_class, chosen, dict(optimizer_kwargs))
+    for param in chosen:
+        mark_in_backward(param, optimizer_class([param], **optimizer_kwargs))
+        param._optimizer_classes = [optimizer_class]  # type: ignore[attr-defined]
+        param._optimizer_kwargs = [dict(optimizer_kwargs)]  # type: ignore[attr-defined]
+        handle = param.register_post_accumulate_grad_hook(_step)  # type: ignore[no-untyped-call]
+        # Where DistributedDataParallel finds it, to take it away and step by itself.
+        param_to_optim_hook_handle_map[param] = [handle]
+
+
+def _step(param: Tensor) -> None:
+    for optimizer in param._in_backward_optimizers:  # type: ignore[attr-defined]
+        optimizer.step()
+    param.grad = None
 
 
 def fused_config_of(param: Tensor) -> FusedConfig | None:

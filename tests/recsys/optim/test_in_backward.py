@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import warnings
+import weakref
 from typing import Any
 
 import pytest
@@ -80,8 +82,7 @@ def test_marks_become_a_lookups_optimizer() -> None:
     assert fused_config_of(param) == expected
 
 
-@pytest.mark.parametrize("hook_first", [True, False])
-def test_marks_go_along_to_another_parameter(hook_first: bool) -> None:
+def test_marks_go_along_to_another_parameter() -> None:
     source, target = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(2))
     copy_in_backward(source, target)
     assert not hasattr(target, "_in_backward_optimizers")
@@ -91,15 +92,22 @@ def test_marks_go_along_to_another_parameter(hook_first: bool) -> None:
         param.grad /= 2
 
     apply_optimizer_in_backward(SGD, [source], {"lr": 0.5})
-    if hook_first:
-        target.register_post_accumulate_grad_hook(halve)
+    target.register_post_accumulate_grad_hook(halve)
     copy_in_backward(source, target)
-    if not hook_first:
-        target.register_post_accumulate_grad_hook(halve)
     target.sum().backward()
     assert torch.equal(target, torch.full((2,), -0.25))
     assert torch.equal(source, torch.zeros(2))
     assert fused_config_of(target) == fused_config_of(source)
+
+
+def test_a_parameter_goes_with_its_module() -> None:
+    model = _model()
+    apply_optimizer_in_backward(Adagrad, model.parameters(), {"lr": 0.1})
+    _backward(model, 0)
+    left = [weakref.ref(param) for param in model.parameters()]
+    del model
+    gc.collect()
+    assert [param() for param in left] == [None] * 4
 
 
 def test_on_the_meta_device() -> None:
