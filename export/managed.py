@@ -16,6 +16,7 @@ from recsys.errors import ExportError
 from recsys.keyed_jagged import KeyedJaggedTensor
 from recsys.managed.collection import ManagedCollisionCollection
 from recsys.managed.embedding import BaseManagedCollisionEmbeddingCollection
+from recsys.managed.frozen import FrozenLookup
 from recsys.managed.module import MCHManagedCollisionModule
 from recsys.quant import FloatCollection
 from recsys.sharding.device_rows import table_path
@@ -31,13 +32,13 @@ class FrozenCollisions(nn.Module):
     It lies in host memory, where the batch is split, whatever the target's devices.
 
     Args:
-        collection: shared with the model; stays as it is.
+        collection: the model's own, which stays as it is.
     """
 
     def __init__(self, collection: ManagedCollisionCollection) -> None:
         super().__init__()
         self.structure = StructureCheck()
-        self.collection = exchanged(collection, {})
+        self.lookup = FrozenLookup(collection)
 
     def forward(self, features: KeyedJaggedTensor) -> KeyedJaggedTensor:
         """The batch with rows in place of raw IDs; the parts that were sent to devices already stay with it.
@@ -47,11 +48,11 @@ class FrozenCollisions(nn.Module):
         """
         if isinstance(features, DistributedKeyedJaggedTensor):
             # Checked when it was sent. What is mapped here again nobody reads, as a rule, and TorchScript drops it.
-            mapped: KeyedJaggedTensor = self.collection(features)
+            mapped: KeyedJaggedTensor = self.lookup(features)
             return DistributedKeyedJaggedTensor(mapped, features.inputs)
-        # The batch is cut by its lengths next.
+        # The lengths say next which feature an ID is of.
         self.structure(features.lengths(), features.values())
-        found: KeyedJaggedTensor = self.collection(features)
+        found: KeyedJaggedTensor = self.lookup(features)
         return found
 
 
@@ -70,6 +71,10 @@ class ManagedTables:
     def frozen(self) -> dict[str, nn.Module]:
         """What takes the mappings' places in a graph, by path."""
         return {path: FrozenCollisions(mapping) for path, mapping in self.mappings.items()}
+
+    def learned(self) -> dict[str, nn.Module]:
+        """The model's own mappings, in eval mode: what frozen ones are compared with."""
+        return {path: exchanged(mapping, {}) for path, mapping in self.mappings.items()}
 
 
 def find_managed(model: nn.Module, collections: Mapping[str, FloatCollection]) -> ManagedTables:

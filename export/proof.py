@@ -111,7 +111,6 @@ def _with_collections(job: Job, collections: Mapping[str, nn.Module]) -> nn.Modu
     """The model, its dense layers in the artifact's dtype, with other collections in place of its own."""
     if "" in collections:
         return collections[""]
-    collections = {**collections, **job.managed.frozen()}
     model = exchanged(job.model, {path: nn.Identity() for path in collections})
     if job.dense_dtype is not torch.float32:
         # Without the collections, so that no rows are copied.
@@ -121,7 +120,8 @@ def _with_collections(job: Job, collections: Mapping[str, nn.Module]) -> nn.Modu
 
 def _implied_outputs(job: Job, work: Path) -> dict[str, Tensor]:
     """What the model's own layers, in the artifact's dtype, make of the stored rows."""
-    model = _with_collections(job, _oracles(job, work, job.dense_dtype))
+    oracles = _oracles(job, work, job.dense_dtype)
+    model = _with_collections(job, {**oracles, **job.managed.learned()})
     with torch.no_grad():
         return model_outputs(model(**job_call(job, job.samples, job.dense_dtype)))
 
@@ -154,7 +154,8 @@ def _on_host(job: Job, work: Path, name: str, env: ShardingEnv) -> Callable[[Bat
     blob = map_rows(work / ROWS_NAME, layout, random_access=True)
     ranks = [DeviceRows(device=device, layout=layout, rows=blob) for device in env.devices]
     sharded = sharded_of(job.collections, job.stored, name, ranks, job.dense_dtype)
-    exported = ExportedModel(_with_collections(job, sharded), job.binding, env.devices, job.dense_dtype)
+    collections = {**sharded, **job.managed.frozen()}
+    exported = ExportedModel(_with_collections(job, collections), job.binding, env.devices, job.dense_dtype)
 
     def predict(batch: Batch) -> dict[str, Tensor]:
         with torch.no_grad():

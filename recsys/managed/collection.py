@@ -133,6 +133,10 @@ class ManagedCollisionCollection(nn.Module):
         """The tables."""
         return self._configs
 
+    def table_of_feature(self) -> dict[str, str]:
+        """For each feature of a managed table, that table."""
+        return self._table_of
+
     def managed_collision_modules(self) -> dict[str, ManagedCollisionModule]:
         """By table."""
         return {

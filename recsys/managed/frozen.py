@@ -1,0 +1,179 @@
+"""The mappings of several tables as one lookup that changes no more: what an exported graph runs.
+
+Shape letters: F features, M managed tables, N number of IDs, K raw IDs that own rows, in all tables; P probes.
+
+The raw IDs of all tables stand in one hash table, so that a batch costs the same few operators however many tables
+there are, and an ID two or three reads of memory. A binary search in each table took 26 tables of 100 000 IDs
+144 us more per call at batch 1 (docs/zero_collision.md).
+
+An ID of table m is hashed by functions that can be inverted: different IDs of a table have different hashes, and the
+salts of the tables are chosen such that no two tables' IDs have one either. So an entry is the ID's own exactly where
+hash and table are equal. Entries are sorted by hash; the top bits of a hash say where its bucket starts, and P, the
+size of the largest bucket, how many entries a lookup compares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from recsys.keyed_jagged import KeyedJaggedTensor
+from recsys.managed.collection import ManagedCollisionCollection
+from recsys.managed.module import MCHManagedCollisionModule
+from recsys.ops import is_traced
+
+# MurmurHash3's finalizer (Austin Appleby, public domain), as signed numbers.
+_FACTORS = (0xFF51AFD7ED558CCD - 2**64, 0xC4CEB9FE1A85EC53 - 2**64)
+_SHIFTS = (33, 33)
+# Makes salts of numbers: the golden ratio's fraction, odd.
+_SALT = 0x9E3779B97F4A7C15
+# An entry is its table's number above so many bits of row number.
+_ROW_BITS = 40
+# Random hashes fill a bucket with more entries than this only in tables beyond 10^9 IDs.
+_MOST_PROBES = 16
+_TRIES = 64
+
+
+class FrozenLookup(nn.Module):
+    """Maps as the modules of a ManagedCollisionCollection do now.
+
+    Args:
+        collection: all of its modules must be MCHManagedCollisionModules. Nothing of it is kept.
+
+    Raises:
+        TypeError: a module is of another kind.
+        ValueError: a table has more than 2^40 rows, or all tables together own 2^31 or more.
+    """
+
+    salts: Tensor
+    fallbacks: Tensor
+    starts: Tensor
+    hashes: Tensor
+    entries: Tensor
+    probes: Tensor
+
+    def __init__(self, collection: ManagedCollisionCollection) -> None:
+        super().__init__()
+        modules = collection.managed_collision_modules()
+        self._table_of = {f: list(modules).index(table) for f, table in collection.table_of_feature().items()}
+        ids, entries, fallbacks = [], [], []
+        for number, (table, module) in enumerate(modules.items()):
+            if not isinstance(module, MCHManagedCollisionModule):
+                raise TypeError(
+                    f"table {table!r}: got a {type(module).__name__}, expected a MCHManagedCollisionModule"
+                )
+            fallback = module.output_size() - 1
+            if fallback >= 2**_ROW_BITS:
+                raise ValueError(f"table {table!r}: got {fallback + 1} rows, expected up to {2**_ROW_BITS}")
+            is_owned = module.rows != fallback
+            ids.append(module.raw_ids[is_owned].cpu())
+            entries.append((number << _ROW_BITS) + module.rows[is_owned].cpu())
+            fallbacks.append(fallback)
+        salts, hashes, order, bucket_bits = _placed(ids)
+        buckets = _bucket(hashes, bucket_bits)
+        sizes = torch.bincount(buckets, minlength=2**bucket_bits)
+        starts = (sizes.cumsum(0) - sizes).to(torch.int32)
+        num_probes = max(int(sizes.max()), 1)
+        # Behind the last bucket stand entries of no table.
+        padding = torch.full((num_probes,), -1, dtype=torch.int64)
+        self._num_tables = len(modules)
+        self._bucket_bits = bucket_bits
+        self._num_probes = num_probes
+        self._constant("salts", torch.tensor([*salts, 0]))
+        self._constant("fallbacks", torch.tensor([*fallbacks, 0]))
+        self._constant("starts", starts)
+        self._constant("hashes", torch.cat([hashes, padding]))
+        self._constant("entries", torch.cat([torch.cat(entries)[order], padding]))
+        self._constant("probes", torch.arange(num_probes))
+
+    def _constant(self, name: str, data: Tensor) -> None:
+        self.register_buffer(name, data, persistent=False)
+
+    def forward(self, features: KeyedJaggedTensor) -> KeyedJaggedTensor:
+        """The batch with rows in place of raw IDs. Reads only shapes, and FX can follow it.
+
+        Args:
+            features: in host memory, int64; one batch for all features; lengths that sum to the number of IDs.
+        """
+        keys = features.keys()
+        tables = [self._table_of.get(key, self._num_tables) for key in keys]
+        ids, lengths = features.values(), features.lengths()
+        ids_per_key = lengths.view(len(tables), features.stride()).sum(dim=1)
+        table = torch.repeat_interleave(
+            self._tables(tables, traced=is_traced(ids)), ids_per_key, output_size=ids.size(0)
+        )
+        rows = self._rows(table, ids)
+        if self._num_tables in tables:
+            rows = torch.where(torch.lt(table, self._num_tables), rows, ids)
+        return KeyedJaggedTensor(
+            keys,
+            rows,
+            weights=features.weights_or_none(),
+            lengths=lengths,
+            stride=features.stride(),
+            length_per_key=features.length_per_key_or_none(),
+        )
+
+    def _rows(self, table: Tensor, ids: Tensor) -> Tensor:
+        hashes = _hashed(ids + self.salts.index_select(0, table))
+        start = self.starts.index_select(0, _bucket(hashes, self._bucket_bits))
+        places = (start.unsqueeze(1) + self.probes).view(-1)
+        is_equal = torch.eq(
+            self.hashes.index_select(0, places).view(-1, self._num_probes), hashes.unsqueeze(1)
+        )
+        place = start + is_equal.to(torch.uint8).argmax(dim=1)
+        entry = self.entries.index_select(0, place)
+        is_known = torch.logical_and(
+            torch.eq(self.hashes.index_select(0, place), hashes),
+            torch.eq(torch.bitwise_right_shift(entry, _ROW_BITS), table),
+        )
+        row = torch.bitwise_and(entry, 2**_ROW_BITS - 1)
+        return torch.where(is_known, row, self.fallbacks.index_select(0, table))
+
+    def _tables(self, tables: Sequence[int], *, traced: bool) -> Tensor:
+        numbers = torch.tensor(tables, dtype=torch.int64)
+        if traced:
+            # A graph keeps it under a name that says whose it is.
+            self.register_buffer("tables_" + "_".join(map(str, tables)), numbers, persistent=False)
+        return numbers
+
+
+def _hashed(ids: Tensor) -> Tensor:
+    """One int64 for each int64; products wrap."""
+    for shift, factor in zip(_SHIFTS, _FACTORS, strict=True):
+        high = torch.bitwise_and(torch.bitwise_right_shift(ids, shift), 2 ** (64 - shift) - 1)
+        ids = torch.bitwise_xor(ids, high) * factor
+    return ids
+
+
+def _bucket(hashes: Tensor, bucket_bits: int) -> Tensor:
+    """The top bits of hashes, in the order of the hashes as signed numbers."""
+    buckets: Tensor = torch.bitwise_right_shift(hashes, 64 - bucket_bits) + 2 ** (bucket_bits - 1)
+    return buckets
+
+
+def _placed(ids: Sequence[Tensor]) -> tuple[list[int], Tensor, Tensor, int]:
+    """Salts with which no two IDs have one hash, the hashes ascending, their order, and the bits of a bucket."""
+    num_ids = sum(part.numel() for part in ids)
+    if num_ids >= 2**31:
+        raise ValueError(f"raw IDs: got {num_ids} that own rows, expected fewer than 2^31")
+    # From two to four buckets for each ID.
+    bucket_bits = max(num_ids, 1).bit_length() + 1
+    for attempt in range(_TRIES):
+        # Odd multiples, so that the salts' differences are others in each attempt.
+        salts = [_signed(_SALT * (number + 1) * (2 * attempt + 1)) for number in range(len(ids))]
+        hashes, order = torch.cat(
+            [_hashed(part + salt) for part, salt in zip(ids, salts, strict=True)]
+        ).sort()
+        if bool((hashes[1:] == hashes[:-1]).any()):
+            continue
+        sizes = torch.bincount(_bucket(hashes, bucket_bits))
+        if not sizes.numel() or int(sizes.max()) <= _MOST_PROBES:
+            return salts, hashes, order, bucket_bits
+    raise ValueError(f"raw IDs: found no salts for {num_ids} IDs in {_TRIES} attempts")
+
+
+def _signed(number: int) -> int:
+    return (number + 2**63) % 2**64 - 2**63

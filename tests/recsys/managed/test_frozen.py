@@ -1,0 +1,185 @@
+"""FrozenLookup against the modules that it is made of.
+
+Shape letters: F features, N number of IDs.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+import torch
+from torch import Tensor, distributed
+
+from recsys import KeyedJaggedTensor
+from recsys.managed import (
+    LFU_EvictionPolicy,
+    ManagedCollisionCollection,
+    ManagedCollisionModule,
+    MCHManagedCollisionModule,
+)
+from recsys.managed import frozen as frozen_file
+from recsys.managed.frozen import FrozenLookup
+from tests.helpers import bag, kjt_of
+from tests.reads import CountReads
+
+MIN, MAX = -(2**63), 2**63 - 1
+
+
+def collection_of(*ids: list[int] | Tensor, more: int = 0) -> ManagedCollisionCollection:
+    """A managed table for each list of learned IDs, with a feature and a second one; one table of rows at the end."""
+    tables = [
+        bag(f"t{i}", max(len(known), 1) + 1 + more, 8, [f"f{i}", f"g{i}"]) for i, known in enumerate(ids)
+    ]
+    modules = {}
+    for table, known in zip(tables, ids, strict=True):
+        module = MCHManagedCollisionModule(table.num_embeddings, LFU_EvictionPolicy(), 1)
+        module.train()(torch.as_tensor(known, dtype=torch.int64))
+        modules[table.name] = module
+    return ManagedCollisionCollection(modules, [*tables, bag("rows", 9, 8, ["row"])]).eval()
+
+
+def assert_same(collection: ManagedCollisionCollection, batch: KeyedJaggedTensor) -> None:
+    found, expected = FrozenLookup(collection)(batch), collection(batch)
+    assert found.keys() == expected.keys()
+    assert found.values().dtype == torch.int64
+    assert torch.equal(found.values(), expected.values())
+    assert torch.equal(found.lengths(), expected.lengths())
+
+
+class TestSameAsTheModules:
+    @pytest.mark.parametrize("seed", range(5))
+    def test_random_tables_and_batches(self, seed: int) -> None:
+        rng = random.Random(seed)
+        pool = [MIN, MIN + 1, -1, 0, 1, MAX - 1, MAX, *(rng.randrange(MIN, MAX) for _ in range(200))]
+        learned = [rng.sample(pool, rng.choice([0, 1, 40, 150])) for _ in range(rng.choice([1, 3]))]
+        collection = collection_of(*learned, more=rng.choice([0, 7]))
+        keys = [f"{kind}{i}" for i in range(len(learned)) for kind in "fg"] + ["row"]
+        rng.shuffle(keys)
+        bags = {
+            key: [
+                [rng.choice(pool) if key != "row" else rng.randrange(9) for _ in range(rng.choice([0, 1, 9]))]
+                for _ in range(20)
+            ]
+            for key in keys
+        }
+        assert_same(collection, kjt_of(bags))
+
+    def test_one_id_in_every_table(self) -> None:
+        collection = collection_of([5, 6], [6, 5, 7], [8])
+        assert_same(collection, kjt_of({f"f{i}": [[5, 6, 7, 8]] for i in range(3)}))
+
+    @pytest.mark.parametrize(
+        "pattern",
+        [
+            pytest.param(lambda i: i, id="counted"),
+            pytest.param(lambda i: -i, id="negative"),
+            pytest.param(lambda i: i << 44, id="high bits"),
+            pytest.param(lambda i: (i << 32) | i, id="both halves"),
+            pytest.param(lambda i: MIN + i * 3, id="from the lowest"),
+        ],
+    )
+    def test_ids_with_a_pattern(self, pattern: object) -> None:
+        assert callable(pattern)
+        known = torch.tensor([pattern(i) for i in range(20_000)])
+        collection = collection_of(known, known)
+        assert FrozenLookup(collection).probes.numel() <= 10
+        ids = torch.cat([known, known + 1])
+        assert_same(collection, KeyedJaggedTensor(["f0", "g1"], ids.repeat(2), lengths=[len(ids)] * 2))
+
+    def test_nothing_learned_and_nothing_asked(self) -> None:
+        assert_same(collection_of([], more=4), kjt_of({"f0": [[0, MIN, MAX, -1]], "row": [[3]]}))
+        assert_same(collection_of([1]), kjt_of({"f0": [[], []], "row": [[], []]}))
+        assert_same(collection_of([1]), KeyedJaggedTensor(["f0", "row"], [], lengths=[]))
+
+    def test_weights_stay(self) -> None:
+        batch = kjt_of({"f0": [[1, 2]], "row": [[3]]}, weights=[0.5, 1.5, 2.5])
+        assert FrozenLookup(collection_of([2]))(batch).weights().tolist() == [0.5, 1.5, 2.5]
+
+    def test_learning_goes_on_without_it(self) -> None:
+        collection = collection_of([1, 2], more=3)
+        frozen = FrozenLookup(collection)
+        collection.train()(kjt_of({"f0": [[7]], "g0": [[]]}))
+        assert frozen(kjt_of({"f0": [[1, 2, 7]]})).values().tolist() == [0, 1, 5]
+
+
+class TestHashes:
+    def test_different_ids_have_different_hashes(self) -> None:
+        ids = torch.cat([torch.arange(-(2**16), 2**16), torch.tensor([MIN, MAX]), torch.arange(64) << 57])
+        ids = torch.unique(ids)
+        assert torch.unique(frozen_file._hashed(ids)).numel() == ids.numel()
+
+    def test_an_id_that_meets_another_tables_hash(self) -> None:
+        """What table 1 makes of an unknown ID can be the hash of a known ID of table 0."""
+        collection = collection_of([123], [456])
+        frozen = FrozenLookup(collection)
+        double = 123 + int(frozen.salts[0]) - int(frozen.salts[1])
+        double = (double + 2**63) % 2**64 - 2**63
+        batch = kjt_of({"f0": [[123]], "f1": [[double, 456]]})
+        assert frozen(batch).values().tolist() == [0, 1, 0]
+
+    def test_salts_with_which_known_ids_meet_are_not_taken(self) -> None:
+        first = FrozenLookup(collection_of([123], [456]))
+        double = 123 + int(first.salts[0]) - int(first.salts[1])
+        double = (double + 2**63) % 2**64 - 2**63
+        collection = collection_of([123], [456, double])
+        second = FrozenLookup(collection)
+        assert second.salts.tolist() != first.salts.tolist()
+        assert_same(collection, kjt_of({"f0": [[123, double]], "f1": [[double, 456, 123]]}))
+
+    def test_no_salts_at_all(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(frozen_file, "_MOST_PROBES", 0)
+        with pytest.raises(ValueError, match="found no salts for 2 IDs in 64 attempts"):
+            FrozenLookup(collection_of([1, 2]))
+
+
+def test_it_reads_no_tensor() -> None:
+    frozen = FrozenLookup(collection_of([1, 2]))
+    batch = kjt_of({"f0": [[1, 9]], "row": [[3]]})
+    with CountReads() as reads:
+        frozen(batch)
+    assert reads.found == []
+
+
+class Other(ManagedCollisionModule):
+    """Of a kind that cannot be frozen."""
+
+    def profile(self, ids: Tensor) -> None:
+        """Learns nothing."""
+
+    def remap(self, ids: Tensor) -> Tensor:
+        return ids * 0
+
+    def evict(self) -> Tensor | None:
+        return None
+
+    def output_size(self) -> int:
+        return 5
+
+    def open_slots(self) -> int:
+        return 0
+
+    def current_step(self) -> int:
+        return 0
+
+    def set_process_group(self, group: distributed.ProcessGroup | None) -> None:
+        """Alone always."""
+
+
+def test_what_cannot_be_frozen() -> None:
+    with pytest.raises(TypeError, match="table 't': got a Other"):
+        FrozenLookup(ManagedCollisionCollection({"t": Other()}, [bag("t", 5, 8, ["f"])]))
+    module = MCHManagedCollisionModule(5, LFU_EvictionPolicy(), 1)
+    module.output_size = lambda: 2**40 + 1  # type: ignore[method-assign]
+    collection = collection_of([1])
+    collection._managed_collision_modules["t0"] = module
+    with pytest.raises(ValueError, match=r"table 't0': got 1099511627777 rows"):
+        FrozenLookup(collection)
+
+
+def test_tables_of_every_number() -> None:
+    learned = [[i, i * 1000, -i] for i in range(1, 27)]
+    collection = collection_of(*learned)
+    bags = {f"f{i}": [list(itertools.chain(ids, [i]))] for i, ids in enumerate(learned)}
+    assert_same(collection, kjt_of(bags))
