@@ -15,7 +15,7 @@ from typing import Any
 from recsys.planner.page_script import SCRIPT
 from recsys.planner.page_style import STYLE
 from recsys.planner.planner import PlanResult
-from recsys.planner.report import headline, size_text, time_text
+from recsys.planner.report import headline, short_names, size_text, time_text
 from recsys.planner.summary import Summary
 
 
@@ -61,14 +61,18 @@ def page(result: PlanResult, summary: Summary, *, title: str) -> str:
 {_memory_section("ddr", "Host memory", summary) if uses_ddr else ""}
 <section>
 <h2>What lies where</h2>
-<p>A line for each table, a column for each rank; the color is the sharding type, and the darker the shard, the more
-it takes. Lines between columns are the borders of hosts. Point at a cell to see what it is.</p>
+<p>A line for each table, a column for each rank; the color is the sharding type, and the stronger its shade,
+the more the shard takes. Lines between columns are the borders of hosts. Point at a cell to see what it is.</p>
 <div class="tools">
 <input type="search" id="filter" placeholder="filter tables by name" aria-label="filter tables by name">
 <select id="type" aria-label="sharding type"><option value="">all sharding types</option></select>
 <select id="kernel" aria-label="kernel"><option value="">all kernels</option></select>
 <select id="shade" aria-label="shade by"><option value="bytes">shade: bytes</option>
 <option value="us">shade: cost</option></select>
+<select id="order" aria-label="order"><option value="cost_us">order: cost</option>
+<option value="hbm_bytes">order: device bytes</option><option value="ddr_bytes">order: host bytes</option>
+<option value="num_embeddings">order: rows</option><option value="ranks">order: first rank</option>
+<option value="name">order: name</option></select>
 <span id="count"></span>
 </div>
 <div class="legend" id="types"></div>
@@ -104,7 +108,9 @@ def _page_data(result: PlanResult, summary: Summary) -> dict[str, Any]:
         num_bytes = shard.cost.hbm_bytes + shard.cost.ddr_bytes
         alike = (num_bytes, round(shard.cost.total_us, 3), shard.num_rows, shard.num_columns)
         by_table[shard.table].setdefault(alike, []).append(shard.rank)
+    names = short_names(summary)
     for table, groups in zip(data["tables"], by_table, strict=True):
+        table["label"] = names[table["name"]]
         table["shards"] = [
             {"ranks": _runs(ranks), "bytes": alike[0], "us": alike[1], "rows": alike[2], "columns": alike[3]}
             for alike, ranks in groups.items()

@@ -49,6 +49,9 @@ function showTip(event, text) {
 }
 function hideTip() { tip.style.display = "none"; }
 
+// Rank numbers at most this many pixels apart would touch.
+function labelStep(slot, pixels) { return [1, 2, 4, 8, 16, 32, 64, 128, 256].find(n => n * slot >= pixels) || 512; }
+function short(text) { return text.replace(/\.0+ /, " "); }
 function niceStep(top) {
   const rough = top / 4, power = 10 ** Math.floor(Math.log10(rough));
   return [1, 2, 2.5, 5, 10].map(f => f * power).find(step => step >= rough);
@@ -66,7 +69,7 @@ function columns(id, config) {
   const step = niceStep(highest);
   for (let v = 0; v <= highest; v += step) {
     svg.append(node("line", {x1: left, x2: width - right, y1: y(v), y2: y(v), stroke: "var(--grid)"}));
-    svg.append(node("text", {x: left - 8, y: y(v) + 4, "text-anchor": "end"}, v === 0 ? "0" : config.text(v)));
+    svg.append(node("text", {x: left - 8, y: y(v) + 4, "text-anchor": "end"}, v === 0 ? "0" : short(config.text(v))));
   }
   const barWidth = Math.min(slot - gap, 90);
   ranks.forEach((rank, i) => {
@@ -84,8 +87,7 @@ function columns(id, config) {
     hit.addEventListener("mousemove", event => showTip(event, config.tip(rank)));
     hit.addEventListener("mouseleave", hideTip);
     svg.append(hit);
-    const every = Math.ceil(ranks.length / 32);
-    if (i % every === 0) svg.append(node("text", {x: left + (i + 0.5) * slot, y: height - 8,
+    if (i % labelStep(slot, 30) === 0) svg.append(node("text", {x: left + (i + 0.5) * slot, y: height - 8,
       "text-anchor": "middle"}, rank.rank));
   });
   // Labels that would lie on each other are moved apart.
@@ -144,9 +146,11 @@ function matrix(tables) {
   const W = data.world_size, n = Math.max(tables.length, 1);
   const rowHeight = Math.max(2, Math.min(20, Math.floor(7000 / n)));
   const labels = rowHeight >= 11, names = labels ? 190 : 8;
-  const width = Math.max(box.clientWidth - 16, names + W * 3);
-  const cell = (width - names) / W, ratio = Math.min(devicePixelRatio || 1, 2);
-  const height = n * rowHeight;
+  const height = n * rowHeight, ratio = Math.min(devicePixelRatio || 1, 2);
+  // With its height set, the box knows whether it scrolls.
+  canvas.style.height = height + "px"; canvas.style.width = "1px";
+  const width = Math.max(box.clientWidth, names + W * 3);
+  const cell = (width - names) / W;
   for (const [target, h] of [[canvas, height], [head, 20]]) {
     target.width = width * ratio; target.height = h * ratio;
     target.style.width = width + "px"; target.style.height = h + "px";
@@ -158,7 +162,7 @@ function matrix(tables) {
   for (const t of data.tables) for (const s of t.shards) most = Math.max(most, value(s));
   tables.forEach((table, i) => {
     const top = i * rowHeight;
-    if (rowHeight >= 6 && i % 2) { context.globalAlpha = 1; context.fillStyle = color("track");
+    if (rowHeight >= 11 && i % 2) { context.globalAlpha = 1; context.fillStyle = color("track");
       context.fillRect(0, top, width, rowHeight); }
     context.fillStyle = fills[table.sharding_type];
     for (const shard of table.shards) {
@@ -170,7 +174,7 @@ function matrix(tables) {
     }
     if (labels) {
       context.globalAlpha = 1; context.fillStyle = color("ink"); context.font = font;
-      let name = table.name;
+      let name = table.label;
       if (context.measureText(name).width > names - 12) {
         // The end of a path says more than its beginning.
         while (name.length > 4 && context.measureText("…" + name).width > names - 12) name = name.slice(1);
@@ -190,7 +194,7 @@ function matrix(tables) {
   const title = head.getContext("2d");
   title.scale(ratio, ratio);
   title.fillStyle = color("soft"); title.font = font; title.textAlign = "center";
-  const every = Math.max(1, Math.ceil(26 / cell));
+  const every = labelStep(cell, 30);
   for (let rank = 0; rank < W; rank += every) title.fillText(rank, names + (rank + 0.5) * cell, 14);
   layout = {tables, rowHeight, names, cell};
 }
@@ -209,13 +213,14 @@ byId("matrix").addEventListener("mousemove", event => {
 });
 byId("matrix").addEventListener("mouseleave", hideTip);
 
-const COLUMNS = [["name", "table", t => t.name], ["num_embeddings", "rows", t => t.num_embeddings.toLocaleString("en")],
+const COLUMNS = [["name", "table", t => t.label],
+  ["num_embeddings", "rows", t => t.num_embeddings.toLocaleString("en")],
   ["embedding_dim", "dim", t => t.embedding_dim], ["data_type", "data", t => t.data_type],
   ["sharding_type", "sharding", t => t.sharding_type], ["compute_kernel", "kernel", t => t.compute_kernel],
   ["num_shards", "shards", t => t.num_shards], ["ranks", "ranks", t => ranksText(t.ranks)],
   ["hbm_bytes", "HBM", t => t.hbm_bytes ? size(t.hbm_bytes) : "–"],
   ["ddr_bytes", "DDR", t => t.ddr_bytes ? size(t.ddr_bytes) : "–"],
-  ["cost_us", "cost", t => time(t.cost_us)], ["max_rank_us", "on worst rank", t => time(t.max_rank_us)]];
+  ["cost_us", "cost", t => time(t.cost_us)], ["max_rank_us", "worst rank", t => time(t.max_rank_us)]];
 const LEFT = new Set(["name", "data_type", "sharding_type", "compute_kernel", "ranks"]);
 
 function list(tables) {
@@ -237,6 +242,7 @@ function list(tables) {
     const row = element("tr");
     for (const [key, , text] of COLUMNS) {
       const cell = element("td", undefined, (LEFT.has(key) ? "left" : "") + (key === "name" ? " name" : ""));
+      if (key === "name") cell.title = table.name;
       if (key === "sharding_type") {
         const dot = element("i");
         dot.style.background = `var(--${table.sharding_type})`;
@@ -247,6 +253,7 @@ function list(tables) {
     }
     return row;
   }));
+  byId("order").value = state.key;
   byId("count").textContent = tables.length === data.tables.length ? `${tables.length} tables`
     : `${tables.length} of ${data.tables.length} tables`;
 }
@@ -273,6 +280,11 @@ byId("filter").addEventListener("input", event => { state.text = event.target.va
 byId("type").addEventListener("change", event => { state.type = event.target.value; refresh(); });
 byId("kernel").addEventListener("change", event => { state.kernel = event.target.value; refresh(); });
 byId("shade").addEventListener("change", event => { state.shade = event.target.value; refresh(); });
+byId("order").addEventListener("change", event => {
+  state.key = event.target.value;
+  state.down = !LEFT.has(state.key);
+  refresh();
+});
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", refresh);
 addEventListener("resize", () => { if (layout) matrix(layout.tables); });
 charts();

@@ -46,11 +46,11 @@ canvas { display: block; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th { position: sticky; top: 0; background: var(--card); text-align: right; white-space: nowrap; z-index: 1;
   box-shadow: inset 0 -1px var(--line); padding: 0; }
-th button { border: 0; background: none; padding: 8px 10px; font-weight: 600; cursor: pointer; width: 100%;
+th button { border: 0; background: none; padding: 8px 8px; font-weight: 600; cursor: pointer; width: 100%;
   text-align: inherit; }
-td { padding: 4px 10px; border-top: 1px solid var(--grid); text-align: right; white-space: nowrap; }
+td { padding: 4px 8px; border-top: 1px solid var(--grid); text-align: right; white-space: nowrap; }
 th.left, td.left { text-align: left; }
-td.name { white-space: normal; overflow-wrap: anywhere; min-width: 160px; }
+td.name { white-space: normal; overflow-wrap: anywhere; min-width: 120px; }
 td i { display: inline-block; width: 9px; height: 9px; border-radius: 2px; margin-right: 6px; }
 tbody tr:hover { background: var(--track); }
 #tip { position: fixed; pointer-events: none; background: var(--ink); color: var(--card); border-radius: 6px;

@@ -56,16 +56,24 @@ def _tables(summary: Summary) -> Table:
         tables = sorted(tables, key=lambda t: -t.cost_us)[:_SHOWN_TABLES]
         title = f"the {_SHOWN_TABLES} costliest of {len(summary.tables)} tables (the page shows all)"
     headings = ("table", "rows", "dim", "data", "sharding", "kernel", "shards", "ranks", "HBM", "DDR", "cost")
-    last_names = [table.name.rsplit(".", 1)[-1] for table in summary.tables]
-    doubled = {name for name, count in Counter(last_names).items() if count > 1}
-    rows = [_row(table, doubled) for table in tables]
+    names = short_names(summary)
+    rows = [_row(table, names[table.name]) for table in tables]
     return _whole_table(title, headings, rows, left=(0, 3, 4, 5, 7))
 
 
-def _row(table: TableSummary, doubled: set[str]) -> tuple[str, ...]:
-    last_name = table.name.rsplit(".", 1)[-1]
+def short_names(summary: Summary) -> dict[str, str]:
+    """By path: the table's own name, or the path where several tables have that name."""
+    last_names = Counter(table.name.rsplit(".", 1)[-1] for table in summary.tables)
+    return {
+        table.name: last_name if last_names[last_name] == 1 else table.name
+        for table in summary.tables
+        for last_name in [table.name.rsplit(".", 1)[-1]]
+    }
+
+
+def _row(table: TableSummary, name: str) -> tuple[str, ...]:
     return (
-        table.name if last_name in doubled else last_name,
+        name,
         f"{table.num_embeddings:,}",
         str(table.embedding_dim),
         table.data_type,

@@ -1,0 +1,229 @@
+"""How good the planner's plans are, and how long planning takes.
+
+    python -m benchmarks.planner
+
+1. Small random sets: the plan's worst rank against the optimum over all options and all placements.
+2. Large random sets: against max(total / W, largest shard) of the plan's own options, and against the lower bound of
+   any plan with any options.
+3. Planning time: 1 000 tables on 128 ranks; 100 tables on 8 ranks beside TorchRec's planner.
+
+Costs are the planner's own estimates: this measures the search, not the cost model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import random
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.machine import prepare, wide_console
+from benchmarks.planner_sets import SetShape, large_set, random_set, small_set
+from recsys.planner.bounds import of_choice
+from recsys.planner.exact import least_cost_us
+from recsys.planner.fit import Problem, with_room
+from recsys.planner.planner import EmbeddingShardingPlanner
+from recsys.planner.search import search
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ratios:
+    """A distribution of the plan's worst rank over what it is compared with.
+
+    Attributes:
+        name: what it is compared with.
+        aim: what every ratio should be at most.
+        ratios: sorted.
+        num_without_plan: sets for which the planner found no plan.
+        num_impossible: of those, the sets for which there is none.
+    """
+
+    name: str
+    aim: float
+    ratios: Sequence[float]
+    num_without_plan: int = 0
+    num_impossible: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        quantiles = {f"p{q}": self.at(q / 100) for q in (0, 50, 90, 95, 99, 100)}
+        return {
+            "name": self.name,
+            "aim": self.aim,
+            "num_sets": len(self.ratios),
+            "num_within_aim": sum(ratio <= self.aim for ratio in self.ratios),
+            "num_without_plan": self.num_without_plan,
+            "num_impossible": self.num_impossible,
+            **quantiles,
+        }
+
+    def at(self, part: float) -> float:
+        """The ratio that this part of all sets stays below."""
+        return self.ratios[min(int(part * len(self.ratios)), len(self.ratios) - 1)]
+
+
+def against_optimum(num_sets: int) -> Ratios:
+    """Small sets, brute force."""
+    ratios, without, impossible = [], 0, 0
+    for seed in range(num_sets):
+        problem = small_set(seed)
+        capacity = problem.capacity()
+        options, misfit = with_room(problem.options(), capacity)
+        best = None if misfit else least_cost_us(capacity, options)
+        placement = None if misfit else search(capacity, options).placement
+        if placement is None:
+            without += 1
+            impossible += best is None
+        else:
+            assert best is not None
+            ratios.append(placement.cost_us / best)
+    return Ratios(
+        name="optimum, by brute force",
+        aim=1.05,
+        ratios=sorted(ratios),
+        num_without_plan=without,
+        num_impossible=impossible,
+    )
+
+
+def against_bounds(num_sets: int) -> Iterator[Ratios]:
+    """Large sets, both lower bounds."""
+    of_chosen, of_any, without = [], [], 0
+    for seed in range(num_sets):
+        problem = large_set(seed)
+        capacity = problem.capacity()
+        options, misfit = with_room(problem.options(), capacity)
+        found = None if misfit else search(capacity, options)
+        if found is None or found.placement is None:
+            without += 1
+            continue
+        cost_us = found.placement.cost_us
+        chosen = [option for option in found.placement.options if option is not None]
+        of_chosen.append(cost_us / of_choice(capacity, chosen))
+        of_any.append(cost_us / found.least_us)
+    for name, ratios in (
+        ("max(total / W, largest shard) of the plan", of_chosen),
+        ("lower bound of any plan", of_any),
+    ):
+        yield Ratios(name=name, aim=1.10, ratios=sorted(ratios), num_without_plan=without)
+
+
+def planning_s(num_tables: int, ranks: tuple[int, int], fill: float) -> tuple[float, Problem]:
+    """Time from tables to a checked plan, and what was planned."""
+    shape = SetShape(num_tables=num_tables, ranks=ranks, device="cuda", fill=fill)
+    problem = random_set(shape, random.Random(0))
+    planner = EmbeddingShardingPlanner(problem.topology)
+    start = time.perf_counter()
+    planner.result(problem)
+    return time.perf_counter() - start, problem
+
+
+def peer_s(problem: Problem) -> float | None:
+    """TorchRec's planner with its defaults on the same tables, memory and pooling factors; None without TorchRec."""
+    if find_spec("torchrec") is None:
+        return None
+    logging.disable(logging.WARNING)
+    torchrec = import_module("torchrec")
+    planner = import_module("torchrec.distributed.planner")
+    sharder = import_module("torchrec.distributed.embeddingbag").EmbeddingBagCollectionSharder
+    types = import_module("torchrec.distributed.planner.types")
+    tables = [
+        torchrec.EmbeddingBagConfig(
+            name=t.config.name,
+            num_embeddings=t.config.num_embeddings,
+            embedding_dim=t.config.embedding_dim,
+            feature_names=list(t.config.feature_names),
+        )
+        for t in problem.tables
+    ]
+    model = torchrec.EmbeddingBagCollection(tables=tables, device=import_module("torch").device("meta"))
+    topology = problem.topology
+    peer = planner.EmbeddingShardingPlanner(
+        topology=planner.Topology(
+            world_size=topology.world_size,
+            local_world_size=topology.local_world_size,
+            compute_device="cuda",
+            hbm_cap=topology.hbm_bytes * 2,
+            ddr_cap=topology.ddr_bytes,
+        ),
+        constraints={
+            t.config.name: types.ParameterConstraints(
+                pooling_factors=list(t.constraints.pooling_factors or ())
+            )
+            for t in problem.tables
+        },
+    )
+    start = time.perf_counter()
+    peer.plan(model, [sharder()])
+    return time.perf_counter() - start
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure; 0 where everything is within its aim."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.planner", description=__doc__.split("\n")[0])
+    parser.add_argument("--small-sets", type=int, default=300, help="for the optimum (default: 300)")
+    parser.add_argument("--large-sets", type=int, default=60, help="for the lower bounds (default: 60)")
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args(argv)
+    machine = prepare()
+    distributions = [against_optimum(arguments.small_sets), *against_bounds(arguments.large_sets)]
+    times: dict[str, float | None] = {}
+    for fill in (2.0, 1.1):
+        times[f"1 000 tables × 128 ranks, memory for {fill} times the tables"], _ = planning_s(
+            1000, (128, 8), fill
+        )
+    times["100 tables × 8 ranks"], problem = planning_s(100, (8, 8), 2.0)
+    times["100 tables × 8 ranks, TorchRec"] = peer_s(problem)
+    if arguments.json:
+        results = {"distributions": [d.to_json() for d in distributions], "planning_s": times}
+        print(json.dumps({"machine": machine.to_json(), **results}))
+    else:
+        _print(machine.text(), distributions, times, wide_console())
+    within = all(ratio <= d.aim for d in distributions for ratio in d.ratios)
+    return 0 if within else 1
+
+
+def _print(
+    machine: str, distributions: Sequence[Ratios], times: dict[str, float | None], console: Console
+) -> None:
+    console.print(machine)
+    table = Table(title="the plan's worst rank over …", title_justify="left")
+    for heading in (
+        "over",
+        "sets",
+        "no plan (of those: none exists)",
+        "median",
+        "p90",
+        "p95",
+        "p99",
+        "worst",
+        "aim",
+    ):
+        table.add_column(heading, justify="left" if heading == "over" else "right")
+    for d in distributions:
+        without = (
+            f"{d.num_without_plan} ({d.num_impossible})" if d.num_impossible else str(d.num_without_plan)
+        )
+        quantiles = [f"{d.at(part):.4f}" for part in (0.5, 0.9, 0.95, 0.99, 1.0)]
+        table.add_row(d.name, str(len(d.ratios)), without, *quantiles, f"{d.aim:.2f}")
+    console.print(table)
+    speed = Table(title="planning", title_justify="left")
+    speed.add_column("what")
+    speed.add_column("seconds", justify="right")
+    for name, seconds in times.items():
+        speed.add_row(name, "not installed" if seconds is None else f"{seconds:.2f}")
+    console.print(speed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
