@@ -16,6 +16,7 @@ from recsys.sharding.env import ShardingEnv
 from recsys.sharding.exchange import FlatExchange
 from recsys.sharding.features import CheckedIds
 from recsys.sharding.group_dist import Departure, GroupDist, RankInput
+from recsys.sharding.host_exchange import HostColumns, HostExchange
 from recsys.sharding.layout import HOME, Layout
 from recsys.sharding.pooled_exchange import PooledColumns, PooledExchange
 from recsys.sharding.routing import Routed, Router
@@ -60,9 +61,18 @@ class GroupTransport(nn.Module):
         env: the ranks.
         comms: in what embeddings cross.
         sequence: whether outputs are rows of single IDs.
+        by_host: the tables whose partial sums meet in hosts (``tables_by_host``), in groups of their own.
     """
 
-    def __init__(self, layout: Layout, env: ShardingEnv, comms: CommsConfig, *, sequence: bool) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        env: ShardingEnv,
+        comms: CommsConfig,
+        *,
+        sequence: bool,
+        by_host: frozenset[str] = frozenset(),
+    ) -> None:
         super().__init__()
         assert env.process_group is not None
         self._layout = layout
@@ -74,7 +84,8 @@ class GroupTransport(nn.Module):
         self.router = Router(layout, sequence=sequence)
         self._dist = GroupDist(layout, env.process_group, env.rank, env.device, sequence=sequence)
         self._num_home = sum(group.rank == HOME for group in layout.groups)
-        self._columns = None if sequence else PooledColumns(layout, env.rank, env.world_size)
+        self._hosts = HostColumns(layout, by_host, env) if by_host else None
+        self._columns = None if sequence else PooledColumns(layout, env.rank, env.world_size, self._hosts)
 
     def input_dist(self, checked: CheckedIds) -> Awaitable[Awaitable[RankInput]]:
         """Route IDs and send them; the first wait reads sizes, the second brings the IDs."""
@@ -96,6 +107,7 @@ class GroupTransport(nn.Module):
     def pooled(self, outputs: Sequence[Tensor], inputs: RankInput) -> Awaitable[Tensor]:
         """``[B, sum of D]`` in the order of the pairs; all shards' outputs cross in one all-to-all.
 
+        Except partial sums that meet in hosts: their first hop starts here, the second when the result is waited for.
         Where batch sizes differ from feature to feature, one after the other, flat, ``[B of the pair, D]``.
         """
         assert self._columns is not None
@@ -105,8 +117,14 @@ class GroupTransport(nn.Module):
             pending = variable.start(own, self._device)
             return Deferred(lambda: variable.finish(pending, home))
         exchange = PooledExchange(self._columns, inputs, self._group, self._dtypes)
-        token = exchange.start(own, self._device)
-        return Deferred(lambda: exchange.finish(token, home))
+        if self._hosts is None:
+            token = exchange.start(own, self._device)
+            return Deferred(lambda: exchange.finish(token, home))
+        straight, meeting = self._hosts.divided(own)
+        two_hops = HostExchange(self._hosts, inputs, self._dtypes)
+        in_host = two_hops.start(meeting, self._device)
+        token = exchange.start(straight, self._device)
+        return Deferred(lambda: exchange.finish(token, [*home, *two_hops.finish(in_host)]))
 
     def rows(self, outputs: Sequence[Tensor], inputs: RankInput) -> Awaitable[list[list[Tensor]]]:
         """For each group and slot of the layout the rows of this rank's batch, ``[N of the slot, width]``."""

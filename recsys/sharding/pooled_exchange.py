@@ -20,12 +20,13 @@ from torch.autograd.function import once_differentiable
 
 from recsys.sharding.exchange import InFlight
 from recsys.sharding.group_dist import RankInput
+from recsys.sharding.host_exchange import HostColumns
 from recsys.sharding.layout import HOME, Layout, pooled_pieces
 
 
 @dataclass(frozen=True)
 class _Source:
-    """Columns of a rank's output, or of a home group's: ``rank`` is HOME then, and ``group`` says which."""
+    """Columns of a rank's output, or of what is at home: ``rank`` is HOME then, and ``group`` says which."""
 
     rank: int
     group: int
@@ -39,16 +40,22 @@ class PooledColumns:
         layout: of the collection.
         rank: this one.
         world_size: W.
+        hosts: of the groups that meet in hosts: their sums come home beside the home groups' outputs.
     """
 
-    def __init__(self, layout: Layout, rank: int, world_size: int) -> None:
+    def __init__(self, layout: Layout, rank: int, world_size: int, hosts: HostColumns | None = None) -> None:
         group_dims = [sum(layout.output_dim(slot) for slot in group.slots) for group in layout.groups]
+        meeting = {} if hosts is None else hosts.home_of
         of_rank = {
-            r: [g for g, group in enumerate(layout.groups) if group.rank == r] for r in range(world_size)
+            r: [g for g, group in enumerate(layout.groups) if group.rank == r and g not in meeting]
+            for r in range(world_size)
         }
         self.rank_dims = [sum(group_dims[g] for g in of_rank[r]) for r in range(world_size)]
         self.own_dims = [group_dims[g] for g in of_rank[rank]]
         self.home_dims = [group_dims[g] for g, group in enumerate(layout.groups) if group.rank == HOME]
+        num_home = len(self.home_dims)
+        if hosts is not None:
+            self.home_dims += hosts.home_dims
         starts = {}
         for groups in of_rank.values():
             for g, start in zip(groups, accumulate((group_dims[g] for g in groups), initial=0), strict=False):
@@ -56,10 +63,14 @@ class PooledColumns:
         self.pieces: list[tuple[int, int, tuple[_Source, ...], int | None]] = []
         at = 0
         for piece in pooled_pieces(layout):
-            sources = tuple(
-                _Source(layout.groups[g].rank, g, starts.get(g, 0) + start) for g, start in piece.sources
+            # Of a host's ranks, all of whose parts are in one sum, one source remains.
+            sources = dict.fromkeys(
+                _Source(HOME, num_home + meeting[g], start)
+                if g in meeting
+                else _Source(layout.groups[g].rank, g, starts.get(g, 0) + start)
+                for g, start in piece.sources
             )
-            self.pieces.append((at, piece.width, sources, piece.mean_of))
+            self.pieces.append((at, piece.width, tuple(sources), piece.mean_of))
             at += piece.width
         self.total_dim = at
         self.num_pairs = len(layout.pairs)
@@ -103,7 +114,12 @@ class PooledExchange:
         return token
 
     def finish(self, token: Tensor, home: Sequence[Tensor]) -> Tensor:
-        """Wait for what the others sent and assemble ``[B, sum of D]`` float32 with the home groups' outputs."""
+        """Wait for what the others sent and assemble ``[B, sum of D]`` float32 with what is at home.
+
+        Args:
+            token: of ``start``.
+            home: the home groups' outputs, then the sums of hosts.
+        """
         assembled: Tensor = _Finish.apply(self, token, *home)  # type: ignore[no-untyped-call]
         return assembled
 
@@ -137,7 +153,8 @@ class PooledExchange:
             for source in sources:
                 target = self._source(source, by_rank, home).narrow(1, source.start, width)
                 if source.rank == HOME:
-                    # The ranks' gradients of a table that each has are averaged by whoever keeps them equal.
+                    # The ranks' gradients of a table that each has are averaged by whoever keeps them equal, those of
+                    # hosts' sums on their own way back.
                     target.copy_(columns)
                 else:
                     torch.mul(columns, 1.0 / self._num_ranks, out=target)
@@ -163,7 +180,7 @@ class PooledExchange:
         ]
 
     def _source(self, source: _Source, by_rank: Sequence[Tensor], home: Sequence[Tensor]) -> Tensor:
-        # Home groups are the first of the layout.
+        # Home groups are the first of the layout, hosts' sums are counted on behind them.
         return home[source.group] if source.rank == HOME else by_rank[source.rank]
 
     def _bag_sizes(self, pair: int) -> Tensor:

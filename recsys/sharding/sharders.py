@@ -23,6 +23,7 @@ from recsys.optim.in_backward import fused_config_of
 from recsys.sharding.env import ShardingEnv
 from recsys.sharding.features import PairIds
 from recsys.sharding.group_transport import CommsConfig, GroupTransport
+from recsys.sharding.host_exchange import tables_by_host
 from recsys.sharding.initial_rows import fill_rows
 from recsys.sharding.layout import HOME, Group, Layout, make_layout
 from recsys.sharding.plan import COMPUTE_KERNELS, SHARDING_TYPES, ParameterSharding, ShardMetadata, check_plan
@@ -132,10 +133,12 @@ class CollectionSharder:
             if (kernels[table.name], table.data_type) not in classes:
                 classes.append((kernels[table.name], table.data_type))
         class_of = {t.name: classes.index((kernels[t.name], t.data_type)) for t in tables}
-        layout = make_layout(tables, params, env.world_size, kernels=class_of)
-        weighted = isinstance(module, EmbeddingBagCollection) and module.is_weighted()
         sequence = self._sharded_type.sequence
-        transport = GroupTransport(layout, env, self._comms, sequence=sequence)
+        by_host = frozenset[str]() if sequence else tables_by_host(params, env)
+        calls = {name: 2 * number + (name in by_host) for name, number in class_of.items()}
+        layout = make_layout(tables, params, env.world_size, kernels=calls)
+        weighted = isinstance(module, EmbeddingBagCollection) and module.is_weighted()
+        transport = GroupTransport(layout, env, self._comms, sequence=sequence, by_host=by_host)
         lookups: list[TrainingLookup] = []
         held: dict[_Shard, tuple[TrainingLookup, int]] = {}
         for group in layout.groups:
@@ -144,8 +147,10 @@ class CollectionSharder:
             repeats = env.world_size if sequence and group.rank != HOME else 1
             shards, slots = _shards_of(layout, group)
             configs = [_config(layout, shard, params, env.rank) for shard in shards]
-            kernel = classes[group.kernel][0]
-            lookups.append(training_lookup(configs, slots * repeats, group.pooling, kernel, env.device))
+            kernel = classes[class_of[layout.table_of(group.slots[0]).name]][0]
+            lookups.append(
+                training_lookup(configs, slots * repeats, group.pooling, kernel, env.device, weighted)
+            )
             held.update({shard: (lookups[-1], i) for i, shard in enumerate(shards)})
         pair_ids = PairIds(layout, weighted, {}, BoundsCheckMode.FATAL)
         sharded = self._sharded_type(layout, pair_ids, transport, lookups)
