@@ -5,6 +5,7 @@ Shape letters: B batch, D embedding dim, R rows, S slots, N number of IDs, W wor
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,10 +16,6 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_common import (
     EmbeddingLocation,
     PoolingMode,
 )
-from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
-    ComputeDevice,
-    SplitTableBatchedEmbeddingBagsCodegen,
-)
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -26,6 +23,13 @@ from recsys.configs import DataType, PoolingType
 from recsys.embedding import FLOAT_DTYPES, pool
 from recsys.jagged import JaggedTensor
 from recsys.optim.fused_config import FusedConfig
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # FBGEMM's, of optimizers that its CPU build lacks
+    from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
+        ComputeDevice,
+        SplitTableBatchedEmbeddingBagsCodegen,
+    )
 
 _POOLING_MODES = {
     PoolingType.SUM: PoolingMode.SUM,
@@ -113,6 +117,7 @@ class FusedLookup(nn.Module):
         pooling: SUM or MEAN: ``[B, sum of D]`` comes out; NONE: ``[N, D]``, one D for all shards.
         kernel: where rows lie, and the optimizer.
         device: where the lookup runs.
+        weighted: whether every ID comes with a weight.
     """
 
     def __init__(
@@ -122,6 +127,7 @@ class FusedLookup(nn.Module):
         pooling: PoolingType,
         kernel: KernelConfig,
         device: torch.device,
+        weighted: bool = False,
     ) -> None:
         super().__init__()
         assert kernel.fused is not None
@@ -131,10 +137,12 @@ class FusedLookup(nn.Module):
         location = EmbeddingLocation.HOST if on_host else _LOCATIONS[kernel.name]
         compute = ComputeDevice.CPU if on_host else ComputeDevice.CUDA
         self.config = kernel.fused
+        # FBGEMM 1.8's backward pass on CPU forgets to divide the gradient of a mean of weighted rows.
+        self._mean_by_weights = weighted and pooling is PoolingType.MEAN
         tbe = SplitTableBatchedEmbeddingBagsCodegen(
             [(s.num_rows, s.num_columns, location, compute) for s in shards],
             feature_table_map=list(slots),
-            pooling_mode=_POOLING_MODES[pooling],
+            pooling_mode=_POOLING_MODES[PoolingType.SUM if self._mean_by_weights else pooling],
             weights_precision=_PRECISIONS[shards[0].data_type],
             output_dtype=SparseType.FP32,
             cache_load_factor=kernel.cache_load_factor,
@@ -172,6 +180,10 @@ class FusedLookup(nn.Module):
             ``[B, sum of D]`` float32; with ``batch_sizes`` flat: rank by rank, slot by slot, ``[batch size, D]``.
         """
         del ids_per_slot
+        if self._mean_by_weights:
+            assert weights is not None
+            sizes = offsets.diff()
+            weights = weights / sizes.repeat_interleave(sizes, output_size=values.size(0))
         found: Tensor = self.tbe(values, offsets, weights, batch_size_per_feature_per_rank=batch_sizes)
         return found
 
@@ -267,8 +279,9 @@ def training_lookup(
     pooling: PoolingType,
     kernel: KernelConfig,
     device: torch.device,
+    weighted: bool = False,
 ) -> TrainingLookup:
     """The kernel that a configuration names; arguments as ``FusedLookup``."""
     if kernel.fused is None:
         return DenseLookup(shards, slots, pooling, device)
-    return FusedLookup(shards, slots, pooling, kernel, device)
+    return FusedLookup(shards, slots, pooling, kernel, device, weighted)
