@@ -128,6 +128,24 @@ class ShardingPlan:
         except ValueError as error:
             raise PlanError(str(error)) from None
 
+    def __str__(self) -> str:
+        """One line per shard, as people read it."""
+        lines = []
+        for path, tables in self.plan.items():
+            rows = [("table", "sharding type", "compute kernel", "rank", "rows", "columns")]
+            for name, table in tables.items():
+                kernel = table.compute_kernel or ("dense" if table.is_replicated else "fused")
+                kind = (name, table.sharding_type, kernel)
+                if table.is_replicated:
+                    rows.append((*kind, "all", "all", "all"))
+                for shard in table.shards:
+                    (top, bottom), (left, right) = shard.rows, shard.columns
+                    rows.append((*kind, str(shard.rank), f"{top}:{bottom}", f"{left}:{right}"))
+            widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+            lines.append(f"collection {path!r}")
+            lines += ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+        return "\n".join(lines)
+
     def ranks(self) -> set[int]:
         """Every rank that holds a shard."""
         return {rank for tables in self.plan.values() for t in tables.values() for rank in t.ranks}

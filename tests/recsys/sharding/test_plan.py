@@ -13,10 +13,10 @@ import pytest
 
 from recsys.errors import PlanError
 from recsys.quant import QuantEmbeddingBagCollection
-from recsys.sharding.cuts import column_wise, row_wise, table_wise
+from recsys.sharding.cuts import column_wise, data_parallel, row_wise, table_wise
 from recsys.sharding.env import ShardingEnv
 from recsys.sharding.plan import ParameterSharding, ShardingPlan, ShardMetadata, check_plan
-from tests.helpers import random_case
+from tests.helpers import bag, random_case
 
 CASE = random_case(random.Random(5))
 TABLE = next(t for t in CASE.tables)
@@ -180,3 +180,24 @@ def test_devices_need_not_exist() -> None:
     env = ShardingEnv.from_local(["cpu:0", "cuda", "cuda:7"])
     assert [str(d) for d in env.devices] == ["cpu", "cuda:0", "cuda:7"]
     assert env.world_size == 3
+
+
+def test_a_plan_prints_a_line_per_shard() -> None:
+    tables = [bag(name, 10, 16, [name]) for name in ("whole", "cut", "copied")]
+    plan = ShardingPlan(
+        plan={
+            "ebc": {
+                "whole": table_wise(tables[0], 1),
+                "cut": row_wise(tables[1], [0, 1]),
+                "copied": data_parallel(tables[2]),
+            }
+        }
+    )
+    assert str(plan).splitlines() == [
+        "collection 'ebc'",
+        "table   sharding type  compute kernel  rank  rows  columns",
+        "whole   table_wise     fused           1     0:10  0:16",
+        "cut     row_wise       fused           0     0:5   0:16",
+        "cut     row_wise       fused           1     5:10  0:16",
+        "copied  data_parallel  dense           all   all   all",
+    ]
