@@ -20,7 +20,7 @@ from recsys.models.click import ClickModel
 from recsys.train.batches import batches
 from recsys.train.config import ModelConfig
 from recsys.train.examples import Dataset
-from recsys.train.loop import train
+from recsys.train.job import train
 from recsys.train.metrics import auc
 from recsys.train.sources import DEFAULTS, SourceConfig, open_dataset
 

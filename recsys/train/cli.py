@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -18,19 +19,25 @@ from recsys.checkpoint import Checkpoint, save_checkpoint
 from recsys.train.config import FACTORY, ModelConfig, RunConfig, TrainConfig
 from recsys.train.event_files import EventFileWatcher
 from recsys.train.examples import Dataset
-from recsys.train.loop import DivergedError, train
+from recsys.train.job import Job, Trained, train_over_ranks
+from recsys.train.loop import DivergedError
+from recsys.train.plans import read_plan
+from recsys.train.ranks import Ranks, find_ranks
 from recsys.train.report import PeopleWatcher, summary_text
 from recsys.train.sources import DEFAULTS, SYNTHETIC_ROWS, SourceConfig, open_dataset
-from recsys.train.watch import Watcher, Watchers
+from recsys.train.watch import Epoch, Watcher, Watchers
 
 _EXAMPLES = """\
 examples:
   recsys-train --data synthetic --out model.pt
   recsys-train --data movielens --path data/ml-100k --out model.pt
   recsys-train --data criteo --path train.txt --hash-rows 1000000 --limit-rows 5000000 --out model.pt
+  recsys-train --data parquet --path clicks/ --schema schema.json --checkpoint-dir run --resume
+  torchrun --nproc-per-node 2 -m recsys.train --data movielens --path data/ml-100k --plan plan.json \\
+      --checkpoint-dir run --checkpoint-every 1000
 
 The last 10 % of the rows (by time) are held out. The results go to stdout, a progress bar to stderr where that
-is a terminal. Exit status: 0 the checkpoint is saved, 1 the training failed, 2 wrong options or data.
+is a terminal. Exit status: 0 the model is saved, 1 the training failed, 2 wrong options or data.
 """
 
 
@@ -42,13 +49,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _run(args)
     except ValueError as error:
-        print(f"recsys-train: {error}", file=sys.stderr)
+        print(f"recsys-train: {_rank_text()}{error}", file=sys.stderr)
         return 2
     except (DivergedError, OSError, MemoryError) as error:
-        print(f"recsys-train: failed: {str(error) or type(error).__name__}", file=sys.stderr)
+        print(f"recsys-train: {_rank_text()}failed: {str(error) or type(error).__name__}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("recsys-train: interrupted, nothing was saved", file=sys.stderr)
+        print("recsys-train: interrupted", file=sys.stderr)
         return 1
     finally:
         torch.set_num_threads(threads_before)
@@ -56,15 +63,44 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(args: argparse.Namespace) -> int:
     started = time.perf_counter()
-    if args.out.is_dir() or not args.out.absolute().parent.is_dir():
-        raise ValueError(f"--out: got {str(args.out)!r}, expected a file in a folder that exists")
+    ranks = find_ranks(args.device)
+    _check_results(args)
     defaults = DEFAULTS[args.data]
-    model_config = replace(defaults.model, **_given(args, ModelConfig))
-    config = replace(defaults.train, **_given(args, TrainConfig))
     dataset = open_dataset(SourceConfig(name=args.data, **_given(args, SourceConfig)))
-    run = RunConfig(**_given(args, RunConfig))
-    with _watcher(args, dataset, config.epochs) as watcher:
-        model, epochs = train(dataset, model_config, config, watcher, run)
+    job = Job(
+        dataset=dataset,
+        model=replace(defaults.model, **_given(args, ModelConfig)),
+        train=replace(defaults.train, **_given(args, TrainConfig)),
+        run=RunConfig(**_given(args, RunConfig)),
+        plan=None if args.plan is None else read_plan(args.plan),
+        checkpoint_dir=args.checkpoint_dir,
+        checkpoint_every=args.checkpoint_every,
+        resume=args.resume,
+    )
+    with _watcher(args, ranks, dataset, job.train.epochs) as watcher:
+        trained = train_over_ranks(job, ranks, watcher, whole=args.out is not None)
+    if ranks.rank == 0:
+        _finish(args, job, trained, ranks, started)
+    return 0
+
+
+def _check_results(args: argparse.Namespace) -> None:
+    if args.out is None and args.checkpoint_dir is None:
+        raise ValueError("--out: missing, expected the file to write, or --checkpoint-dir, or both")
+    if args.out is not None and (args.out.is_dir() or not args.out.absolute().parent.is_dir()):
+        raise ValueError(f"--out: got {str(args.out)!r}, expected a file in a folder that exists")
+    folder = args.checkpoint_dir
+    if folder is not None and (folder.is_file() or not folder.absolute().parent.is_dir()):
+        raise ValueError(f"--checkpoint-dir: got {str(folder)!r}, expected a folder in one that exists")
+    if folder is not None and not args.resume and folder.is_dir() and any(folder.iterdir()):
+        raise ValueError(
+            f"--checkpoint-dir: got {str(folder)!r}, which is not empty; --resume goes on from what is there"
+        )
+
+
+def _finish(args: argparse.Namespace, job: Job, trained: Trained, ranks: Ranks, started: float) -> None:
+    """What rank 0 writes and says at the end."""
+    dataset, epochs = job.dataset, trained.epochs
     reference = dataset.reference()
     info = {
         "data": dataset.name,
@@ -74,42 +110,54 @@ def _run(args: argparse.Namespace) -> int:
         "num_held_out_rows": dataset.num_held_out_rows,
         "metrics": epochs[-1].held_out.to_json(),
         "reference": None if reference is None else asdict(reference),
-        "train": asdict(config),
+        "train": asdict(job.train),
+        "world_size": ranks.world_size,
         "torch": str(torch.__version__),
     }
-    checkpoint = Checkpoint(
-        factory=FACTORY,
-        arguments=model_config.arguments(dataset),
-        state_dict=model.state_dict(),
-        info=info,
-    )
-    save_checkpoint(args.out, checkpoint)
-    if args.json:
-        rows = [
-            {
-                "number": e.number,
-                "train_loss": e.train_loss,
-                "examples_per_second": round(e.examples_per_second, 1),
-                **e.held_out.to_json(),
-            }
-            for e in epochs
-        ]
-        seconds = round(time.perf_counter() - started, 3)
-        print(json.dumps({"out": str(args.out), "seconds": seconds, "epochs": rows, **info}))
-    else:
-        print(summary_text(epochs[-1].held_out, reference, args.out))
-    return 0
+    if trained.state_dict is not None:
+        checkpoint = Checkpoint(
+            factory=FACTORY, arguments=trained.arguments, state_dict=trained.state_dict, info=info
+        )
+        save_checkpoint(args.out, checkpoint)
+    saved = [path for path in (args.out, args.checkpoint_dir) if path is not None]
+    if not args.json:
+        print(summary_text(epochs[-1].held_out, reference, saved))
+        return
+    result = {
+        "out": None if args.out is None else str(args.out),
+        "checkpoint_dir": None if args.checkpoint_dir is None else str(args.checkpoint_dir),
+        "seconds": round(time.perf_counter() - started, 3),
+        "epochs": [_epoch_to_json(epoch) for epoch in epochs],
+        "plan": trained.plan.to_json(),
+        **info,
+    }
+    print(json.dumps(result))
+
+
+def _epoch_to_json(epoch: Epoch) -> dict[str, Any]:
+    return {
+        "number": epoch.number,
+        "train_loss": epoch.train_loss,
+        "examples_per_second": round(epoch.examples_per_second, 1),
+        **epoch.held_out.to_json(),
+    }
 
 
 @contextmanager
-def _watcher(args: argparse.Namespace, dataset: Dataset, num_epochs: int) -> Iterator[Watcher]:
+def _watcher(args: argparse.Namespace, ranks: Ranks, dataset: Dataset, num_epochs: int) -> Iterator[Watcher]:
+    """Rank 0 writes and speaks for all."""
     with ExitStack() as stack:
         watchers: list[Watcher] = []
-        if args.tensorboard is not None:
+        if args.tensorboard is not None and ranks.rank == 0:
             watchers.append(stack.enter_context(EventFileWatcher(args.tensorboard)))
-        if not args.json:
+        if not args.json and ranks.rank == 0:
             watchers.append(stack.enter_context(PeopleWatcher(dataset, num_epochs)))
         yield Watchers(watchers)
+
+
+def _rank_text() -> str:
+    """Whose error it is, where there are several ranks."""
+    return f"rank {os.environ['RANK']}: " if "RANK" in os.environ else ""
 
 
 def _given(args: argparse.Namespace, config: type[Any]) -> dict[str, Any]:
@@ -144,11 +192,27 @@ def _parser() -> argparse.ArgumentParser:
     )
     data.add_argument("--prefetch", type=_count, metavar="N", help="batches to read ahead (default 4)")
     out = parser.add_argument_group("result")
-    out.add_argument("--out", required=True, type=Path, metavar="FILE", help="the checkpoint to write")
+    out.add_argument("--out", type=Path, metavar="FILE", help="write the whole model to one file")
+    out.add_argument(
+        "--checkpoint-dir", type=Path, metavar="DIR", help="write checkpoints, each rank its part"
+    )
+    out.add_argument(
+        "--checkpoint-every",
+        type=_count,
+        default=0,
+        metavar="N",
+        help="steps between two checkpoints (default: one at the end of each epoch)",
+    )
+    out.add_argument("--resume", action="store_true", help="go on from the newest one in --checkpoint-dir")
     out.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     out.add_argument("--tensorboard", type=Path, metavar="DIR", help="write event files for TensorBoard")
     out.add_argument(
         "--log-every", type=_count, metavar="N", help="steps between lines on the training (default 500)"
+    )
+    ranks = parser.add_argument_group("ranks (torchrun starts them; without it there is one)")
+    ranks.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="of each rank (default cpu)")
+    ranks.add_argument(
+        "--plan", type=Path, metavar="FILE", help="a sharding plan; the planner makes one otherwise"
     )
     _add_training(parser.add_argument_group("training (defaults depend on the data)"))
     return parser
@@ -156,7 +220,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_training(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--epochs", type=_count, metavar="N", help="passes over the training rows")
-    group.add_argument("--batch-size", type=_count, metavar="B", help="rows per step")
+    group.add_argument("--batch-size", type=_count, metavar="B", help="rows per step, on each rank")
     group.add_argument("--seed", type=int, default=0, help="the same seed gives the same model (default 0)")
     group.add_argument("--threads", type=_count, default=1, metavar="N", help="CPU threads (default 1)")
     group.add_argument("--optimizer", choices=("adam", "adagrad"), help="of the dense layers")

@@ -5,7 +5,7 @@ Shape letters: N number of examples, W world size.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 from torch import Tensor
@@ -20,17 +20,18 @@ from recsys.train.prefetch import Prefetch
 _BATCH_SIZE = 4096
 _PREFETCH = 2
 
-Scorer = Callable[[Batch], Tensor]
+Scorer = Callable[[Iterable[Batch]], Iterator[tuple[Tensor, Tensor]]]
 
 
 def evaluate(model: ClickModel, dataset: Dataset) -> Metrics:
     """The metrics of a model in this process on the held-out examples."""
 
     @torch.no_grad()
-    def scorer(batch: Batch) -> Tensor:
-        return model.logits(batch.dense, batch.kjt)
+    def score(held_out: Iterable[Batch]) -> Iterator[tuple[Tensor, Tensor]]:
+        for batch in held_out:
+            yield model.logits(batch.dense, batch.kjt), batch.labels
 
-    return evaluate_shares(scorer, dataset)
+    return evaluate_shares(score, dataset)
 
 
 def evaluate_shares(
@@ -39,7 +40,7 @@ def evaluate_shares(
     """The metrics over all ranks' shares of the held-out examples. Every rank must call it.
 
     Args:
-        scorer: a batch's logits ``[B]``; called equally often on each rank.
+        scorer: gives each batch's logits and labels ``[B]``.
         dataset: the examples.
         share: this rank's.
         group: the ranks; None for one process.
@@ -48,12 +49,12 @@ def evaluate_shares(
         ValueError: the model's logits are not finite.
     """
     with Prefetch(batches(dataset.held_out(), _BATCH_SIZE, share=share), _PREFETCH) as held_out:
-        scored = [(scorer(batch).float(), batch.labels) for batch in held_out]
-    logits, labels = (torch.cat(parts) for parts in zip(*scored, strict=True))
+        scored = [torch.stack((logits.float(), labels), dim=1) for logits, labels in scorer(held_out)]
+    rows = torch.cat(scored)
     if group is not None:
-        both = gather(torch.stack((logits, labels.to(logits.device)), dim=1), group)
-        logits, labels = both[:, 0], both[:, 1]
-    return measure(logits.cpu().numpy(), labels.cpu().numpy())
+        rows = gather(rows, group)
+    logits, labels = rows.cpu().numpy().T
+    return measure(logits, labels)
 
 
 def gather(rows: Tensor, group: dist.ProcessGroup) -> Tensor:

@@ -100,19 +100,17 @@ class Batch:
     num_global_rows: int
 
     def to(self, device: torch.device, *, non_blocking: bool = False) -> Batch:
-        """The batch on a device."""
+        """The batch on a device, but for the sparse features: sharded collections split them in host memory."""
         return Batch(
             self.dense.to(device, non_blocking=non_blocking),
-            self.kjt.to(device, non_blocking=non_blocking),
+            self.kjt,
             self.labels.to(device, non_blocking=non_blocking),
             self.num_global_rows,
         )
 
     def pin_memory(self) -> Batch:
-        """The batch in page-locked memory, from which copies to a CUDA device do not wait."""
-        return Batch(
-            self.dense.pin_memory(), self.kjt.pin_memory(), self.labels.pin_memory(), self.num_global_rows
-        )
+        """What ``to`` copies in page-locked memory, from which copies to a CUDA device do not wait."""
+        return Batch(self.dense.pin_memory(), self.kjt, self.labels.pin_memory(), self.num_global_rows)
 
 
 class Block(Protocol):

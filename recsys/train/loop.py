@@ -8,15 +8,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import torch
-
-from recsys.models.click import ClickModel, build_dlrm
 from recsys.train.batches import EpochOrder, batches
-from recsys.train.config import ModelConfig, RunConfig, TrainConfig
+from recsys.train.config import RunConfig, TrainConfig
 from recsys.train.evaluate import evaluate_shares
 from recsys.train.examples import Batch, Dataset
-from recsys.train.learner import Learner, OneProcessLearner, Step
+from recsys.train.learner import Learner, Step
 from recsys.train.prefetch import Prefetch
+from recsys.train.progress import Progress
 from recsys.train.watch import Epoch, Watcher
 from recsys.train.windows import Sums, Window, window
 
@@ -25,71 +23,20 @@ class DivergedError(RuntimeError):
     """The training went astray; lower learning rates help."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Position:
-    """How far a training has come; the next step follows from it alone.
-
-    Attributes:
-        epoch: passes done.
-        step_in_epoch: steps done of the pass after them.
-        step: steps done since the training began.
-        num_rows: training rows of the pass's steps, on all ranks.
-        loss: sum of their losses.
-    """
-
-    epoch: int = 0
-    step_in_epoch: int = 0
-    step: int = 0
-    num_rows: int = 0
-    loss: float = 0.0
-
-
-Saver = Callable[[Position], None]
+Saver = Callable[[Progress], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Checkpointing:
-    """Where a run begins, and when it is saved.
+class Saving:
+    """When a run is saved.
 
     Attributes:
-        start: where to begin; the learner must be as it was there.
-        every: steps between two calls of ``save``; 0 saves at the end of passes only.
-        save: called on every rank, after the same steps; None saves nothing.
+        save: called on every rank, after the same steps, and at the end of each pass.
+        every: steps between two calls; 0 for the ends of passes only.
     """
 
-    start: Position = Position()
+    save: Saver
     every: int = 0
-    save: Saver | None = None
-
-
-def train(
-    dataset: Dataset,
-    model_config: ModelConfig,
-    config: TrainConfig,
-    watcher: Watcher | None = None,
-    run: RunConfig | None = None,
-) -> tuple[ClickModel, list[Epoch]]:
-    """Build and train a model in this process; the same seed, threads and versions give the same model bit for bit.
-
-    Args:
-        dataset: the examples.
-        model_config: the model's sizes.
-        config: how to train.
-        watcher: told of the progress.
-        run: reading ahead and measuring.
-
-    Returns:
-        the model and what was measured after each epoch.
-
-    Raises:
-        ValueError: the sizes do not fit, or a data file is malformed.
-        DivergedError: the loss is no longer a number.
-    """
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.seed)
-        model = build_dlrm(**model_config.arguments(dataset))  # type: ignore[arg-type]
-    loop = Loop(OneProcessLearner(model, config), dataset, config, run or RunConfig(), watcher or Watcher())
-    return model.eval(), loop.fit(Checkpointing())
 
 
 class Loop:
@@ -120,25 +67,28 @@ class Loop:
         self._watcher = watcher
         self._clock = clock
 
-    def fit(self, checkpointing: Checkpointing) -> list[Epoch]:
-        """Train from the start position to the last pass; what was measured after each pass.
+    def fit(self, start: Progress | None = None, saving: Saving | None = None) -> list[Epoch]:
+        """Train up to the last pass; what was measured after each pass.
+
+        Args:
+            start: where to begin; the learner must be as it was there. None is the beginning.
+            saving: None saves nothing.
 
         Raises:
             ValueError: a data file is malformed.
             DivergedError: the loss is no longer a number.
         """
-        position = checkpointing.start
-        self._watcher.batch_done(position.epoch * self._dataset.num_train_rows + position.num_rows)
-        epochs: list[Epoch] = []
-        while position.epoch < self._config.epochs:
-            epoch, position = self._pass(position, checkpointing)
-            epochs.append(epoch)
-            self._watcher.epoch_done(epoch)
-            if checkpointing.save is not None:
-                checkpointing.save(position)
-        return epochs
+        progress = start or Progress()
+        done_before = len(progress.epochs) * self._dataset.num_train_rows + progress.num_rows
+        self._watcher.batch_done(done_before)
+        while len(progress.epochs) < self._config.epochs:
+            progress = self._pass(progress, saving)
+            self._watcher.epoch_done(progress.epochs[-1])
+            if saving is not None:
+                saving.save(progress)
+        return list(progress.epochs)
 
-    def _pass(self, start: Position, checkpointing: Checkpointing) -> tuple[Epoch, Position]:
+    def _pass(self, start: Progress, saving: Saving | None) -> Progress:
         meter = _Meter(self._learner, start, self._clock)
         with self._batches(start) as ahead:
             for step in self._learner.steps(ahead):
@@ -146,33 +96,35 @@ class Loop:
                 self._watcher.batch_done(step.num_global_rows)
                 if meter.step % self._run.log_every == 0:
                     self._watcher.window_done(meter.close_window(is_full=True))
-                if checkpointing.every and meter.step % checkpointing.every == 0 and checkpointing.save:
-                    checkpointing.save(meter.position())
+                if saving is not None and saving.every and meter.step % saving.every == 0:
+                    saving.save(meter.progress())
         if meter.has_open_window:
             self._watcher.window_done(meter.close_window(is_full=False))
-        done = meter.position()
+        done = meter.progress()
         self._learner.clear_untrained()
         metrics = evaluate_shares(
-            self._learner.logits, self._dataset, self._learner.share, self._learner.group
+            self._learner.score, self._dataset, self._learner.share, self._learner.group
         )
         epoch = Epoch(
-            number=start.epoch + 1,
+            number=len(start.epochs) + 1,
             step=done.step,
             train_loss=done.loss / done.num_rows,
             examples_per_second=meter.examples_per_second(),
             held_out=metrics,
         )
-        return epoch, Position(epoch=start.epoch + 1, step=done.step)
+        return Progress(epochs=(*start.epochs, epoch), step=done.step)
 
     @contextmanager
-    def _batches(self, start: Position) -> Iterator[Iterator[Batch]]:
+    def _batches(self, start: Progress) -> Iterator[Iterator[Batch]]:
         source = batches(
             self._dataset.train(),
             self._config.batch_size,
-            EpochOrder(seed=self._config.seed, epoch=start.epoch),
+            EpochOrder(seed=self._config.seed, epoch=len(start.epochs)),
             self._learner.share,
             start.step_in_epoch,
         )
+        if self._learner.device.type == "cuda":
+            source = (batch.pin_memory() for batch in source)
         with Prefetch(source, self._run.prefetch) as ahead:
             yield ahead
 
@@ -180,7 +132,7 @@ class Loop:
 class _Meter:
     """Counts and sums of one pass, over all ranks."""
 
-    def __init__(self, learner: Learner, start: Position, clock: Callable[[], float]) -> None:
+    def __init__(self, learner: Learner, start: Progress, clock: Callable[[], float]) -> None:
         self._learner = learner
         self._start = start
         self._clock = clock
@@ -207,10 +159,10 @@ class _Meter:
         self.has_open_window = False
         return closed
 
-    def position(self) -> Position:
+    def progress(self) -> Progress:
         loss, _, _, num_rows = self._sums.total(self._learner.group)
-        return Position(
-            epoch=self._start.epoch,
+        return Progress(
+            epochs=self._start.epochs,
             step_in_epoch=self._start.step_in_epoch + self.step - self._start.step,
             step=self.step,
             num_rows=self._num_rows + num_rows,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -85,12 +86,12 @@ def metrics_text(metrics: Metrics) -> str:
     )
 
 
-def summary_text(metrics: Metrics, reference: Reference | None, out: Path) -> str:
-    """The last lines: the AUC beside what to hold it against, and where the checkpoint is."""
+def summary_text(metrics: Metrics, reference: Reference | None, saved: Sequence[Path]) -> str:
+    """The last lines: the AUC beside what to hold it against, and where the model is."""
     lines = [f"held-out AUC {_number(metrics.auc)}, this model"]
     if reference is not None:
         lines.append(f"held-out AUC {_number(reference.auc)}, {reference.text}")
-    return "\n".join([*lines, f"saved {out}"])
+    return "\n".join([*lines, *(f"saved {path}" for path in saved)])
 
 
 def _number(value: float | None) -> str:

@@ -91,6 +91,11 @@ def test_criteo_without_clicks_in_the_held_out_part(
     }
 
 
+def test_without_a_place_for_the_model(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--data", "synthetic"]) == 2
+    assert "--out: missing, expected the file to write, or --checkpoint-dir" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("argv", "text"),
     [
@@ -149,11 +154,10 @@ def test_threads_are_given_back(tmp_path: Path) -> None:
     "argv",
     [
         ["--data", "nothing", "--out", "m.pt"],
-        ["--data", "synthetic"],
         ["--data", "synthetic", "--out", "m.pt", "--epochs", "0"],
         ["--data", "synthetic", "--out", "m.pt", "--over-layers", "8,x"],
     ],
-    ids=["data", "no-out", "epochs", "layers"],
+    ids=["data", "epochs", "layers"],
 )
 def test_bad_usage_is_status_2(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_info:

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from recsys.train.examples import Bags, Dataset, Examples
+from recsys.train.job import train
 from recsys.train.lines import DataError
-from recsys.train.loop import train
 from recsys.train.movielens import DENSE_NAMES, SMOOTHING, movielens
 from recsys.train.movielens_files import CLASSIC_GENRES, read_movielens
 from recsys.train.sources import DEFAULTS

@@ -10,12 +10,13 @@ import pytest
 import torch
 from torch.nn import functional
 
-from recsys.models.click import build_dlrm
 from recsys.train.config import ModelConfig, RunConfig, TrainConfig
 from recsys.train.event_files import EventFileWatcher
-from recsys.train.learner import OneProcessLearner
-from recsys.train.loop import Checkpointing, Loop
+from recsys.train.learner import Learner
+from recsys.train.loop import Loop
 from recsys.train.metrics import measure
+from recsys.train.plans import one_rank_plan
+from recsys.train.ranks import ONE_RANK, process_group
 from recsys.train.synthetic import synthetic
 from recsys.train.watch import Epoch, Watcher, Watchers
 from recsys.train.windows import Sums, Window, window
@@ -58,18 +59,11 @@ class _Listener(Watcher):
 def _fit(watcher: Watcher) -> None:
     """Two passes of 9 steps; a clock that ticks once a second each time it is read."""
     dataset = synthetic(2_000)
-    model = build_dlrm(**_SMALL.arguments(dataset))  # type: ignore[arg-type]
-    config = TrainConfig(epochs=2, batch_size=200)
+    arguments, config = _SMALL.arguments(dataset), TrainConfig(epochs=2, batch_size=200)
     ticks = count()
-    loop = Loop(
-        OneProcessLearner(model, config),
-        dataset,
-        config,
-        RunConfig(log_every=4),
-        watcher,
-        lambda: next(ticks),
-    )
-    loop.fit(Checkpointing())
+    with process_group(ONE_RANK):
+        learner = Learner(arguments, config, ONE_RANK, one_rank_plan(arguments))
+        Loop(learner, dataset, config, RunConfig(log_every=4), watcher, lambda: next(ticks)).fit()
 
 
 def test_windows_cover_each_pass() -> None:

@@ -1,0 +1,194 @@
+"""A training from beginning to end: on the ranks that there are, from a checkpoint where there is one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from recsys.checkpoint import Checkpoint, build_model
+from recsys.checkpoint_dist import TrainingState, load_training, save_training
+from recsys.errors import CheckpointError
+from recsys.models.click import ClickModel
+from recsys.sharding.plan import ShardingPlan
+from recsys.train.config import FACTORY, ModelConfig, RunConfig, TrainConfig
+from recsys.train.examples import Dataset
+from recsys.train.learner import Learner
+from recsys.train.loop import Loop, Saving
+from recsys.train.plans import one_rank_plan
+from recsys.train.progress import Progress
+from recsys.train.ranks import ONE_RANK, Ranks, process_group
+from recsys.train.watch import Epoch, Watcher
+
+_PROGRESS, _SETTINGS = "progress", "settings"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What is trained, how, and where it is kept.
+
+    Attributes:
+        dataset: the examples.
+        model: the model's sizes.
+        train: how to train.
+        run: reading ahead and measuring.
+        plan: what lies where; None leaves it to the planner (on one rank there is nothing to plan).
+        checkpoint_dir: the run's directory; None keeps no checkpoints.
+        checkpoint_every: steps between two checkpoints; 0 for one at the end of each pass.
+        resume: go on from the newest checkpoint in ``checkpoint_dir``, from the beginning where there is none.
+    """
+
+    dataset: Dataset
+    model: ModelConfig
+    train: TrainConfig
+    run: RunConfig = field(default_factory=RunConfig)
+    plan: ShardingPlan | None = None
+    checkpoint_dir: Path | None = None
+    checkpoint_every: int = 0
+    resume: bool = False
+
+    def __post_init__(self) -> None:
+        if self.checkpoint_every < 0:
+            raise ValueError(f"checkpoint_every: got {self.checkpoint_every}, expected at least 0")
+        if self.checkpoint_dir is None and (self.resume or self.checkpoint_every):
+            what = "resume" if self.resume else "checkpoint_every"
+            raise ValueError(f"{what}: needs a checkpoint_dir")
+
+    def settings(self, ranks: Ranks) -> dict[str, Any]:
+        """What must be the same for a run to go on from where another one stopped."""
+        return {
+            "data": self.dataset.name,
+            "num_train_rows": self.dataset.num_train_rows,
+            "global_batch_size": self.train.batch_size * ranks.world_size,
+            **{
+                name: value
+                for name, value in asdict(self.train).items()
+                if name not in ("epochs", "batch_size")
+            },
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """What came out.
+
+    Attributes:
+        arguments: the factory's.
+        epochs: what was measured after each pass, also of those before the run was resumed.
+        plan: what lay where.
+        state_dict: the whole model on rank 0, where it was asked for; else None.
+    """
+
+    arguments: dict[str, Any]
+    epochs: list[Epoch]
+    plan: ShardingPlan
+    state_dict: dict[str, Tensor] | None
+
+
+def train_over_ranks(job: Job, ranks: Ranks, watcher: Watcher, *, whole: bool) -> Trained:
+    """Train on these ranks; every rank calls it, with the same job.
+
+    Args:
+        job: what to do.
+        ranks: what ``find_ranks`` gave.
+        watcher: told of the progress; what it hears is of all ranks.
+        whole: whether to gather the whole model on rank 0 at the end.
+
+    Raises:
+        ValueError: the sizes, the plan or the checkpoint do not fit, or a data file is malformed.
+        DivergedError: the loss is no longer a number.
+    """
+    arguments = job.model.arguments(job.dataset)
+    plan = one_rank_plan(arguments) if job.plan is None and ranks.world_size == 1 else job.plan
+    with process_group(ranks):
+        learner = Learner(arguments, job.train, ranks, plan)
+        loop = Loop(learner, job.dataset, job.train, job.run, watcher)
+        epochs = loop.fit(_start(job, ranks, learner), _saving(job, ranks, learner))
+        return Trained(
+            arguments=arguments,
+            epochs=epochs,
+            plan=learner.model.plan,
+            state_dict=learner.whole_state_dict() if whole else None,
+        )
+
+
+def train(
+    dataset: Dataset,
+    model_config: ModelConfig,
+    config: TrainConfig,
+    watcher: Watcher | None = None,
+    run: RunConfig | None = None,
+) -> tuple[ClickModel, list[Epoch]]:
+    """Build and train a model in this process; the same seed, threads and versions give the same model bit for bit.
+
+    Args:
+        dataset: the examples.
+        model_config: the model's sizes.
+        config: how to train.
+        watcher: told of the progress.
+        run: reading ahead and measuring.
+
+    Returns:
+        the model and what was measured after each epoch.
+
+    Raises:
+        ValueError: the sizes do not fit, or a data file is malformed.
+        DivergedError: the loss is no longer a number.
+    """
+    job = Job(dataset=dataset, model=model_config, train=config, run=run or RunConfig())
+    trained = train_over_ranks(job, ONE_RANK, watcher or Watcher(), whole=True)
+    assert trained.state_dict is not None
+    model = build_model(
+        Checkpoint(factory=FACTORY, arguments=trained.arguments, state_dict=trained.state_dict)
+    )
+    assert isinstance(model, ClickModel)
+    return model.eval(), trained.epochs
+
+
+def _start(job: Job, ranks: Ranks, learner: Learner) -> Progress | None:
+    if not job.resume or job.checkpoint_dir is None:
+        return None
+    state = load_training(job.checkpoint_dir, learner.model, learner.optimizer)
+    if state is None:
+        return None
+    _check_same(state.shared.get(_SETTINGS), job.settings(ranks))
+    progress = Progress.from_json(state.shared.get(_PROGRESS))
+    if len(progress.epochs) > job.train.epochs:
+        raise CheckpointError(
+            f"checkpoint: {len(progress.epochs)} epochs are done, expected at most the {job.train.epochs} asked for"
+        )
+    return progress
+
+
+def _check_same(found: Any, expected: Mapping[str, Any]) -> None:
+    if not isinstance(found, Mapping):
+        raise CheckpointError("checkpoint: it has no settings of a training by recsys-train")
+    different = [name for name in expected if found.get(name) != expected[name]]
+    if different:
+        name = different[0]
+        hint = " (batch size × ranks)" if name == "global_batch_size" else ""
+        raise CheckpointError(
+            f"checkpoint: {name}{hint}: it was trained with {str(found.get(name))[:80]!r}, got {expected[name]!r}; "
+            "resume with the same, or train into another directory"
+        )
+
+
+def _saving(job: Job, ranks: Ranks, learner: Learner) -> Saving | None:
+    folder = job.checkpoint_dir
+    if folder is None:
+        return None
+    arguments, settings = job.model.arguments(job.dataset), job.settings(ranks)
+
+    def save(progress: Progress) -> None:
+        state = TrainingState(
+            step=progress.step,
+            factory=FACTORY,
+            arguments=arguments,
+            shared={_PROGRESS: progress.to_json(), _SETTINGS: settings},
+        )
+        save_training(folder, learner.model, learner.optimizer, state)
+
+    return Saving(save=save, every=job.checkpoint_every)
