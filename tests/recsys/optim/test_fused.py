@@ -184,6 +184,24 @@ class _Part(TbeLookup):
         return self._states
 
 
+class _AdamPart(AdamLookup):
+    """The other half of a table, whose state comes with the first."""
+
+    def fused_states(self) -> Mapping[str, Mapping[str, Tensor]]:
+        return {NAME: {}}
+
+
+def test_the_step_of_a_table_in_two_kernels_is_kept_once() -> None:
+    kernels = [AdamLookup(ADAM), _AdamPart(ADAM)]
+    optimizer = FusedOptimizer(kernels)
+    for batch in batches(2):
+        for kernel in kernels:
+            kernel.train(batch)
+    assert optimizer.state_dict()["state"][NAME]["t1.step"].tolist() == [2]
+    optimizer.set_optimizer_step(5)
+    assert [kernel.step_count().tolist() for kernel in kernels] == [[5], [5]]
+
+
 class _Elsewhere(TbeLookup):
     """A table of which this rank has no shard."""
 

@@ -89,6 +89,29 @@ def test_init_state_trains_nothing(name: str) -> None:
     _assert_same(initialized, reference)
 
 
+class _Shrinking(Optimizer):
+    """A penalty under a name of its own, and a count that is no tensor."""
+
+    def __init__(self, params: list[Tensor]) -> None:
+        super().__init__(params, {"lr": 0.5, "penalty": 0.5})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        for group in self.param_groups:
+            for param in group["params"]:
+                self.state[param]["step"] = self.state[param].get("step", 0) + 1
+                param -= group["lr"] * (param.grad + group["penalty"] * param)
+        return None if closure is None else closure()
+
+
+def test_init_state_of_an_optimizer_of_ones_own() -> None:
+    weight = nn.Parameter(torch.ones(2))
+    optimizer = KeyedOptimizerWrapper({"w": weight}, _Shrinking)
+    optimizer.init_state()
+    assert torch.equal(weight, torch.ones(2))
+    assert optimizer.state_dict() == {"state": {"w": {"step": 0}}}
+
+
 def test_init_state_of_sparse_gradients() -> None:
     weight, frozen = nn.Parameter(torch.ones(4, 2)), nn.Parameter(torch.ones(1), requires_grad=False)
     optimizer = KeyedOptimizerWrapper({"w": weight, "frozen": frozen}, SparseAdam)
