@@ -11,6 +11,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import secrets
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +30,8 @@ FORMAT_VERSION = 1
 #: In front of the names of the model's tensors, and of its optimizers', in ``.metadata``.
 MODEL_PREFIX = "model."
 OPTIMIZER_PREFIX = "optimizer."
-_STEP_NAME = re.compile(r"step-(\d{8,18})", re.ASCII)
+# A step that is saved again gets another name, so that no name ever stands for two contents.
+_STEP_NAME = re.compile(r"step-(\d{8,18})(?:\.(\d{1,6}))?", re.ASCII)
 # Far more than RNG states and positions of thousands of ranks take.
 _MAX_JSON_BYTES = 1 << 30
 
@@ -76,43 +79,51 @@ class TrainingRecord:
         return json.dumps(data, indent=1, allow_nan=False)
 
 
-def step_name(step: int) -> str:
-    """The name of a step's checkpoint in its run."""
-    return f"step-{step:08d}"
+def free_name(run: Path, step: int) -> str:
+    """A name for a step's checkpoint that the run does not have yet."""
+    name = f"step-{step:08d}"
+    taken = {path.name for path in steps(run)}
+    return next(n for n in (name, *(f"{name}.{i}" for i in range(1, len(taken) + 2))) if n not in taken)
 
 
 def steps(run: Path) -> list[Path]:
-    """The checkpoints in a run's directory, oldest first."""
+    """The checkpoints in a run's directory, oldest first. They get such names when they are whole."""
     if not run.is_dir():
         return []
-    found = {int(match[1]): path for path in run.iterdir() if (match := _STEP_NAME.fullmatch(path.name))}
-    return [found[step] for step in sorted(found)]
+    found = {_order(match): path for path in run.iterdir() if (match := _STEP_NAME.fullmatch(path.name))}
+    return [found[order] for order in sorted(found)]
+
+
+def _order(match: re.Match[str]) -> tuple[int, int]:
+    return int(match[1]), int(match[2] or 0)
+
+
+def outdated(run: Path, saved: Path, keep: int) -> list[Path]:
+    """What goes when a checkpoint was saved: all but the ``keep`` newest up to it, and all after it.
+
+    Those after it are of a run that went back to an older checkpoint.
+    """
+    found = steps(run)
+    position = found.index(saved)
+    return [*found[: max(0, position + 1 - max(1, keep))], *found[position + 1 :]]
 
 
 def newest(path: str | os.PathLike[str]) -> Path | None:
-    """The newest whole checkpoint of a run, or the path itself where it is one; None where there is none.
+    """The checkpoint of a run that ``latest`` names, or the path itself where it is one.
 
-    Raises:
-        CheckpointError: ``latest`` names what is no checkpoint of the run.
+    Where there is no ``latest``, or it names what is gone, the newest that is there; None where there is none.
     """
     path = Path(path)
     if (path / METADATA_NAME).is_file():
         return path
     latest = path / LATEST_NAME
-    if not latest.is_file():
-        return None
-    with latest.open("rb") as file:
-        name = file.read(100).decode("ascii", "replace").strip()
-    if _STEP_NAME.fullmatch(name) is None:
-        raise CheckpointError(
-            f"run {path.name!r}: {LATEST_NAME}: got {name[:40]!r}, expected a name like step-00000100"
-        )
-    if not (path / name / METADATA_NAME).is_file():
-        raise CheckpointError(
-            f"run {path.name!r}: {LATEST_NAME} names {name!r}, which is no whole checkpoint; "
-            f"the run has {[p.name for p in steps(path)][-5:]}"
-        )
-    return path / name
+    if latest.is_file():
+        with latest.open("rb") as file:
+            name = file.read(100).decode("ascii", "replace").strip()
+        if _STEP_NAME.fullmatch(name) is not None and (path / name / METADATA_NAME).is_file():
+            return path / name
+    whole = [found for found in steps(path) if (found / METADATA_NAME).is_file()]
+    return whole[-1] if whole else None
 
 
 def read_record(directory: Path) -> TrainingRecord:
@@ -163,3 +174,47 @@ def _object(data: Any, key: str, at: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise CheckpointError(f"{at}.{key}: got {type(value).__name__}, expected an object")
     return value
+
+
+def new_directory(run: Path, record: TrainingRecord) -> Path:
+    """A directory for a checkpoint that is being written; what a killed run has left is removed."""
+    run.mkdir(parents=True, exist_ok=True)
+    for left in run.glob(".saving-*"):
+        shutil.rmtree(left)
+    partial = run / f".saving-{secrets.token_hex(4)}"
+    partial.mkdir()
+    with (partial / TRAINING_NAME).open("w", encoding="utf-8") as file:
+        file.write(record.dumps())
+        file.flush()
+        os.fsync(file.fileno())
+    return partial
+
+
+def publish(run: Path, partial: Path, record: TrainingRecord, keep: int) -> Path:
+    """A checkpoint that is whole gets its name, in one step, and becomes the newest."""
+    _sync(partial)
+    whole = run / free_name(run, record.step)
+    partial.rename(whole)
+    _sync(run)
+    _point_to(run, whole.name)
+    for old in outdated(run, whole, keep):
+        shutil.rmtree(old)
+    return whole
+
+
+def _point_to(run: Path, name: str) -> None:
+    pointer = run / f".{LATEST_NAME}"
+    with pointer.open("w", encoding="ascii") as file:
+        file.write(f"{name}\n")
+        file.flush()
+        os.fsync(file.fileno())
+    pointer.replace(run / LATEST_NAME)
+    _sync(run)
+
+
+def _sync(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

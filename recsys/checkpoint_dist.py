@@ -1,0 +1,366 @@
+"""Checkpoints of a training run on several ranks: written by all of them, loaded under any plan and world size.
+
+A run's checkpoints lie in one directory:
+
+    run/latest               the name of the newest whole checkpoint, replaced in one step
+    run/step-00000100/       .metadata, *.distcp: torch.distributed.checkpoint; training.json: all that is no tensor
+
+``save_training`` and ``load_training`` are collective: every rank of the default process group calls them, in the same
+order as its other collectives.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.state_dict_saver import save
+
+from recsys.checkpoint_ranks import (
+    from_first,
+    gathered,
+    group_of,
+    rng_states,
+    set_rng_states,
+)
+from recsys.checkpoint_reading import CheckpointReader
+from recsys.checkpoint_run import (
+    MODEL_PREFIX,
+    OPTIMIZER_PREFIX,
+    TrainingRecord,
+    new_directory,
+    newest,
+    publish,
+    read_record,
+)
+from recsys.checkpoint_state import OptimizerViews, View, model_views, optimizer_views
+from recsys.errors import CheckpointError
+from recsys.optim.row_states import recut_row_state
+from recsys.sharding.env import ShardingEnv
+from recsys.sharding.sharded_tensors import sharded_tensor
+
+T = TypeVar("T")
+
+
+class StateDict(Protocol):
+    """What has a state dict: a combined KeyedOptimizer."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """``{"state": {parameter: {name: tensor or number}}, "param_groups": [...]}``."""
+        ...
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Takes what ``state_dict`` gave, of the same or another run."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingState:
+    """Where a run stands, beside its weights: plain data, as JSON knows it.
+
+    Attributes:
+        step: optimizer steps taken.
+        factory: ``recsys.models.x:function`` that builds the model, which ``recsys-export`` calls; None where there
+            is none, and ``--model`` names one.
+        arguments: the factory's arguments by name.
+        shared: the same on every rank (rank 0's is written): epoch, metrics so far, the data set's name, settings.
+        local: of this rank: its position in the data. Loaded in a run of another world size it is None, because no
+            rank of that run stands where one of the old run stood: take the position from ``shared`` then.
+    """
+
+    step: int
+    factory: str | None = None
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    shared: Mapping[str, Any] = field(default_factory=dict)
+    local: Mapping[str, Any] | None = None
+
+
+def save_training(
+    run: str | os.PathLike[str],
+    model: nn.Module,
+    optimizer: StateDict | None,
+    state: TrainingState,
+    *,
+    keep: int = 2,
+) -> Path:
+    """Write one checkpoint of a run; it counts when it is whole, and never before.
+
+    A process that is killed at any moment leaves the last whole checkpoint in its place. Random number generators
+    (torch's and Python's, of the CPU; torch's of the rank's CUDA device) are saved for each rank.
+
+    Args:
+        run: the run's directory, which all ranks reach (the same file system).
+        model: a DistributedModelParallel (or, on one rank, any module).
+        optimizer: all of its optimizers combined; None saves none.
+        state: where the run stands.
+        keep: whole checkpoints that stay; older ones are removed.
+
+    Returns:
+        the checkpoint's directory.
+
+    Raises:
+        CheckpointError: the state is no plain data, or a rank could not write; on every rank.
+    """
+    run = Path(run)
+    group = group_of(model)
+    mine, error = _tried(lambda: _prepared(model, optimizer, state))
+    ranks = gathered(None if mine is None else mine.rank, error, group)
+    assert mine is not None
+    record = mine.record(ranks)
+    partial = Path(from_first(lambda: str(new_directory(run, record)), group))
+    _write_tensors(partial, mine.tensors, group)
+    return Path(from_first(lambda: str(publish(run, partial, record, keep)), group))
+
+
+def load_training(
+    run: str | os.PathLike[str], model: nn.Module, optimizer: StateDict | None
+) -> TrainingState | None:
+    """Load the newest whole checkpoint of a run into a model and its optimizers, under whatever plan they have.
+
+    Random number generators are set as they were where the world size is that of the saved run, and left alone else.
+
+    Args:
+        run: the run's directory, or one checkpoint in it.
+        model: a model of the same tables, under any plan and world size.
+        optimizer: as it was saved; its state is made as the plan of this run needs it.
+
+    Returns:
+        where the run stood; None where the directory holds no whole checkpoint (a run that starts).
+
+    Raises:
+        CheckpointError: what is there does not fit, or is damaged; on every rank.
+    """
+    group = group_of(model)
+    found = from_first(lambda: str(newest(run) or ""), group)
+    if not found:
+        return None
+    load = _Load(Path(found), model, optimizer)
+    names = gathered(*_tried(load.prepare), group)
+    load.check(names)
+    gathered(*_tried(load.fill), group)
+    return load.state(group)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Mine:
+    """What this rank gives to a checkpoint: tensors to DCP, plain data to rank 0."""
+
+    state: TrainingState
+    tensors: dict[str, Tensor]
+    rank: dict[str, Any]
+    plan: dict[str, Any]
+    values: dict[str, Any]
+    param_groups: Any
+
+    def record(self, ranks: list[Any]) -> TrainingRecord:
+        """With what all ranks have told: a counter is that of the rank that has counted."""
+        counters: dict[str, float] = {}
+        widths: dict[str, list[int]] = {}
+        for rank in ranks:
+            for name, count in rank["counters"].items():
+                counters[name] = max(count, counters.get(name, 0))
+            widths |= rank["widths"]
+        return TrainingRecord(
+            step=self.state.step,
+            factory=self.state.factory,
+            arguments=self.state.arguments,
+            shared=self.state.shared,
+            ranks=tuple({"local": rank["local"], "rng": rank["rng"]} for rank in ranks),
+            plan=self.plan,
+            optimizer={
+                "counters": counters,
+                "values": self.values,
+                "column_widths": widths,
+                "param_groups": self.param_groups,
+            },
+        )
+
+
+def _prepared(model: nn.Module, optimizer: StateDict | None, state: TrainingState) -> _Mine:
+    env = getattr(model, "env", None)
+    views = {f"{MODEL_PREFIX}{name}": view for name, view in model_views(model.state_dict()).items()}
+    saved: dict[str, Any] = {"state": {}} if optimizer is None else optimizer.state_dict()
+    found = optimizer_views(model, saved["state"])
+    views |= {f"{OPTIMIZER_PREFIX}{name}": view for name, view in found.tensors.items()}
+    plan = getattr(model, "plan", None)
+    mine = _Mine(
+        state=state,
+        tensors={name: _to_save(view, env) for name, view in views.items()},
+        rank={
+            "local": None if state.local is None else dict(state.local),
+            "rng": rng_states(),
+            "counters": {name: tensors[0].item() for name, tensors in found.counters.items()},
+            "widths": {name: list(view.widths) for name, view in found.tensors.items() if view.widths},
+        },
+        plan={} if plan is None else plan.to_json(),
+        values={name: holder[key] for name, (holder, key) in found.values.items()},
+        param_groups=saved.get("param_groups"),
+    )
+    mine.record([mine.rank]).dumps()  # now, where every rank can say what is wrong with its data
+    return mine
+
+
+def _to_save(view: View, env: ShardingEnv | None) -> Tensor:
+    if view.shards is None:
+        return view.local[0][1]
+    assert env is not None
+    # Ranks without rows of a table have shards without numbers, which DCP takes for an error.
+    shards = {where: rank for where, rank in view.shards.items() if 0 not in where[1]}
+    local = {where: tensor for where, tensor in view.local if 0 not in where[1]}
+    return sharded_tensor(view.shape, view.dtype, shards, local, env)
+
+
+def _write_tensors(partial: Path, tensors: dict[str, Tensor], group: dist.ProcessGroup | None) -> None:
+    writer = FileSystemWriter(partial, sync_files=True)
+    try:
+        if group is None:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # that there is one process alone
+                save(tensors, storage_writer=writer, no_dist=True)
+        else:
+            save(tensors, storage_writer=writer, process_group=group)
+    except (CheckpointException, OSError) as error:
+        raise CheckpointError(f"checkpoint {partial.name!r}: could not be written: {error}") from None
+
+
+class _Load:
+    """One checkpoint on its way into a model and its optimizers, in steps between which ranks agree."""
+
+    def __init__(self, directory: Path, model: nn.Module, optimizer: StateDict | None) -> None:
+        self._directory, self._model, self._optimizer = directory, model, optimizer
+        self._saved: dict[str, Any] = {"state": {}}
+
+    def prepare(self) -> list[str]:
+        """Find what is there and what it goes into; the names of the optimizer's tensors."""
+        self._record = read_record(self._directory)
+        self._reader = CheckpointReader(self._directory)
+        self._weights = _prefixed(MODEL_PREFIX, model_views(self._model.state_dict()))
+        if self._optimizer is not None:
+            getattr(self._optimizer, "init_state", lambda: None)()
+            self._saved = self._optimizer.state_dict()
+        self._found = optimizer_views(self._model, self._saved["state"])
+        self._states = _prefixed(OPTIMIZER_PREFIX, self._found.tensors)
+        return sorted(self._states)
+
+    def check(self, names_by_rank: list[list[str]]) -> None:
+        """The checkpoint and this run have the same tensors; the same error on every rank."""
+        held = list(self._reader.tensors)
+        _check_names("model", self._weights, [name for name in held if name.startswith(MODEL_PREFIX)])
+        if self._optimizer is None:
+            return
+        # Of tables with plain gradients each rank knows the states of its own shards only.
+        states = {name for names in names_by_rank for name in names}
+        _check_names("optimizer", states, [name for name in held if name.startswith(OPTIMIZER_PREFIX)])
+
+    def fill(self) -> None:
+        """Copy everything to its place."""
+        if self._optimizer is not None:
+            _fill(self._states, self._reader, _part(self._record, "column_widths"))
+            _fill_plain(self._found, self._saved, self._record)
+            self._optimizer.load_state_dict(self._saved)
+        # After the optimizer's: making its state can take a step.
+        _fill(self._weights, self._reader, {})
+
+    def state(self, group: dist.ProcessGroup | None) -> TrainingState:
+        """Where the run stood; sets the random number generators."""
+        record = self._record
+        rank, world_size = (0, 1) if group is None else (dist.get_rank(group), dist.get_world_size(group))
+        same = len(record.ranks) == world_size
+        if same:
+            set_rng_states(record.ranks[rank].get("rng"))
+        return TrainingState(
+            step=record.step,
+            factory=record.factory,
+            arguments=record.arguments,
+            shared=record.shared,
+            local=record.ranks[rank].get("local") if same else None,
+        )
+
+
+def _prefixed(prefix: str, views: Mapping[str, View]) -> dict[str, View]:
+    return {f"{prefix}{name}": view for name, view in views.items()}
+
+
+def _tried(step: Callable[[], T]) -> tuple[T | None, str | None]:
+    """A step's result, or its error, which all ranks must know of before they go on."""
+    try:
+        return step(), None
+    except (OSError, TypeError, ValueError) as wrong:
+        return None, str(wrong)
+
+
+@torch.no_grad()
+def _fill(views: Mapping[str, View], reader: CheckpointReader, widths: Mapping[str, Any]) -> None:
+    for name, view in views.items():
+        stored = reader.tensors[name]
+        old = widths.get(name.removeprefix(OPTIMIZER_PREFIX)) if view.widths else None
+        if view.widths and old is not None and tuple(old) != view.widths:
+            _fill_recut(name, view, reader, old)
+            continue
+        if stored.shape != view.shape or stored.dtype != view.dtype:
+            raise CheckpointError(
+                f"{name!r}: the checkpoint holds {stored.dtype} {list(stored.shape)}, expected {view.dtype} "
+                f"{list(view.shape)}"
+            )
+        for (offsets, sizes), tensor in view.local:
+            tensor.copy_(reader.read(name, offsets, sizes))
+
+
+def _fill_recut(name: str, view: View, reader: CheckpointReader, old: list[int]) -> None:
+    """A number for each row and block of columns, where the saved run had other blocks."""
+    assert view.widths is not None
+    stored = reader.tensors[name]
+    more = () if len(old) == 1 else (len(old),)
+    if stored.shape != (view.shape[0], *more):
+        raise CheckpointError(
+            f"{name!r}: the checkpoint holds {list(stored.shape)}, expected {[view.shape[0], *more]}"
+        )
+    for (offsets, sizes), tensor in view.local:
+        rows = reader.read(name, (offsets[0], *(0 for _ in more)), (sizes[0], *more))
+        state = recut_row_state(rows, old, view.widths)
+        tensor.copy_(state if len(view.widths) == 1 else state[:, offsets[1] : offsets[1] + sizes[1]])
+
+
+def _fill_plain(found: OptimizerViews, saved: dict[str, Any], record: TrainingRecord) -> None:
+    """Step counts, values that are no tensors, and parameter groups where the optimizer keeps them."""
+    counters, values = _part(record, "counters"), _part(record, "values")
+    missing = sorted(set(found.values) - set(values))
+    if missing:
+        raise CheckpointError(f"optimizer: the checkpoint lacks {missing[:5]} ({len(missing)})")
+    for name, tensors in found.counters.items():
+        for tensor in tensors:
+            # Of optimizers with the same state some count steps and some do not: the run's steps are theirs.
+            tensor.fill_(counters.get(name, record.step))
+    for name, (holder, key) in found.values.items():
+        holder[key] = values[name]
+    if saved.get("param_groups") is not None:
+        if record.optimizer.get("param_groups") is None:
+            raise CheckpointError("optimizer: the checkpoint lacks param_groups; it was saved without them")
+        saved["param_groups"] = record.optimizer["param_groups"]
+
+
+def _part(record: TrainingRecord, key: str) -> dict[str, Any]:
+    found = record.optimizer.get(key)
+    if not isinstance(found, dict):
+        raise CheckpointError(
+            f"training.json: optimizer.{key}: got {type(found).__name__}, expected an object"
+        )
+    return found
+
+
+def _check_names(what: str, expected: Collection[str], got: list[str]) -> None:
+    missing, unknown = sorted(set(expected) - set(got)), sorted(set(got) - set(expected))
+    if missing or unknown:
+        raise CheckpointError(
+            f"{what}: the checkpoint lacks {missing[:5]} ({len(missing)}), and holds {unknown[:5]} ({len(unknown)}), "
+            "which are unknown here; expected the one that was saved"
+        )

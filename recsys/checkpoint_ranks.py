@@ -1,0 +1,88 @@
+"""What ranks must agree on when they write or read a checkpoint: values, errors, random numbers."""
+
+from __future__ import annotations
+
+import base64
+import random
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+
+from recsys.errors import CheckpointError
+
+
+def group_of(model: nn.Module) -> dist.ProcessGroup | None:
+    """The ranks that share a model; None for a process alone."""
+    env = getattr(model, "env", None)
+    group = None if env is None else env.process_group
+    if group is None and dist.is_available() and dist.is_initialized():
+        group = dist.group.WORLD
+    return group
+
+
+def gathered(value: Any, error: str | None, group: dist.ProcessGroup | None) -> list[Any]:
+    """Every rank's value, in their order, if none has an error.
+
+    Raises:
+        CheckpointError: on every rank, what the first rank with an error has to say.
+    """
+    told: list[Any] = [(value, error)]
+    if group is not None:
+        told = [None] * dist.get_world_size(group)
+        dist.all_gather_object(told, (value, error), group=group)
+    for rank, (_, text) in enumerate(told):
+        if text is not None:
+            raise CheckpointError(text if group is None else f"rank {rank}: {text}")
+    return [found for found, _ in told]
+
+
+def from_first(make: Callable[[], str], group: dist.ProcessGroup | None) -> str:
+    """What rank 0 makes, on every rank.
+
+    Raises:
+        CheckpointError: on every rank, where rank 0 fails.
+    """
+    told: list[Any] = ["", None]
+    if group is None or dist.get_rank(group) == 0:
+        try:
+            told = [make(), None]
+        except (OSError, ValueError) as wrong:
+            told = ["", str(wrong)]
+    if group is not None:
+        dist.broadcast_object_list(told, src=dist.get_global_rank(group, 0), group=group)
+    if told[1] is not None:
+        raise CheckpointError(told[1])
+    return str(told[0])
+
+
+def rng_states() -> dict[str, Any]:
+    """Of this process's random number generators: plain data."""
+    version, numbers, gauss = random.getstate()
+    states = {"torch": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        states["cuda"] = torch.cuda.get_rng_state()
+    encoded = {name: base64.b64encode(state.numpy().tobytes()).decode() for name, state in states.items()}
+    return {**encoded, "python": [version, list(numbers), gauss]}
+
+
+def set_rng_states(saved: Any) -> None:
+    """Go on as ``rng_states`` found them.
+
+    Raises:
+        CheckpointError: it did not write that.
+    """
+    try:
+        version, numbers, gauss = saved["python"]
+        random.setstate((version, tuple(numbers), gauss))
+        torch.set_rng_state(_bytes(saved["torch"]))
+        if "cuda" in saved and torch.cuda.is_available():
+            torch.cuda.set_rng_state(_bytes(saved["cuda"]))
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise CheckpointError(f"training.json: ranks.rng: cannot be set: {error}") from None
+
+
+def _bytes(text: str) -> Tensor:
+    return torch.frombuffer(bytearray(base64.b64decode(text, validate=True)), dtype=torch.uint8)

@@ -1,0 +1,234 @@
+"""What of a model and its optimizers goes into a training checkpoint, in a form that no plan has a part in.
+
+A table's weight is ``[R, D]`` whatever its plan. Its optimizer state has one name for all kernels, such as
+``<table>.momentum1``, and one form: ``[R, D]`` for a number per weight, ``[R]`` for a number per row, ``[R, K]`` for
+a number per row where the plan cuts columns into K blocks, because each block then has a number of its own.
+
+Shape letters: D embedding dim, K blocks of columns, R rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed._shard.sharded_tensor.api import ShardedTensor
+
+from recsys.errors import CheckpointError
+from recsys.sharding.sharded_tensors import Rectangle
+from recsys.sharding.table_shards import TableShards
+
+# What torch's optimizers and ours call a state, for dense gradients -> FBGEMM's name for the same numbers.
+_CANONICAL = {"sum": "momentum1", "exp_avg": "momentum1", "exp_avg_sq": "momentum2"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """A tensor of a run, and the parts of it that lie on this rank.
+
+    Attributes:
+        shape: of the whole.
+        dtype: of its numbers.
+        shards: the rank of each rectangle; None where every rank holds all of it.
+        local: this rank's rectangles (offsets, sizes) and the memory that is trained.
+        widths: for a number per row of a table: the columns of each block, from left to right.
+    """
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    shards: Mapping[Rectangle, int] | None
+    local: Sequence[tuple[Rectangle, Tensor]]
+    widths: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerViews:
+    """An optimizer's state.
+
+    Attributes:
+        tensors: by name.
+        counters: step counts of tables, int64 or float ``[1]`` or scalar tensors, by name; ranks without a shard may
+            not have counted.
+        values: what is no tensor, by name: the dict that holds it and its key.
+    """
+
+    tensors: dict[str, View] = field(default_factory=dict)
+    counters: dict[str, list[Tensor]] = field(default_factory=dict)
+    values: dict[str, tuple[dict[Any, Any], Any]] = field(default_factory=dict)
+
+
+def model_views(state: Mapping[str, Any]) -> dict[str, View]:
+    """A model's state dict.
+
+    Raises:
+        CheckpointError: it holds what is no tensor.
+    """
+    views = {}
+    for name, value in state.items():
+        if not isinstance(value, Tensor):
+            raise CheckpointError(f"model: {name!r} is a {type(value).__name__}, expected tensors only")
+        views[name] = _view(value)
+    return views
+
+
+def optimizer_views(model: nn.Module, state: Mapping[str, Any]) -> OptimizerViews:
+    """An optimizer's state, ``state_dict()["state"]``.
+
+    Args:
+        model: whose tables it trains.
+        state: by parameter and state name; parameters of tables by their names in the model, or with a prefix.
+
+    Raises:
+        CheckpointError: a state of a table has a shape that no plan explains.
+    """
+    tables = {
+        f"{name}.weight".removeprefix("."): part
+        for name, part in _unwrapped(model).named_modules()
+        if isinstance(part, TableShards)
+    }
+    views = OptimizerViews()
+    shards_of_states: dict[str, tuple[TableShards, str, list[tuple[int, Tensor]]]] = {}
+    for parameter, states in state.items():
+        name, number, table = _table_of(parameter, tables)
+        for key, holder, last in _leaves(states):
+            value = holder[last]
+            if table is None:
+                at = f"{parameter}.{key}"
+                if isinstance(value, Tensor):
+                    views.tensors[at] = _view(value)
+                else:
+                    views.values[at] = (holder, last)
+                continue
+            at = f"{name}.{_canonical(table.config.name, key)}"
+            if not isinstance(value, Tensor):
+                views.values[at] = (holder, last)
+            elif isinstance(value, ShardedTensor):
+                views.tensors[at] = _of_table(table, _view(value))
+            elif value.numel() == 1 and key.rpartition(".")[2] == "step":
+                views.counters.setdefault(at, []).append(value)
+            elif table.sharding.is_replicated:
+                views.tensors[at] = _of_table(table, _view(value))
+            else:
+                shards_of_states.setdefault(at, (table, at, []))[2].append((number, value))
+    for at, (table, _, parts) in shards_of_states.items():
+        views.tensors[at] = _of_shards(table, at, parts)
+    return views
+
+
+def _unwrapped(model: nn.Module) -> nn.Module:
+    """The module whose paths are the names in state dicts: a DistributedModelParallel's own."""
+    found = getattr(model, "module", None)
+    return found if isinstance(found, nn.Module) and hasattr(model, "plan") else model
+
+
+def _table_of(parameter: str, tables: Mapping[str, TableShards]) -> tuple[str, int, TableShards | None]:
+    """The table of a parameter (``weight``, or ``weight_1`` for a rank's second shard), and the shard's number."""
+    path, _, last = parameter.rpartition(".")
+    number = last.removeprefix("weight").removeprefix("_") or "0"
+    if last.startswith("weight") and number.isdecimal():
+        whole = f"{path}.weight".removeprefix(".")
+        for name, table in tables.items():
+            if whole == name or whole.endswith(f".{name}"):
+                return name, int(number), table
+    return parameter, 0, None
+
+
+def _canonical(table: str, state: str) -> str:
+    own = state.removeprefix(f"{table}.")
+    return f"{table}.{_CANONICAL.get(own, own)}"
+
+
+def _leaves(states: Mapping[Any, Any], at: str = "") -> Iterator[tuple[str, dict[Any, Any], Any]]:
+    """Every state of a parameter, nested dicts too: its name, the dict that holds it, its key."""
+    for key, value in states.items():
+        name = f"{at}.{key}" if at else str(key)
+        if isinstance(value, dict):
+            yield from _leaves(value, name)
+        else:
+            yield name, states, key  # type: ignore[misc]
+
+
+def _view(value: Tensor) -> View:
+    if not isinstance(value, ShardedTensor):
+        shape = tuple(value.shape)
+        whole: Rectangle = ((0,) * len(shape), shape)
+        return View(shape=shape, dtype=value.dtype, shards=None, local=[(whole, value.detach())])
+    metadata = value.metadata()
+    return View(
+        shape=tuple(metadata.size),
+        dtype=metadata.tensor_properties.dtype,
+        shards={_rectangle(shard): _rank(shard) for shard in metadata.shards_metadata},
+        local=[(_rectangle(shard.metadata), shard.tensor.detach()) for shard in value.local_shards()],
+    )
+
+
+def _rank(shard: Any) -> int:
+    rank = shard.placement.rank()
+    assert isinstance(rank, int)
+    return rank
+
+
+def _rectangle(shard: Any) -> Rectangle:
+    return tuple(shard.shard_offsets), tuple(shard.shard_sizes)
+
+
+def _of_table(table: TableShards, view: View) -> View:
+    """A state of a whole table: does it hold a number per weight or per row?"""
+    size = (table.config.num_embeddings, table.config.embedding_dim)
+    widths = _widths(table)
+    if view.shape == size:
+        return view
+    if view.shape not in ((size[0],), (size[0], len(widths))):
+        raise CheckpointError(
+            f"optimizer: a state of table {table.config.name!r} has shape {list(view.shape)}, expected {list(size)} "
+            f"or a number for each row and each of the {len(widths)} blocks of columns"
+        )
+    return View(shape=view.shape, dtype=view.dtype, shards=view.shards, local=view.local, widths=widths)
+
+
+def _of_shards(table: TableShards, at: str, parts: Sequence[tuple[int, Tensor]]) -> View:
+    """A state of this rank's shards, each of which is a parameter of its own (the dense kernel)."""
+    size = (table.config.num_embeddings, table.config.embedding_dim)
+    blocks = _blocks(table)
+    mine = table.local_weights()
+    row_wise = parts[0][1].dim() == 1
+    local: list[tuple[Rectangle, Tensor]] = []
+    for number, value in parts:
+        where, weight = mine[number]
+        if tuple(value.shape) != (tuple(weight.shape[:1]) if row_wise else tuple(weight.shape)):
+            raise CheckpointError(
+                f"optimizer: {at!r} has shape {list(value.shape)} for a shard {list(weight.shape)}, expected a number "
+                "per weight or per row"
+            )
+        rectangle = _state_rectangle(where, blocks, row_wise)
+        local.append((rectangle, value.detach().view(rectangle[1])))
+    shape: tuple[int, ...] = size
+    if row_wise:
+        shape = size[:1] if len(blocks) == 1 else (size[0], len(blocks))
+    return View(
+        shape=shape,
+        dtype=parts[0][1].dtype,
+        shards={_state_rectangle(s, blocks, row_wise): s.rank for s in table.sharding.shards},
+        local=local,
+        widths=_widths(table) if row_wise else None,
+    )
+
+
+def _state_rectangle(shard: Any, blocks: Sequence[tuple[int, int]], row_wise: bool) -> Rectangle:
+    if not row_wise:
+        return _rectangle(shard)
+    start, end = shard.rows
+    if len(blocks) == 1:
+        return (start,), (end - start,)
+    return (start, blocks.index(shard.columns)), (end - start, 1)
+
+
+def _blocks(table: TableShards) -> list[tuple[int, int]]:
+    return sorted({shard.columns for shard in table.sharding.shards}) or [(0, table.config.embedding_dim)]
+
+
+def _widths(table: TableShards) -> tuple[int, ...]:
+    return tuple(end - start for start, end in _blocks(table))
