@@ -3,8 +3,8 @@
 Shape letters: F features, M managed tables, N number of IDs, K raw IDs that own rows, in all tables; P probes.
 
 The raw IDs of all tables stand in one hash table, so that a batch costs the same few operators however many tables
-there are, and an ID two or three reads of memory. A binary search in each table took 26 tables of 100 000 IDs
-144 us more per call at batch 1 (docs/zero_collision.md).
+there are, and an ID two or three reads of memory: a third of the time of a binary search in each table
+(docs/zero_collision.md, `python -m benchmarks.managed`).
 
 An ID of table m is hashed by functions that can be inverted: different IDs of a table have different hashes, and the
 salts of the tables are chosen such that no two tables' IDs have one either. So an entry is the ID's own exactly where

@@ -36,7 +36,7 @@ from recsys.sharding.plan import ShardingPlan
 from recsys.signature import IdPolicy
 from recsys.torchscript import load, operators
 from tests.export.models import assert_close, exported, predicted, rounded
-from tests.helpers import bag, kjt_of, sequence
+from tests.helpers import bag, kjt_of, needs_gpu, sequence
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 KNOWN = [INT64_MIN, -(2**40), -1, 0, 5, 2**33 + 1, INT64_MAX]
@@ -122,7 +122,14 @@ PLANS: dict[str, Callable[[], ShardingPlan | None]] = {
 
 class TestPredictions:
     @pytest.mark.parametrize("plan", list(PLANS))
-    @pytest.mark.parametrize("target", [("cpu",), ("cpu", "cpu")], ids=["one device", "two devices"])
+    @pytest.mark.parametrize(
+        "target",
+        [
+            pytest.param(("cpu",), id="one device"),
+            pytest.param(("cpu", "cpu"), id="two devices"),
+            pytest.param(("cuda:0",), id="cuda", marks=needs_gpu),
+        ],
+    )
     @pytest.mark.parametrize("data_type", [DataType.FP32, DataType.INT8])
     def test_raw_ids_read_the_rows_of_the_float_model(
         self, tmp_path: Path, plan: str, target: tuple[str, ...], data_type: DataType

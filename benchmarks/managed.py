@@ -1,0 +1,125 @@
+"""What mapping raw IDs costs in a graph: one hash table for all tables, beside a binary search in each.
+
+Shape letters: B batch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+
+import torch
+from rich.table import Table
+from torch import Tensor, fx, nn
+
+from benchmarks.machine import prepare, wide_console
+from benchmarks.rounds import CLOCKS, Contestant, RoundsConfig, run_rounds
+from export.binding import ModelTracer
+from recsys.configs import EmbeddingBagConfig
+from recsys.keyed_jagged import KeyedJaggedTensor
+from recsys.managed import LFU_EvictionPolicy, ManagedCollisionCollection, MCHManagedCollisionModule
+from recsys.managed.frozen import FrozenLookup
+from recsys.torchscript import script
+
+_NUM_BATCHES = 50
+
+
+class _OfTensors(nn.Module):
+    def __init__(self, mapping: nn.Module, keys: Sequence[str]) -> None:
+        super().__init__()
+        self.mapping = mapping
+        self._keys = list(keys)
+
+    # No annotations: as texts, FX would hand them on to TorchScript, which cannot read them.
+    def forward(self, lengths, values):  # type: ignore[no-untyped-def]
+        return self.mapping(KeyedJaggedTensor(self._keys, values, lengths=lengths)).values()
+
+
+def _scripted(mapping: nn.Module, keys: Sequence[str]) -> torch.jit.ScriptModule:
+    root = _OfTensors(mapping, keys)
+    return script(fx.GraphModule(root, ModelTracer().trace(root)))
+
+
+def _collection(num_tables: int, num_ids: int, generator: torch.Generator) -> ManagedCollisionCollection:
+    """Tables that are full of random raw IDs."""
+    modules, tables = {}, []
+    for i in range(num_tables):
+        module = MCHManagedCollisionModule(num_ids + 1, LFU_EvictionPolicy(), 1)
+        module.train()(torch.randint(-(2**63), 2**63 - 1, (num_ids,), generator=generator))
+        modules[f"t{i}"] = module
+        tables.append(
+            EmbeddingBagConfig(
+                name=f"t{i}", num_embeddings=num_ids + 1, embedding_dim=4, feature_names=[f"f{i}"]
+            )
+        )
+    return ManagedCollisionCollection(modules, tables).eval()
+
+
+def _batches(
+    collection: ManagedCollisionCollection, batch_size: int, generator: torch.Generator
+) -> list[tuple[Tensor, Tensor]]:
+    """One ID in each bag, half of them known."""
+    made = []
+    for _ in range(_NUM_BATCHES):
+        values = []
+        for module in collection.managed_collision_modules().values():
+            assert isinstance(module, MCHManagedCollisionModule)
+            place = torch.randint(0, module.output_size() - 1, (batch_size,), generator=generator)
+            strange = torch.randint(-(2**63), 2**63 - 1, (batch_size,), generator=generator)
+            known = torch.rand(batch_size, generator=generator) < 0.5
+            values.append(torch.where(known, module.raw_ids[place], strange))
+        made.append((torch.ones(len(values) * batch_size, dtype=torch.int64), torch.cat(values)))
+    return made
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit status."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.managed", description=__doc__)
+    parser.add_argument("--tables", type=int, default=26, help="default: 26")
+    parser.add_argument(
+        "--ids", type=int, default=100_000, help="known raw IDs of each table (default: 100000)"
+    )
+    parser.add_argument("--batch-sizes", default="1,8,32,128", help="default: 1,8,32,128")
+    parser.add_argument("--rounds", type=int, default=11, help="default: 11")
+    parser.add_argument("--turn-s", type=float, default=0.1, help="length of a turn (default: 0.1)")
+    parser.add_argument("--clock", choices=list(CLOCKS), default="wall")
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args(argv)
+    machine = prepare()
+    generator = torch.Generator().manual_seed(0)
+    collection = _collection(args.tables, args.ids, generator)
+    keys = list(collection.table_of_feature())
+    graphs = {
+        "hash table": _scripted(FrozenLookup(collection), keys),
+        "searches": _scripted(collection, keys),
+    }
+    results = []
+    for batch_size in map(int, args.batch_sizes.split(",")):
+        batches = _batches(collection, batch_size, generator)
+        if not all(torch.equal(graphs["hash table"](*b), graphs["searches"](*b)) for b in batches):
+            print("the lookups disagree", file=sys.stderr)
+            return 1
+        config = RoundsConfig(num_rounds=args.rounds, turn_s=args.turn_s, clock=args.clock)
+        timings = run_rounds({name: Contestant(graph, batches) for name, graph in graphs.items()}, config)
+        speedups = timings["hash table"].speedups_over(timings["searches"])
+        results.append(
+            {
+                "batch_size": batch_size,
+                **{f"{name}, us": round(timing.median_s * 1e6, 1) for name, timing in timings.items()},
+                "times faster": round(speedups[len(speedups) // 2], 2),
+            }
+        )
+    if args.json:
+        print(json.dumps({"machine": machine.to_json(), "results": results}))
+        return 0
+    table = Table(*results[0], title=f"{args.tables} tables of {args.ids} raw IDs; {machine.text()}")
+    for result in results:
+        table.add_row(*map(str, result.values()))
+    wide_console().print(table)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
