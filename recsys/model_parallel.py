@@ -112,9 +112,7 @@ class DistributedModelParallel(nn.Module):
     @property
     def fused_optimizer(self) -> KeyedOptimizer:
         """Of all tables that are trained in the backward pass; parameters by their names in the model."""
-        return CombinedOptimizer(
-            [(path, cast(KeyedOptimizer, sharded.fused_optimizer)) for path, sharded in self._sharded.items()]
-        )
+        return self._fused_optimizer
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
         """The model's, with ShardedTensors for sharded tables."""

@@ -184,7 +184,13 @@ class FusedLookup(nn.Module):
             assert weights is not None
             sizes = offsets.diff()
             weights = weights / sizes.repeat_interleave(sizes, output_size=values.size(0))
+        steps = None
+        if self.config.has_step_count() and not torch.is_grad_enabled():
+            # FBGEMM counts lookups; only those that train are steps.
+            steps = int(self.tbe.iter_cpu)
         found: Tensor = self.tbe(values, offsets, weights, batch_size_per_feature_per_rank=batch_sizes)
+        if steps is not None:
+            self.set_step_count(steps)
         return found
 
     def states(self) -> list[dict[str, Tensor]]:
@@ -202,6 +208,11 @@ class FusedLookup(nn.Module):
         """int64 ``[1]``: how many times the optimizer has run; a view."""
         count: Tensor = self.tbe.iter
         return count
+
+    def set_step_count(self, steps: int) -> None:
+        """Go on from this step. FBGEMM keeps the number twice: to count by, and for checkpoints."""
+        self.tbe.iter_cpu.fill_(steps)
+        self.tbe.set_optimizer_step(steps)
 
     def flush(self) -> None:
         """Write what a cache on the device holds back to the rows."""

@@ -11,13 +11,13 @@ from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from recsys.bounds import BoundsCheckMode
 from recsys.configs import BaseEmbeddingConfig
 from recsys.jagged import JaggedTensor
 from recsys.keyed import KeyedTensor
 from recsys.keyed_jagged import KeyedJaggedTensor
+from recsys.optim.fused import FusedOptimizer
 from recsys.sharding.awaitable import Awaitable, LazyAwaitable
 from recsys.sharding.device_rows import DeviceRows
 from recsys.sharding.features import PairIds
@@ -111,7 +111,7 @@ class ShardedCollection(nn.Module):
         self.transport: Any = transport
         self.lookups = nn.ModuleList(lookups)
         #: Of tables that are trained in the backward pass; None where nothing is trained.
-        self.fused_optimizer: Optimizer | None = None
+        self.fused_optimizer: FusedOptimizer | None = None
 
     @classmethod
     def over_devices(
@@ -164,6 +164,9 @@ class ShardedCollection(nn.Module):
 
     def lookup(self, inputs: DistInput) -> list[Tensor]:
         """The output of each group that is looked up here, on its rank's device."""
+        if self.fused_optimizer is not None:
+            # FBGEMM takes the learning rate with the lookup, whenever its gradient comes.
+            self.fused_optimizer.apply_learning_rates()
         return [
             kernel(group.values, group.offsets, group.weights, **group.sizes())
             for kernel, group in zip(self.lookups, inputs.groups, strict=True)

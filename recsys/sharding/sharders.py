@@ -19,7 +19,7 @@ from recsys.embedding import EmbeddingBagCollection, EmbeddingCollection
 from recsys.errors import PlanError
 from recsys.optim.fused import FusedOptimizer
 from recsys.optim.fused_config import FusedConfig
-from recsys.optim.in_backward import fused_config_of
+from recsys.optim.in_backward import copy_in_backward, fused_config_of, mark_in_backward
 from recsys.sharding.env import ShardingEnv
 from recsys.sharding.features import PairIds
 from recsys.sharding.group_transport import CommsConfig, GroupTransport
@@ -164,6 +164,9 @@ class CollectionSharder:
             _fill(shards_of_table, weights[table.name])
             if params[table.name].is_replicated:
                 _keep_equal(shards_of_table, env)
+            if kernels[table.name].fused is None:
+                for parameter in shards_of_table.parameters():
+                    copy_in_backward(weights[table.name], parameter)
             container[table.name] = shards_of_table
         sharded.add_module(self._container, container)
         _attach_optimizer(sharded, self._container, [kernel for kernel, _ in classes], class_of)
@@ -282,4 +285,4 @@ def _attach_optimizer(
     for table in tables.values():
         if table.is_fused:
             for parameter in table.parameters():
-                parameter._in_backward_optimizers = [sharded.fused_optimizer]  # type: ignore[attr-defined]
+                mark_in_backward(parameter, sharded.fused_optimizer)

@@ -203,11 +203,11 @@ class FusedTables:
         return {name: table.sharded_states(self.config) for name, table in self._tables.items()}
 
     def step_count(self) -> Tensor:
-        """int64 ``[1]``: how many steps were taken."""
+        """int64 ``[1]``: how many steps were taken; 0 on a rank that holds none of the tables."""
         return self._lookups[0].step_count() if self._lookups else self._steps
 
     def set_optimizer_step(self, step: int, /) -> None:
         """Go on from this step."""
         self._steps.fill_(step)
         for lookup in self._lookups:
-            lookup.tbe.set_optimizer_step(step)
+            lookup.set_step_count(step)
