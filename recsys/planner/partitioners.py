@@ -2,9 +2,9 @@
 
 Shape letters: H hosts, L ranks per host, W world size.
 
-Blocks of all ranks come first, then blocks of hosts, then blocks of single ranks, each kind the heaviest first. Two
+Blocks of all ranks come first, then blocks of hosts, then blocks of single ranks, each kind the heaviest first. The
 partitioners differ in what is heavy, and in which rank is the best one: ``GREEDY`` goes by cost, ``MEMORY_BALANCED``
-by bytes, which finds room where cost leaves none.
+by bytes, which finds room where cost leaves none, and ``BOTH_BALANCED`` by whichever of the two is scarcer.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from recsys.planner.estimate import ShardCost
 
 GREEDY = "greedy"
 MEMORY_BALANCED = "memory_balanced"
+BOTH_BALANCED = "both_balanced"
+PARTITIONERS = (GREEDY, BOTH_BALANCED, MEMORY_BALANCED)
 Floats = NDArray[np.float64]
 
 
@@ -64,6 +66,7 @@ class Placement:
 
     def __init__(self, capacity: Capacity, num_tables: int) -> None:
         self.capacity = capacity
+        self.mean_us = 1.0
         self.options: list[Option | None] = [None] * num_tables
         self.slots: list[list[int]] = [[] for _ in range(num_tables)]
         self.loads_us: Floats = np.zeros(capacity.world_size)
@@ -78,6 +81,7 @@ class Placement:
     def copy(self) -> Placement:
         """Another one that changes on its own."""
         new = Placement(self.capacity, 0)
+        new.mean_us = self.mean_us
         new.options, new.slots = list(self.options), [list(slots) for slots in self.slots]
         new.loads_us, new.free_hbm, new.free_ddr = (
             self.loads_us.copy(),
@@ -141,14 +145,17 @@ class Placement:
         if by == GREEDY:
             score = loads
         else:
-            score = -(
-                hbm
-                if block.hbm_bytes * max(self.capacity.ddr_bytes, 1)
-                >= block.ddr_bytes * max(self.capacity.hbm_bytes, 1)
-                else ddr
-            )
+            score = np.maximum(self._used(hbm, block.hbm_bytes, 0), self._used(ddr, block.ddr_bytes, 1))
+            if by == BOTH_BALANCED:
+                score = np.maximum(score, (loads + block.total_us) / self.mean_us)
         self.add(table, block, span, int(np.where(fits, score, np.inf).argmin()))
         return None
+
+    def _used(self, free: Floats, num_bytes: int, memory: int) -> Floats:
+        """The part of a memory that would be used; of one that the block does not use, nothing."""
+        capacity = (self.capacity.hbm_bytes, self.capacity.ddr_bytes)[memory]
+        used: Floats = (capacity - free + num_bytes) / max(capacity, 1) * (num_bytes > 0)
+        return used
 
     def _count(self, block: ShardCost, ranks: slice, sign: int) -> None:
         self.loads_us[ranks] += sign * block.total_us
@@ -170,15 +177,17 @@ def partition(capacity: Capacity, options: Sequence[Option], by: str = GREEDY) -
     Args:
         capacity: of the ranks.
         options: for each table, the one that is chosen.
-        by: ``GREEDY`` or ``MEMORY_BALANCED``.
+        by: one of ``PARTITIONERS``.
     """
     placement = Placement(capacity, len(options))
+    placement.mean_us = max(sum(option.total_us for option in options) / capacity.world_size, 1e-9)
     hbm, ddr = max(capacity.hbm_bytes, 1), max(capacity.ddr_bytes, 1)
 
     def heaviness(i: int) -> tuple[float, float, int]:
         option = options[i]
         fill = max(option.max_hbm_bytes / hbm, option.max_ddr_bytes / ddr)
-        return (-option.span, -option.max_us if by == GREEDY else -fill, i)
+        cost = option.max_us / placement.mean_us
+        return (-option.span, -{GREEDY: cost, MEMORY_BALANCED: fill, BOTH_BALANCED: max(cost, fill)}[by], i)
 
     for i in sorted(range(len(options)), key=heaviness):
         misfit = placement.place(i, options[i], by)

@@ -15,12 +15,14 @@ from recsys.planner.improve import balance, choose_again
 from recsys.planner.partitioners import (
     GREEDY,
     MEMORY_BALANCED,
+    PARTITIONERS,
     Capacity,
     Misfit,
     Placement,
     partition,
 )
 from recsys.planner.proposers import Choice, dynamic, greedy, least_memory, uniform
+from recsys.planner.reshuffle import reshuffle
 
 # Partitions that go through moves and swaps, and those of them whose options are chosen again.
 _NUM_BALANCED = 8
@@ -30,6 +32,9 @@ _MOST_CHANGES = 60
 _RESTART_PAIRS = 12_000
 _MOST_RESTARTS = 150
 _GOOD_ENOUGH = 1.0005
+# Blocks are dealt anew, so many times, where a plan is further than this above the lower bound.
+_WELL_BALANCED = 1.01
+_NUM_DEALT_ROUNDS = 400
 # Parts of a rank's memory that a block may take, where room is sought.
 _LARGEST_FILLS = (1.0, 0.5, 0.25, 0.1, 0.03)
 
@@ -62,11 +67,12 @@ def search(capacity: Capacity, options: Sequence[Sequence[Option]]) -> Found:
     placements: list[Placement] = []
     for choice in _proposals(capacity, options, table, least_us):
         chosen = [group[i] for group, i in zip(options, choice, strict=True)]
-        for by in (GREEDY, MEMORY_BALANCED):
+        for by in PARTITIONERS:
             found = partition(capacity, chosen, by)
             if isinstance(found, Placement):
                 placements.append(found)
-                break
+                if by == GREEDY:
+                    break
     if not placements:
         packed = pack(capacity, options)
         if isinstance(packed, Misfit):
@@ -76,8 +82,16 @@ def search(capacity: Capacity, options: Sequence[Sequence[Option]]) -> Found:
     for placement in placements:
         balance(placement)
     placements = sorted(placements, key=lambda p: p.cost_us)[:_NUM_REFINED]
-    best = min((choose_again(p, options, _MOST_CHANGES) for p in placements), key=lambda p: p.cost_us)
+    best = min((_refined(p, options, least_us) for p in placements), key=lambda p: p.cost_us)
     return Found(placement=_restarted(best, options, least_us), least_us=least_us)
+
+
+def _refined(placement: Placement, options: Sequence[Sequence[Option]], least_us: float) -> Placement:
+    refined = choose_again(placement, options, _MOST_CHANGES)
+    if refined.cost_us > least_us * _WELL_BALANCED:
+        reshuffle(refined, random.Random(0), _NUM_DEALT_ROUNDS, least_us * _WELL_BALANCED)
+        refined = choose_again(refined, options, _MOST_CHANGES)
+    return refined
 
 
 def pack(capacity: Capacity, options: Sequence[Sequence[Option]]) -> Placement | Misfit:
