@@ -21,7 +21,7 @@ from export.tree import exchanged
 from recsys import EmbeddingBagCollection, EmbeddingCollection, KeyedJaggedTensor
 from recsys.artifact import LoadedArtifact, load_artifact
 from recsys.configs import DataType
-from recsys.errors import ExportError
+from recsys.errors import ExportError, VerificationError
 from recsys.managed import (
     LFU_EvictionPolicy,
     LRU_EvictionPolicy,
@@ -31,6 +31,7 @@ from recsys.managed import (
     ManagedCollisionModule,
     MCHManagedCollisionModule,
 )
+from recsys.managed.frozen import FrozenLookup
 from recsys.sharding.cuts import column_wise, row_wise
 from recsys.sharding.plan import ShardingPlan
 from recsys.signature import IdPolicy
@@ -255,6 +256,21 @@ class TestTheArtifact:
         assert 0.4 < share < 0.6
         assert int(users.max()) > 2**60
         assert int(users.min()) < -(2**60)
+
+    @pytest.mark.parametrize("part", ["fallbacks", "entries"], ids=["unknown IDs", "known IDs"])
+    def test_a_mapping_that_went_wrong_is_not_written(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
+    ) -> None:
+        class Wrong(FrozenLookup):
+            def __init__(self, collection: ManagedCollisionCollection) -> None:
+                super().__init__(collection)
+                numbers = getattr(self, part)
+                numbers[:-1] = numbers[:-1].flip(0) if part == "entries" else 0
+
+        monkeypatch.setattr("export.managed.FrozenLookup", Wrong)
+        with pytest.raises(VerificationError, match="what the model makes of the stored rows"):
+            export_model(Pooled().eval(), tmp_path / "a")
+        assert not (tmp_path / "a").exists()
 
     def test_samples_in_json(self, tmp_path: Path) -> None:
         (tmp_path / "samples").write_text(

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, distributed
+from torch.nn.parallel import DistributedDataParallel
 
 from recsys import EmbeddingBagCollection
 from recsys.managed import (
@@ -19,6 +20,8 @@ from recsys.managed import (
     ManagedCollisionCollection,
     ManagedCollisionEmbeddingBagCollection,
     MCHManagedCollisionModule,
+    mapping_buffer_names,
+    reset_optimizer_rows,
 )
 from tests.helpers import bag, kjt_of
 from tests.ranks import live_pool
@@ -86,3 +89,29 @@ def train_on_nothing(rank: int, world_size: int) -> list[int]:
 
 def test_no_rank_has_ids() -> None:
     assert live_pool(WORLD_SIZE).run(train_on_nothing) == [[], []]
+
+
+def train_ddp(rank: int, world_size: int) -> dict[str, Tensor]:
+    """A rank's whole state after steps of DistributedDataParallel with momentum, in which rows change hands."""
+    del world_size
+    collection = _collection("lru", 2).train()
+    collection.managed_collision_collection.set_process_group(distributed.group.WORLD)
+    names = mapping_buffer_names(collection)
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(collection, names)
+    wrapped = DistributedDataParallel(collection)
+    assert wrapped.modules_buffers == []
+    optimizer = torch.optim.SGD(collection.parameters(), lr=0.1, momentum=0.9)
+    weight = collection.get_parameter("_embedding_module.embedding_bags.t.weight")
+    collection.register_eviction_hook(lambda _table, rows: reset_optimizer_rows(optimizer, weight, rows))
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        wrapped(kjt_of({"f": [_ids(rank, step)]})).values().square().sum().backward()
+        optimizer.step()
+    return {**collection.state_dict(), "momentum": optimizer.state[weight]["momentum_buffer"]}
+
+
+def test_replicas_stay_equal() -> None:
+    first, second = live_pool(WORLD_SIZE).run(train_ddp)
+    assert int(first["_managed_collision_collection._managed_collision_modules.t.step"]) == STEPS
+    for name, tensor in first.items():
+        assert torch.equal(second[name], tensor), name
