@@ -1,0 +1,33 @@
+"""Plans with many sharding types for the tables of a data set."""
+
+from __future__ import annotations
+
+from itertools import cycle
+
+from recsys.configs import EmbeddingBagConfig
+from recsys.sharding.cuts import column_wise, data_parallel, row_wise, table_wise
+from recsys.sharding.plan import ShardingPlan
+from recsys.train.examples import Dataset
+from recsys.train.plans import COLLECTION_PATH
+
+
+def mixed_plan(dataset: Dataset, embedding_dim: int, world_size: int = 2) -> ShardingPlan:
+    """Row-wise, column-wise, table-wise and data-parallel tables, in turn."""
+    ranks = list(range(world_size))
+    tables = {}
+    for number, (spec, kind) in enumerate(zip(dataset.tables, cycle(("rw", "cw", "tw", "dp")))):
+        table = EmbeddingBagConfig(
+            name=spec.name,
+            num_embeddings=spec.num_embeddings,
+            embedding_dim=embedding_dim,
+            feature_names=list(spec.feature_names),
+        )
+        if kind == "rw":
+            tables[spec.name] = row_wise(table, ranks)
+        elif kind == "cw":
+            tables[spec.name] = column_wise(table, ranks)
+        elif kind == "tw":
+            tables[spec.name] = table_wise(table, (number + 1) % world_size)
+        else:
+            tables[spec.name] = data_parallel(table)
+    return ShardingPlan(plan={COLLECTION_PATH: tables})

@@ -1,0 +1,112 @@
+"""The whole road: two ranks train under a mixed plan, the checkpoint is exported, a live server gives the same AUC."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from export.cli import main as export
+from recsys.train.batches import batches
+from recsys.train.examples import Dataset
+from recsys.train.metrics import auc
+from recsys.train.sources import SourceConfig, open_dataset
+from serve.client import Client
+from tests.serve.spawned import spawned
+from tests.train.plans import mixed_plan
+from tests.train.shared_data import data_file
+
+ROOT = Path(__file__).resolve().parents[2]
+_EMBEDDING_DIM = 16
+#: How far the served model's AUC may lie from the trainer's: rows are quantized to INT8 on the way.
+_TOLERANCE = 0.002
+_SYNTHETIC_ROWS = 20_000
+
+
+def torchrun(world_size: int, *argv: str) -> dict[str, Any]:
+    """``recsys-train --json`` on so many ranks; what it printed."""
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        f"--nproc-per-node={world_size}",
+    ]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    found = subprocess.run(
+        [*command, "-m", "recsys.train", "--json", *argv],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert found.returncode == 0, found.stderr
+    (line,) = found.stdout.splitlines()
+    result: dict[str, Any] = json.loads(line)
+    return result
+
+
+def _requests(dataset: Dataset) -> Iterator[tuple[dict[str, Any], np.ndarray[Any, Any]]]:
+    """The held-out examples as requests, with their labels."""
+    for batch in batches(dataset.held_out(), 500):
+        sparse = {
+            key: [row.tolist() for row in jagged.to_dense()] for key, jagged in batch.kjt.to_dict().items()
+        }
+        yield {"dense": {"dense_features": batch.dense.numpy()}, "sparse": sparse}, batch.labels.numpy()
+
+
+@pytest.mark.parametrize("data", ["synthetic", pytest.param("movielens", marks=pytest.mark.slow)])
+def test_train_on_two_ranks_export_serve(data: str, tmp_path: Path) -> None:
+    if data == "movielens":
+        source = SourceConfig(name=data, path=data_file("ml-100k.inter").parent)
+        argv = ["--path", str(source.path), "--batch-size", "256", "--epochs", "1"]
+    else:
+        source = SourceConfig(name=data, limit_rows=_SYNTHETIC_ROWS)
+        argv = ["--limit-rows", str(_SYNTHETIC_ROWS), "--batch-size", "100", "--epochs", "1"]
+    dataset = open_dataset(source)
+    plan = mixed_plan(dataset, _EMBEDDING_DIM)
+    assert {t.sharding_type for tables in plan.plan.values() for t in tables.values()} == {
+        "row_wise",
+        "column_wise",
+        "table_wise",
+        "data_parallel",
+    }
+    (tmp_path / "plan.json").write_text(json.dumps(plan.to_json()))
+    run = tmp_path / "run"
+    result = torchrun(
+        2,
+        *("--data", data, *argv, "--embedding-dim", str(_EMBEDDING_DIM)),
+        *("--plan", str(tmp_path / "plan.json"), "--checkpoint-dir", str(run), "--checkpoint-every", "100"),
+    )
+    assert result["plan"] == plan.to_json()
+    assert result["world_size"] == 2
+    artifact = tmp_path / "model.artifact"
+    assert export([str(run), "--devices", "cpu,cpu", "--out", str(artifact)]) == 0
+
+    command = [
+        sys.executable,
+        "-m",
+        "serve.cli",
+        str(artifact),
+        "--port",
+        "0",
+        "--metrics-port",
+        "0",
+        "--json",
+    ]
+    scores, labels = [], []
+    with spawned(command, tmp_path / "server.log") as server, Client(server.address) as client:
+        for request, of_request in _requests(dataset):
+            scores.append(client.predict(**request)["score"])
+            labels.append(of_request)
+    served = auc(np.concatenate(scores), np.concatenate(labels))
+    assert served == pytest.approx(result["metrics"]["auc"], abs=_TOLERANCE)
+    assert served > 0.65  # the model has learned: an untrained one has 0.5
