@@ -1,0 +1,93 @@
+"""The benchmark of sharded training runs, and notices when the two sides do not train the same."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from benchmarks.training_model import TrainingBatch, TrainingCase, batches
+from benchmarks.training_rounds import OURS, PEER, TrainingDisagreementError, check_agreement
+
+ROOT = Path(__file__).resolve().parents[2]
+CASE = TrainingCase(sharding_type="table_wise", num_tables=2, num_rows=10, batch_size=4)
+WEIGHT = "embedding_bags.table_0.weight@0,0"
+
+
+class FakeSide:
+    """Adds the mean of a batch's gradients to all of its weights."""
+
+    def __init__(self, *, name: str = WEIGHT, output: float = 0.0, rate: float = 1.0) -> None:
+        self._name, self._output, self._rate = name, output, rate
+        self._weight = torch.zeros(10, 64)
+
+    def step(self, batch: TrainingBatch) -> Tensor:
+        output = self._weight.sum() + self._output + torch.ones(1)
+        self._weight += self._rate * (1 + batch.gradient.mean())
+        return output
+
+    def in_order(self, output: Tensor) -> Tensor:
+        return output
+
+    def local_weights(self) -> dict[str, Tensor]:
+        return {self._name: self._weight}
+
+
+def differences(theirs: FakeSide, ours: FakeSide) -> tuple[float, float]:
+    data = batches(CASE, 0)
+    return check_agreement({PEER: theirs, OURS: ours}, {PEER: data, OURS: data}, CASE)  # type: ignore[dict-item]
+
+
+def test_sides_that_agree() -> None:
+    assert differences(FakeSide(), FakeSide()) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "text"),
+    [
+        (FakeSide(), FakeSide(output=1.0), "outputs differ by"),
+        (FakeSide(), FakeSide(rate=0.999), "weights by 0.00"),
+        (FakeSide(), FakeSide(name="embedding_bags.table_1.weight@0,0"), "shards: recsys has"),
+        (FakeSide(rate=0), FakeSide(rate=0), "TorchRec did not train"),
+    ],
+    ids=["outputs", "weights", "shards", "untrained"],
+)
+def test_sides_that_do_not(theirs: FakeSide, ours: FakeSide, text: str) -> None:
+    with pytest.raises(TrainingDisagreementError, match=text):
+        differences(theirs, ours)
+
+
+@pytest.mark.peer
+@pytest.mark.parametrize("model", [[], ["--dlrm"]], ids=["tables", "dlrm"])
+def test_it_runs(model: list[str]) -> None:
+    pytest.importorskip("torchrec", reason="compares with torchrec, which is not installed")
+    options = [
+        "--quick",
+        "--rounds",
+        "1",
+        "--json",
+        "--profile",
+        "--types",
+        "row_wise",
+        "--ids-per-bag",
+        "1-3",
+        *model,
+    ]
+    command = [sys.executable, "-m", "benchmarks.training", *options]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=240)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    (result,) = report["results"]
+    assert result["case"]["sharding_type"] == "row_wise"
+    assert result["case"]["ids_per_bag"] == [1, 3]
+    assert min(result["samples_per_s"], result["peer_samples_per_s"]) > 0
+    assert result["ratio_low"] <= result["ratio"] <= result["ratio_high"]
+    assert max(result["output_difference"], result["weight_difference"]) <= 1e-5
+    assert set(result["profile"]) == {PEER, OURS}
+    update = "fbgemm::split_embedding_backward_codegen_rowwise_adagrad_cpu"
+    assert all(update in {s["name"] for s in shares} for shares in result["profile"].values())
