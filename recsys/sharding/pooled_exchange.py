@@ -4,7 +4,7 @@ Shape letters: B batch, D embedding dim, E (feature, table) pairs, W world size.
 
 A rank sends each other rank the rows of that rank's batch, all its columns side by side. What lands is put together
 once: columns beside columns, parts of sums added. Gradients take the same way back, written straight into what is
-sent, and divided by W there.
+sent, and divided by W there. Partial sums that meet in hosts have come another way (``host_exchange``).
 """
 
 from __future__ import annotations
