@@ -203,7 +203,7 @@ def _prepared(model: nn.Module, optimizer: StateDict | None, state: TrainingStat
         },
         plan={} if plan is None else plan.to_json(),
         values={name: holder[key] for name, (holder, key) in found.values.items()},
-        param_groups=saved.get("param_groups"),
+        param_groups=_groups(saved, list),
     )
     mine.record([mine.rank]).dumps()  # now, where every rank can say what is wrong with its data
     return mine
@@ -345,7 +345,17 @@ def _fill_plain(found: OptimizerViews, saved: dict[str, Any], record: TrainingRe
     if saved.get("param_groups") is not None:
         if record.optimizer.get("param_groups") is None:
             raise CheckpointError("optimizer: the checkpoint lacks param_groups; it was saved without them")
-        saved["param_groups"] = record.optimizer["param_groups"]
+        saved["param_groups"] = _groups(record.optimizer, tuple)
+
+
+def _groups(state: Mapping[str, Any], pair: type[list[Any]] | type[tuple[Any, ...]]) -> Any:
+    """Parameter groups, with numbers that come in pairs (Adam's betas) as lists, for JSON, or as tuples, for torch."""
+    if state.get("param_groups") is None:
+        return None
+    return [
+        {k: pair(v) if isinstance(v, list | tuple) and k != "params" else v for k, v in group.items()}
+        for group in state["param_groups"]
+    ]
 
 
 def _part(record: TrainingRecord, key: str) -> dict[str, Any]:
