@@ -14,12 +14,15 @@ from benchmarks.training_model import (
     Side,
     TrainingCase,
 )
-from recsys import EmbeddingBagCollection, KeyedJaggedTensor
-from recsys.model_parallel import DistributedModelParallel
+from recsys import (
+    DistributedModelParallel,
+    EmbeddingBagCollection,
+    EmbeddingBagCollectionSharder,
+    KeyedJaggedTensor,
+    ShardingEnv,
+    ShardingPlan,
+)
 from recsys.models.dlrm import DLRM
-from recsys.sharding.env import ShardingEnv
-from recsys.sharding.plan import ShardingPlan
-from recsys.sharding.sharders import EmbeddingBagCollectionSharder
 
 
 def our_side(case: TrainingCase) -> Side:

@@ -23,15 +23,23 @@ import torch
 from torch import distributed as dist
 from torch import multiprocessing
 
-from recsys import EmbeddingBagCollection, EmbeddingBagConfig, KeyedJaggedTensor, KeyedTensor
-from recsys.model_parallel import DistributedModelParallel
-from recsys.optim import EmbOptimType, apply_optimizer_in_backward, in_backward_optimizer_filter
-from recsys.planner.planner import EmbeddingShardingPlanner
-from recsys.sharding.awaitable import LazyAwaitable
-from recsys.sharding.env import ShardingEnv
-from recsys.sharding.plan import ParameterSharding, ShardingPlan
-from recsys.sharding.sharded import ShardedEmbeddingBagCollection
-from recsys.sharding.sharders import EmbeddingBagCollectionSharder
+from recsys import (
+    DistributedModelParallel,
+    EmbeddingBagCollection,
+    EmbeddingBagCollectionSharder,
+    EmbeddingBagConfig,
+    EmbeddingShardingPlanner,
+    EmbOptimType,
+    KeyedJaggedTensor,
+    KeyedTensor,
+    LazyAwaitable,
+    ParameterSharding,
+    ShardedEmbeddingBagCollection,
+    ShardingEnv,
+    ShardingPlan,
+    apply_optimizer_in_backward,
+    in_backward_optimizer_filter,
+)
 
 
 def tutorial(rank: int) -> dict[str, Any]:
