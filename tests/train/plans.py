@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import cycle
 
 from recsys.configs import EmbeddingBagConfig
@@ -10,12 +11,16 @@ from recsys.sharding.plan import ShardingPlan
 from recsys.train.examples import Dataset
 from recsys.train.plans import COLLECTION_PATH
 
+MIXED = ("rw", "cw", "tw", "dp")
 
-def mixed_plan(dataset: Dataset, embedding_dim: int, world_size: int = 2) -> ShardingPlan:
-    """Row-wise, column-wise, table-wise and data-parallel tables, in turn."""
+
+def mixed_plan(
+    dataset: Dataset, embedding_dim: int, kinds: Sequence[str] = MIXED, world_size: int = 2
+) -> ShardingPlan:
+    """Row-wise, column-wise, table-wise and data-parallel tables, in turn, or the given kinds of these."""
     ranks = list(range(world_size))
     tables = {}
-    for number, (spec, kind) in enumerate(zip(dataset.tables, cycle(("rw", "cw", "tw", "dp")))):
+    for number, (spec, kind) in enumerate(zip(dataset.tables, cycle(kinds))):
         table = EmbeddingBagConfig(
             name=spec.name,
             num_embeddings=spec.num_embeddings,
