@@ -14,6 +14,7 @@ from torch import distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from recsys.errors import PlanError
+from recsys.managed import ManagedCollisionCollection
 from recsys.optim.combined import CombinedOptimizer
 from recsys.optim.keyed import KeyedOptimizer
 from recsys.planner.planner import EmbeddingShardingPlanner
@@ -68,6 +69,7 @@ class DistributedModelParallel(nn.Module):
             sharded = sharder.shard(collection, plan.of(path), env, self.device)
             module = _replaced(module, path, sharded)
         _materialize(module, self.device)
+        _decide_together(module, env.process_group)
         self._sharded = {p: m for p, m in module.named_modules() if isinstance(m, ShardedCollection)}
         self._dmp_wrapped_module: nn.Module = self._wrapped(module)
         fused = [(path, cast(KeyedOptimizer, part.fused_optimizer)) for path, part in self._sharded.items()]
@@ -162,6 +164,18 @@ def _replaced(module: nn.Module, path: str, new: nn.Module) -> nn.Module:
     parent, _, name = path.rpartition(".")
     setattr(module.get_submodule(parent), name, new)
     return module
+
+
+def _decide_together(module: nn.Module, group: dist.ProcessGroup) -> None:
+    """Which raw ID owns which row is the same on every rank."""
+    managed = [part for part in module.modules() if isinstance(part, ManagedCollisionCollection)]
+    if not managed or dist.get_world_size(group) == 1:
+        return
+    if "gloo" not in dist.get_backend(group):
+        # The mapping lies in host memory.
+        group = dist.new_group(dist.get_process_group_ranks(group), backend="gloo")
+    for collection in managed:
+        collection.set_process_group(group)
 
 
 def _materialize(module: nn.Module, device: torch.device) -> None:

@@ -25,6 +25,7 @@ from recsys.sharding.inputs import DistInput
 from recsys.sharding.layout import Layout, make_layout
 from recsys.sharding.local_transport import LocalTransport, int_nbit_kernel
 from recsys.sharding.plan import ParameterSharding, check_plan, without_replicas
+from recsys.sharding.table_shards import TableShards
 from recsys.signature import IdPolicy
 
 
@@ -110,6 +111,8 @@ class ShardedCollection(nn.Module):
         self.pair_ids = pair_ids
         self.transport: Any = transport
         self.lookups = nn.ModuleList(lookups)
+        #: By name, where tables are trained; their parameters and their names in state dicts are another child's.
+        self.trained_tables: Mapping[str, TableShards] = {}
         #: Of tables that are trained in the backward pass; None where nothing is trained.
         self.fused_optimizer: FusedOptimizer | None = None
 
@@ -147,6 +150,21 @@ class ShardedCollection(nn.Module):
             int_nbit_kernel(layout, group, ranks[group.rank], options.path, dtype) for group in layout.groups
         ]
         return cls(layout, pair_ids, transport, kernels)
+
+    def reset_rows(self, table: str, rows: Tensor, values: Tensor) -> None:
+        """Overwrite rows of a trained table, on whatever ranks they lie, and what its optimizer keeps about them.
+
+        Args:
+            table: its name.
+            rows: ``[N]`` int64 in host memory, rows of the whole table; the same on every rank.
+            values: ``[N, D]`` float32 in host memory; the same on every rank.
+
+        Raises:
+            KeyError: there is no such table, or it is not trained here.
+        """
+        if table not in self.trained_tables:
+            raise KeyError(f"table {table!r} is not trained here; there are {sorted(self.trained_tables)}")
+        self.trained_tables[table].reset_rows(rows, values)
 
     @property
     def needs_lengths(self) -> bool:

@@ -144,13 +144,10 @@ class CollectionSharder:
         for group in layout.groups:
             if group.rank not in (HOME, env.rank):
                 continue
-            repeats = env.world_size if sequence and group.rank != HOME else 1
             shards, slots = _shards_of(layout, group)
             configs = [_config(layout, shard, params, env.rank) for shard in shards]
             kernel = classes[class_of[layout.table_of(group.slots[0]).name]][0]
-            lookups.append(
-                training_lookup(configs, slots * repeats, group.pooling, kernel, env.device, weighted)
-            )
+            lookups.append(training_lookup(configs, slots, group.pooling, kernel, env.device, weighted))
             held.update({shard: (lookups[-1], i) for i, shard in enumerate(shards)})
         pair_ids = PairIds(layout, weighted, {}, BoundsCheckMode.FATAL)
         sharded = self._sharded_type(layout, pair_ids, transport, lookups)
@@ -281,6 +278,7 @@ def _attach_optimizer(
         own = {id(lookup) for table in members for _, lookup, _ in table._held}
         mine = [lookup for lookup in lookups if id(lookup) in own]
         made.append(FusedTables(kernel.fused, container, members, mine))
+    sharded.trained_tables = tables
     sharded.fused_optimizer = FusedOptimizer(made)
     for table in tables.values():
         if table.is_fused:

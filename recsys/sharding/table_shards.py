@@ -125,6 +125,24 @@ class TableShards(nn.Module):
             )
         copy_into({_rectangle(where): weight for where, weight in self.local_weights()}, source, name)
 
+    @torch.no_grad()
+    def reset_rows(self, rows: Tensor, values: Tensor) -> None:
+        """Overwrite rows, and set what fused optimizers keep about them to zero.
+
+        Args:
+            rows: ``[N]`` int64 in host memory, rows of the whole table.
+            values: ``[N, D]`` float32 in host memory.
+        """
+        for where, lookup, i in self._held:
+            (first, end), (left, right) = where.rows, where.columns
+            mine = (rows >= first) & (rows < end)
+            weight = lookup.weights[i].detach()
+            local = (rows[mine] - first).to(weight.device)
+            weight[local] = values[mine, left:right].to(weight.device, weight.dtype)
+            if isinstance(lookup, FusedLookup):
+                for state in lookup.states()[i].values():
+                    state[local] = 0
+
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         weight = self.sharded_weight()
         if keep_vars and self.sharding.is_replicated:
