@@ -113,6 +113,8 @@ def mixed_case(name: str, local_world_size: int, world_size: int = WORLD_SIZE, *
         (bag("whole", 5, 8, ["f2"]), lambda t: table_wise(t, world_size - 1)),
         (bag("column", 5, 16, ["f0"]), lambda t: column_wise(t, [0, world_size - 1])),
         (bag("by_hand", 8, 8, ["f1"]), lambda t: by_hand(t, [0, world_size - 1, 0])),
+        (bag("one_rank_twice", 8, 8, ["f1"]), lambda t: by_hand(t, [0, 1, 0])),
+        (bag("swapped", 8, 8, ["f1"]), lambda t: by_hand(t, [1, 0])),
     ]
     settings = {"weighted": False, "deduplicated": [False] * world_size} | changes
     sizes = [[3, 1, 0, 5], [2, 2, 2, 2], [0, 4, 1, 3]]
@@ -170,7 +172,16 @@ def which_tables(rank: int, world_size: int, case: RankCase) -> list[frozenset[s
 
 def test_only_tables_on_all_ranks_of_a_host_meet_in_it() -> None:
     case = mixed_case("which", LOCAL_WORLD_SIZE)
-    meeting = {"table_row", "table_row_mean", "grid", "grid_mean", "one_host_grid", "dense", "in_fp16"}
+    meeting = {
+        "table_row",
+        "table_row_mean",
+        "grid",
+        "grid_mean",
+        "one_host_grid",
+        "dense",
+        "in_fp16",
+        "swapped",
+    }
     expected = [frozenset(), frozenset(meeting), frozenset(), frozenset()]
     assert live_pool(WORLD_SIZE).run(which_tables, case) == [expected] * WORLD_SIZE
 
