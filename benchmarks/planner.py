@@ -42,17 +42,23 @@ class Ratios:
 
     Attributes:
         name: what it is compared with.
-        aim: what every ratio should be at most.
+        aim: what every ratio should be at most, if anything: the bound of any plan has slack of its own, because it
+            takes tables for divisible.
         ratios: sorted.
         num_without_plan: sets for which the planner found no plan.
         num_impossible: of those, the sets for which there is none.
     """
 
     name: str
-    aim: float
+    aim: float | None
     ratios: Sequence[float]
     num_without_plan: int = 0
     num_impossible: int = 0
+
+    @property
+    def num_beyond_aim(self) -> int:
+        """How many ratios are above it."""
+        return 0 if self.aim is None else sum(ratio > self.aim for ratio in self.ratios)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
@@ -61,7 +67,7 @@ class Ratios:
             "name": self.name,
             "aim": self.aim,
             "num_sets": len(self.ratios),
-            "num_within_aim": sum(ratio <= self.aim for ratio in self.ratios),
+            "num_beyond_aim": self.num_beyond_aim,
             "num_without_plan": self.num_without_plan,
             "num_impossible": self.num_impossible,
             **quantiles,
@@ -111,21 +117,21 @@ def against_bounds(num_sets: int) -> Iterator[Ratios]:
         chosen = [option for option in found.placement.options if option is not None]
         of_chosen.append(cost_us / of_choice(capacity, chosen))
         of_any.append(cost_us / found.least_us)
-    for name, ratios in (
-        ("max(total / W, largest shard) of the plan", of_chosen),
-        ("lower bound of any plan", of_any),
+    for name, ratios, aim in (
+        ("max(total / W, largest shard) of the plan", of_chosen, 1.10),
+        ("lower bound of any plan", of_any, None),
     ):
-        yield Ratios(name=name, aim=1.10, ratios=sorted(ratios), num_without_plan=without)
+        yield Ratios(name=name, aim=aim, ratios=sorted(ratios), num_without_plan=without)
 
 
 def planning_s(num_tables: int, ranks: tuple[int, int], fill: float) -> tuple[float, Problem]:
-    """Time from tables to a checked plan, and what was planned."""
+    """Processor time (of one core) from tables to a checked plan, and what was planned."""
     shape = SetShape(num_tables=num_tables, ranks=ranks, device="cuda", fill=fill)
     problem = random_set(shape, random.Random(0))
     planner = EmbeddingShardingPlanner(problem.topology)
-    start = time.perf_counter()
+    start = time.process_time()
     planner.result(problem)
-    return time.perf_counter() - start, problem
+    return time.process_time() - start, problem
 
 
 def peer_s(problem: Problem) -> float | None:
@@ -163,9 +169,9 @@ def peer_s(problem: Problem) -> float | None:
             for t in problem.tables
         },
     )
-    start = time.perf_counter()
+    start = time.process_time()
     peer.plan(model, [sharder()])
-    return time.perf_counter() - start
+    return time.process_time() - start
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -189,8 +195,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(json.dumps({"machine": machine.to_json(), **results}))
     else:
         _print(machine.text(), distributions, times, wide_console())
-    within = all(ratio <= d.aim for d in distributions for ratio in d.ratios)
-    return 0 if within else 1
+    return 1 if any(d.num_beyond_aim for d in distributions) else 0
 
 
 def _print(
@@ -215,11 +220,13 @@ def _print(
             f"{d.num_without_plan} ({d.num_impossible})" if d.num_impossible else str(d.num_without_plan)
         )
         quantiles = [f"{d.at(part):.4f}" for part in (0.5, 0.9, 0.95, 0.99, 1.0)]
-        table.add_row(d.name, str(len(d.ratios)), without, *quantiles, f"{d.aim:.2f}")
+        table.add_row(
+            d.name, str(len(d.ratios)), without, *quantiles, "" if d.aim is None else f"{d.aim:.2f}"
+        )
     console.print(table)
     speed = Table(title="planning", title_justify="left")
     speed.add_column("what")
-    speed.add_column("seconds", justify="right")
+    speed.add_column("seconds of one core", justify="right")
     for name, seconds in times.items():
         speed.add_row(name, "not installed" if seconds is None else f"{seconds:.2f}")
     console.print(speed)
