@@ -243,10 +243,11 @@ class _Load:
         """Find what is there and what it goes into; the names of the optimizer's tensors."""
         self._record = read_record(self._directory)
         self._reader = CheckpointReader(self._directory)
-        self._weights = _prefixed(MODEL_PREFIX, model_views(self._model.state_dict()))
         if self._optimizer is not None:
             getattr(self._optimizer, "init_state", lambda: None)()
             self._saved = self._optimizer.state_dict()
+        self._model_state = self._model.state_dict()
+        self._weights = _prefixed(MODEL_PREFIX, model_views(self._model_state))
         self._found = optimizer_views(self._model, self._saved["state"])
         self._states = _prefixed(OPTIMIZER_PREFIX, self._found.tensors)
         return sorted(self._states)
@@ -267,8 +268,9 @@ class _Load:
             _fill(self._states, self._reader, _part(self._record, "column_widths"))
             _fill_plain(self._found, self._saved, self._record)
             self._optimizer.load_state_dict(self._saved)
-        # After the optimizer's: making its state can take a step.
         _fill(self._weights, self._reader, {})
+        # Its tensors are the model's own; what is told of a load (hooks of modules) must hear of this one.
+        self._model.load_state_dict(self._model_state)
 
     def state(self, group: dist.ProcessGroup | None) -> TrainingState:
         """Where the run stood; sets the random number generators."""
