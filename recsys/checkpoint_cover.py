@@ -65,14 +65,22 @@ def check_cover(name: str, shape: Sequence[int], boxes: Sequence[Box]) -> None:
 def _counts(edges: Sequence[Sequence[int]], boxes: Sequence[Box]) -> Tensor:
     """How many shards hold each cell between the edges: their corners, summed up along each dim."""
     places = [{cut: i for i, cut in enumerate(cuts)} for cuts in edges]
-    counts = torch.zeros([len(cuts) for cuts in edges], dtype=torch.int32)
+    corners: list[tuple[int, ...]] = []
+    signs: list[int] = []
     for offsets, sizes in boxes:
         spans = [
             ((places[d][start], 1), (places[d][start + size], -1))
             for d, (start, size) in enumerate(zip(offsets, sizes, strict=True))
         ]
         for corner in itertools.product(*spans):
-            counts[tuple(at for at, _ in corner)] += math.prod(sign for _, sign in corner)
+            corners.append(tuple(at for at, _ in corner))
+            signs.append(math.prod(sign for _, sign in corner))
+    counts = torch.zeros([len(cuts) for cuts in edges], dtype=torch.int32)
+    if not edges:
+        return counts + sum(signs)
+    if corners:
+        at = torch.tensor(corners, dtype=torch.int64).unbind(1)
+        counts.index_put_(at, torch.tensor(signs, dtype=torch.int32), accumulate=True)
     for d in range(counts.dim()):
         counts = counts.cumsum(d)
     return counts[tuple(slice(0, len(cuts) - 1) for cuts in edges)]

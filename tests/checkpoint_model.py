@@ -13,6 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch import distributed as dist
+from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard as Split
+from torch.distributed.tensor import distribute_tensor
 from torch.nn import functional
 
 from recsys.checkpoint_dist import TrainingState, load_training, save_training
@@ -214,3 +218,14 @@ def joined(by_rank: list[Mapping[str, list[Any]]]) -> dict[str, Tensor]:
             place.copy_(tensor)
         assert not bool(whole[name].isnan().any()), name
     return whole
+
+
+def dtensors(rank: int, world_size: int, folder: Path) -> None:
+    """Write a directory of DTensors, cut by rows and by columns."""
+    del rank
+    mesh = init_device_mesh("cpu", (world_size,))
+    state = {
+        "rows": distribute_tensor(torch.arange(21.0).view(7, 3), mesh, [Split(0)]),
+        "columns": distribute_tensor(torch.arange(20.0).view(4, 5), mesh, [Split(1)]),
+    }
+    save(state, checkpoint_id=folder)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from recsys.checkpoint_reading import CheckpointReader
 from tests.checkpoint_model import DIM, ROWS, Setup, continued, failing, joined, loaded, trained
 from tests.ranks import live_pool
 
@@ -94,3 +95,11 @@ def test_a_rank_that_cannot_save_is_an_error_on_all(tmp_path: Path) -> None:
     assert errors[0] == errors[1]
     assert errors[0].startswith("CheckpointError: rank 1: training.ranks[0].local.position: got object")
     assert not (tmp_path / "run").exists()
+
+
+def test_directories_of_dtensors_are_read(tmp_path: Path) -> None:
+    live_pool(2).run(dtensors, tmp_path / "d")
+    reader = CheckpointReader(tmp_path / "d")
+    assert torch.equal(reader.read("rows", (0, 0), (7, 3)), torch.arange(21.0).view(7, 3))
+    assert torch.equal(reader.read("rows", (2, 1), (4, 2)), torch.arange(21.0).view(7, 3)[2:6, 1:])
+    assert torch.equal(reader.read("columns", (1, 0), (2, 5)), torch.arange(20.0).view(4, 5)[1:3])
