@@ -82,15 +82,24 @@ def _device(device_type: str, local_rank: int) -> torch.device:
 def process_group(ranks: Ranks, timeout: timedelta = DEFAULT_TIMEOUT) -> Iterator[None]:
     """``torch.distributed`` for these ranks: gloo, or NCCL on CUDA devices. One rank needs no network.
 
+    A group of these ranks that stands already is used, and left standing.
+
     Args:
         ranks: what ``find_ranks`` gave.
         timeout: after which a rank that waits for the others in vain fails.
 
     Raises:
-        ValueError: this process is in a process group already, or the group's ranks cannot meet.
+        ValueError: this process is in a group of other ranks.
     """
     if dist.is_initialized():
-        raise ValueError("torch.distributed is initialized already, expected a process in no process group")
+        found = (dist.get_rank(), dist.get_world_size())
+        if found != (ranks.rank, ranks.world_size):
+            raise ValueError(
+                f"torch.distributed: this process is rank {found[0]} of {found[1]}, expected rank {ranks.rank} of "
+                f"{ranks.world_size}"
+            )
+        yield
+        return
     backend = "nccl" if ranks.device.type == "cuda" else "gloo"
     if backend == "nccl":
         torch.cuda.set_device(ranks.device)
