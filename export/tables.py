@@ -15,7 +15,7 @@ from export.config import ExportConfig, target_name
 from recsys.blob import BlobLayout
 from recsys.configs import BaseEmbeddingConfig
 from recsys.errors import ExportError
-from recsys.planner.placement import PlacementOptions, place
+from recsys.planner.devices import DeviceOptions, plan_devices
 from recsys.quant import FloatCollection, float_tables
 from recsys.rows import row_alignment_for
 from recsys.sharding.device_rows import table_path
@@ -163,10 +163,10 @@ def _plan(
 ) -> ShardingPlan:
     if plan is None:
         alignment = max(row_alignment_for(device) for device in env.devices)
-        options = PlacementOptions(
+        options = DeviceOptions(
             world_size=env.world_size, budget_bytes=config.device_memory_bytes, row_alignment=alignment
         )
-        return place(tables, options)
+        return plan_devices(tables, options)
     unknown = sorted(set(plan.plan) - set(tables))
     if unknown:
         raise ExportError(f"plan: got unknown collections {unknown}, expected {sorted(tables)}")

@@ -15,6 +15,7 @@ from recsys.planner.partitioners import Placement
 _NUM_DEALS = 12
 _MOST_OTHERS = 5
 _LEAST_GAIN = 1e-9
+_MOST_ROUNDS_IN_VAIN = 40
 
 
 @dataclass(frozen=True)
@@ -37,13 +38,15 @@ def reshuffle(placement: Placement, rng: random.Random, num_rounds: int, aim_us:
         if option is not None and option.span == 1 and len(option.blocks) == 1:
             block, rank = option.blocks[0], placement.slots[table][0]
             hands[rank].append(_Card(table, 0, block.total_us, block.hbm_bytes, block.ddr_bytes, rank))
+    in_vain = 0
     for _ in range(num_rounds):
-        if placement.cost_us <= aim_us:
+        if placement.cost_us <= aim_us or in_vain == _MOST_ROUNDS_IN_VAIN:
             return
-        _one_round(placement, hands, rng)
+        in_vain = 0 if _one_round(placement, hands, rng) else in_vain + 1
 
 
-def _one_round(placement: Placement, hands: list[list[_Card]], rng: random.Random) -> None:
+def _one_round(placement: Placement, hands: list[list[_Card]], rng: random.Random) -> bool:
+    """Whether the worst rank is better off."""
     worst = int(placement.loads_us.argmax())
     others = [rank for rank in range(len(hands)) if rank != worst]
     ranks = [worst, *rng.sample(others, min(len(others), rng.randint(1, _MOST_OTHERS)))]
@@ -54,7 +57,7 @@ def _one_round(placement: Placement, hands: list[list[_Card]], rng: random.Rando
         if dealt is not None:
             best_us, best = dealt
     if best is None:
-        return
+        return False
     for card, rank in zip(cards, best, strict=True):
         if rank != card.rank:
             placement.move(card.table, card.block, rank)
@@ -65,6 +68,7 @@ def _one_round(placement: Placement, hands: list[list[_Card]], rng: random.Rando
         )
     for rank, hand in new_hands.items():
         hands[rank] = hand
+    return True
 
 
 def _deal(

@@ -29,8 +29,8 @@ _NUM_BALANCED = 8
 _NUM_REFINED = 3
 _MOST_CHANGES = 60
 # Small problems are tried again from disturbed plans: as many times as this many (table, rank) pairs allow.
-_RESTART_PAIRS = 12_000
-_MOST_RESTARTS = 150
+_RESTART_PAIRS = 2_500
+_MOST_RESTARTS = 120
 _GOOD_ENOUGH = 1.0005
 # Blocks are dealt anew, so many times, where a plan is further than this above the lower bound.
 _WELL_BALANCED = 1.01
