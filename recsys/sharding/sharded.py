@@ -226,14 +226,14 @@ class ShardedEmbeddingBagCollection(ShardedCollection):
         """Put the groups' outputs side by side, in the order of the pairs."""
 
         def keyed(values: Tensor) -> KeyedTensor:
-            expanded = values if inputs.inverse is None else self._expanded(values, inputs)
-            return KeyedTensor(self._names, self._dims, expanded)
+            return KeyedTensor(self._names, self._dims, self._full_batch(values, inputs))
 
         return _then(self.transport.pooled(outputs, inputs), keyed)
 
-    def _expanded(self, values: Tensor, inputs: DistInput) -> Tensor:
-        """Each pair's own batch to the full one."""
-        assert inputs.inverse is not None
+    def _full_batch(self, values: Tensor, inputs: DistInput) -> Tensor:
+        """Each pair's own batch to the full one; flat where batch sizes differ on some rank."""
+        if inputs.inverse is None and values.dim() == 2:
+            return values
         if values.dim() == 2:
             pooled = torch.split(values, self._dims, dim=1)
         else:
@@ -241,6 +241,13 @@ class ShardedEmbeddingBagCollection(ShardedCollection):
             sizes = [stride * dim for stride, dim in zip(inputs.strides, self._dims, strict=True)]
             flat = torch.split(values, sizes)
             pooled = tuple(part.view(-1, dim) for part, dim in zip(flat, self._dims, strict=True))
+        if inputs.inverse is None:
+            if len({rows.size(0) for rows in pooled}) > 1:
+                raise ValueError(
+                    f"features: got batch sizes {[rows.size(0) for rows in pooled]} without inverse_indices, expected "
+                    "them, or one batch size: pooled embeddings stand side by side"
+                )
+            return torch.cat(pooled, dim=1)
         return torch.cat(
             [rows.index_select(0, inverse) for rows, inverse in zip(pooled, inputs.inverse, strict=True)],
             dim=1,
