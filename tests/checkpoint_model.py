@@ -5,6 +5,8 @@ Shape letters: B batch, D embedding dim, R rows, W world size.
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch import distributed as dist
+from torch.distributed.checkpoint import filesystem
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard as Split
@@ -198,6 +201,25 @@ def failing(rank: int, world_size: int, run: Path, setup: Setup, what: str) -> s
             load_training(run, model, optimizer)
     except ValueError as error:
         return f"{type(error).__name__}: {error}"
+    return "no error"
+
+
+def full_disk(rank: int, world_size: int, run: Path, setup: Setup) -> str:
+    """The error of a save for which rank 1's disk has no room, on each rank."""
+    del world_size
+    model, optimizer = make(setup)
+
+    def no_room(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    write_item = filesystem._write_item
+    filesystem._write_item = no_room if rank == 1 else write_item
+    try:
+        save_training(run, model, optimizer, TrainingState(step=9))
+    except ValueError as error:
+        return f"{type(error).__name__}: {error}"
+    finally:
+        filesystem._write_item = write_item
     return "no error"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,19 @@ import torch
 from torch import Tensor
 
 from recsys.checkpoint_reading import CheckpointReader
-from tests.checkpoint_model import DIM, ROWS, Setup, continued, failing, joined, loaded, trained
+from recsys.checkpoint_run import newest
+from tests.checkpoint_model import (
+    DIM,
+    ROWS,
+    Setup,
+    continued,
+    dtensors,
+    failing,
+    full_disk,
+    joined,
+    loaded,
+    trained,
+)
 from tests.ranks import live_pool
 
 STEPS = 3
@@ -95,6 +108,25 @@ def test_a_rank_that_cannot_save_is_an_error_on_all(tmp_path: Path) -> None:
     assert errors[0] == errors[1]
     assert errors[0].startswith("CheckpointError: rank 1: training.ranks[0].local.position: got object")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_full_disk_is_an_error_on_all_and_the_last_checkpoint_stays(tmp_path: Path) -> None:
+    _save(tmp_path, 2, Setup(plan="rw"))
+    errors = live_pool(2).run(full_disk, tmp_path, Setup(plan="rw"))
+    for error in errors:
+        assert error.startswith("CheckpointError: checkpoint '.saving-")
+        assert "No space left on device" in error
+    assert newest(tmp_path) == tmp_path / f"step-{STEPS:08d}"
+    _save(tmp_path, 2, Setup(plan="rw"), STEPS + 1)
+    assert not list(tmp_path.glob(".saving-*"))
+
+
+def test_a_damaged_checkpoint_is_an_error_on_all(tmp_path: Path) -> None:
+    _save(tmp_path, 2, Setup(plan="rw"))
+    os.truncate(tmp_path / f"step-{STEPS:08d}" / "__1_0.distcp", 3000)
+    errors = live_pool(2).run(failing, tmp_path, Setup(plan="tw"), "load")
+    assert errors[0] == errors[1]
+    assert "it is truncated" in errors[0]
 
 
 def test_directories_of_dtensors_are_read(tmp_path: Path) -> None:
