@@ -71,7 +71,7 @@ class GroupDist:
         group: the ranks.
         rank: this one.
         device: where lookups run and collectives take their tensors.
-        sequence: whether outputs are rows of single IDs: IDs stay in the order of their senders then.
+        sequence: whether outputs are rows of single IDs: all of a slot are one bag then.
     """
 
     def __init__(
@@ -237,7 +237,7 @@ class GroupDist:
         else:
             strides = [[b[s] for b in slot_batches] for s in range(self._world_size)]
         if self._sequence:
-            return self._in_order_of_senders(received, arrived)
+            return self._slot_by_slot(received, arrived)
         ordered = self._slot_major(received, strides, arrived)
         per_slot = [sum(counts[i] for counts in arrived) for i in range(num_slots)]
         totals = [sum(of_rank[i] for of_rank in strides) for i in range(num_slots)]
@@ -264,23 +264,16 @@ class GroupDist:
         weights = None if received.weights is None else _permuted(received.weights, counts, self._order)
         return Routed(lengths=lengths, values=values, weights=weights, restore=[])
 
-    def _in_order_of_senders(self, received: Routed, arrived: list[list[int]]) -> list[GroupInput]:
-        """Each (sender, slot) is a slot of the lookup, in one bag: rows come out in the order of their way back."""
+    def _slot_by_slot(self, received: Routed, arrived: list[list[int]]) -> list[GroupInput]:
+        """Each slot's IDs of all senders, in one bag."""
+        pieces = torch.split(received.values, [n for counts in arrived for n in counts])
+        step = len(arrived[0])
         groups = []
         start = 0
-        whole = len(self._own_groups) == 1
-        pieces = None if whole else torch.split(received.values, [n for counts in arrived for n in counts])
         for num_slots in self._own_groups:
-            counts = [n for of_rank in arrived for n in of_rank[start : start + num_slots]]
-            values = received.values
-            if pieces is not None:
-                step = len(arrived[0])
-                mine = [
-                    pieces[s * step + i]
-                    for s in range(self._world_size)
-                    for i in range(start, start + num_slots)
-                ]
-                values = torch.cat(mine)
+            slots = range(start, start + num_slots)
+            counts = [sum(of_rank[i] for of_rank in arrived) for i in slots]
+            values = torch.cat([pieces[s * step + i] for i in slots for s in range(self._world_size)])
             offsets = torch.tensor([0, *accumulate(counts)], dtype=torch.int64, device=self._device)
             groups.append(GroupInput(values=values, offsets=offsets, weights=None, ids_per_slot=counts))
             start += num_slots

@@ -162,19 +162,22 @@ class GroupTransport(nn.Module):
         groups = [group for group in self._layout.groups if group.rank == self._rank]
         if not groups:
             return torch.zeros(0, device=self._device), [0] * self._world_size
-        per_group = []
-        for counts in inputs.arrived:
-            taken = _Counts(counts)
-            per_group.append([sum(taken.take(len(group.slots))) for group in groups])
         widths = [self._layout.output_dim(group.slots[0]) for group in groups]
-        send_sizes = [sum(n * w for n, w in zip(of_rank, widths, strict=True)) for of_rank in per_group]
-        if len(own) == 1:
+        # Of each rank, for each of this rank's slots the number of IDs.
+        arrived = inputs.arrived
+        send_sizes = [0] * self._world_size
+        parts: list[list[Tensor]] = [[] for _ in send_sizes]
+        start = 0
+        for rows, group, width in zip(own, groups, widths, strict=True):
+            slots = range(start, start + len(group.slots))
+            start += len(group.slots)
+            pieces = torch.split(rows, [of_rank[i] for i in slots for of_rank in arrived])
+            for s, of_rank in enumerate(arrived):
+                parts[s] += pieces[s :: self._world_size]
+                send_sizes[s] += width * sum(of_rank[i] for i in slots)
+        if len(own) == 1 and len(groups[0].slots) == 1:
             return own[0].reshape(-1), send_sizes
-        parts = [
-            torch.split(rows, [of_rank[i] for of_rank in per_group], dim=0) for i, rows in enumerate(own)
-        ]
-        ordered = [parts[i][s].reshape(-1) for s in range(self._world_size) for i in range(len(own))]
-        return torch.cat(ordered), send_sizes
+        return torch.cat([piece.reshape(-1) for of_rank in parts for piece in of_rank]), send_sizes
 
 
 class _Counts:

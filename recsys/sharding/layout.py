@@ -165,9 +165,18 @@ def make_layout(
         kernel = kernels.get(draft.table_of(slot).name, 0)
         key = (slot.rank, poolings.index(pooling), padded_dim, partial, kernel)
         by_group.setdefault(key, []).append(slot)
+
+    def shard(slot: Slot) -> tuple[int, tuple[int, int], int]:
+        return pairs[slot.pair].table, slot.columns, slot.row_start
+
+    # FBGEMM 1.8's Adagrads on CPU fail, or are wrong, where a shard's slots are not neighbours.
     groups = [
         Group(
-            rank=key[0], pooling=poolings[key[1]], slots=tuple(by_group[key]), partial=key[3], kernel=key[4]
+            rank=key[0],
+            pooling=poolings[key[1]],
+            slots=tuple(sorted(by_group[key], key=shard)),
+            partial=key[3],
+            kernel=key[4],
         )
         for key in sorted(by_group)
     ]

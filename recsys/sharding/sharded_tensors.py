@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch import distributed as dist
 from torch.distributed._shard.metadata import ShardMetadata as TorchShardMetadata
 from torch.distributed._shard.sharded_tensor.api import ShardedTensor
 from torch.distributed._shard.sharded_tensor.metadata import ShardedTensorMetadata, TensorProperties
@@ -39,8 +40,11 @@ def sharded_tensor(
         local: this rank's, views of the memory that is trained.
         env: the ranks.
     """
+    # torch names ranks of the default group, whatever the tensor's own.
+    group = env.process_group
+    numbers = range(env.world_size) if group is None else dist.get_process_group_ranks(group)
     metadata = {
-        where: TorchShardMetadata(list(where[0]), list(where[1]), f"rank:{rank}/{env.devices[rank]}")
+        where: TorchShardMetadata(list(where[0]), list(where[1]), f"rank:{numbers[rank]}/{env.devices[rank]}")
         for where, rank in shards.items()
     }
     made: ShardedTensor = ShardedTensor._init_from_local_shards_and_global_metadata(

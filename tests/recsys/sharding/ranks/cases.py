@@ -9,6 +9,7 @@ import random
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -50,7 +51,7 @@ class Draw:
     """From what a case is drawn.
 
     Attributes:
-        world_size: W.
+        world_size: W; 1 runs in a group of one among two ranks.
         sequence: single rows, not pooled.
         data_types: of the tables.
         kernels: of tables that are not data-parallel.
@@ -119,13 +120,11 @@ class RankCase:
         if self.deduplicated[rank]:
             bags = {key: [rng.choice(found[:2]) for _ in found] for key, found in bags.items()}
         num_ids = sum(len(ids) for found in bags.values() for ids in found)
-        # Equal bags can only be stored once if their weights are equal too.
         weights = None
         if self.weighted:
-            weights = [
-                rng.choice([0.5, 0.75, 1.5] if any(self.deduplicated) else [rng.random()])
-                for _ in range(num_ids)
-            ]
+            # Of few numbers where bags are to be equal: those with other weights are not.
+            few = any(self.deduplicated)
+            weights = [rng.choice([0.5, 1.5]) if few else rng.random() for _ in range(num_ids)]
         return kjt_of(bags, weights)
 
     def batch_to_shard(self, step: int, rank: int) -> KeyedJaggedTensor:
@@ -245,7 +244,7 @@ def _random_parts(rng: random.Random, size: int, multiple: int) -> list[tuple[in
     inner = range(multiple, size, multiple)
     cuts = sorted(rng.sample(inner, rng.randint(0, min(3, len(inner)))))
     bounds = [0, *cuts, size]
-    return list(zip(bounds, bounds[1:], strict=False))
+    return list(pairwise(bounds))
 
 
 def named_outputs(found: Any) -> dict[str, Tensor]:
