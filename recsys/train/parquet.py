@@ -15,13 +15,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from recsys.train.examples import Bags, Dataset, Examples, Ints, TableSpec, held_out_rows
+from recsys.train.examples import Dataset, Examples, Ints, TableSpec, held_out_rows
 from recsys.train.lines import DataError
+from recsys.train.parquet_columns import Columns, is_list, is_number, is_whole, load_pyarrow
 from recsys.train.schema import Schema
 
 # Smaller row groups are read together, so that shuffling within a block mixes well.
@@ -75,18 +74,6 @@ def parquet(
     )
 
 
-def _pyarrow() -> Any:
-    try:
-        import pyarrow
-        import pyarrow.compute
-        import pyarrow.parquet
-    except ImportError:
-        raise DataError(
-            "data parquet: pyarrow is not installed: pip install 'recsys-serving[parquet]'"
-        ) from None
-    return pyarrow
-
-
 def _paths(path: Path) -> list[Path]:
     if path.is_dir():
         found = sorted(file for file in path.iterdir() if file.suffix in _SUFFIXES and file.is_file())
@@ -113,7 +100,7 @@ class _File:
     """A file's footer."""
 
     def __init__(self, path: Path) -> None:
-        pa = _pyarrow()
+        pa = load_pyarrow()
         self.path = path
         try:
             with pa.parquet.ParquetFile(path) as file:
@@ -143,39 +130,24 @@ class _File:
         sparse = [name for table in schema.tables for name in table.feature_names]
         for name in schema.columns():
             kind = self.types[name]
-            if name in sparse:
-                suits = _is_whole(kind) or (_is_list(kind) and _is_whole(kind.value_type))
-            else:
-                suits = _is_number(kind)
-            if not suits:
-                wanted = "int64 or list<int64>" if name in sparse else "whole numbers, floats or bool"
-                raise DataError(f"{self.path.name}: column {name!r}: got {kind}, expected {wanted}")
+            if name in sparse and not (is_whole(kind) or (is_list(kind) and is_whole(kind.value_type))):
+                raise self._wrong_type(name, "int64 or list<int64>")
+            if name not in sparse and not is_number(kind):
+                raise self._wrong_type(name, "whole numbers, floats or bool")
 
-
-def _is_whole(kind: Any) -> bool:
-    types = _pyarrow().types
-    return bool(types.is_integer(kind) and not types.is_uint64(kind))
-
-
-def _is_number(kind: Any) -> bool:
-    types = _pyarrow().types
-    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))
-
-
-def _is_list(kind: Any) -> bool:
-    types = _pyarrow().types
-    return bool(types.is_list(kind) or types.is_large_list(kind))
+    def _wrong_type(self, name: str, expected: str) -> DataError:
+        return DataError(f"{self.path.name}: column {name!r}: got {self.types[name]}, expected {expected}")
 
 
 def _inferred(file: _File, hash_rows: int) -> Schema:
-    types = _pyarrow().types
+    types = load_pyarrow().types
     dense, sparse = [], []
     for name, kind in file.types.items():
         if name == "label":
             continue
         if types.is_floating(kind):
             dense.append(name)
-        elif types.is_int64(kind) or (_is_list(kind) and types.is_int64(kind.value_type)):
+        elif types.is_int64(kind) or (is_list(kind) and types.is_int64(kind.value_type)):
             sparse.append(name)
         else:
             raise DataError(
@@ -257,7 +229,7 @@ class _RowGroups:
 
 
 def _read(piece: _Piece, schema: Schema, rows: Ints) -> Examples:
-    pa = _pyarrow()
+    pa = load_pyarrow()
     try:
         with pa.parquet.ParquetFile(piece.path) as file:
             table = file.read_row_group(piece.row_group, columns=schema.columns()).take(pa.array(rows))
@@ -265,7 +237,7 @@ def _read(piece: _Piece, schema: Schema, rows: Ints) -> Examples:
         raise DataError(
             f"{piece.path.name}, row group {piece.row_group}: cannot be read ({str(error)[:120]})"
         ) from None
-    reader = _Columns(table, piece.path, rows + piece.first_in_file)
+    reader = Columns(table, piece.path, rows + piece.first_in_file)
     return Examples(
         dense=np.stack([reader.dense(name) for name in schema.dense], axis=1),
         bags={
@@ -275,66 +247,3 @@ def _read(piece: _Piece, schema: Schema, rows: Ints) -> Examples:
         },
         labels=reader.labels(schema.label),
     )
-
-
-class _Columns:
-    """An Arrow table's columns as arrays; wrong values are named with their row in the file, from 0."""
-
-    def __init__(self, table: Any, path: Path, rows: Ints) -> None:
-        self._table = table
-        self._path = path
-        self._rows = rows
-
-    def labels(self, name: str) -> NDArray[np.float32]:
-        labels = self._numbers(name)
-        self._expect((labels == 0) | (labels == 1), name, labels, "0 or 1")
-        return labels.astype(np.float32)
-
-    def dense(self, name: str) -> NDArray[np.float32]:
-        numbers = self._numbers(name)
-        with np.errstate(over="ignore"):
-            floats = numbers.astype(np.float32)
-        self._expect(np.isfinite(floats), name, numbers, "a finite float32")
-        return floats
-
-    def bags(self, name: str, spec: TableSpec, *, hashed: bool) -> Bags:
-        pc = _pyarrow().compute
-        column = self._table.column(name)
-        if _is_list(column.type):
-            lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy().astype(np.int64)
-            values = pc.list_flatten(column)
-            owners = np.repeat(np.arange(len(lengths)), lengths)
-            self._expect(values.is_valid().to_numpy(), name, "a null", "none within a list", owners)
-        else:
-            lengths = column.is_valid().to_numpy().astype(np.int64)
-            values = column.drop_null()
-            owners = np.flatnonzero(lengths)
-        ids = values.to_numpy().astype(np.int64)
-        if not hashed:
-            num_rows = spec.num_embeddings
-            expected = f"an ID of 0 to {num_rows - 1} (table {spec.name!r} has {num_rows} rows)"
-            self._expect((ids >= 0) & (ids < num_rows), name, ids, expected, owners)
-        return Bags(ids % spec.num_embeddings, np.concatenate(([0], np.cumsum(lengths))))
-
-    def _numbers(self, name: str) -> NDArray[np.float64]:
-        column = self._table.column(name)
-        self._expect(column.is_valid().to_numpy(), name, "a null", "a number")
-        numbers: NDArray[np.float64] = column.to_numpy().astype(np.float64)
-        return numbers
-
-    def _expect(
-        self,
-        good: NDArray[np.bool_],
-        name: str,
-        got: NDArray[Any] | str,
-        expected: str,
-        owners: Ints | None = None,
-    ) -> None:
-        """Name the first bad value; ``owners`` gives the row of each value where that is not its position."""
-        bad = np.flatnonzero(~good)
-        if len(bad):
-            row = int(bad[0] if owners is None else owners[bad[0]])
-            found = got if isinstance(got, str) else str(got[bad[0]])
-            raise DataError(
-                f"{self._path.name}, row {self._rows[row]}: column {name!r}: got {found}, expected {expected}"
-            )
