@@ -135,7 +135,10 @@ def planning_s(num_tables: int, ranks: tuple[int, int], fill: float) -> tuple[fl
 
 
 def peer_s(problem: Problem) -> float | None:
-    """TorchRec's planner with its defaults on the same tables, memory and pooling factors; None without TorchRec."""
+    """TorchRec's planner with its defaults on the same tables and pooling factors; None without TorchRec.
+
+    It gets twice the memory: its default reservation for dense layers and inputs would leave none for the tables.
+    """
     if find_spec("torchrec") is None:
         return None
     logging.disable(logging.WARNING)

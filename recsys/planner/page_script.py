@@ -59,7 +59,8 @@ function niceStep(top) {
 
 // Columns for the ranks; marks are lines across.
 function columns(id, config) {
-  const svg = byId(id), ranks = data.ranks, width = 1260, height = 240;
+  const svg = byId(id), ranks = data.ranks, height = 240;
+  const width = Math.max(svg.getBoundingClientRect().width, 320);
   const left = 74, right = 118, top = 22, bottom = 26;
   svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
   svg.replaceChildren();
@@ -286,7 +287,7 @@ byId("order").addEventListener("change", event => {
   refresh();
 });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", refresh);
-addEventListener("resize", () => { if (layout) matrix(layout.tables); });
+addEventListener("resize", () => { charts(); if (layout) matrix(layout.tables); });
 charts();
 refresh();
 """
