@@ -184,7 +184,8 @@ class PooledExchange:
         return home[source.group] if source.rank == HOME else by_rank[source.rank]
 
     def _bag_sizes(self, pair: int) -> Tensor:
-        bags = self._lengths.view(self._columns.num_pairs, self._num_bags)[pair]
+        # Wider where a feature of no table has a larger batch.
+        bags = self._lengths.view(self._columns.num_pairs, -1)[pair, : self._num_bags]
         return bags.clamp(min=1).to(torch.float32).unsqueeze(1)
 
 
