@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -37,7 +37,7 @@ from recsys.sharding.cuts import (
     table_row_wise,
     table_wise,
 )
-from tests.helpers import kjt_of
+from tests.helpers import bag, kjt_of, sequence
 
 #: Beside the six types, rectangles cut by hand: uneven, on any ranks, several on one.
 KINDS = ("data_parallel", "table", "column", "row", "table_row", "grid", "by hand")
@@ -192,6 +192,41 @@ def random_case(name: str, draw: Draw) -> RankCase:
         batch_sizes=sizes,
         id_limits={**limits, "of no table": 9},
         deduplicated=[deduplicated[draw.deduplicated]() for _ in ranks],
+    )
+
+
+def case_of_every_type(name: str, draw: Draw, local_world_size: int | None = None) -> RankCase:
+    """A table for each type, trained by the first of the draw's kernels; every rank has a batch."""
+    world_size = draw.world_size
+    local = local_world_size or world_size
+    everywhere = range(world_size)
+    cuts: dict[str, Callable[[BaseEmbeddingConfig], ParameterSharding]] = {
+        "copied": data_parallel,
+        "whole": lambda table: table_wise(table, world_size - 1),
+        "by_columns": lambda table: column_wise(table, everywhere),
+        "by_rows": lambda table: row_wise(table, everywhere),
+        "in_host": lambda table: table_row_wise(table, 0, local),
+        "in_grid": lambda table: grid(table, range(world_size // local), local),
+    }
+    tables, plan = [], {}
+    for i, (kind, cut) in enumerate(cuts.items()):
+        features = [f"f{i % 3}", f"f{(i + 1) % 3}"]
+        pooling = "MEAN" if i % 2 else "SUM"
+        size = (kind, 11, 32, features)
+        table = sequence(*size) if draw.sequence else bag(*size, pooling)
+        sharding = cut(table)
+        tables.append(replace(table, data_type=draw.data_types[0]))
+        plan[kind] = sharding if kind == "copied" else replace(sharding, compute_kernel=draw.kernels[0])
+    return RankCase(
+        name=name,
+        draw=draw,
+        local_world_size=local,
+        weighted=False,
+        tables=tables,
+        plan=plan,
+        batch_sizes=[[3 + rank for rank in everywhere] for _ in range(draw.num_steps)],
+        id_limits={f"f{i}": 11 for i in range(3)},
+        deduplicated=[False for _ in everywhere],
     )
 
 
