@@ -131,6 +131,7 @@ class Learner:
             lookup.flush()
             for weight, states in zip(lookup.weights, lookup.states(), strict=True):
                 weight.detach()[states[_FUSED_STATE] == 0] = 0
+            lookup.tbe.reset_cache_states()  # a cache on the device may hold rows as they were
         for parameter in _tables_with_gradients(self.model).values():
             parameter[self.optimizer.state[parameter][_DENSE_STATE] == 0] = 0
 

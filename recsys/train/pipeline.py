@@ -226,5 +226,5 @@ def _record(value: Any, stream: torch.cuda.Stream) -> None:
     elif isinstance(value, list | tuple):
         for inner in value:
             _record(inner, stream)
-    elif dataclasses.is_dataclass(value):
+    elif hasattr(value, "__dict__"):
         _record(vars(value), stream)

@@ -128,6 +128,22 @@ def test_a_malformed_line_is_one_line_and_status_2(
     assert not (tmp_path / "m.pt").exists()
 
 
+def test_parquet_with_a_schema(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    columns = {"y": [i % 2 for i in range(40)], "x": [i / 7 for i in range(40)], "item": list(range(40))}
+    pq.write_table(pa.table(columns), tmp_path / "clicks.parquet")
+    schema = {"label": "y", "dense": ["x"], "tables": [{"name": "item", "features": ["item"], "rows": 40}]}
+    (tmp_path / "schema.json").write_text(json.dumps(schema))
+    argv = ["--data", "parquet", "--path", str(tmp_path / "clicks.parquet"), "--out", str(tmp_path / "m.pt")]
+    assert main([*argv, "--schema", str(tmp_path / "schema.json"), "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert (result["num_train_rows"], result["num_held_out_rows"]) == (36, 4)
+    assert (result["dense_names"], result["feature_names"]) == (["x"], ["item"])
+    assert load_checkpoint(tmp_path / "m.pt").arguments["tables"][0]["num_embeddings"] == 40
+    assert main([*argv, "--json"]) == 2
+    assert "expected a column 'label'" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("out", [".", "nowhere/model.pt"], ids=["folder", "missing-folder"])
 def test_a_result_that_cannot_be_written_is_found_before_training(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, out: str

@@ -84,10 +84,12 @@ def test_train_on_two_ranks_export_serve(data: str, tmp_path: Path) -> None:
     result = torchrun(
         2,
         *("--data", data, *argv, "--embedding-dim", str(_EMBEDDING_DIM)),
+        *("--tensorboard", str(tmp_path / "events")),
         *("--plan", str(tmp_path / "plan.json"), "--checkpoint-dir", str(run), "--checkpoint-every", "100"),
     )
     assert result["plan"] == plan.to_json()
     assert result["world_size"] == 2
+    assert len(list((tmp_path / "events").iterdir())) == 1  # rank 0 alone writes
     artifact = tmp_path / "model.artifact"
     assert export([str(run), "--devices", "cpu,cpu", "--out", str(artifact)]) == 0
 
