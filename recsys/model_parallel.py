@@ -93,7 +93,6 @@ class DistributedModelParallel(nn.Module):
             module,
             device_ids=[self.device] if self.device.type == "cuda" else None,
             process_group=self.env.process_group,
-            broadcast_buffers=False,
             gradient_as_bucket_view=True,
         )
 
