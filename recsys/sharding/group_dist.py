@@ -45,6 +45,11 @@ class RankInput(DistInput):
     sent: list[int]
     strides: list[int]
 
+    @property
+    def is_flat(self) -> bool:
+        """As ``DistInput``."""
+        return self.batch_sizes is None
+
 
 @dataclass(frozen=True, kw_only=True)
 class Departure:

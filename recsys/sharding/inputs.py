@@ -55,3 +55,8 @@ class DistInput:
     restore: list[Tensor] = field(default_factory=list)
     strides: list[int] | None = None
     inverse: Tensor | None = None
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether pooled outputs come flat, pair by pair, because batch sizes differ on some rank."""
+        return False

@@ -232,9 +232,9 @@ class ShardedEmbeddingBagCollection(ShardedCollection):
 
     def _full_batch(self, values: Tensor, inputs: DistInput) -> Tensor:
         """Each pair's own batch to the full one; flat where batch sizes differ on some rank."""
-        if inputs.inverse is None and values.dim() == 2:
+        if inputs.inverse is None and not inputs.is_flat:
             return values
-        if values.dim() == 2:
+        if not inputs.is_flat:
             pooled = torch.split(values, self._dims, dim=1)
         else:
             assert inputs.strides is not None

@@ -5,7 +5,7 @@ Shape letters: D embedding dim, R rows, W world size.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -38,6 +38,7 @@ from recsys.training_lookup import (
     KernelConfig,
     ShardConfig,
     TrainingLookup,
+    check_shard,
     training_lookup,
 )
 
@@ -128,6 +129,7 @@ class CollectionSharder:
             table.name: module.get_parameter(f"{self._container}.{table.name}.weight") for table in tables
         }
         kernels = {t.name: self._kernel(t.name, params[t.name], weights[t.name]) for t in tables}
+        _check_shards(tables, params, kernels, env.device)
         classes: list[tuple[KernelConfig, DataType]] = []
         for table in tables:
             if (kernels[table.name], table.data_type) not in classes:
@@ -229,6 +231,22 @@ def _shards_of(layout: Layout, group: Group) -> tuple[list[_Shard], list[int]]:
     of_slots = [_Shard(layout.pairs[s.pair].table, s.columns, s.row_start) for s in group.slots]
     shards = list(dict.fromkeys(of_slots))
     return shards, [shards.index(shard) for shard in of_slots]
+
+
+def _check_shards(
+    tables: Sequence[BaseEmbeddingConfig],
+    params: Mapping[str, ParameterSharding],
+    kernels: Mapping[str, KernelConfig],
+    device: torch.device,
+) -> None:
+    """Of all ranks, so that all refuse: one that went on would wait for the others."""
+    for table in tables:
+        for shard in params[table.name].shards:
+            num_rows, num_columns = shard.shard_sizes
+            config = ShardConfig(
+                table=table.name, num_rows=num_rows, num_columns=num_columns, data_type=table.data_type
+            )
+            check_shard(config, kernels[table.name], device)
 
 
 def _config(layout: Layout, shard: _Shard, params: Mapping[str, ParameterSharding], rank: int) -> ShardConfig:
