@@ -65,23 +65,27 @@ def sharders_for(
     ]
 
 
-def group_of(world_size: int) -> distributed.ProcessGroup:
+def group_of(world_size: int, backend: str = "gloo") -> distributed.ProcessGroup:
     """All ranks, or one of a group that each has for itself, made when it is first asked for."""
     if world_size == distributed.get_world_size():
         return distributed.group.WORLD
     assert world_size == 1
-    if not _alone:
-        _alone.extend(distributed.new_group([rank]) for rank in range(distributed.get_world_size()))
-    return _alone[distributed.get_rank()]
+    if backend not in _alone:
+        groups = [
+            distributed.new_group([rank], backend=backend) for rank in range(distributed.get_world_size())
+        ]
+        _alone[backend] = groups[distributed.get_rank()]
+    return _alone[backend]
 
 
-_alone: list[distributed.ProcessGroup] = []
+_alone: dict[str, distributed.ProcessGroup] = {}
 
 
 def sharded(case: RankCase, optimizer: str = "sgd", **settings: Any) -> DistributedModelParallel:
     """The case's collection over all ranks."""
     device = settings.pop("device", "cpu")
-    env = ShardingEnv.from_process_group(group_of(case.draw.world_size), device, case.local_world_size)
+    group = group_of(case.draw.world_size, settings.pop("backend", "gloo"))
+    env = ShardingEnv.from_process_group(group, device, case.local_world_size)
     return DistributedModelParallel(
         case.collection(),
         env=env,
