@@ -9,6 +9,7 @@ from typing import Any
 
 from recsys.errors import PlanError
 from recsys.sharding.plan import ParameterSharding, ShardingPlan, ShardMetadata
+from recsys.training_lookup import DIM_MULTIPLE
 
 #: Where ``recsys.models.click.build_dlrm`` has its tables.
 COLLECTION_PATH = "model.sparse_arch.embedding_bag_collection"
@@ -33,7 +34,7 @@ def read_plan(path: Path) -> ShardingPlan:
 
 
 def one_rank_plan(arguments: Mapping[str, Any]) -> ShardingPlan:
-    """Every table whole on the only rank; there is nothing to choose.
+    """Every table whole on the only rank, with the fused kernel where its width allows it.
 
     Args:
         arguments: the factory's.
@@ -48,6 +49,7 @@ def one_rank_plan(arguments: Mapping[str, Any]) -> ShardingPlan:
                     rank=0,
                 ),
             ),
+            compute_kernel="dense" if table["embedding_dim"] % DIM_MULTIPLE else "fused",
         )
         for table in arguments["tables"]
     }

@@ -57,6 +57,15 @@ def test_the_same_seed_gives_the_same_model(optimizer: str) -> None:
         assert not torch.equal(tensor, other[name])
 
 
+def test_any_embedding_dim_trains() -> None:
+    """FBGEMM's training lookups take multiples of 4 only."""
+    dataset = synthetic(2_000)
+    trained = [
+        train(dataset, replace(_SMALL, embedding_dim=dim), TrainConfig(epochs=3))[1][-1] for dim in (4, 5)
+    ]
+    assert trained[1].held_out.loss == pytest.approx(trained[0].held_out.loss, rel=0.1)
+
+
 def test_training_leaves_the_global_generator_alone() -> None:
     torch.manual_seed(1)
     expected = torch.rand(3)
