@@ -101,6 +101,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         turn_s=0.05 if args.quick else 1.0,
         clock=args.clock,
         with_profile=args.profile,
+        tune_allocator=args.tuned_malloc,
     )
     num_rows = args.rows or (1_000 if args.quick else 100_000)
     batch_size = args.batch_size or (32 if args.quick else 1024)
@@ -124,7 +125,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except RankError as error:
         print(f"benchmarks.training: {error}", file=sys.stderr)
         return 1
-    report = Report(machine=prepare(tune_allocator=False), turns=turns, results=results)
+    report = Report(machine=prepare(tune_allocator=args.tuned_malloc), turns=turns, results=results)
     if args.json:
         print(json.dumps(asdict(report)))
     else:
@@ -230,6 +231,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     parser.add_argument("--profile", action="store_true", help="also print where each side's time goes")
     parser.add_argument("--dlrm", action="store_true", help="a whole DLRM instead of the tables alone")
+    parser.add_argument(
+        "--tuned-malloc", action="store_true", help="the allocator settings of recsys-serve for both sides"
+    )
     parser.add_argument(
         "--types", type=_types, default=tuple(PLANS), metavar="T,T", help=f"of {','.join(PLANS)}"
     )

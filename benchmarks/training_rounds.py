@@ -19,6 +19,7 @@ from benchmarks.profiling import OperatorShare
 from benchmarks.training_model import Side, TrainingBatch, TrainingCase, batches, initialize
 from benchmarks.training_ours import our_side
 from benchmarks.training_peer import peer_side
+from serve.allocator import tune_malloc
 
 PEER = "TorchRec"
 OURS = "recsys"
@@ -48,12 +49,15 @@ class TurnsConfig:
         turn_s: length of a turn, roughly.
         clock: one of ``TRAINING_CLOCKS``.
         with_profile: whether some steps are profiled afterwards.
+        tune_allocator: whether the ranks keep freed memory (``serve.allocator``) and spare both sides the page faults
+            of buffers that are as large as the output.
     """
 
     num_rounds: int
     turn_s: float
     clock: str = "wall"
     with_profile: bool = False
+    tune_allocator: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +86,8 @@ def compare(rank: int, _world_size: int, case: TrainingCase, config: TurnsConfig
         TrainingDisagreementError: outputs or updated weights differ.
     """
     warnings.filterwarnings("ignore")  # the peer uses what its dependencies have deprecated
+    if config.tune_allocator:
+        tune_malloc()
     sides = {name: make(case) for name, make in SIDES.items()}
     made = batches(case, rank)
     data = {name: side.prepared(made) for name, side in sides.items()}
