@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import distributed as dist
 
 from recsys.checkpoint import Checkpoint, save_checkpoint
 from recsys.train.config import FACTORY, ModelConfig, RunConfig, TrainConfig
@@ -53,6 +54,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except (DivergedError, OSError, MemoryError) as error:
         print(f"recsys-train: {_rank_text()}failed: {str(error) or type(error).__name__}", file=sys.stderr)
+        return 1
+    except RuntimeError as error:
+        if not _is_lost_rank(error):
+            raise
+        print(f"recsys-train: {_rank_text()}failed: another rank has ended", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("recsys-train: interrupted", file=sys.stderr)
@@ -153,6 +159,11 @@ def _watcher(args: argparse.Namespace, ranks: Ranks, dataset: Dataset, num_epoch
         if not args.json and ranks.rank == 0:
             watchers.append(stack.enter_context(PeopleWatcher(dataset, num_epochs)))
         yield Watchers(watchers)
+
+
+def _is_lost_rank(error: RuntimeError) -> bool:
+    """Whether a collective failed because another rank is gone; it has said why itself."""
+    return isinstance(error, dist.DistError) or ("gloo" in str(error) and "peer" in str(error))
 
 
 def _rank_text() -> str:

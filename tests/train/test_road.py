@@ -30,8 +30,8 @@ _TOLERANCE = 0.002
 _SYNTHETIC_ROWS = 20_000
 
 
-def torchrun(world_size: int, *argv: str) -> dict[str, Any]:
-    """``recsys-train --json`` on so many ranks; what it printed."""
+def _torchrun(world_size: int, *argv: str) -> subprocess.CompletedProcess[str]:
+    """``recsys-train --json`` on so many ranks."""
     command = [
         sys.executable,
         "-m",
@@ -40,18 +40,15 @@ def torchrun(world_size: int, *argv: str) -> dict[str, Any]:
         f"--nproc-per-node={world_size}",
     ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    found = subprocess.run(
+    return subprocess.run(
         [*command, "-m", "recsys.train", "--json", *argv],
         cwd=ROOT,
         env=environment,
         capture_output=True,
         text=True,
         timeout=240,
+        check=False,
     )
-    assert found.returncode == 0, found.stderr
-    (line,) = found.stdout.splitlines()
-    result: dict[str, Any] = json.loads(line)
-    return result
 
 
 def _requests(dataset: Dataset) -> Iterator[tuple[dict[str, Any], np.ndarray[Any, Any]]]:
@@ -81,12 +78,15 @@ def test_train_on_two_ranks_export_serve(data: str, tmp_path: Path) -> None:
     }
     (tmp_path / "plan.json").write_text(json.dumps(plan.to_json()))
     run = tmp_path / "run"
-    result = torchrun(
+    done = _torchrun(
         2,
         *("--data", data, *argv, "--embedding-dim", str(_EMBEDDING_DIM)),
         *("--tensorboard", str(tmp_path / "events")),
         *("--plan", str(tmp_path / "plan.json"), "--checkpoint-dir", str(run), "--checkpoint-every", "100"),
     )
+    assert done.returncode == 0, done.stderr
+    (line,) = done.stdout.splitlines()
+    result = json.loads(line)
     assert result["plan"] == plan.to_json()
     assert result["world_size"] == 2
     assert len(list((tmp_path / "events").iterdir())) == 1  # rank 0 alone writes
@@ -112,3 +112,18 @@ def test_train_on_two_ranks_export_serve(data: str, tmp_path: Path) -> None:
     served = auc(np.concatenate(scores), np.concatenate(labels))
     assert served == pytest.approx(result["metrics"]["auc"], abs=_TOLERANCE)
     assert served > 0.65  # the model has learned: an untrained one has 0.5
+
+
+def test_what_one_rank_finds_wrong_ends_all(tmp_path: Path) -> None:
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    columns = {"label": [i % 2 for i in range(4_000)], "x": [0.5] * 4_000, "user": list(range(4_000))}
+    columns["x"][1_234] = float("nan")  # one row, which one of the ranks reads
+    pq.write_table(pa.table(columns), tmp_path / "clicks.parquet")
+    done = _torchrun(
+        *(2, "--data", "parquet", "--path", str(tmp_path / "clicks.parquet")),
+        *("--hash-rows", "50", "--batch-size", "64", "--out", str(tmp_path / "m.pt")),
+    )
+    assert done.returncode != 0
+    assert "clicks.parquet, row 1234: column 'x': got nan, expected a finite float32" in done.stderr
+    assert "]: Traceback" not in done.stderr  # of a rank; torchrun adds one of its own
+    assert not (tmp_path / "m.pt").exists()
