@@ -184,11 +184,14 @@ class FusedLookup(nn.Module):
             assert weights is not None
             sizes = offsets.diff()
             weights = weights / sizes.repeat_interleave(sizes, output_size=values.size(0))
+        trains = torch.is_grad_enabled()
         steps = None
-        if self.config.has_step_count() and not torch.is_grad_enabled():
+        if self.config.has_step_count() and not trains:
             # FBGEMM counts lookups; only those that train are steps.
             steps = int(self.tbe.iter_cpu)
-        found: Tensor = self.tbe(values, offsets, weights, batch_size_per_feature_per_rank=batch_sizes)
+        # FBGEMM 1.8's training operators do not know inference mode.
+        with torch.inference_mode(False), torch.set_grad_enabled(trains):
+            found: Tensor = self.tbe(values, offsets, weights, batch_size_per_feature_per_rank=batch_sizes)
         if steps is not None:
             self.set_step_count(steps)
         return found

@@ -63,10 +63,19 @@ def _without_inverse() -> KeyedJaggedTensor:
 
 
 WRONG: dict[str, tuple[Callable[[], Any], str]] = {
-    "an ID behind the table": (lambda: _looked_up(kjt_of({**GOOD, "f": [[8], []]})), "'f'"),
-    "a negative ID": (lambda: _looked_up(kjt_of({**GOOD, "g": [[-1], []]})), "'g'"),
+    "an ID behind the table": (
+        lambda: _looked_up(kjt_of({**GOOD, "f": [[8], []]})),
+        "values: feature 'f' got ID 8 at its position 0, expected 0 <= ID < 8",
+    ),
+    "a negative ID": (
+        lambda: _looked_up(kjt_of({**GOOD, "g": [[-1], []]})),
+        "values: feature 'g' got ID -1 at its position 0, expected 0 <= ID < 8",
+    ),
     "a missing feature": (lambda: _looked_up(kjt_of({"f": [[1]]})), "features: missing ['g'], got ['f']"),
-    "no weights": (lambda: _looked_up(kjt_of(GOOD), weighted=True), "weights"),
+    "no weights": (
+        lambda: _looked_up(kjt_of(GOOD), weighted=True),
+        "weights: this KeyedJaggedTensor has none",
+    ),
     "lengths that lie": (
         lambda: _looked_up(KeyedJaggedTensor(["f", "g"], [1, 2], lengths=[1, 2])),
         "lengths: got a sum of 3 for 2 values",
