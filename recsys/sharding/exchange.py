@@ -13,6 +13,35 @@ from torch import distributed as dist
 from torch.autograd.function import once_differentiable
 
 
+class Buffers:
+    """Flat host memory that exchanges use again.
+
+    The pages of fresh memory are mapped one by one as they are first written, which costs more than the writing. On
+    CUDA the caching allocator keeps memory already.
+    """
+
+    #: More than these lie idle only if several batches were under way at once.
+    MAX_IDLE = 4
+
+    def __init__(self) -> None:
+        self._idle: list[Tensor] = []
+
+    def take(self, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """``[size]``, not initialized; used again once it was given back."""
+        fitting = [b for b in self._idle if b.dtype == dtype and size <= b.numel() <= 2 * size]
+        if not fitting:
+            return torch.empty(size, dtype=dtype, device=device)
+        best = min(fitting, key=Tensor.numel)
+        self._idle = [b for b in self._idle if b is not best]
+        return best[:size]
+
+    def give(self, buffer: Tensor) -> None:
+        """Nobody reads or writes what ``take`` gave any more."""
+        if buffer.device.type == "cpu" and buffer.numel():
+            whole = buffer if buffer._base is None else buffer._base
+            self._idle = [*self._idle[-self.MAX_IDLE + 1 :], whole]
+
+
 class InFlight:
     """An all-to-all under way; holds on to what it sends and receives.
 
@@ -21,6 +50,7 @@ class InFlight:
         send_sizes: how much of it goes to each rank.
         receive_sizes: how much comes from each.
         group: the ranks.
+        buffers: where memory for what comes is taken from; fresh memory if None.
     """
 
     def __init__(
@@ -29,13 +59,15 @@ class InFlight:
         send_sizes: Sequence[int],
         receive_sizes: Sequence[int],
         group: dist.ProcessGroup,
+        buffers: Buffers | None = None,
     ) -> None:
         self._sent = sent
         self._work = None
         if len(send_sizes) == 1:
             self._received = sent
             return
-        self._received = sent.new_empty(sum(receive_sizes))
+        buffers = buffers or Buffers()
+        self._received = buffers.take(sum(receive_sizes), sent.dtype, sent.device)
         self._work = dist.all_to_all_single(
             self._received, sent, list(receive_sizes), list(send_sizes), group=group, async_op=True
         )

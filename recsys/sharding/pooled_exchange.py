@@ -18,7 +18,7 @@ from torch import Tensor
 from torch import distributed as dist
 from torch.autograd.function import once_differentiable
 
-from recsys.sharding.exchange import InFlight
+from recsys.sharding.exchange import Buffers, InFlight
 from recsys.sharding.group_dist import RankInput
 from recsys.sharding.host_exchange import HostColumns
 from recsys.sharding.layout import HOME, Layout, pooled_pieces
@@ -73,6 +73,7 @@ class PooledColumns:
             self.pieces.append((at, piece.width, tuple(sources), piece.mean_of))
             at += piece.width
         self.total_dim = at
+        self.buffers = Buffers()
         self.num_pairs = len(layout.pairs)
 
 
@@ -105,6 +106,13 @@ class PooledExchange:
         self._rank_sizes = [self._num_bags * dim for dim in columns.rank_dims]
         self._lengths = inputs.lengths
         self._flight: InFlight | None = None
+        self._sent_back: Tensor | None = None
+        self._gradients: Tensor | None = None
+
+    def __del__(self) -> None:
+        # The graph holds on to its exchange: when it is gone, so is everyone who was handed the gradients.
+        if self._gradients is not None:
+            self._columns.buffers.give(self._gradients)
 
     def start(self, own: Sequence[Tensor], device: torch.device) -> Tensor:
         """Send this rank's outputs ``[sum of all B, D of the group]``; returns a token for ``finish``."""
@@ -127,11 +135,12 @@ class PooledExchange:
         """Put outputs on their way."""
         rows = own[0] if len(own) == 1 else torch.cat([*own], dim=1) if own else empty
         flat = rows.reshape(-1).to(self._dtypes[0])
-        self._flight = InFlight(flat, self._own_sizes, self._rank_sizes, self._group)
+        self._flight = InFlight(flat, self._own_sizes, self._rank_sizes, self._group, self._columns.buffers)
 
     def assemble(self, home: Sequence[Tensor]) -> Tensor:
         """Wait for the others' outputs and put all together."""
-        landed = self._by_rank(self._land())
+        received = self._land()
+        landed = self._by_rank(received.to(torch.float32))
         parts = []
         for _, width, sources, mean_of in self._columns.pieces:
             found = [self._source(source, landed, home).narrow(1, source.start, width) for source in sources]
@@ -139,11 +148,13 @@ class PooledExchange:
             for other in found[1:]:
                 total = total + other
             parts.append(total if mean_of is None else total / self._bag_sizes(mean_of))
-        return parts[0].clone() if len(parts) == 1 else torch.cat(parts, dim=1)
+        assembled = parts[0].clone() if len(parts) == 1 else torch.cat(parts, dim=1)
+        self._give_back(received)
+        return assembled
 
     def send_back(self, gradient: Tensor) -> list[Tensor]:
         """Put gradients ``[B, sum of D]`` on their way; returns those of the home groups."""
-        flat = gradient.new_empty(sum(self._rank_sizes), dtype=self._dtypes[1])
+        flat = self._columns.buffers.take(sum(self._rank_sizes), self._dtypes[1], gradient.device)
         by_rank = self._by_rank(flat)
         home = [gradient.new_empty(self._num_bags, dim) for dim in self._columns.home_dims]
         for start, width, sources, mean_of in self._columns.pieces:
@@ -158,20 +169,31 @@ class PooledExchange:
                     target.copy_(columns)
                 else:
                     torch.mul(columns, 1.0 / self._num_ranks, out=target)
-        self._flight = InFlight(flat, self._rank_sizes, self._own_sizes, self._group)
+        self._flight = InFlight(flat, self._rank_sizes, self._own_sizes, self._group, self._columns.buffers)
+        self._sent_back = flat
         return home
 
     def gradients(self) -> list[Tensor]:
         """Wait for the gradients of this rank's outputs."""
-        landed = self._land().view(self._num_rows, sum(self._columns.own_dims))
+        received = self._land()
+        assert self._sent_back is not None
+        self._give_back(self._sent_back)
+        self._sent_back = None
+        self._gradients = None if self._num_ranks == 1 else received
         dims = self._columns.own_dims
+        landed = received.to(torch.float32).view(self._num_rows, sum(dims))
         return [part.contiguous() for part in torch.split(landed, dims, dim=1)] if dims else []
 
     def _land(self) -> Tensor:
         assert self._flight is not None
-        landed = self._flight.wait().to(torch.float32)
+        received = self._flight.wait()
         self._flight = None
-        return landed
+        return received
+
+    def _give_back(self, buffer: Tensor) -> None:
+        """A rank alone receives what it sent: a lookup's output, or gradients that are still read."""
+        if self._num_ranks > 1:
+            self._columns.buffers.give(buffer)
 
     def _by_rank(self, flat: Tensor) -> list[Tensor]:
         parts = torch.split(flat, self._rank_sizes)
