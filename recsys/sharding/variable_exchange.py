@@ -84,11 +84,13 @@ class VariableExchange:
             rows = piece.view(self._inputs.strides[slot.pair], self._layout.output_dim(slot))
             key = (slot.pair, slot.columns)
             found[key] = found[key] + rows if key in found else rows
-        divided = {slot.pair for slot in slots if self._layout.divides_mean(slot)}
+        # Columns that are cut by rows; others of the same table may not be.
+        for pair, columns in {(s.pair, s.columns) for s in slots if self._layout.divides_mean(s)}:
+            found[pair, columns] = found[pair, columns] / self._bag_sizes(pair)
         pooled = []
         for p in range(len(self._layout.pairs)):
             rows = torch.cat([found[key] for key in sorted(key for key in found if key[0] == p)], dim=1)
-            pooled.append((rows / self._bag_sizes(p) if p in divided else rows).reshape(-1))
+            pooled.append(rows.reshape(-1))
         return torch.cat(pooled)
 
     def _bag_sizes(self, pair: int) -> Tensor:

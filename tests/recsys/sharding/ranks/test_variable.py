@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
+from recsys import ParameterSharding, ShardMetadata
 from recsys.dedup import deduplicate
+from recsys.sharding.cuts import table_wise
+from tests.helpers import bag
 from tests.ranks import live_pool
 from tests.recsys.sharding.ranks.cases import Draw, RankCase, named_outputs, random_case
 from tests.recsys.sharding.ranks.training import check_case, sharded
@@ -30,6 +35,28 @@ SEQUENCES = {
 @pytest.mark.parametrize("name", list(DRAWS))
 def test_equal_bags_stored_once_train_as_the_full_batch(name: str) -> None:
     check_case(random_case(f"variable {name}", DRAWS[name]))
+
+
+def test_columns_that_are_cut_by_rows_beside_others_that_are_not() -> None:
+    """Means of the first are divided where they are put together, of the second where they are looked up."""
+    drawn = random_case("uneven means", Draw(world_size=2, deduplicated="all"))
+    table = bag("t", 6, 8, ["f"], "MEAN")
+    shards = [((0, 0), (3, 4), 0), ((3, 0), (3, 4), 1), ((0, 4), (6, 4), 1)]
+    cut = ParameterSharding(
+        sharding_type="grid_shard",
+        shards=tuple(ShardMetadata(shard_offsets=o, shard_sizes=s, rank=r) for o, s, r in shards),
+    )
+    case = replace(
+        drawn,
+        weighted=False,
+        tables=[table, bag("u", 6, 8, ["g"])],
+        plan={"t": cut, "u": table_wise(table, 0)},
+        batch_sizes=[[6, 5], [4, 6]],
+        id_limits={"f": 6, "g": 6},
+    )
+    strides = {tuple(case.batch_to_shard(step, rank).stride_per_key()) for step in (0, 1) for rank in (0, 1)}
+    assert any(len(set(of_batch)) > 1 for of_batch in strides)
+    check_case(case)
 
 
 def test_the_random_cases_hold_what_they_should() -> None:
