@@ -19,9 +19,9 @@ from benchmarks.memory import PeakSampler, memory, resident
 from benchmarks.model import EMBEDDING_DIM, NUM_DENSE, NUM_TABLES, build, requests
 from export.config import ExportConfig
 from export.pipeline import export_model
+from recsys.allocator import tune_malloc
 from recsys.artifact import LoadedArtifact, load_artifact
 from recsys.configs import DataType
-from serve.allocator import tune_malloc
 
 _FLOAT_BYTES = 4
 _MAX_IDS_PER_BAG = 1 << 14

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from serve.allocator import tune_malloc
+from recsys.allocator import tune_malloc
 
 TABLE_WIDTH = 150
 _PACKAGES = ("torch", "fbgemm-gpu-cpu", "fbgemm-gpu", "torchrec")
@@ -25,7 +25,7 @@ class Machine:
         num_cores: that this process may run on.
         instruction_set: the widest that torch uses here.
         num_threads: torch's intra-op threads.
-        malloc_tuned: whether the C library took the allocator settings of ``serve.allocator``.
+        malloc_tuned: whether the C library took the allocator settings of ``recsys.allocator``.
         versions: of the packages that matter.
     """
 

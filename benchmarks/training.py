@@ -22,15 +22,25 @@ from benchmarks.peer import PeerMissingError, check_installed
 from benchmarks.profiling import OperatorShare
 from benchmarks.rounds import Timing
 from benchmarks.training_model import EMBEDDING_DIM, PLANS, TrainingCase
-from benchmarks.training_rounds import OURS, PEER, TRAINING_CLOCKS, RankReport, TurnsConfig, compare
-from tests.ranks import RankError, run_ranks
+from benchmarks.training_rounds import (
+    OURS,
+    PEER,
+    TRAINING_CLOCKS,
+    TurnsConfig,
+    agree,
+    begin,
+    profiled,
+    turn,
+)
+from tests.ranks import RankError, RankPool, run_ranks
 
 _DESCRIPTION = """\
 Samples per second of our DistributedModelParallel and of TorchRec's: 26 tables of dim 64 on two gloo ranks of this
 machine, one thread each, with the same plan, weights and batches and row-wise Adagrad in the backward pass. A step
 goes from plain tensors to updated tables: KeyedJaggedTensor, forward, backward. The loss is linear in the pooled
 embeddings (its gradient is given), so that the tables are all there is; --dlrm trains a whole DLRM (13-512-256-64,
-512-256-1). Both sides live in the same two processes and take turns. Outputs and updated weights are compared first.
+512-256-1). Outputs and updated weights are compared first; then each side lives in two processes of its own, with the
+allocator settings that it brings (--tuned-malloc: the same for both), and they take turns.
 """
 _EPILOG = """\
 examples:
@@ -134,13 +144,23 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def measure(case: TrainingCase, turns: TurnsConfig) -> TrainingResult:
-    """Both sides on fresh ranks.
+    """Both sides, each on ranks of its own, in turns.
 
     Raises:
         RankError: a rank failed, or the sides disagree.
     """
-    ranks: list[RankReport] = run_ranks(WORLD_SIZE, compare, case, turns, timeout_s=_TIMEOUT_S)
-    timings = {name: _timing([rank.seconds[name] for rank in ranks], turns.clock) for name in (PEER, OURS)}
+    differences = run_ranks(WORLD_SIZE, agree, case, timeout_s=_TIMEOUT_S)
+    with RankPool(WORLD_SIZE) as theirs, RankPool(WORLD_SIZE) as ours:
+        pools = {PEER: theirs, OURS: ours}
+        num_steps = {
+            name: pool.run(begin, case, name, turns, timeout_s=_TIMEOUT_S)[0] for name, pool in pools.items()
+        }
+        rounds: dict[str, list[list[float]]] = {name: [] for name in pools}
+        for number in range(turns.num_rounds):
+            for name in list(pools)[:: -1 if number % 2 else 1]:
+                rounds[name].append(pools[name].run(turn, num_steps[name], turns.clock))
+        profiles = {name: pool.run(profiled)[0] for name, pool in pools.items()} if turns.with_profile else {}
+    timings = {name: _timing(found, turns.clock) for name, found in rounds.items()}
     ratios = timings[OURS].speedups_over(timings[PEER])
     quarter = len(ratios) // 4
     num_samples = WORLD_SIZE * case.batch_size
@@ -151,16 +171,16 @@ def measure(case: TrainingCase, turns: TurnsConfig) -> TrainingResult:
         ratio=statistics.median(ratios),
         ratio_low=ratios[quarter],
         ratio_high=ratios[-1 - quarter],
-        output_difference=max(rank.output_difference for rank in ranks),
-        weight_difference=max(rank.weight_difference for rank in ranks),
-        profile=ranks[0].profile,
+        output_difference=max(output for output, _ in differences),
+        weight_difference=max(weight for _, weight in differences),
+        profile=profiles,
     )
 
 
-def _timing(ranks: Sequence[Sequence[float]], clock: str) -> Timing:
+def _timing(rounds: Sequence[Sequence[float]], clock: str) -> Timing:
     """A step takes as long as its slowest rank; time on cores is what the ranks spent on average."""
     of_round = statistics.mean if clock == "cpu" else max
-    return Timing(seconds=tuple(of_round(found) for found in zip(*ranks, strict=True)))
+    return Timing(seconds=tuple(of_round(ranks) for ranks in rounds))
 
 
 def _print(report: Report, console: Console) -> None:
@@ -173,6 +193,8 @@ def _print(report: Report, console: Console) -> None:
         f"{report.turns.num_rounds} rounds in turns; {report.turns.clock} time",
         soft_wrap=True,
     )
+    if not report.turns.tune_allocator:
+        console.print(f"allocator: as each side leaves it ({OURS} sets it, {PEER} does not)")
     console.print(_table(report.results))
     outputs = max(result.output_difference for result in report.results)
     weights = max(result.weight_difference for result in report.results)
@@ -232,7 +254,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--profile", action="store_true", help="also print where each side's time goes")
     parser.add_argument("--dlrm", action="store_true", help="a whole DLRM instead of the tables alone")
     parser.add_argument(
-        "--tuned-malloc", action="store_true", help="the allocator settings of recsys-serve for both sides"
+        "--tuned-malloc", action="store_true", help="both sides keep freed memory, as ours does by itself"
     )
     parser.add_argument(
         "--types", type=_types, default=tuple(PLANS), metavar="T,T", help=f"of {','.join(PLANS)}"

@@ -1,4 +1,7 @@
-"""What each rank does in the training comparison: check that both sides agree, then time them in turns.
+"""What each rank does in the training comparison: check that both sides agree, and take timed turns.
+
+Sides agree where both live in the same ranks. They are timed in ranks of their own, so that neither has the other's
+allocator settings; one side's ranks sleep while the other's work.
 
 Shape letters: B batch of one rank.
 """
@@ -19,7 +22,7 @@ from benchmarks.profiling import OperatorShare
 from benchmarks.training_model import Side, TrainingBatch, TrainingCase, batches, initialize
 from benchmarks.training_ours import our_side
 from benchmarks.training_peer import peer_side
-from serve.allocator import tune_malloc
+from recsys.allocator import tune_malloc
 
 PEER = "TorchRec"
 OURS = "recsys"
@@ -49,8 +52,8 @@ class TurnsConfig:
         turn_s: length of a turn, roughly.
         clock: one of ``TRAINING_CLOCKS``.
         with_profile: whether some steps are profiled afterwards.
-        tune_allocator: whether the ranks keep freed memory (``serve.allocator``) and spare both sides the page faults
-            of buffers that are as large as the output.
+        tune_allocator: whether both sides' ranks keep freed memory (``recsys.allocator``). By default each side has
+            what it brings: ours sets it, TorchRec does not.
     """
 
     num_rounds: int
@@ -60,53 +63,52 @@ class TurnsConfig:
     tune_allocator: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class RankReport:
-    """What one rank measured, by side.
+@dataclass
+class _Live:
+    """One side on this rank, kept between calls."""
 
-    Attributes:
-        seconds: per step, round by round.
-        num_steps: of a turn.
-        output_difference: the largest, relative to the largest output.
-        weight_difference: the largest after some steps.
-        profile: empty unless asked for.
-    """
-
-    seconds: dict[str, tuple[float, ...]]
-    num_steps: dict[str, int]
-    output_difference: float
-    weight_difference: float
-    profile: dict[str, list[OperatorShare]]
+    side: Side
+    data: Sequence[TrainingBatch]
 
 
-def compare(rank: int, _world_size: int, case: TrainingCase, config: TurnsConfig) -> RankReport:
-    """Both sides on this rank, over the default process group.
+_LIVE: list[_Live] = []
+
+
+def agree(rank: int, _world_size: int, case: TrainingCase) -> tuple[float, float]:
+    """Both sides on this rank: the largest relative difference of an output, and the largest of a weight.
 
     Raises:
         TrainingDisagreementError: outputs or updated weights differ.
     """
     warnings.filterwarnings("ignore")  # the peer uses what its dependencies have deprecated
+    made = batches(case, rank)
+    sides = {name: make(case) for name, make in SIDES.items()}
+    return check_agreement(sides, {name: side.prepared(made) for name, side in sides.items()}, case)
+
+
+def begin(rank: int, _world_size: int, case: TrainingCase, name: str, config: TurnsConfig) -> int:
+    """Make a side, which stays on this rank; how many steps a turn should have."""
+    warnings.filterwarnings("ignore")
     if config.tune_allocator:
         tune_malloc()
-    sides = {name: make(case) for name, make in SIDES.items()}
-    made = batches(case, rank)
-    data = {name: side.prepared(made) for name, side in sides.items()}
-    output_difference, weight_difference = check_agreement(sides, data, case)
-    num_steps = {name: _num_steps(side, data[name], config.turn_s) for name, side in sides.items()}
-    seconds: dict[str, list[float]] = {name: [] for name in sides}
-    for number in range(config.num_rounds):
-        for name in list(sides)[:: -1 if number % 2 else 1]:
-            _turn(sides[name], data[name], _NUM_WARM_UP_STEPS, config.clock)
-            seconds[name].append(_turn(sides[name], data[name], num_steps[name], config.clock))
-    return RankReport(
-        seconds={name: tuple(found) for name, found in seconds.items()},
-        num_steps=num_steps,
-        output_difference=output_difference,
-        weight_difference=weight_difference,
-        profile={name: _profile(side, data[name]) for name, side in sides.items()}
-        if config.with_profile
-        else {},
-    )
+    side = SIDES[name](case)
+    live = _Live(side, side.prepared(batches(case, rank)))
+    initialize(side.local_weights(), case)
+    _LIVE[:] = [live]
+    return _num_steps(live.side, live.data, config.turn_s)
+
+
+def turn(_rank: int, _world_size: int, num_steps: int, clock: str) -> float:
+    """Seconds per step of the side that lives on this rank."""
+    (live,) = _LIVE
+    _turn(live.side, live.data, _NUM_WARM_UP_STEPS, clock)
+    return _turn(live.side, live.data, num_steps, clock)
+
+
+def profiled(_rank: int, _world_size: int) -> list[OperatorShare]:
+    """The operators and named spans of a step, the most expensive first."""
+    (live,) = _LIVE
+    return _profile(live.side, live.data)
 
 
 def check_agreement(

@@ -5,6 +5,7 @@ Shape letters: B batch, W world size.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from torch import distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from recsys.allocator import tune_malloc
 from recsys.errors import PlanError
 from recsys.managed import ManagedCollisionCollection
 from recsys.optim.combined import CombinedOptimizer
@@ -39,6 +41,9 @@ class DistributedModelParallel(nn.Module):
         plan: what lies where; the planner makes one if None.
         sharders: for each kind of collection how it is sharded; ``get_default_sharders()`` if None.
 
+    In host memory a step's large buffers come and go: glibc's malloc is set, for the whole process, to keep what was
+    freed (``recsys.allocator``), unless the environment says ``RECSYS_MALLOC=default``.
+
     Raises:
         PlanError: the plan names collections that the model lacks, or does not fit.
     """
@@ -55,6 +60,8 @@ class DistributedModelParallel(nn.Module):
         env = env or ShardingEnv.from_process_group(cast(dist.ProcessGroup, dist.group.WORLD), device)
         if env.process_group is None:
             raise PlanError("env: expected ShardingEnv.from_process_group")
+        if env.device.type == "cpu" and os.environ.get("RECSYS_MALLOC") != "default":
+            tune_malloc()
         self.env = env
         self.device = torch.device(device) if device is not None else env.device
         sharders = list(sharders) if sharders is not None else get_default_sharders()

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import torch
 
+from recsys.allocator import tune_malloc
 from recsys.errors import ArtifactError
-from serve.allocator import tune_malloc
 from serve.batching import BatchLimits
 from serve.config import ServerConfig
 from serve.lifetime import serve

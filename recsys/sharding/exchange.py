@@ -5,6 +5,7 @@ Everything that crosses is one flat tensor per rank and direction: one collectiv
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 
 import torch
@@ -14,32 +15,36 @@ from torch.autograd.function import once_differentiable
 
 
 class Buffers:
-    """Flat host memory that exchanges use again.
+    """Host memory that exchanges use again, as soon as nobody holds a tensor in it any more.
 
     The pages of fresh memory are mapped one by one as they are first written, which costs more than the writing. On
     CUDA the caching allocator keeps memory already.
     """
 
     #: More than these lie idle only if several batches were under way at once.
-    MAX_IDLE = 4
+    MAX_IDLE = 6
 
     def __init__(self) -> None:
         self._idle: list[Tensor] = []
 
     def take(self, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """``[size]``, not initialized; used again once it was given back."""
-        fitting = [b for b in self._idle if b.dtype == dtype and size <= b.numel() <= 2 * size]
-        if not fitting:
+        """``[size]``, not initialized."""
+        num_bytes = size * dtype.itemsize
+        if device.type != "cpu" or num_bytes == 0:
             return torch.empty(size, dtype=dtype, device=device)
-        best = min(fitting, key=Tensor.numel)
-        self._idle = [b for b in self._idle if b is not best]
-        return best[:size]
+        fitting = [block for block in self._idle if num_bytes <= block.numel() <= 2 * num_bytes]
+        if fitting:
+            block = min(fitting, key=Tensor.numel)
+            self._idle = [other for other in self._idle if other is not block]
+        else:
+            block = torch.empty(num_bytes, dtype=torch.uint8)
+        # The tensor's storage holds on to this array, and to nothing else of ours: when it goes, the block is free.
+        lease = block.numpy()[:num_bytes]
+        weakref.finalize(lease, self._give_back, block).atexit = False
+        return torch.from_numpy(lease).view(dtype)
 
-    def give(self, buffer: Tensor) -> None:
-        """Nobody reads or writes what ``take`` gave any more."""
-        if buffer.device.type == "cpu" and buffer.numel():
-            whole = buffer if buffer._base is None else buffer._base
-            self._idle = [*self._idle[-self.MAX_IDLE + 1 :], whole]
+    def _give_back(self, block: Tensor) -> None:
+        self._idle = [*self._idle[1 - self.MAX_IDLE :], block]
 
 
 class InFlight:

@@ -106,13 +106,6 @@ class PooledExchange:
         self._rank_sizes = [self._num_bags * dim for dim in columns.rank_dims]
         self._lengths = inputs.lengths
         self._flight: InFlight | None = None
-        self._sent_back: Tensor | None = None
-        self._gradients: Tensor | None = None
-
-    def __del__(self) -> None:
-        # The graph holds on to its exchange: when it is gone, so is everyone who was handed the gradients.
-        if self._gradients is not None:
-            self._columns.buffers.give(self._gradients)
 
     def start(self, own: Sequence[Tensor], device: torch.device) -> Tensor:
         """Send this rank's outputs ``[sum of all B, D of the group]``; returns a token for ``finish``."""
@@ -139,8 +132,7 @@ class PooledExchange:
 
     def assemble(self, home: Sequence[Tensor]) -> Tensor:
         """Wait for the others' outputs and put all together."""
-        received = self._land()
-        landed = self._by_rank(received.to(torch.float32))
+        landed = self._by_rank(self._land())
         parts = []
         for _, width, sources, mean_of in self._columns.pieces:
             found = [self._source(source, landed, home).narrow(1, source.start, width) for source in sources]
@@ -148,9 +140,9 @@ class PooledExchange:
             for other in found[1:]:
                 total = total + other
             parts.append(total if mean_of is None else total / self._bag_sizes(mean_of))
-        assembled = parts[0].clone() if len(parts) == 1 else torch.cat(parts, dim=1)
-        self._give_back(received)
-        return assembled
+        shape = (self._num_bags, self._columns.total_dim)
+        flat = self._columns.buffers.take(shape[0] * shape[1], torch.float32, self._lengths.device)
+        return torch.cat(parts, dim=1, out=flat.view(shape))
 
     def send_back(self, gradient: Tensor) -> list[Tensor]:
         """Put gradients ``[B, sum of D]`` on their way; returns those of the home groups."""
@@ -170,30 +162,19 @@ class PooledExchange:
                 else:
                     torch.mul(columns, 1.0 / self._num_ranks, out=target)
         self._flight = InFlight(flat, self._rank_sizes, self._own_sizes, self._group, self._columns.buffers)
-        self._sent_back = flat
         return home
 
     def gradients(self) -> list[Tensor]:
         """Wait for the gradients of this rank's outputs."""
-        received = self._land()
-        assert self._sent_back is not None
-        self._give_back(self._sent_back)
-        self._sent_back = None
-        self._gradients = None if self._num_ranks == 1 else received
         dims = self._columns.own_dims
-        landed = received.to(torch.float32).view(self._num_rows, sum(dims))
+        landed = self._land().view(self._num_rows, sum(dims))
         return [part.contiguous() for part in torch.split(landed, dims, dim=1)] if dims else []
 
     def _land(self) -> Tensor:
         assert self._flight is not None
-        received = self._flight.wait()
+        landed = self._flight.wait().to(torch.float32)
         self._flight = None
-        return received
-
-    def _give_back(self, buffer: Tensor) -> None:
-        """A rank alone receives what it sent: a lookup's output, or gradients that are still read."""
-        if self._num_ranks > 1:
-            self._columns.buffers.give(buffer)
+        return landed
 
     def _by_rank(self, flat: Tensor) -> list[Tensor]:
         parts = torch.split(flat, self._rank_sizes)

@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
-from serve.allocator import tune_malloc
+from recsys.allocator import tune_malloc
 from serve.batching import BatchLimits
 from serve.client_errors import PredictError, ServerError, predict_error
 from serve.collate import collate

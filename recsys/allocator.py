@@ -1,7 +1,8 @@
-"""The C allocator, set for a server: keep what was freed instead of returning it to the system.
+"""The C allocator, set for servers and for training in host memory: keep what was freed instead of returning it.
 
-With glibc's defaults, every output buffer of a worker thread is mapped, faulted in page by page and unmapped
-again, which costs more than the lookup that fills it. The three settings only work together.
+With glibc's defaults, every large buffer (a worker thread's output, a step's embeddings and gradients) is mapped,
+faulted in page by page and unmapped again, which costs more than the lookup that fills it. The three settings only
+work together.
 """
 
 from __future__ import annotations
