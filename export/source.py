@@ -20,9 +20,9 @@ from torch import Tensor, nn
 
 from export.source_ranks import LocalShards, rank_parts, read_rank_file
 from export.source_shards import Parts, directory_parts, put_together
-from recsys.checkpoint import build_model, empty_model, load_checkpoint
-from recsys.checkpoint_metadata import METADATA_NAME
-from recsys.checkpoint_run import TRAINING_NAME, newest, read_record
+from recsys.checkpoint.metadata import METADATA_NAME
+from recsys.checkpoint.run import TRAINING_NAME, newest, read_record
+from recsys.checkpoint.single_file import build_model, empty_model, load_checkpoint
 from recsys.embedding import tables_on
 from recsys.errors import CheckpointError, ExportError
 

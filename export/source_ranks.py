@@ -20,7 +20,7 @@ from torch import Tensor
 
 from export.mapped import release_unwritten
 from export.source_shards import Parts, Piece
-from recsys.checkpoint_cover import check_cover
+from recsys.checkpoint.cover import check_cover
 from recsys.errors import CheckpointError
 
 # Names under which training scripts keep the state dict among other things.

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from export.mapped import MappedTensor, check_free
-from recsys.checkpoint_metadata import read_chunk, read_stored_tensors
+from recsys.checkpoint.metadata import read_chunk, read_stored_tensors
 
 # Smaller ones are held in memory: dense layers, not tables.
 _MAPPED_BYTES = 1 << 20

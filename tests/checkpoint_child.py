@@ -14,8 +14,8 @@ import torch
 from torch import distributed as dist
 from torch.distributed.checkpoint import filesystem
 
-from recsys import checkpoint_dist, checkpoint_run
-from recsys.checkpoint_dist import TrainingState, load_training, save_training
+from recsys.checkpoint import distributed, run
+from recsys.checkpoint.distributed import TrainingState, load_training, save_training
 from tests.checkpoint_model import ARGUMENTS, FACTORY, Setup, make, numbers, train
 
 SAVE_EVERY = 2
@@ -85,8 +85,8 @@ def main(part: Part, pipe: Connection) -> None:
 
     places: dict[str, tuple[Any, str, Any]] = {
         "files": (filesystem, "_write_item", third_item),
-        "publish": (checkpoint_dist, "publish", lambda: step == STOP_AT),
-        "latest": (checkpoint_run, "_point_to", lambda: step == STOP_AT),
+        "publish": (distributed, "publish", lambda: step == STOP_AT),
+        "latest": (run, "_point_to", lambda: step == STOP_AT),
     }
     if part.stop in places:
         _before(*places[part.stop], pipe)

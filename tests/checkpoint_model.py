@@ -22,7 +22,7 @@ from torch.distributed.tensor import Shard as Split
 from torch.distributed.tensor import distribute_tensor
 from torch.nn import functional
 
-from recsys.checkpoint_dist import TrainingState, load_training, save_training
+from recsys.checkpoint.distributed import TrainingState, load_training, save_training
 from recsys.embedding import EmbeddingBagCollection
 from recsys.keyed_jagged import KeyedJaggedTensor
 from recsys.model_parallel import DistributedModelParallel

@@ -13,7 +13,8 @@ import torch
 from torch import nn
 
 from recsys import KeyedJaggedTensor
-from recsys.checkpoint import FORMAT_VERSION, Checkpoint, build_model, load_checkpoint, save_checkpoint
+from recsys.checkpoint import Checkpoint, build_model, load_checkpoint, save_checkpoint
+from recsys.checkpoint.single_file import FORMAT_VERSION
 from recsys.errors import CheckpointError
 from recsys.models.click import build_dlrm
 

@@ -9,7 +9,7 @@ import re
 import pytest
 import torch
 
-from recsys.checkpoint_cover import Box, check_cover
+from recsys.checkpoint.cover import Box, check_cover
 from recsys.errors import CheckpointError
 
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from recsys.checkpoint_reading import CheckpointReader
-from recsys.checkpoint_run import newest
+from recsys.checkpoint.reading import CheckpointReader
+from recsys.checkpoint.run import newest
 from tests.checkpoint_model import (
     DIM,
     ROWS,

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from recsys.checkpoint_run import LATEST_NAME, newest, steps
+from recsys.checkpoint.run import LATEST_NAME, newest, steps
 from tests import checkpoint_child
 from tests.checkpoint_child import STOP_AT, Part, main
 from tests.checkpoint_model import joined

@@ -23,7 +23,7 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 
-from recsys.checkpoint_metadata import METADATA_NAME, read_chunk, read_stored_tensors
+from recsys.checkpoint.metadata import METADATA_NAME, read_chunk, read_stored_tensors
 from recsys.errors import CheckpointError
 
 STATE = {

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from export.cli import main
 from export.source import Source, load_model
 from recsys.artifact import load_artifact
-from recsys.checkpoint_dist import TrainingState, load_training, save_training
-from recsys.checkpoint_metadata import METADATA_NAME
-from recsys.checkpoint_run import LATEST_NAME, TRAINING_NAME, newest, read_record, steps
+from recsys.checkpoint.distributed import TrainingState, load_training, save_training
+from recsys.checkpoint.metadata import METADATA_NAME
+from recsys.checkpoint.run import LATEST_NAME, TRAINING_NAME, newest, read_record, steps
 from recsys.errors import CheckpointError
 from recsys.keyed_jagged import KeyedJaggedTensor
 from recsys.models.click import build_dlrm

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from recsys.checkpoint import Checkpoint, build_model
-from recsys.checkpoint_dist import TrainingState, load_training, save_training
+from recsys.checkpoint.distributed import TrainingState, load_training, save_training
 from recsys.errors import CheckpointError
 from recsys.models.click import ClickModel
 from recsys.sharding.plan import ShardingPlan

@@ -25,15 +25,15 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from recsys.checkpoint_ranks import (
+from recsys.checkpoint.ranks import (
     from_first,
     gathered,
     group_of,
     rng_states,
     set_rng_states,
 )
-from recsys.checkpoint_reading import CheckpointReader
-from recsys.checkpoint_run import (
+from recsys.checkpoint.reading import CheckpointReader
+from recsys.checkpoint.run import (
     MODEL_PREFIX,
     OPTIMIZER_PREFIX,
     TrainingRecord,
@@ -42,7 +42,7 @@ from recsys.checkpoint_run import (
     publish,
     read_record,
 )
-from recsys.checkpoint_state import OptimizerViews, View, model_views, optimizer_views
+from recsys.checkpoint.state import OptimizerViews, View, model_views, optimizer_views
 from recsys.errors import CheckpointError
 from recsys.optim.row_states import recut_row_state
 from recsys.sharding.env import ShardingEnv

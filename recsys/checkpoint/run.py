@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from recsys.checked import a_list, json_field, text, whole
-from recsys.checkpoint import check_plain
-from recsys.checkpoint_metadata import METADATA_NAME
+from recsys.checkpoint.metadata import METADATA_NAME
+from recsys.checkpoint.single_file import check_plain
 from recsys.errors import CheckpointError, ManifestError
 
 LATEST_NAME = "latest"

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from recsys.checkpoint_metadata import StoredChunk, StoredTensor, read_chunk, read_stored_tensors
+from recsys.checkpoint.metadata import StoredChunk, StoredTensor, read_chunk, read_stored_tensors
 from recsys.errors import CheckpointError
 
 

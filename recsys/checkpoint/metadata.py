@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, cast
 import torch
 from torch import Tensor
 
-from recsys.checkpoint_cover import check_cover
+from recsys.checkpoint.cover import check_cover
 from recsys.errors import CheckpointError
 
 METADATA_NAME = ".metadata"
