@@ -58,11 +58,13 @@ class KernelConfig:
         name: one of ``recsys.sharding.plan.COMPUTE_KERNELS``.
         fused: the optimizer in the backward pass; None for the dense kernel.
         cache_load_factor: for ``fused_uvm_caching`` the share of rows that fits the cache on the device.
+        trained: False for a frozen table: it is looked up, and nothing moves its weights.
     """
 
     name: str
     fused: FusedConfig | None
     cache_load_factor: float = 0.2
+    trained: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +113,8 @@ def check_shard(shard: ShardConfig, kernel: KernelConfig, device: torch.device) 
 class FusedLookup(nn.Module):
     """S slots in one FBGEMM call; the backward pass updates the rows that were read. IDs must have been checked.
 
+    Frozen tables' outputs need no gradient, so that no backward pass comes.
+
     Args:
         shards: the shards, all of one data type.
         slots: for each slot the position of its shard.
@@ -137,6 +141,7 @@ class FusedLookup(nn.Module):
         location = EmbeddingLocation.HOST if on_host else _LOCATIONS[kernel.name]
         compute = ComputeDevice.CPU if on_host else ComputeDevice.CUDA
         self.config = kernel.fused
+        self.trained = kernel.trained
         # FBGEMM 1.8's backward pass on CPU forgets to divide the gradient of a mean of weighted rows.
         self._mean_by_weights = weighted and pooling is PoolingType.MEAN
         tbe = SplitTableBatchedEmbeddingBagsCodegen(
@@ -184,7 +189,7 @@ class FusedLookup(nn.Module):
             assert weights is not None
             sizes = offsets.diff()
             weights = weights / sizes.repeat_interleave(sizes, output_size=values.size(0))
-        trains = torch.is_grad_enabled()
+        trains = self.trained and torch.is_grad_enabled()
         steps = None
         if self.config.has_step_count() and not trains:
             # FBGEMM counts lookups; only those that train are steps.
@@ -230,6 +235,7 @@ class DenseLookup(nn.Module):
         slots: for each slot the position of its shard.
         pooling: as ``FusedLookup``.
         device: where the lookup runs.
+        trained: False for frozen tables: their weights need no gradient.
     """
 
     def __init__(
@@ -238,14 +244,17 @@ class DenseLookup(nn.Module):
         slots: Sequence[int],
         pooling: PoolingType,
         device: torch.device,
+        trained: bool = True,
     ) -> None:
         super().__init__()
+        self.trained = trained
         self._slots = list(slots)
         self._pooling = pooling
         # Not a ParameterList: the model knows them by their tables' names.
         self.weights: list[Tensor] = [
             nn.Parameter(
-                torch.zeros(s.num_rows, s.num_columns, dtype=FLOAT_DTYPES[s.data_type], device=device)
+                torch.zeros(s.num_rows, s.num_columns, dtype=FLOAT_DTYPES[s.data_type], device=device),
+                requires_grad=trained,
             )
             for s in shards
         ]
@@ -297,5 +306,5 @@ def training_lookup(
 ) -> TrainingLookup:
     """The kernel that a configuration names; arguments as ``FusedLookup``."""
     if kernel.fused is None:
-        return DenseLookup(shards, slots, pooling, device)
+        return DenseLookup(shards, slots, pooling, device, kernel.trained)
     return FusedLookup(shards, slots, pooling, kernel, device, weighted)

@@ -106,6 +106,10 @@ class CollectionSharder:
         Weights are taken from the module; tables on the meta device are initialized shard by shard, to the same
         numbers under every plan.
 
+        A table whose weight has ``requires_grad=False``, on every rank, is frozen: its shards keep their weights, and
+        have no optimizer and no state. Set it before: kernels do not follow what becomes of a shard's
+        ``requires_grad`` later.
+
         Args:
             module: the float collection; not needed afterwards.
             params: for each table how it is cut.
@@ -163,7 +167,7 @@ class CollectionSharder:
             _fill(shards_of_table, weights[table.name])
             if params[table.name].is_replicated:
                 _keep_equal(shards_of_table, env)
-            if kernels[table.name].fused is None:
+            if kernels[table.name].fused is None and kernels[table.name].trained:
                 for parameter in shards_of_table.parameters():
                     copy_in_backward(weights[table.name], parameter)
             container[table.name] = shards_of_table
@@ -179,9 +183,15 @@ class CollectionSharder:
                 "gradients are averaged before they are used"
             )
         if chosen == _DENSE:
-            return KernelConfig(name=_DENSE, fused=None)
-        fused = fused_config_of(weight) or self._fused
-        return KernelConfig(name=chosen, fused=fused, cache_load_factor=self._cache_load_factor)
+            return KernelConfig(name=_DENSE, fused=None, trained=weight.requires_grad)
+        # A frozen table takes SGD, which has no state.
+        fused = (fused_config_of(weight) or self._fused) if weight.requires_grad else FusedConfig()
+        return KernelConfig(
+            name=chosen,
+            fused=fused,
+            cache_load_factor=self._cache_load_factor,
+            trained=weight.requires_grad,
+        )
 
 
 class EmbeddingBagCollectionSharder(CollectionSharder):
@@ -274,6 +284,8 @@ def _keep_equal(table: TableShards, env: ShardingEnv) -> None:
         return
     parameter = next(table.parameters())
     dist.broadcast(parameter.detach(), src=dist.get_global_rank(group, 0), group=group)
+    if not parameter.requires_grad:
+        return
 
     def average(changed: Tensor) -> None:
         assert changed.grad is not None
@@ -290,7 +302,7 @@ def _attach_optimizer(
     lookups = [lookup for lookup in sharded.lookups if isinstance(lookup, FusedLookup)]
     made = []
     for i, kernel in enumerate(kernels):
-        if kernel.fused is None:
+        if kernel.fused is None or not kernel.trained:
             continue
         members = [tables[name] for name, number in class_of.items() if number == i]
         own = {id(lookup) for table in members for _, lookup, _ in table._held}

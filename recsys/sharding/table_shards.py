@@ -48,13 +48,14 @@ class TableShards(nn.Module):
         self._held = list(held)
         for i, (_, lookup, position) in enumerate(held):
             weight = lookup.weights[position]
-            parameter = weight if isinstance(weight, nn.Parameter) else nn.Parameter(weight.detach())
-            self.register_parameter(f"weight_{i}" if i else "weight", parameter)
+            if not isinstance(weight, nn.Parameter):
+                weight = nn.Parameter(weight.detach(), requires_grad=lookup.trained)
+            self.register_parameter(f"weight_{i}" if i else "weight", weight)
 
     @property
     def is_fused(self) -> bool:
         """Whether kernels update this rank's shards in the backward pass."""
-        return any(isinstance(lookup, FusedLookup) for _, lookup, _ in self._held)
+        return any(isinstance(lookup, FusedLookup) and lookup.trained for _, lookup, _ in self._held)
 
     def local_weights(self) -> list[tuple[ShardMetadata, Tensor]]:
         """This rank's shards: where each lies, and a view of its weights."""

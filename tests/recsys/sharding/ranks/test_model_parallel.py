@@ -177,6 +177,56 @@ def test_dense_layers_and_tables_train_together(world_size: int, by_schedule: bo
         }
 
 
+def _freeze(model: nn.Module, frozen: list[str]) -> None:
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(not name.startswith(tuple(frozen)))
+
+
+def train_frozen(rank: int, world_size: int, frozen: list[str]) -> dict[str, list[Shard]]:
+    """After one step of a model of which parts are frozen."""
+    pooled, rows = _cases(world_size)
+    model = _model(pooled, rows)
+    _freeze(model, frozen)
+    env = ShardingEnv.from_process_group(group_of(world_size), "cpu", pooled.local_world_size)
+    sharders = sharders_for({"learning_rate": LEARNING_RATE})
+    whole = DistributedModelParallel(model, env, plan=_plan(pooled, rows), sharders=sharders)
+    left = [p for _, p in in_backward_optimizer_filter(whole.named_parameters())]
+    loss = _loss(whole, pooled, 0, rank)
+    if loss.requires_grad:
+        loss.backward()
+    torch.optim.SGD(left, lr=LEARNING_RATE).step()
+    return {name: shards_of(tensor) for name, tensor in whole.state_dict().items()}
+
+
+FROZEN = {
+    "a collection": ["sparse.rows."],
+    "all tables": ["sparse."],
+    "all tables and the layer beside them": ["sparse.", "below."],
+    "all layers": ["below.", "above."],
+    "everything": [""],
+}
+
+
+@pytest.mark.parametrize("frozen", list(FROZEN))
+def test_the_rest_of_a_model_trains_where_parts_are_frozen(frozen: str) -> None:
+    pooled, rows = _cases(4)
+    whole = _model(pooled, rows)
+    before = {name: tensor.clone() for name, tensor in whole.state_dict().items()}
+    _freeze(whole, FROZEN[frozen])
+    loss = torch.stack([_loss(whole, pooled, 0, rank) for rank in range(4)]).sum() / 4
+    if loss.requires_grad:
+        loss.backward()
+    torch.optim.SGD(whole.parameters(), lr=LEARNING_RATE).step()
+    expected = whole.state_dict()
+    for state in live_pool(4).run(train_frozen, FROZEN[frozen]):
+        assert list(state) == list(expected)
+        for name, shards in state.items():
+            stays = name.startswith(tuple(FROZEN[frozen]))
+            for shard in shards:
+                torch.testing.assert_close(shard.tensor, shard.of(expected[name]), rtol=1e-4, atol=1e-5)
+                assert not stays or torch.equal(shard.tensor, shard.of(before[name])), name
+
+
 def marks(rank: int, world_size: int) -> dict[str, str]:
     """Which optimizer trains each table, where some are marked before they are sharded."""
     del rank
