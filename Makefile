@@ -46,6 +46,8 @@ lint: $(VENV)/.base
 bench: $(VENV)/.peer
 	$(BIN)/python -m benchmarks.artifact
 	$(BIN)/python -m benchmarks.load
+	$(BIN)/python -m benchmarks.training
+	$(BIN)/python -m benchmarks.planner
 
 protos: $(VENV)/.base
 	$(BIN)/python protos/generate.py
