@@ -25,6 +25,7 @@ from benchmarks.peer import PeerMissingError, check_installed, script_peer
 from benchmarks.profiling import OperatorShare, profile_artifact
 from benchmarks.rounds import CLOCKS, RoundsConfig
 from benchmarks.speed import BATCH_SIZES, DisagreementError, SpeedResult, check_agreement, measure_speed
+from recsys.options import count, counts
 
 _DESCRIPTION = """\
 Samples per second of an exported DLRM (13-512-256-64, 26 tables of dim 64, 512-256-1) and of TorchRec's own
@@ -212,11 +213,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     parser.add_argument("--profile", action="store_true", help="also print where the artifact's time goes")
     parser.add_argument("--no-auc", action="store_true", help="leave the training and the AUC out")
-    parser.add_argument("--rows", type=_count, metavar="R", help="rows of each table (default 100000)")
+    parser.add_argument("--rows", type=count, metavar="R", help="rows of each table (default 100000)")
     parser.add_argument(
-        "--batch-sizes", type=_counts, metavar="B,B", help=f"default {','.join(map(str, BATCH_SIZES))}"
+        "--batch-sizes", type=counts, metavar="B,B", help=f"default {','.join(map(str, BATCH_SIZES))}"
     )
-    parser.add_argument("--rounds", type=_count, metavar="N", help="turns of each contestant (default 15)")
+    parser.add_argument("--rounds", type=count, metavar="N", help="turns of each contestant (default 15)")
     parser.add_argument(
         "--clock",
         choices=tuple(CLOCKS),
@@ -225,17 +226,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--dir", type=Path, metavar="DIR", help="where temporary artifacts go")
     return parser
-
-
-def _count(text: str) -> int:
-    number = int(text) if text.isdecimal() else 0
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"got {text!r}, expected a whole number of at least 1")
-    return number
-
-
-def _counts(text: str) -> tuple[int, ...]:
-    return tuple(_count(part) for part in text.split(","))
 
 
 if __name__ == "__main__":

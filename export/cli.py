@@ -21,6 +21,8 @@ from export.report import print_report
 from export.source import Source, load_model, read_arguments
 from recsys.configs import DataType
 from recsys.errors import ExportError, PlanError
+from recsys.options import size
+from recsys.planner.plan_file import read_plan
 from recsys.sharding.plan import ShardingPlan
 from recsys.signature import IdPolicy
 
@@ -40,7 +42,6 @@ exit codes: 0 written, 1 the model or its file cannot be exported so, 2 bad usag
 _PIPE_WIDTH = 110
 _ROW_TYPES = {t.value.lower(): t for t in DataType if t is not DataType.BF16}
 _POLICIES = {p.value: p for p in IdPolicy if p is not IdPolicy.MAPPED}
-_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 T = TypeVar("T")
 
 
@@ -206,27 +207,18 @@ def _whole(value: str, option: str) -> int:
 
 
 def _size(text: str) -> int:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)B?", text.strip(), re.IGNORECASE)
-    if match is None:
-        raise ExportError(f"--device-memory: got {text!r}, expected a size such as 16GB")
-    return int(float(match[1]) * _UNITS[match[2].upper()])
+    try:
+        return size(text)
+    except argparse.ArgumentTypeError as error:
+        raise ExportError(f"--device-memory: {error}") from None
 
 
 def _plan_option(text: str) -> tuple[str | None, ShardingPlan]:
     """``TARGET=FILE`` or ``FILE``; a file that is there is one, whatever its name holds."""
     if "=" not in text or Path(text).is_file():
-        return None, _plan(Path(text))
+        return None, read_plan(Path(text))
     target, path = _assignment(text, "--plan")
-    return target, _plan(Path(path))
-
-
-def _plan(path: Path) -> ShardingPlan:
-    try:
-        return ShardingPlan.from_json(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, UnicodeDecodeError) as error:
-        raise PlanError(f"plan: cannot read {path.name!r}: {type(error).__name__}") from None
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise PlanError(f"plan: {path.name!r} is not readable as JSON: {error}") from None
+    return target, read_plan(Path(path))
 
 
 def _stem(checkpoint: Path) -> str:

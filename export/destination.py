@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -10,6 +9,7 @@ from types import TracebackType
 
 from recsys.artifact import MANIFEST_NAME, read_manifest
 from recsys.errors import ArtifactError, ExportError
+from recsys.files import sync
 
 
 class Destination:
@@ -70,10 +70,10 @@ class Destination:
         made = self.file if self._single_file else self.work
         files = [made] if self._single_file else sorted(made.iterdir())
         for file in files:
-            _sync(file)
+            sync(file)
         if not self._single_file:
             assert (made / MANIFEST_NAME).is_file()
-            _sync(made)
+            sync(made)
         self._check_replaceable()
         replaced = self._scratch / "replaced"
         if self._path.exists():
@@ -84,17 +84,9 @@ class Destination:
             if replaced.exists():
                 replaced.rename(self._path)
             raise
-        _sync(self._path.parent)
+        sync(self._path.parent)
         return sum(file.stat().st_size for file in _files(self._path))
 
 
 def _files(path: Path) -> list[Path]:
     return sorted(path.iterdir()) if path.is_dir() else [path]
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from export.verify import Difference
+from recsys.terminal import size_text, whole_table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,8 +76,8 @@ def print_report(report: ExportReport, console: Console) -> None:
             f"{table.num_embeddings:,}",
             str(table.embedding_dim),
             table.data_type,
-            _size(table.bytes_before),
-            _size(table.bytes_after),
+            size_text(table.bytes_before),
+            size_text(table.bytes_after),
             "lossless" if table.sqnr_db is None else f"{table.sqnr_db:.1f} dB",
             f"{table.max_abs_error:.2g}",
         )
@@ -85,16 +85,16 @@ def print_report(report: ExportReport, console: Console) -> None:
     ]
     before = sum(table.bytes_before for table in report.tables)
     after = sum(table.bytes_after for table in report.tables)
-    rows.append(("all", "", "", "", _size(before), _size(after), "", ""))
+    rows.append(("all", "", "", "", size_text(before), size_text(after), "", ""))
     headings = ("table", "rows", "dim", "type", "before", "after", "SQNR", "max error")
-    console.print(_whole_table("tables", headings, rows, left=("table", "type")))
+    console.print(whole_table("tables", headings, rows, left=(0, 3)))
     targets = list(report.differences)
     placement = [
         (name, *(table.placement[target] for target in targets))
         for name, table in zip(names, report.tables, strict=True)
     ]
     console.print(
-        _whole_table("shards and their ranks", ("table", *targets), placement, left=("table", *targets))
+        whole_table("shards and their ranks", ("table", *targets), placement, left=range(1 + len(targets)))
     )
     outputs = Table(title="artifact against the float model", title_justify="left", box=SIMPLE_HEAD)
     for name in ("target", "output", "max difference", "mean difference", "verified on"):
@@ -111,33 +111,6 @@ def print_report(report: ExportReport, console: Console) -> None:
     console.print(outputs)
     console.print(
         f"{report.num_samples} sample rows verified; {report.seconds:.1f} s, peak RSS "
-        f"{_size(report.peak_rss_bytes)}; wrote {_size(report.artifact_bytes)}"
+        f"{size_text(report.peak_rss_bytes)}; wrote {size_text(report.artifact_bytes)}"
     )
     console.print(report.path, style="bold", soft_wrap=True)
-
-
-def _whole_table(
-    title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], *, left: Sequence[str]
-) -> Table:
-    """A table whose first column gives way where the terminal is narrow; all others keep their width."""
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
-    for i, heading in enumerate(headings):
-        width = max(len(heading), *(len(row[i]) for row in rows))
-        table.add_column(
-            heading,
-            justify="left" if heading in left else "right",
-            overflow="fold",
-            min_width=None if i == 0 else width,
-        )
-    for row in rows:
-        table.add_row(*row)
-    return table
-
-
-def _size(num_bytes: int) -> str:
-    size = float(num_bytes)
-    for unit in ("B", "KB", "MB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.2f} GB"

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from recsys.errors import ManifestError
@@ -48,6 +49,17 @@ def choice(data: Any, key: str, at: str, choices: tuple[str, ...]) -> str:
     if value not in choices:
         raise wrong(at, key, value, "one of " + ", ".join(choices))
     return value
+
+
+def known_fields(data: Any, at: str, known: Collection[str]) -> None:
+    """An object that has no other fields than these."""
+    if not isinstance(data, dict):
+        raise ManifestError(f"{at}: got {type(data).__name__}, expected an object")
+    unknown = sorted(str(key)[:80] for key in set(data) - set(known))
+    if unknown:
+        raise ManifestError(
+            f"{at}: got unknown fields {unknown[:5]}, expected some of {', '.join(sorted(known))}"
+        )
 
 
 def whole(data: Any, key: str, at: str, *, least: int = 0) -> int:

@@ -209,7 +209,23 @@ def _edit(change: Callable[[Any], Any]) -> Callable[[Path], None]:
         (_edit(lambda data: data.update(ranks={})), "training.ranks: got '{}', expected a list"),
         (_edit(lambda data: data.update(ranks=[3])), "rank: got int, expected an object"),
         (_edit(lambda data: data["ranks"][0].update(rng={"torch": "!"})), "ranks.rng: cannot be set"),
-        (_edit(lambda data: data["optimizer"].pop("counters")), "optimizer.counters: got NoneType"),
+        (
+            _edit(lambda data: data["optimizer"].update(counters=[])),
+            "optimizer.counters: got list, expected an",
+        ),
+        (
+            _edit(lambda data: data["optimizer"].update(counters={"t": "x"})),
+            "counters.t: got 'x', expected a num",
+        ),
+        (
+            _edit(lambda data: data["optimizer"].update(column_widths={"t": 4})),
+            "widths.t: got '4', expected a list",
+        ),
+        (_edit(lambda data: data["optimizer"].update(column_widths={"t": [0]})), r"widths.t: got '\[0\]'"),
+        (
+            _edit(lambda data: data["optimizer"].update(param_groups=[3])),
+            r"groups\[0\]: got int, expected an",
+        ),
         (lambda d: (d / "__0_0.distcp").unlink(), "which is not there"),
         (lambda d: os.truncate(d / "__0_0.distcp", 1000), "it is truncated"),
         (lambda d: (d / METADATA_NAME).write_bytes(pickle.dumps(os.getcwd)), "nothing in it was run"),

@@ -143,11 +143,11 @@ def load_training(
     found = from_first(lambda: str(newest(run) or ""), group)
     if not found:
         return None
-    load = _Load(Path(found), model, optimizer)
+    load = _Load(Path(found), model, optimizer, group)
     names = gathered(*_tried(load.prepare), group)
     load.check(names)
     gathered(*_tried(load.fill), group)
-    return load.state(group)
+    return load.state()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,8 +235,15 @@ def _write_tensors(partial: Path, tensors: dict[str, Tensor], group: dist.Proces
 class _Load:
     """One checkpoint on its way into a model and its optimizers, in steps between which ranks agree."""
 
-    def __init__(self, directory: Path, model: nn.Module, optimizer: StateDict | None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        model: nn.Module,
+        optimizer: StateDict | None,
+        group: dist.ProcessGroup | None,
+    ) -> None:
         self._directory, self._model, self._optimizer = directory, model, optimizer
+        self._rank, self._world_size = (0, 1) if group is None else (dist.get_rank(group), group.size())
         self._saved: dict[str, Any] = {"state": {}}
 
     def prepare(self) -> list[str]:
@@ -263,28 +270,29 @@ class _Load:
         _check_names("optimizer", states, [name for name in held if name.startswith(OPTIMIZER_PREFIX)])
 
     def fill(self) -> None:
-        """Copy everything to its place."""
+        """Copy everything to its place; last, set the random number generators."""
         if self._optimizer is not None:
-            _fill(self._states, self._reader, _part(self._record, "column_widths"))
+            _fill(self._states, self._reader, self._record.optimizer["column_widths"])
             _fill_plain(self._found, self._saved, self._record)
             self._optimizer.load_state_dict(self._saved)
         _fill(self._weights, self._reader, {})
         # Its tensors are the model's own; what is told of a load (hooks of modules) must hear of this one.
         self._model.load_state_dict(self._model_state)
+        if self._has_this_world_size():
+            set_rng_states(self._record.ranks[self._rank].get("rng"))
 
-    def state(self, group: dist.ProcessGroup | None) -> TrainingState:
-        """Where the run stood; sets the random number generators."""
+    def _has_this_world_size(self) -> bool:
+        return len(self._record.ranks) == self._world_size
+
+    def state(self) -> TrainingState:
+        """Where the run stood."""
         record = self._record
-        rank, world_size = (0, 1) if group is None else (dist.get_rank(group), dist.get_world_size(group))
-        same = len(record.ranks) == world_size
-        if same:
-            set_rng_states(record.ranks[rank].get("rng"))
         return TrainingState(
             step=record.step,
             factory=record.factory,
             arguments=record.arguments,
             shared=record.shared,
-            local=record.ranks[rank].get("local") if same else None,
+            local=record.ranks[self._rank].get("local") if self._has_this_world_size() else None,
         )
 
 
@@ -296,8 +304,10 @@ def _tried(step: Callable[[], T]) -> tuple[T | None, str | None]:
     """A step's result, or its error, which all ranks must know of before they go on."""
     try:
         return step(), None
-    except (OSError, TypeError, ValueError) as wrong:
+    except (OSError, ValueError) as wrong:
         return None, str(wrong)
+    except Exception as wrong:  # whatever it is: else the other ranks wait for this one
+        return None, f"{type(wrong).__name__}: {wrong}"
 
 
 @torch.no_grad()
@@ -334,7 +344,7 @@ def _fill_recut(name: str, view: View, reader: CheckpointReader, old: list[int])
 
 def _fill_plain(found: OptimizerViews, saved: dict[str, Any], record: TrainingRecord) -> None:
     """Step counts, values that are no tensors, and parameter groups where the optimizer keeps them."""
-    counters, values = _part(record, "counters"), _part(record, "values")
+    counters, values = record.optimizer["counters"], record.optimizer["values"]
     missing = sorted(set(found.values) - set(values))
     if missing:
         raise CheckpointError(f"optimizer: the checkpoint lacks {missing[:5]} ({len(missing)})")
@@ -345,7 +355,7 @@ def _fill_plain(found: OptimizerViews, saved: dict[str, Any], record: TrainingRe
     for name, (holder, key) in found.values.items():
         holder[key] = values[name]
     if saved.get("param_groups") is not None:
-        if record.optimizer.get("param_groups") is None:
+        if record.optimizer["param_groups"] is None:
             raise CheckpointError("optimizer: the checkpoint lacks param_groups; it was saved without them")
         saved["param_groups"] = _groups(record.optimizer, tuple)
 
@@ -358,15 +368,6 @@ def _groups(state: Mapping[str, Any], pair: type[list[Any]] | type[tuple[Any, ..
         {k: pair(v) if isinstance(v, list | tuple) and k != "params" else v for k, v in group.items()}
         for group in state["param_groups"]
     ]
-
-
-def _part(record: TrainingRecord, key: str) -> dict[str, Any]:
-    found = record.optimizer.get(key)
-    if not isinstance(found, dict):
-        raise CheckpointError(
-            f"training.json: optimizer.{key}: got {type(found).__name__}, expected an object"
-        )
-    return found
 
 
 def _check_names(what: str, expected: Collection[str], got: list[str]) -> None:

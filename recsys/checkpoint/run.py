@@ -18,10 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from recsys.checked import a_list, json_field, text, whole
+from recsys.checked import a_list, json_field, shape, text, whole, wrong
 from recsys.checkpoint.metadata import METADATA_NAME
 from recsys.checkpoint.single_file import check_plain
 from recsys.errors import CheckpointError, ManifestError
+from recsys.files import sync
 
 LATEST_NAME = "latest"
 TRAINING_NAME = "training.json"
@@ -47,7 +48,8 @@ class TrainingRecord:
         shared: the run's progress.
         ranks: for each rank of the saved run ``{"local": its own progress, "rng": its random number generators}``.
         plan: the sharding plan, as ``ShardingPlan.to_json`` gives it.
-        optimizer: what is no tensor of the optimizer's state, and how its tensors are laid out.
+        optimizer: what is no tensor of the optimizer's state: ``counters`` and ``values`` by name, ``column_widths``
+            of its tensors by name, ``param_groups`` (None where they are not kept).
     """
 
     step: int
@@ -165,8 +167,23 @@ def _record(data: Any) -> TrainingRecord:
         shared=_object(data, "shared", at),
         ranks=tuple(_object({"rank": rank}, "rank", to) for to, rank in a_list(data, "ranks", at)),
         plan=_object(data, "plan", at),
-        optimizer=_object(data, "optimizer", at),
+        optimizer=_optimizer(_object(data, "optimizer", at), f"{at}.optimizer"),
     )
+
+
+def _optimizer(data: dict[str, Any], at: str) -> dict[str, Any]:
+    for key in ("counters", "column_widths", "values"):
+        _object(data, key, at)
+    for name, steps in data["counters"].items():
+        if type(steps) not in (int, float):
+            raise wrong(f"{at}.counters", name, steps, "a number of steps")
+    for name in data["column_widths"]:
+        shape(data["column_widths"], name, f"{at}.column_widths")
+    if json_field(data, "param_groups", at) is not None:
+        for to, group in a_list(data, "param_groups", at):
+            if not isinstance(group, dict):
+                raise CheckpointError(f"{to}: got {type(group).__name__}, expected an object")
+    return data
 
 
 def _object(data: Any, key: str, at: str) -> dict[str, Any]:
@@ -192,10 +209,10 @@ def new_directory(run: Path, record: TrainingRecord) -> Path:
 
 def publish(run: Path, partial: Path, record: TrainingRecord, keep: int) -> Path:
     """A checkpoint that is whole gets its name, in one step, and becomes the newest."""
-    _sync(partial)
+    sync(partial)
     whole = run / free_name(run, record.step)
     partial.rename(whole)
-    _sync(run)
+    sync(run)
     _point_to(run, whole.name)
     for old in outdated(run, whole, keep):
         shutil.rmtree(old)
@@ -209,12 +226,4 @@ def _point_to(run: Path, name: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     pointer.replace(run / LATEST_NAME)
-    _sync(run)
-
-
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync(run)

@@ -16,19 +16,21 @@ from recsys.checkpoint import build_model, load_checkpoint
 from recsys.configs import DataType
 from recsys.embedding import EmbeddingBagCollection
 from recsys.errors import PlanError
+from recsys.files import read_json
+from recsys.options import count, size
 from recsys.planner.calibrate import CalibrateOptions, calibrate
 from recsys.planner.constraints import read_constraints
 from recsys.planner.estimate import OPTIMIZERS, Workload
 from recsys.planner.evaluate import differences
 from recsys.planner.fit import Problem
 from recsys.planner.page import page
+from recsys.planner.plan_file import read_plan
 from recsys.planner.planner import DEFAULT_RESERVED_FRACTION, EmbeddingShardingPlanner
 from recsys.planner.report import print_summary
 from recsys.planner.summary import summarize
 from recsys.planner.tables import collection_tables, find_collections, tables_from_json
-from recsys.planner.topology import DEVICES, Topology, default_topology, read_json, read_topology
+from recsys.planner.topology import DEVICES, Topology, default_topology, read_topology
 from recsys.rows import CUDA_ROW_ALIGNMENT, HOST_ROW_ALIGNMENT
-from recsys.sharding.plan import ShardingPlan
 
 _EPILOG = """\
 examples:
@@ -43,8 +45,6 @@ examples:
 exit codes: 0 planned, 1 nothing fits or a file cannot be used, 2 bad usage
 """
 _PIPE_WIDTH = 150
-_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
-_BINARY_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _STORED = {t.value.lower(): t for t in DataType if t is not DataType.BF16}
 
 
@@ -91,7 +91,7 @@ def _plan(words: list[str]) -> int:
     if arguments.plan is None:
         result = planner.result(problem)
     else:
-        result = planner.evaluated(problem, _read_plan(arguments.plan))
+        result = planner.evaluated(problem, read_plan(arguments.plan))
     summary = summarize(result)
     if out is not None:
         _write(out, json.dumps(result.plan.to_json(), indent=1) + "\n")
@@ -126,12 +126,12 @@ def _parser() -> argparse.ArgumentParser:
     ranks = parser.add_argument_group("ranks")
     ranks.add_argument("--topology", type=Path, metavar="FILE", help="what `recsys-plan calibrate` wrote")
     ranks.add_argument("--device", choices=DEVICES, help="of every rank (default: cuda)")
-    ranks.add_argument("--world-size", type=_count, metavar="N", help="number of ranks (default: 1)")
+    ranks.add_argument("--world-size", type=count, metavar="N", help="number of ranks (default: 1)")
     ranks.add_argument(
-        "--local-world-size", type=_count, metavar="N", help="ranks per host (default: all, up to 8)"
+        "--local-world-size", type=count, metavar="N", help="ranks per host (default: all, up to 8)"
     )
-    ranks.add_argument("--hbm", type=_size, metavar="SIZE", help="device memory per rank, such as 80GB")
-    ranks.add_argument("--ddr", type=_size, metavar="SIZE", help="host memory per rank, such as 128GB")
+    ranks.add_argument("--hbm", type=size, metavar="SIZE", help="device memory per rank, such as 80GB")
+    ranks.add_argument("--ddr", type=size, metavar="SIZE", help="host memory per rank, such as 128GB")
     ranks.add_argument(
         "--reserve",
         type=_percent,
@@ -141,11 +141,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     work = parser.add_argument_group("work")
     work.add_argument(
-        "--batch-size", type=_count, metavar="N", help="samples per rank and step (default: 512)"
+        "--batch-size", type=count, metavar="N", help="samples per rank and step (default: 512)"
     )
     work.add_argument("--constraints", type=Path, metavar="FILE", help="per table, in JSON")
     work.add_argument(
-        "--optimizer", choices=list(OPTIMIZERS), default="rowwise_adagrad", help="(default: rowwise_adagrad)"
+        "--optimizer", choices=list(OPTIMIZERS), help="of the tables (default: rowwise_adagrad)"
     )
     work.add_argument(
         "--data-type",
@@ -186,7 +186,9 @@ def _topology(arguments: argparse.Namespace) -> Topology:
 
 def _workload(arguments: argparse.Namespace) -> Workload:
     if arguments.data_type is None:
-        return Workload(optimizer=arguments.optimizer)
+        return Workload(optimizer=arguments.optimizer or "rowwise_adagrad")
+    if arguments.optimizer is not None:
+        raise _UsageError("--optimizer: got it with --data-type, which plans inference; expected one of them")
     device = arguments.device or (
         "cuda" if arguments.topology is None else read_topology(arguments.topology).compute_device
     )
@@ -197,7 +199,7 @@ def _workload(arguments: argparse.Namespace) -> Workload:
 def _problem(source: Path, planner: EmbeddingShardingPlanner, data_type: str | None) -> Problem:
     stored = None if data_type is None else _STORED[data_type]
     if source.suffix == ".json":
-        return planner.problem_of(tables_from_json(read_json(source, "tables"), stored))
+        return planner.problem_of(tables_from_json(read_json(source, "tables", PlanError), stored))
     model = build_model(load_checkpoint(source))
     if stored is None:
         return planner.problem(model)
@@ -215,8 +217,8 @@ def _calibrate(words: list[str]) -> int:
     )
     add = parser.add_argument
     add("--out", type=Path, required=True, help="the topology, in JSON")
-    add("--device", choices=DEVICES, help="(default: cuda where there is one)")
-    add("--ranks", type=_count, default=2, metavar="N", help="processes for the links (default: 2)")
+    add("--device", choices=DEVICES, help="to measure (default: cuda where there is one)")
+    add("--ranks", type=count, default=2, metavar="N", help="processes for the links (default: 2)")
     add("--seconds", type=float, default=10.0, help="for all measurements, roughly (default: 10)")
     arguments = parser.parse_args(words)
     if not 0 < arguments.seconds <= 3600:
@@ -237,17 +239,13 @@ def _diff(words: list[str]) -> int:
     parser.add_argument("after", type=Path)
     arguments = parser.parse_args(words)
     try:
-        lines = differences(_read_plan(arguments.before), _read_plan(arguments.after))
+        lines = differences(read_plan(arguments.before), read_plan(arguments.after))
     except PlanError as error:
         # 1 says that the plans differ, as diff(1) does.
         raise _UsageError(str(error)) from None
     for line in lines:
         print(line)
     return 1 if lines else 0
-
-
-def _read_plan(path: Path) -> ShardingPlan:
-    return ShardingPlan.from_json(read_json(path, "plan"))
 
 
 def _write(path: Path, text: str) -> None:
@@ -259,25 +257,10 @@ def _write(path: Path, text: str) -> None:
         partial.unlink(missing_ok=True)
 
 
-def _count(text: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,7}", text) or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"got {text!r}, expected a whole number of at least 1")
-    return int(text)
-
-
 def _percent(text: str) -> float:
     if not re.fullmatch(r"\d{1,2}(\.\d+)?%?", text):
         raise argparse.ArgumentTypeError(f"got {text!r}, expected 0 to below 100")
     return float(text.removesuffix("%"))
-
-
-def _size(text: str) -> int:
-    match = re.fullmatch(r"(\d{1,15}(?:\.\d+)?)\s*([KMGT]?)(i?)B?", text.strip(), re.IGNORECASE)
-    unit = None if match is None else match[2].upper()
-    if match is None or (match[3] and not unit):
-        raise argparse.ArgumentTypeError(f"got {text!r}, expected a size such as 80GB or 80GiB")
-    assert unit is not None
-    return int(float(match[1]) * (_BINARY_UNITS[unit] if match[3] else _UNITS[unit]))
 
 
 if __name__ == "__main__":

@@ -8,9 +8,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from recsys.checked import a_list, whole
+from recsys.checked import a_list, flag, known_fields, whole
 from recsys.errors import PlanError
-from recsys.planner.topology import finite, number, read_json
+from recsys.files import read_json
+from recsys.planner.topology import finite, number
 from recsys.sharding.plan import COMPUTE_KERNELS, SHARDING_TYPES
 
 
@@ -92,7 +93,7 @@ def read_constraints(path: str | os.PathLike[str]) -> dict[str, ParameterConstra
     Raises:
         PlanError: the file cannot be read, or holds something else.
     """
-    return constraints_from_json(read_json(Path(path), "constraints"))
+    return constraints_from_json(read_json(Path(path), "constraints", PlanError))
 
 
 def check_names(constraints: Mapping[str, ParameterConstraints], known: set[str]) -> None:
@@ -109,12 +110,7 @@ def check_names(constraints: Mapping[str, ParameterConstraints], known: set[str]
 
 
 def _one(data: Any, at: str) -> ParameterConstraints:
-    if not isinstance(data, dict):
-        raise PlanError(f"{at}: got {type(data).__name__}, expected an object")
-    known = [field.name for field in fields(ParameterConstraints)]
-    unknown = sorted(set(data) - set(known))
-    if unknown:
-        raise PlanError(f"{at}: got unknown fields {unknown[:5]}, expected some of {', '.join(known)}")
+    known_fields(data, at, [field.name for field in fields(ParameterConstraints)])
     values: dict[str, Any] = {}
     for key in data:
         if key in ("sharding_types", "compute_kernels"):
@@ -126,9 +122,7 @@ def _one(data: Any, at: str) -> ParameterConstraints:
         elif key == "min_partition":
             values[key] = whole(data, key, at, least=1)
         elif key == "is_weighted":
-            if not isinstance(data[key], bool):
-                raise PlanError(f"{at}.{key}: got {str(data[key])[:80]!r}, expected true or false")
-            values[key] = data[key]
+            values[key] = flag(data, key, at)
         else:
             values[key] = number(data, key, at)
     return ParameterConstraints(**values)

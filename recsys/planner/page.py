@@ -15,8 +15,9 @@ from typing import Any
 from recsys.planner.page_script import SCRIPT
 from recsys.planner.page_style import STYLE
 from recsys.planner.planner import PlanResult
-from recsys.planner.report import headline, short_names, size_text, time_text
+from recsys.planner.report import headline, short_names, time_text
 from recsys.planner.summary import Summary
+from recsys.terminal import size_text
 
 
 def page(result: PlanResult, summary: Summary, *, title: str) -> str:

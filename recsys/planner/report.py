@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from recsys.planner.evaluate import ranks_text
 from recsys.planner.summary import RankSummary, Summary, TableSummary
+from recsys.terminal import size_text, whole_table
 
 _MOST_TABLES = 100
 _SHOWN_TABLES = 40
@@ -58,7 +58,7 @@ def _tables(summary: Summary) -> Table:
     headings = ("table", "rows", "dim", "data", "sharding", "kernel", "shards", "ranks", "HBM", "DDR", "cost")
     names = short_names(summary)
     rows = [_row(table, names[table.name]) for table in tables]
-    return _whole_table(title, headings, rows, left=(0, 3, 4, 5, 7))
+    return whole_table(title, headings, rows, left=(0, 3, 4, 5, 7))
 
 
 def short_names(summary: Summary) -> dict[str, str]:
@@ -108,27 +108,7 @@ def _ranks(summary: Summary) -> Table:
         for rank in ranks
     ]
     memory = f"{'DDR' if on_host else 'HBM'} of {size_text(capacity)}"
-    return _whole_table(
-        title, ("rank", "shards", memory, "" if on_host else "DDR", "cost"), rows, left=(2, 4)
-    )
-
-
-def _whole_table(
-    title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], *, left: Sequence[int]
-) -> Table:
-    """A table whose first column gives way where the terminal is narrow."""
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
-    for i, heading in enumerate(headings):
-        width = max(len(heading), *(len(row[i]) for row in rows))
-        table.add_column(
-            heading,
-            justify="left" if i in left else "right",
-            overflow="fold",
-            min_width=None if i == 0 else min(width, 40),
-        )
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    return table
+    return whole_table(title, ("rank", "shards", memory, "" if on_host else "DDR", "cost"), rows, left=(2, 4))
 
 
 def bar_text(value: float, whole: float) -> str:
@@ -136,16 +116,6 @@ def bar_text(value: float, whole: float) -> str:
     part = value / whole if whole > 0 else 0.0
     filled = min(round(part * _BAR_CELLS), _BAR_CELLS)
     return "█" * filled + "·" * (_BAR_CELLS - filled) + ("!" if part > 1 else " ")
-
-
-def size_text(num_bytes: int) -> str:
-    """Decimal units."""
-    size = float(num_bytes)
-    for unit in ("B", "KB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.2f} TB"
 
 
 def time_text(time_us: float) -> str:

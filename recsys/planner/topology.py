@@ -5,7 +5,6 @@ Shape letters: W world size.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from dataclasses import asdict, dataclass
@@ -14,6 +13,7 @@ from typing import Any
 
 from recsys.checked import choice, count, json_field, whole
 from recsys.errors import PlanError
+from recsys.files import read_json
 
 DEVICES = ("cuda", "cpu")
 #: Stands for "no bound" where bytes are compared; exact as a float.
@@ -241,21 +241,7 @@ def read_topology(path: str | os.PathLike[str]) -> Topology:
     Raises:
         PlanError: the file cannot be read, or is no topology.
     """
-    return Topology.from_json(read_json(Path(path), "topology"))
-
-
-def read_json(path: Path, what: str) -> Any:
-    """A JSON file.
-
-    Raises:
-        PlanError: it cannot be read, or is no JSON.
-    """
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise PlanError(f"{what}: cannot read {path.name!r}: {type(error).__name__}") from None
-    except (ValueError, RecursionError) as error:
-        raise PlanError(f"{what}: {path.name!r} is not readable as JSON: {error}") from None
+    return Topology.from_json(read_json(Path(path), "topology", PlanError))
 
 
 def number(data: Any, key: str, at: str, *, above_zero: bool = False) -> float:

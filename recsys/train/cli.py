@@ -17,12 +17,13 @@ import torch
 from torch import distributed as dist
 
 from recsys.checkpoint import Checkpoint, save_checkpoint
+from recsys.options import count, counts
+from recsys.planner.plan_file import read_plan
 from recsys.train.config import FACTORY, ModelConfig, RunConfig, TrainConfig
 from recsys.train.event_files import EventFileWatcher
 from recsys.train.examples import Dataset
 from recsys.train.job import Job, Trained, train_over_ranks
 from recsys.train.loop import DivergedError
-from recsys.train.plans import read_plan
 from recsys.train.ranks import Ranks, find_ranks
 from recsys.train.report import PeopleWatcher, summary_text
 from recsys.train.sources import DEFAULTS, SYNTHETIC_ROWS, SourceConfig, open_dataset
@@ -70,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(args: argparse.Namespace) -> int:
     started = time.perf_counter()
     ranks = find_ranks(args.device)
-    _check_results(args)
+    _check_results(args, ranks)
     defaults = DEFAULTS[args.data]
     dataset = open_dataset(SourceConfig(name=args.data, **_given(args, SourceConfig)))
     job = Job(
@@ -90,9 +91,14 @@ def _run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _check_results(args: argparse.Namespace) -> None:
+def _check_results(args: argparse.Namespace, ranks: Ranks) -> None:
     if args.out is None and args.checkpoint_dir is None:
         raise ValueError("--out: missing, expected the file to write, or --checkpoint-dir, or both")
+    if args.checkpoint_dir is None and (args.resume or args.checkpoint_every):
+        option = "--resume" if args.resume else "--checkpoint-every"
+        raise ValueError(f"{option}: got it without --checkpoint-dir, expected both")
+    if ranks.rank > 0:
+        return  # rank 0 speaks for all; what it has begun to write is no other rank's to find
     if args.out is not None and (args.out.is_dir() or not args.out.absolute().parent.is_dir()):
         raise ValueError(f"--out: got {str(args.out)!r}, expected a file in a folder that exists")
     folder = args.checkpoint_dir
@@ -194,14 +200,17 @@ def _parser() -> argparse.ArgumentParser:
     )
     data.add_argument(
         "--limit-rows",
-        type=_count,
+        type=count,
         metavar="N",
         help=f"use the first N rows only (synthetic: the length of the stream, default {SYNTHETIC_ROWS})",
     )
     data.add_argument(
-        "--hash-rows", type=_count, metavar="R", help="rows of each Criteo table (default 100000)"
+        "--hash-rows",
+        type=count,
+        metavar="R",
+        help="rows of each table of Criteo, or of Parquet without a schema (default 100000)",
     )
-    data.add_argument("--prefetch", type=_count, metavar="N", help="batches to read ahead (default 4)")
+    data.add_argument("--prefetch", type=count, metavar="N", help="batches to read ahead (default 4)")
     out = parser.add_argument_group("result")
     out.add_argument("--out", type=Path, metavar="FILE", help="write the whole model to one file")
     out.add_argument(
@@ -209,16 +218,16 @@ def _parser() -> argparse.ArgumentParser:
     )
     out.add_argument(
         "--checkpoint-every",
-        type=_count,
+        type=count,
         default=0,
         metavar="N",
-        help="steps between two checkpoints (default: one at the end of each epoch)",
+        help="steps between two checkpoints in an epoch (default: one at its end only)",
     )
     out.add_argument("--resume", action="store_true", help="go on from the newest one in --checkpoint-dir")
     out.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     out.add_argument("--tensorboard", type=Path, metavar="DIR", help="write event files for TensorBoard")
     out.add_argument(
-        "--log-every", type=_count, metavar="N", help="steps between lines on the training (default 500)"
+        "--log-every", type=count, metavar="N", help="steps between lines on the training (default 500)"
     )
     ranks = parser.add_argument_group("ranks (torchrun starts them; without it there is one)")
     ranks.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="of each rank (default cpu)")
@@ -230,32 +239,21 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_training(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--epochs", type=_count, metavar="N", help="passes over the training rows")
-    group.add_argument("--batch-size", type=_count, metavar="B", help="rows per step, on each rank")
+    group.add_argument("--epochs", type=count, metavar="N", help="passes over the training rows")
+    group.add_argument("--batch-size", type=count, metavar="B", help="rows per step, on each rank")
     group.add_argument("--seed", type=int, default=0, help="the same seed gives the same model (default 0)")
-    group.add_argument("--threads", type=_count, default=1, metavar="N", help="CPU threads (default 1)")
+    group.add_argument("--threads", type=count, default=1, metavar="N", help="CPU threads (default 1)")
     group.add_argument("--optimizer", choices=("adam", "adagrad"), help="of the dense layers")
     group.add_argument("--learning-rate", type=float, metavar="X", help="of the dense layers")
     group.add_argument(
         "--row-learning-rate", type=float, metavar="X", help="of the tables (row-wise Adagrad)"
     )
     group.add_argument("--row-weight-decay", type=float, metavar="X", help="of the tables' touched rows")
-    group.add_argument("--embedding-dim", type=_count, metavar="D", help="of every table")
+    group.add_argument("--embedding-dim", type=count, metavar="D", help="of every table")
     group.add_argument(
-        "--dense-layers", type=_sizes, metavar="N,N", help="layers on dense features, before one of size D"
+        "--dense-layers", type=counts, metavar="N,N", help="layers on dense features, before one of size D"
     )
-    group.add_argument("--over-layers", type=_sizes, metavar="N,N", help="layers over the interactions")
-
-
-def _count(text: str) -> int:
-    number = int(text) if text.isdecimal() else 0
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"got {text!r}, expected a whole number of at least 1")
-    return number
-
-
-def _sizes(text: str) -> tuple[int, ...]:
-    return tuple(_count(part) for part in text.split(","))
+    group.add_argument("--over-layers", type=counts, metavar="N,N", help="layers over the interactions")
 
 
 if __name__ == "__main__":

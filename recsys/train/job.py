@@ -55,7 +55,7 @@ class Job:
             raise ValueError(f"checkpoint_every: got {self.checkpoint_every}, expected at least 0")
         if self.checkpoint_dir is None and (self.resume or self.checkpoint_every):
             what = "resume" if self.resume else "checkpoint_every"
-            raise ValueError(f"{what}: needs a checkpoint_dir")
+            raise ValueError(f"{what}: got it without checkpoint_dir, expected both")
 
     def settings(self, ranks: Ranks) -> dict[str, Any]:
         """What must be the same for a run to go on from where another one stopped."""

@@ -129,6 +129,11 @@ class Loop:
             yield ahead
 
 
+def _check_finite(loss: float) -> None:
+    if not math.isfinite(loss):
+        raise DivergedError(f"the loss became {loss}: lower the learning rates")
+
+
 class _Meter:
     """Counts and sums of one pass, over all ranks."""
 
@@ -152,8 +157,7 @@ class _Meter:
         sums = self._sums.total(self._learner.group)
         now = self._clock()
         closed = window(self.step, sums, now - self._window_started, is_full=is_full)
-        if not math.isfinite(closed.loss):
-            raise DivergedError(f"the loss became {closed.loss}: lower the learning rates")
+        _check_finite(closed.loss)
         self._loss, self._num_rows = self._loss + sums[0], self._num_rows + closed.num_rows
         self._sums, self._window_started = Sums(self._learner.device), now
         self.has_open_window = False
@@ -161,6 +165,7 @@ class _Meter:
 
     def progress(self) -> Progress:
         loss, _, _, num_rows = self._sums.total(self._learner.group)
+        _check_finite(loss)
         return Progress(
             epochs=self._start.epochs,
             step_in_epoch=self._start.step_in_epoch + self.step - self._start.step,

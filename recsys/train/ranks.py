@@ -61,8 +61,11 @@ def find_ranks(device_type: str) -> Ranks:
     if missing:
         raise ValueError(f"environment: missing {missing}; torchrun sets them")
     world_size, local_rank = _number("WORLD_SIZE", 1), _number("LOCAL_RANK", 0)
+    rank = _number("RANK", 0)
+    if rank >= world_size:
+        raise ValueError(f"environment RANK: got {rank}, expected one below WORLD_SIZE {world_size}")
     return Ranks(
-        rank=_number("RANK", 0),
+        rank=rank,
         world_size=world_size,
         local_world_size=_number("LOCAL_WORLD_SIZE", 1) if "LOCAL_WORLD_SIZE" in os.environ else world_size,
         device=_device(device_type, local_rank),

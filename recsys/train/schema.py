@@ -13,13 +13,13 @@ the table's rows; without, one that is not below them is an error.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from recsys.checked import a_list, choice, count, flag, json_field, text
+from recsys.checked import a_list, choice, count, flag, json_field, known_fields, text
 from recsys.errors import ManifestError
+from recsys.files import read_json
 from recsys.train.examples import TableSpec
 from recsys.train.lines import DataError
 
@@ -66,12 +66,7 @@ def read_schema(path: Path) -> Schema:
     Raises:
         DataError: it is missing, not JSON, or not what a schema should be; names the field.
     """
-    if not path.is_file():
-        raise DataError(f"{path}: there is no such file")
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path.name}: not JSON ({str(error)[:80]})") from None
+    data = read_json(path, "schema", DataError)
     try:
         return _schema(data)
     except ManifestError as error:
@@ -79,7 +74,7 @@ def read_schema(path: Path) -> Schema:
 
 
 def _schema(data: Any) -> Schema:
-    _check_fields(data, _FIELDS, "schema")
+    known_fields(data, "schema", _FIELDS)
     tables = [(_table(item, at), item, at) for at, item in a_list(data, "tables", "schema")]
     return Schema(
         label=text(data, "label", "schema"),
@@ -92,7 +87,7 @@ def _schema(data: Any) -> Schema:
 
 
 def _table(data: Any, at: str) -> TableSpec:
-    _check_fields(data, _TABLE_FIELDS, at)
+    known_fields(data, at, _TABLE_FIELDS)
     return TableSpec(
         name=text(data, "name", at),
         num_embeddings=count(data, "rows", at),
@@ -106,11 +101,3 @@ def _names(data: Any, key: str, at: str) -> tuple[str, ...]:
     if not isinstance(names, list) or not names or not all(isinstance(n, str) and n for n in names):
         raise ManifestError(f"{at}.{key}: got {str(names)[:80]}, expected a list of at least one column name")
     return tuple(names)
-
-
-def _check_fields(data: Any, known: set[str], at: str) -> None:
-    if not isinstance(data, dict):
-        raise ManifestError(f"{at}: got {type(data).__name__}, expected an object")
-    unknown = sorted(set(data) - known)
-    if unknown:
-        raise ManifestError(f"{at}: unknown fields {unknown[:5]}, expected {sorted(known)}")

@@ -235,7 +235,7 @@ BAD_INPUT: dict[str, tuple[list[str], str]] = {
         ["--devices", "cpu", "--devices", "cpu"],
         "targets: got ['cpu', 'cpu'], expected each once",
     ),
-    "memory": (["--device-memory", "lots"], "--device-memory: got 'lots', expected a size such as 16GB"),
+    "memory": (["--device-memory", "lots"], "--device-memory: got 'lots', expected a size such as 80GB"),
     "width": (
         ["--dense-width", "dense=-1"],
         "--dense-width: got '-1', expected a whole number of at least 1",
@@ -271,9 +271,10 @@ def test_bad_values_are_2_and_one_line(
             "one of data_parallel, table_wise, column_wise, row_wise",
         ),
         ("[" * 100_000, "is not readable as JSON"),
+        ("9" * 10_000, "is not readable as JSON"),
         ("\udcff", "cannot read 'plan.json': UnicodeDecodeError"),
     ],
-    ids=["truncated", "list", "list in it", "type", "deep", "bytes"],
+    ids=["truncated", "list", "list in it", "type", "deep", "long number", "bytes"],
 )
 def test_bad_plans_are_2(state: Path, tmp_path: Path, content: str, message: str, capsys: Capture) -> None:
     (tmp_path / "plan.json").write_bytes(content.encode("utf-8", "surrogateescape"))

@@ -160,6 +160,23 @@ def test_divergence_is_status_1(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert list(tmp_path.iterdir()) == []
 
 
+def test_divergence_is_seen_before_a_checkpoint_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rates = ["--learning-rate", "1e30", "--row-learning-rate", "1e30"]
+    run = ["--checkpoint-dir", str(tmp_path / "run"), "--checkpoint-every", "3"]
+    assert main(["--data", "synthetic", *run, "--json", *rates, *_SMALL]) == 1
+    assert "recsys-train: failed: the loss became" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("option", ["--resume", "--checkpoint-every"])
+def test_options_of_checkpoints_need_their_folder(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [option] if option == "--resume" else [option, "5"]
+    assert main(["--data", "synthetic", "--out", "m.pt", *words]) == 2
+    assert f"{option}: got it without --checkpoint-dir" in capsys.readouterr().err
+
+
 def test_threads_are_given_back(tmp_path: Path) -> None:
     before = torch.get_num_threads()
     main(["--data", "movielens", "--out", str(tmp_path / "m.pt"), "--threads", str(before + 1)])

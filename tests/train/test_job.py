@@ -13,11 +13,11 @@ from torch import distributed as dist
 
 from recsys.checkpoint import load_checkpoint
 from recsys.errors import CheckpointError, PlanError
+from recsys.planner.plan_file import read_plan
 from recsys.train.cli import main
 from recsys.train.config import ModelConfig, TrainConfig
 from recsys.train.job import Job, Trained, train_over_ranks
 from recsys.train.metrics import Metrics
-from recsys.train.plans import read_plan
 from recsys.train.progress import Progress
 from recsys.train.ranks import ONE_RANK, Ranks, find_ranks, process_group
 from recsys.train.synthetic import synthetic
@@ -155,7 +155,7 @@ def test_another_length_of_the_data_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("changes", "text"),
-    [({"resume": True}, "resume: needs"), ({"resume": False}, "checkpoint_every: needs")],
+    [({"resume": True}, "resume: got it without"), ({"resume": False}, "checkpoint_every: got it without")],
     ids=["resume", "every"],
 )
 def test_jobs_that_make_no_sense(changes: dict[str, Any], text: str) -> None:
@@ -211,7 +211,11 @@ def test_damaged_progress(path: list[Any], value: Any, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("{", "not JSON"), ("[]", "got list, expected an object"), (None, "there is no such file")],
+    [
+        ("{", "not readable as JSON"),
+        ("[]", "plan 'plan.json': plan: got list, expected an object"),
+        (None, "cannot read"),
+    ],
     ids=["json", "list", "missing"],
 )
 def test_plans_that_cannot_be_read(tmp_path: Path, text: str | None, message: str) -> None:
@@ -255,6 +259,7 @@ def test_ranks_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> Non
         pytest.param({"MASTER_PORT": None}, r"environment: missing \['MASTER_PORT'\]", id="missing"),
         pytest.param({"WORLD_SIZE": "0"}, "environment WORLD_SIZE: got '0'", id="no-ranks"),
         pytest.param({"RANK": "first"}, "environment RANK: got 'first'", id="text"),
+        pytest.param({"RANK": "4"}, "environment RANK: got 4, expected one below WORLD_SIZE 4", id="rank"),
     ],
 )
 def test_wrong_environments(

@@ -290,9 +290,9 @@ def test_wrong_schemas(tmp_path: Path, data: Any, text: str) -> None:
 
 def test_a_schema_that_is_not_json(tmp_path: Path) -> None:
     (tmp_path / "s.json").write_text("{label: y}")
-    with pytest.raises(DataError, match=r"s.json: not JSON"):
+    with pytest.raises(DataError, match=r"schema: 's.json' is not readable as JSON"):
         read_schema(tmp_path / "s.json")
-    with pytest.raises(DataError, match="no such file"):
+    with pytest.raises(DataError, match=r"schema: cannot read 'nowhere.json'"):
         read_schema(tmp_path / "nowhere.json")
 
 

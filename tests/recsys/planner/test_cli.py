@@ -141,6 +141,7 @@ def test_diff_says_what_changed_as_diff_does(tables: Path, capsys: pytest.Captur
         r"^t4: .* → row_wise fused on ranks 0-1 \(2500×64\)$", capsys.readouterr().out, re.MULTILINE
     )
     assert run("diff", first, tables) == 2
+    assert "plan 'tables.json': " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -156,6 +157,7 @@ def test_diff_says_what_changed_as_diff_does(tables: Path, capsys: pytest.Captur
         (2, ["--hbm", "5iB"], "expected a size such as 80GB"),
         (2, ["--reserve", "100"], "expected 0 to below 100"),
         (2, ["--optimizer", "adamw"], "invalid choice"),
+        (2, ["--optimizer", "adam", "--data-type", "int8"], "--optimizer: got it with --data-type"),
     ],
     ids=lambda v: " ".join(v) if isinstance(v, list) else "",
 )
