@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from recsys.configs import DataType
 from recsys.errors import PlanError
 from recsys.planner.estimate import Estimator, Shape, ShardCost
 from recsys.planner.tables import PlannedTable
 from recsys.planner.topology import Topology
 from recsys.sharding.cuts import COLUMN_MULTIPLE
 from recsys.sharding.plan import DATA_PARALLEL, SHARDING_TYPES
+from recsys.training_lookup import DIM_MULTIPLE
 
 #: Column shards narrower than this are not tried unless a constraint asks: each pays for all IDs again.
 DEFAULT_MIN_PARTITION = 32
@@ -94,16 +96,26 @@ def enumerate_options(tables: Sequence[PlannedTable], estimator: Estimator) -> l
     return found
 
 
-def kernels_of(sharding_type: str, estimator: Estimator, asked: Sequence[str] | None) -> list[str]:
-    """The kernels that a type can have; ``dense`` for sharded tables only where it is asked for."""
+def kernels_of(
+    sharding_type: str, estimator: Estimator, asked: Sequence[str] | None, *, is_fusable: bool = True
+) -> list[str]:
+    """The kernels that a type can have; ``dense`` for sharded tables only where it is asked for, or nothing else goes.
+
+    Args:
+        sharding_type: one of ``SHARDING_TYPES``.
+        estimator: knows the device and the workload.
+        asked: the kernels that a constraint allows; None for all.
+        is_fusable: whether the shards suit the fused kernels.
+    """
     on_cuda = estimator.topology.compute_device == "cuda"
     if not estimator.workload.is_training:
         possible = ["fused"] if sharding_type != DATA_PARALLEL else []
     elif sharding_type == DATA_PARALLEL:
         possible = ["dense"]
     else:
-        possible = ["fused", *(["fused_uvm_caching", "fused_uvm"] if on_cuda else [])]
-        if asked is not None:
+        fused = ["fused", *(["fused_uvm_caching", "fused_uvm"] if on_cuda else [])]
+        possible = fused if is_fusable else []
+        if asked is not None or not is_fusable:
             possible.append("dense")
     return [kernel for kernel in possible if asked is None or kernel in asked]
 
@@ -116,8 +128,11 @@ def _possible(table: PlannedTable, estimator: Estimator) -> list[str]:
     pairs = [
         f"{kind} {kernel}"
         for kind in SHARDING_TYPES
-        for kernel in kernels_of(kind, estimator, None)
-        if any(_cuts(table, kind, estimator.topology))
+        for kernel in dict.fromkeys(
+            kernel
+            for widths, _ in _cuts(table, kind, estimator.topology)
+            for kernel in kernels_of(kind, estimator, None, is_fusable=_is_fusable(table, widths, estimator))
+        )
     ]
     return pairs or ["nothing"]
 
@@ -127,10 +142,22 @@ def _options(table: PlannedTable, estimator: Estimator) -> Iterator[Option]:
     for kind in SHARDING_TYPES:
         if asked is not None and kind not in asked:
             continue
-        kernels = kernels_of(kind, estimator, table.constraints.compute_kernels)
-        for widths, span in _cuts(table, kind, estimator.topology) if kernels else ():
-            for kernel in kernels:
+        for widths, span in _cuts(table, kind, estimator.topology):
+            is_fusable = _is_fusable(table, widths, estimator)
+            for kernel in kernels_of(
+                kind, estimator, table.constraints.compute_kernels, is_fusable=is_fusable
+            ):
                 yield _option(table, estimator, (kind, kernel), (widths, span))
+
+
+def _is_fusable(table: PlannedTable, widths: Sequence[int], estimator: Estimator) -> bool:
+    """Whether kernels that update rows in the backward pass take such shards: ``training_lookup.check_shard``."""
+    if not estimator.workload.is_training:
+        return True
+    on_host = estimator.topology.compute_device == "cpu"
+    if on_host and table.config.data_type is DataType.BF16:
+        return False
+    return not any(width % DIM_MULTIPLE for width in widths)
 
 
 def _option(

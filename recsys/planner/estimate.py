@@ -162,14 +162,18 @@ class Estimator:
         forward_us = self._read_us(table, shape, load, row_bytes) + memory.stream_us(load.output_bytes)
         output_us = self._outputs_us(shape, load.output_bytes)
         backward_us = 0.0
+        buffer_bytes = load.input_bytes + load.output_bytes
         if self.workload.is_training:
             output_us *= 2
             backward_us = self._update_us(table, shape, load, row_bytes)
+            buffer_bytes += load.output_bytes
+            if shape.compute_kernel == "dense":
+                buffer_bytes += shape.num_rows * row_bytes  # a gradient of the table's size
         return self._stored(
             table,
             shape,
             row_bytes,
-            load.input_bytes + load.output_bytes * (2 if self.workload.is_training else 1),
+            buffer_bytes,
             (input_us, forward_us + self.topology.shard_us, output_us, backward_us),
         )
 

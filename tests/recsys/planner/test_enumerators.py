@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
+from recsys.configs import DataType
 from recsys.errors import PlanError
+from recsys.optim.fused_config import FusedConfig
 from recsys.planner.constraints import ParameterConstraints
 from recsys.planner.enumerators import column_widths
 from recsys.planner.estimate import Workload
 from recsys.planner.topology import Topology
 from recsys.sharding.cuts import column_wise
+from recsys.training_lookup import KernelConfig, ShardConfig, check_shard
 from tests.recsys.planner.sets import problem, table, topology
 
 UVM = {"fused", "fused_uvm", "fused_uvm_caching"}
@@ -86,6 +90,36 @@ def test_widths_are_those_of_the_cut(dim: int, parts: int) -> None:
 def test_dense_is_for_sharded_tables_only_where_asked() -> None:
     asked = found(topology(2), compute_kernels=("dense",), sharding_types=("table_wise", "data_parallel"))
     assert asked == {("table_wise", "dense", 1), ("data_parallel", "dense", 2)}
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("dim", [6, 30, 64, 70, 100])
+def test_the_kernels_take_the_shards_that_are_planned(dim: int, device: str) -> None:
+    for kind, kernel, num_parts in found(topology(2, device=device), dim=dim):
+        widths = column_widths(dim, num_parts) if kind == "column_wise" else (dim,)
+        for width in widths:
+            shard = ShardConfig(table="t", num_rows=10, num_columns=width, data_type=DataType.FP32)
+            config = KernelConfig(name=kernel, fused=None if kernel == "dense" else FusedConfig())
+            check_shard(shard, config, torch.device(device))
+
+
+def test_widths_that_no_fused_kernel_has_are_dense_and_no_others() -> None:
+    assert found(topology(1), dim=30) == {("table_wise", "dense", 1)}
+    assert ("column_wise", "dense", 2) in found(topology(2), dim=70)
+    inference = Workload(is_training=False)
+    assert ("table_wise", "fused", 1) in found(topology(2), inference, dim=30)
+    with pytest.raises(PlanError, match=r"possible: .*table_wise dense"):
+        found(topology(1), dim=30, compute_kernels=("fused",))
+
+
+def test_bf16_is_dense_in_host_memory() -> None:
+    def kernels(device: str) -> set[str]:
+        tables = [table("t", 1000, 64, DataType.BF16)]
+        (options,) = problem(tables, topology(1, device=device)).options()
+        return {option.compute_kernel for option in options}
+
+    assert kernels("cpu") == {"dense"}
+    assert kernels("cuda") == UVM
 
 
 @pytest.mark.parametrize(

@@ -143,6 +143,11 @@ def test_within_a_host_only_one_sum_leaves_it() -> None:
     assert within.output_us < shard("row_wise", size=(250, 64), ranks=ranks).output_us
 
 
+def test_dense_kernels_hold_a_gradient_of_the_shards_size() -> None:
+    assert shard(kernel="dense").buffer_bytes - shard().buffer_bytes == 1000 * 64 * 4
+    assert shard(kernel="dense", size=(250, 64)).hbm_bytes < shard(kernel="dense").hbm_bytes
+
+
 def test_copies_move_gradients_of_the_tables_size_and_no_ids() -> None:
     cost = shard("data_parallel", "dense")
     assert cost.input_us == 0
