@@ -19,7 +19,7 @@ from recsys.errors import PlanError
 from recsys.managed import ManagedCollisionCollection
 from recsys.optim.combined import CombinedOptimizer
 from recsys.optim.keyed import KeyedOptimizer
-from recsys.planner.planner import EmbeddingShardingPlanner
+from recsys.planner.planner import EmbeddingShardingPlanner, topology_here
 from recsys.sharding.env import ShardingEnv
 from recsys.sharding.plan import ShardingPlan
 from recsys.sharding.sharded import ShardedCollection
@@ -67,7 +67,8 @@ class DistributedModelParallel(nn.Module):
         sharders = list(sharders) if sharders is not None else get_default_sharders()
         found = _collections(module, sharders)
         if plan is None:
-            plan = EmbeddingShardingPlanner().collective_plan(module, sharders, env.process_group)
+            ranks = topology_here(env.process_group, self.device.type, env.local_world_size)
+            plan = EmbeddingShardingPlanner(ranks).collective_plan(module, sharders, env.process_group)
         unknown = sorted(set(plan.plan) - set(found))
         if unknown:
             raise PlanError(f"plan: got unknown collections {unknown}, expected {sorted(found)}")

@@ -216,15 +216,22 @@ def _evaluated(problem: Problem, plan: ShardingPlan, least_us: float) -> PlanRes
     )
 
 
-def topology_here(pg: dist.ProcessGroup | None = None) -> Topology:
+def topology_here(
+    pg: dist.ProcessGroup | None = None, device: str | None = None, local_world_size: int | None = None
+) -> Topology:
     """This machine's memory, the process group's ranks (one without a group), and the constants of ``topology.py``.
 
+    Args:
+        pg: the ranks; the default group's if None.
+        device: of each rank, ``cuda`` or ``cpu``; by default ``cuda`` where there is one.
+        local_world_size: ranks per host; by default what torchrun says, or all.
+
     Raises:
-        PlanError: LOCAL_WORLD_SIZE does not divide the ranks.
+        PlanError: ``local_world_size`` does not divide the ranks.
     """
     world_size = dist.get_world_size(pg) if dist.is_available() and dist.is_initialized() else 1
-    local = int(os.environ.get("LOCAL_WORLD_SIZE", world_size))
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    local = local_world_size or int(os.environ.get("LOCAL_WORLD_SIZE", world_size))
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     topology = default_topology(device, world_size=world_size, local_world_size=local)
     host_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     topology = replace(topology, ddr=replace(topology.ddr, capacity_bytes=host_bytes // local))

@@ -17,7 +17,7 @@ from recsys.planner.constraints import ParameterConstraints
 from recsys.planner.estimate import Workload
 from recsys.planner.evaluate import differences
 from recsys.planner.fit import Problem
-from recsys.planner.planner import EmbeddingShardingPlanner
+from recsys.planner.planner import EmbeddingShardingPlanner, topology_here
 from recsys.planner.summary import summarize
 from recsys.planner.topology import Topology
 from recsys.sharding.cuts import row_wise, table_wise
@@ -261,6 +261,15 @@ def test_without_a_topology_the_process_group_is_planned_for() -> None:
     first, second = live_pool(2).run(plan_here)
     assert first == second
     assert set(first) <= {0, 1}
+
+
+def test_ranks_on_a_host_are_planned_for_its_memory_whatever_devices_it_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "7")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: pytest.fail("a device was looked for"))
+    here = topology_here(device="cpu", local_world_size=1)
+    assert (here.compute_device, here.world_size, here.local_world_size, here.hbm) == ("cpu", 1, 1, None)
 
 
 def test_no_number_of_the_planner_is_taken_for_granted() -> None:
