@@ -73,11 +73,18 @@ class CombinedOptimizer(KeyedOptimizer):
         optims: optimizers, or ``(name, optimizer)``: the name, with a dot, goes before the parameters' names.
 
     Raises:
+        TypeError: an optimizer that is not keyed.
         ValueError: a parameter, or a name of one, that two optimizers have.
     """
 
     def __init__(self, optims: Sequence[KeyedOptimizer | tuple[str, KeyedOptimizer]]) -> None:
         self._optims = [optim if isinstance(optim, tuple) else ("", optim) for optim in optims]
+        for _, found in self._optims:
+            if not isinstance(found, KeyedOptimizer):
+                raise TypeError(
+                    f"optims: got {type(found).__name__}, which does not know its parameters' names; expected a "
+                    "KeyedOptimizer: KeyedOptimizerWrapper makes one of a torch.optim optimizer"
+                )
         names = [self.prepend_opt_key(n, key) for key, optim in self._optims for n in optim.params]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:

@@ -51,18 +51,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _run(args)
     except ValueError as error:
-        print(f"recsys-train: {_rank_text()}{error}", file=sys.stderr)
+        _complain(str(error))
         return 2
     except (DivergedError, OSError, MemoryError) as error:
-        print(f"recsys-train: {_rank_text()}failed: {str(error) or type(error).__name__}", file=sys.stderr)
+        _complain(f"failed: {str(error) or type(error).__name__}")
         return 1
     except RuntimeError as error:
         if not _is_lost_rank(error):
             raise
-        print(f"recsys-train: {_rank_text()}failed: another rank has ended", file=sys.stderr)
+        _complain("failed: another rank has ended")
         return 1
     except KeyboardInterrupt:
-        print("recsys-train: interrupted", file=sys.stderr)
+        _complain("interrupted")
         return 1
     finally:
         torch.set_num_threads(threads_before)
@@ -172,9 +172,10 @@ def _is_lost_rank(error: RuntimeError) -> bool:
     return isinstance(error, dist.DistError) or ("gloo" in str(error) and "peer" in str(error))
 
 
-def _rank_text() -> str:
-    """Whose error it is, where there are several ranks."""
-    return f"rank {os.environ['RANK']}: " if "RANK" in os.environ else ""
+def _complain(text: str) -> None:
+    """To stderr, and whose error it is where there are several ranks; in one write, so that no two ranks' lines mix."""
+    rank = f"rank {os.environ['RANK']}: " if "RANK" in os.environ else ""
+    sys.stderr.write(f"recsys-train: {rank}{text}\n")
 
 
 def _given(args: argparse.Namespace, config: type[Any]) -> dict[str, Any]:

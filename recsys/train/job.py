@@ -11,6 +11,8 @@ from torch import Tensor
 
 from recsys.checkpoint import Checkpoint, build_model
 from recsys.checkpoint.distributed import TrainingState, load_training, save_training
+from recsys.checkpoint.ranks import from_first
+from recsys.checkpoint.run import newest, read_record
 from recsys.errors import CheckpointError
 from recsys.models.click import ClickModel
 from recsys.sharding.plan import ShardingPlan
@@ -106,7 +108,10 @@ def train_over_ranks(job: Job, ranks: Ranks, watcher: Watcher, *, whole: bool) -
     with process_group(ranks):
         learner = Learner(arguments, job.train, ranks, plan)
         loop = Loop(learner, job.dataset, job.train, job.run, watcher)
-        epochs = loop.fit(_start(job, ranks, learner), _saving(job, ranks, learner))
+        start = _start(job, ranks, learner)
+        if start is not None:
+            watcher.resumed(start.step)
+        epochs = loop.fit(start, _saving(job, ranks, learner))
         return Trained(
             arguments=arguments,
             epochs=epochs,
@@ -149,18 +154,40 @@ def train(
 
 
 def _start(job: Job, ranks: Ranks, learner: Learner) -> Progress | None:
-    if not job.resume or job.checkpoint_dir is None:
+    folder = job.checkpoint_dir
+    if not job.resume or folder is None:
         return None
-    state = load_training(job.checkpoint_dir, learner.model, learner.optimizer)
-    if state is None:
-        return None
-    _check_same(state.shared.get(_SETTINGS), job.settings(ranks))
-    progress = Progress.from_json(state.shared.get(_PROGRESS))
-    if len(progress.epochs) > job.train.epochs:
+    # Before the tensors: those of other data or another model do not fit either, and say less of why.
+    from_first(lambda: _fitting(folder, job, ranks), learner.group)
+    state = load_training(folder, learner.model, learner.optimizer)
+    return None if state is None else Progress.from_json(state.shared.get(_PROGRESS))
+
+
+def _fitting(folder: Path, job: Job, ranks: Ranks) -> str:
+    """The checkpoint that the job can go on from; empty where there is none."""
+    directory = newest(folder)
+    if directory is None:
+        return ""
+    record = read_record(directory)
+    _check_same(record.shared.get(_SETTINGS), job.settings(ranks))
+    _check_same(_sizes(record.arguments), _sizes(job.model.arguments(job.dataset)))
+    num_epochs = len(Progress.from_json(record.shared.get(_PROGRESS)).epochs)
+    if num_epochs > job.train.epochs:
         raise CheckpointError(
-            f"checkpoint: {len(progress.epochs)} epochs are done, expected at most the {job.train.epochs} asked for"
+            f"checkpoint: {num_epochs} epochs are done, expected at most the {job.train.epochs} asked for"
         )
-    return progress
+    return str(directory)
+
+
+def _sizes(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The factory's arguments, with a name for each field of a table."""
+    tables = arguments.get("tables")
+    if not isinstance(tables, list) or not all(isinstance(table, Mapping) for table in tables):
+        raise CheckpointError("checkpoint: arguments.tables: got something else, expected a list of tables")
+    of_tables = {
+        f"table {table.get('name')!r}: {field}": value for table in tables for field, value in table.items()
+    }
+    return of_tables | {name: value for name, value in arguments.items() if name != "tables"}
 
 
 def _check_same(found: Any, expected: Mapping[str, Any]) -> None:

@@ -54,6 +54,10 @@ class PeopleWatcher(Watcher):
     ) -> None:
         self._progress.stop()
 
+    def resumed(self, step: int) -> None:
+        """Prints where the training goes on."""
+        print(f"resumed after step {step}", flush=True)
+
     def batch_done(self, num_rows: int) -> None:
         """Moves the bar."""
         self._progress.update(self._task, advance=num_rows)

@@ -31,6 +31,9 @@ class Epoch:
 class Watcher:
     """What a caller may want to hear while training runs; this one hears nothing."""
 
+    def resumed(self, step: int) -> None:
+        """The training goes on from a checkpoint, so many steps after it began."""
+
     def batch_done(self, num_rows: int) -> None:
         """A step over so many training rows, of all ranks, is done; or a resumed run had done so many."""
 
@@ -46,6 +49,10 @@ class Watchers(Watcher):
 
     def __init__(self, watchers: Sequence[Watcher]) -> None:
         self._watchers = watchers
+
+    def resumed(self, step: int) -> None:
+        for watcher in self._watchers:
+            watcher.resumed(step)
 
     def batch_done(self, num_rows: int) -> None:
         for watcher in self._watchers:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -151,6 +152,17 @@ def test_another_length_of_the_data_is_refused(tmp_path: Path) -> None:
     job = _job(tmp_path / "a", dataset=synthetic(3_000), resume=True)
     with pytest.raises(CheckpointError, match="num_train_rows: it was trained with '1800', got 2700"):
         train_over_ranks(job, ONE_RANK, Watcher(), whole=False)
+
+
+def test_another_model_is_refused(tmp_path: Path) -> None:
+    train_over_ranks(_job(tmp_path / "a"), ONE_RANK, Watcher(), whole=False)
+    wider = replace(_SMALL, embedding_dim=2 * _SMALL.embedding_dim)
+    text = f"table 'user': embedding_dim: it was trained with '{_SMALL.embedding_dim}', got {wider.embedding_dim}"
+    with pytest.raises(CheckpointError, match=text):
+        train_over_ranks(_job(tmp_path / "a", model=wider, resume=True), ONE_RANK, Watcher(), whole=False)
+    deeper = replace(_SMALL, over_layers=(*_SMALL.over_layers, 4))
+    with pytest.raises(CheckpointError, match="over_arch_layer_sizes: it was trained with"):
+        train_over_ranks(_job(tmp_path / "a", model=deeper, resume=True), ONE_RANK, Watcher(), whole=False)
 
 
 @pytest.mark.parametrize(
@@ -305,6 +317,15 @@ def test_resume_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert again["metrics"] == first["metrics"]
     assert [epoch["number"] for epoch in again["epochs"]] == [1, 2]
     assert load_checkpoint(tmp_path / "m.pt").info["metrics"] == first["metrics"]
+
+
+def test_it_says_where_it_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = ["--checkpoint-dir", str(tmp_path / "run"), *_ARGV[:-1], "--resume"]
+    assert main(run) == 0
+    assert "resumed" not in capsys.readouterr().out
+    assert main(run) == 0
+    steps = 2 * math.ceil(1800 / 512)
+    assert f"resumed after step {steps}\n" in capsys.readouterr().out
 
 
 def test_a_plan_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -127,3 +127,9 @@ def test_of_nothing() -> None:
     combined.zero_grad()
     assert combined.state_dict() == {"state": {}}
     combined.load_state_dict({"state": {}})
+
+
+def test_optimizers_without_names_are_refused() -> None:
+    below, _ = _models()
+    with pytest.raises(TypeError, match=r"optims: got Adam, .* KeyedOptimizerWrapper makes one"):
+        CombinedOptimizer([("below", Adam(below.parameters()))])  # type: ignore[list-item]
