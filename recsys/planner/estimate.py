@@ -24,9 +24,7 @@ OPTIMIZERS = {
     "sgd": (0, 0),
     "rowwise_adagrad": (1, 0),
     "adagrad": (0, 1),
-    "partial_rowwise_adam": (1, 1),
     "adam": (0, 2),
-    "lamb": (0, 2),
 }
 _FLOAT_BYTES = 4
 _LENGTH_BYTES = 8

@@ -135,6 +135,8 @@ class EmbeddingShardingPlanner:
             return json.dumps({"plan": plan.to_json()})
         except ValueError as error:  # the other ranks wait for an answer
             return json.dumps({"error": str(error)})
+        except Exception as error:
+            return json.dumps({"error": f"planning failed: {type(error).__name__}: {error}"})
 
     def problem(
         self,

@@ -41,9 +41,7 @@ def shard(
         ("sgd", 0),
         ("rowwise_adagrad", 1000),
         ("adagrad", 64_000),
-        ("partial_rowwise_adam", 65_000),
         ("adam", 128_000),
-        ("lamb", 128_000),
     ],
 )
 def test_optimizer_state_is_of_the_shards_size(optimizer: str, numbers: int) -> None:
