@@ -79,6 +79,9 @@ def _plan(words: list[str]) -> int:
         raise _UsageError(
             f"--out: {out.name!r} is there already; --force replaces it, --out names another file"
         )
+    html = arguments.html or source.with_name(f"{stem}.plan.html")
+    _check_folder("--out", arguments.out)
+    _check_folder("--html", None if arguments.no_html else arguments.html)
     workload = _workload(arguments)
     planner = EmbeddingShardingPlanner(
         _topology(arguments),
@@ -95,7 +98,6 @@ def _plan(words: list[str]) -> int:
     summary = summarize(result)
     if out is not None:
         _write(out, json.dumps(result.plan.to_json(), indent=1) + "\n")
-    html = arguments.html or source.with_name(f"{stem}.plan.html")
     if not arguments.no_html:
         _write(html, page(result, summary, title=source.name))
     if arguments.json:
@@ -116,7 +118,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("model", type=Path, metavar="MODEL", help="what recsys-train wrote, or tables in JSON (*.json)")
+    add("model", type=Path, metavar="MODEL", help="what recsys-train --out wrote, or tables in JSON (*.json)")
     add("--out", type=Path, help="the plan (default: MODEL's name with .plan.json)")
     add("--force", action="store_true", help="replace a plan that is there")
     add("--html", type=Path, help="the page (default: MODEL's name with .plan.html)")
@@ -200,6 +202,10 @@ def _problem(source: Path, planner: EmbeddingShardingPlanner, data_type: str | N
     stored = None if data_type is None else _STORED[data_type]
     if source.suffix == ".json":
         return planner.problem_of(tables_from_json(read_json(source, "tables", PlanError), stored))
+    if source.is_dir():
+        raise _UsageError(
+            f"got the folder {str(source)!r}, expected a file: what recsys-train --out wrote, or tables"
+        )
     model = build_model(load_checkpoint(source))
     if stored is None:
         return planner.problem(model)
@@ -214,15 +220,17 @@ def _calibrate(words: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="recsys-plan calibrate",
         description="Measure this machine's memory and links for the planner's cost model.",
+        epilog="exit codes: 0 measured, 1 failed or no such device, 2 bad usage",
     )
     add = parser.add_argument
-    add("--out", type=Path, required=True, help="the topology, in JSON")
+    add("--out", type=Path, required=True, help="the topology, in JSON; replaced if it is there")
     add("--device", choices=DEVICES, help="to measure (default: cuda where there is one)")
     add("--ranks", type=count, default=2, metavar="N", help="processes for the links (default: 2)")
     add("--seconds", type=float, default=10.0, help="for all measurements, roughly (default: 10)")
     arguments = parser.parse_args(words)
     if not 0 < arguments.seconds <= 3600:
         raise _UsageError(f"--seconds: got {arguments.seconds}, expected above 0, at most 3600")
+    _check_folder("--out", arguments.out)
     measured = calibrate(
         CalibrateOptions(device=arguments.device, num_ranks=arguments.ranks, seconds=arguments.seconds)
     )
@@ -234,9 +242,13 @@ def _calibrate(words: list[str]) -> int:
 
 
 def _diff(words: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="recsys-plan diff", description="What changed between two plans.")
-    parser.add_argument("before", type=Path)
-    parser.add_argument("after", type=Path)
+    parser = argparse.ArgumentParser(
+        prog="recsys-plan diff",
+        description="What changed between two plans.",
+        epilog="exit codes: 0 nothing changed, 1 something did, 2 bad usage or a file that is no plan",
+    )
+    parser.add_argument("before", type=Path, help="a plan, in JSON")
+    parser.add_argument("after", type=Path, help="another plan")
     arguments = parser.parse_args(words)
     try:
         lines = differences(read_plan(arguments.before), read_plan(arguments.after))
@@ -246,6 +258,12 @@ def _diff(words: list[str]) -> int:
     for line in lines:
         print(line)
     return 1 if lines else 0
+
+
+def _check_folder(option: str, path: Path | None) -> None:
+    """Before the work is done, and not after it."""
+    if path is not None and not path.absolute().parent.is_dir():
+        raise _UsageError(f"{option}: got {str(path)!r}, expected a file in a folder that exists")
 
 
 def _write(path: Path, text: str) -> None:

@@ -180,7 +180,7 @@ def tables_from_json(data: Any, data_type: DataType | None = None) -> dict[str, 
         for group in found.values():
             check_tables(group)
     except ValueError as error:
-        raise PlanError(str(error)) from None
+        raise PlanError(str(error).lstrip(".")) from None
     if not found:
         raise PlanError("tables: got none, expected at least one")
     return found

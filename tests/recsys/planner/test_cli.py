@@ -174,6 +174,26 @@ def test_exit_codes(
 def test_a_missing_model_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(tmp_path / "model.pt") == 1
     assert "there is no such file" in capsys.readouterr().err
+    assert run(tmp_path) == 2
+    assert f"got the folder '{tmp_path}', expected a file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--out"], ["--html"], ["calibrate", "--out"]], ids=" ".join)
+def test_a_folder_that_is_missing_is_found_before_the_work(
+    words: list[str], tables: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tables.parent / "missing" / "file"
+    failed(2, *words[:-1], *([] if "calibrate" in words else [tables]), words[-1], path)
+    assert f"{words[-1]}: got '{path}', expected a file in a folder" in capsys.readouterr().err
+    assert [found.name for found in tables.parent.iterdir()] == [tables.name]
+
+
+def test_a_plan_in_the_place_of_tables_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "plan.json").write_text('{"ebc": {}}')
+    assert run(tmp_path / "plan.json") == 1
+    assert "recsys-plan: tables: got " in capsys.readouterr().err
 
 
 def test_a_topology_file_is_used_and_changed_by_options(
@@ -195,6 +215,10 @@ def test_help_has_examples_and_exit_codes(capsys: pytest.CaptureFixture[str]) ->
     out = capsys.readouterr().out
     assert "examples:" in out
     assert "exit codes: 0 planned" in out
+    for command in ("calibrate", "diff"):
+        with pytest.raises(SystemExit):
+            run(command, "--help")
+        assert "exit codes: 0 " in capsys.readouterr().out
 
 
 class Page(HTMLParser):
