@@ -103,21 +103,26 @@ def train_over_ranks(job: Job, ranks: Ranks, watcher: Watcher, *, whole: bool) -
         ValueError: the sizes, the plan or the checkpoint do not fit, or a data file is malformed.
         DivergedError: the loss is no longer a number.
     """
+    with process_group(ranks):
+        return _trained(job, ranks, watcher, whole=whole)
+
+
+def _trained(job: Job, ranks: Ranks, watcher: Watcher, *, whole: bool) -> Trained:
+    """A function of its own, so that the learner is gone before the process group is."""
     arguments = job.model.arguments(job.dataset)
     plan = one_rank_plan(arguments) if job.plan is None and ranks.world_size == 1 else job.plan
-    with process_group(ranks):
-        learner = Learner(arguments, job.train, ranks, plan)
-        loop = Loop(learner, job.dataset, job.train, job.run, watcher)
-        start = _start(job, ranks, learner)
-        if start is not None:
-            watcher.resumed(start.step)
-        epochs = loop.fit(start, _saving(job, ranks, learner))
-        return Trained(
-            arguments=arguments,
-            epochs=epochs,
-            plan=learner.model.plan,
-            state_dict=learner.whole_state_dict() if whole else None,
-        )
+    learner = Learner(arguments, job.train, ranks, plan)
+    loop = Loop(learner, job.dataset, job.train, job.run, watcher)
+    start = _start(job, ranks, learner)
+    if start is not None:
+        watcher.resumed(start.step)
+    epochs = loop.fit(start, _saving(job, ranks, learner))
+    return Trained(
+        arguments=arguments,
+        epochs=epochs,
+        plan=learner.model.plan,
+        state_dict=learner.whole_state_dict() if whole else None,
+    )
 
 
 def train(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -117,6 +118,9 @@ def process_group(ranks: Ranks, timeout: timedelta = DEFAULT_TIMEOUT) -> Iterato
         yield
     finally:
         dist.destroy_process_group()
+        # A model refers to its group, in cycles, and the group has gloo's threads. One that frees the last tensor of a
+        # collective while the interpreter shuts down aborts the process, so they end here.
+        gc.collect()
 
 
 def _number(name: str, least: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 from dataclasses import replace
@@ -163,6 +164,24 @@ def test_another_model_is_refused(tmp_path: Path) -> None:
     deeper = replace(_SMALL, over_layers=(*_SMALL.over_layers, 4))
     with pytest.raises(CheckpointError, match="over_arch_layer_sizes: it was trained with"):
         train_over_ranks(_job(tmp_path / "a", model=deeper, resume=True), ONE_RANK, Watcher(), whole=False)
+
+
+def _num_gloo_threads() -> int:
+    return sum("gloo" in task.joinpath("comm").read_text() for task in Path("/proc/self/task").iterdir())
+
+
+def test_no_thread_outlives_the_training(tmp_path: Path) -> None:
+    gc.collect()
+    before = _num_gloo_threads()
+    seen = []
+
+    class Looks(Watcher):
+        def epoch_done(self, epoch: Epoch) -> None:
+            seen.append(_num_gloo_threads())
+
+    train_over_ranks(_job(tmp_path / "a"), ONE_RANK, Looks(), whole=False)
+    assert min(seen) > before
+    assert _num_gloo_threads() == before
 
 
 @pytest.mark.parametrize(
