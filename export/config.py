@@ -26,7 +26,7 @@ class ExportConfig:
         data_type: of every table's rows, where none is named.
         table_data_types: by table name or path.
         targets: one list of devices for each target.
-        plan: the plan of every target that ``target_plans`` does not name; placed greedily if None.
+        plan: the plan of every target that ``target_plans`` does not name; placed by the planner if None.
         target_plans: plans by target name.
         device_memory_bytes: for rows on each device, for the placement; None for no bound.
         id_policy: of every table, where none is named.

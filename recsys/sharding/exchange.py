@@ -5,7 +5,7 @@ Everything that crosses is one flat tensor per rank and direction: one collectiv
 
 from __future__ import annotations
 
-import weakref
+import math
 from collections.abc import Sequence
 
 import torch
@@ -21,30 +21,37 @@ class Buffers:
     CUDA the caching allocator keeps memory already.
     """
 
-    #: More than these lie idle only if several batches were under way at once.
-    MAX_IDLE = 6
+    #: More than these are kept only while several batches are under way at once.
+    MAX_BLOCKS = 6
 
     def __init__(self) -> None:
-        self._idle: list[Tensor] = []
+        self._blocks: list[Tensor] = []
 
-    def take(self, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """``[size]``, not initialized."""
-        num_bytes = size * dtype.itemsize
-        if device.type != "cpu" or num_bytes == 0:
-            return torch.empty(size, dtype=dtype, device=device)
-        fitting = [block for block in self._idle if num_bytes <= block.numel() <= 2 * num_bytes]
+    def take(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+        """A tensor that is not initialized."""
+        size = math.prod(shape)
+        if device.type != "cpu" or size == 0:
+            return torch.empty(shape, dtype=dtype, device=device)
+        fitting = [
+            block
+            for block in self._blocks
+            if block.dtype == dtype and size <= block.numel() <= 2 * size and _is_free(block)
+        ]
         if fitting:
             block = min(fitting, key=Tensor.numel)
-            self._idle = [other for other in self._idle if other is not block]
         else:
-            block = torch.empty(num_bytes, dtype=torch.uint8)
-        # The tensor's storage holds on to this array, and to nothing else of ours: when it goes, the block is free.
-        lease = block.numpy()[:num_bytes]
-        weakref.finalize(lease, self._give_back, block).atexit = False
-        return torch.from_numpy(lease).view(dtype)
+            block = torch.empty(size, dtype=dtype)
+            free = [idle for idle in self._blocks if _is_free(idle)]
+            dropped = free[: max(0, len(self._blocks) + 1 - self.MAX_BLOCKS)]
+            self._blocks = [kept for kept in self._blocks if all(kept is not d for d in dropped)] + [block]
+        # No view of the block: whoever gets it may change it in place.
+        taken = torch.empty(0, dtype=dtype)
+        return taken.set_(block.untyped_storage(), 0, shape, torch.empty(shape, device="meta").stride())
 
-    def _give_back(self, block: Tensor) -> None:
-        self._idle = [*self._idle[1 - self.MAX_IDLE :], block]
+
+def _is_free(block: Tensor) -> bool:
+    """Whether nobody but the buffers holds memory: the block itself, and the storage that is asked."""
+    return bool(torch._C._storage_Use_Count(block.untyped_storage()._cdata) == 2)
 
 
 class InFlight:
@@ -72,7 +79,7 @@ class InFlight:
             self._received = sent
             return
         buffers = buffers or Buffers()
-        self._received = buffers.take(sum(receive_sizes), sent.dtype, sent.device)
+        self._received = buffers.take((sum(receive_sizes),), sent.dtype, sent.device)
         self._work = dist.all_to_all_single(
             self._received, sent, list(receive_sizes), list(send_sizes), group=group, async_op=True
         )

@@ -141,12 +141,12 @@ class PooledExchange:
                 total = total + other
             parts.append(total if mean_of is None else total / self._bag_sizes(mean_of))
         shape = (self._num_bags, self._columns.total_dim)
-        flat = self._columns.buffers.take(shape[0] * shape[1], torch.float32, self._lengths.device)
-        return torch.cat(parts, dim=1, out=flat.view(shape))
+        assembled = self._columns.buffers.take(shape, torch.float32, self._lengths.device)
+        return torch.cat(parts, dim=1, out=assembled)
 
     def send_back(self, gradient: Tensor) -> list[Tensor]:
         """Put gradients ``[B, sum of D]`` on their way; returns those of the home groups."""
-        flat = self._columns.buffers.take(sum(self._rank_sizes), self._dtypes[1], gradient.device)
+        flat = self._columns.buffers.take((sum(self._rank_sizes),), self._dtypes[1], gradient.device)
         by_rank = self._by_rank(flat)
         home = [gradient.new_empty(self._num_bags, dim) for dim in self._columns.home_dims]
         for start, width, sources, mean_of in self._columns.pieces:
