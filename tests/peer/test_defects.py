@@ -249,7 +249,7 @@ class TestTheirs:
     def test_1_sharding_wants_cuda(self, peer: Any) -> None:
         if torch.cuda.is_available():
             pytest.skip("only machines without CUDA show it")
-        with pytest.raises((AssertionError, RuntimeError), match="CUDA|NVIDIA"):
+        with pytest.raises((AssertionError, RuntimeError), match=r"CUDA|NVIDIA"):
             peer.shard_quant_model(
                 self.quantized(peer), world_size=2, compute_device="cpu", sharding_device="cpu"
             )
