@@ -19,7 +19,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 PROTOS = Path(__file__).resolve().parent
-PROTO = "recsys/v1/predict.proto"
+#: Each becomes serve/wire/<name of the file>_pb2.py: names are unique across folders.
+PROTOCOLS = ("recsys/v1/predict.proto", "recsys/v1/admin.proto")
 PACKAGE = "serve.wire"
 
 
@@ -39,16 +40,18 @@ def generate(out: Path) -> list[Path]:
 
     with tempfile.TemporaryDirectory() as scratch:
         flags = [f"--{kind}_out={scratch}" for kind in ("python", "pyi", "grpc_python")]
-        if protoc.main(["protoc", f"--proto_path={PROTOS}", *flags, PROTO]) != 0:
-            raise RuntimeError(f"{PROTO}: the protocol compiler refused it")
+        if protoc.main(["protoc", f"--proto_path={PROTOS}", *flags, *PROTOCOLS]) != 0:
+            raise RuntimeError("protos: the protocol compiler refused a file")
         made = sorted(path for path in Path(scratch).rglob("*") if path.is_file())
         return [_place(path, out) for path in made]
 
 
 def _place(made: Path, out: Path) -> Path:
     """Copy one generated module, with its imports pointing to where the modules live."""
-    package = str(Path(PROTO).parent).replace("/", ".")
-    text = made.read_text().replace(f"from {package} import", f"from {PACKAGE} import")
+    text = made.read_text()
+    for protocol in PROTOCOLS:
+        package = str(Path(protocol).parent).replace("/", ".")
+        text = text.replace(f"from {package} import", f"from {PACKAGE} import")
     target = out / made.name
     target.write_text(text)
     return target

@@ -2,9 +2,164 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from serve.batching import BatchLimits
+from serve.routing import Routing
+
+_MAX_PORT = 65535
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSettings:
+    """How one model is served.
+
+    Attributes:
+        limits: of requests, batches and the queue.
+        routing: which version answers.
+        target: which of the artifact's targets; None for the first that this machine has the devices for.
+        verify_checksums: whether every byte of the rows is read and checked before it is served.
+        allow_non_finite: whether NaN and infinities in dense inputs and weights reach the model.
+        num_executors: threads that run batches of the model at the same time; they share its tables' memory.
+        cpus: the processors that its executors may use; empty for all.
+        warm_up: a file of captured requests to warm up with, beside the made ones; None for none.
+
+    Raises:
+        ValueError: a setting is out of its range; the text names it.
+    """
+
+    limits: BatchLimits = field(default_factory=BatchLimits)
+    routing: Routing = field(default_factory=Routing)
+    target: str | None = None
+    verify_checksums: bool = True
+    allow_non_finite: bool = False
+    num_executors: int = 1
+    cpus: tuple[int, ...] = ()
+    warm_up: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.num_executors < 1:
+            raise ValueError(f"executors: got {self.num_executors}, expected at least 1")
+        if any(cpu < 0 for cpu in self.cpus):
+            raise ValueError(f"cpus: got {list(self.cpus)}, expected numbers of processors, from 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TlsConfig:
+    """Files in PEM; read again when they change.
+
+    Attributes:
+        certificate: the server's, with its chain.
+        key: the server's private key.
+        client_ca: who signs clients' certificates; where it is given, clients must show one (mTLS).
+    """
+
+    certificate: Path
+    key: Path
+    client_ca: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdminConfig:
+    """The admin service, on a port of its own.
+
+    Attributes:
+        host: the address to listen on.
+        port: 0 lets the system choose.
+        token_file: holds the bearer token that calls must carry; read again when it changes.
+    """
+
+    token_file: Path
+    host: str = "127.0.0.1"
+    port: int = 8502
+
+    def __post_init__(self) -> None:
+        _check_port("admin.port", self.port)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConnectionLimits:
+    """What one client may hold of the server; 0 stands for no bound.
+
+    Attributes:
+        max_message_bytes: of one serialized request; a parsed one may take many times as much.
+        max_concurrent_streams: calls that one connection may have open.
+        max_stream_requests: unanswered requests of one PredictStream; more are not read from it.
+        max_connection_idle_s: after which a connection without calls is closed.
+        max_connection_age_s: after which a connection is closed once its calls have ended.
+    """
+
+    max_message_bytes: int = 4 << 20
+    max_concurrent_streams: int = 1024
+    max_stream_requests: int = 64
+    max_connection_idle_s: float = 300.0
+    max_connection_age_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.max_message_bytes < 1024:
+            raise ValueError(f"max_message_bytes: got {self.max_message_bytes}, expected at least 1024")
+        if self.max_stream_requests < 1:
+            raise ValueError(f"max_stream_requests: got {self.max_stream_requests}, expected at least 1")
+        for name in ("max_concurrent_streams", "max_connection_idle_s", "max_connection_age_s"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name}: got {getattr(self, name)}, expected 0 (no bound) or more")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogConfig:
+    """What stands in the log.
+
+    Attributes:
+        as_json: one JSON object a line.
+        requests: which requests get a line: "none", "errors" or "all".
+    """
+
+    as_json: bool = False
+    requests: str = "errors"
+
+    def __post_init__(self) -> None:
+        if self.requests not in ("none", "errors", "all"):
+            raise ValueError(f"log.requests: got {self.requests!r}, expected none, errors or all")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TraceConfig:
+    """OpenTelemetry traces.
+
+    Attributes:
+        endpoint: of an OTLP collector over gRPC, such as http://127.0.0.1:4317.
+        share: of the requests that are traced where the client does not say; 0 to 1.
+    """
+
+    endpoint: str
+    share: float = 0.01
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.share <= 1:
+            raise ValueError(f"trace.share: got {self.share}, expected 0 to 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaptureConfig:
+    """Requests that are written to a file, to be played back.
+
+    Attributes:
+        path: the file; an old one is replaced.
+        share: of the requests, above 0 to 1.
+        max_bytes: where the file stops growing.
+    """
+
+    path: Path
+    share: float = 0.01
+    max_bytes: int = 1 << 30
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise ValueError(f"capture.share: got {self.share}, expected above 0, up to 1")
+        if self.max_bytes < 1:
+            raise ValueError(f"capture.max_bytes: got {self.max_bytes}, expected at least 1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,10 +170,16 @@ class ServerConfig:
         host: the address to listen on; anything but loopback is the operator's own choice.
         port: of the gRPC services; 0 lets the system choose.
         metrics_port: of the Prometheus metrics; 0 lets the system choose, None serves none.
-        limits: of requests, batches and the queue.
-        max_message_bytes: of one serialized request; a parsed one may take many times as much.
-        allow_non_finite: whether NaN and infinities in dense inputs and weights reach the model.
-        num_executors: threads that run batches at the same time.
+        http_port: of the REST form of Open Inference; 0 lets the system choose, None serves none.
+        defaults: of models that ``models`` does not name.
+        models: settings by model.
+        connections: what one client may hold.
+        tls: None for plain text.
+        admin: None for no admin service.
+        log: what stands in the log.
+        trace: None for no traces.
+        capture: None for no capture.
+        poll_repository_s: how often the repository is looked through for new versions; 0 for never by itself.
         drain_timeout_s: how long accepted requests may take after the server was asked to stop.
 
     Raises:
@@ -28,22 +189,35 @@ class ServerConfig:
     host: str = "127.0.0.1"
     port: int = 8500
     metrics_port: int | None = 8501
-    limits: BatchLimits = field(default_factory=BatchLimits)
-    max_message_bytes: int = 4 << 20
-    allow_non_finite: bool = False
-    num_executors: int = 1
+    http_port: int | None = None
+    defaults: ModelSettings = field(default_factory=ModelSettings)
+    models: Mapping[str, ModelSettings] = field(default_factory=dict)
+    connections: ConnectionLimits = field(default_factory=ConnectionLimits)
+    tls: TlsConfig | None = None
+    admin: AdminConfig | None = None
+    log: LogConfig = field(default_factory=LogConfig)
+    trace: TraceConfig | None = None
+    capture: CaptureConfig | None = None
+    poll_repository_s: float = 0.0
     drain_timeout_s: float = 30.0
 
     def __post_init__(self) -> None:
         if not self.host:
             raise ValueError("host: got an empty text, expected an address such as 127.0.0.1")
-        for name in ("port", "metrics_port"):
+        for name in ("port", "metrics_port", "http_port"):
             port = getattr(self, name)
-            if port is not None and not 0 <= port <= 65535:
-                raise ValueError(f"{name}: got {port}, expected 0 to 65535")
-        if self.max_message_bytes < 1024:
-            raise ValueError(f"max_message_bytes: got {self.max_message_bytes}, expected at least 1024")
-        if self.num_executors < 1:
-            raise ValueError(f"num_executors: got {self.num_executors}, expected at least 1")
+            if port is not None:
+                _check_port(name, port)
+        if self.poll_repository_s < 0:
+            raise ValueError(f"poll_repository_s: got {self.poll_repository_s}, expected 0 or more")
         if not self.drain_timeout_s > 0:
             raise ValueError(f"drain_timeout_s: got {self.drain_timeout_s}, expected more than 0")
+
+    def settings_of(self, model: str) -> ModelSettings:
+        """How ``model`` is served."""
+        return self.models.get(model, self.defaults)
+
+
+def _check_port(name: str, port: int) -> None:
+    if not 0 <= port <= _MAX_PORT:
+        raise ValueError(f"{name}: got {port}, expected 0 to {_MAX_PORT}")

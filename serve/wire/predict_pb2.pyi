@@ -7,6 +7,13 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class Priority(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PRIORITY_UNSPECIFIED: _ClassVar[Priority]
+    PRIORITY_HIGH: _ClassVar[Priority]
+    PRIORITY_NORMAL: _ClassVar[Priority]
+    PRIORITY_LOW: _ClassVar[Priority]
+
 class IdPolicy(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     ID_POLICY_UNSPECIFIED: _ClassVar[IdPolicy]
@@ -21,6 +28,10 @@ class Pooling(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     POOLING_SUM: _ClassVar[Pooling]
     POOLING_MEAN: _ClassVar[Pooling]
     POOLING_NONE: _ClassVar[Pooling]
+PRIORITY_UNSPECIFIED: Priority
+PRIORITY_HIGH: Priority
+PRIORITY_NORMAL: Priority
+PRIORITY_LOW: Priority
 ID_POLICY_UNSPECIFIED: IdPolicy
 ID_POLICY_REJECT: IdPolicy
 ID_POLICY_HASH: IdPolicy
@@ -32,18 +43,26 @@ POOLING_MEAN: Pooling
 POOLING_NONE: Pooling
 
 class PredictRequest(_message.Message):
-    __slots__ = ("model", "request_id", "num_rows", "dense", "sparse")
+    __slots__ = ("model", "request_id", "num_rows", "dense", "sparse", "context_dense", "context_sparse", "version", "priority")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     NUM_ROWS_FIELD_NUMBER: _ClassVar[int]
     DENSE_FIELD_NUMBER: _ClassVar[int]
     SPARSE_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_DENSE_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_SPARSE_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
     model: str
     request_id: str
     num_rows: int
     dense: _containers.RepeatedCompositeFieldContainer[DenseInput]
     sparse: _containers.RepeatedCompositeFieldContainer[SparseInput]
-    def __init__(self, model: _Optional[str] = ..., request_id: _Optional[str] = ..., num_rows: _Optional[int] = ..., dense: _Optional[_Iterable[_Union[DenseInput, _Mapping]]] = ..., sparse: _Optional[_Iterable[_Union[SparseInput, _Mapping]]] = ...) -> None: ...
+    context_dense: _containers.RepeatedCompositeFieldContainer[DenseInput]
+    context_sparse: _containers.RepeatedCompositeFieldContainer[SparseInput]
+    version: str
+    priority: Priority
+    def __init__(self, model: _Optional[str] = ..., request_id: _Optional[str] = ..., num_rows: _Optional[int] = ..., dense: _Optional[_Iterable[_Union[DenseInput, _Mapping]]] = ..., sparse: _Optional[_Iterable[_Union[SparseInput, _Mapping]]] = ..., context_dense: _Optional[_Iterable[_Union[DenseInput, _Mapping]]] = ..., context_sparse: _Optional[_Iterable[_Union[SparseInput, _Mapping]]] = ..., version: _Optional[str] = ..., priority: _Optional[_Union[Priority, str]] = ...) -> None: ...
 
 class DenseInput(_message.Message):
     __slots__ = ("name", "values")
@@ -75,6 +94,26 @@ class PredictResponse(_message.Message):
     version: str
     def __init__(self, outputs: _Optional[_Iterable[_Union[Output, _Mapping]]] = ..., model: _Optional[str] = ..., version: _Optional[str] = ...) -> None: ...
 
+class StreamResponse(_message.Message):
+    __slots__ = ("request_id", "response", "error")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    RESPONSE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    response: PredictResponse
+    error: StreamError
+    def __init__(self, request_id: _Optional[str] = ..., response: _Optional[_Union[PredictResponse, _Mapping]] = ..., error: _Optional[_Union[StreamError, _Mapping]] = ...) -> None: ...
+
+class StreamError(_message.Message):
+    __slots__ = ("code", "message", "retry_after_ms")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    RETRY_AFTER_MS_FIELD_NUMBER: _ClassVar[int]
+    code: int
+    message: str
+    retry_after_ms: int
+    def __init__(self, code: _Optional[int] = ..., message: _Optional[str] = ..., retry_after_ms: _Optional[int] = ...) -> None: ...
+
 class Output(_message.Message):
     __slots__ = ("name", "dims", "values")
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -86,13 +125,15 @@ class Output(_message.Message):
     def __init__(self, name: _Optional[str] = ..., dims: _Optional[_Iterable[int]] = ..., values: _Optional[bytes] = ...) -> None: ...
 
 class GetModelMetadataRequest(_message.Message):
-    __slots__ = ("model",)
+    __slots__ = ("model", "version")
     MODEL_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
     model: str
-    def __init__(self, model: _Optional[str] = ...) -> None: ...
+    version: str
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ...) -> None: ...
 
 class ModelMetadata(_message.Message):
-    __slots__ = ("model", "version", "target", "dense", "sparse", "outputs", "limits", "artifact")
+    __slots__ = ("model", "version", "target", "dense", "sparse", "outputs", "limits", "artifact", "context", "deltas")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
@@ -101,6 +142,8 @@ class ModelMetadata(_message.Message):
     OUTPUTS_FIELD_NUMBER: _ClassVar[int]
     LIMITS_FIELD_NUMBER: _ClassVar[int]
     ARTIFACT_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    DELTAS_FIELD_NUMBER: _ClassVar[int]
     model: str
     version: str
     target: str
@@ -109,7 +152,9 @@ class ModelMetadata(_message.Message):
     outputs: _containers.RepeatedCompositeFieldContainer[OutputSignature]
     limits: RequestLimits
     artifact: ArtifactVersions
-    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., target: _Optional[str] = ..., dense: _Optional[_Iterable[_Union[DenseSignature, _Mapping]]] = ..., sparse: _Optional[_Iterable[_Union[SparseSignature, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[OutputSignature, _Mapping]]] = ..., limits: _Optional[_Union[RequestLimits, _Mapping]] = ..., artifact: _Optional[_Union[ArtifactVersions, _Mapping]] = ...) -> None: ...
+    context: _containers.RepeatedScalarFieldContainer[str]
+    deltas: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., target: _Optional[str] = ..., dense: _Optional[_Iterable[_Union[DenseSignature, _Mapping]]] = ..., sparse: _Optional[_Iterable[_Union[SparseSignature, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[OutputSignature, _Mapping]]] = ..., limits: _Optional[_Union[RequestLimits, _Mapping]] = ..., artifact: _Optional[_Union[ArtifactVersions, _Mapping]] = ..., context: _Optional[_Iterable[str]] = ..., deltas: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class DenseSignature(_message.Message):
     __slots__ = ("name", "width")
@@ -162,11 +207,13 @@ class RequestLimits(_message.Message):
     def __init__(self, max_rows: _Optional[int] = ..., max_ids: _Optional[int] = ..., max_message_bytes: _Optional[int] = ...) -> None: ...
 
 class ArtifactVersions(_message.Message):
-    __slots__ = ("format", "torch", "fbgemm")
+    __slots__ = ("format", "torch", "fbgemm", "digest")
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     TORCH_FIELD_NUMBER: _ClassVar[int]
     FBGEMM_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
     format: str
     torch: str
     fbgemm: str
-    def __init__(self, format: _Optional[str] = ..., torch: _Optional[str] = ..., fbgemm: _Optional[str] = ...) -> None: ...
+    digest: str
+    def __init__(self, format: _Optional[str] = ..., torch: _Optional[str] = ..., fbgemm: _Optional[str] = ..., digest: _Optional[str] = ...) -> None: ...

@@ -44,6 +44,11 @@ class PredictionServiceStub:
                 request_serializer=recsys_dot_v1_dot_predict__pb2.GetModelMetadataRequest.SerializeToString,
                 response_deserializer=recsys_dot_v1_dot_predict__pb2.ModelMetadata.FromString,
                 _registered_method=True)
+        self.PredictStream = channel.stream_stream(
+                '/recsys.v1.PredictionService/PredictStream',
+                request_serializer=recsys_dot_v1_dot_predict__pb2.PredictRequest.SerializeToString,
+                response_deserializer=recsys_dot_v1_dot_predict__pb2.StreamResponse.FromString,
+                _registered_method=True)
 
 
 class PredictionServiceServicer:
@@ -63,6 +68,14 @@ class PredictionServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PredictStream(self, request_iterator, context):
+        """The same for many requests on one stream. Each answer names its request's request_id and comes as soon as it is
+        there, in any order; a request that fails is answered with an error and ends nothing but itself.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PredictionServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -75,6 +88,11 @@ def add_PredictionServiceServicer_to_server(servicer, server):
                     servicer.GetModelMetadata,
                     request_deserializer=recsys_dot_v1_dot_predict__pb2.GetModelMetadataRequest.FromString,
                     response_serializer=recsys_dot_v1_dot_predict__pb2.ModelMetadata.SerializeToString,
+            ),
+            'PredictStream': grpc.stream_stream_rpc_method_handler(
+                    servicer.PredictStream,
+                    request_deserializer=recsys_dot_v1_dot_predict__pb2.PredictRequest.FromString,
+                    response_serializer=recsys_dot_v1_dot_predict__pb2.StreamResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -131,6 +149,33 @@ class PredictionService:
             '/recsys.v1.PredictionService/GetModelMetadata',
             recsys_dot_v1_dot_predict__pb2.GetModelMetadataRequest.SerializeToString,
             recsys_dot_v1_dot_predict__pb2.ModelMetadata.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PredictStream(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/recsys.v1.PredictionService/PredictStream',
+            recsys_dot_v1_dot_predict__pb2.PredictRequest.SerializeToString,
+            recsys_dot_v1_dot_predict__pb2.StreamResponse.FromString,
             options,
             channel_credentials,
             insecure,
