@@ -12,57 +12,69 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from recsys.ops import fbgemm
 from recsys.signature import Output, Signature
 from serve.request_check import CheckedRequest
+from serve.sparse_check import SparseArrays
 
 
 def collate(requests: Sequence[CheckedRequest]) -> tuple[Tensor, ...]:
     """Put checked requests together, in their order.
 
     Args:
-        requests: at least one, all checked against the same signature.
+        requests: at least one, all checked against the same signature, all with a context or all without.
 
     Returns:
-        What the model's ``forward`` takes, on the CPU: float32 ``[B, width]`` for each dense input,
-        ``lengths`` int64 ``[F * B]``, ``values`` int64 ``[N]``, both key-major, and ``weights`` float32
-        ``[N]`` where the requests have them.
+        What the model's ``forward`` takes, on the CPU (``recsys.signature``), or, where the requests have contexts, its
+        ``forward_ranking`` (``recsys.ranking``).
     """
-    if len(requests) == 1:
-        return _alone(requests[0])
-    dense = [
-        torch.from_numpy(np.concatenate([r.dense[i] for r in requests]))
-        for i in range(len(requests[0].dense))
-    ]
-    lengths = torch.from_numpy(np.concatenate([r.lengths for r in requests]))
-    values = torch.from_numpy(np.concatenate([r.values for r in requests]))
-    weights = None
-    if requests[0].weights is not None:
-        weights = torch.from_numpy(np.concatenate([r.weights for r in requests if r.weights is not None]))
-    if lengths.numel() > 0:
-        lengths, values, weights = _key_major(lengths, values, weights, [r.num_rows for r in requests])
-    sparse = (lengths, values) if weights is None else (lengths, values, weights)
-    return (*dense, *sparse)
+    dense = [_rows([r.dense[i] for r in requests]) for i in range(len(requests[0].dense))]
+    num_rows = [r.num_rows for r in requests]
+    sparse = _sparse([r.sparse for r in requests], num_rows)
+    contexts = [r.context for r in requests if r.context is not None]
+    if not contexts:
+        return (*dense, *sparse)
+    assert len(contexts) == len(requests)
+    row_context = np.repeat(np.arange(len(requests), dtype=np.int64), num_rows)
+    return (*dense, *_sparse(contexts, [1] * len(contexts)), *sparse, torch.from_numpy(row_context))
 
 
-def _alone(request: CheckedRequest) -> tuple[Tensor, ...]:
-    """A single request is key-major already; its dense arrays are read-only views of the wire's bytes."""
-    dense = [torch.from_numpy(array.copy()) for array in request.dense]
-    sparse = [torch.from_numpy(request.lengths), torch.from_numpy(request.values)]
-    if request.weights is not None:
-        sparse.append(torch.from_numpy(request.weights))
-    return (*dense, *sparse)
+def _rows(arrays: Sequence[npt.NDArray[np.float32]]) -> Tensor:
+    """One after the other, in memory of their own: a request's arrays are read-only views of the wire's bytes."""
+    return torch.from_numpy(arrays[0].copy() if len(arrays) == 1 else np.concatenate(arrays))
+
+
+def _sparse(parts: Sequence[SparseArrays], num_bags: list[int]) -> tuple[Tensor, ...]:
+    """Lengths, values and, where there are some, weights of all requests, key-major.
+
+    Args:
+        parts: each key-major in itself, with ``num_bags`` bags an input.
+        num_bags: request by request.
+    """
+    if len(parts) == 1:
+        lengths, values = torch.from_numpy(parts[0].lengths), torch.from_numpy(parts[0].values)
+        weights = None if parts[0].weights is None else torch.from_numpy(parts[0].weights)
+    else:
+        lengths = torch.from_numpy(np.concatenate([p.lengths for p in parts]))
+        values = torch.from_numpy(np.concatenate([p.values for p in parts]))
+        weights = None
+        if parts[0].weights is not None:
+            weights = torch.from_numpy(np.concatenate([p.weights for p in parts if p.weights is not None]))
+        if lengths.numel() > 0:
+            lengths, values, weights = _key_major(lengths, values, weights, num_bags)
+    return (lengths, values) if weights is None else (lengths, values, weights)
 
 
 def _key_major(
-    lengths: Tensor, values: Tensor, weights: Tensor | None, num_rows: list[int]
+    lengths: Tensor, values: Tensor, weights: Tensor | None, num_bags: list[int]
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """From request-major (each request key-major in itself) to key-major; there is at least one row."""
-    row_offsets = np.zeros(len(num_rows) + 1, np.int32)
-    np.cumsum(num_rows, out=row_offsets[1:])
+    """From request-major (each request key-major in itself) to key-major; there is at least one bag."""
+    row_offsets = np.zeros(len(num_bags) + 1, np.int32)
+    np.cumsum(num_bags, out=row_offsets[1:])
     batch_offsets = torch.from_numpy(row_offsets)
     total_rows = int(row_offsets[-1])
     batch_lengths = fbgemm.reorder_batched_ad_lengths(lengths, batch_offsets, total_rows, False)

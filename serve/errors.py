@@ -17,11 +17,24 @@ class RequestTooLargeError(RequestError):
 
 
 class ModelNotFoundError(RequestError):
-    """The request names a model that this server does not hold."""
+    """The request names a model or a version that this server does not hold."""
+
+
+class NotReadyError(RuntimeError):
+    """The server holds the model, but no version of it is loaded and warm yet."""
 
 
 class QueueFullError(RuntimeError):
-    """The queue holds as many rows or IDs as it may; the client should wait and try again."""
+    """The queue holds as much as it may; the client should wait and try again.
+
+    Args:
+        text: what is full.
+        retry_after_ms: how long to wait, as the queue's own speed suggests.
+    """
+
+    def __init__(self, text: str, retry_after_ms: int = 1) -> None:
+        super().__init__(text)
+        self.retry_after_ms = retry_after_ms
 
 
 class DrainingError(RuntimeError):
@@ -40,10 +53,22 @@ STATUS_CODES: dict[type[Exception], grpc.StatusCode] = {
     RequestError: grpc.StatusCode.INVALID_ARGUMENT,
     RequestTooLargeError: grpc.StatusCode.INVALID_ARGUMENT,
     ModelNotFoundError: grpc.StatusCode.NOT_FOUND,
+    NotReadyError: grpc.StatusCode.UNAVAILABLE,
     QueueFullError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     DrainingError: grpc.StatusCode.UNAVAILABLE,
     DeadlineExpiredError: grpc.StatusCode.DEADLINE_EXCEEDED,
     ExecutionError: grpc.StatusCode.INTERNAL,
+}
+
+
+# How requests are counted that end with a status code (serve.metrics.OUTCOMES).
+OUTCOME_OF = {
+    grpc.StatusCode.INVALID_ARGUMENT: "invalid",
+    grpc.StatusCode.NOT_FOUND: "not_found",
+    grpc.StatusCode.RESOURCE_EXHAUSTED: "rejected",
+    grpc.StatusCode.DEADLINE_EXCEEDED: "expired",
+    grpc.StatusCode.UNAVAILABLE: "unavailable",
+    grpc.StatusCode.INTERNAL: "failed",
 }
 
 

@@ -1,9 +1,9 @@
 """From the wire's bytes to arrays, each checked against the model's signature.
 
-Shape letters: B rows of a request, F sparse inputs, N number of IDs of a request.
+Shape letters: B rows of a request, F sparse inputs, N number of IDs.
 
-The batch is put together by native ops that validate nothing: whatever leaves this file is safe for them.
-The checks look at all inputs of a request at once; only where one fails do they go and find which.
+The batch is put together by native ops that validate nothing: whatever leaves this file is safe for them. What is
+checked of sparse inputs stands in ``serve.sparse_check``.
 """
 
 from __future__ import annotations
@@ -15,15 +15,14 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from recsys.signature import DenseInput, Signature, SparseInput
+from recsys.signature import DenseInput, Signature
 from serve.batching import BatchLimits
 from serve.errors import RequestError
-from serve.wire import predict_pb2 as wire
+from serve.raw import RawDenseLike, RawRequestLike
+from serve.sparse_check import SparseArrays, SparseChecker, joined, repeated
 
-# Longer request IDs would only serve to fill the log.
-MAX_REQUEST_ID_BYTES = 128
-_FLOAT, _LENGTH, _ID = np.dtype("<f4"), np.dtype("<i4"), np.dtype("<i8")
-_ONE = np.ones(1, _FLOAT).tobytes()
+_FLOAT = np.dtype("<f4")
+_DenseArray = npt.NDArray[np.float32]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -32,17 +31,22 @@ class CheckedRequest:
 
     Attributes:
         num_rows: B.
-        dense: float32 ``[B, width]`` for each dense input, in the signature's order; read-only.
-        lengths: int64 ``[F * B]``, key-major in the signature's order.
-        values: int64 ``[N]``, in the order of ``lengths``.
-        weights: float32 ``[N]``, where the signature is weighted; 1.0 for the IDs of unweighted inputs.
+        dense: float32, in the signature's order: ``[B, width]``, or ``[1, width]`` for the context inputs of a request
+            that has a ``context``; read-only.
+        sparse: the sparse inputs in the signature's order, B bags each; without those in ``context``.
+        context: the signature's sparse context inputs in its order, one bag each; None where the request is to be
+            computed row by row.
     """
 
     num_rows: int
-    dense: tuple[npt.NDArray[np.float32], ...]
-    lengths: npt.NDArray[np.int64]
-    values: npt.NDArray[np.int64]
-    weights: npt.NDArray[np.float32] | None
+    dense: tuple[_DenseArray, ...]
+    sparse: SparseArrays
+    context: SparseArrays | None = None
+
+    @property
+    def num_ids(self) -> int:
+        """IDs that are looked up."""
+        return len(self.sparse.values) + (0 if self.context is None else len(self.context.values))
 
 
 class _Named(Protocol):
@@ -66,16 +70,13 @@ class RequestChecker:
         self._signature = signature
         self._limits = limits
         self._allow_non_finite = allow_non_finite
-        self._is_weighted = signature.is_weighted
         self._dense_names = [d.name for d in signature.dense]
         self._sparse_names = [s.name for s in signature.sparse]
-        any_id = np.iinfo(np.uint64).max
-        limited = [any_id if s.id_limit is None else s.id_limit - 1 for s in signature.sparse]
-        # As unsigned numbers, negative IDs are larger than any limit: one comparison checks both ends.
-        self._largest_ids: npt.NDArray[np.uint64] = np.array(limited, np.uint64)
-        self._smallest_largest_id = min(limited, default=any_id)
+        self._sparse = SparseChecker(signature, self._sparse_names, limits, finite=not allow_non_finite)
+        # By the names that a request shares between its rows: most clients always send the same.
+        self._parts: dict[tuple[str, ...], tuple[SparseChecker, SparseChecker]] = {}
 
-    def check(self, request: wire.PredictRequest) -> CheckedRequest:
+    def check(self, request: RawRequestLike) -> CheckedRequest:
         """Check one request and lay its inputs out in the signature's order.
 
         Raises:
@@ -86,129 +87,94 @@ class RequestChecker:
         if num_rows < 0:
             raise RequestError(f"num_rows: got {num_rows}, expected 0 or more")
         self._limits.check_request(num_rows, 0)
-        if len(request.request_id.encode()) > MAX_REQUEST_ID_BYTES:
-            raise RequestError(
-                f"request_id: got {len(request.request_id.encode())} bytes, "
-                f"expected at most {MAX_REQUEST_ID_BYTES}"
-            )
+        if request.context_sparse or request.context_dense:
+            return self._check_ranking(request)
         dense = _by_name("dense", request.dense, self._dense_names)
         sparse = _by_name("sparse", request.sparse, self._sparse_names)
         arrays = tuple(
-            self._dense(d, m.values, num_rows) for d, m in zip(self._signature.dense, dense, strict=True)
+            self._dense("dense", d, m.values, num_rows)
+            for d, m in zip(self._signature.dense, dense, strict=True)
         )
-        num_ids = self._check_sizes(sparse, num_rows)
-        lengths = self._lengths(sparse, num_ids, num_rows)
-        values = _join([m.values for m in sparse], _ID)
-        self._check_ids(values, lengths, num_ids)
-        weights = self._weights(sparse, num_ids) if self._is_weighted else None
         return CheckedRequest(
-            num_rows=num_rows, dense=arrays, lengths=lengths.reshape(-1), values=values, weights=weights
+            num_rows=num_rows, dense=arrays, sparse=self._sparse.check("sparse", sparse, num_rows)
         )
 
-    def _dense(self, dense: DenseInput, data: bytes, num_rows: int) -> npt.NDArray[np.float32]:
+    def _check_ranking(self, request: RawRequestLike) -> CheckedRequest:
+        """A request some of whose inputs have one row that stands for all."""
+        num_rows = request.num_rows
+        shared_dense = {message.name for message in request.context_dense}
+        shared_sparse = {message.name for message in request.context_sparse}
+        dense = _by_name("dense", [*request.dense, *request.context_dense], self._dense_names)
+        sparse = _by_name("sparse", [*request.sparse, *request.context_sparse], self._sparse_names)
+        arrays = [
+            self._dense("context_dense", d, m.values, 1)
+            if d.name in shared_dense
+            else self._dense("dense", d, m.values, num_rows)
+            for d, m in zip(self._signature.dense, dense, strict=True)
+        ]
+        shared, own = self._parts_of(shared_sparse)
+        once = shared.check("context_sparse", [m for m in sparse if m.name in shared_sparse], 1)
+        per_row = own.check("sparse", [m for m in sparse if m.name not in shared_sparse], num_rows)
+        # The graph computes its own context once; what else is shared becomes B rows here.
+        context = set(self._signature.context)
+        if not context <= shared_dense | shared_sparse:
+            context = set()
+        for i, name in enumerate(self._dense_names):
+            if name in shared_dense - context:
+                arrays[i] = np.repeat(arrays[i], num_rows, axis=0)
+        kept = [i for i, name in enumerate(shared.names) if name in context]
+        spread = [i for i, name in enumerate(shared.names) if name not in context]
+        self._limits.check_request(
+            num_rows,
+            len(per_row.values)
+            + sum(once.num_ids[i] * num_rows for i in spread)
+            + sum(once.num_ids[i] for i in kept),
+        )
+        rows = per_row
+        if spread:
+            order = [name for name in self._sparse_names if name not in context]
+            rows = joined(order, own.names, per_row, [shared.names[i] for i in spread], repeated(once, spread, num_rows))
+        return CheckedRequest(
+            num_rows=num_rows,
+            dense=tuple(arrays),
+            sparse=rows,
+            context=once.only(kept) if context else None,
+        )
+
+    def _parts_of(self, shared: set[str]) -> tuple[SparseChecker, SparseChecker]:
+        """Checkers of the inputs that are shared, and of the others."""
+        key = tuple(name for name in self._sparse_names if name in shared)
+        found = self._parts.get(key)
+        if found is None:
+            others = [name for name in self._sparse_names if name not in shared]
+            finite = not self._allow_non_finite
+            found = (
+                SparseChecker(self._signature, list(key), self._limits, finite=finite),
+                SparseChecker(self._signature, others, self._limits, finite=finite),
+            )
+            if len(self._parts) < _MAX_PARTS:
+                self._parts[key] = found
+        return found
+
+    def _dense(self, field: str, dense: DenseInput, data: bytes, num_rows: int) -> _DenseArray:
         expected = num_rows * dense.width * _FLOAT.itemsize
         if len(data) != expected:
             raise RequestError(
-                f"dense[{dense.name!r}].values: got {len(data)} bytes, expected {expected} "
+                f"{field}[{dense.name!r}].values: got {len(data)} bytes, expected {expected} "
                 f"(float32 [{num_rows}, {dense.width}])"
             )
         array = np.frombuffer(data, _FLOAT).reshape(num_rows, dense.width)
         if not self._allow_non_finite and not np.isfinite(array).all():
             row, column = np.argwhere(~np.isfinite(array))[0]
             raise RequestError(
-                f"dense[{dense.name!r}].values: got {array[row, column]} in row {row}, column {column}, "
+                f"{field}[{dense.name!r}].values: got {array[row, column]} in row {row}, column {column}, "
                 "expected finite numbers"
             )
         return array
 
-    def _check_sizes(self, sparse: Sequence[wire.SparseInput], num_rows: int) -> list[int]:
-        """Check what shows in byte counts alone; returns the number of IDs of each sparse input."""
-        num_ids = []
-        lengths_bytes = num_rows * _LENGTH.itemsize
-        for use, got in zip(self._signature.sparse, sparse, strict=True):
-            if len(got.lengths) != lengths_bytes:
-                raise RequestError(
-                    f"sparse[{use.name!r}].lengths: got {len(got.lengths)} bytes, "
-                    f"expected {lengths_bytes} (int32 [{num_rows}])"
-                )
-            count, rest = divmod(len(got.values), _ID.itemsize)
-            if rest:
-                raise RequestError(
-                    f"sparse[{use.name!r}].values: got {len(got.values)} bytes, "
-                    "expected a multiple of 8 (int64 IDs)"
-                )
-            if use.weighted or got.weights:
-                self._check_weights_size(use, len(got.weights), count)
-            num_ids.append(count)
-        self._limits.check_request(num_rows, sum(num_ids))
-        return num_ids
 
-    def _check_weights_size(self, use: SparseInput, num_bytes: int, num_ids: int) -> None:
-        if not use.weighted and num_bytes:
-            raise RequestError(
-                f"sparse[{use.name!r}].weights: got {num_bytes} bytes, expected none: the input is not weighted"
-            )
-        if use.weighted and num_bytes != num_ids * _FLOAT.itemsize:
-            raise RequestError(
-                f"sparse[{use.name!r}].weights: got {num_bytes} bytes, "
-                f"expected {num_ids * _FLOAT.itemsize} (float32, one for each of {num_ids} IDs)"
-            )
-
-    def _lengths(
-        self, sparse: Sequence[wire.SparseInput], num_ids: list[int], num_rows: int
-    ) -> npt.NDArray[np.int64]:
-        """int64 ``[F, B]``, none negative, whose rows sum to ``num_ids``."""
-        raw = _join([m.lengths for m in sparse], _LENGTH)
-        lengths: npt.NDArray[np.int64] = raw.reshape(len(sparse), num_rows).astype(np.int64)
-        if lengths.size and lengths.min() < 0:
-            at, row = np.argwhere(lengths < 0)[0]
-            raise RequestError(
-                f"sparse[{self._sparse_names[at]!r}].lengths: got {lengths[at, row]} in row {row}, "
-                "expected 0 or more"
-            )
-        sums = lengths.sum(axis=1)
-        if not np.array_equal(sums, num_ids):
-            at = int(np.argmax(sums != num_ids))
-            raise RequestError(
-                f"sparse[{self._sparse_names[at]!r}].values: got {num_ids[at]} IDs, "
-                f"expected {sums[at]} (the sum of its lengths)"
-            )
-        return lengths
-
-    def _check_ids(
-        self, values: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64], num_ids: list[int]
-    ) -> None:
-        ids = values.view(np.uint64)
-        if not ids.size or ids.max() <= self._smallest_largest_id:
-            return
-        bad = ids > np.repeat(self._largest_ids, num_ids)
-        if not bad.any():
-            return
-        at = int(np.argmax(bad))
-        row = int(np.searchsorted(lengths.reshape(-1).cumsum(), at, side="right"))
-        feature, row = divmod(row, lengths.shape[1])
-        use = self._signature.sparse[feature]
-        tables = ", ".join(t.name for t in use.tables if t.num_embeddings == use.id_limit)
-        raise RequestError(
-            f"sparse[{use.name!r}].values: got ID {values[at]} in row {row}, "
-            f"expected 0 <= ID < {use.id_limit} (rows of table {tables})"
-        )
-
-    def _weights(self, sparse: Sequence[wire.SparseInput], num_ids: list[int]) -> npt.NDArray[np.float32]:
-        uses = self._signature.sparse
-        parts = [
-            m.weights if use.weighted else _ONE * count
-            for use, m, count in zip(uses, sparse, num_ids, strict=True)
-        ]
-        weights: npt.NDArray[np.float32] = _join(parts, _FLOAT)
-        if not self._allow_non_finite and not np.isfinite(weights).all():
-            at = int(np.argmax(~np.isfinite(weights)))
-            feature = int(np.searchsorted(np.cumsum(num_ids), at, side="right"))
-            raise RequestError(
-                f"sparse[{uses[feature].name!r}].weights: got {weights[at]} "
-                f"at position {at - sum(num_ids[:feature])}, expected finite numbers"
-            )
-        return weights
+# Of the ways to share inputs that are remembered; clients choose them, so that there must be a bound.
+_MAX_PARTS = 64
 
 
 def _by_name(kind: str, got: Sequence[_InputT], expected: list[str]) -> list[_InputT]:
@@ -240,6 +206,4 @@ def _listed(names: list[str]) -> str:
     return (", ".join(repr(name) for name in names[:8]) or "none") + more
 
 
-def _join(parts: Sequence[bytes], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """One writable array of all parts, one after the other (tensors want writable memory)."""
-    return np.frombuffer(bytearray(b"").join(parts), dtype)
+__all__ = ["CheckedRequest", "RequestChecker", "SparseArrays"]
