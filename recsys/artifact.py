@@ -35,7 +35,7 @@ from recsys.errors import (
     PartSizeError,
     TargetError,
 )
-from recsys.manifest import Manifest, Target
+from recsys.manifest import Manifest, RankingGraph, Target
 from recsys.sharding.device_rows import DeviceRows, device_layouts, fill
 from recsys.sharding.env import ShardingEnv
 from recsys.signature import Signature
@@ -51,17 +51,19 @@ _ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError, 
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedArtifact:
-    """A model that is ready to predict. Any number of threads may call ``forward`` at once.
+    """A model that is ready to predict. Any number of threads may call ``forward`` and ``forward_ranking`` at once.
 
     Attributes:
         manifest: what the artifact says of itself.
         target: the target that was loaded.
         module: the scripted model, frozen with its rows in place.
+        ranking: its ranking form over the same rows, frozen too; None where the signature has no context.
     """
 
     manifest: Manifest
     target: Target
     module: torch.jit.ScriptModule
+    ranking: torch.jit.ScriptModule | None = None
 
     @property
     def signature(self) -> Signature:
@@ -87,10 +89,31 @@ class LoadedArtifact:
         with torch.inference_mode():
             return self._call(*inputs)
 
+    def forward_ranking(self, *inputs: Tensor) -> dict[str, Tensor]:
+        """Predict for rows of which many share a context; ``recsys.signature`` says what it takes.
+
+        As ``forward`` in all else.
+
+        Raises:
+            TargetError: the model was exported without a context.
+            RuntimeError: the inputs do not fit the signature; FBGEMM's or torch's words.
+        """
+        if torch.is_inference_mode_enabled():
+            return self._call_ranking(*inputs)
+        with torch.inference_mode():
+            return self._call_ranking(*inputs)
+
     @cached_property
     def _call(self) -> Callable[..., dict[str, Tensor]]:
         # Past torch.nn.Module's hooks, which cost as much as a small layer.
         call: Callable[..., dict[str, Tensor]] = self.module.forward
+        return call
+
+    @cached_property
+    def _call_ranking(self) -> Callable[..., dict[str, Tensor]]:
+        if self.ranking is None:
+            raise TargetError("signature.context: got none, expected inputs: the model has no ranking form")
+        call: Callable[..., dict[str, Tensor]] = self.ranking.forward
         return call
 
 
@@ -152,11 +175,23 @@ def load_artifact(
     manifest = read_manifest(where)
     chosen = _choose(manifest, target)
     if where.is_dir():
-        module, blob = _load_directory(where, manifest, chosen, verify_checksums, random_access)
+        modules, blob = _load_directory(where, manifest, chosen, verify_checksums, random_access)
     else:
-        module, blob = _load_file(where, manifest, chosen, verify_checksums)
-    _place(module, manifest, chosen, blob)
-    return LoadedArtifact(manifest=manifest, target=chosen, module=torchscript.freeze(module))
+        modules, blob = _load_file(where, manifest, chosen, verify_checksums)
+    ranks = rank_rows(manifest, chosen, blob)
+    for graph, module in zip(_graphs(chosen), modules, strict=True):
+        _place(module, graph, ranks)
+    for other in modules[1:]:
+        _share(modules[0], other)
+    module, *ranking = [torchscript.freeze(module) for module in modules]
+    return LoadedArtifact(
+        manifest=manifest, target=chosen, module=module, ranking=ranking[0] if ranking else None
+    )
+
+
+def _graphs(target: Target) -> list[Target | RankingGraph]:
+    """The plain form, and the ranking form where there is one."""
+    return [target] if target.ranking is None else [target, target.ranking]
 
 
 def _choose(manifest: Manifest, wanted: str | None) -> Target:
@@ -176,19 +211,25 @@ def _choose(manifest: Manifest, wanted: str | None) -> Target:
 
 def _load_directory(
     where: Path, manifest: Manifest, target: Target, verify: bool, random_access: bool
-) -> tuple[torch.jit.ScriptModule, Tensor]:
+) -> tuple[list[torch.jit.ScriptModule], Tensor]:
     if manifest.rows_path is None:
         raise ManifestError("manifest.rows.path: got null in a directory, expected the rows' file name")
-    part = next(part for part in manifest.skeletons if part.path == target.skeleton)
-    skeleton, rows = where / part.path, where / manifest.rows_path
-    _check_size(skeleton, part.size_bytes)
+    rows = where / manifest.rows_path
     _check_size(rows, manifest.layout.num_bytes)
-    # Always: it is small, and a damaged graph can crash the process where damaged rows give wrong numbers.
-    _check_digest(skeleton.read_bytes(), part.sha256, f"part {part.path!r}")
+    modules = [_load_skeleton(where, manifest, graph) for graph in _graphs(target)]
     blob = map_rows(rows, manifest.layout, random_access=random_access)
     if verify:
         check_rows(manifest, blob)
-    return torchscript.load(skeleton), blob
+    return modules, blob
+
+
+def _load_skeleton(where: Path, manifest: Manifest, graph: Target | RankingGraph) -> torch.jit.ScriptModule:
+    part = next(part for part in manifest.skeletons if part.path == graph.skeleton)
+    skeleton = where / part.path
+    _check_size(skeleton, part.size_bytes)
+    # Always: it is small, and a damaged graph can crash the process where damaged rows give wrong numbers.
+    _check_digest(skeleton.read_bytes(), part.sha256, f"part {part.path!r}")
+    return torchscript.load(skeleton)
 
 
 def map_rows(path: Path, layout: BlobLayout, *, random_access: bool = False) -> Tensor:
@@ -208,7 +249,7 @@ def map_rows(path: Path, layout: BlobLayout, *, random_access: bool = False) -> 
 
 def _load_file(
     where: Path, manifest: Manifest, target: Target, verify: bool
-) -> tuple[torch.jit.ScriptModule, Tensor]:
+) -> tuple[list[torch.jit.ScriptModule], Tensor]:
     damaged = _damaged_member(where, None if verify else manifest.layout.num_bytes)
     if damaged is not None:
         raise ChecksumError(
@@ -224,7 +265,7 @@ def _load_file(
         )
     if verify:
         check_rows(manifest, blob)
-    return module, blob
+    return [module], blob
 
 
 def _damaged_member(path: Path, unread_bytes: int | None) -> str | None:
@@ -289,16 +330,35 @@ def set_attribute(module: Any, path: str, value: Tensor) -> None:
     setattr(attribute(module, ".".join(parents)) if parents else module, name, value)
 
 
-def _place(module: torch.jit.ScriptModule, manifest: Manifest, target: Target, blob: Tensor) -> None:
+def _place(module: torch.jit.ScriptModule, graph: Target | RankingGraph, ranks: Sequence[DeviceRows]) -> None:
     """Give every lookup its rows, and every device its tensors."""
-    ranks = rank_rows(manifest, target, blob)
-    if {path for path, _ in module.named_buffers() if _LOOKUP_ROWS.search(path)} != set(target.rows):
+    if {path for path, _ in module.named_buffers() if _LOOKUP_ROWS.search(path)} != set(graph.rows):
         raise _other_attributes()
-    for path, rank in target.ranks.items():
-        if path not in target.rows:
+    for path, rank in graph.ranks.items():
+        if path not in graph.rows:
             set_attribute(module, path, _tensor(module, path).to(ranks[rank].device))
-    for path, rank in target.rows.items():
+    for path, rank in graph.rows.items():
         set_attribute(module, path, ranks[rank].rows)
+
+
+def _share(module: torch.jit.ScriptModule, other: torch.jit.ScriptModule) -> None:
+    """Let another form hold the first one's tensors where they are the same: dense weights, mappings of raw IDs."""
+    held = _tensors(module)
+    for path, tensor in _tensors(other).items():
+        same = held.get(path)
+        # Rows are shared already.
+        if (
+            same is None
+            or _LOOKUP_ROWS.search(path)
+            or (same.dtype, same.device) != (tensor.dtype, tensor.device)
+        ):
+            continue
+        if torch.equal(same, tensor):
+            set_attribute(other, path, same)
+
+
+def _tensors(module: torch.jit.ScriptModule) -> dict[str, Tensor]:
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
 
 def _tensor(module: torch.jit.ScriptModule, path: str) -> Tensor:

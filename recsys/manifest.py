@@ -24,6 +24,7 @@ from recsys.manifest_checks import (
     check_columns,
     check_devices,
     check_once,
+    check_ranking,
     check_signature,
     check_target_plan,
 )
@@ -33,7 +34,9 @@ from recsys.signature import Signature
 from recsys.store import StoredTable
 
 FORMAT = "recsys-artifact"
-#: Raised by one when a reader of the last version could not read what is written now.
+#: Raised by one when a reader of the last version could not read what is written now. Fields that such a reader may
+#: leave alone do not raise it: it serves an artifact with a ranking form (``signature.context``, ``targets[].ranking``)
+#: as one without.
 FORMAT_VERSION = 1
 _DATA_TYPES = tuple(t.value for t in DataType if t is not DataType.BF16)
 
@@ -48,6 +51,21 @@ class Part:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RankingGraph:
+    """A target's second graph: that of ``forward_ranking`` (see ``recsys.signature``), over the same stored rows.
+
+    Attributes:
+        skeleton: the part that holds it.
+        rows: as in the target.
+        ranks: as in the target.
+    """
+
+    skeleton: str
+    rows: Mapping[str, int]
+    ranks: Mapping[str, int]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Target:
     """The model for one list of devices.
 
@@ -59,6 +77,7 @@ class Target:
         rows: for each buffer of the skeleton that takes rows, its attribute path and its rank.
         ranks: for each tensor of the skeleton that does not stay in host memory, its path and rank.
         dense_dtype: of the dense layers and the lookups' output.
+        ranking: the ranking form; there where the signature has a context, and nowhere else.
     """
 
     name: str
@@ -68,6 +87,7 @@ class Target:
     rows: Mapping[str, int]
     ranks: Mapping[str, int]
     dense_dtype: str
+    ranking: RankingGraph | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,18 +162,7 @@ class Manifest:
                     for block, digest in zip(self.layout.blocks, self.block_sha256, strict=True)
                 ],
             },
-            "targets": [
-                {
-                    "name": target.name,
-                    "devices": list(target.devices),
-                    "plan": target.plan.to_json(),
-                    "skeleton": target.skeleton,
-                    "rows": dict(target.rows),
-                    "ranks": dict(target.ranks),
-                    "dense_dtype": target.dense_dtype,
-                }
-                for target in self.targets
-            ],
+            "targets": [_target_to_json(target) for target in self.targets],
             "skeletons": [part.__dict__ for part in self.skeletons],
             "verification": dict(self.verification),
         }
@@ -205,12 +214,17 @@ class Manifest:
         check_once([target.name for target in targets], "manifest.targets")
         for i, target in enumerate(targets):
             check_target_plan(target.plan, len(target.devices), stored, layout, f"manifest.targets[{i}]")
-        unknown = {t.skeleton for t in targets} - {part.path for part in skeletons}
+        graphs: list[Target | RankingGraph] = [
+            *targets,
+            *(t.ranking for t in targets if t.ranking is not None),
+        ]
+        unknown = {graph.skeleton for graph in graphs} - {part.path for part in skeletons}
         if unknown and path is not None:
             raise ManifestError(f"manifest.targets: skeletons {sorted(unknown)} are not among the parts")
         check_once([part.path for part in skeletons], "manifest.skeletons")
         signature = Signature.from_json(json_field(data, "signature", "manifest"))
         check_signature(signature, stored)
+        check_ranking(signature, [target.ranking is not None for target in targets], path is None)
         return cls(
             name=text(data, "name", "manifest"),
             versions=_texts(data, "versions", "manifest"),
@@ -307,6 +321,22 @@ def _layout_from_json(rows: Any, tables: dict[str, StoredTable]) -> tuple[BlobLa
     return layout, tuple(digests)
 
 
+def _target_to_json(target: Target) -> dict[str, Any]:
+    data = {
+        "name": target.name,
+        "devices": list(target.devices),
+        "plan": target.plan.to_json(),
+        "skeleton": target.skeleton,
+        "rows": dict(target.rows),
+        "ranks": dict(target.ranks),
+        "dense_dtype": target.dense_dtype,
+    }
+    if target.ranking is not None:
+        graph = target.ranking
+        data["ranking"] = {"skeleton": graph.skeleton, "rows": dict(graph.rows), "ranks": dict(graph.ranks)}
+    return data
+
+
 def _target_from_json(data: Any, at: str) -> Target:
     devices = [str(d) for _, d in a_list(data, "devices", at)]
     env = ShardingEnv.from_local(devices)
@@ -323,6 +353,17 @@ def _target_from_json(data: Any, at: str) -> Target:
         rows=_ranks(data, "rows", at, env.world_size),
         ranks=_ranks(data, "ranks", at, env.world_size),
         dense_dtype=choice(data, "dense_dtype", at, ("float32", "bfloat16")),
+        ranking=_ranking_from_json(data.get("ranking"), f"{at}.ranking", env.world_size),
+    )
+
+
+def _ranking_from_json(data: Any, at: str, world_size: int) -> RankingGraph | None:
+    if data is None:
+        return None
+    return RankingGraph(
+        skeleton=_file_name(data, "skeleton", at),
+        rows=_ranks(data, "rows", at, world_size),
+        ranks=_ranks(data, "ranks", at, world_size),
     )
 
 

@@ -67,6 +67,26 @@ def check_signature(signature: Signature, tables: Mapping[str, StoredTable]) -> 
                 )
 
 
+def check_ranking(signature: Signature, has_ranking: Sequence[bool], is_single_file: bool) -> None:
+    """Every target has a ranking form where the signature names a context, and none has one elsewhere.
+
+    Args:
+        signature: of the model.
+        has_ranking: target by target.
+        is_single_file: a single file holds one graph.
+    """
+    if signature.context and is_single_file:
+        raise ManifestError(
+            "signature.context: got inputs in a single file, expected none: it holds one graph"
+        )
+    for i, has in enumerate(has_ranking):
+        if has != bool(signature.context):
+            expected = "a graph, because signature.context names inputs" if signature.context else "null"
+            raise ManifestError(
+                f"manifest.targets[{i}].ranking: got {'a graph' if has else 'none'}, expected {expected}"
+            )
+
+
 def check_devices(name: str, env: ShardingEnv, at: str) -> None:
     """A target's name is its devices, and they are of a kind that can be loaded on."""
     if any(device.type == "meta" for device in env.devices):

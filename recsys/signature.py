@@ -11,6 +11,20 @@ The exported ``forward`` takes, in this order,
   of sparse inputs that are not weighted (it is not read there);
 
 and returns one float32 tensor ``[B, *shape]`` for each of ``Signature.outputs``, by name.
+
+A model whose ``Signature.context`` is not empty has a second form, ``forward_ranking``, for Q contexts (the users of
+Q requests, say) and B rows (the candidates of all requests). It takes, in this order,
+
+* one float32 tensor for each of ``Signature.dense``: ``[Q, width]`` for an input of the context, ``[B, width]`` for
+  another;
+* ``context_lengths`` int64 ``[Fc * Q]`` and ``context_values`` int64 ``[Nc]`` of the Fc sparse inputs of the context
+  (``Signature.context_sparse``), and ``context_weights`` float32 ``[Nc]`` where ``Signature.is_weighted``;
+* ``lengths`` int64 ``[Fr * B]`` and ``values`` int64 ``[N]`` of the Fr others (``Signature.row_sparse``), and
+  ``weights`` float32 ``[N]`` where ``Signature.is_weighted``;
+* ``row_context`` int64 ``[B]``: for each row the number of its context, ``0 <= number < Q``;
+
+and returns what ``forward`` would for the B rows, each with its context's features. All arguments are there even where
+Fc or Fr is 0; they are empty then.
 """
 
 from __future__ import annotations
@@ -88,16 +102,35 @@ class Output:
 
 @dataclass(frozen=True, kw_only=True)
 class Signature:
-    """A model's inputs and outputs, in the order in which ``forward`` takes and returns them."""
+    """A model's inputs and outputs, in the order in which ``forward`` takes and returns them.
+
+    Attributes:
+        dense: dense inputs.
+        sparse: sparse inputs.
+        outputs: outputs.
+        context: the names of the dense and sparse inputs that a ranking request gives once for all of its rows;
+            empty where the model has no ranking form.
+    """
 
     dense: tuple[DenseInput, ...]
     sparse: tuple[SparseInput, ...]
     outputs: tuple[Output, ...]
+    context: tuple[str, ...] = ()
 
     @property
     def is_weighted(self) -> bool:
         """Whether ``forward`` takes ``weights``."""
         return any(s.weighted for s in self.sparse)
+
+    @property
+    def context_sparse(self) -> tuple[SparseInput, ...]:
+        """The sparse inputs of the context, in the order of ``sparse``."""
+        return tuple(s for s in self.sparse if s.name in self.context)
+
+    @property
+    def row_sparse(self) -> tuple[SparseInput, ...]:
+        """The sparse inputs that are not of the context, in the order of ``sparse``."""
+        return tuple(s for s in self.sparse if s.name not in self.context)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data that ``from_json`` reads back."""
@@ -116,6 +149,8 @@ class Signature:
                 for s in self.sparse
             ],
             "outputs": [{"name": o.name, "shape": list(o.shape)} for o in self.outputs],
+            # Not there without a context: then the manifest is that of earlier releases, byte by byte.
+            **({"context": list(self.context)} if self.context else {}),
         }
 
     @classmethod
@@ -157,4 +192,20 @@ class Signature:
                 raise ManifestError(f"signature: {what} names are not unique: {names}")
         if not outputs or not (dense or sparse):
             raise ManifestError("signature: got no inputs or no outputs, expected at least one of each")
-        return cls(dense=dense, sparse=sparse, outputs=outputs)
+        context = _context(data, {d.name for d in dense} | {s.name for s in sparse})
+        return cls(dense=dense, sparse=sparse, outputs=outputs, context=context)
+
+
+def _context(data: Any, inputs: set[str]) -> tuple[str, ...]:
+    """The inputs of the context; none where the field is missing, as in what was written before there was one."""
+    if "context" not in data:
+        return ()
+    for at, name in a_list(data, "context", "signature"):
+        if not isinstance(name, str) or name not in inputs:
+            raise ManifestError(
+                f"{at}: got {str(name)[:80]!r}, expected a dense or sparse input, one of {sorted(inputs)[:8]}"
+            )
+    names = tuple(data["context"])
+    if len(set(names)) != len(names):
+        raise ManifestError(f"signature.context: names are not unique: {list(names)}")
+    return names
