@@ -1,118 +1,111 @@
-"""What the server counts and times, for Prometheus, in a registry of its own."""
+"""What the server counts and times, for Prometheus, in a registry of its own.
+
+A version's ``ModelMetrics`` adds to plain numbers; ``serve.metrics_collector`` turns them into Prometheus' families
+when somebody asks for them.
+"""
 
 from __future__ import annotations
 
 import threading
-from wsgiref.simple_server import WSGIServer
+from collections.abc import Callable, Mapping
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from prometheus_client import CollectorRegistry
+from prometheus_client.process_collector import ProcessCollector
 
-OUTCOMES = (
-    "ok",
-    "invalid",
-    "not_found",
-    "rejected",
-    "expired",
-    "cancelled",
-    "unavailable",
-    "failed",
-)
-STAGES = ("queue", "collate", "execute", "respond")
-# 50 µs to 1 s, in steps of about two: a lookup on one row takes the first, a queue under overload the last.
-_SECONDS = (5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.2, 0.5, 1.0)
-_ROWS = tuple(2**power for power in range(0, 14))
-_IDS = tuple(4**power for power in range(2, 12))
+from serve.metrics_collector import MetricsCollector
+from serve.metrics_server import MetricsServer
+from serve.model_metrics import OUTCOMES, STAGES, STATES, ModelDescription, ModelMetrics, ModelTotals
+
+__all__ = [
+    "OUTCOMES",
+    "STAGES",
+    "Metrics",
+    "MetricsServer",
+    "ModelDescription",
+    "ModelMetrics",
+    "ModelTotals",
+]
 
 
 class Metrics:
     """All metrics of one server. Thread-safe.
 
     Attributes:
-        registry: what ``start_metrics_server`` shows.
-        num_accepted: counts requests that joined the queue.
+        registry: what ``MetricsServer`` shows.
     """
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        requests = Counter(
-            "recsys_requests", "Predict requests by outcome", ["outcome"], registry=self.registry
-        )
-        seconds = Histogram(
-            "recsys_stage_seconds",
-            "Time by stage: queue per request; collate, execute and respond per batch",
-            ["stage"],
-            registry=self.registry,
-            buckets=_SECONDS,
-        )
-        self._requests = {outcome: requests.labels(outcome) for outcome in OUTCOMES}
-        self._seconds = {stage: seconds.labels(stage) for stage in STAGES}
-        self._batch_rows = Histogram(
-            "recsys_batch_rows", "Rows of each batch", registry=self.registry, buckets=_ROWS
-        )
-        self._batch_ids = Histogram(
-            "recsys_batch_ids", "IDs of each batch", registry=self.registry, buckets=_IDS
-        )
-        self._batch_requests = Histogram(
-            "recsys_batch_requests", "Requests of each batch", registry=self.registry, buckets=_ROWS
-        )
-        self.accepted = Counter(
-            "recsys_requests_accepted", "Predict requests that joined the queue", registry=self.registry
-        )
-        self.pending_rows = Gauge(
-            "recsys_pending_rows", "Rows that wait in the queue", registry=self.registry
-        )
-        self.pending_ids = Gauge("recsys_pending_ids", "IDs that wait in the queue", registry=self.registry)
-        self.table_bytes = Gauge(
-            "recsys_table_bytes", "Bytes of each table's rows", ["table"], registry=self.registry
-        )
-        self.model = Gauge(
-            "recsys_model_info",
-            "1 for the model that is being served",
-            ["model", "version", "target"],
-            registry=self.registry,
-        )
+        self._lock = threading.Lock()
+        self._models: dict[tuple[str, str], ModelMetrics] = {}
+        self._states: dict[tuple[str, str], str] = {}
+        self._watched: dict[str, Callable[[], Mapping[str, int]]] = {}
+        self._unrouted = dict.fromkeys(OUTCOMES, 0)
+        # What versions that are gone have counted, and still count where somebody holds their ModelMetrics.
+        self._gone = ModelMetrics("", "", self._lock)
+        self.registry.register(MetricsCollector(self))
+        ProcessCollector(registry=self.registry)
 
-    def count(self, outcome: str) -> None:
-        """Count one request that has ended, by one of ``OUTCOMES``."""
-        self._requests[outcome].inc()
+    def model(self, name: str, version: str) -> ModelMetrics:
+        """The numbers of a version; made, all zero, when they are first asked for."""
+        with self._lock:
+            if (name, version) not in self._models:
+                self._models[name, version] = ModelMetrics(name, version, self._lock)
+            return self._models[name, version]
 
-    def observe(self, stage: str, seconds: float) -> None:
-        """Add one time to one of ``STAGES``."""
-        self._seconds[stage].observe(seconds)
+    def drop(self, name: str, version: str) -> None:
+        """Let the series of a version that was unloaded disappear; ``outcomes`` still counts its requests."""
+        with self._lock:
+            self._states.pop((name, version), None)
+            model = self._models.pop((name, version), None)
+            if model is None:
+                return
+            gone = self._gone
+            for outcome, count in model._outcomes.items():
+                gone._outcomes[outcome] += count
+            gone._totals["accepted"] += model._totals["accepted"]
+            model._outcomes, model._totals = gone._outcomes, gone._totals
 
-    def observe_batch(self, num_requests: int, num_rows: int, num_ids: int) -> None:
-        """Add one batch."""
-        self._batch_requests.observe(num_requests)
-        self._batch_rows.observe(num_rows)
-        self._batch_ids.observe(num_ids)
+    def set_state(self, name: str, version: str, state: str) -> None:
+        """Say how far a version is: one of ``STATES``, or ``available`` for one that only lies in the repository."""
+        with self._lock:
+            if state in STATES:
+                self._states[name, version] = state
+            else:
+                self._states.pop((name, version), None)
+
+    def unrouted(self, outcome: str) -> None:
+        """Count one request that named no model that the server holds: ``not_found``, or ``invalid`` bytes."""
+        with self._lock:
+            self._unrouted[outcome] += 1
+
+    def watch(self, what: str, read: Callable[[], Mapping[str, int]]) -> None:
+        """Read counts that others keep, whenever the metrics are read.
+
+        Args:
+            what: ``capture``, ``log`` or ``trace``.
+            read: returns counts by result (for ``capture``: ``CAPTURE_RESULTS``; else ``dropped``).
+        """
+        self._watched[what] = read
 
     def outcomes(self) -> dict[str, int]:
-        """Requests so far by outcome, and how many were ``accepted`` into the queue."""
-        names = {"recsys_requests_total", "recsys_requests_accepted_total"}
-        samples = [s for metric in self.registry.collect() for s in metric.samples if s.name in names]
-        return {s.labels.get("outcome", "accepted"): int(s.value) for s in samples}
+        """Requests so far by outcome, and how many were ``accepted`` into a queue, over all models, also past ones."""
+        with self._lock:
+            models = [*self._models.values(), self._gone]
+            counts = [self._unrouted, *(model._outcomes for model in models)]
+            totals = {outcome: sum(count[outcome] for count in counts) for outcome in OUTCOMES}
+            return {**totals, "accepted": sum(model._totals["accepted"] for model in models)}
 
+    def read(self) -> tuple[list[ModelTotals], dict[tuple[str, str], str]]:
+        """The numbers of every loaded version, and the state of every version that has one; for the collector."""
+        with self._lock:
+            return [model._read() for model in self._models.values()], dict(self._states)
 
-class MetricsServer:
-    """Shows a registry over HTTP at ``/metrics``, in a thread of its own.
+    def read_unrouted(self) -> dict[str, int]:
+        """Requests that named no model that the server holds, by outcome."""
+        with self._lock:
+            return dict(self._unrouted)
 
-    Args:
-        metrics: what to show.
-        host: the address to listen on.
-        port: 0 lets the system choose.
-
-    Raises:
-        OSError: the port is taken or the address is not this machine's.
-    """
-
-    def __init__(self, metrics: Metrics, host: str, port: int) -> None:
-        server, thread = start_http_server(port, addr=host, registry=metrics.registry)
-        self._server: WSGIServer = server
-        self._thread: threading.Thread = thread
-        self.port: int = server.server_port
-
-    def close(self) -> None:
-        """Stop listening; idempotent."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+    def read_watched(self) -> dict[str, dict[str, int]]:
+        """What ``watch`` was given, read now."""
+        return {what: dict(read()) for what, read in self._watched.items()}
