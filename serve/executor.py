@@ -7,9 +7,10 @@ collation to the serialized response, happens in the executor's thread, warmed u
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,32 +18,13 @@ import torch
 from serve.batching import BatchLimits, BatchQueue, Pending
 from serve.collate import check_outputs, collate
 from serve.errors import DeadlineExpiredError, DrainingError, ExecutionError
-from serve.metrics import Metrics
+from serve.metrics import ModelMetrics
 from serve.model import ModelInfo, ServedModel
 from serve.request_check import CheckedRequest
-from serve.warm_up import warm_up_batches
-from serve.wire import predict_pb2 as wire
+from serve.work import Answered, BatchTimes, Rows, Work
 
 _log = logging.getLogger("serve")
-
-
-@dataclass(eq=False, slots=True, kw_only=True)
-class Work:
-    """A checked request, and whom to answer.
-
-    Attributes:
-        checked: the request.
-        request_id: the client's own name for it; stands in the log where the batch fails.
-        answer: takes a serialized ``PredictResponse`` or an error; whoever takes the delivery calls it.
-    """
-
-    checked: CheckedRequest
-    request_id: str
-    answer: Callable[[Answer], None]
-
-
-Answer = bytes | Exception
-Answered = list[tuple[Pending[Work], Answer]]
+_EXPIRED = "the deadline passed while the request waited for its batch"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,20 +36,22 @@ class ExecutorSettings:
         info: stands in the responses.
         limits: of batches and the queue.
         metrics: counts and times.
-        num_threads: how many batches may run at the same time.
+        num_threads: how many batches may run at the same time; all share the model and its tables.
+        cpus: the processors that the threads may use; empty for all.
         clock: the present time in seconds, monotonic; deadlines are on it.
     """
 
     model: ServedModel
     info: ModelInfo
     limits: BatchLimits
-    metrics: Metrics
+    metrics: ModelMetrics
     num_threads: int = 1
+    cpus: tuple[int, ...] = ()
     clock: Callable[[], float] = time.monotonic
 
 
 class Executor:
-    """Runs batches until it is closed. ``submit``, ``cancel`` and ``close`` may be called from any thread.
+    """Runs batches until it is closed. All methods may be called from any thread.
 
     Args:
         settings: what to work with.
@@ -78,26 +62,33 @@ class Executor:
         self._settings = settings
         self._model = settings.model
         self._signature = settings.model.signature
+        self._output_bytes = [4 * torch.Size(output.shape).numel() for output in self._signature.outputs]
         self._metrics = settings.metrics
         self._clock = settings.clock
         self._deliver = deliver
         self._queue: BatchQueue[Work] = BatchQueue(settings.limits, settings.clock)
-        self._ready = threading.Condition()
+        self._lock = threading.Lock()
+        # Of the threads that take batches, and of whoever waits for them to pause.
+        self._ready = threading.Condition(self._lock)
+        self._paused = threading.Condition(self._lock)
         self._closed = False
+        self._pausing = False
+        self._num_running = 0
         self._warm = threading.Semaphore(0)
         self._warm_up_error: Exception | None = None
         self._threads = [
-            threading.Thread(target=self._run, name=f"executor-{i}", daemon=True)
+            threading.Thread(target=self._run, name=f"executor-{settings.info.name}-{i}", daemon=True)
             for i in range(settings.num_threads)
         ]
 
-    def start(self) -> None:
-        """Start the threads; each warms itself up before it takes its first batch."""
+    def start(self, warm_up: Sequence[list[CheckedRequest]] = ()) -> None:
+        """Start the threads; each runs the warm-up's batches before it takes its first one."""
+        self._warm_up = warm_up
         for thread in self._threads:
             thread.start()
 
     def wait_until_warm(self) -> None:
-        """Block until every thread has run its warm-up batches.
+        """Block until every thread has run the warm-up's batches.
 
         Raises:
             RuntimeError: the model failed on one of them.
@@ -115,21 +106,44 @@ class Executor:
             QueueFullError: it does not fit beside what waits.
             DrainingError: the executor was closed.
         """
-        with self._ready:
+        with self._lock:
             if self._closed:
                 raise DrainingError("the server is stopping; send the request to another one")
-            self._queue.put(pending)
+            expired = self._queue.put(pending)
+            self._show_pending()
             self._ready.notify()
-        self._metrics.accepted.inc()
+        self._metrics.accepted()
+        if expired:
+            self._deliver_expired(expired)
 
     def cancel(self, pending: Pending[Work]) -> None:
         """Drop a request that nobody waits for any more, unless its batch is running already."""
-        with self._ready:
-            self._queue.cancel(pending)
+        with self._lock:
+            if self._queue.cancel(pending):
+                self._show_pending()
+
+    def run_between_batches(self, function: Callable[[], None]) -> None:
+        """Run ``function`` while no batch runs: every batch sees all of what it changes, or nothing.
+
+        Requests wait meanwhile; ``function`` should be short. What it raises is raised here.
+        """
+        with self._lock:
+            while self._pausing:
+                self._paused.wait()
+            self._pausing = True
+            while self._num_running:
+                self._paused.wait()
+        try:
+            function()
+        finally:
+            with self._lock:
+                self._pausing = False
+                self._paused.notify_all()
+                self._ready.notify_all()
 
     def close(self) -> None:
         """Take no further requests, answer every one that was accepted, and end the threads; idempotent."""
-        with self._ready:
+        with self._lock:
             self._closed = True
             self._ready.notify_all()
         for thread in self._threads:
@@ -137,93 +151,130 @@ class Executor:
                 thread.join()
 
     def _run(self) -> None:
-        try:
-            for batch in warm_up_batches(self._signature, self._settings.limits):
-                self._execute(batch, _ignore)
-        except Exception as error:
-            self._warm_up_error = error
-        self._warm.release()
-        while self._step():
-            pass
+        if self._settings.cpus:
+            os.sched_setaffinity(0, self._settings.cpus)  # of this thread
+        with torch.inference_mode():
+            try:
+                for batch in self._warm_up:
+                    self._compute(batch, BatchTimes(taken_s=self._clock()))
+            except Exception as error:
+                self._warm_up_error = error
+            self._warm.release()
+            while self._step():
+                pass
 
     def _step(self) -> bool:
         """Wait for work and do one batch; False once closed and empty."""
-        with self._ready:
-            while not self._queue.num_requests and not self._closed:
-                self._ready.wait()
-            if not self._queue.num_requests:
+        with self._lock:
+            if not self._wait_for_batch():
                 return False
             taken = self._queue.take()
-            self._metrics.pending_rows.set(self._queue.num_rows)
-            self._metrics.pending_ids.set(self._queue.num_ids)
-        if taken.expired:
-            expired = DeadlineExpiredError("the deadline passed while the request waited for its batch")
-            self._deliver([(pending, expired) for pending in taken.expired])
-        if taken.batch:
-            self._deliver(self._answers(taken.batch))
+            self._show_pending()
+            self._num_running += 1
+        try:
+            if taken.expired:
+                self._deliver_expired(taken.expired)
+            for batch in _by_kind(taken.batch):
+                self._deliver(self._answers(batch))
+        finally:
+            with self._lock:
+                self._num_running -= 1
+                if self._pausing:
+                    self._paused.notify_all()
         return True
+
+    def _wait_for_batch(self) -> bool:
+        """Wait, with the lock held, until a batch may start; False once closed and empty."""
+        while True:
+            wait_s: float | None = None
+            if not self._pausing:
+                ready_at_s = self._queue.ready_at_s()
+                if ready_at_s is None and self._closed:
+                    return False
+                if ready_at_s is not None:
+                    wait_s = ready_at_s - self._clock()
+                    if wait_s <= 0 or self._closed:
+                        return True
+            self._ready.wait(wait_s)
+
+    def _show_pending(self) -> None:
+        queue = self._queue
+        self._metrics.set_pending(queue.num_rows, queue.num_ids, queue.num_bytes)
+
+    def _deliver_expired(self, expired: Iterable[Pending[Work]]) -> None:
+        self._deliver([(pending, DeadlineExpiredError(_EXPIRED)) for pending in expired])
 
     def _answers(self, batch: list[Pending[Work]]) -> Answered:
         """Run one batch; an error of the model is an answer too, and ends nothing but this batch."""
-        now_s = self._clock()
+        times = BatchTimes(taken_s=self._clock(), num_requests=len(batch))
+        times.num_rows = sum(p.num_rows for p in batch)
         for pending in batch:
-            self._metrics.observe("queue", now_s - pending.enqueued_s)
-        num_rows, num_ids = sum(p.num_rows for p in batch), sum(p.num_ids for p in batch)
-        self._metrics.observe_batch(len(batch), num_rows, num_ids)
+            pending.payload.times = times
+        self._metrics.observe_batch(len(batch), times.num_rows, sum(p.num_ids for p in batch))
         try:
-            responses = self._execute([p.payload.checked for p in batch], self._metrics.observe)
+            data = self._compute([p.payload.checked for p in batch], times)
         except Exception:
-            ids = ", ".join(repr(p.payload.request_id) for p in batch[:16] if p.payload.request_id)
-            _log.exception(
-                "a batch failed: %d requests, %d rows, %d IDs; request IDs: %s",
-                len(batch),
-                num_rows,
-                num_ids,
-                ids or "none given",
-            )
+            self._log_failure(batch, times)
+            for pending in batch:
+                self._metrics.observe("queue", times.taken_s - pending.enqueued_s)
             failed = ExecutionError("the model failed on the batch that held this request; the log says why")
             return [(pending, failed) for pending in batch]
-        return list(zip(batch, responses, strict=True))
+        answered = self._encoded(batch, data)
+        times.responded_s = self._clock()
+        self._metrics.observe_stages(
+            [times.taken_s - pending.enqueued_s for pending in batch],
+            times.collated_s - times.taken_s,
+            times.executed_s - times.collated_s,
+            times.responded_s - times.executed_s,
+        )
+        return answered
 
-    def _execute(
-        self, requests: Sequence[CheckedRequest], observe: Callable[[str, float], None]
-    ) -> list[bytes]:
-        """One serialized response for each request; ``observe`` gets each stage's time."""
-        clock = self._clock
-        start_s = clock()
+    def _compute(self, requests: Sequence[CheckedRequest], times: BatchTimes) -> list[bytes]:
+        """Each output's bytes for the whole batch."""
         inputs = collate(requests)
-        collated_s = clock()
-        observe("collate", collated_s - start_s)
-        with torch.inference_mode():
+        times.collated_s = self._clock()
+        if requests[0].context is None:
             outputs = self._model.forward(*inputs)
-        num_rows = sum(request.num_rows for request in requests)
-        data = check_outputs(outputs, self._signature, num_rows)
-        executed_s = clock()
-        observe("execute", executed_s - collated_s)
-        responses = self._split(data, requests)
-        observe("respond", clock() - executed_s)
-        return responses
+        else:
+            outputs = self._model.forward_ranking(*inputs)
+        data = check_outputs(outputs, self._signature, sum(request.num_rows for request in requests))
+        times.executed_s = self._clock()
+        return data
 
-    def _split(self, data: Sequence[bytes], requests: Sequence[CheckedRequest]) -> list[bytes]:
-        """Cut the batch's outputs into the requests' own rows."""
-        info = self._settings.info
-        outputs = self._signature.outputs
-        sizes = [4 * torch.Size(output.shape).numel() for output in outputs]
-        responses = []
+    def _encoded(self, batch: list[Pending[Work]], data: list[bytes]) -> Answered:
+        """Cut the batch's outputs into the requests' own rows, and write the answers."""
+        info, signature = self._settings.info, self._signature
+        answered: Answered = []
         start = 0
-        for request in requests:
-            end = start + request.num_rows
-            response = wire.PredictResponse(model=info.name, version=info.version)
-            for output, values, row_bytes in zip(outputs, data, sizes, strict=True):
-                response.outputs.add(
-                    name=output.name,
-                    dims=(request.num_rows, *output.shape),
-                    values=values[start * row_bytes : end * row_bytes],
-                )
-            responses.append(response.SerializeToString())
+        for pending in batch:
+            end = start + pending.num_rows
+            values = [
+                output[start * size : end * size]
+                for output, size in zip(data, self._output_bytes, strict=True)
+            ]
             start = end
-        return responses
+            try:
+                answered.append((pending, pending.payload.encode(Rows(info, signature, pending.num_rows, values))))
+            except Exception as error:
+                answered.append((pending, error))
+        return answered
+
+    def _log_failure(self, batch: list[Pending[Work]], times: BatchTimes) -> None:
+        ids = ", ".join(repr(p.payload.request_id) for p in batch[:16] if p.payload.request_id)
+        _log.exception(
+            "a batch failed: model %s, version %s, %d requests, %d rows, %d IDs; request IDs: %s",
+            self._settings.info.name,
+            self._settings.info.version,
+            len(batch),
+            times.num_rows,
+            sum(p.num_ids for p in batch),
+            ids or "none given",
+        )
 
 
-def _ignore(_stage: str, _seconds: float) -> None:
-    """Warm-up batches are in no metric."""
+def _by_kind(batch: list[Pending[Work]]) -> list[list[Pending[Work]]]:
+    """Requests with and without a context run in graphs of their own."""
+    ranking = [pending for pending in batch if pending.payload.checked.context is not None]
+    if not ranking or len(ranking) == len(batch):
+        return [batch] if batch else []
+    return [[pending for pending in batch if pending.payload.checked.context is None], ranking]

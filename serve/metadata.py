@@ -33,8 +33,12 @@ def model_metadata(
             max_message_bytes=max_message_bytes,
         ),
         artifact=wire.ArtifactVersions(
-            format=info.format_version, torch=info.torch_version, fbgemm=info.fbgemm_version
+            format=info.format_version,
+            torch=info.torch_version,
+            fbgemm=info.fbgemm_version,
+            digest=info.digest,
         ),
+        context=signature.context,
     )
 
 

@@ -14,8 +14,8 @@ from recsys.signature import Signature
 class ServedModel(Protocol):
     """A model that can be served; a loaded artifact is one.
 
-    ``forward`` is called from the executors' threads, several at once if there are several executors. It takes
-    and returns CPU tensors as ``recsys.signature`` says, wherever it computes.
+    ``forward`` and ``forward_ranking`` are called from the executors' threads, several at once if there are several
+    executors. They take and return CPU tensors, wherever they compute.
     """
 
     @property
@@ -29,7 +29,11 @@ class ServedModel(Protocol):
         ...
 
     def forward(self, *inputs: Tensor) -> dict[str, Tensor]:
-        """Score one batch."""
+        """Score one batch; ``recsys.signature`` has the arguments."""
+        ...
+
+    def forward_ranking(self, *inputs: Tensor) -> dict[str, Tensor]:
+        """Score one batch of ranking requests; called only where the signature has a context (``recsys.ranking``)."""
         ...
 
 
@@ -40,6 +44,7 @@ class ModelInfo:
     Attributes:
         name: requests may name it.
         version: stands in each response.
+        digest: of the artifact's manifest.
         table_bytes: bytes of each table's rows, by table.
         format_version: of the artifact.
         torch_version: that the artifact was made with.
@@ -48,6 +53,7 @@ class ModelInfo:
 
     name: str
     version: str
+    digest: str = ""
     table_bytes: Mapping[str, int] = field(default_factory=dict)
     format_version: str = ""
     torch_version: str = ""
