@@ -35,6 +35,7 @@ from recsys.errors import (
     PartSizeError,
     TargetError,
 )
+from recsys.loaded_rows import LoadedRows, artifact_digest
 from recsys.manifest import Manifest, RankingGraph, Target
 from recsys.sharding.device_rows import DeviceRows, device_layouts, fill
 from recsys.sharding.env import ShardingEnv
@@ -57,18 +58,25 @@ class LoadedArtifact:
         manifest: what the artifact says of itself.
         target: the target that was loaded.
         module: the scripted model, frozen with its rows in place.
+        rows: what its lookups read; ``recsys.delta`` changes them in place.
         ranking: its ranking form over the same rows, frozen too; None where the signature has no context.
     """
 
     manifest: Manifest
     target: Target
     module: torch.jit.ScriptModule
+    rows: LoadedRows
     ranking: torch.jit.ScriptModule | None = None
 
     @property
     def signature(self) -> Signature:
         """Inputs and outputs."""
         return self.manifest.signature
+
+    @cached_property
+    def digest(self) -> str:
+        """The artifact's name by content, which deltas leave as it is: ``rows.state`` tells what rows are now."""
+        return artifact_digest(self.manifest)
 
     @property
     def target_name(self) -> str:
@@ -185,7 +193,11 @@ def load_artifact(
         _share(modules[0], other)
     module, *ranking = [torchscript.freeze(module) for module in modules]
     return LoadedArtifact(
-        manifest=manifest, target=chosen, module=module, ranking=ranking[0] if ranking else None
+        manifest=manifest,
+        target=chosen,
+        module=module,
+        rows=LoadedRows(manifest=manifest, ranks=ranks),
+        ranking=ranking[0] if ranking else None,
     )
 
 

@@ -37,6 +37,10 @@ class TargetError(ArtifactError):
     """The artifact holds no target of the asked name, or this machine lacks the target's devices."""
 
 
+class DeltaError(ArtifactError):
+    """A delta was made for another artifact, or from other rows than the model holds."""
+
+
 class CheckpointError(ValueError):
     """A checkpoint cannot be read, or does not fit the model it is loaded into."""
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from pathlib import Path
 
 from recsys.artifact import LoadedArtifact, load_artifact
+from recsys.loaded_rows import artifact_digest
 from recsys.manifest import FORMAT_VERSION, Manifest
 from serve.model import ModelInfo
 
@@ -34,7 +34,7 @@ def model_info(manifest: Manifest) -> ModelInfo:
     versions = manifest.versions
     return ModelInfo(
         name=manifest.name,
-        version=hashlib.sha256(manifest.dumps().encode()).hexdigest()[:12],
+        version=artifact_digest(manifest),
         table_bytes=table_bytes,
         format_version=str(FORMAT_VERSION),
         torch_version=versions.get("torch", ""),

@@ -1,0 +1,39 @@
+"""The rows that a loaded model reads, and which rows they are by now.
+
+Shape letters: R rows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from recsys.manifest import Manifest
+from recsys.sharding.device_rows import DeviceRows
+
+#: Hexadecimal digits of a digest that names an artifact or a delta.
+DIGEST_DIGITS = 12
+
+
+def artifact_digest(manifest: Manifest) -> str:
+    """An artifact's name by content: of its manifest, which holds the digest of every part."""
+    return hashlib.sha256(manifest.dumps().encode()).hexdigest()[:DIGEST_DIGITS]
+
+
+@dataclass(kw_only=True)
+class LoadedRows:
+    """A loaded artifact's rows, which deltas change in place (see ``recsys.delta``).
+
+    Attributes:
+        manifest: of the artifact.
+        ranks: rank by rank, what its lookups read; ranks in host memory share one tensor.
+        state: which rows they are: the artifact's digest as loaded, else that of the last delta that was applied.
+    """
+
+    manifest: Manifest
+    ranks: Sequence[DeviceRows]
+    state: str = ""
+
+    def __post_init__(self) -> None:
+        self.state = self.state or artifact_digest(self.manifest)
