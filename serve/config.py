@@ -1,7 +1,11 @@
-"""The server's settings, checked once."""
+"""The server's settings, checked once: flags, environment names, keys of the file and docs derive from these classes.
+
+What an attribute is for stands in its class's docstring; help texts are made of it (serve/options.py).
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +14,9 @@ from serve.batching import BatchLimits
 from serve.routing import Routing
 
 _MAX_PORT = 65535
+# gRPC takes settings of channels as int32, times in milliseconds among them.
+_MAX_INT32 = 2**31 - 1
+_MAX_CONNECTION_S = _MAX_INT32 // 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,10 +47,11 @@ class ModelSettings:
     warm_up: Path | None = None
 
     def __post_init__(self) -> None:
-        if self.num_executors < 1:
-            raise ValueError(f"executors: got {self.num_executors}, expected at least 1")
+        _check_at_least("num_executors", self.num_executors, 1)
         if any(cpu < 0 for cpu in self.cpus):
             raise ValueError(f"cpus: got {list(self.cpus)}, expected numbers of processors, from 0")
+        if self.target == "":
+            raise ValueError("target: got an empty text, expected the name of a target such as cpu")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,21 +84,24 @@ class AdminConfig:
     port: int = 8502
 
     def __post_init__(self) -> None:
-        _check_port("admin.port", self.port)
+        _check_host(self.host)
+        _check_port("port", self.port)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConnectionLimits:
-    """What one client may hold of the server; 0 stands for no bound.
+    """What clients may hold of the server; 0 stands for no bound.
 
     Attributes:
+        max_connections: open at the same time; the server closes further ones at once.
         max_message_bytes: of one serialized request; a parsed one may take many times as much.
-        max_concurrent_streams: calls that one connection may have open.
+        max_concurrent_streams: calls that one connection may have open; a client's further calls wait on its side.
         max_stream_requests: unanswered requests of one PredictStream; more are not read from it.
         max_connection_idle_s: after which a connection without calls is closed.
         max_connection_age_s: after which a connection is closed once its calls have ended.
     """
 
+    max_connections: int = 8192
     max_message_bytes: int = 4 << 20
     max_concurrent_streams: int = 1024
     max_stream_requests: int = 64
@@ -98,13 +109,19 @@ class ConnectionLimits:
     max_connection_age_s: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.max_message_bytes < 1024:
-            raise ValueError(f"max_message_bytes: got {self.max_message_bytes}, expected at least 1024")
-        if self.max_stream_requests < 1:
-            raise ValueError(f"max_stream_requests: got {self.max_stream_requests}, expected at least 1")
-        for name in ("max_concurrent_streams", "max_connection_idle_s", "max_connection_age_s"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name}: got {getattr(self, name)}, expected 0 (no bound) or more")
+        _check_at_least("max_message_bytes", self.max_message_bytes, 1024)
+        _check_at_least("max_stream_requests", self.max_stream_requests, 1)
+        for name in ("max_connections", "max_concurrent_streams"):
+            _check_at_least(name, getattr(self, name), 0)
+        for name in ("max_connection_idle_s", "max_connection_age_s"):
+            seconds = getattr(self, name)
+            if seconds and not 0.001 <= seconds <= _MAX_CONNECTION_S:
+                raise ValueError(
+                    f"{name}: got {seconds}, expected 0 (no bound) or 0.001 to {_MAX_CONNECTION_S}"
+                )
+        for name in ("max_connections", "max_message_bytes", "max_concurrent_streams"):
+            if getattr(self, name) > _MAX_INT32:
+                raise ValueError(f"{name}: got {getattr(self, name)}, expected at most {_MAX_INT32}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +138,7 @@ class LogConfig:
 
     def __post_init__(self) -> None:
         if self.requests not in ("none", "errors", "all"):
-            raise ValueError(f"log.requests: got {self.requests!r}, expected none, errors or all")
+            raise ValueError(f"requests: got {self.requests!r}, expected none, errors or all")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,8 +154,10 @@ class TraceConfig:
     share: float = 0.01
 
     def __post_init__(self) -> None:
+        if not self.endpoint.startswith(("http://", "https://")):
+            raise ValueError(f"endpoint: got {self.endpoint!r}, expected http:// or https://, host and port")
         if not 0 <= self.share <= 1:
-            raise ValueError(f"trace.share: got {self.share}, expected 0 to 1")
+            raise ValueError(f"share: got {self.share}, expected 0 to 1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,9 +176,8 @@ class CaptureConfig:
 
     def __post_init__(self) -> None:
         if not 0 < self.share <= 1:
-            raise ValueError(f"capture.share: got {self.share}, expected above 0, up to 1")
-        if self.max_bytes < 1:
-            raise ValueError(f"capture.max_bytes: got {self.max_bytes}, expected at least 1")
+            raise ValueError(f"share: got {self.share}, expected above 0, up to 1")
+        _check_at_least("max_bytes", self.max_bytes, 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,20 +220,85 @@ class ServerConfig:
     drain_timeout_s: float = 30.0
 
     def __post_init__(self) -> None:
-        if not self.host:
-            raise ValueError("host: got an empty text, expected an address such as 127.0.0.1")
+        _check_host(self.host)
         for name in ("port", "metrics_port", "http_port"):
             port = getattr(self, name)
             if port is not None:
                 _check_port(name, port)
-        if self.poll_repository_s < 0:
+        if not 0 <= self.poll_repository_s < math.inf:
             raise ValueError(f"poll_repository_s: got {self.poll_repository_s}, expected 0 or more")
-        if not self.drain_timeout_s > 0:
+        if not 0 < self.drain_timeout_s < math.inf:
             raise ValueError(f"drain_timeout_s: got {self.drain_timeout_s}, expected more than 0")
 
     def settings_of(self, model: str) -> ModelSettings:
         """How ``model`` is served."""
         return self.models.get(model, self.defaults)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceConfig:
+    """What is served: an artifact, or models of a repository.
+
+    Attributes:
+        artifact: what recsys-export wrote; one of artifact and repository is needed.
+        repository: a folder of models, each a folder of versions.
+        models: which of the repository's; empty for all.
+    """
+
+    artifact: Path | None = None
+    repository: Path | None = None
+    models: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.models and self.repository is None and self.artifact is not None:
+            raise ValueError(f"models: got {','.join(self.models)} beside an artifact, expected a repository")
+        if not all(self.models):
+            raise ValueError("models: got an empty name, expected names of models")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessConfig:
+    """The process as a whole.
+
+    Attributes:
+        intra_op_threads: torch's own threads within one operator.
+        malloc_tuning: whether the C allocator keeps freed memory for the next batch.
+        switch_interval_us: how long one Python thread may keep another waiting.
+    """
+
+    intra_op_threads: int = 1
+    malloc_tuning: bool = True
+    # Python's own 5 ms would let the event loop keep an executor waiting for longer than a batch takes.
+    switch_interval_us: int = 200
+
+    def __post_init__(self) -> None:
+        _check_at_least("intra_op_threads", self.intra_op_threads, 1)
+        _check_at_least("switch_interval_us", self.switch_interval_us, 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """All that one process of recsys-serve is told.
+
+    Attributes:
+        source: what is served.
+        process: the process as a whole.
+        server: everything else.
+    """
+
+    source: SourceConfig = field(default_factory=SourceConfig)
+    process: ProcessConfig = field(default_factory=ProcessConfig)
+    server: ServerConfig = field(default_factory=ServerConfig)
+
+
+def _check_host(host: str) -> None:
+    if not host:
+        raise ValueError("host: got an empty text, expected an address such as 127.0.0.1")
+
+
+def _check_at_least(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise ValueError(f"{name}: got {value}, expected at least {least}")
 
 
 def _check_port(name: str, port: int) -> None:

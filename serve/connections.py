@@ -1,0 +1,56 @@
+"""What clients may hold of a gRPC port, in gRPC's own words."""
+
+from __future__ import annotations
+
+import sys
+
+from serve.config import ConnectionLimits
+
+# A connection that has not said what it wants by then is closed; gRPC's own 120 s let idle sockets gather.
+_HANDSHAKE_TIMEOUT_MS = 20_000
+# Files and sockets beside clients' connections: artifacts, logs, the ports themselves.
+_OTHER_FILES = 256
+
+
+def channel_options(limits: ConnectionLimits) -> list[tuple[str, int]]:
+    """The arguments of a ``grpc.aio.server`` that keep clients within ``limits``.
+
+    Names from gRPC's ``grpc_types.h`` and ``channel_arg_names.h``, as of 1.85.
+    ``tests/serve/test_connections.py`` shows each at work.
+    """
+    options = [
+        ("grpc.max_receive_message_length", limits.max_message_bytes),
+        ("grpc.max_send_message_length", -1),
+        # Two servers on one port would share its connections silently.
+        ("grpc.so_reuseport", 0),
+        ("grpc.server_handshake_timeout_ms", _HANDSHAKE_TIMEOUT_MS),
+        # With it, gRPC counts calls that have just ended as open ones, and resets (UNAVAILABLE) what a client that
+        # keeps to the limit sends next: half of 1000 calls over a connection that may have 100 open.
+        ("grpc.http.overload_protection", 0),
+    ]
+    bounds = {
+        "grpc.max_allowed_incoming_connections": limits.max_connections,
+        "grpc.max_concurrent_streams": limits.max_concurrent_streams,
+        "grpc.max_connection_idle_ms": round(limits.max_connection_idle_s * 1000),
+        "grpc.max_connection_age_ms": round(limits.max_connection_age_s * 1000),
+    }
+    return options + [(name, value) for name, value in bounds.items() if value]
+
+
+def allow_open_files(limits: ConnectionLimits) -> int | None:
+    """Raise the process's soft limit of open files to what the connections need, as far as the hard limit lets it.
+
+    Returns:
+        How many connections that leaves where it is fewer than ``max_connections``; None where all fit.
+    """
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = limits.max_connections + _OTHER_FILES
+    if soft == resource.RLIM_INFINITY or wanted <= soft:
+        return None
+    reached = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (reached, hard))
+    return None if reached == wanted else max(reached - _OTHER_FILES, 0)
