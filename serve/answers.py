@@ -42,5 +42,5 @@ class ResponseWriter:
         output, values = self._outputs[i], rows.values[i]
         message = wire.PredictResponse()
         message.outputs.add(name=output.name, dims=(rows.num_rows, *output.shape), values=values)
-        data = message.SerializeToString()
+        data: bytes = message.SerializeToString()
         return data[: len(data) - len(values)]

@@ -2,18 +2,25 @@
 
 Example::
 
-    from serve.client import Client
+    from serve.client import Client, Context
 
     with Client("127.0.0.1:8500") as client:
         scores = client.predict(
             dense={"dense": [[0.5, 1.0]]},
             sparse={"user": [[7]], "genres": [[1, 4]]},
         )["score"]
+        ranked = client.predict(
+            dense={"dense": [[0.5, 1.0], [0.1, 2.0]]},
+            sparse={"genres": [[1, 4], [2]]},
+            context=Context(sparse={"user": [[7]]}),
+        )["score"]
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -22,17 +29,108 @@ import grpc.aio
 import numpy as np
 import numpy.typing as npt
 
-from serve.client_errors import predict_error
-from serve.packing import ArrayLike, build_request, read_response
+from serve.client_errors import PredictError, error_on_stream, predict_error
+from serve.packing import ArrayLike, Context, build_request, read_response
 from serve.wire import predict_pb2 as wire
+
+__all__ = ["AsyncClient", "Client", "ClientTls", "Context", "Settings"]
 
 _SERVICE = wire.DESCRIPTOR.services_by_name["PredictionService"].full_name
 PREDICT = f"/{_SERVICE}/Predict"
+PREDICT_STREAM = f"/{_SERVICE}/PredictStream"
 GET_MODEL_METADATA = f"/{_SERVICE}/GetModelMetadata"
 # What a server answers is bounded by what was asked; -1 is gRPC's word for no further bound.
 CHANNEL_OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
 
 Outputs = dict[str, npt.NDArray[np.float32]]
+# One answer of a stream: the request's ID, and its outputs or what it failed with.
+StreamAnswer = tuple[str, Outputs | PredictError]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientTls:
+    """Files in PEM.
+
+    Attributes:
+        ca: who signs the server's certificate; None for the system's own list.
+        certificate: the client's, where the server wants one (mTLS).
+        key: its private key.
+    """
+
+    ca: Path | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+
+    def credentials(self) -> grpc.ChannelCredentials:
+        """For a channel.
+
+        Raises:
+            OSError: a file cannot be read.
+        """
+        ca, certificate, key = (
+            None if path is None else path.read_bytes() for path in (self.ca, self.certificate, self.key)
+        )
+        return grpc.ssl_channel_credentials(ca, key, certificate)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What holds for all calls of a client.
+
+    Attributes:
+        timeout_s: of each call, unless the call names its own.
+        model: the model's name; empty for the one that the server holds.
+        version: of the model; empty for the one that the server's routing chooses.
+        priority: ``wire.PRIORITY_HIGH``, ``PRIORITY_NORMAL`` or ``PRIORITY_LOW`` of ``serve.wire.predict_pb2``.
+        tls: None for plain text.
+    """
+
+    timeout_s: float = 10.0
+    model: str = ""
+    version: str = ""
+    priority: wire.Priority = wire.PRIORITY_UNSPECIFIED
+    tls: ClientTls | None = None
+
+    def finish(self, request: wire.PredictRequest) -> wire.PredictRequest:
+        """The request, with what all requests of the client carry."""
+        request.model, request.version = self.model, self.version
+        request.priority = self.priority
+        return request
+
+    def metadata_request(self) -> wire.GetModelMetadataRequest:
+        """Asks for the model."""
+        return wire.GetModelMetadataRequest(model=self.model, version=self.version)
+
+
+class _Calls:
+    """The service's methods on a channel of either kind."""
+
+    def __init__(self, channel: Any) -> None:
+        self.predict = channel.unary_unary(
+            PREDICT,
+            request_serializer=wire.PredictRequest.SerializeToString,
+            response_deserializer=wire.PredictResponse.FromString,
+        )
+        self.stream = channel.stream_stream(
+            PREDICT_STREAM,
+            request_serializer=wire.PredictRequest.SerializeToString,
+            response_deserializer=wire.StreamResponse.FromString,
+        )
+        self.metadata = channel.unary_unary(
+            GET_MODEL_METADATA,
+            request_serializer=wire.GetModelMetadataRequest.SerializeToString,
+            response_deserializer=wire.ModelMetadata.FromString,
+        )
+
+
+def _settings(settings: Settings | None, timeout_s: float, model: str) -> Settings:
+    return Settings(timeout_s=timeout_s, model=model) if settings is None else settings
+
+
+def _read_stream(answer: wire.StreamResponse) -> StreamAnswer:
+    if answer.WhichOneof("result") == "response":
+        return answer.request_id, read_response(answer.response)
+    return answer.request_id, error_on_stream(answer.error)
 
 
 class Client:
@@ -42,22 +140,23 @@ class Client:
         address: ``host:port`` of a server.
         timeout_s: for each call, unless the call names its own.
         model: the model's name; empty for the one that the server holds.
+        settings: instead of the two above, and with more to choose.
+
+    Raises:
+        OSError: a file of ``settings.tls`` cannot be read.
     """
 
-    def __init__(self, address: str, *, timeout_s: float = 10.0, model: str = "") -> None:
-        self._timeout_s = timeout_s
-        self._model = model
-        self._channel = grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
-        self._predict = self._channel.unary_unary(
-            PREDICT,
-            request_serializer=wire.PredictRequest.SerializeToString,
-            response_deserializer=wire.PredictResponse.FromString,
+    def __init__(
+        self, address: str, *, timeout_s: float = 10.0, model: str = "", settings: Settings | None = None
+    ) -> None:
+        self._settings = _settings(settings, timeout_s, model)
+        tls = self._settings.tls
+        self._channel = (
+            grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
+            if tls is None
+            else grpc.secure_channel(address, tls.credentials(), options=CHANNEL_OPTIONS)
         )
-        self._metadata = self._channel.unary_unary(
-            GET_MODEL_METADATA,
-            request_serializer=wire.GetModelMetadataRequest.SerializeToString,
-            response_deserializer=wire.ModelMetadata.FromString,
-        )
+        self._calls = _Calls(self._channel)
 
     def predict(
         self,
@@ -65,6 +164,7 @@ class Client:
         sparse: Mapping[str, ArrayLike] | Any = None,
         weights: Mapping[str, ArrayLike] | None = None,
         *,
+        context: Context | None = None,
         request_id: str = "",
         timeout_s: float | None = None,
     ) -> Outputs:
@@ -74,6 +174,7 @@ class Client:
             dense: by name, float ``[B, width]``.
             sparse: by name, rows of IDs; see ``serve.packing.build_request`` for every form that it takes.
             weights: by name, one weight per ID, for weighted inputs.
+            context: inputs that all rows share, such as the user's beside many candidates.
             request_id: stands in the server's log where the request fails.
             timeout_s: how long to wait for the answer.
 
@@ -84,10 +185,31 @@ class Client:
             ValueError: the inputs cannot be packed; nothing was sent.
             PredictError: the call failed; its subclasses say how.
         """
-        request = build_request(
-            dense or {}, {} if sparse is None else sparse, weights, model=self._model, request_id=request_id
-        )
-        return read_response(self._call(self._predict, request, timeout_s))
+        sparse = {} if sparse is None else sparse
+        request = build_request(dense or {}, sparse, weights, context=context, request_id=request_id)
+        return read_response(self._call(self._calls.predict, self._settings.finish(request), timeout_s))
+
+    def stream(
+        self, requests: Iterable[wire.PredictRequest], *, timeout_s: float | None = None
+    ) -> Iterator[StreamAnswer]:
+        """Score many requests over one call.
+
+        Args:
+            requests: made with ``serve.packing.build_request``, each with a ``request_id`` of its own.
+            timeout_s: of the whole stream; None for no bound.
+
+        Yields:
+            For each request, in the order in which they are done, its ID and its outputs or its error.
+
+        Raises:
+            PredictError: the stream itself failed.
+        """
+        settings = self._settings
+        try:
+            for answer in self._calls.stream((settings.finish(r) for r in requests), timeout=timeout_s):
+                yield _read_stream(answer)
+        except grpc.RpcError as error:
+            raise predict_error(error) from None
 
     def metadata(self, *, timeout_s: float | None = None) -> wire.ModelMetadata:
         """What the model takes and gives.
@@ -95,8 +217,8 @@ class Client:
         Raises:
             PredictError: the call failed; its subclasses say how.
         """
-        request = wire.GetModelMetadataRequest(model=self._model)
-        metadata: wire.ModelMetadata = self._call(self._metadata, request, timeout_s)
+        request = self._settings.metadata_request()
+        metadata: wire.ModelMetadata = self._call(self._calls.metadata, request, timeout_s)
         return metadata
 
     def close(self) -> None:
@@ -116,7 +238,7 @@ class Client:
 
     def _call(self, method: Any, request: Any, timeout_s: float | None) -> Any:
         try:
-            return method(request, timeout=self._timeout_s if timeout_s is None else timeout_s)
+            return method(request, timeout=self._settings.timeout_s if timeout_s is None else timeout_s)
         except grpc.RpcError as error:
             raise predict_error(error) from None
 
@@ -128,22 +250,23 @@ class AsyncClient:
         address: ``host:port`` of a server.
         timeout_s: for each call, unless the call names its own.
         model: the model's name; empty for the one that the server holds.
+        settings: instead of the two above, and with more to choose.
+
+    Raises:
+        OSError: a file of ``settings.tls`` cannot be read.
     """
 
-    def __init__(self, address: str, *, timeout_s: float = 10.0, model: str = "") -> None:
-        self._timeout_s = timeout_s
-        self._model = model
-        self._channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
-        self._predict = self._channel.unary_unary(
-            PREDICT,
-            request_serializer=wire.PredictRequest.SerializeToString,
-            response_deserializer=wire.PredictResponse.FromString,
+    def __init__(
+        self, address: str, *, timeout_s: float = 10.0, model: str = "", settings: Settings | None = None
+    ) -> None:
+        self._settings = _settings(settings, timeout_s, model)
+        tls = self._settings.tls
+        self._channel = (
+            grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+            if tls is None
+            else grpc.aio.secure_channel(address, tls.credentials(), options=CHANNEL_OPTIONS)
         )
-        self._metadata = self._channel.unary_unary(
-            GET_MODEL_METADATA,
-            request_serializer=wire.GetModelMetadataRequest.SerializeToString,
-            response_deserializer=wire.ModelMetadata.FromString,
-        )
+        self._calls = _Calls(self._channel)
 
     async def predict(
         self,
@@ -151,19 +274,31 @@ class AsyncClient:
         sparse: Mapping[str, ArrayLike] | Any = None,
         weights: Mapping[str, ArrayLike] | None = None,
         *,
+        context: Context | None = None,
         request_id: str = "",
         timeout_s: float | None = None,
     ) -> Outputs:
         """Score rows; see ``Client.predict``."""
-        request = build_request(
-            dense or {}, {} if sparse is None else sparse, weights, model=self._model, request_id=request_id
-        )
-        return read_response(await self._call(self._predict, request, timeout_s))
+        sparse = {} if sparse is None else sparse
+        request = build_request(dense or {}, sparse, weights, context=context, request_id=request_id)
+        return read_response(await self._call(self._calls.predict, self._settings.finish(request), timeout_s))
+
+    async def stream(
+        self, requests: AsyncIterable[wire.PredictRequest], *, timeout_s: float | None = None
+    ) -> AsyncIterator[StreamAnswer]:
+        """Score many requests over one call; see ``Client.stream``."""
+        settings = self._settings
+        try:
+            finished = (settings.finish(request) async for request in requests)
+            async for answer in self._calls.stream(finished, timeout=timeout_s):
+                yield _read_stream(answer)
+        except grpc.aio.AioRpcError as error:
+            raise predict_error(error) from None
 
     async def metadata(self, *, timeout_s: float | None = None) -> wire.ModelMetadata:
         """What the model takes and gives; see ``Client.metadata``."""
-        request = wire.GetModelMetadataRequest(model=self._model)
-        metadata: wire.ModelMetadata = await self._call(self._metadata, request, timeout_s)
+        request = self._settings.metadata_request()
+        metadata: wire.ModelMetadata = await self._call(self._calls.metadata, request, timeout_s)
         return metadata
 
     async def close(self) -> None:
@@ -183,6 +318,6 @@ class AsyncClient:
 
     async def _call(self, method: Any, request: Any, timeout_s: float | None) -> Any:
         try:
-            return await method(request, timeout=self._timeout_s if timeout_s is None else timeout_s)
+            return await method(request, timeout=self._settings.timeout_s if timeout_s is None else timeout_s)
         except grpc.aio.AioRpcError as error:
             raise predict_error(error) from None

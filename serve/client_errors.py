@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import grpc
 
+from serve.wire import predict_pb2 as wire
+
 
 class PredictError(RuntimeError):
     """A call failed.
@@ -11,12 +13,14 @@ class PredictError(RuntimeError):
     Attributes:
         code: the gRPC status code.
         message: the server's own text, or the transport's where no server answered.
+        retry_after_ms: how long the server asks to wait before trying again; None where it says nothing.
     """
 
-    def __init__(self, code: grpc.StatusCode, message: str) -> None:
+    def __init__(self, code: grpc.StatusCode, message: str, retry_after_ms: int | None = None) -> None:
         super().__init__(f"{code.name}: {message}")
         self.code = code
         self.message = message
+        self.retry_after_ms = retry_after_ms
 
 
 class InvalidRequestError(PredictError):
@@ -54,7 +58,23 @@ _CLASSES: dict[grpc.StatusCode, type[PredictError]] = {
 }
 
 
+_BY_NUMBER = {code.value[0]: code for code in grpc.StatusCode}
+
+
 def predict_error(error: grpc.RpcError) -> PredictError:
     """The named error for a failed call."""
     code = error.code()
-    return _CLASSES.get(code, ServerError)(code, error.details() or "no details")
+    return _CLASSES.get(code, ServerError)(code, error.details() or "no details", _retry_after_ms(error))
+
+
+def error_on_stream(error: wire.StreamError) -> PredictError:
+    """The named error for one failed request of a stream."""
+    code = _BY_NUMBER.get(error.code, grpc.StatusCode.UNKNOWN)
+    return _CLASSES.get(code, ServerError)(code, error.message, error.retry_after_ms or None)
+
+
+def _retry_after_ms(error: grpc.RpcError) -> int | None:
+    for key, value in error.trailing_metadata() or ():
+        if key == "grpc-retry-pushback-ms" and str(value).isdigit():
+            return int(value)
+    return None

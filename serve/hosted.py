@@ -100,7 +100,8 @@ class HostedModel:
             max_message_bytes=max_message_bytes,
         )
         message.deltas.extend(self.deltas)
-        return message.SerializeToString()
+        data: bytes = message.SerializeToString()
+        return data
 
     def close(self) -> None:
         """Answer what was accepted and end the threads; idempotent. The series go from the metrics."""

@@ -3,45 +3,86 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import logging
 import signal
 
 from serve.config import ServerConfig
-from serve.model import ModelInfo, ServedModel
+from serve.repository import ModelSource
 from serve.server import Server
 
+_log = logging.getLogger("serve")
 
-async def serve(model: ServedModel, info: ModelInfo, config: ServerConfig, *, as_json: bool) -> int:
-    """Serve until SIGTERM or SIGINT, then drain.
+
+async def serve(repository: ModelSource, config: ServerConfig, *, as_json: bool) -> int:
+    """Serve until SIGTERM or SIGINT, then drain. SIGHUP looks for new models and versions.
 
     Returns:
         The exit code.
+
+    Raises:
+        OSError: a port cannot be had.
+        ArtifactError: the only model is damaged, foreign or newer.
+        RuntimeError: no model could be made ready.
     """
     stopping = asyncio.Event()
+    reloads: asyncio.Queue[None] = asyncio.Queue()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    server = Server(model, info, config)
+    loop.add_signal_handler(signal.SIGHUP, reloads.put_nowait, None)
+    server = Server(repository, config)
     await server.start()
+    starting = asyncio.ensure_future(server.wait_until_ready())
+    ended = asyncio.ensure_future(stopping.wait())
+    await asyncio.wait((starting, ended), return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        starting.cancel()
+    reloading: asyncio.Task[None] | None = None
     try:
-        await server.wait_until_ready()
-    except RuntimeError:
-        await server.stop()
-        raise
+        if starting.done():
+            starting.result()
+            _say_ready(server, config, as_json)
+            reloading = asyncio.ensure_future(_reload(server, reloads, config.poll_repository_s))
+        await ended
+    finally:
+        ended.cancel()
+        if reloading is not None:
+            reloading.cancel()
+        in_time = await server.stop()
+    _say(as_json, event="stopped", in_time=in_time, **server.metrics.outcomes())
+    return 0 if in_time else 1
+
+
+async def _reload(server: Server, asked: asyncio.Queue[None], every_s: float) -> None:
+    """Look through the repository whenever somebody asks, and every so often."""
+    while True:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asked.get(), every_s or None)
+        try:
+            await server.reload()
+        except Exception:
+            _log.exception("the repository could not be looked through; what is served stays")
+
+
+def _say_ready(server: Server, config: ServerConfig, as_json: bool) -> None:
+    statuses = server.manager.statuses()
+    first = statuses[0]
+    serving = next((v for v in first.versions if v.version == first.serving), None)
     _say(
         as_json,
         event="ready",
-        model=info.name,
-        version=info.version,
-        target=model.target_name,
+        model=first.model,
+        version=first.serving,
+        target="" if serving is None else serving.target,
+        models=len(statuses),
         host=config.host,
         port=server.port,
         metrics_port=server.metrics_port,
+        http_port=server.http_port,
+        admin_port=server.admin_port,
     )
-    await stopping.wait()
-    in_time = await server.stop()
-    _say(as_json, event="stopped", in_time=in_time, **server.metrics.outcomes())
-    return 0 if in_time else 1
 
 
 def _say(as_json: bool, **values: object) -> None:
@@ -49,5 +90,5 @@ def _say(as_json: bool, **values: object) -> None:
     if as_json:
         print(json.dumps(values), flush=True)
     else:
-        event, *rest = values.items()
+        event, *rest = ((name, value) for name, value in values.items() if value is not None)
         print(f"{event[1]}: " + " ".join(f"{name}={value}" for name, value in rest), flush=True)

@@ -8,7 +8,7 @@ Shape letters: B rows of a request, F sparse inputs, N number of IDs of one inpu
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -30,11 +30,27 @@ class _Jagged:
     weights: _Array | None
 
 
+@dataclass(frozen=True, kw_only=True)
+class Context:
+    """What all rows of a ranking request share, such as the user: each input has one row.
+
+    Attributes:
+        dense: by name, float ``[1, width]``.
+        sparse: by name, one row of IDs; as ``build_request`` takes it.
+        weights: by name, for weighted inputs.
+    """
+
+    dense: Mapping[str, ArrayLike] = field(default_factory=dict)
+    sparse: Mapping[str, ArrayLike] | Any = field(default_factory=dict)
+    weights: Mapping[str, ArrayLike] | None = None
+
+
 def build_request(
     dense: Mapping[str, ArrayLike],
     sparse: Mapping[str, ArrayLike] | Any,
     weights: Mapping[str, ArrayLike] | None = None,
     *,
+    context: Context | None = None,
     model: str = "",
     request_id: str = "",
 ) -> wire.PredictRequest:
@@ -45,39 +61,68 @@ def build_request(
         sparse: by name, one of: a list of B rows of IDs (a bare ID is a row of one), an integer array or tensor
             ``[B, L]`` or ``[B]``, or a JaggedTensor; or a whole KeyedJaggedTensor.
         weights: by name, in the form of that input's IDs; those of jagged tensors are taken from them.
+        context: the inputs that all B rows share.
         model: the model's name; empty for the one that the server holds.
         request_id: stands in the server's log where the request fails.
 
     Raises:
         ValueError: names the input, what it holds and what it should; nothing was sent.
     """
+    request = wire.PredictRequest(model=model, request_id=request_id)
+    num_rows = _pack("", dense, sparse, weights, request.dense, request.sparse)
+    if len(set(num_rows.values())) > 1:
+        raise ValueError(f"rows: got {num_rows}, expected the same number of rows in every input")
+    request.num_rows = next(iter(num_rows.values()), 0)
+    if context is not None:
+        shared = _pack(
+            "context_",
+            context.dense,
+            context.sparse,
+            context.weights,
+            request.context_dense,
+            request.context_sparse,
+        )
+        for name, rows in shared.items():
+            if rows != 1:
+                raise ValueError(f"{name}: got {rows} rows, expected one, which stands for all")
+    return request
+
+
+def _pack(
+    prefix: str,
+    dense: Mapping[str, ArrayLike],
+    sparse: Mapping[str, ArrayLike] | Any,
+    weights: Mapping[str, ArrayLike] | None,
+    to_dense: Any,
+    to_sparse: Any,
+) -> dict[str, int]:
+    """Add the inputs to a request's fields; returns the rows of each."""
     weights = weights or {}
     jagged = _by_feature(sparse)
     unknown = [name for name in weights if name not in jagged]
     if unknown:
-        raise ValueError(f"weights: got {unknown[0]!r}, expected only names of sparse inputs: {list(jagged)}")
-    request = wire.PredictRequest(model=model, request_id=request_id)
+        raise ValueError(
+            f"{prefix}weights: got {unknown[0]!r}, expected only names of sparse inputs: {list(jagged)}"
+        )
     num_rows: dict[str, int] = {}
     for name, values in dense.items():
-        array = _dense(name, values)
-        num_rows[f"dense[{name!r}]"] = len(array)
-        request.dense.add(name=name, values=array.tobytes())
+        at = f"{prefix}dense[{name!r}]"
+        array = _dense(at, values)
+        num_rows[at] = len(array)
+        to_dense.add(name=name, values=array.tobytes())
     for name, rows in jagged.items():
-        field = f"sparse[{name!r}]"
-        lengths, ids, own_weights = _rows(field, rows, "<i8")
+        at = f"{prefix}sparse[{name!r}]"
+        lengths, ids, own_weights = _rows(at, rows, "<i8")
         if name in weights:
-            own_weights = _weights(name, weights[name], lengths)
-        num_rows[field] = len(lengths)
-        request.sparse.add(
+            own_weights = _weights(f"{prefix}weights[{name!r}]", weights[name], lengths)
+        num_rows[at] = len(lengths)
+        to_sparse.add(
             name=name,
             lengths=lengths.astype("<i4").tobytes(),
             values=ids.tobytes(),
             weights=b"" if own_weights is None else own_weights.astype("<f4").tobytes(),
         )
-    if len(set(num_rows.values())) > 1:
-        raise ValueError(f"rows: got {num_rows}, expected the same number of rows in every input")
-    request.num_rows = next(iter(num_rows.values()), 0)
-    return request
+    return num_rows
 
 
 def read_response(response: wire.PredictResponse) -> dict[str, npt.NDArray[np.float32]]:
@@ -114,15 +159,15 @@ def _array(values: Any) -> _Array:
     return np.asarray(values)
 
 
-def _dense(name: str, values: ArrayLike) -> _Array:
+def _dense(at: str, values: ArrayLike) -> _Array:
     try:
         array = np.ascontiguousarray(_array(values), dtype="<f4")
     except (TypeError, ValueError) as error:
-        raise ValueError(f"dense[{name!r}]: expected numbers [B, width] ({error})") from None
+        raise ValueError(f"{at}: expected numbers [B, width] ({error})") from None
     if array.ndim == 1:
         array = array[:, np.newaxis]
     if array.ndim != 2:
-        raise ValueError(f"dense[{name!r}]: got shape {list(array.shape)}, expected [B, width]")
+        raise ValueError(f"{at}: got shape {list(array.shape)}, expected [B, width]")
     return array
 
 
@@ -170,8 +215,7 @@ def _flat(field: str, values: Any, dtype: str) -> _Array:
     return np.ascontiguousarray(array, dtype=dtype)
 
 
-def _weights(name: str, given: ArrayLike, lengths: _Array) -> _Array:
-    field = f"weights[{name!r}]"
+def _weights(field: str, given: ArrayLike, lengths: _Array) -> _Array:
     own_lengths, values, _ = _rows(field, given, "<f4")
     if not np.array_equal(own_lengths, lengths):
         raise ValueError(

@@ -174,17 +174,16 @@ def _priority(number: int) -> Priority:
 
 def _stream_answer(request_id: str, response: bytes) -> bytes:
     # Fields of a message may come in pieces: the answer's bytes are not parsed again.
-    head = wire.StreamResponse(request_id=request_id).SerializeToString()
+    head: bytes = wire.StreamResponse(request_id=request_id).SerializeToString()
     return head + _RESPONSE_TAG + _varint(len(response)) + response
 
 
 def _stream_error(request_id: str, error: Exception) -> bytes:
     code, text = status_of(error)
     retry_after_ms = error.retry_after_ms if isinstance(error, QueueFullError) else 0
-    return wire.StreamResponse(
-        request_id=request_id,
-        error=wire.StreamError(code=code.value[0], message=text, retry_after_ms=retry_after_ms),
-    ).SerializeToString()
+    error_message = wire.StreamError(code=code.value[0], message=text, retry_after_ms=retry_after_ms)
+    data: bytes = wire.StreamResponse(request_id=request_id, error=error_message).SerializeToString()
+    return data
 
 
 # Field 2 (response), length-delimited.
