@@ -233,10 +233,8 @@ class Executor:
         """Each output's bytes for the whole batch."""
         inputs = collate(requests)
         times.collated_s = self._clock()
-        if requests[0].context is None:
-            outputs = self._model.forward(*inputs)
-        else:
-            outputs = self._model.forward_ranking(*inputs)
+        model = self._model
+        outputs = (model.forward if requests[0].context is None else model.forward_ranking)(*inputs)
         data = check_outputs(outputs, self._signature, sum(request.num_rows for request in requests))
         times.executed_s = self._clock()
         return data
@@ -254,7 +252,9 @@ class Executor:
             ]
             start = end
             try:
-                answered.append((pending, pending.payload.encode(Rows(info, signature, pending.num_rows, values))))
+                answered.append(
+                    (pending, pending.payload.encode(Rows(info, signature, pending.num_rows, values)))
+                )
             except Exception as error:
                 answered.append((pending, error))
         return answered

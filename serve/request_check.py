@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ import numpy.typing as npt
 from recsys.signature import DenseInput, Signature
 from serve.batching import BatchLimits
 from serve.errors import RequestError
-from serve.raw import RawDenseLike, RawRequestLike
+from serve.raw import RawRequestLike
 from serve.sparse_check import SparseArrays, SparseChecker, joined, repeated
 
 _FLOAT = np.dtype("<f4")
@@ -133,7 +133,9 @@ class RequestChecker:
         rows = per_row
         if spread:
             order = [name for name in self._sparse_names if name not in context]
-            rows = joined(order, own.names, per_row, [shared.names[i] for i in spread], repeated(once, spread, num_rows))
+            rows = joined(
+                order, own.names, per_row, [shared.names[i] for i in spread], repeated(once, spread, num_rows)
+            )
         return CheckedRequest(
             num_rows=num_rows,
             dense=tuple(arrays),
@@ -204,6 +206,3 @@ def _short(name: str) -> str:
 def _listed(names: list[str]) -> str:
     more = f" and {len(names) - 8} more" if len(names) > 8 else ""
     return (", ".join(repr(name) for name in names[:8]) or "none") + more
-
-
-__all__ = ["CheckedRequest", "RequestChecker", "SparseArrays"]
