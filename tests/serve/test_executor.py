@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,17 +14,21 @@ import torch
 
 from serve.batching import BatchLimits, Pending
 from serve.errors import DeadlineExpiredError, DrainingError, ExecutionError
-from serve.executor import Answer, Answered, Executor, ExecutorSettings, Work
+from serve.answers import ResponseWriter
+from serve.executor import Executor, ExecutorSettings
 from serve.metrics import Metrics
 from serve.model import ServedModel
 from serve.packing import read_response
 from serve.request_check import RequestChecker
+from serve.warm_up import warm_up_batches
 from serve.wire import predict_pb2 as wire
+from serve.work import Answer, Answered, Work
 from tests.serve.cases import Sample, answer, assert_answers, random_sample
 from tests.serve.live import INFO
 from tests.serve.models import SIGNATURE, FailingModel, GatedModel
 
 CHECKER = RequestChecker(SIGNATURE, BatchLimits())
+WRITER = ResponseWriter(INFO, SIGNATURE)
 
 
 class Answers:
@@ -56,20 +62,32 @@ class Answers:
 def pending(answers: Answers, name: str, sample: Sample, deadline_s: float | None = None) -> Pending[Work]:
     checked = CHECKER.check(sample.request())
     return Pending(
-        payload=Work(checked=checked, request_id=name, answer=answers.taker(name)),
+        payload=Work(checked=checked, encode=WRITER.write, request_id=name, answer=answers.taker(name)),
         num_rows=checked.num_rows,
-        num_ids=len(checked.values),
+        num_ids=checked.num_ids,
         deadline_s=deadline_s,
+    )
+
+
+WARM_UP = list(warm_up_batches(SIGNATURE, BatchLimits()))
+
+
+def settings_of(
+    model: ServedModel, num_threads: int = 1, limits: BatchLimits | None = None, metrics: Metrics | None = None
+) -> ExecutorSettings:
+    return ExecutorSettings(
+        model=model,
+        info=INFO,
+        limits=limits or BatchLimits(),
+        metrics=(metrics or Metrics()).model(INFO.name, INFO.version),
+        num_threads=num_threads,
     )
 
 
 @contextmanager
 def running(model: ServedModel, answers: Answers, num_threads: int = 1) -> Iterator[Executor]:
-    settings = ExecutorSettings(
-        model=model, info=INFO, limits=BatchLimits(), metrics=Metrics(), num_threads=num_threads
-    )
-    executor = Executor(settings, answers.deliver)
-    executor.start()
+    executor = Executor(settings_of(model, num_threads), answers.deliver)
+    executor.start(WARM_UP)
     executor.wait_until_warm()
     try:
         yield executor
@@ -192,28 +210,123 @@ class ThreadNotingModel:
 def test_every_executor_thread_is_warmed_up_itself(model: ServedModel, answers: Answers) -> None:
     noting = ThreadNotingModel(model)
     with running(noting, answers, num_threads=2):
-        assert set(noting.threads) == {"executor-0", "executor-1"}
+        assert set(noting.threads) == {"executor-small-0", "executor-small-1"}
 
 
 def test_warm_up_counts_in_no_metric(model: ServedModel, answers: Answers) -> None:
     metrics = Metrics()
-    settings = ExecutorSettings(model=model, info=INFO, limits=BatchLimits(), metrics=metrics)
-    executor = Executor(settings, answers.deliver)
-    executor.start()
+    executor = Executor(settings_of(model, metrics=metrics), answers.deliver)
+    executor.start(WARM_UP)
     executor.wait_until_warm()
     executor.close()
-    assert metrics.registry.get_sample_value("recsys_stage_seconds_count", {"stage": "execute"}) == 0
-    assert metrics.registry.get_sample_value("recsys_batch_rows_count") == 0
+    totals = metrics.model(INFO.name, INFO.version).totals()
+    assert totals.stages["execute"].count == totals.batch_rows.count == 0
 
 
 def test_a_model_that_cannot_warm_up_is_an_error_at_start(model: ServedModel, answers: Answers) -> None:
-    failing = FailingModel(model, bad_id=0)
-    settings = ExecutorSettings(model=failing, info=INFO, limits=BatchLimits(), metrics=Metrics())
-    executor = Executor(settings, answers.deliver)
-    executor.start()
+    executor = Executor(settings_of(FailingModel(model, bad_id=0)), answers.deliver)
+    executor.start(WARM_UP)
     with pytest.raises(RuntimeError, match="failed to warm up"):
         executor.wait_until_warm()
     executor.close()
+
+
+def test_an_answer_that_cannot_be_written_fails_its_own_request_only(
+    model: ServedModel, answers: Answers, samples: list[Sample]
+) -> None:
+    gated = GatedModel(model)
+    with running(gated, answers) as executor:
+        gated.close_gate()
+        executor.submit(pending(answers, "running", samples[0]))
+        assert gated.started.acquire(timeout=60)
+        unwritable = pending(answers, "unwritable", samples[1])
+        unwritable.payload.encode = lambda rows: bytes(rows.num_rows - 100)
+        executor.submit(unwritable)
+        executor.submit(pending(answers, "neighbour", samples[3]))
+        gated.gate.set()
+        answers.wait(3)
+    assert isinstance(answers.by_name["unwritable"], ValueError)
+    assert_answers(answers.outputs("neighbour"), answer(model, samples[3]))
+
+
+def test_work_between_batches_waits_for_the_running_one_and_holds_up_the_next(
+    model: ServedModel, answers: Answers, samples: list[Sample]
+) -> None:
+    gated = GatedModel(model)
+    with running(gated, answers, num_threads=2) as executor:
+        gated.close_gate()
+        executor.submit(pending(answers, "running", samples[0]))
+        assert gated.started.acquire(timeout=60)
+        seen: list[list[int]] = []
+        inside, leave = threading.Event(), threading.Event()
+
+        def change() -> None:
+            seen.append(list(gated.batches))
+            inside.set()
+            assert leave.wait(60)
+            seen.append(list(gated.batches))
+
+        changing = threading.Thread(target=executor.run_between_batches, args=(change,))
+        changing.start()
+        gated.gate.set()
+        assert inside.wait(60)
+        executor.submit(pending(answers, "next", samples[1]))
+        leave.set()
+        changing.join(60)
+        answers.wait(2)
+    assert seen == [[1], [1]]
+    assert gated.batches == [1, 3]
+
+
+def test_what_work_between_batches_raises_reaches_its_caller_and_batches_go_on(
+    model: ServedModel, answers: Answers, samples: list[Sample]
+) -> None:
+    def fail() -> None:
+        raise LookupError("no such delta")
+
+    with running(model, answers) as executor:
+        with pytest.raises(LookupError, match="no such delta"):
+            executor.run_between_batches(fail)
+        executor.submit(pending(answers, "after", samples[1]))
+        answers.wait(1)
+    assert_answers(answers.outputs("after"), answer(model, samples[1]))
+
+
+def test_a_batch_may_wait_to_be_filled_where_it_is_asked_for(
+    model: ServedModel, answers: Answers, samples: list[Sample]
+) -> None:
+    limits = BatchLimits(max_delay_us=60_000_000, max_batch_rows=6)
+    gated = GatedModel(model)
+    executor = Executor(settings_of(gated, limits=limits), answers.deliver)
+    executor.start()
+    try:
+        executor.submit(pending(answers, "three rows", samples[1]))
+        executor.submit(pending(answers, "two rows", samples[3]))
+        assert not gated.batches
+        executor.submit(pending(answers, "one row more fills it", samples[0]))
+        answers.wait(3)
+        assert gated.batches == [6]
+        executor.submit(pending(answers, "closing ends the wait", samples[0]))
+    finally:
+        executor.close()
+    assert gated.batches == [6, 1]
+
+
+def test_executors_stay_on_their_processors(model: ServedModel, answers: Answers) -> None:
+    allowed = sorted(os.sched_getaffinity(0))[:1]
+    seen: list[set[int]] = []
+
+    class Noting(ThreadNotingModel):
+        def forward(self, *inputs: torch.Tensor) -> dict[str, torch.Tensor]:
+            seen.append(os.sched_getaffinity(0))
+            return super().forward(*inputs)
+
+    executor = Executor(replace(settings_of(Noting(model)), cpus=tuple(allowed)), answers.deliver)
+    executor.start(WARM_UP)
+    executor.wait_until_warm()
+    executor.close()
+    assert seen
+    assert all(cpus == set(allowed) for cpus in seen)
 
 
 class MislabelledModel:

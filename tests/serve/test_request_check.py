@@ -32,11 +32,11 @@ def test_a_good_request_is_laid_out_key_major(checker: RequestChecker) -> None:
     assert checked.num_rows == 2
     np.testing.assert_array_equal(checked.dense[0], [[1, 2, 3], [4, 5, 6]])
     np.testing.assert_array_equal(checked.dense[1], [[0.5], [0.25]])
-    np.testing.assert_array_equal(checked.lengths, [1, 2, 0, 1, 1, 1, 2, 0])
-    np.testing.assert_array_equal(checked.values, [3, 4, 5, 6, -9, 1 << 60, 0, 19])
-    assert checked.weights is not None
-    np.testing.assert_array_equal(checked.weights, [1, 1, 1, 1, 1, 1, 0.5, 2.0])
-    assert (checked.lengths.dtype, checked.values.dtype, checked.weights.dtype) == (
+    np.testing.assert_array_equal(checked.sparse.lengths, [1, 2, 0, 1, 1, 1, 2, 0])
+    np.testing.assert_array_equal(checked.sparse.values, [3, 4, 5, 6, -9, 1 << 60, 0, 19])
+    assert checked.sparse.weights is not None
+    np.testing.assert_array_equal(checked.sparse.weights, [1, 1, 1, 1, 1, 1, 0.5, 2.0])
+    assert (checked.sparse.lengths.dtype, checked.sparse.values.dtype, checked.sparse.weights.dtype) == (
         np.int64,
         np.int64,
         np.float32,
@@ -51,7 +51,7 @@ def test_the_order_of_inputs_does_not_matter(checker: RequestChecker) -> None:
         inputs.extend(messages)
     checked = checker.check(reversed_request)
     for name in ("lengths", "values", "weights"):
-        np.testing.assert_array_equal(getattr(checked, name), getattr(expected, name))
+        np.testing.assert_array_equal(getattr(checked.sparse, name), getattr(expected.sparse, name))
     for got, wanted in zip(checked.dense, expected.dense, strict=True):
         np.testing.assert_array_equal(got, wanted)
 
@@ -64,7 +64,7 @@ def test_an_empty_batch_passes(checker: RequestChecker) -> None:
     for sparse in request.sparse:
         sparse.lengths = sparse.values = sparse.weights = b""
     checked = checker.check(request)
-    assert (checked.num_rows, checked.lengths.size, checked.values.size) == (0, 0, 0)
+    assert (checked.num_rows, checked.sparse.lengths.size, checked.sparse.values.size) == (0, 0, 0)
     assert checked.dense[0].shape == (0, 3)
 
 
@@ -72,7 +72,7 @@ def test_rows_without_any_id_pass(checker: RequestChecker) -> None:
     request = good()
     for sparse in request.sparse:
         sparse.lengths, sparse.values, sparse.weights = bytes(8), b"", b""
-    assert checker.check(request).values.size == 0
+    assert checker.check(request).sparse.values.size == 0
 
 
 def test_too_many_ids_are_refused_before_they_are_read() -> None:

@@ -64,11 +64,6 @@ WRONG = [
         "dense['context'].values: got 24 bytes, expected 36 (float32 [3, 3])",
     ),
     Wrong("rows-left-out", lambda r: r.ClearField("num_rows"), "got 24 bytes, expected 0 (float32 [0, 3])"),
-    Wrong(
-        "long-request-id",
-        lambda r: _set(r, request_id="x" * 129),
-        "request_id: got 129 bytes, expected at most",
-    ),
     Wrong("no-dense", lambda r: r.ClearField("dense"), "dense: missing 'context', 'price'"),
     Wrong("missing-dense", lambda r: r.dense.pop(), "dense: missing 'price'"),
     Wrong(
