@@ -6,19 +6,17 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
-
+from export.cli_parts import default_out, named, progress_bar, report_console, source_of, stem
 from export.config import DENSE_DTYPES, ExportConfig
-from export.job import Progress as OnProgress
+from export.delta_cli import add_options, check_options
+from export.delta_cli import run as run_delta
 from export.pipeline import export_model
 from export.report import print_report
-from export.source import Source, load_model, read_arguments
+from export.source import load_model
 from recsys.configs import DataType
 from recsys.errors import ExportError, PlanError
 from recsys.options import size
@@ -35,11 +33,10 @@ examples:
   recsys-export run/                                         the newest checkpoint of a training run on many ranks
   recsys-export checkpoint/ --model mypackage.models:make    what torch.distributed.checkpoint wrote
   recsys-export rank0.pt rank1.pt --model mypackage.models:make   the state dicts that each rank saved
+  recsys-export --delta old.pt new.pt --artifact old.artifact     what changed, into new.delta, for the artifact
 
 exit codes: 0 written, 1 the model or its file cannot be exported so, 2 bad usage
 """
-# Columns of a report that goes into a pipe or a file, where there is no terminal to ask.
-_PIPE_WIDTH = 110
 _ROW_TYPES = {t.value.lower(): t for t in DataType if t is not DataType.BF16}
 _POLICIES = {p.value: p for p in IdPolicy if p is not IdPolicy.MAPPED}
 T = TypeVar("T")
@@ -47,28 +44,24 @@ T = TypeVar("T")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; 0 when the artifact is written, 1 when it is not, 2 for bad usage."""
-    arguments = _parser().parse_args(argv)
-    checkpoint, *others = arguments.checkpoint
-    if checkpoint.name in ("", ".."):
-        checkpoint = checkpoint.resolve()
-    out = arguments.out or _default_out(checkpoint, arguments.single_file)
-    console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH)
+    parser = _parser()
+    arguments = parser.parse_args(argv)
     try:
-        config = _config(arguments, checkpoint)
-        source = Source(
-            path=checkpoint,
-            others=tuple(others),
-            factory=arguments.model,
-            arguments=read_arguments(arguments.model_args),
-            unsafe_pickle=arguments.unsafe_pickle,
-            scratch=out.absolute().parent,
+        check_options(arguments, parser)
+        if arguments.delta:
+            return run_delta(arguments)
+        checkpoint = named(arguments.checkpoint[0])
+        out = arguments.out or default_out(
+            checkpoint, ".artifact.pt" if arguments.single_file else ".artifact"
         )
+        config = _config(arguments, checkpoint)
+        source = source_of(arguments, [checkpoint, *arguments.checkpoint[1:]], out)
     except (ExportError, PlanError) as error:
         print(f"recsys-export: {error}", file=sys.stderr)
         return 2
     try:
         model = load_model(source)
-        with _progress_bar() as progress:
+        with progress_bar() as progress:
             report = export_model(model, out, config, progress)
     except (ValueError, OSError) as error:
         print(f"recsys-export: {error}", file=sys.stderr)
@@ -79,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.json:
         print(json.dumps(report.to_json()))
     else:
-        print_report(report, console)
+        print_report(report, report_console())
     return 0
 
 
@@ -140,6 +133,14 @@ def _parser() -> argparse.ArgumentParser:
     dense.add_argument(
         "--dense-width", action="append", default=[], metavar="NAME=N", help="width of a dense argument"
     )
+    ranking = parser.add_argument_group("ranking")
+    ranking.add_argument(
+        "--context",
+        action="append",
+        default=[],
+        metavar="NAME[,NAME...]",
+        help="inputs that a ranking request gives once for all of its rows, such as the user's",
+    )
     model = parser.add_argument_group("model")
     model.add_argument(
         "--model", metavar="MODULE:FUNCTION", help="a factory of yours, for a plain state dict"
@@ -151,6 +152,7 @@ def _parser() -> argparse.ArgumentParser:
         help="the checkpoint is a pickled module: loading it RUNS ANY CODE that the file holds",
     )
     model.add_argument("--samples", type=Path, help="requests in JSON, one a line, to verify with")
+    add_options(parser)
     return parser
 
 
@@ -163,7 +165,7 @@ def _config(arguments: argparse.Namespace, checkpoint: Path) -> ExportConfig:
     if doubled:
         raise ExportError(f"--plan: got more than one for {', '.join(doubled)}, expected one")
     return ExportConfig(
-        name=arguments.name or _stem(checkpoint),
+        name=arguments.name or stem(checkpoint),
         data_type=_ROW_TYPES[arguments.dtype],
         table_data_types={
             name: _one_of(value, _ROW_TYPES, "--table-dtype")
@@ -180,6 +182,7 @@ def _config(arguments: argparse.Namespace, checkpoint: Path) -> ExportConfig:
             name: _whole(value, "--dense-width")
             for name, value in (_assignment(text, "--dense-width") for text in arguments.dense_width)
         },
+        context=tuple(name for text in arguments.context for name in text.split(",")),
         samples=arguments.samples,
         single_file=arguments.single_file,
         overwrite=arguments.force,
@@ -219,32 +222,6 @@ def _plan_option(text: str) -> tuple[str | None, ShardingPlan]:
         return None, read_plan(Path(text))
     target, path = _assignment(text, "--plan")
     return target, read_plan(Path(path))
-
-
-def _stem(checkpoint: Path) -> str:
-    if checkpoint.is_dir():
-        return checkpoint.name or "model"
-    return checkpoint.name.removesuffix(".pt").removesuffix(".pth") or "model"
-
-
-def _default_out(checkpoint: Path, single_file: bool) -> Path:
-    suffix = ".artifact.pt" if single_file else ".artifact"
-    return checkpoint.with_name(_stem(checkpoint) + suffix)
-
-
-@contextmanager
-def _progress_bar() -> Iterator[OnProgress]:
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
-        tasks: dict[str, TaskID] = {}
-
-        def show(step: str, done: int, total: int) -> None:
-            if step not in tasks:
-                tasks[step] = bar.add_task(step, total=total)
-            bar.update(tasks[step], completed=done, total=total)
-
-        yield show
 
 
 if __name__ == "__main__":

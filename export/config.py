@@ -33,6 +33,8 @@ class ExportConfig:
         table_id_policies: by table name or path.
         dense_dtype: ``float32`` or ``bfloat16``.
         dense_widths: of dense arguments whose width no layer tells.
+        context: the dense and sparse inputs, by the names that the signature gives them, that a ranking request gives
+            once for all of its rows; with any, the artifact has a ranking form (``recsys.signature``).
         samples: requests in JSON to verify with; random ones if None.
         single_file: write one TorchScript file instead of a directory.
         overwrite: replace what is at the destination.
@@ -49,6 +51,7 @@ class ExportConfig:
     table_id_policies: Mapping[str, IdPolicy] = field(default_factory=dict)
     dense_dtype: str = "float32"
     dense_widths: Mapping[str, int] = field(default_factory=dict)
+    context: tuple[str, ...] = ()
     samples: Path | None = None
     single_file: bool = False
     overwrite: bool = False
@@ -68,6 +71,11 @@ class ExportConfig:
             raise ExportError(f"target_plans: got unknown targets {unknown}, expected some of {names}")
         if self.single_file and (len(self.targets) != 1 or set(self.targets[0]) != {"cpu"}):
             raise ExportError(f"single_file: got targets {names}, expected one, of cpu devices")
+        if self.single_file and self.context:
+            raise ExportError(
+                f"single_file: got context {list(self.context)}, expected none: a single file holds one graph, and a "
+                "ranking form is a second one; write a directory"
+            )
 
 
 def target_name(devices: tuple[str, ...]) -> str:
