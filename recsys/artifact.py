@@ -35,7 +35,7 @@ from recsys.errors import (
     PartSizeError,
     TargetError,
 )
-from recsys.loaded_rows import LoadedRows, artifact_digest
+from recsys.loaded_rows import LoadedRows
 from recsys.manifest import Manifest, RankingGraph, Target
 from recsys.sharding.device_rows import DeviceRows, device_layouts, fill
 from recsys.sharding.env import ShardingEnv
@@ -73,10 +73,10 @@ class LoadedArtifact:
         """Inputs and outputs."""
         return self.manifest.signature
 
-    @cached_property
+    @property
     def digest(self) -> str:
         """The artifact's name by content, which deltas leave as it is: ``rows.state`` tells what rows are now."""
-        return artifact_digest(self.manifest)
+        return self.rows.digest
 
     @property
     def target_name(self) -> str:
@@ -224,15 +224,25 @@ def _choose(manifest: Manifest, wanted: str | None) -> Target:
 def _load_directory(
     where: Path, manifest: Manifest, target: Target, verify: bool, random_access: bool
 ) -> tuple[list[torch.jit.ScriptModule], Tensor]:
-    if manifest.rows_path is None:
-        raise ManifestError("manifest.rows.path: got null in a directory, expected the rows' file name")
-    rows = where / manifest.rows_path
-    _check_size(rows, manifest.layout.num_bytes)
+    blob = _map_checked(where, manifest, verify, random_access)
     modules = [_load_skeleton(where, manifest, graph) for graph in _graphs(target)]
-    blob = map_rows(rows, manifest.layout, random_access=random_access)
-    if verify:
-        check_rows(manifest, blob)
     return modules, blob
+
+
+def load_rows(path: str | os.PathLike[str], *, verify_checksums: bool = True) -> LoadedRows:
+    """An artifact's rows in host memory, without a graph, whatever devices its targets need.
+
+    Raises:
+        ArtifactError: a subclass says what is wrong.
+    """
+    where = Path(path)
+    manifest = read_manifest(where)
+    if where.is_dir():
+        blob = _map_checked(where, manifest, verify_checksums)
+    else:
+        _, blob = _load_file(where, manifest, manifest.targets[0], verify_checksums)
+    rank = DeviceRows(device=torch.device("cpu"), layout=manifest.layout, rows=blob)
+    return LoadedRows(manifest=manifest, ranks=[rank])
 
 
 def _load_skeleton(where: Path, manifest: Manifest, graph: Target | RankingGraph) -> torch.jit.ScriptModule:
@@ -242,6 +252,17 @@ def _load_skeleton(where: Path, manifest: Manifest, graph: Target | RankingGraph
     # Always: it is small, and a damaged graph can crash the process where damaged rows give wrong numbers.
     _check_digest(skeleton.read_bytes(), part.sha256, f"part {part.path!r}")
     return torchscript.load(skeleton)
+
+
+def _map_checked(where: Path, manifest: Manifest, verify: bool, random_access: bool = False) -> Tensor:
+    if manifest.rows_path is None:
+        raise ManifestError("manifest.rows.path: got null in a directory, expected the rows' file name")
+    rows = where / manifest.rows_path
+    _check_size(rows, manifest.layout.num_bytes)
+    blob = map_rows(rows, manifest.layout, random_access=random_access)
+    if verify:
+        check_rows(manifest, blob)
+    return blob
 
 
 def map_rows(path: Path, layout: BlobLayout, *, random_access: bool = False) -> Tensor:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from recsys.configs import DataType
-from recsys.rows import HOST_ROW_ALIGNMENT, RowFormat, align_rows
+from recsys.rows import HOST_ROW_ALIGNMENT, RowFormat, align_rows, cut_columns
 
 #: FBGEMM 1.8 aligns each table to a cache line pair.
 BLOCK_ALIGNMENT_BYTES = 128
@@ -120,6 +120,23 @@ def lay_out(blocks: Sequence[RowBlock]) -> BlobLayout:
         placed.append(replace(block, offset_bytes=offset))
         offset = _aligned(offset + placed[-1].num_bytes)
     return BlobLayout(blocks=tuple(placed))
+
+
+def block_rows(rows: Tensor, embedding_dim: int, block: RowBlock) -> Tensor:
+    """What a block holds of whole rows: its columns, at its alignment.
+
+    Args:
+        rows: ``[R, row_bytes]`` uint8, whole rows at alignment 1; any of the block's table.
+        embedding_dim: of the table.
+        block: which columns.
+
+    Returns:
+        ``[R, row_bytes of the block]`` uint8, contiguous.
+    """
+    columns = (block.column_start, block.column_end)
+    fmt = RowFormat(data_type=block.data_type, dim=embedding_dim)
+    cut = rows if columns == (0, embedding_dim) else cut_columns(rows, fmt, *columns)
+    return align_rows(cut, block.row_format, block.row_alignment).contiguous()
 
 
 def copy_blocks(source: BlobLayout, source_blob: Tensor, target: BlobLayout, device: torch.device) -> Tensor:

@@ -18,12 +18,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from recsys.blob import RowBlock
+from recsys.blob import block_rows
 from recsys.checked import wrong
 from recsys.delta_file import DeltaFile, DeltaHeader, TableDelta
 from recsys.errors import DeltaError
-from recsys.loaded_rows import LoadedRows, artifact_digest
-from recsys.rows import align_rows, cut_columns
+from recsys.loaded_rows import LoadedRows
 from recsys.sharding.device_rows import DeviceRows
 
 
@@ -141,10 +140,9 @@ def check_fit(header: DeltaHeader, loaded: LoadedRows) -> None:
         DeltaError: it is not.
         ManifestError: it is, and yet says other things of a table.
     """
-    digest = artifact_digest(loaded.manifest)
-    if header.artifact != digest:
+    if header.artifact != loaded.digest:
         raise DeltaError(
-            f"delta.artifact: got {header.artifact!r} (model {header.model[:80]!r}), expected {digest!r} (model "
+            f"delta.artifact: got {header.artifact!r} (model {header.model[:80]!r}), expected {loaded.digest!r} (model "
             f"{loaded.manifest.name!r}): it was made for another artifact; make it for this one, or load that one"
         )
     check_state(header.base, loaded)
@@ -185,7 +183,7 @@ def _changes(loaded: LoadedRows, table: TableDelta, numbers: Tensor, rows: Tenso
                 yield BlockChange(
                     target=target,
                     places=places,
-                    rows=_block_rows(table, rows[first:end], block).to(rank.device),
+                    rows=block_rows(rows[first:end], table.embedding_dim, block).to(rank.device),
                     replaced=_gathered(target, places),
                 )
 
@@ -193,12 +191,6 @@ def _changes(loaded: LoadedRows, table: TableDelta, numbers: Tensor, rows: Tenso
 def _distinct(ranks: Sequence[DeviceRows]) -> list[DeviceRows]:
     """Ranks in host memory read one tensor: it is changed once."""
     return list({rank.rows.data_ptr(): rank for rank in ranks}.values())
-
-
-def _block_rows(table: TableDelta, rows: Tensor, block: RowBlock) -> Tensor:
-    whole = (block.column_start, block.column_end) == (0, table.embedding_dim)
-    cut = rows if whole else cut_columns(rows, table.row_format, block.column_start, block.column_end)
-    return align_rows(cut, block.row_format, block.row_alignment).contiguous()
 
 
 def _gathered(target: Tensor, places: Tensor) -> Tensor:

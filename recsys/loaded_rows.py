@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from recsys.manifest import Manifest
 from recsys.sharding.device_rows import DeviceRows
@@ -36,4 +37,9 @@ class LoadedRows:
     state: str = ""
 
     def __post_init__(self) -> None:
-        self.state = self.state or artifact_digest(self.manifest)
+        self.state = self.state or self.digest
+
+    @cached_property
+    def digest(self) -> str:
+        """The artifact's."""
+        return artifact_digest(self.manifest)

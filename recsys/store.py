@@ -12,13 +12,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from recsys.blob import BlobLayout, RowBlock, lay_out
+from recsys.blob import BlobLayout, RowBlock, block_rows, lay_out
 from recsys.configs import DataType
 from recsys.rows import (
     HOST_ROW_ALIGNMENT,
     RowFormat,
-    align_rows,
-    cut_columns,
     dequantize_rows,
     quantize_rows,
     row_error_bounds,
@@ -152,11 +150,7 @@ def store_table(
     error = QuantizationError()
     for first in range(0, table.num_embeddings, CHUNK_ROWS):
         chunk = weight[first : first + CHUNK_ROWS].detach().to(torch.float32)
-        try:
-            rows = quantize_rows(chunk, table.data_type, first)
-        except ValueError as wrong:
-            raise ValueError(f"table {table.name!r}, {wrong}") from None
-        _measure(error, chunk, rows, table, first)
+        rows = stored_rows(chunk, table, first, error)
         _write_rows(rows, first, table, blocks, write)
         if on_rows is not None:
             on_rows(len(chunk))
@@ -166,14 +160,34 @@ def store_table(
     return error
 
 
+def stored_rows(chunk: Tensor, table: StoredTable, first: int, error: QuantizationError) -> Tensor:
+    """Quantize some rows, and measure what it costs.
+
+    Args:
+        chunk: ``[R, D]`` float32, in host memory.
+        table: what they become rows of.
+        first: the number of the first.
+        error: is added to.
+
+    Returns:
+        ``[R, row_bytes]`` uint8, whole rows at alignment 1.
+
+    Raises:
+        ValueError: a row cannot be stored faithfully; names the table and the row.
+    """
+    try:
+        rows = quantize_rows(chunk, table.data_type, first)
+    except ValueError as wrong:
+        raise ValueError(f"table {table.name!r}, {wrong}") from None
+    _measure(error, chunk, rows, table, first)
+    return rows
+
+
 def _write_rows(
     rows: Tensor, first: int, table: StoredTable, blocks: Sequence[RowBlock], write: Writer
 ) -> None:
-    for (start, end), block in zip(table.cuts, blocks, strict=True):
-        whole = (start, end) == (0, table.embedding_dim)
-        cut = rows if whole else cut_columns(rows, table.row_format, start, end)
-        aligned = align_rows(cut, block.row_format, block.row_alignment)
-        write(block.offset_bytes + first * block.row_bytes, aligned.contiguous())
+    for block in blocks:
+        write(block.offset_bytes + first * block.row_bytes, block_rows(rows, table.embedding_dim, block))
 
 
 def _measure(error: QuantizationError, chunk: Tensor, rows: Tensor, table: StoredTable, first: int) -> None:
