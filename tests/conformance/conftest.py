@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.artifacts import Exported, export_slow, export_small
+from tests.conformance.harness import ServerUnderTest, running, with_admin
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """How many cases there are, whatever else was run beside them."""
+    counts = {
+        outcome: sum(
+            "tests/conformance/" in report.nodeid
+            for report in terminalreporter.getreports(outcome)
+            if getattr(report, "when", "call") == "call"
+        )
+        for outcome in ("passed", "failed")
+    }
+    if any(counts.values()):
+        terminalreporter.write_line(
+            f"conformance: {sum(counts.values())} cases, {counts['passed']} passed, {counts['failed']} failed"
+        )
+
+
+@pytest.fixture(scope="session")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    """Every kind of input that the wire knows."""
+    return export_small(tmp_path_factory.mktemp("artifacts") / "small")
+
+
+@pytest.fixture(scope="session")
+def other(tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    """The same model with other weights: its answers tell who answered."""
+    return export_small(tmp_path_factory.mktemp("artifacts") / "other", seed=1)
+
+
+@pytest.fixture(scope="session")
+def slow(tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    """A model that takes milliseconds a row."""
+    return export_slow(tmp_path_factory.mktemp("artifacts") / "slow")
+
+
+@pytest.fixture(scope="module")
+def server(small: Exported, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerUnderTest]:
+    """The small model with default settings, all ports open; shared by the cases of a file."""
+    folder = tmp_path_factory.mktemp("server")
+    with running(small.path, "--http-port", "0", *with_admin(folder), folder=folder) as started:
+        yield started
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """An empty repository."""
+    root = tmp_path / "repository"
+    root.mkdir()
+    return root

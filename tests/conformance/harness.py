@@ -1,0 +1,206 @@
+"""Starts the server under test and says where it listens. Cases know an address, artifacts and protocols, no more.
+
+``RECSYS_CONFORMANCE_SERVER`` names the command of another implementation; it takes the flags of ``recsys-serve``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from serve.bench.scrape import scrape
+from serve.client import PREDICT, Client, Settings
+from serve.wire import admin_pb2_grpc
+
+COMMAND = shlex.split(os.environ.get("RECSYS_CONFORMANCE_SERVER", f"{sys.executable} -m serve.cli"))
+TOKEN = "a-token-of-the-tests"
+# Longer than any server takes to start or to stop on a busy machine.
+_PATIENCE_S = 120.0
+
+
+@dataclass(kw_only=True)
+class ServerUnderTest:
+    """A running server.
+
+    Attributes:
+        process: its process.
+        ready: the line with which it said that it is ready.
+        log: where its standard error goes.
+    """
+
+    process: subprocess.Popen[str]
+    ready: Mapping[str, Any]
+    log: Path
+    _open: ExitStack = field(default_factory=ExitStack)
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.ready['port']}"
+
+    @property
+    def metrics_address(self) -> str:
+        return f"127.0.0.1:{self.ready['metrics_port']}"
+
+    @property
+    def http_address(self) -> str:
+        return f"127.0.0.1:{self.ready['http_port']}"
+
+    @property
+    def admin_address(self) -> str:
+        return f"127.0.0.1:{self.ready['admin_port']}"
+
+    def client(self, **settings: Any) -> Client:
+        """A client with a connection of its own, closed with the server."""
+        return self._open.enter_context(
+            Client(self.address, settings=Settings(**{"timeout_s": 60.0, **settings}))
+        )
+
+    def channel(self, address: str | None = None) -> grpc.Channel:
+        """A connection of its own, closed with the server."""
+        options = (("grpc.use_local_subchannel_pool", 1), ("grpc.max_send_message_length", -1))
+        return self._open.enter_context(grpc.insecure_channel(address or self.address, options=options))
+
+    def predict_bytes(self, channel: grpc.Channel | None = None) -> Callable[..., bytes]:
+        """``Predict`` as bytes, past every check of a client."""
+        call: Callable[..., bytes] = (channel or self.channel()).unary_unary(PREDICT)
+        return call
+
+    def admin(self) -> Admin:
+        """The admin service, with the token."""
+        return Admin(self.channel(self.admin_address))
+
+    def metrics(self) -> dict[str, float]:
+        """Each sample by its name and labels."""
+        return scrape(self.metrics_address)
+
+    def total(self, name: str, **labels: str) -> float:
+        """The sum of all samples of that name that carry these labels."""
+        wanted = [f'{key}="{value}"' for key, value in labels.items()]
+        return sum(
+            value
+            for sample, value in self.metrics().items()
+            if sample.partition("{")[0] == name and all(label in sample for label in wanted)
+        )
+
+    def is_alive(self) -> bool:
+        return self.process.poll() is None
+
+    def rss_bytes(self) -> int:
+        """Resident memory of the process that cannot be had again from a file: anonymous pages."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(status.partition("RssAnon:")[2].split()[0]) * 1024
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def stop(self) -> tuple[int, dict[str, Any]]:
+        """SIGTERM, and wait: the exit code and the last line."""
+        self.signal(signal.SIGTERM)
+        return self.finish()
+
+    def finish(self) -> tuple[int, dict[str, Any]]:
+        """Wait for the end: the exit code and the last line."""
+        output, _ = self.process.communicate(timeout=_PATIENCE_S)
+        return self.process.returncode, json.loads(output.splitlines()[-1])
+
+
+class Admin:
+    """Calls of the admin service by name, with the token."""
+
+    def __init__(self, channel: grpc.Channel) -> None:
+        self._stub = admin_pb2_grpc.AdminServiceStub(channel)
+
+    def __getattr__(self, method: str) -> Callable[..., Any]:
+        call = getattr(self._stub, method)
+
+        def with_token(request: Any, **options: Any) -> Any:
+            metadata = (("authorization", f"Bearer {TOKEN}"),)
+            return call(request, metadata=metadata, **{"timeout": _PATIENCE_S, **options})
+
+        return with_token
+
+
+@contextmanager
+def running(
+    *arguments: str | Path, folder: Path, environment: Mapping[str, str] | None = None
+) -> Iterator[ServerUnderTest]:
+    """Start a server and wait until it is ready; at the end it is gone, whatever happened.
+
+    Args:
+        arguments: of the command, beside the ports, which the system chooses.
+        folder: for its log; an empty one of the test's own.
+        environment: variables beside our own.
+    """
+    log = folder / "server.log"
+    command = [*COMMAND, *map(str, arguments), "--port", "0", "--metrics-port", "0", "--json"]
+    environment = {**os.environ, **(environment or {})}
+    with (
+        log.open("a") as errors,
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment
+        ) as process,
+        ExitStack() as opened,
+    ):
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert line, f"the server did not start: {log.read_text()}"
+            yield ServerUnderTest(process=process, ready=json.loads(line), log=log, _open=opened)
+        finally:
+            opened.close()
+            if process.poll() is None:
+                process.kill()
+
+
+def refused(*arguments: str | Path) -> tuple[int, str]:
+    """Start a server that must not start: its exit code, and what it says."""
+    done = subprocess.run(
+        [*COMMAND, *map(str, arguments)], capture_output=True, text=True, timeout=_PATIENCE_S, check=False
+    )
+    return done.returncode, done.stderr
+
+
+def with_admin(folder: Path) -> list[str]:
+    """The arguments that open the admin port, with ``TOKEN``."""
+    token = folder / "token"
+    token.write_text(TOKEN)
+    token.chmod(0o600)
+    return ["--admin-port", "0", "--admin-token-file", str(token)]
+
+
+def put_version(repository: Path, model: str, version: str, artifact: Path) -> Path:
+    """Copy an artifact into a repository as its exporter would put it there: whole, in one step."""
+    target = repository / model / version
+    target.parent.mkdir(parents=True, exist_ok=True)
+    work = target.with_name(f".{version}.part")
+    shutil.copytree(artifact, work)
+    work.rename(target)
+    return target
+
+
+def spoil(path: Path, at: int = -1) -> None:
+    """Change one byte of a file."""
+    data = bytearray(path.read_bytes())
+    data[at] ^= 0xFF
+    path.write_bytes(data)
+
+
+def status_of(call: Callable[[], object]) -> tuple[grpc.StatusCode, str]:
+    """How a call ended: its status and text; OK where it was answered."""
+    try:
+        call()
+    except grpc.RpcError as error:
+        return error.code(), error.details() or ""
+    return grpc.StatusCode.OK, ""
