@@ -61,7 +61,7 @@ def export_small(path: Path, seed: int = 0, context: tuple[str, ...] = CONTEXT) 
 class SlowModel(nn.Module):
     """Takes milliseconds a row, so that requests meet in the queue; its score is the row's ID."""
 
-    def __init__(self, width: int = 2048, depth: int = 24) -> None:
+    def __init__(self, width: int = 2048, depth: int = 8) -> None:
         super().__init__()
         self.rows = EmbeddingBagCollection(
             tables=[
