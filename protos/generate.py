@@ -20,7 +20,12 @@ from pathlib import Path
 
 PROTOS = Path(__file__).resolve().parent
 #: Each becomes serve/wire/<name of the file>_pb2.py: names are unique across folders.
-PROTOCOLS = ("recsys/v1/predict.proto", "recsys/v1/admin.proto")
+PROTOCOLS = (
+    "recsys/v1/predict.proto",
+    "recsys/v1/admin.proto",
+    "inference/open_inference.proto",
+    "predictor/predictor.proto",
+)
 PACKAGE = "serve.wire"
 
 

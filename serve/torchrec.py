@@ -1,0 +1,191 @@
+"""TorchRec's wire: requests without names, in the signature's order, with all IDs of a kind in one run of bytes.
+
+Shape letters: B rows of a request, F sparse inputs of one kind (weighted or not), N number of their IDs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import grpc
+import numpy as np
+import numpy.typing as npt
+from google.protobuf.wrappers_pb2 import BytesValue
+
+from recsys.signature import DenseInput, Signature, SparseInput
+from serve.batching import BatchLimits
+from serve.errors import RequestError
+from serve.gateway import Gateway, Incoming
+from serve.grpc_support import abort, parse, respond, trace_parent
+from serve.raw import RawDense, RawRequest, RawSparse
+from serve.wire import predictor_pb2 as wire
+from serve.work import Rows
+
+# Names of a call's metadata: which model, and which of its versions.
+MODEL_KEY, VERSION_KEY = "recsys-model", "recsys-version"
+SERVICE = wire.DESCRIPTOR.services_by_name["Predictor"].full_name
+DEFAULT_OUTPUT = "default"
+_FLOAT, _INT32, _INT64 = np.dtype("<f4"), np.dtype("<i4"), np.dtype("<i8")
+
+
+def handlers(gateway: Gateway, *, model: str = "") -> grpc.GenericRpcHandler:
+    """For a server of ``grpc.aio``.
+
+    Args:
+        gateway: answers.
+        model: who answers calls whose metadata name no model; empty for the only model.
+    """
+
+    async def predict(data: bytes, context: Any) -> bytes:
+        try:
+            message = parse(wire.PredictionRequest, data)
+        except RequestError as error:
+            gateway.metrics.unrouted("invalid")
+            await abort(context, error)
+            raise AssertionError("abort returned") from None
+        named = dict(context.invocation_metadata() or ())
+        incoming = Incoming(
+            read=lambda hosted: raw_request(hosted.signature, message, hosted.settings.limits),
+            encode=lambda _, rows: encode(rows),
+            model=str(named.get(MODEL_KEY, model)),
+            version=str(named.get(VERSION_KEY, "")),
+            num_bytes=len(data),
+            protocol="torchrec",
+            trace_parent=trace_parent(context),
+        )
+        return await respond(gateway, incoming, context)
+
+    # Without (de)serializers: the handler takes and gives bytes.
+    methods = {"Predict": grpc.unary_unary_rpc_method_handler(predict)}
+    return grpc.method_handlers_generic_handler(SERVICE, methods)
+
+
+def raw_request(signature: Signature, message: wire.PredictionRequest, limits: BatchLimits) -> RawRequest:
+    """Give the request's parts the names of the signature's inputs.
+
+    Args:
+        signature: of the model; its order is the wire's.
+        message: of the client.
+        limits: of one request.
+
+    Raises:
+        RequestError: the parts do not fit the signature; the text names field, got and expected.
+    """
+    num_rows = message.batch_size
+    if num_rows < 0:
+        raise RequestError(f"batch_size: got {num_rows}, expected 0 or more")
+    limits.check_request(num_rows, 0)
+    _refuse("embedding_features", message.embedding_features)
+    _refuse("unary_features", message.unary_features)
+    plain = [s for s in signature.sparse if not s.weighted]
+    weighted = [s for s in signature.sparse if s.weighted]
+    if message.id_list_features.weights:
+        raise RequestError(
+            f"id_list_features.weights: got {len(message.id_list_features.weights)} bytes, expected none"
+        )
+    return RawRequest(
+        num_rows=num_rows,
+        dense=_dense(signature.dense, message.float_features, num_rows),
+        sparse=[
+            *_sparse("id_list_features", plain, message.id_list_features, num_rows),
+            *_sparse("id_score_list_features", weighted, message.id_score_list_features, num_rows),
+        ],
+    )
+
+
+def encode(rows: Rows) -> bytes:
+    """A serialized ``PredictionResponse``: each output by its name, the first also as ``default``."""
+    response = wire.PredictionResponse()
+    named = {output.name: values for output, values in zip(rows.signature.outputs, rows.values, strict=True)}
+    named.setdefault(DEFAULT_OUTPUT, rows.values[0])
+    for name, values in named.items():
+        # A packed ``repeated float data = 1`` is on the wire what ``bytes value = 1`` is: no number becomes an object.
+        response.predictions[name].ParseFromString(BytesValue(value=values).SerializeToString())
+    data: bytes = response.SerializeToString()
+    return data
+
+
+def _refuse(field: str, features: wire.FloatFeatures | wire.SparseFeatures) -> None:
+    if features.num_features or features.values:
+        raise RequestError(
+            f"{field}: got {features.num_features} features, expected none: no model here takes such"
+        )
+
+
+def _check_count(field: str, got: int, names: Sequence[str], num_columns: int) -> None:
+    if got != num_columns:
+        raise RequestError(
+            f"{field}.num_features: got {got}, expected {num_columns} (in this order: {_listed(names)})"
+        )
+
+
+def _dense(inputs: Sequence[DenseInput], features: wire.FloatFeatures, num_rows: int) -> list[RawDense]:
+    width = sum(d.width for d in inputs)
+    field = "float_features"
+    _check_count(field, features.num_features, [f"{d.name} [{d.width}]" for d in inputs], width)
+    data = features.values
+    expected = num_rows * width * _FLOAT.itemsize
+    if len(data) != expected:
+        raise RequestError(
+            f"{field}.values: got {len(data)} bytes, expected {expected} (float32 [{num_rows}, {width}])"
+        )
+    if len(inputs) == 1:
+        return [RawDense(inputs[0].name, data)]
+    columns = np.frombuffer(data, _FLOAT).reshape(num_rows, width)
+    ends = np.cumsum([d.width for d in inputs])
+    return [
+        RawDense(d.name, columns[:, end - d.width : end].tobytes())
+        for d, end in zip(inputs, ends, strict=True)
+    ]
+
+
+def _sparse(
+    field: str, inputs: Sequence[SparseInput], features: wire.SparseFeatures, num_rows: int
+) -> list[RawSparse]:
+    """Cut the IDs of all inputs of a kind into those of each."""
+    _check_count(field, features.num_features, [s.name for s in inputs], len(inputs))
+    shape = (len(inputs), num_rows)
+    lengths = _whole_numbers(f"{field}.lengths", features.lengths, len(inputs) * num_rows, list(shape))
+    if lengths.size and (lengths.min() < 0 or lengths.max() > np.iinfo(np.int32).max):
+        at = int(np.argmax((lengths < 0) | (lengths > np.iinfo(np.int32).max)))
+        feature, row = divmod(at, num_rows)
+        raise RequestError(
+            f"{field}.lengths: got {lengths[at]} for {inputs[feature].name!r} in row {row}, "
+            f"expected 0 to {np.iinfo(np.int32).max}"
+        )
+    lengths = lengths.reshape(shape)
+    counts = lengths.sum(axis=1, dtype=np.int64)
+    ends = np.cumsum(counts)
+    num_ids = int(ends[-1]) if len(inputs) else 0
+    values = _whole_numbers(f"{field}.values", features.values, num_ids, [num_ids]).astype(_INT64, copy=False)
+    weights = features.weights
+    if inputs and inputs[0].weighted and len(weights) != num_ids * _FLOAT.itemsize:
+        raise RequestError(
+            f"{field}.weights: got {len(weights)} bytes, "
+            f"expected {num_ids * _FLOAT.itemsize} (float32, one for each of {num_ids} IDs)"
+        )
+    return [
+        RawSparse(
+            s.name,
+            lengths[i].astype(_INT32).tobytes(),
+            values[start:end].tobytes(),
+            weights[start * _FLOAT.itemsize : end * _FLOAT.itemsize],
+        )
+        for i, (s, start, end) in enumerate(zip(inputs, ends - counts, ends, strict=True))
+    ]
+
+
+def _whole_numbers(field: str, data: bytes, count: int, shape: list[int]) -> npt.NDArray[Any]:
+    """int32 or int64, whichever so many bytes are of a known count."""
+    for dtype in (_INT32, _INT64):
+        if len(data) == count * dtype.itemsize:
+            return np.frombuffer(data, dtype)
+    raise RequestError(
+        f"{field}: got {len(data)} bytes, expected {count * 4} (int32 {shape}) or {count * 8} (int64 {shape})"
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+    return (", ".join(names[:8]) or "none") + more
