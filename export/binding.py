@@ -8,8 +8,8 @@ from __future__ import annotations
 import inspect
 import types
 import typing
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor, fx, nn
 
@@ -67,6 +67,19 @@ class Binding:
         """The feature's name outside; with the argument's in front where two arguments hold the same feature."""
         holders = [name for name, features in self.sparse.items() if feature in features]
         return feature if len(holders) == 1 else f"{argument}.{feature}"
+
+    def part(self, names: Collection[str]) -> Binding:
+        """The same for some of the sparse features only, told by their wire names."""
+        kept = {
+            argument: [feature for feature in features if self.wire_name(argument, feature) in names]
+            for argument, features in self.sparse.items()
+        }
+        return replace(self, sparse={argument: features for argument, features in kept.items() if features})
+
+    @property
+    def wire_names(self) -> list[str]:
+        """The sparse features as the signature names them, in its order."""
+        return [self.wire_name(name, f) for name, features in self.sparse.items() for f in features]
 
 
 def arguments(model: nn.Module) -> tuple[list[str], list[str]]:

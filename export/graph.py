@@ -1,13 +1,13 @@
 """From a model with sharded collections to a scripted graph of plain tensors.
 
-Shape letters: B batch, F features, N number of IDs.
+Shape letters: B batch, Q contexts, F features, N number of IDs.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import accumulate
 from typing import Any
 
@@ -18,6 +18,7 @@ from export.binding import Binding, trace
 from export.device_check import check_devices
 from export.managed import FrozenCollisions, mapping_in_front
 from export.passes import relu_in_place
+from export.ranking import Expansion, RankingCollection, RankingFeatures
 from recsys import torchscript
 from recsys.errors import ExportError
 from recsys.keyed import KeyedTensor
@@ -48,24 +49,43 @@ class Graph:
     ranks: dict[str, int]
 
 
+@dataclass(frozen=True)
+class Ids:
+    """The flat sparse inputs: key-major lengths, values, and weights where the model is weighted."""
+
+    lengths: Tensor
+    values: Tensor
+    weights: Tensor | None
+
+
 class ExportedModel(nn.Module):
     """Plain tensors in, named tensors out: what is traced.
 
     Args:
-        model: the module tree with its collections exchanged for sharded ones.
+        model: the module tree with its collections exchanged for sharded ones; for the ranking form each within a
+            ``RankingCollection``.
         binding: how the arguments are made of the inputs.
         devices: rank by rank.
         dense_dtype: of the dense layers.
+        context: the inputs of the context, for the ranking form.
     """
 
     def __init__(
-        self, model: nn.Module, binding: Binding, devices: Sequence[torch.device], dense_dtype: torch.dtype
+        self,
+        model: nn.Module,
+        binding: Binding,
+        devices: Sequence[torch.device],
+        dense_dtype: torch.dtype,
+        context: Sequence[str] = (),
     ) -> None:
         super().__init__()
         self.model = model
         self._binding = binding
         self._devices = list(devices)
         self._dense_dtype = dense_dtype
+        self._context = list(context)
+        self._of_context = binding.part(context)
+        self._of_rows = binding.part([name for name in binding.wire_names if name not in context])
 
     def run(
         self, dense: Sequence[Tensor], lengths: Tensor, values: Tensor, weights: Tensor | None
@@ -74,8 +94,63 @@ class ExportedModel(nn.Module):
         features = split_features(self._binding, lengths, values, weights)
         if features:
             dense = self._same_rows(dense, lengths)
-        if any(device.type != "cpu" for device in self._devices):
+        if self._is_elsewhere:
             features, dense = self._sent(features, dense)
+        return self._predicted(dense, features)
+
+    def run_ranking(
+        self, dense: Sequence[Tensor], context: Ids, rows: Ids, row_context: Tensor
+    ) -> dict[str, Tensor]:
+        """Predict for rows of which many share a context; see ``recsys.signature`` for the arguments."""
+        num_rows = row_context.size(0)
+        num_contexts = self._num_contexts(dense, context)
+        if self._is_elsewhere:
+            # Refuses what is no context's number, where a device could not say so.
+            row_context = torch.arange(num_contexts).index_select(0, row_context)
+        expansion = Expansion(on_host=row_context, row_context=row_context, home=self._devices[0])
+        features = self._ranking_features(
+            _with_bags(self._of_context, context, num_contexts),
+            _with_bags(self._of_rows, rows, num_rows),
+            expansion,
+        )
+        dense = [
+            tensor.reshape(num_contexts if name in self._context else num_rows, width)
+            for tensor, (name, width) in zip(dense, self._binding.dense.items(), strict=True)
+        ]
+        if self._is_elsewhere:
+            features, dense = self._sent(features, dense, expansion)
+        dense = [
+            tensor.index_select(0, expansion.row_context) if name in self._context else tensor
+            for tensor, name in zip(dense, self._binding.dense, strict=True)
+        ]
+        return self._predicted(dense, features)
+
+    def _num_contexts(self, dense: Sequence[Tensor], context: Ids) -> int:
+        num_features = len(self._of_context.wire_names)
+        if num_features:
+            return context.lengths.size(0) // num_features
+        return next(
+            tensor.size(0)
+            for tensor, name in zip(dense, self._binding.dense, strict=True)
+            if name in self._context
+        )
+
+    def _ranking_features(
+        self, context: Ids, rows: Ids, expansion: Expansion
+    ) -> dict[str, KeyedJaggedTensor]:
+        of_context = split_features(self._of_context, context.lengths, context.values, context.weights)
+        of_rows = split_features(self._of_rows, rows.lengths, rows.values, rows.weights)
+        return {
+            name: RankingFeatures(name, keys, of_context[name], of_rows.get(name), expansion)
+            if name in of_context
+            else of_rows[name]
+            for name, keys in self._binding.sparse.items()
+        }
+
+    def _predicted(
+        self, dense: Sequence[Tensor], features: Mapping[str, KeyedJaggedTensor]
+    ) -> dict[str, Tensor]:
+        """What the model makes of its arguments, in host memory."""
         tensors = [t if self._dense_dtype is torch.float32 else t.to(self._dense_dtype) for t in dense]
         arguments: dict[str, Any] = dict(zip(self._binding.dense, tensors, strict=True))
         outputs = named_outputs(self.model(**arguments, **features))
@@ -83,32 +158,43 @@ class ExportedModel(nn.Module):
             outputs = {name: output.to(torch.float32) for name, output in outputs.items()}
         return self._in_host_memory(outputs)
 
+    @property
+    def _is_elsewhere(self) -> bool:
+        return any(device.type != "cpu" for device in self._devices)
+
     def _same_rows(self, dense: Sequence[Tensor], lengths: Tensor) -> list[Tensor]:
         """The dense inputs; an error in the graph where they have not as many rows as the sparse ones."""
-        num_features = sum(len(features) for features in self._binding.sparse.values())
-        num_rows = lengths.size(0) // num_features
+        num_rows = lengths.size(0) // len(self._binding.wire_names)
         widths = self._binding.dense.values()
         return [tensor.reshape(num_rows, width) for tensor, width in zip(dense, widths, strict=True)]
 
     def _sent(
-        self, features: dict[str, KeyedJaggedTensor], dense: Sequence[Tensor]
+        self,
+        features: dict[str, KeyedJaggedTensor],
+        dense: Sequence[Tensor],
+        expansion: Expansion | None = None,
     ) -> tuple[dict[str, KeyedJaggedTensor], Sequence[Tensor]]:
         """Split the batch for all collections at once, so that each device gets it in one copy."""
         inputs: dict[str, dict[ShardedCollection, DistInput]] = {name: {} for name in features}
         batches = []
         for path, names in self._binding.collections.items():
             collection = self.model.get_submodule(path) if path else self.model
-            if isinstance(collection, ShardedCollection) and len(names) == 1:
-                mapping = mapping_in_front(self.model, collection)
-                given = features[names[0]]
-                split = collection.input_dist(given if mapping is None else mapping(given))
-                inputs[names[0]][collection] = split
-                batches.append((split, collection.layout, collection.needs_lengths))
+            if len(names) != 1 or not isinstance(collection, (ShardedCollection, RankingCollection)):
+                continue
+            mapping = mapping_in_front(self.model, collection)
+            given = features[names[0]] if mapping is None else mapping(features[names[0]])
+            for part, batch in _parts(collection, given):
+                split = part.input_dist(batch)
+                inputs[names[0]][part] = split
+                batches.append((split, part.layout, part.needs_lengths))
+            if isinstance(collection, RankingCollection):
+                collection.prepare(given)
+        if expansion is not None:
+            batches.append(expansion.parcel())
         dense = send(batches, dense, self._devices)
-        sent: dict[str, KeyedJaggedTensor] = {
-            name: DistributedKeyedJaggedTensor(features[name], inputs[name]) for name in features
-        }
-        return sent, dense
+        if expansion is not None:
+            expansion.receive(batches[-1][0])
+        return {name: _sent_already(given, inputs[name]) for name, given in features.items()}, dense
 
     def _in_host_memory(self, outputs: dict[str, Tensor]) -> dict[str, Tensor]:
         """Outputs on a device come back in one copy."""
@@ -117,6 +203,29 @@ class ExportedModel(nn.Module):
         flat = torch.cat([output.reshape(-1) for output in outputs.values()]).to("cpu")
         parts = torch.split(flat, [output.numel() for output in outputs.values()])
         return {name: parts[i].view(output.size()) for i, (name, output) in enumerate(outputs.items())}
+
+
+def _with_bags(binding: Binding, ids: Ids, num_bags: int) -> Ids:
+    """The same; an error in the graph where there are not so many bags of each feature."""
+    num_features = len(binding.wire_names)
+    return replace(ids, lengths=ids.lengths.reshape(num_features * num_bags)) if num_features else ids
+
+
+def _parts(
+    collection: ShardedCollection | RankingCollection, features: KeyedJaggedTensor
+) -> Iterable[tuple[ShardedCollection, KeyedJaggedTensor]]:
+    """The sharded collections that look a batch up, each with its part of it."""
+    if isinstance(collection, RankingCollection):
+        return collection.parts(features)
+    return [(collection, features)]
+
+
+def _sent_already(
+    features: KeyedJaggedTensor, inputs: dict[ShardedCollection, DistInput]
+) -> KeyedJaggedTensor:
+    if isinstance(features, RankingFeatures):
+        return features.sent(inputs)
+    return DistributedKeyedJaggedTensor(features, inputs)
 
 
 def split_features(
@@ -182,35 +291,44 @@ def named_outputs(outputs: Any) -> dict[str, Any]:
     return named
 
 
-def _exported_type(num_dense: int, weighted: bool) -> type[ExportedModel]:
+def _exported_type(num_dense: int, weighted: bool, ranking: bool) -> type[ExportedModel]:
     """The type with a ``forward`` whose arguments are written out, as FX and TorchScript want them."""
     dense = [f"dense_{i}" for i in range(num_dense)]
-    arguments = [*dense, "lengths", "values", *(["weights"] if weighted else [])]
-    source = (
-        f"def forward(self, {', '.join(arguments)}):\n"
-        f"    return self.run([{', '.join(dense)}], lengths, values, {'weights' if weighted else 'None'})\n"
-    )
-    scope: dict[str, Any] = {}
-    exec(source, scope)
+    ids = ["lengths", "values", *(["weights"] if weighted else [])]
+    of_context = [f"context_{name}" for name in ids] if ranking else []
+    arguments = [*dense, *of_context, *ids, *(["row_context"] if ranking else [])]
+    no_weights = [] if weighted else ["None"]
+    called = ", ".join([*ids, *no_weights])
+    call = f"self.run([{', '.join(dense)}], {called})"
+    if ranking:
+        context = ", ".join([*of_context, *no_weights])
+        call = f"self.run_ranking([{', '.join(dense)}], Ids({context}), Ids({called}), row_context)"
+    scope: dict[str, Any] = {"Ids": Ids}
+    exec(f"def forward(self, {', '.join(arguments)}):\n    return {call}\n", scope)
     return type("ExportedModel", (ExportedModel,), {"forward": scope["forward"]})
 
 
 def make_graph(
-    model: nn.Module, binding: Binding, devices: Sequence[torch.device], dense_dtype: torch.dtype
+    model: nn.Module,
+    binding: Binding,
+    devices: Sequence[torch.device],
+    dense_dtype: torch.dtype,
+    context: Sequence[str] = (),
 ) -> Graph:
     """Trace and script.
 
     Args:
-        model: the module tree with its collections exchanged for sharded ones.
+        model: the module tree with its collections exchanged, as ``ExportedModel`` takes it.
         binding: how the arguments are made of the inputs.
         devices: rank by rank.
         dense_dtype: of the dense layers.
+        context: the inputs of the context, for the ranking form; the plain form without any.
 
     Raises:
         ExportError: FX or TorchScript cannot follow the model, or the graph calls foreign operators.
     """
-    kind = _exported_type(len(binding.dense), bool(binding.weighted))
-    root = kind(model, binding, devices, dense_dtype)
+    kind = _exported_type(len(binding.dense), bool(binding.weighted), bool(context))
+    root = kind(model, binding, devices, dense_dtype, context)
     graph = trace(root)
     # A copy, because the model's own layers must not follow a change of dtype.
     module = copy.deepcopy(fx.GraphModule(root, graph))

@@ -5,8 +5,8 @@ Shape letters: B batch, D embedding dim.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -16,7 +16,9 @@ from export.binding import Binding
 from export.config import DENSE_DTYPES, ExportConfig
 from export.graph import split_features
 from export.managed import ManagedTables
+from export.ranking import RankingCollection
 from export.tables import StoredModel
+from recsys.configs import BaseEmbeddingConfig
 from recsys.embedding import EmbeddingBagCollection
 from recsys.quant import FloatCollection, float_weights
 from recsys.samples import Batch
@@ -74,6 +76,29 @@ def _options(
     )
 
 
+def _sharded(
+    path: str, collection: FloatCollection, tables: Sequence[BaseEmbeddingConfig], place: _Place
+) -> ShardedCollection:
+    """Some tables of a collection, or all of them."""
+    pooled = isinstance(collection, EmbeddingBagCollection)
+    kind = ShardedEmbeddingBagCollection if pooled else ShardedEmbeddingCollection
+    plan = place.stored.plans[place.target].of(path)
+    return kind.over_devices(
+        tables,
+        {table.name: plan[table.name] for table in tables},
+        place.ranks,
+        _options(path, collection, place.stored, place.dtype),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Place:
+    stored: StoredModel
+    target: str
+    ranks: list[DeviceRows]
+    dtype: torch.dtype
+
+
 def sharded_of(
     collections: Mapping[str, FloatCollection],
     stored: StoredModel,
@@ -81,13 +106,57 @@ def sharded_of(
     ranks: list[DeviceRows],
     dtype: torch.dtype,
 ) -> dict[str, ShardedCollection]:
-    made: dict[str, ShardedCollection] = {}
-    for path, collection in collections.items():
-        pooled = isinstance(collection, EmbeddingBagCollection)
-        kind = ShardedEmbeddingBagCollection if pooled else ShardedEmbeddingCollection
-        options = _options(path, collection, stored, dtype)
-        made[path] = kind.over_devices(stored.tables[path], stored.plans[target].of(path), ranks, options)
+    """A target's sharded collections, by path."""
+    place = _Place(stored=stored, target=target, ranks=ranks, dtype=dtype)
+    return {
+        path: _sharded(path, collection, stored.tables[path], place)
+        for path, collection in collections.items()
+    }
+
+
+def ranking_of(
+    job: Job, target: str, ranks: list[DeviceRows], wholes: Mapping[str, ShardedCollection]
+) -> dict[str, RankingCollection]:
+    """A target's collections in the ranking form, by path.
+
+    Args:
+        job: the export.
+        target: one of its targets.
+        ranks: where each rank's rows lie.
+        wholes: the target's sharded collections, over the same ranks.
+    """
+    place = _Place(stored=job.stored, target=target, ranks=ranks, dtype=job.dense_dtype)
+    binding = job.binding.part(job.signature.context)
+    made = {}
+    for path, collection in job.collections.items():
+        tables = job.stored.tables[path]
+        features = frozenset(feature for table in tables for feature in table.feature_names)
+        mixed = {}
+        for argument in job.binding.collections[path]:
+            context = features & frozenset(binding.sparse.get(argument, ()))
+            if context and context != features and context not in mixed:
+                of_context, of_rows = (
+                    _sharded(path, collection, _tables_of(tables, part), place)
+                    for part in (context, features - context)
+                )
+                mixed[context] = (of_context, of_rows)
+        made[path] = RankingCollection(wholes[path], mixed)
     return made
+
+
+def _tables_of(tables: Sequence[BaseEmbeddingConfig], features: Collection[str]) -> list[BaseEmbeddingConfig]:
+    """The tables that these features are looked up in, with no other features."""
+    kept = [
+        replace(table, feature_names=[name for name in table.feature_names if name in features])
+        for table in tables
+    ]
+    return [table for table in kept if table.feature_names]
+
+
+def empty_ranks(stored: StoredModel, target: str) -> list[DeviceRows]:
+    """A target's ranks, whose rows are set when the artifact is loaded."""
+    devices = stored.envs[target].devices
+    return empty(device_layouts(stored.layout, stored.plans[target].plan, devices), devices)
 
 
 def skeletons_of(
@@ -97,9 +166,7 @@ def skeletons_of(
 
     All their tensors lie in host memory, whatever the target's devices: they are moved then, too.
     """
-    devices = stored.envs[target].devices
-    layouts = device_layouts(stored.layout, stored.plans[target].plan, devices)
-    return sharded_of(collections, stored, target, empty(layouts, devices), dtype)
+    return sharded_of(collections, stored, target, empty_ranks(stored, target), dtype)
 
 
 def job_call(job: Job, samples: Batch, dtype: torch.dtype = torch.float32) -> dict[str, Any]:

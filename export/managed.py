@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor, nn
 
+from export.ranking import RankingFeatures
 from export.tree import exchanged
 from recsys.bounds import StructureCheck
 from recsys.errors import ExportError
@@ -46,6 +47,9 @@ class FrozenCollisions(nn.Module):
         Raises:
             ValueError: lengths and values disagree, in eager mode. Under TorchScript it is a RuntimeError.
         """
+        # Each part of a ranking form has lengths of its own.
+        if isinstance(features, RankingFeatures):
+            return features.mapped(self.forward)
         if isinstance(features, DistributedKeyedJaggedTensor):
             # Checked when it was sent. What is mapped here again nobody reads, as a rule, and TorchScript drops it.
             mapped: KeyedJaggedTensor = self.lookup(features)

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 from torch import nn
 
-from export.binding import bind, dense_inputs, sparse_inputs
+from export.binding import Binding, bind, dense_inputs, sparse_inputs
 from export.config import ExportConfig
 from export.destination import Destination
 from export.graph import signature_shapes
@@ -105,7 +105,10 @@ def _prepare(model: nn.Module, config: ExportConfig, progress: Progress) -> Job:
     skeletons = skeletons_of(collections, stored, first, torch.float32)
     binding = bind(model, collections, skeletons, config.dense_widths)
     signature = Signature(
-        dense=dense_inputs(binding), sparse=sparse_inputs(binding, collections, stored.policies), outputs=()
+        dense=dense_inputs(binding),
+        sparse=sparse_inputs(binding, collections, stored.policies),
+        outputs=(),
+        context=_context(binding, config.context),
     )
     if config.samples is not None:
         samples = read_samples(config.samples, signature)
@@ -123,6 +126,19 @@ def _prepare(model: nn.Module, config: ExportConfig, progress: Progress) -> Job:
         samples=samples,
         progress=progress,
     )
+
+
+def _context(binding: Binding, wanted: Sequence[str]) -> tuple[str, ...]:
+    """The inputs of the context in the signature's order.
+
+    Raises:
+        ExportError: one is no input.
+    """
+    inputs = [*binding.dense, *binding.wire_names]
+    unknown = sorted(set(wanted) - set(inputs))
+    if unknown:
+        raise ExportError(f"context: got unknown inputs {unknown}, expected some of {inputs[:20]}")
+    return tuple(name for name in inputs if name in wanted)
 
 
 def _check_names(signature: Signature) -> None:

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import torch
 
-from export.graph import make_graph
-from export.job import Job, skeletons_of
+from export.graph import Graph, make_graph
+from export.job import Job, empty_ranks, ranking_of, sharded_of
 from export.rows_file import write_rows
 from export.tree import exchanged
 from recsys import torchscript
 from recsys.artifact import MANIFEST_NAME, ROWS_NAME, load_artifact, map_rows, set_attribute
 from recsys.configs import EmbeddingBagConfig
 from recsys.errors import VerificationError
-from recsys.manifest import Manifest, Part, TableInfo, Target
+from recsys.manifest import Manifest, Part, RankingGraph, TableInfo, Target
 from recsys.sharding.device_rows import table_path
 from recsys.store import QuantizationError
 
@@ -48,21 +48,33 @@ def write_graphs(
     targets, parts = [], []
     for i, (name, env) in enumerate(job.stored.envs.items()):
         job.progress("trace and script", i, len(job.stored.envs))
-        skeletons = skeletons_of(job.collections, job.stored, name, job.dense_dtype)
-        model = exchanged(job.model, {**skeletons, **job.managed.frozen()})
-        graph = make_graph(model, job.binding, env.devices, job.dense_dtype)
-        file = work / f"target-{i}.pt"
-        torchscript.save(graph.script, file)
-        parts.append(Part(path=file.name, size_bytes=file.stat().st_size, sha256=_sha256(file)))
+        on_host = all(device.type == "cpu" for device in env.devices)
+        ranks = empty_ranks(job.stored, name)
+        skeletons = sharded_of(job.collections, job.stored, name, ranks, job.dense_dtype)
+        frozen = job.managed.frozen()
+        graph = make_graph(
+            exchanged(job.model, {**skeletons, **frozen}), job.binding, env.devices, job.dense_dtype
+        )
+        parts.append(_write_graph(graph, work / f"target-{i}.pt"))
+        skeleton = parts[-1].path
+        ranking = None
+        if job.signature.context:
+            model = exchanged(job.model, {**ranking_of(job, name, ranks, skeletons), **frozen})
+            second = make_graph(model, job.binding, env.devices, job.dense_dtype, job.signature.context)
+            parts.append(_write_graph(second, work / f"ranking-{i}.pt"))
+            ranking = RankingGraph(
+                skeleton=parts[-1].path, rows=second.rows, ranks={} if on_host else second.ranks
+            )
         targets.append(
             Target(
                 name=name,
                 devices=tuple(str(device) for device in env.devices),
                 plan=job.stored.plans[name],
-                skeleton=file.name,
+                skeleton=skeleton,
                 rows=graph.rows,
-                ranks=graph.ranks if any(d.type != "cpu" for d in env.devices) else {},
+                ranks={} if on_host else graph.ranks,
                 dense_dtype=job.config.dense_dtype,
+                ranking=ranking,
             )
         )
     manifest = Manifest(
@@ -78,6 +90,11 @@ def write_graphs(
     )
     (work / MANIFEST_NAME).write_text(manifest.dumps())
     return manifest
+
+
+def _write_graph(graph: Graph, file: Path) -> Part:
+    torchscript.save(graph.script, file)
+    return Part(path=file.name, size_bytes=file.stat().st_size, sha256=_sha256(file))
 
 
 def package_versions() -> dict[str, str]:
