@@ -37,20 +37,26 @@ def channel_options(limits: ConnectionLimits) -> list[tuple[str, int]]:
     return options + [(name, value) for name, value in bounds.items() if value]
 
 
-def allow_open_files(limits: ConnectionLimits) -> int | None:
-    """Raise the process's soft limit of open files to what the connections need, as far as the hard limit lets it.
-
-    Returns:
-        How many connections that leaves where it is fewer than ``max_connections``; None where all fit.
-    """
+def allow_open_files(limits: ConnectionLimits) -> None:
+    """Raise the process's soft limit of open files to what the connections need, as far as the hard limit lets it."""
     if sys.platform == "win32":
-        return None
+        return
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = limits.max_connections + _OTHER_FILES
-    if soft == resource.RLIM_INFINITY or wanted <= soft:
-        return None
-    reached = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (reached, hard))
-    return None if reached == wanted else max(reached - _OTHER_FILES, 0)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+def missing_open_files(limits: ConnectionLimits) -> int:
+    """How many connections of ``max_connections`` the process may not have files for, even with its hard limit."""
+    if sys.platform == "win32":
+        return 0
+    import resource
+
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard == resource.RLIM_INFINITY:
+        return 0
+    return max(limits.max_connections + _OTHER_FILES - hard, 0)

@@ -23,6 +23,8 @@ from recsys.options import size
 from serve.config import ModelSettings, Settings
 
 ENV_PREFIX = "RECSYS_SERVE_"
+#: The one setting that the command line takes without a flag.
+POSITIONAL = ("source", "artifact")
 #: What stands for "none of it" where a setting may be left out, such as a port.
 NONE = "none"
 # Sections that flags do not name: each of their settings says what it is about by itself.
@@ -79,7 +81,9 @@ class Option:
 
     @property
     def flag(self) -> str:
-        """Its flag."""
+        """Its flag, or what help calls it where it needs none."""
+        if self.path == POSITIONAL:
+            return self.path[-1].upper()
         parts = [part for part in self.path[:-1] if part not in _SILENT_SECTIONS]
         return "--" + "-".join([*parts, self.path[-1].removeprefix("num_")]).replace("_", "-")
 

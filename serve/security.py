@@ -107,7 +107,7 @@ class TlsFiles:
         _log.info("TLS files have changed: new connections get the new ones")
 
     def _make_context(self) -> ssl.SSLContext:
-        return _server_context(self._config, self._material.client_ca)
+        return _made_context(self._config, self._material.client_ca)
 
 
 def server_credentials(config: TlsConfig) -> grpc.ServerCredentials:
@@ -136,7 +136,7 @@ def server_credentials(config: TlsConfig) -> grpc.ServerCredentials:
     )
 
 
-def server_context(config: TlsConfig) -> ssl.SSLContext:
+def ssl_context(config: TlsConfig) -> ssl.SSLContext:
     """A context for a REST port; each new connection sees the files as they are then.
 
     Raises:
@@ -149,12 +149,12 @@ def server_context(config: TlsConfig) -> ssl.SSLContext:
         connection.context = files.context()
 
     # What is handed out is never one of the newest: those carry no callback, and this one never changes.
-    context = _server_context(config, files.material().client_ca)
+    context = _made_context(config, files.material().client_ca)
     context.sni_callback = newest
     return context
 
 
-def _server_context(config: TlsConfig, client_ca: bytes | None) -> ssl.SSLContext:
+def _made_context(config: TlsConfig, client_ca: bytes | None) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     # A session that is resumed shows no certificate again, whoever may have been shut out since. TLS 1.3 can do
     # without sessions; with TLS 1.2 Python cannot.
@@ -232,9 +232,12 @@ def read_token(path: Path) -> str:
         SecurityError: it cannot be read, others than its owner and group may read or write it, or it holds no token.
     """
     try:
-        with path.open("rb") as file:
+        # Without waiting: nobody may ever write to a pipe of that name.
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # noqa: PTH123
             # Of the open file, so that nobody can put another one in between.
             mode = os.fstat(file.fileno()).st_mode
+            if not stat.S_ISREG(mode):
+                raise SecurityError(f"admin.token_file: {str(path)!r} is no regular file, expected one")
             data = file.read(_MAX_TOKEN_BYTES + 1)
     except OSError as error:
         raise SecurityError(f"admin.token_file: cannot read {str(path)!r}: {error.strerror}") from None

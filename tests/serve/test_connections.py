@@ -1,0 +1,222 @@
+"""Each limit of connections at work on a live gRPC server."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import socket
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, ExitStack
+from pathlib import Path
+
+import grpc
+import grpc.aio
+import pytest
+
+from serve import connections
+from serve.config import ConnectionLimits
+from serve.connections import allow_open_files, channel_options, missing_open_files
+from tests.serve.echo import OWN_CONNECTION, call, echo_server
+
+# Frames of HTTP/2 (RFC 9113): what a client must say first, and an empty SETTINGS frame.
+_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+NUM_IDLE = 1000
+
+
+def _channel(address: str, *options: tuple[str, int]) -> grpc.aio.Channel:
+    return grpc.aio.insecure_channel(address, options=[*OWN_CONNECTION, *options])
+
+
+async def _until_closed(channel: grpc.aio.Channel) -> None:
+    """Until the channel has no connection any more; it does not make a new one by itself."""
+    state = channel.get_state()
+    while state is grpc.ChannelConnectivity.READY:
+        await channel.wait_for_state_change(state)
+        state = channel.get_state()
+
+
+def test_a_larger_message_is_refused_and_one_at_the_limit_is_not() -> None:
+    async def scenario() -> None:
+        options = channel_options(ConnectionLimits(max_message_bytes=2048))
+        async with echo_server(options) as (address, _), _channel(address) as channel:
+            assert len(await call(channel, bytes(2048))) == 2048
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await call(channel, bytes(2049))
+            assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert len(await call(channel, bytes(2048))) == 2048
+
+    asyncio.run(scenario())
+
+
+def test_calls_beyond_the_limit_of_a_connection_wait_and_none_fails() -> None:
+    async def scenario() -> None:
+        limits = ConnectionLimits(max_concurrent_streams=50)
+        async with echo_server(channel_options(limits)) as (address, echo), _channel(address) as channel:
+            assert await call(channel) == b"hello"  # the limit is known to the client from here
+            answers = await asyncio.gather(*(call(channel, bytes([i % 256])) for i in range(1000)))
+            assert answers == [bytes([i % 256]) for i in range(1000)]
+            assert echo.most_open <= 50
+
+    asyncio.run(scenario())
+
+
+def test_another_connection_has_calls_of_its_own_while_one_is_full() -> None:
+    async def scenario() -> None:
+        limits = ConnectionLimits(max_concurrent_streams=2)
+        async with (
+            echo_server(channel_options(limits)) as (address, echo),
+            _channel(address) as full,
+            _channel(address) as other,
+        ):
+            assert await call(full) == await call(other) == b"hello"
+            echo.gate.clear()
+            calls = [asyncio.ensure_future(call(full)) for _ in range(5)]
+            another = asyncio.ensure_future(call(other))
+            for _ in range(2 + 3):
+                await echo.arrived.acquire()
+            echo.gate.set()
+            assert await asyncio.gather(*calls, another) == [b"hello"] * 6
+            assert echo.most_open <= 4
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        pytest.param(ConnectionLimits(max_connection_idle_s=0.2), id="idle"),
+        pytest.param(ConnectionLimits(max_connection_age_s=0.2), id="age"),
+    ],
+)
+def test_old_connections_are_closed_and_new_ones_are_made(limits: ConnectionLimits) -> None:
+    async def scenario() -> None:
+        async with echo_server(channel_options(limits)) as (address, _), _channel(address) as channel:
+            for _ in range(2):
+                assert await call(channel) == b"hello"
+                await asyncio.wait_for(_until_closed(channel), 60)
+
+    asyncio.run(scenario())
+
+
+def test_an_old_connection_ends_its_calls_first() -> None:
+    async def scenario() -> None:
+        limits = ConnectionLimits(max_connection_age_s=0.2, max_connection_idle_s=0.2)
+        async with echo_server(channel_options(limits)) as (address, echo), _channel(address) as channel:
+            assert await call(channel) == b"hello"
+            echo.gate.clear()
+            waiting = asyncio.ensure_future(call(channel))
+            # The server says goodbye: the channel has no connection for new calls, and the old one goes on.
+            await asyncio.wait_for(_until_closed(channel), 60)
+            assert not waiting.done()
+            echo.gate.set()
+            assert await waiting == b"hello"
+
+    asyncio.run(scenario())
+
+
+def test_further_connections_are_refused_until_others_leave() -> None:
+    async def scenario() -> None:
+        limits = ConnectionLimits(max_connections=2)
+        async with echo_server(channel_options(limits)) as (address, _), AsyncExitStack() as stack:
+            first, second = [await stack.enter_async_context(_channel(address)) for _ in range(2)]
+            assert await call(first) == await call(second) == b"hello"
+            async with _channel(address) as third:
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await call(third)
+                assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+            assert await call(first) == await call(second) == b"hello"
+            await first.close()
+            async with _channel(address, ("grpc.initial_reconnect_backoff_ms", 100)) as fourth:
+                assert (
+                    await fourth.unary_unary("/test.Echo/Echo")(b"x", wait_for_ready=True, timeout=60) == b"x"
+                )
+
+    asyncio.run(scenario())
+
+
+def test_a_connection_that_never_says_what_it_wants_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "_HANDSHAKE_TIMEOUT_MS", 200)
+
+    async def scenario() -> None:
+        async with echo_server(channel_options(ConnectionLimits())) as (address, _):
+            host, port = address.split(":")
+            reader, writer = await asyncio.open_connection(host, int(port))
+            await asyncio.wait_for(reader.read(), 60)  # until its end
+            writer.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.fixture
+def many_files() -> Iterator[None]:
+    """Files enough for both ends of many connections; skips where the machine does not let us."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 3 * NUM_IDLE
+    if hard != resource.RLIM_INFINITY and hard < wanted:
+        pytest.skip(f"needs {wanted} open files; this machine allows {hard}")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def _resident_bytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize()
+
+
+@pytest.mark.usefixtures("many_files")
+@pytest.mark.parametrize("hello", [b"", _HELLO], ids=["silent", "http2"])
+def test_a_thousand_idle_connections_hurt_nobody(hello: bytes) -> None:
+    async def scenario() -> None:
+        options = channel_options(ConnectionLimits())
+        async with echo_server(options) as (address, _), _channel(address) as channel:
+            assert await call(channel) == b"hello"
+            host, port = address.split(":")
+            before_bytes = _resident_bytes()
+            with ExitStack() as idle:
+                for i in range(NUM_IDLE):
+                    connection = idle.enter_context(socket.create_connection((host, int(port))))
+                    connection.sendall(hello)
+                    if i % 100 == 0:
+                        assert await call(channel, bytes(1000)) == bytes(1000)
+                async with _channel(address) as new:
+                    assert await call(new) == b"hello"
+                assert await call(channel) == b"hello"
+                # Of both ends: 256 KiB for each connection would be far too much.
+                assert _resident_bytes() - before_bytes < NUM_IDLE * 256 * 1024
+            assert await call(channel) == b"hello"
+
+    asyncio.run(scenario())
+
+
+def test_no_bound_is_no_option() -> None:
+    names = {
+        "grpc.max_allowed_incoming_connections",
+        "grpc.max_concurrent_streams",
+        "grpc.max_connection_idle_ms",
+        "grpc.max_connection_age_ms",
+    }
+    unbounded = ConnectionLimits(
+        max_connections=0, max_concurrent_streams=0, max_connection_idle_s=0, max_connection_age_s=0
+    )
+    assert not names & dict(channel_options(unbounded)).keys()
+    bounded = ConnectionLimits(max_connection_age_s=1.5)
+    assert names < dict(channel_options(bounded)).keys()
+    assert dict(channel_options(bounded))["grpc.max_connection_age_ms"] == 1500
+
+
+def test_the_process_may_open_files_for_all_connections_or_says_how_many_not() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+        allow_open_files(ConnectionLimits(max_connections=100))
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (356, hard)
+        allow_open_files(ConnectionLimits(max_connections=10))
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (356, hard)
+        assert missing_open_files(ConnectionLimits(max_connections=10)) == 0
+        if hard != resource.RLIM_INFINITY:
+            assert missing_open_files(ConnectionLimits(max_connections=hard)) == 256
+            allow_open_files(ConnectionLimits(max_connections=hard))
+            assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

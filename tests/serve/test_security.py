@@ -1,0 +1,422 @@
+"""TLS files that change under live servers, clients' certificates, and the token of the admin service."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import grpc
+import grpc.aio
+import pytest
+from cryptography import x509
+
+from serve.config import TlsConfig
+from serve.security import (
+    SecurityError,
+    TlsFiles,
+    TokenCheck,
+    UnauthenticatedError,
+    read_tls,
+    read_token,
+    server_credentials,
+    ssl_context,
+)
+from tests.serve.certificates import Authority, Pair, replace, write_tls
+from tests.serve.echo import OWN_CONNECTION, call, echo_server
+
+TOKEN = "0123456789abcdef-token"
+
+
+@pytest.fixture(scope="module")
+def authority() -> Authority:
+    return Authority()
+
+
+def _channel(address: str, authority: bytes, client: Pair | None = None) -> grpc.aio.Channel:
+    credentials = grpc.ssl_channel_credentials(
+        authority, None if client is None else client.key, None if client is None else client.certificate
+    )
+    return grpc.aio.secure_channel(address, credentials, options=OWN_CONNECTION)
+
+
+async def _serial(address: str, context: ssl.SSLContext | None = None) -> int:
+    """The serial number of the certificate that a new connection is shown."""
+    host, port = address.split(":")
+    if context is None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        context.set_alpn_protocols(["h2"])
+    _, writer = await asyncio.open_connection(host, int(port), ssl=context)
+    shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    writer.close()
+    return x509.load_der_x509_certificate(shown).serial_number
+
+
+def test_new_connections_get_new_certificates_and_old_connections_live_on(
+    authority: Authority, tmp_path: Path
+) -> None:
+    first, second, third = (authority.issue() for _ in range(3))
+    config = write_tls(tmp_path, first)
+
+    async def scenario() -> None:
+        async with (
+            echo_server(credentials=server_credentials(config)) as (address, _),
+            _channel(address, authority.certificate) as old,
+        ):
+            assert await call(old) == b"hello"
+            for pair in (second, third):
+                assert await _serial(address) != pair.serial
+                write_tls(tmp_path, pair)
+                assert await _serial(address) == pair.serial
+                assert await _serial(address) == pair.serial
+                assert old.get_state() is grpc.ChannelConnectivity.READY
+                assert await call(old) == b"hello"
+                async with _channel(address, authority.certificate) as new:
+                    assert await call(new) == b"hello"
+
+    asyncio.run(scenario())
+
+
+def test_a_client_that_does_not_trust_the_certificate_gets_no_answer(
+    authority: Authority, tmp_path: Path
+) -> None:
+    config = write_tls(tmp_path, authority.issue())
+
+    async def scenario() -> None:
+        async with echo_server(credentials=server_credentials(config)) as (address, _):
+            async with _channel(address, Authority("another").certificate) as channel:
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await call(channel)
+                assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+            async with grpc.aio.insecure_channel(address) as plain:
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await call(plain)
+                assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+
+    asyncio.run(scenario())
+
+
+def test_clients_must_show_a_certificate_where_an_authority_is_named(
+    authority: Authority, tmp_path: Path
+) -> None:
+    clients, strangers = Authority("clients"), Authority("strangers")
+    config = write_tls(tmp_path, authority.issue(), clients.certificate)
+
+    async def refused(address: str, client: Pair | None) -> None:
+        async with _channel(address, authority.certificate, client) as channel:
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await call(channel)
+            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+
+    async def scenario() -> None:
+        async with echo_server(credentials=server_credentials(config)) as (address, echo):
+            await refused(address, None)
+            await refused(address, strangers.issue("stranger"))
+            assert echo.most_open == 0
+            async with _channel(address, authority.certificate, clients.issue("client")) as channel:
+                assert await call(channel) == b"hello"
+            # Another authority: the old one's clients are strangers now.
+            assert config.client_ca is not None
+            replace(config.client_ca, strangers.certificate)
+            await refused(address, clients.issue("client"))
+            async with _channel(address, authority.certificate, strangers.issue("friend")) as channel:
+                assert await call(channel) == b"hello"
+
+    asyncio.run(scenario())
+
+
+def _broken_key(config: TlsConfig) -> None:
+    replace(config.key, Authority().issue().key)
+
+
+def _no_certificate(config: TlsConfig) -> None:
+    config.certificate.unlink()
+
+
+def _garbage(config: TlsConfig) -> None:
+    replace(config.certificate, b"-----BEGIN CERTIFICATE-----\nno\n-----END CERTIFICATE-----\n")
+
+
+def _empty(config: TlsConfig) -> None:
+    replace(config.certificate, b"")
+
+
+@pytest.mark.parametrize(
+    "damage", [_broken_key, _no_certificate, _garbage, _empty], ids=lambda damage: damage.__name__
+)
+def test_files_that_cannot_be_used_keep_the_old_ones_and_are_complained_of_once(
+    damage: Callable[[TlsConfig], None],
+    authority: Authority,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    first, second = authority.issue(), authority.issue()
+    config = write_tls(tmp_path, first)
+
+    async def scenario() -> None:
+        async with echo_server(credentials=server_credentials(config)) as (address, _):
+            damage(config)
+            assert [await _serial(address) for _ in range(3)] == [first.serial] * 3
+            errors = [record for record in caplog.records if record.levelno == logging.ERROR]
+            assert len(errors) == 1
+            assert "cannot be used, connections get the old ones" in errors[0].getMessage()
+            write_tls(tmp_path, second)
+            assert await _serial(address) == second.serial
+
+    with caplog.at_level(logging.INFO, logger="serve"):
+        asyncio.run(scenario())
+
+
+def test_two_ports_reload_each_for_itself(authority: Authority, tmp_path: Path) -> None:
+    config = write_tls(tmp_path, authority.issue())
+    second = authority.issue()
+
+    async def scenario() -> None:
+        async with (
+            echo_server(credentials=server_credentials(config)) as (one, _),
+            echo_server(credentials=server_credentials(config)) as (two, _),
+        ):
+            write_tls(tmp_path, second)
+            assert [await _serial(one), await _serial(two)] == [second.serial] * 2
+
+    asyncio.run(scenario())
+
+
+@asynccontextmanager
+async def _asyncio_server(context: ssl.SSLContext) -> AsyncIterator[str]:
+    """A server of Python's own TLS, as REST has it."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(100):
+            writer.write(data)
+            await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=context)
+    try:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+        await server.wait_closed()
+
+
+def _client_context(authority: Authority, folder: Path, client: Pair | None = None) -> ssl.SSLContext:
+    context = ssl.create_default_context(cadata=authority.certificate.decode())
+    if client is not None:
+        (folder / "client.crt").write_bytes(client.certificate)
+        (folder / "client.key").write_bytes(client.key)
+        context.load_cert_chain(folder / "client.crt", folder / "client.key")
+    return context
+
+
+async def _echo(address: str, context: ssl.SSLContext) -> bytes:
+    """What comes back; nothing where the server ends the connection instead."""
+    host, port = address.split(":")
+    reader, writer = await asyncio.open_connection(host, int(port), ssl=context)
+    try:
+        writer.write(b"hello")
+        return await reader.read(100)
+    except (ssl.SSLError, ConnectionError):  # with TLS 1.3 the client is done before the server has looked
+        return b""
+    finally:
+        writer.close()
+
+
+def test_rest_connections_get_new_certificates_too(authority: Authority, tmp_path: Path) -> None:
+    second = authority.issue()
+    config = write_tls(tmp_path, authority.issue())
+    trusting = _client_context(authority, tmp_path)
+
+    async def scenario() -> None:
+        async with _asyncio_server(ssl_context(config)) as address:
+            host, port = address.split(":")
+            reader, writer = await asyncio.open_connection(host, int(port), ssl=trusting)
+            write_tls(tmp_path, second)
+            assert await _serial(address) == second.serial
+            assert await _serial(address, trusting) == second.serial
+            writer.write(b"old")
+            assert await reader.read(100) == b"old"
+            writer.close()
+            _broken_key(config)
+            assert await _serial(address) == second.serial
+
+    asyncio.run(scenario())
+
+
+def test_rest_asks_for_clients_certificates_and_forgets_authorities(
+    authority: Authority, tmp_path: Path
+) -> None:
+    clients, others = Authority("clients"), Authority("others")
+    config = write_tls(tmp_path, authority.issue(), clients.certificate)
+    known = _client_context(authority, tmp_path, clients.issue("client"))
+
+    async def scenario() -> None:
+        async with _asyncio_server(ssl_context(config)) as address:
+            assert await _echo(address, known) == b"hello"
+            for context in (
+                _client_context(authority, tmp_path),
+                _client_context(authority, tmp_path, others.issue("stranger")),
+            ):
+                assert await _echo(address, context) == b""
+            assert config.client_ca is not None
+            replace(config.client_ca, others.certificate)
+            assert await _echo(address, known) == b""
+            friend = _client_context(authority, tmp_path, others.issue("friend"))
+            assert await _echo(address, friend) == b"hello"
+
+    asyncio.run(scenario())
+
+
+def _wrong_files(authority: Authority, folder: Path) -> dict[str, tuple[TlsConfig, str]]:
+    pair = authority.issue()
+    good = write_tls(folder, pair, authority.certificate)
+    for name, data in (
+        ("other.key", authority.issue().key),
+        ("locked.key", authority.issue(password=b"secret").key),
+        ("no.pem", b"no PEM"),
+        ("binary.pem", b"\xff\x00" * 100),
+    ):
+        (folder / name).write_bytes(data)
+
+    def but(**paths: Path) -> TlsConfig:
+        return TlsConfig(
+            **{"certificate": good.certificate, "key": good.key, "client_ca": good.client_ca} | paths
+        )
+
+    return {
+        "missing": (but(certificate=folder / "missing"), "tls.certificate: cannot read .*: No such file"),
+        "folder": (but(key=folder), "tls.key: cannot read .*: Is a directory"),
+        "other-key": (but(key=folder / "other.key"), "expected a certificate in PEM and its own key"),
+        "locked-key": (but(key=folder / "locked.key"), "is encrypted, expected a key without a password"),
+        "no-key": (but(key=folder / "no.pem"), "expected a certificate in PEM and its own key"),
+        "no-certificate": (but(certificate=folder / "binary.pem"), "expected a certificate in PEM"),
+        "no-authority": (but(client_ca=folder / "no.pem"), "tls.client_ca: .*expected certificates in PEM"),
+        "binary-authority": (but(client_ca=folder / "binary.pem"), "tls.client_ca: .*expected certificates"),
+    }
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        "missing",
+        "folder",
+        "other-key",
+        "locked-key",
+        "no-key",
+        "no-certificate",
+        "no-authority",
+        "binary-authority",
+    ],
+)
+def test_a_server_does_not_start_with_files_that_cannot_be_used(
+    case: str, authority: Authority, tmp_path: Path
+) -> None:
+    config, text = _wrong_files(authority, tmp_path)[case]
+    for use in (read_tls, TlsFiles, server_credentials, ssl_context):
+        with pytest.raises(SecurityError, match=text):
+            use(config)
+
+
+def _token_file(folder: Path, text: str = TOKEN + "\n", mode: int = 0o600) -> Path:
+    path = folder / "token"
+    fresh = folder / "token.new"
+    fresh.write_text(text)
+    fresh.chmod(mode)
+    fresh.replace(path)
+    return path
+
+
+def _shows(token: str) -> list[tuple[str, str | bytes]]:
+    return [("user-agent", "test"), ("authorization", f"Bearer {token}")]
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        pytest.param([], id="missing"),
+        pytest.param(_shows("another-token-of-some-length"), id="another"),
+        pytest.param(_shows(TOKEN[:-1]), id="shorter"),
+        pytest.param(_shows(TOKEN + "x"), id="longer"),
+        pytest.param(_shows(""), id="empty"),
+        pytest.param([("authorization", TOKEN)], id="no-scheme"),
+        pytest.param([("authorization", f"Basic {TOKEN}")], id="other-scheme"),
+        pytest.param([("authorization", f"bearer {TOKEN}".encode())], id="bytes"),
+        pytest.param(_shows(TOKEN) * 2, id="twice"),
+        pytest.param(_shows("wrong") + _shows(TOKEN), id="wrong-and-right"),
+    ],
+)
+def test_who_does_not_show_the_token_is_refused(
+    metadata: list[tuple[str, str | bytes]], tmp_path: Path
+) -> None:
+    check = TokenCheck(_token_file(tmp_path))
+    with pytest.raises(UnauthenticatedError) as caught:
+        check.check(metadata)
+    assert TOKEN not in str(caught.value)
+    check.check(_shows(TOKEN))
+
+
+def test_a_changed_token_holds_at_once_and_a_file_that_cannot_be_used_lets_nobody_in(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = "another-token-of-some-length"
+    check = TokenCheck(_token_file(tmp_path))
+    _token_file(tmp_path, other)
+    check.check(_shows(other))
+    with pytest.raises(UnauthenticatedError):
+        check.check(_shows(TOKEN))
+    (tmp_path / "token").unlink()
+    for _ in range(2):
+        with pytest.raises(UnauthenticatedError):
+            check.check(_shows(other))
+    errors = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert len(errors) == 1
+    assert errors[0].startswith("admin calls are refused until the token file can be used")
+    _token_file(tmp_path, mode=0o644)
+    with pytest.raises(UnauthenticatedError):
+        check.check(_shows(TOKEN))
+    _token_file(tmp_path)
+    check.check(_shows(TOKEN))
+    assert other not in caplog.text
+    assert TOKEN not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "complaint"),
+    [
+        pytest.param(TOKEN, 0o644, "mode 0644, expected none but its owner", id="world-readable"),
+        pytest.param(TOKEN, 0o602, "mode 0602", id="world-writable"),
+        pytest.param(TOKEN, 0o660, "mode 0660", id="group-writable"),
+        pytest.param("", 0o600, "holds no token", id="empty"),
+        pytest.param("short", 0o600, "holds no token, expected one line of 16", id="short"),
+        pytest.param("two lines of text\nthe second", 0o600, "holds no token", id="lines"),
+        pytest.param("ümläute-are-not-for-headers", 0o600, "holds no token", id="not-ascii"),
+        pytest.param("x" * 5000, 0o600, "holds no token", id="long"),
+    ],
+)
+def test_a_token_file_must_hold_a_token_and_be_its_owners(
+    text: str, mode: int, complaint: str, tmp_path: Path
+) -> None:
+    path = _token_file(tmp_path, text, mode)
+    for use in (read_token, TokenCheck):
+        with pytest.raises(SecurityError, match=complaint) as caught:
+            use(path)
+        assert TOKEN not in str(caught.value)
+
+
+def test_a_group_may_read_the_token_as_mounted_secrets_are(tmp_path: Path) -> None:
+    assert read_token(_token_file(tmp_path, mode=0o440)) == TOKEN
+
+
+def test_a_token_file_that_is_not_there_or_no_file_is_refused(tmp_path: Path) -> None:
+    for path in (tmp_path / "missing", tmp_path):
+        with pytest.raises(SecurityError, match=r"admin\.token_file: cannot read"):
+            read_token(path)
+    os.mkfifo(tmp_path / "pipe", 0o600)
+    with pytest.raises(SecurityError, match=r"admin.token_file: .* is no regular file"):
+        read_token(tmp_path / "pipe")
