@@ -1,0 +1,98 @@
+"""Log records as lines: JSON objects, or text for people.
+
+Part of what is logged was given by clients. Whatever it holds, a record is one line of JSON, or begins one line of
+text: line breaks, control characters and what turns text around are escaped, and nothing is longer than its bound.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from datetime import UTC, datetime
+from typing import Any
+
+MAX_MESSAGE_CHARS = 8 << 10
+MAX_FIELD_CHARS = 256
+MAX_EXCEPTION_CHARS = 32 << 10
+# What every record has; all else was given with `extra`.
+_OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_FIRST = ("time", "level", "logger", "message")
+
+
+def fields_of(record: logging.LogRecord) -> dict[str, str | int | float | bool]:
+    """What was given with ``extra``, as JSON can hold it; empty texts and Nones are left out."""
+    fields = {}
+    for name, value in vars(record).items():
+        if name not in _OWN and name not in _FIRST and value is not None and value != "":
+            fields[name] = _plain(value)
+    return fields
+
+
+def exception_of(record: logging.LogRecord) -> str:
+    """The traceback, or empty; of a long one the end is kept, which says what went wrong."""
+    if record.exc_info and not record.exc_text:
+        record.exc_text = logging.Formatter().formatException(record.exc_info)
+    text = record.exc_text or ""
+    return text if len(text) <= MAX_EXCEPTION_CHARS else "..." + text[3 - MAX_EXCEPTION_CHARS :]
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object: time (RFC 3339, UTC, microseconds), level, logger, message, fields, exception."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """A line without its end."""
+        line: dict[str, Any] = {
+            "time": _time(record),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": _bounded(record.getMessage(), MAX_MESSAGE_CHARS),
+            **fields_of(record),
+        }
+        exception = exception_of(record)
+        if exception:
+            line["exception"] = exception
+        # ASCII alone: nothing in it can end a line, or turn one around in a terminal.
+        return json.dumps(line, ensure_ascii=True, separators=(", ", ": "))
+
+
+class TextFormatter(logging.Formatter):
+    """Time, level, logger, message, fields as ``name=value``; a traceback follows, indented."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """A line without its end, and the traceback's lines."""
+        message = _escaped(_bounded(record.getMessage(), MAX_MESSAGE_CHARS))
+        words = [_time(record), record.levelname, f"{record.name}:", message]
+        words += [f"{name}={_value(value)}" for name, value in fields_of(record).items()]
+        exception = exception_of(record)
+        traceback = "".join(f"\n    {_escaped(line)}" for line in exception.splitlines())
+        return " ".join(words) + traceback
+
+
+def _time(record: logging.LogRecord) -> str:
+    moment = datetime.fromtimestamp(record.created, UTC)
+    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def _plain(value: Any) -> str | int | float | bool:
+    if isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    return _bounded(str(value), MAX_FIELD_CHARS)
+
+
+def _bounded(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 3] + "..."
+
+
+def _escaped(text: str) -> str:
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _value(value: str | int | float | bool) -> str:
+    """A field's value; in quotation marks where it could be taken for more than one word."""
+    text = str(value)
+    if text.isprintable() and not set(text) & set(' "=\\'):
+        return text
+    return '"' + _escaped(text.replace("\\", "\\\\").replace('"', '\\"')) + '"'

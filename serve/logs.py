@@ -1,0 +1,263 @@
+"""The log: records become lines, and lines reach their stream, in a thread of its own.
+
+No request waits for whoever reads the log: threads put records into a bounded queue and go on. Where the reader is too
+slow, records are lost, counted, and the log says how many.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import copy
+import logging
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from serve.config import LogConfig
+from serve.log_format import JsonFormatter, TextFormatter
+from serve.traceparent import trace_id_of
+
+_STDERR = 2
+_MAX_WAITING = 10_000
+# How long the last records may take when the process ends.
+_LAST_WORDS_S = 2.0
+# Of refused or failed requests: under overload there may be thousands a second, all of the same kind.
+_MAX_ERRORS_PER_S = 100
+_requests = logging.getLogger("serve.requests")
+
+
+class Stream(Protocol):
+    """Where lines go."""
+
+    def write(self, text: str, /) -> object:
+        """Write all of ``text``."""
+        ...
+
+    def flush(self) -> object:
+        """Let it be seen."""
+        ...
+
+
+class DescriptorStream:
+    """Lines to a file descriptor, without Python's buffers: a thread that is stuck in one stops the interpreter's end.
+
+    Args:
+        descriptor: stays open.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def write(self, text: str) -> None:
+        """Write all of ``text``, as UTF-8.
+
+        Raises:
+            OSError: the other end is gone.
+        """
+        data = text.encode("utf-8", "backslashreplace")
+        while data:
+            data = data[os.write(self._descriptor, data) :]
+
+    def flush(self) -> None:
+        """Nothing waits."""
+
+
+class LogWriter(logging.Handler):
+    """Takes records from any thread without waiting, and writes them in its own.
+
+    Args:
+        stream: where the lines go.
+        formatter: makes the lines.
+        max_waiting: records that may wait.
+    """
+
+    def __init__(self, stream: Stream, formatter: logging.Formatter, max_waiting: int = _MAX_WAITING) -> None:
+        super().__init__()
+        self.setFormatter(formatter)
+        self._stream = stream
+        self._queue: queue.Queue[logging.LogRecord | None] = queue.Queue(max_waiting)
+        # Each is written by one thread at a time: those that log hold the handler's lock.
+        self._num_refused = self._num_unwritten = self._num_told = 0
+        self._ended = False
+        self._thread = threading.Thread(target=self._run, name="log", daemon=True)
+        self._thread.start()
+
+    @property
+    def num_dropped(self) -> int:
+        """Records that were lost."""
+        return self._num_refused + self._num_unwritten
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Let the record wait for its turn."""
+        try:
+            self._queue.put_nowait(_settled(record))
+        except queue.Full:
+            self._num_refused += 1
+
+    def close(self) -> None:
+        """Write what waits, for a few seconds at most; idempotent."""
+        if not self._ended:
+            self._ended = True
+            # Where nobody reads the stream there is never room; the thread ends with the process then.
+            with contextlib.suppress(queue.Full):
+                self._queue.put(None, timeout=_LAST_WORDS_S)
+                self._thread.join(_LAST_WORDS_S)
+        super().close()
+
+    def _run(self) -> None:
+        while True:
+            record = self._queue.get()
+            if record is None:
+                return
+            self._write(record)
+            if self.num_dropped > self._num_told:
+                self._tell()
+
+    def _tell(self) -> None:
+        lost = self.num_dropped - self._num_told
+        self._num_told += lost
+        text = f"{lost} log records were lost: they came faster than they could be written"
+        self._write(logging.LogRecord("serve.logs", logging.WARNING, "", 0, text, None, None))
+
+    def _write(self, record: logging.LogRecord) -> None:
+        try:
+            self._stream.write(self.format(record) + "\n")
+            self._stream.flush()
+        except Exception:
+            # The stream is gone, or a field cannot be made into text: there is nobody to tell.
+            self._num_unwritten += 1
+
+
+def _settled(record: logging.LogRecord) -> logging.LogRecord:
+    """A copy that is text already: arguments may change until it is written, and a traceback keeps a request alive."""
+    settled = copy.copy(record)
+    try:
+        settled.msg = record.getMessage()
+    except Exception:
+        settled.msg = f"{record.msg!r} (its arguments do not fit: {type(record.args).__name__})"
+    settled.args = None
+    if record.exc_info:
+        settled.exc_text = logging.Formatter().formatException(record.exc_info)
+        settled.exc_info = None
+    return settled
+
+
+_present: LogWriter | None = None
+
+
+def set_up_logging(config: LogConfig, stream: Stream | None = None) -> None:
+    """Let every record of this process, from INFO up, be a line; what was set up before is replaced.
+
+    Args:
+        config: the lines' form; ``config.requests`` is for ``RequestLog``.
+        stream: where they go; None for stderr.
+    """
+    global _present
+    shut_down_logging()
+    formatter = JsonFormatter() if config.as_json else TextFormatter()
+    _present = LogWriter(stream or DescriptorStream(_STDERR), formatter)
+    root = logging.getLogger()
+    for handler in root.handlers[:]:
+        if (
+            type(handler) is logging.StreamHandler
+        ):  # that of logging.basicConfig; others were added on purpose
+            root.removeHandler(handler)
+    root.addHandler(_present)
+    root.setLevel(logging.INFO)
+    logging.captureWarnings(True)
+
+
+def shut_down_logging() -> None:
+    """Write what waits, and leave the log as Python has it; idempotent. Runs by itself when the process ends."""
+    global _present
+    if _present is not None:
+        logging.captureWarnings(False)
+        logging.getLogger().removeHandler(_present)
+        _present.close()
+        _present = None
+
+
+atexit.register(shut_down_logging)
+
+
+def log_counts() -> dict[str, int]:
+    """How many records were ``dropped``, for ``Metrics.watch``."""
+    return {"dropped": 0 if _present is None else _present.num_dropped}
+
+
+class RequestLog:
+    """A line for each request, as ``LogConfig.requests`` asks. Belongs to one thread.
+
+    Lines of refused and failed requests are at most a hundred a second; the next line says how many there were more.
+
+    Args:
+        config: which requests get a line.
+        clock: the present time in seconds, monotonic.
+    """
+
+    def __init__(self, config: LogConfig, clock: Callable[[], float] = time.monotonic) -> None:
+        self._wants = config.requests
+        self._clock = clock
+        self._second_s = float("-inf")
+        self._num_lines = 0
+        self._num_left_out = 0
+
+    def done(
+        self,
+        *,
+        model: str,
+        version: str,
+        request_id: str,
+        protocol: str,
+        outcome: str,
+        code: str,
+        num_rows: int,
+        seconds: float,
+        reason: str = "",
+        trace_parent: str = "",
+    ) -> None:
+        """Say how a request ended.
+
+        Args:
+            model: that answered, or that the client asked for.
+            version: of the model.
+            request_id: the client's own name for it.
+            protocol: ``recsys``, ``kserve``, ``torchrec`` or ``rest``.
+            outcome: one of ``serve.metrics.OUTCOMES``.
+            code: name of the gRPC status code.
+            num_rows: of the request; 0 where that is not known.
+            seconds: from its arrival to its answer.
+            reason: what the client was told.
+            trace_parent: the W3C ``traceparent`` header; empty where the client sent none.
+        """
+        is_ok = outcome == "ok"
+        if self._wants == "none" or (is_ok and self._wants == "errors"):
+            return
+        if not is_ok and not self._has_turn():
+            return
+        level = logging.INFO if is_ok else logging.ERROR if outcome == "failed" else logging.WARNING
+        # Without logging's search for the caller, which would take most of the time.
+        record = logging.LogRecord(_requests.name, level, "", 0, "request", None, None)
+        fields = vars(record)
+        fields.update(model=model, version=version, request_id=request_id, protocol=protocol)
+        fields.update(outcome=outcome, code=code, num_rows=num_rows, duration_ms=round(seconds * 1e3, 3))
+        fields.update(reason=reason, trace_id=trace_id_of(trace_parent))
+        if self._num_left_out and not is_ok:
+            fields["left_out"] = self._num_left_out
+            self._num_left_out = 0
+        if _requests.isEnabledFor(level):
+            _requests.handle(record)
+
+    def _has_turn(self) -> bool:
+        now_s = self._clock()
+        if now_s >= self._second_s + 1:
+            self._second_s, self._num_lines = now_s, 0
+        self._num_lines += 1
+        if self._num_lines <= _MAX_ERRORS_PER_S:
+            return True
+        self._num_left_out += 1
+        return False
