@@ -181,14 +181,16 @@ _MAX_PARTS = 64
 
 def _by_name(kind: str, got: Sequence[_InputT], expected: list[str]) -> list[_InputT]:
     """The inputs in the signature's order, each there exactly once."""
+    names = [message.name for message in got[: len(expected) + 1]]
+    if names == expected:
+        return list(got)
     if len(got) == len(expected):
-        found = {message.name: message for message in got}
+        found = dict(zip(names, got, strict=True))
         try:
             return [found[name] for name in expected]
         except KeyError:
             pass  # what follows says which
     # Among one more than expected, one is unknown or doubled: no need to look through millions.
-    names = [message.name for message in got[: len(expected) + 1]]
     unknown = [name for name in names if name not in expected]
     if unknown:
         raise RequestError(f"{kind}: got an unknown input {_short(unknown[0])}, expected {_listed(expected)}")

@@ -85,52 +85,47 @@ class SparseChecker:
             RequestTooLargeError: there are more IDs than one request may have.
             RequestError: anything else is wrong.
         """
-        num_ids = self._check_sizes(field, messages, num_rows)
-        lengths = self._lengths(field, messages, num_ids, num_rows)
-        values = _join([m.values for m in messages], _ID)
+        lengths_bytes = num_rows * _LENGTH.itemsize
+        raw_lengths: list[bytes] = []
+        raw_values: list[bytes] = []
+        num_ids: list[int] = []
+        for use, got in zip(self._uses, messages, strict=True):
+            # Each read of a message's field copies it: once is enough.
+            lengths_data, values_data = got.lengths, got.values
+            count, rest = divmod(len(values_data), _ID.itemsize)
+            if len(lengths_data) != lengths_bytes or rest:
+                raise _wrong_size(f"{field}[{use.name!r}]", len(lengths_data), len(values_data), num_rows)
+            if use.weighted or got.weights:
+                _check_weights_size(field, use, len(got.weights), count)
+            raw_lengths.append(lengths_data)
+            raw_values.append(values_data)
+            num_ids.append(count)
+        self._limits.check_request(num_rows, sum(num_ids))
+        lengths = self._lengths(field, b"".join(raw_lengths), num_ids, num_rows)
+        values = _join(raw_values, _ID)
         self._check_ids(field, values, lengths, num_ids)
         weights = self._weights(field, messages, num_ids) if self._is_weighted else None
         return SparseArrays(lengths.reshape(-1), values, weights, num_ids)
 
-    def _check_sizes(self, field: str, messages: Sequence[RawSparseLike], num_rows: int) -> list[int]:
-        """Check what shows in byte counts alone; returns the number of IDs of each sparse input."""
-        num_ids = []
-        lengths_bytes = num_rows * _LENGTH.itemsize
-        for use, got in zip(self._uses, messages, strict=True):
-            if len(got.lengths) != lengths_bytes:
-                raise RequestError(
-                    f"{field}[{use.name!r}].lengths: got {len(got.lengths)} bytes, "
-                    f"expected {lengths_bytes} (int32 [{num_rows}])"
-                )
-            count, rest = divmod(len(got.values), _ID.itemsize)
-            if rest:
-                raise RequestError(
-                    f"{field}[{use.name!r}].values: got {len(got.values)} bytes, "
-                    "expected a multiple of 8 (int64 IDs)"
-                )
-            if use.weighted or got.weights:
-                _check_weights_size(field, use, len(got.weights), count)
-            num_ids.append(count)
-        self._limits.check_request(num_rows, sum(num_ids))
-        return num_ids
-
-    def _lengths(
-        self, field: str, messages: Sequence[RawSparseLike], num_ids: list[int], num_rows: int
-    ) -> npt.NDArray[np.int64]:
+    def _lengths(self, field: str, data: bytes, num_ids: list[int], num_rows: int) -> npt.NDArray[np.int64]:
         """int64 ``[F, B]``, none negative, whose rows sum to ``num_ids``."""
-        raw = _join([m.lengths for m in messages], _LENGTH)
-        lengths: npt.NDArray[np.int64] = raw.reshape(len(messages), num_rows).astype(np.int64)
+        sums = np.array(num_ids, np.int64)
+        if num_rows == 1 and sums.astype(_LENGTH).tobytes() == data:
+            return sums.reshape(-1, 1)  # the lengths of one row are the numbers of IDs
+        lengths: npt.NDArray[np.int64] = (
+            np.frombuffer(data, _LENGTH).reshape(len(num_ids), num_rows).astype(np.int64)
+        )
         if lengths.size and lengths.min() < 0:
             at, row = np.argwhere(lengths < 0)[0]
             raise RequestError(
                 f"{field}[{self.names[at]!r}].lengths: got {lengths[at, row]} in row {row}, expected 0 or more"
             )
-        sums = lengths.sum(axis=1)
-        if not np.array_equal(sums, num_ids):
-            at = int(np.argmax(sums != num_ids))
+        wrong = lengths.sum(axis=1) != sums
+        if wrong.any():
+            at = int(np.argmax(wrong))
             raise RequestError(
                 f"{field}[{self.names[at]!r}].values: got {num_ids[at]} IDs, "
-                f"expected {sums[at]} (the sum of its lengths)"
+                f"expected {lengths[at].sum()} (the sum of its lengths)"
             )
         return lengths
 
@@ -173,6 +168,15 @@ class SparseChecker:
                 f"at position {at - sum(num_ids[:feature])}, expected finite numbers"
             )
         return weights
+
+
+def _wrong_size(at: str, lengths_bytes: int, values_bytes: int, num_rows: int) -> RequestError:
+    expected = num_rows * _LENGTH.itemsize
+    if lengths_bytes != expected:
+        return RequestError(
+            f"{at}.lengths: got {lengths_bytes} bytes, expected {expected} (int32 [{num_rows}])"
+        )
+    return RequestError(f"{at}.values: got {values_bytes} bytes, expected a multiple of 8 (int64 IDs)")
 
 
 def _check_weights_size(field: str, use: SparseInput, num_bytes: int, num_ids: int) -> None:
