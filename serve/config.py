@@ -32,6 +32,7 @@ class ModelSettings:
         num_executors: threads that run batches of the model at the same time; they share its tables' memory.
         cpus: the processors that its executors may use; empty for all.
         warm_up: a file of captured requests to warm up with, beside the made ones; None for none.
+        keep_previous: whether the version that served before stays in memory, so that a rollback is instant.
 
     Raises:
         ValueError: a setting is out of its range; the text names it.
@@ -45,6 +46,7 @@ class ModelSettings:
     num_executors: int = 1
     cpus: tuple[int, ...] = ()
     warm_up: Path | None = None
+    keep_previous: bool = True
 
     def __post_init__(self) -> None:
         _check_at_least("num_executors", self.num_executors, 1)

@@ -24,6 +24,10 @@ class NotReadyError(RuntimeError):
     """The server holds the model, but no version of it is loaded and warm yet."""
 
 
+class ModelChangeError(RuntimeError):
+    """A version cannot be loaded, or a routing or a delta cannot be taken; what served before goes on serving."""
+
+
 class QueueFullError(RuntimeError):
     """The queue holds as much as it may; the client should wait and try again.
 
@@ -54,6 +58,7 @@ STATUS_CODES: dict[type[Exception], grpc.StatusCode] = {
     RequestTooLargeError: grpc.StatusCode.INVALID_ARGUMENT,
     ModelNotFoundError: grpc.StatusCode.NOT_FOUND,
     NotReadyError: grpc.StatusCode.UNAVAILABLE,
+    ModelChangeError: grpc.StatusCode.FAILED_PRECONDITION,
     QueueFullError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     DrainingError: grpc.StatusCode.UNAVAILABLE,
     DeadlineExpiredError: grpc.StatusCode.DEADLINE_EXCEEDED,

@@ -26,7 +26,7 @@ OUTCOMES = (
     "failed",
 )
 STAGES = ("queue", "collate", "execute", "respond")
-SHADOW_RESULTS = ("same", "different", "failed")
+SHADOW_RESULTS = ("same", "different", "failed", "dropped")
 CAPTURE_RESULTS = ("written", "dropped", "failed")
 # Of a version that is in memory, or was meant to be. One that only lies in the repository has no series.
 STATES = ("loading", "ready", "draining", "failed")

@@ -1,0 +1,260 @@
+"""All models of a server: what is loaded, what answers, and what operators may change while it runs.
+
+Changes of one model happen one after the other, and go on to their end even if whoever asked for them has gone.
+Requests meet none of them: they look into a route table that is exchanged as a whole (serve/route_table.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+from serve.config import ModelSettings
+from serve.errors import DrainingError, ModelNotFoundError, NotReadyError
+from serve.managed_model import ManagedModel
+from serve.managed_version import Host, Workshop
+from serve.repository import ModelSource
+from serve.route_table import Route, RouteTable
+from serve.routing import Routing
+from serve.status import ModelStatus, ModelVersionStatus
+from serve.threads import in_thread
+
+__all__ = ["Host", "ModelManager", "Route"]
+
+T = TypeVar("T")
+_log = logging.getLogger("serve")
+# So many names of models stand in an error text.
+_MAX_NAMES = 8
+
+
+class ModelManager:
+    """Loads, routes to and unloads models. All methods belong to one event loop.
+
+    Args:
+        source: where models come from.
+        host: loads and warms up a version; blocks. ``functools.partial`` of ``serve.hosted.open_hosted``.
+        settings_of: how a model is served.
+        set_state: told of each version's state (``ModelState`` as text), such as ``Metrics.set_state``.
+        changed: called whenever something that answers has come or gone.
+    """
+
+    def __init__(
+        self,
+        source: ModelSource,
+        host: Host,
+        settings_of: Callable[[str], ModelSettings],
+        set_state: Callable[[str, str, str], None] = lambda *_: None,
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._source = source
+        self._settings_of = settings_of
+        self._changed = changed
+        self._shop = Workshop(source=source, host=host, set_state=set_state, publish=self._publish)
+        self._models: dict[str, ManagedModel] = {}
+        self._tables: dict[str, RouteTable] = {}
+        self._only: RouteTable | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._has_looked = False
+        self._is_closed = False
+
+    def route(self, model: str, version: str, draw: float) -> Route:
+        """Where a request goes.
+
+        Args:
+            model: empty for the only one.
+            version: empty for the one that the routing chooses; another one gets no shadow.
+            draw: evenly distributed over [0, 1); decides about canary and shadow.
+
+        Raises:
+            ModelNotFoundError: there is no such model, or the version is not loaded.
+            NotReadyError: no version of it is ready yet.
+        """
+        table = self._tables.get(model) if model else self._only
+        if table is None:
+            raise self._unknown(model)
+        return table.route(version, draw)
+
+    def is_ready(self, model: str = "") -> bool:
+        """Whether a version of the model serves; of every model, and of one at least, if ``model`` is empty."""
+        if model:
+            return model in self._tables and bool(self._tables[model].plan.serving)
+        tables = [table for table in self._tables.values() if not table.is_unloaded]
+        return bool(tables) and all(table.plan.serving for table in tables)
+
+    def statuses(self) -> list[ModelStatus]:
+        """Every model, by name."""
+        return [self._models[name].status() for name in sorted(self._models)]
+
+    async def load(self, name: str, version: str = "") -> ModelVersionStatus:
+        """Load a version, warm it up, and let the routing take it in. What serves goes on serving meanwhile.
+
+        A version that the routing does not need stays in memory until it is unloaded; requests may name it.
+
+        Args:
+            name: the model.
+            version: empty for the newest in the repository.
+
+        Raises:
+            ModelNotFoundError: there is no such model or version.
+            ModelChangeError: the version cannot be loaded.
+        """
+        model = await self._model(name)
+        return await self._change(model, lambda: model.load(version))
+
+    async def unload(self, name: str, version: str = "") -> None:
+        """Take a version out of the routing, answer what it has accepted, and free its memory.
+
+        It is not loaded again before an operator asks for it, and its deltas are forgotten.
+
+        Args:
+            name: the model.
+            version: empty for all; the model then answers no more.
+
+        Raises:
+            ModelNotFoundError: there is no such model or version.
+            ModelChangeError: the routing is pinned to the version.
+        """
+        model = self._known(name)
+        await self._change(model, lambda: model.unload(version))
+
+    async def set_routing(self, name: str, routing: Routing) -> ModelStatus:
+        """Load what a routing needs, then go over to it in one step.
+
+        Raises:
+            ModelNotFoundError: there is no such model, or the routing names a version that is not there.
+            ModelChangeError: a version that it needs cannot be loaded; nothing has changed then.
+        """
+        model = await self._model(name)
+        await self._change(model, lambda: model.set_routing(routing))
+        return model.status()
+
+    async def rollback(self, name: str) -> ModelStatus:
+        """Back to the routing and the version before the last change. Twice is back again.
+
+        The version is pinned: a newer one does not take over before ``set_routing`` says ``latest``.
+
+        Raises:
+            ModelNotFoundError: there is no such model, or its last version is nowhere any more.
+            ModelChangeError: there was no change, or the version cannot be loaded; nothing has changed then.
+        """
+        model = self._known(name)
+        await self._change(model, model.rollback)
+        return model.status()
+
+    async def apply_delta(self, name: str, version: str, file_name: str) -> ModelVersionStatus:
+        """Exchange rows of a loaded version in place, between batches.
+
+        Args:
+            name: the model.
+            version: empty for the one that serves.
+            file_name: of a file in the model's folder of deltas.
+
+        Raises:
+            ModelNotFoundError: there is no such model, version or file.
+            ModelChangeError: the version is not ready, or the delta does not fit it; nothing has changed then.
+            RequestError: ``file_name`` is no plain file name.
+        """
+        model = self._known(name)
+        return await self._change(model, lambda: model.apply_delta(version, file_name))
+
+    async def rescan(self) -> None:
+        """Look through the repository for models and versions, and load what the routing of each wants.
+
+        What cannot be loaded, or read, stands in the log and in the statuses; everything else goes on.
+        """
+        try:
+            names = await in_thread(self._source.names, "manage")
+        except OSError as error:
+            _log.error("the repository cannot be read: %s; what is loaded goes on serving", error)
+            return
+        finally:
+            self._has_looked = True
+        models = {name: self._added(name) for name in names} | self._models
+        await asyncio.gather(*(self._rescan(model) for model in models.values()))
+
+    async def close(self, timeout_s: float) -> bool:
+        """Take no further requests, answer all that were accepted, and free everything.
+
+        Returns:
+            Whether that was done in time.
+        """
+        self._is_closed = True
+        tasks: set[asyncio.Task[Any]] = set(self._tasks)
+        for model in self._models.values():
+            tasks.update(model.close())
+        tasks.add(asyncio.create_task(in_thread(self._shop.comparer.close, "manage")))
+        _, late = await asyncio.wait(tasks, timeout=timeout_s)
+        return not late
+
+    async def _rescan(self, model: ManagedModel) -> None:
+        try:
+            await self._change(model, model.rescan)
+        except OSError as error:
+            _log.error("model %s: its folder cannot be read: %s", model.name, error)
+        except DrainingError:
+            return
+        if model.is_gone and not model.lock.locked() and self._models.get(model.name) is model:
+            del self._models[model.name]
+            self._tables.pop(model.name, None)
+            self._show()
+
+    async def _change(self, model: ManagedModel, change: Callable[[], Awaitable[T]]) -> T:
+        """Make a change after those that came before; it goes on where the caller is cancelled."""
+
+        async def locked() -> T:
+            async with model.lock:
+                if self._is_closed:
+                    raise DrainingError("the server is stopping")
+                return await change()
+
+        return await self._to_its_end(locked())
+
+    async def _to_its_end(self, change: Coroutine[Any, Any, T]) -> T:
+        task = asyncio.create_task(change)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return await asyncio.shield(task)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # Whoever asked may have gone; asyncio would complain that nobody looked.
+
+    async def _model(self, name: str) -> ManagedModel:
+        """A model that may have come to the repository since that was last looked through."""
+        if name not in self._models and name in await in_thread(self._source.names, "manage"):
+            return self._added(name)
+        return self._known(name)
+
+    def _added(self, name: str) -> ManagedModel:
+        if name not in self._models:
+            self._models[name] = ManagedModel(name, self._settings_of(name), self._shop)
+            self._publish(RouteTable(model=name))
+        return self._models[name]
+
+    def _known(self, name: str) -> ManagedModel:
+        if name not in self._models:
+            raise self._unknown(name)
+        return self._models[name]
+
+    def _publish(self, table: RouteTable) -> None:
+        self._tables[table.model] = table
+        self._show()
+
+    def _show(self) -> None:
+        self._only = next(iter(self._tables.values())) if len(self._tables) == 1 else None
+        self._changed()
+
+    def _unknown(self, model: str) -> Exception:
+        if not self._has_looked:
+            return NotReadyError("no model is ready yet; try again later")
+        names = sorted(self._tables)
+        if len(names) == 1:
+            expected = f"expected {names[0]!r} (or nothing: there is only one)"
+        elif names:
+            expected = "expected one of " + ", ".join(repr(name) for name in names[:_MAX_NAMES])
+        else:
+            expected = "but there is none"
+        return ModelNotFoundError(f"model: got {model[:64]!r}, {expected}")
