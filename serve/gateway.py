@@ -171,7 +171,7 @@ class Gateway:
         raw = incoming.read(hosted)
         checked = hosted.checker.check(raw)
         encode: Callable[[Rows], bytes] = functools.partial(incoming.encode, hosted)
-        twin = None if route.shadow is None else ShadowTwin(hosted, route.shadow, encode)
+        twin = None if route.shadow is None else ShadowTwin(route.shadow, encode)
         answer: asyncio.Future[Answer] = self._loop.create_future()
         remaining_s = incoming.remaining_s
         call.pending = Pending(
