@@ -1,0 +1,174 @@
+"""From counts to what people and scripts read: rates, percentiles, and whether they can be believed."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from serve.bench.latencies import Latencies
+from serve.bench.measured import NOT_SENT, Measured
+from serve.bench.plan import Step
+
+#: A request is late if it was sent so long after it should have been, or later than a tenth of the measured p99.
+LATE_MS = 1.0
+LATE_SHARE_OF_P99 = 0.1
+#: Where more of the requests were late, the numbers are the tool's more than the server's.
+MOST_LATE = 0.01
+#: An event loop that takes so much of a processor may well be what bounds the throughput.
+BUSY = 0.9
+#: A rate counts as answered if so much of it was.
+_MIN_ACHIEVED = 0.95
+
+
+class Verdict(StrEnum):
+    """What one step of a search showed."""
+
+    OK = "ok"
+    SLOW = "slow"
+    FAILED = "failed"
+    BEHIND = "behind"
+    LATE = "late"
+
+    @property
+    def text(self) -> str:
+        """For people."""
+        return {
+            Verdict.OK: "within the bound",
+            Verdict.SLOW: "p99 above the bound",
+            Verdict.FAILED: "requests failed",
+            Verdict.BEHIND: "answers fell behind the rate",
+            Verdict.LATE: "the client sent too late",
+        }[self]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """One measurement. Times of an open loop count from when a request should have been sent.
+
+    Attributes:
+        asked_per_s: the rate of an open loop.
+        num_in_flight: of a closed loop.
+        duration_s: that was measured.
+        requests_per_s: answers within the measured time, per second.
+        rows_per_s: rows of these.
+        num_answered: requests that were answered, also later.
+        num_failed: requests that were not.
+        errors: these by code.
+        error_texts: what the first of each code said.
+        latency_ms: p50, p90, p95, p99, p99.9, max, mean.
+        service_ms: the same from when requests were sent; of an open loop.
+        lag_ms: the same of the time by which requests were sent late; of an open loop.
+        late_share: of the requests that were sent late.
+        late_ms: what is late, see ``LATE_MS``.
+        is_valid: whether few enough were late.
+        warnings: what a reader should know.
+        generator_cpu_shares: of each process: its event loop's share of a processor.
+        kinds: the same figures in short for each kind of request, where there are several.
+        series: over time.
+        histogram: ``[upper bound in ms, count]``.
+    """
+
+    asked_per_s: float | None
+    num_in_flight: int | None
+    duration_s: float
+    requests_per_s: float
+    rows_per_s: float
+    num_answered: int
+    num_failed: int
+    errors: dict[str, int]
+    error_texts: dict[str, str]
+    latency_ms: dict[str, float | None]
+    service_ms: dict[str, float | None] | None
+    lag_ms: dict[str, float | None] | None
+    late_share: float
+    late_ms: float
+    is_valid: bool
+    warnings: list[str]
+    generator_cpu_shares: list[float]
+    kinds: dict[str, dict[str, Any]] = field(default_factory=dict)
+    series: list[dict[str, Any]] = field(default_factory=list)
+    histogram: list[list[Any]] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return asdict(self)
+
+    @property
+    def p99_ms(self) -> float | None:
+        """None where nothing was answered."""
+        return self.latency_ms["p99"]
+
+
+def figures(measured: Measured, step: Step) -> Figures:
+    """Of one measurement by all processes."""
+    duration_s = step.duration_s if measured.elapsed_s is None else max(measured.elapsed_s, 1e-9)
+    latency_ms = measured.latencies.figures_ms()
+    late_ms = max(LATE_MS, LATE_SHARE_OF_P99 * (latency_ms["p99"] or 0.0))
+    late_share = measured.lags.share_above(late_ms * 1e-3)
+    is_valid = late_share <= MOST_LATE
+    return Figures(
+        asked_per_s=step.rate_per_s,
+        num_in_flight=step.num_in_flight,
+        duration_s=duration_s,
+        requests_per_s=measured.num_in_time / duration_s,
+        rows_per_s=measured.num_rows / duration_s,
+        num_answered=measured.num_answered,
+        num_failed=measured.num_failed,
+        errors=dict(measured.errors),
+        error_texts=dict(measured.texts),
+        latency_ms=latency_ms,
+        service_ms=_if_any(measured.services),
+        lag_ms=_if_any(measured.lags),
+        late_share=late_share,
+        late_ms=late_ms,
+        is_valid=is_valid,
+        warnings=_warnings(measured, late_share, late_ms),
+        generator_cpu_shares=[round(share, 3) for share in measured.cpu_shares],
+        kinds={
+            name: {
+                "num_answered": len(kind.latencies),
+                "num_failed": kind.num_failed,
+                "latency_ms": kind.latencies.figures_ms(),
+            }
+            for name, kind in sorted(measured.kinds.items())
+        },
+        series=list(measured.series.points(duration_s)),
+        histogram=measured.latencies.to_json(),
+    )
+
+
+def verdict(made: Figures, p99_ms: float) -> Verdict:
+    """Whether a rate was answered within a bound."""
+    if not made.is_valid:
+        return Verdict.LATE
+    if made.num_failed or made.p99_ms is None:
+        return Verdict.FAILED
+    if made.p99_ms > p99_ms:
+        return Verdict.SLOW
+    due_per_s = (made.num_answered + made.num_failed) / made.duration_s
+    return Verdict.BEHIND if made.requests_per_s < _MIN_ACHIEVED * due_per_s else Verdict.OK
+
+
+def _if_any(latencies: Latencies) -> dict[str, float | None] | None:
+    return latencies.figures_ms() if len(latencies) else None
+
+
+def _warnings(measured: Measured, late_share: float, late_ms: float) -> list[str]:
+    found = []
+    if late_share > MOST_LATE:
+        found.append(
+            f"not valid: {late_share:.1%} of the requests were sent more than {late_ms:.3g} ms late (at most "
+            f"{MOST_LATE:.0%} may be): the client could not keep the rate; use more --processes, or another machine"
+        )
+    if NOT_SENT in measured.errors:
+        found.append(
+            f"{measured.errors[NOT_SENT]} requests were not sent: too many were unanswered (--max-in-flight)"
+        )
+    busy = [share for share in measured.cpu_shares if share > BUSY]
+    if busy:
+        found.append(
+            f"{len(busy)} of {len(measured.cpu_shares)} sending processes used more than {BUSY:.0%} of a core: "
+            "the client may be what bounds these numbers; use more --processes"
+        )
+    return found

@@ -1,0 +1,141 @@
+"""What came back: counted as it comes, added up over processes, in bounded memory."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from serve.bench.latencies import Latencies
+from serve.bench.requests import Prepared
+from serve.bench.series import Series
+
+#: The code of a request that became due while too many others were unanswered.
+NOT_SENT = "NOT_SENT"
+_MOST_TEXT = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a request was not answered: a status code's name, and what the server (or the transport) says."""
+
+    code: str
+    text: str = ""
+
+
+@dataclass(slots=True)
+class Kind:
+    """The answered requests of one kind."""
+
+    latencies: Latencies = field(default_factory=Latencies)
+    num_failed: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class Measured:
+    """Counts of one process, or of many.
+
+    Attributes:
+        latencies: of the answered requests, from when they should have been sent.
+        services: the same from when they were sent.
+        lags: how long after they should have been requests were sent.
+        errors: failed requests by code.
+        texts: for each code what the first one said.
+        kinds: by kind, where requests are of several.
+        series: over time.
+        num_in_time: answers that came within the measured time.
+        num_rows: of these.
+        cpu_shares: for each process, its event loop's share of a processor.
+        elapsed_s: the measured time, where it ended by itself before it was over.
+    """
+
+    latencies: Latencies = field(default_factory=Latencies)
+    services: Latencies = field(default_factory=Latencies)
+    lags: Latencies = field(default_factory=Latencies)
+    errors: Counter[str] = field(default_factory=Counter)
+    texts: dict[str, str] = field(default_factory=dict)
+    kinds: dict[str, Kind] = field(default_factory=dict)
+    series: Series = field(default_factory=Series)
+    num_in_time: int = 0
+    num_rows: int = 0
+    cpu_shares: list[float] = field(default_factory=list)
+    elapsed_s: float | None = None
+
+    def merge(self, other: Measured) -> None:
+        """Add what another process counted."""
+        self.latencies.merge(other.latencies)
+        self.services.merge(other.services)
+        self.lags.merge(other.lags)
+        self.errors.update(other.errors)
+        self.texts = {**other.texts, **self.texts}
+        for name, kind in other.kinds.items():
+            mine = self.kinds.setdefault(name, Kind())
+            mine.latencies.merge(kind.latencies)
+            mine.num_failed += kind.num_failed
+        self.series.merge(other.series)
+        self.num_in_time += other.num_in_time
+        self.num_rows += other.num_rows
+        self.cpu_shares += other.cpu_shares
+        if other.elapsed_s is not None:
+            self.elapsed_s = max(self.elapsed_s or 0.0, other.elapsed_s)
+
+    @property
+    def num_answered(self) -> int:
+        """Requests that were answered."""
+        return len(self.latencies)
+
+    @property
+    def num_failed(self) -> int:
+        """Requests that were not."""
+        return self.errors.total()
+
+
+class Recorder:
+    """Counts what belongs to the measured time: in an open loop by when a request was due, else by when it ended.
+
+    Args:
+        start_s: of the measured time, by the clock that all times here are taken from.
+        end_s: of it.
+        by_due: whether the loop is open.
+    """
+
+    def __init__(self, start_s: float, end_s: float, *, by_due: bool) -> None:
+        self.measured = Measured()
+        self._start_s = start_s
+        self._end_s = end_s
+        self._by_due = by_due
+
+    def done(
+        self, request: Prepared, due_s: float, sent_s: float, done_s: float, failure: Failure | None
+    ) -> None:
+        """A request has ended.
+
+        Args:
+            request: it.
+            due_s: when it should have been sent.
+            sent_s: when it was.
+            done_s: when its answer, or error, came.
+            failure: None if it was answered.
+        """
+        if not self._start_s <= (due_s if self._by_due else done_s) < self._end_s:
+            return
+        measured = self.measured
+        if self._by_due and (failure is None or failure.code != NOT_SENT):
+            measured.lags.add(sent_s - due_s)
+        kind = measured.kinds.setdefault(request.kind, Kind()) if request.kind else None
+        if failure is not None:
+            measured.errors[failure.code] += 1
+            measured.texts.setdefault(failure.code, failure.text[:_MOST_TEXT])
+            measured.series.add(done_s - self._start_s, None)
+            if kind is not None:
+                kind.num_failed += 1
+            return
+        latency_s = done_s - due_s
+        measured.latencies.add(latency_s)
+        if self._by_due:
+            measured.services.add(done_s - sent_s)
+        if kind is not None:
+            kind.latencies.add(latency_s)
+        measured.series.add(done_s - self._start_s, latency_s)
+        if done_s < self._end_s:
+            measured.num_in_time += 1
+            measured.num_rows += request.num_rows

@@ -1,0 +1,205 @@
+"""What people see at a terminal: a progress bar while it runs, then tables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, TextIO
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from serve.bench.figures import Figures, Verdict
+from serve.bench.latencies import QUANTILES
+from serve.bench.run import Result
+from serve.bench.workers import Progress as Tell
+
+_COLUMNS = (*QUANTILES, "max", "mean")
+
+
+class Display:
+    """A progress bar, where there is somebody to see it.
+
+    Args:
+        stream: a terminal, or not.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[said]}"),
+            TimeRemainingColumn(),
+            console=Console(file=stream),
+            transient=True,
+            disable=not stream.isatty(),
+        )
+
+    def __enter__(self) -> Display:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._progress.stop()
+
+    def begin(self, what: str, length_s: float) -> Tell:
+        """The next measurement; what it gives is told of its progress."""
+        for task_id in self._progress.task_ids:
+            self._progress.remove_task(task_id)
+        total = length_s if math.isfinite(length_s) else None
+        task = self._progress.add_task(what, total=total, said="")
+
+        def tell(elapsed_s: float, num_answered: int, num_failed: int) -> None:
+            failed = f", {num_failed:,} failed" if num_failed else ""
+            self._progress.update(task, completed=elapsed_s, said=f"{num_answered:,} answered{failed}")
+
+        return tell
+
+
+def print_result(result: Result, console: Console | None = None) -> None:
+    """Everything that matters, in the terminal's width."""
+    console = console or Console()
+    console.print(Text(headline(result), style="bold"))
+    for line in about(result):
+        console.print(Text(line))
+    if result.found is not None:
+        console.print(_steps_table(result))
+    made = result.measurement
+    if made is None:
+        return
+    console.print(_latency_table(made))
+    if made.errors:
+        rows = [[code, f"{count:,}", made.error_texts.get(code, "")] for code, count in made.errors.items()]
+        console.print(
+            _table("failed requests", ("code", "requests", "the first one said"), rows, left=(0, 2))
+        )
+    if result.server_metrics is not None:
+        rows = [[name.replace("_", " "), number(value)] for name, value in result.server_metrics.items()]
+        console.print(_table("the server counted", ("what", "value"), rows, left=(0,)))
+    for warning in made.warnings:
+        console.print(Text(f"warning: {warning}", style="bold yellow"))
+
+
+def headline(result: Result) -> str:
+    """One line that says what came out."""
+    made, found = result.measurement, result.found
+    if found is not None:
+        bound = f"p99 of at most {result.settings.p99_ms:g} ms"
+        if found.rate_per_s is None:
+            return f"no rate was answered with a {bound}"
+        if found.limit is None:
+            return f"at least {found.rate_per_s:,.1f} requests/s with a {bound}: no limit was found"
+        of = " (the client's limit, not the server's)" if found.limit is Verdict.LATE else ""
+        unsure = "" if found.is_settled else ", not settled"
+        return f"{found.rate_per_s:,.1f} requests/s with a {bound}{of}{unsure}"
+    if made is None or not made.num_answered:
+        return "nothing was answered"
+    return (
+        f"{made.requests_per_s:,.1f} requests/s, {made.rows_per_s:,.1f} rows/s; "
+        f"p50 {number(made.latency_ms['p50'])} ms, p99 {number(made.p99_ms)} ms"
+        + ("" if made.is_valid else "; NOT VALID, see the warning")
+    )
+
+
+def about(result: Result) -> list[str]:
+    """What was measured, how, and what sent."""
+    settings, server = result.settings, result.server
+    said = settings.to_json()
+    shape = "replayed" if "replay" in said else f"{said.get('candidates', said.get('rows'))} rows"
+    if "candidates" in said:
+        shape += " with one context"
+    lines = [
+        f"model {server['model']}, version {server['version']}, target {server['target']}; "
+        f"{said['protocol']}; requests of {shape}",
+        loop_text(result),
+    ]
+    made = result.measurement
+    if made is not None:
+        shares = ", ".join(f"{share:.0%}" for share in made.generator_cpu_shares)
+        late = (
+            ""
+            if made.lag_ms is None
+            else f"; {made.late_share:.2%} sent more than {made.late_ms:.3g} ms late"
+        )
+        lines.append(f"the client's event loops used {shares or 'an unknown share'} of a core{late}")
+    return lines
+
+
+def loop_text(result: Result) -> str:
+    """How requests were sent."""
+    settings, made = result.settings, result.measurement
+    where = f"{settings.num_connections} connections, {settings.num_processes} processes"
+    if settings.mode == "find-rate":
+        return f"open loops of at least {settings.duration_s:g} s; {where}"
+    lasted = "" if made is None else f" for {made.duration_s:.4g} s"
+    if settings.num_in_flight is not None:
+        return f"closed loop, {settings.num_in_flight} in flight{lasted}; {where}"
+    if settings.rate_per_s is not None:
+        return f"open loop, {settings.rate_per_s:g}/s asked for{lasted}; {where}"
+    speed = settings.recording.speed if settings.recording else None
+    return f"a recording at {speed:g} times its speed{lasted}; {where}"
+
+
+def number(value: float | None) -> str:
+    """Four digits that count, or a dash."""
+    if value is None:
+        return "–"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def _latency_table(made: Figures) -> Table:
+    is_open = made.lag_ms is not None
+    rows = [
+        ["from when it was due" if is_open else "latency", f"{made.num_answered:,}", *_cells(made.latency_ms)]
+    ]
+    if made.service_ms is not None and made.lag_ms is not None:
+        rows.append(["from when it was sent", "", *_cells(made.service_ms)])
+        rows.append(["sent late by", "", *_cells(made.lag_ms)])
+    rows += [
+        [name, f"{kind['num_answered']:,}", *_cells(kind["latency_ms"])] for name, kind in made.kinds.items()
+    ]
+    return _table("latency in ms", ("", "answered", *_COLUMNS), rows, left=(0,))
+
+
+def _steps_table(result: Result) -> Table:
+    headings = ("asked/s", "answered/s", "p50 ms", "p99 ms", "failed", "sent late", "")
+    steps = sorted(result.steps, key=lambda tried: tried.figures.asked_per_s or 0.0)
+    rows = []
+    for tried in steps:
+        made = tried.figures
+        rows.append(
+            [
+                number(made.asked_per_s),
+                number(made.requests_per_s),
+                number(made.latency_ms["p50"]),
+                number(made.p99_ms),
+                f"{made.num_failed:,}",
+                f"{made.late_share:.1%}",
+                tried.verdict.text,
+            ]
+        )
+    return _table("steps", headings, rows, left=(6,))
+
+
+def _cells(values: dict[str, Any]) -> list[str]:
+    return [number(values[name]) for name in _COLUMNS]
+
+
+def _table(
+    title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], *, left: Sequence[int]
+) -> Table:
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
+    for i, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if i in left else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    return table

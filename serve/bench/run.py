@@ -1,0 +1,269 @@
+"""One run: ask the server what it takes, start the processes, measure, and put the result together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from google.protobuf import text_format
+
+from serve.bench import environment
+from serve.bench.figures import Figures, Verdict, figures, verdict
+from serve.bench.plan import Job, Recording, Step, Target
+from serve.bench.replay import span
+from serve.bench.scrape import scrape, server_figures
+from serve.bench.search import Found, find_rate
+from serve.bench.settings import Settings
+from serve.bench.workers import LoadError, Progress, Workers
+from serve.client import Client
+from serve.client import Settings as ClientSettings
+from serve.wire import predict_pb2 as wire
+
+# A step of a search lasts until so many requests were due, so that its p99 stands on more than ten of them; but
+# no longer than _LONGEST_STEP_S.
+_MIN_STEP_REQUESTS = 1000
+_LONGEST_STEP_S = 60.0
+# The closed loop that suggests where a search begins.
+_PROBE_S = 2.0
+_PROBE_IN_FLIGHT = 32
+
+Begin = Callable[[str, float], Progress]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tried:
+    """One step of a search."""
+
+    verdict: Verdict
+    figures: Figures
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What a run came to.
+
+    Attributes:
+        settings: of the run.
+        server: what answered.
+        started_at: in UTC.
+        tool: versions of what sent.
+        machine: that sent.
+        measurement: the only one; of a search the last one at the rate that it found, or None if it found none.
+        found: of a search.
+        steps: of a search, in the order in which they were measured.
+        server_metrics: what the server counted meanwhile, if it was asked.
+        num_distinct: requests that were made.
+    """
+
+    settings: Settings
+    server: dict[str, Any]
+    started_at: str
+    tool: dict[str, Any]
+    machine: dict[str, Any]
+    measurement: Figures | None
+    found: Found | None
+    steps: list[Tried]
+    server_metrics: dict[str, float | None] | None
+    num_distinct: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        data: dict[str, Any] = {
+            "started_at": self.started_at,
+            "settings": {**self.settings.to_json(), "num_distinct": self.num_distinct},
+            "tool": self.tool,
+            "machine": self.machine,
+            "server": self.server,
+            "measurement": None if self.measurement is None else self.measurement.to_json(),
+            "server_metrics": self.server_metrics,
+        }
+        if self.found is not None:
+            data["search"] = {
+                "requests_per_s": self.found.rate_per_s,
+                "failing_per_s": self.found.failing_per_s,
+                "limit": self.found.limit,
+                "is_settled": self.found.is_settled,
+            }
+            data["steps"] = [{"verdict": tried.verdict, **tried.figures.to_json()} for tried in self.steps]
+        return data
+
+    def missed(self) -> list[str]:
+        """What was expected and did not come, one text each."""
+        settings, made = self.settings, self.measurement
+        found = []
+        if made is None:
+            return [f"no rate was answered with a p99 of at most {settings.p99_ms:g} ms"]
+        if not made.is_valid:
+            found.append("the measurement is not valid: too many requests were sent late")
+        rate_per_s = made.requests_per_s if self.found is None else self.found.rate_per_s or 0.0
+        if settings.expect_per_s is not None and rate_per_s < settings.expect_per_s:
+            found.append(f"rate: got {rate_per_s:.1f}/s, expected at least {settings.expect_per_s:g}/s")
+        if settings.expect_p99_ms is not None:
+            p99_ms = math.inf if made.p99_ms is None else made.p99_ms
+            if p99_ms > settings.expect_p99_ms:
+                found.append(f"p99: got {p99_ms:.3f} ms, expected at most {settings.expect_p99_ms:g} ms")
+        return found
+
+
+def run(settings: Settings, begin: Begin) -> Result:
+    """Measure.
+
+    Args:
+        settings: of the run.
+        begin: is told what is measured next and how many seconds that takes, and gives who is told of its progress.
+
+    Raises:
+        LoadError: nothing was measured.
+        PredictError: the server did not say what its model takes.
+        OSError: nobody answers, or a file cannot be read.
+        ValueError: a file does not hold what it should, or an option names an input that the model has not.
+    """
+    metadata = _metadata(settings)
+    _check_inputs(settings, metadata)
+    jobs = _jobs(settings, metadata)
+    recorded_s = _recorded_s(jobs[0].recording)
+    started_at = environment.now()
+    machine = environment.machine()
+    before = scrape(settings.metrics) if settings.metrics else None
+    with Workers(jobs) as workers:
+        if settings.mode == "find-rate":
+            measurement, found, steps = _search(settings, workers, begin)
+        else:
+            measurement, found, steps = _one(settings, workers, begin, recorded_s), None, []
+        num_distinct = workers.num_requests
+    after = scrape(settings.metrics) if settings.metrics else None
+    return Result(
+        settings=settings,
+        server=environment.served(metadata),
+        started_at=started_at,
+        tool=environment.tool(),
+        machine=machine,
+        measurement=measurement,
+        found=found,
+        steps=steps,
+        server_metrics=None if before is None or after is None else server_figures(before, after),
+        num_distinct=num_distinct,
+    )
+
+
+def _one(settings: Settings, workers: Workers, begin: Begin, recorded_s: float) -> Figures:
+    step = Step(
+        duration_s=settings.duration_s,
+        warm_up_s=settings.warm_up_s,
+        num_in_flight=settings.num_in_flight,
+        rate_per_s=settings.rate_per_s,
+        max_in_flight=settings.max_in_flight,
+    )
+    length_s = min(step.warm_up_s + step.duration_s, recorded_s)
+    return figures(workers.measure(step, begin("measuring", length_s)), step)
+
+
+def _recorded_s(recording: Recording | None) -> float:
+    """How long a recording plays; without end where nothing sets its pace."""
+    if recording is None:
+        return math.inf
+    count, recorded_s = span(recording.path, recording.model)
+    if not count:
+        raise ValueError("--replay: the capture holds no request of that model")
+    return math.inf if recording.speed is None else recorded_s / recording.speed
+
+
+def _search(settings: Settings, workers: Workers, begin: Begin) -> tuple[Figures | None, Found, list[Tried]]:
+    bound_ms = settings.p99_ms
+    assert bound_ms is not None
+    steps: list[Tried] = []
+
+    def measure(rate_per_s: float) -> Verdict:
+        duration_s = min(max(settings.duration_s, _MIN_STEP_REQUESTS / rate_per_s), _LONGEST_STEP_S)
+        step = Step(
+            duration_s=max(duration_s, settings.duration_s),
+            warm_up_s=settings.warm_up_s,
+            rate_per_s=rate_per_s,
+            max_in_flight=settings.max_in_flight,
+            number=len(steps) + 1,
+        )
+        progress = begin(f"step {step.number}: {rate_per_s:,.0f}/s", step.warm_up_s + step.duration_s)
+        made = figures(workers.measure(step, progress), step)
+        steps.append(Tried(verdict=verdict(made, bound_ms), figures=made))
+        return steps[-1].verdict
+
+    first_per_s = settings.first_per_s or _suggestion(settings, workers, begin)
+    found = find_rate(measure, first_per_s, precision=settings.precision)
+    at_rate = [tried.figures for tried in steps if tried.figures.asked_per_s == found.rate_per_s]
+    passed = [made for made in at_rate if verdict(made, bound_ms) is Verdict.OK]
+    return (passed[-1] if passed else None), found, steps
+
+
+def _suggestion(settings: Settings, workers: Workers, begin: Begin) -> float:
+    """Half of what a short closed loop gets."""
+    step = Step(
+        duration_s=_PROBE_S,
+        warm_up_s=settings.warm_up_s,
+        num_in_flight=max(_PROBE_IN_FLIGHT, settings.num_connections),
+    )
+    measured = workers.measure(step, begin("a first guess", step.warm_up_s + step.duration_s))
+    if not measured.num_in_time:
+        code, text = next(iter(measured.texts.items()), ("DEADLINE_EXCEEDED", "no answer in time"))
+        raise LoadError(f"no request was answered: {code}: {text}")
+    return max(round(measured.num_in_time / step.duration_s / 2, 1), 0.5)
+
+
+def _jobs(settings: Settings, metadata: wire.ModelMetadata) -> list[Job]:
+    recording = settings.recording
+    if recording is not None and settings.protocol != "recsys" and not recording.model:
+        # Other protocols' requests are made by the signature of one model.
+        recording = replace(recording, model=metadata.model)
+    count = settings.num_processes
+    return [
+        Job(
+            target=Target(
+                address=settings.address,
+                protocol=settings.protocol,
+                stream=settings.stream,
+                num_connections=len(range(i, settings.num_connections, count)),
+                timeout_s=settings.timeout_s,
+                tls=settings.tls,
+            ),
+            metadata=metadata.SerializeToString(),
+            shape=replace(settings.shape, num_distinct=math.ceil(settings.shape.num_distinct / count)),
+            recording=recording,
+            seed=settings.seed,
+            index=i,
+            num_processes=count,
+        )
+        for i in range(count)
+    ]
+
+
+def _metadata(settings: Settings) -> wire.ModelMetadata:
+    """From a file, if there is one of that name, else from a server."""
+    where = settings.describe or settings.address
+    if settings.describe and Path(settings.describe).is_file():
+        try:
+            text = Path(settings.describe).read_text()
+            metadata: wire.ModelMetadata = text_format.Parse(text, wire.ModelMetadata())
+            return metadata
+        except (text_format.ParseError, UnicodeDecodeError) as error:
+            raise ValueError(
+                f"--describe: expected what recsys-predict ADDRESS --metadata prints ({error})"
+            ) from None
+    asked = ClientSettings(
+        timeout_s=settings.timeout_s,
+        model=settings.shape.model,
+        version=settings.shape.version,
+        tls=settings.tls,
+    )
+    with Client(where, settings=asked) as client:
+        return client.metadata()
+
+
+def _check_inputs(settings: Settings, metadata: wire.ModelMetadata) -> None:
+    known = [sparse.name for sparse in metadata.sparse]
+    unknown = [name for name in settings.shape.ids_per_bag_of if name not in known]
+    if unknown:
+        raise ValueError(f"--ids-per-bag: got {unknown[0]!r}, expected a sparse input: {known}")
+    if settings.shape.ranking and not metadata.context:
+        raise ValueError("--candidates: the model was exported without a context; --rows sends whole rows")
