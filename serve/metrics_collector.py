@@ -41,7 +41,7 @@ class MetricsCollector(Collector):
 
     def __init__(self, source: MetricsSource) -> None:
         self._source = source
-        self._server_version = _server_version()
+        self._server_version = server_version()
 
     def describe(self) -> Iterable[Metric]:
         """The same families without a read; the registry wants their names."""
@@ -192,7 +192,8 @@ def _add(family: HistogramMetricFamily, labels: Sequence[str], totals: Histogram
     family.add_metric(labels, totals.cumulative(), totals.sum)
 
 
-def _server_version() -> str:
+def server_version() -> str:
+    """Of this release; ``unknown`` where it runs from files that were not installed."""
     try:
         return metadata.version("recsys-serving")
     except metadata.PackageNotFoundError:
