@@ -28,6 +28,10 @@ class ModelChangeError(RuntimeError):
     """A version cannot be loaded, or a routing or a delta cannot be taken; what served before goes on serving."""
 
 
+class NotAllowedError(RuntimeError):
+    """What was asked for is not to be had on this port."""
+
+
 class QueueFullError(RuntimeError):
     """The queue holds as much as it may; the client should wait and try again.
 
@@ -59,13 +63,23 @@ STATUS_CODES: dict[type[Exception], grpc.StatusCode] = {
     ModelNotFoundError: grpc.StatusCode.NOT_FOUND,
     NotReadyError: grpc.StatusCode.UNAVAILABLE,
     ModelChangeError: grpc.StatusCode.FAILED_PRECONDITION,
+    NotAllowedError: grpc.StatusCode.PERMISSION_DENIED,
     QueueFullError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     DrainingError: grpc.StatusCode.UNAVAILABLE,
     DeadlineExpiredError: grpc.StatusCode.DEADLINE_EXCEEDED,
     ExecutionError: grpc.StatusCode.INTERNAL,
 }
-
-
+# The same over HTTP (RFC 9110, RFC 6585).
+HTTP_STATUS = {
+    grpc.StatusCode.INVALID_ARGUMENT: 400,
+    grpc.StatusCode.PERMISSION_DENIED: 403,
+    grpc.StatusCode.NOT_FOUND: 404,
+    grpc.StatusCode.FAILED_PRECONDITION: 409,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: 429,
+    grpc.StatusCode.INTERNAL: 500,
+    grpc.StatusCode.UNAVAILABLE: 503,
+    grpc.StatusCode.DEADLINE_EXCEEDED: 504,
+}
 # How requests are counted that end with a status code (serve.metrics.OUTCOMES).
 OUTCOME_OF = {
     grpc.StatusCode.INVALID_ARGUMENT: "invalid",
