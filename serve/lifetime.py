@@ -67,16 +67,15 @@ async def _reload(server: Server, asked: asyncio.Queue[None], every_s: float) ->
 
 
 def _say_ready(server: Server, config: ServerConfig, as_json: bool) -> None:
-    statuses = server.manager.statuses()
-    first = statuses[0]
-    serving = next((v for v in first.versions if v.version == first.serving), None)
+    serving = [status for status in server.manager.statuses() if status.serving]
+    first = server.gateway.hosted(serving[0].model, serving[0].serving)
     _say(
         as_json,
         event="ready",
-        model=first.model,
-        version=first.serving,
-        target="" if serving is None else serving.target,
-        models=len(statuses),
+        model=first.name,
+        version=first.version,
+        target=first.model.target_name,
+        models=len(serving),
         host=config.host,
         port=server.port,
         metrics_port=server.metrics_port,

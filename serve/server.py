@@ -18,7 +18,6 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from serve import kserve, torchrec
-from serve.admin import AdminServer
 from serve.config import ModelSettings, ServerConfig
 from serve.connections import channel_options
 from serve.gateway import Gateway, deliverer
@@ -27,7 +26,6 @@ from serve.manager import ModelManager
 from serve.metrics import Metrics, MetricsServer
 from serve.recsys_v1 import SERVICE, RecsysV1
 from serve.repository import ModelSource
-from serve.rest import RestServer
 from serve.security import server_credentials, ssl_context
 from serve.watchers import Watchers
 from serve.work import Answered
@@ -62,6 +60,7 @@ class Server:
         self._config = config
         self._opener = opener
         self._health = health.aio.HealthServicer()
+        self._changed = asyncio.Event()
         # What was started, to be stopped in the opposite order.
         self._started = contextlib.AsyncExitStack()
         self._stopping = False
@@ -85,12 +84,12 @@ class Server:
         deliver = deliverer(loop)
         self.manager = ModelManager(
             self._repository,
-            config,
-            host=lambda name, version, path, settings: self._opener(
+            lambda name, version, path, settings: self._opener(
                 name, version, path, settings, self.metrics, deliver
             ),
-            metrics=self.metrics,
-            on_change=self._update_health,
+            config.settings_of,
+            set_state=self.metrics.set_state,
+            changed=self._changed.set,
         )
         self._watchers = Watchers(config, self.metrics)
         self._started.push_async_callback(self._in_thread, self._watchers.close)
@@ -99,10 +98,14 @@ class Server:
         self._add_services(self._server)
         await self._set_health("", False)
         await self._set_health(SERVICE, False)
+        watching = asyncio.ensure_future(self._watch_health())
+        self._started.callback(watching.cancel)
         self.port = self._listen()
         if config.metrics_port is not None:
             await self._start_metrics(config.metrics_port)
         if config.http_port is not None:
+            from serve.rest import RestServer  # aiohttp comes with an extra
+
             rest = RestServer(
                 self.gateway,
                 host=config.host,
@@ -114,6 +117,8 @@ class Server:
             self._started.push_async_callback(rest.stop)
             self.http_port = rest.port
         if config.admin is not None:
+            from serve.admin import AdminServer
+
             admin = AdminServer(config.admin, self.gateway, config)
             await admin.start()
             self._started.push_async_callback(admin.stop)
@@ -124,10 +129,22 @@ class Server:
         """Load and warm up what the repository holds; then health says SERVING.
 
         Raises:
-            ArtifactError: the only model is damaged, foreign or newer.
-            RuntimeError: no model could be made ready.
+            RuntimeError: there is no model, or none could be made ready; the text says which failed and why.
         """
-        await self.manager.start()
+        await self.manager.rescan()
+        await self._update_health()
+        statuses = self.manager.statuses()
+        if any(status.serving for status in statuses):
+            return
+        if not statuses:
+            raise RuntimeError("the repository holds no model")
+        reasons = [
+            f"{status.model} {version.version}: {version.reason}"
+            for status in statuses
+            for version in status.versions
+            if version.reason
+        ]
+        raise RuntimeError("no model could be made ready: " + ("; ".join(reasons) or "none has a version"))
 
     async def reload(self) -> None:
         """Look for new models and versions."""
@@ -153,9 +170,9 @@ class Server:
         # that have used up their time.
         await self._server.stop(None)
         await stopping
-        await self.manager.close()
+        closed = await self.manager.close(timeout_s if in_time else _LAST_WORDS_S)
         await self._started.aclose()
-        return in_time
+        return in_time and closed
 
     async def _wait_until_idle(self, stopping: asyncio.Future[None]) -> None:
         """Until no request is being handled, and none that was on its way has turned up either."""
@@ -200,15 +217,20 @@ class Server:
         names = (SERVICE, kserve.SERVICE, torchrec.SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, server)
 
+    async def _watch_health(self) -> None:
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            await self._update_health()
+
     async def _update_health(self) -> None:
         """The server is healthy while every model that it is to serve has a version that answers."""
         if self._stopping:
             return
-        ready = {status.model: bool(status.serving) for status in self.manager.statuses()}
-        for model, is_ready in ready.items():
-            await self._set_health(f"{SERVICE}/{model}", is_ready)
+        for status in self.manager.statuses():
+            await self._set_health(f"{SERVICE}/{status.model}", self.manager.is_ready(status.model))
         for service in ("", SERVICE):
-            await self._set_health(service, bool(ready) and all(ready.values()))
+            await self._set_health(service, self.manager.is_ready())
 
     async def _set_health(self, service: str, is_ready: bool) -> None:
         status = health_pb2.HealthCheckResponse

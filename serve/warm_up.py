@@ -13,6 +13,7 @@ import numpy as np
 from recsys.signature import Signature
 from serve.batching import BatchLimits
 from serve.request_check import CheckedRequest
+from serve.sparse_check import SparseArrays
 
 # A single request and many: they take different ways through the collation.
 _SIZES = ((1, 1), (1, 2), (2, 1), (8, 1), (32, 1), (1, 64), (128, 1))
@@ -42,7 +43,10 @@ def _request(signature: Signature, num_rows: int) -> CheckedRequest:
     return CheckedRequest(
         num_rows=num_rows,
         dense=tuple(np.zeros((num_rows, dense.width), np.float32) for dense in signature.dense),
-        lengths=np.ones(values.size, np.int64),
-        values=values,
-        weights=np.ones(values.size, np.float32) if signature.is_weighted else None,
+        sparse=SparseArrays(
+            np.ones(values.size, np.int64),
+            values,
+            np.ones(values.size, np.float32) if signature.is_weighted else None,
+            [num_rows] * len(spread),
+        ),
     )

@@ -4,13 +4,56 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
 
-from serve.config import ServerConfig
+from serve.config import ModelSettings, ServerConfig
+from serve.errors import ModelNotFoundError
+from serve.hosted import HostedModel
+from serve.metrics import Metrics
 from serve.model import ModelInfo, ServedModel
 from serve.server import Server
+from serve.work import Answered
 
 INFO = ModelInfo(name="small", version="7", table_bytes={"users": 1600, "genres": 112})
+
+
+class OneModel:
+    """A repository that holds one version of one model, which is in memory already."""
+
+    def names(self) -> list[str]:
+        return [INFO.name]
+
+    def versions(self, name: str) -> list[str]:
+        return [INFO.version] if name == INFO.name else []
+
+    def path(self, name: str, version: str) -> Path:
+        del name, version
+        return Path()
+
+    def delta_path(self, name: str, file_name: str) -> Path:
+        raise ModelNotFoundError(f"delta: got {file_name!r} of {name!r}, there is none")
+
+
+def server_of(model: ServedModel, config: ServerConfig | None = None) -> Server:
+    """A server of a model that is in memory already."""
+
+    def opened(
+        name: str,
+        version: str,
+        _path: Path,
+        settings: ModelSettings,
+        metrics: Metrics,
+        deliver: Callable[[Answered], None],
+    ) -> HostedModel:
+        info = replace(INFO, name=name, version=version)
+        hosted = HostedModel(model, info, settings, metrics, deliver)
+        hosted.open()
+        return hosted
+
+    return Server(OneModel(), config or ServerConfig(port=0, metrics_port=0), opened)
 
 
 class LiveServer:
@@ -23,8 +66,7 @@ class LiveServer:
     """
 
     def __init__(self, model: ServedModel, config: ServerConfig | None = None, *, wait: bool = True) -> None:
-        self._config = config or ServerConfig(port=0, metrics_port=0)
-        self.server = Server(model, INFO, self._config)
+        self.server = server_of(model, config)
         self._wait = wait
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="server-loop")
