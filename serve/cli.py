@@ -1,161 +1,196 @@
-"""recsys-serve: serve an artifact over gRPC until SIGTERM."""
+"""recsys-serve: serve an artifact, or a repository of models, over gRPC until SIGTERM."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import dataclasses
 import logging
+import os
 import sys
 from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 
 from recsys.allocator import tune_malloc
 from recsys.errors import ArtifactError
-from serve.batching import BatchLimits
-from serve.config import ServerConfig
+from serve.check_config import check, print_report
+from serve.config import ProcessConfig, SourceConfig
+from serve.config_file import Effective, effective
+from serve.connections import allow_open_files, missing_open_files
 from serve.lifetime import serve
-from serve.loading import load_model
+from serve.logs import set_up_logging
+from serve.options import NONE, POSITIONAL, ConfigError, Option, Section, key_of, near_misses, sections
+from serve.repository import ModelSource, Repository, SingleArtifact
 
+_log = logging.getLogger("serve")
 _EPILOG = """\
 example:
   recsys-serve runs/dlrm.artifact --port 8500 --metrics-port 8501
   recsys-predict 127.0.0.1:8500 --random
+  recsys-serve --repository models/ --models dlrm,ranker --config serve.toml
+  recsys-serve --config serve.toml --check-config
 
-exit codes: 0 stopped with every accepted request answered, 1 failed, 2 bad usage or artifact
+Every setting can also stand in the file of --config or in the environment; a flag beats the environment, that beats
+the file. docs/configuration.md has their names.
+
+exit codes: 0 stopped with every accepted request answered, 1 failed, 2 bad usage, settings or artifact
 """
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says what was probably meant by an unknown flag."""
+
+    def error(self, message: str) -> NoReturn:
+        unknown = message.partition("unrecognized arguments: ")[2].split()
+        flags = [text.partition("=")[0] for text in unknown if text.startswith("--")]
+        known = [flag for action in self._actions for flag in action.option_strings]
+        super().error(message + "".join(near_misses(flag, known) for flag in flags[:1]))
+
+
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
-    defaults, limits = ServerConfig(), BatchLimits()
-    top = argparse.ArgumentParser(
+    """The command line: what stands here, and a flag for each setting."""
+    top = _Parser(
         prog="recsys-serve",
-        description="Serve an artifact over gRPC until SIGTERM or SIGINT.",
+        description="Serve an artifact, or a repository of models, over gRPC until SIGTERM or SIGINT.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
-    top.add_argument("artifact", type=Path, help="what recsys-export wrote")
-    top.add_argument("--target", help="which of the artifact's targets (default: the first that fits)")
-    top.add_argument("--no-verify-checksums", action="store_true", help="start without reading every byte")
-    listen = top.add_argument_group("listening")
-    listen.add_argument("--host", default=defaults.host, help="address to listen on (default: %(default)s)")
-    listen.add_argument(
-        "--port",
-        type=int,
-        default=defaults.port,
-        help="gRPC; 0 lets the system choose (default: %(default)s)",
+    top.add_argument("artifact", nargs="?", help="what recsys-export wrote; or --repository")
+    top.add_argument("--config", type=Path, metavar="FILE", help="settings in TOML")
+    top.add_argument(
+        "--check-config",
+        action="store_true",
+        help="print the settings that hold, look at all they name, and stop",
     )
-    metrics = listen.add_mutually_exclusive_group()
-    metrics.add_argument(
-        "--metrics-port",
-        type=int,
-        default=defaults.metrics_port,
-        help="Prometheus; 0 lets the system choose (default: %(default)s)",
+    top.add_argument(
+        "--json", action="store_true", help="print the ready and stopped lines, or the check, as JSON"
     )
-    metrics.add_argument("--no-metrics", action="store_true", help="serve no metrics")
-    batching = top.add_argument_group("batching (docs/serving.md)")
-    for field in fields(BatchLimits):
-        what, kind = field.name.removeprefix("max_").split("_")
-        batching.add_argument(
-            f"--{field.name.replace('_', '-')}",
-            type=int,
-            metavar="N",
-            default=getattr(limits, field.name),
-            help=f"{kind.replace('ids', 'IDs')} of one {what} (default: %(default)s)".replace(
-                "of one queue", "that may wait"
-            ),
-        )
-    batching.add_argument(
-        "--max-message-bytes",
-        type=int,
-        metavar="N",
-        default=defaults.max_message_bytes,
-        help="of one serialized request (default: %(default)s)",
-    )
-    batching.add_argument(
-        "--allow-non-finite", action="store_true", help="let NaN and infinities reach the model"
-    )
-    run = top.add_argument_group("running")
-    run.add_argument(
-        "--executors",
-        type=int,
-        metavar="N",
-        default=1,
-        help="batches that run at once (default: %(default)s)",
-    )
-    run.add_argument(
-        "--intra-op-threads",
-        type=int,
-        metavar="N",
-        default=1,
-        help="torch's own threads (default: %(default)s)",
-    )
-    run.add_argument("--no-malloc-tuning", action="store_true", help="leave the C allocator as it is")
-    run.add_argument(
-        "--switch-interval-us",
-        type=int,
-        metavar="N",
-        default=_SWITCH_INTERVAL_US,
-        help="how long one Python thread may keep another waiting (default: %(default)s)",
-    )
-    run.add_argument(
-        "--drain-timeout-s",
-        type=float,
-        metavar="S",
-        default=defaults.drain_timeout_s,
-        help="for accepted requests, after SIGTERM (default: %(default)s)",
-    )
-    run.add_argument("--json", action="store_true", help="print the ready and stopped lines as JSON")
+    for section in sections():
+        _add_section(top, section)
     return top
 
 
-# Python's own 5 ms would let the event loop keep an executor waiting for longer than a batch takes.
-_SWITCH_INTERVAL_US = 200
+def _add_section(top: argparse.ArgumentParser, section: Section) -> None:
+    group = top.add_argument_group(".".join(section.path) or "server", section.about)
+    for option in section.options:
+        if option.path == POSITIONAL:
+            continue
+        if option.path == ("metrics_port",):
+            either = group.add_mutually_exclusive_group()
+            _add_option(either, option)
+            either.add_argument(
+                "--no-metrics", dest=option.key, action="store_const", const=NONE, help="serve no metrics"
+            )
+        else:
+            _add_option(group, option)
 
 
-def _config(args: argparse.Namespace) -> ServerConfig:
-    return ServerConfig(
-        host=args.host,
-        port=args.port,
-        metrics_port=None if args.no_metrics else args.metrics_port,
-        limits=BatchLimits(**{field.name: getattr(args, field.name) for field in fields(BatchLimits)}),
-        max_message_bytes=args.max_message_bytes,
-        allow_non_finite=args.allow_non_finite,
-        num_executors=args.executors,
-        drain_timeout_s=args.drain_timeout_s,
+def _add_option(group: argparse._ActionsContainer, option: Option) -> None:
+    """Values stay texts here: those of flags are read as those of the environment are."""
+    about = option.about.replace("None", NONE).replace("``", "").replace("%", "%%")
+    if option.default is not dataclasses.MISSING and option.default not in ("", ()):
+        default = NONE if option.default is None else str(option.default)
+        about += f" (default: {default.lower() if option.kind is bool else default})"
+    if option.kind is not bool:
+        metavar = {int: "N", float: "X", Path: "PATH"}.get(option.kind, "TEXT")  # type: ignore[call-overload]
+        group.add_argument(option.flag, dest=option.key, metavar=metavar, help=about)
+        return
+    negative = "--no-" + option.flag.removeprefix("--")
+    # The one that changes the default comes first, with the help.
+    both = ((option.flag, "true", about), (negative, "false", about))
+    for flag, word, text in reversed(both) if option.default else both:
+        changes = (word == "true") != option.default
+        group.add_argument(
+            flag,
+            dest=option.key,
+            action="store_const",
+            const=word,
+            help=text if changes else argparse.SUPPRESS,
+        )
+
+
+def _flags(args: argparse.Namespace) -> dict[str, str]:
+    """The settings among the arguments, those that were given."""
+    own = {"artifact", "config", "check_config", "json"}
+    flags = {key: text for key, text in vars(args).items() if key not in own and text is not None}
+    if args.artifact is not None:
+        flags[key_of(POSITIONAL)] = args.artifact
+    return flags
+
+
+def source_of(found: Effective) -> ModelSource:
+    """Where the models are.
+
+    Raises:
+        ConfigError: the settings name none, or two.
+        ArtifactError: the artifact cannot be read.
+        ValueError: the repository cannot be.
+    """
+    source: SourceConfig = found.settings.source
+    origins = {path[1]: given.origin for path, given in found.given.items() if path[0] == "source"}
+    if source.artifact is not None and source.repository is not None:
+        raise ConfigError(
+            f"source: got an artifact ({origins['artifact']}) and a repository ({origins['repository']}), "
+            "expected one of them"
+        )
+    if source.artifact is not None:
+        return SingleArtifact(source.artifact)
+    if source.repository is not None:
+        return Repository(source.repository, source.models)
+    raise ConfigError(
+        "source: got neither an artifact nor a repository, expected ARTIFACT or --repository DIR"
     )
 
 
-def _set_process(args: argparse.Namespace) -> None:
+def set_process(process: ProcessConfig) -> None:
     """What holds for the whole process: threads, allocator, the interpreter's lock."""
-    for name in ("intra_op_threads", "switch_interval_us"):
-        if getattr(args, name) < 1:
-            raise ValueError(f"{name}: got {getattr(args, name)}, expected at least 1")
-    torch.set_num_threads(args.intra_op_threads)
-    sys.setswitchinterval(args.switch_interval_us * 1e-6)
-    if not args.no_malloc_tuning and not tune_malloc():
-        logging.getLogger("serve").warning("this C library has no mallopt: the allocator stays as it is")
+    torch.set_num_threads(process.intra_op_threads)
+    sys.setswitchinterval(process.switch_interval_us * 1e-6)
+    if process.malloc_tuning and not tune_malloc():
+        _log.warning("this C library has no mallopt: the allocator stays as it is")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     args = parser().parse_args(argv)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
-        config = _config(args)
-        _set_process(args)
-        model, info = load_model(args.artifact, args.target, verify_checksums=not args.no_verify_checksums)
+        found = effective(_flags(args), os.environ, args.config)
+        source = source_of(found)
+        if args.check_config:
+            return _check(found, source, args.json)
+        return _serve(found, source, args.json)
     except (ArtifactError, ValueError) as error:
         print(f"recsys-serve: {error}", file=sys.stderr)
         return 2
-    try:
-        return asyncio.run(serve(model, info, config, as_json=args.json))
     except (OSError, RuntimeError) as error:
         print(f"recsys-serve: {error}", file=sys.stderr)
         return 1
+
+
+def _check(found: Effective, source: ModelSource, as_json: bool) -> int:
+    findings = check(found.settings, source)
+    print_report(found, findings, as_json=as_json)
+    return 2 if any(finding.is_error for finding in findings) else 0
+
+
+def _serve(found: Effective, source: ModelSource, as_json: bool) -> int:
+    settings = found.settings
+    set_up_logging(settings.server.log)
+    set_process(settings.process)
+    limits = settings.server.connections
+    allow_open_files(limits)
+    left = missing_open_files(limits)
+    if left:
+        _log.warning(
+            "max_connections is %d, %d more than this process may have files for",
+            limits.max_connections,
+            left,
+        )
+    return asyncio.run(serve(source, settings.server, as_json=as_json))
 
 
 if __name__ == "__main__":

@@ -225,8 +225,12 @@ def _stamp(paths: Iterable[Path]) -> _Stamp:
     return tuple(stamps)
 
 
-def read_token(path: Path) -> str:
+def read_token(path: Path, key: str = "admin.token_file") -> str:
     """The token of a file, without the white space around it.
+
+    Args:
+        path: the file.
+        key: the setting that names it, for messages.
 
     Raises:
         SecurityError: it cannot be read, others than its owner and group may read or write it, or it holds no token.
@@ -237,19 +241,19 @@ def read_token(path: Path) -> str:
             # Of the open file, so that nobody can put another one in between.
             mode = os.fstat(file.fileno()).st_mode
             if not stat.S_ISREG(mode):
-                raise SecurityError(f"admin.token_file: {str(path)!r} is no regular file, expected one")
+                raise SecurityError(f"{key}: {str(path)!r} is no regular file, expected one")
             data = file.read(_MAX_TOKEN_BYTES + 1)
     except OSError as error:
-        raise SecurityError(f"admin.token_file: cannot read {str(path)!r}: {error.strerror}") from None
+        raise SecurityError(f"{key}: cannot read {str(path)!r}: {error.strerror}") from None
     if mode & (stat.S_IRWXO | stat.S_IWGRP):
         raise SecurityError(
-            f"admin.token_file: {str(path)!r} has mode {stat.S_IMODE(mode):04o}, expected none but its owner to "
+            f"{key}: {str(path)!r} has mode {stat.S_IMODE(mode):04o}, expected none but its owner to "
             "write it and none but its owner and group to read it; chmod 0600 does that"
         )
     text = data.decode("ascii", errors="replace").strip()
     if not MIN_TOKEN_LENGTH <= len(text) <= _MAX_TOKEN_BYTES or not text.isascii() or not text.isprintable():
         raise SecurityError(
-            f"admin.token_file: {str(path)!r} holds no token, expected one line of {MIN_TOKEN_LENGTH} to "
+            f"{key}: {str(path)!r} holds no token, expected one line of {MIN_TOKEN_LENGTH} to "
             f"{_MAX_TOKEN_BYTES} printable ASCII characters, such as openssl rand -hex 32 gives"
         )
     return text

@@ -1,0 +1,288 @@
+"""recsys-admin: what a running server holds, and what operators may change."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import Message
+from rich.console import Console
+
+from recsys.terminal import size_text, whole_table
+from serve.client import ClientTls
+from serve.client_errors import predict_error
+from serve.security import SecurityError, read_token
+from serve.wire import admin_pb2 as wire
+
+_EPILOG = """\
+examples:
+  recsys-admin 127.0.0.1:8502 list
+  recsys-admin 127.0.0.1:8502 load ranker --version 4
+  recsys-admin 127.0.0.1:8502 route ranker --canary 4:10           10 percent of the requests to version 4
+  recsys-admin 127.0.0.1:8502 route ranker --serve 4               version 4 stays until this is changed
+  recsys-admin 127.0.0.1:8502 route ranker --serve latest --shadow 5:100
+  recsys-admin 127.0.0.1:8502 rollback ranker
+  recsys-admin 127.0.0.1:8502 delta ranker users-0001.delta
+  recsys-admin 127.0.0.1:8502 unload ranker --version 3
+
+The token: --token-file, or RECSYS_ADMIN_TOKEN_FILE in the environment.
+
+exit codes: 0 done, 1 the server refused or cannot be reached, 2 bad usage
+"""
+_TOKEN_ENVIRONMENT = "RECSYS_ADMIN_TOKEN_FILE"
+# Loading reads and checks every byte of a version.
+_DEFAULT_TIMEOUT_S = 600.0
+_PIPE_WIDTH = 120
+_SERVICE = wire.DESCRIPTOR.services_by_name["AdminService"].full_name
+
+
+class _UsageError(ValueError):
+    """What was asked makes no sense, whatever the server holds."""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    top = argparse.ArgumentParser(
+        prog="recsys-admin",
+        description="Show and change what a running recsys-serve holds.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        parents=[_common(None, _DEFAULT_TIMEOUT_S)],
+    )
+    top.add_argument("address", metavar="ADDRESS", help="host:port of the admin service")
+    # Those that are given behind the command count as well as those before it.
+    common = _common(argparse.SUPPRESS, argparse.SUPPRESS)
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands.add_parser("list", help="all models and versions", parents=[common])
+    load = commands.add_parser("load", help="load a version and warm it up", parents=[common])
+    unload = commands.add_parser("unload", help="take a version out and free its memory", parents=[common])
+    route = commands.add_parser("route", help="say which version answers", parents=[common])
+    rollback = commands.add_parser("rollback", help="back to before the last change", parents=[common])
+    delta = commands.add_parser("delta", help="change rows of a loaded version in place", parents=[common])
+    for command in (load, unload, route, rollback, delta):
+        command.add_argument("model", metavar="MODEL")
+    delta.add_argument("delta", metavar="FILE", help="a name in the model's folder deltas, no path")
+    load.add_argument("--version", default="", metavar="V", help="default: the newest in the repository")
+    unload.add_argument("--version", default="", metavar="V", help="default: all of the model's")
+    delta.add_argument("--version", default="", metavar="V", help="default: the one that answers")
+    route.add_argument(
+        "--serve", default="latest", metavar="V", help="latest (default), or a version that stays"
+    )
+    for name in ("canary", "shadow"):
+        route.add_argument(
+            f"--{name}", type=_share, default=("", 0.0), metavar="V:PERCENT", help=_SHARES[name]
+        )
+    return top
+
+
+_SHARES = {
+    "canary": "a version that answers a share of the requests",
+    "shadow": "a version that computes a share of the requests beside the one that answers",
+}
+
+
+def _common(default: Any, timeout_s: Any) -> argparse.ArgumentParser:
+    common = argparse.ArgumentParser(add_help=False, argument_default=default)
+    common.add_argument("--token-file", type=Path, metavar="F", help="holds the bearer token")
+    common.add_argument(
+        "--tls-ca", type=Path, metavar="F", help="who signs the server's certificate; turns TLS on"
+    )
+    common.add_argument(
+        "--tls-certificate", type=Path, metavar="F", help="the caller's own, where the server asks"
+    )
+    common.add_argument("--tls-key", type=Path, metavar="F", help="its key")
+    common.add_argument("--timeout-s", type=float, default=timeout_s, metavar="S", help="for the whole call")
+    common.add_argument(
+        "--json", action="store_true", default=default and argparse.SUPPRESS, help="print the answer as JSON"
+    )
+    return common
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns the exit code."""
+    args = parser().parse_args(argv)
+    try:
+        token = _token(args)
+        with _channel(args) as channel:
+            answer = _call(args, channel, token)
+    except (_UsageError, SecurityError, OSError) as error:
+        print(f"recsys-admin: {error}", file=sys.stderr)
+        return 2
+    except grpc.RpcError as error:
+        failed = predict_error(error)
+        print(f"recsys-admin: {failed.code.name}: {failed.message}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("recsys-admin: interrupted; the server finishes what it has begun", file=sys.stderr)
+        return 1
+    if args.json:
+        print(json.dumps(_to_json(answer)))
+    else:
+        _COMMANDS[args.command].show(answer, Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH))
+    return 0
+
+
+def _call(args: argparse.Namespace, channel: grpc.Channel, token: str) -> Message:
+    """Do what was asked."""
+    command = _COMMANDS[args.command]
+    method = channel.unary_unary(
+        f"/{_SERVICE}/{command.method}",
+        request_serializer=lambda request: request.SerializeToString(),
+        response_deserializer=command.answer.FromString,
+    )
+    metadata = (("authorization", f"Bearer {token}"),)
+    answer: Message = method(command.request(args), timeout=args.timeout_s, metadata=metadata)
+    return answer
+
+
+def _set_routing(args: argparse.Namespace) -> Message:
+    (canary, canary_percent), (shadow, shadow_percent) = args.canary, args.shadow
+    routing = wire.Routing(
+        serve=args.serve,
+        canary=canary,
+        canary_percent=canary_percent,
+        shadow=shadow,
+        shadow_percent=shadow_percent,
+    )
+    return wire.SetRoutingRequest(model=args.model, routing=routing)
+
+
+def _token(args: argparse.Namespace) -> str:
+    named = args.token_file or os.environ.get(_TOKEN_ENVIRONMENT)
+    if not named:
+        raise _UsageError(f"--token-file: missing, expected it, or {_TOKEN_ENVIRONMENT} in the environment")
+    return read_token(Path(named), key="--token-file")
+
+
+def _channel(args: argparse.Namespace) -> grpc.Channel:
+    if (args.tls_certificate is None) != (args.tls_key is None):
+        raise _UsageError("--tls-certificate, --tls-key: got one of them, expected both or none")
+    if args.tls_ca is None and args.tls_certificate is None:
+        return grpc.insecure_channel(args.address)
+    tls = ClientTls(ca=args.tls_ca, certificate=args.tls_certificate, key=args.tls_key)
+    return grpc.secure_channel(args.address, tls.credentials())
+
+
+def _share(text: str) -> tuple[str, float]:
+    version, _, percent = text.rpartition(":")
+    if not version or not re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,6})?%?", percent):
+        raise argparse.ArgumentTypeError(
+            f"got {text[:80]!r}, expected a version and its percent, such as 4:10"
+        )
+    return version, float(percent.removesuffix("%"))
+
+
+def _to_json(answer: Message) -> Any:
+    """Every field, also those that are empty; whole numbers as numbers, states in short."""
+    data = MessageToDict(answer, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
+    return _plain(data)
+
+
+def _plain(data: Any) -> Any:
+    if isinstance(data, dict):
+        plain = {key: _plain(value) for key, value in data.items()}
+        if "table_bytes" in plain:  # protobuf writes an int64 as a text
+            plain["table_bytes"] = int(plain["table_bytes"])
+        return plain
+    if isinstance(data, list):
+        return [_plain(value) for value in data]
+    return _state(data) if isinstance(data, str) and data.startswith("MODEL_STATE_") else data
+
+
+def _state(name: str) -> str:
+    return name.removeprefix("MODEL_STATE_").lower()
+
+
+def _show_models(answer: wire.ListModelsResponse, console: Console) -> None:
+    for status in answer.models:
+        _show_model(status, console)
+    if not answer.models:
+        console.print("no models")
+
+
+def _show_model(status: wire.ModelStatus, console: Console) -> None:
+    routing = status.routing
+    parts = [f"serve {routing.serve}"]
+    for name in ("canary", "shadow"):
+        if getattr(routing, name):
+            parts.append(f"{name} {getattr(routing, name)} ({getattr(routing, name + '_percent'):g} %)")
+    title = f"{status.model}: {', '.join(parts)}; answers: {status.serving or 'none'}"
+    _show_versions(title, status.versions, console)
+
+
+def _show_version(version: wire.ModelVersion, console: Console) -> None:
+    _show_versions("", [version], console)
+
+
+def _show_versions(title: str, versions: Sequence[wire.ModelVersion], console: Console) -> None:
+    rows = [
+        (
+            version.version,
+            _state(wire.ModelState.Name(version.state)),
+            size_text(version.table_bytes) if version.digest else "",
+            version.digest,
+            ", ".join(version.deltas),
+            version.reason,
+        )
+        for version in versions
+    ]
+    headings = ("version", "state", "tables", "digest", "deltas", "reason")
+    used = [i for i in range(len(headings)) if i < 2 or any(row[i] for row in rows)]
+    console.print(
+        whole_table(
+            title,
+            [headings[i] for i in used],
+            [[row[i] for i in used] for row in rows],
+            left={n for n, i in enumerate(used) if headings[i] != "tables"},
+        )
+    )
+
+
+@dataclass(frozen=True)
+class _Command:
+    """What a command asks of the server, and how people are shown the answer."""
+
+    method: str
+    request: Callable[[argparse.Namespace], Message]
+    answer: type[Message]
+    show: Callable[[Any, Console], None]
+
+
+_COMMANDS = {
+    "list": _Command("ListModels", lambda _: wire.ListModelsRequest(), wire.ListModelsResponse, _show_models),
+    "load": _Command(
+        "LoadModel",
+        lambda args: wire.LoadModelRequest(model=args.model, version=args.version),
+        wire.ModelVersion,
+        _show_version,
+    ),
+    "unload": _Command(
+        "UnloadModel",
+        lambda args: wire.UnloadModelRequest(model=args.model, version=args.version),
+        wire.UnloadModelResponse,
+        lambda _, console: console.print("unloaded"),
+    ),
+    "route": _Command("SetRouting", _set_routing, wire.ModelStatus, _show_model),
+    "rollback": _Command(
+        "Rollback", lambda args: wire.RollbackRequest(model=args.model), wire.ModelStatus, _show_model
+    ),
+    "delta": _Command(
+        "ApplyDelta",
+        lambda args: wire.ApplyDeltaRequest(model=args.model, version=args.version, delta=args.delta),
+        wire.ModelVersion,
+        _show_version,
+    ),
+}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
