@@ -18,7 +18,6 @@ from recsys import delta
 from recsys.allocator import release_memory
 from recsys.artifact import LoadedArtifact
 from recsys.errors import ArtifactError
-from recsys.loaded_rows import artifact_digest
 from serve.config import ModelSettings
 from serve.errors import DrainingError, ModelChangeError, ModelNotFoundError, RequestError
 from serve.hosted import HostedModel
@@ -122,12 +121,10 @@ class ManagedVersion:
             ModelNotFoundError: it does not lie in the repository.
             ModelChangeError: it cannot be loaded.
         """
-        if self.draining is not None:
-            await self.draining
+        await self._left()
         if self.is_ready:
             return
-        path = await self._in_thread(partial(self._shop.source.path, self.model, self.name))
-        files = await self._in_thread(partial(fingerprint, path))
+        path, files = await self._in_thread(self._find)
         async with self._shop.loading:
             self._set_state(ModelState.LOADING)
             try:
@@ -145,6 +142,7 @@ class ManagedVersion:
         _log.info("model %s, version %s is ready", self.model, self.name)
         if self._is_closed:
             self.drain()
+            await self._left()
             raise DrainingError("the server is stopping")
 
     def leave(self) -> None:
@@ -188,12 +186,22 @@ class ManagedVersion:
         hosted.metrics.delta_applied()
         _log.info("model %s, version %s: delta %s is applied", self.model, self.name, file_name)
 
+    def _find(self) -> tuple[Path, Fingerprint]:
+        try:
+            path = self._shop.source.path(self.model, self.name)
+        except OSError as error:
+            raise ModelChangeError(reason_of(error, f"model {self.model}, version {self.name}")) from None
+        return path, fingerprint(path)
+
+    async def _left(self) -> None:
+        """Wait until it has left the memory, if it is about to."""
+        if self.draining is not None:
+            await self.draining
+
     def _open(self, path: Path) -> HostedModel:
         hosted = self._shop.host(self.model, self.name, path, self._settings)
         try:
-            digest = (
-                artifact_digest(hosted.model.manifest) if isinstance(hosted.model, LoadedArtifact) else ""
-            )
+            digest = hosted.info.digest
             if self._digest != digest:  # other files by the same name
                 self._digest, self._deltas = digest, []
             for file_name in self._deltas:

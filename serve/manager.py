@@ -184,8 +184,9 @@ class ModelManager:
         tasks: set[asyncio.Task[Any]] = set(self._tasks)
         for model in self._models.values():
             tasks.update(model.close())
-        tasks.add(asyncio.create_task(in_thread(self._shop.comparer.close, "manage")))
-        _, late = await asyncio.wait(tasks, timeout=timeout_s)
+        late = (await asyncio.wait(tasks, timeout=timeout_s))[1] if tasks else set()
+        if not late:
+            await in_thread(self._shop.comparer.close, "manage")
         return not late
 
     async def _rescan(self, model: ManagedModel) -> None:

@@ -14,7 +14,6 @@ their place whole, and who copies one by other means copies the manifest last.
 from __future__ import annotations
 
 import logging
-import os
 import re
 import stat
 from collections.abc import Sequence
@@ -137,8 +136,8 @@ class Repository:
         return _delta(path, is_inside=self._is_inside(path, f"{name}/{DELTAS}/{file_name}"))
 
     def _is_inside(self, path: Path, what: str) -> bool:
-        root = os.path.realpath(self._root)
-        if os.path.commonpath([root, os.path.realpath(path)]) == root:
+        root = self._root.resolve()
+        if path.resolve().is_relative_to(root):
             return True
         self._tell(f"repository: {what} is passed over: it leads out of the repository")
         return False
