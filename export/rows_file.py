@@ -32,15 +32,16 @@ class RowsFile:
         self._file = path.open("wb", buffering=0)
         self._file.truncate(layout.num_bytes)
         self._digests = [hashlib.sha256() for _ in layout.blocks]
-        self._starts = [block.offset_bytes for block in layout.blocks]
-        self._next = list(self._starts)
+        self._ends = [block.offset_bytes + block.num_bytes for block in layout.blocks]
+        self._next = [block.offset_bytes for block in layout.blocks]
 
     def writer(self, table: str) -> Writer:
         """Writes rows of one table's blocks."""
         mine = [i for i, block in enumerate(self._layout.blocks) if block.table == table]
 
         def write(offset: int, rows: Tensor) -> None:
-            at = next(i for i in mine if self._next[i] == offset)
+            # A block that is whole may end where the next one starts.
+            at = next(i for i in mine if self._next[i] == offset < self._ends[i])
             data = rows.flatten().numpy().data
             self._digests[at].update(data)
             _write_all(self._file.fileno(), data, offset)
@@ -50,8 +51,7 @@ class RowsFile:
 
     def finish(self) -> tuple[str, ...]:
         """Close the file; a digest for each block."""
-        for i, block in enumerate(self._layout.blocks):
-            assert self._next[i] == block.offset_bytes + block.num_bytes
+        assert self._next == self._ends
         os.fsync(self._file.fileno())
         # The verification reads a few rows: without this, pages of their neighbours, which are still cached, would
         # be mapped with them and count as the export's memory.
