@@ -56,7 +56,7 @@ class SpanMaker:
         root = self._root(request)
         yield root
         times, enqueued_s = request.times, request.enqueued_s
-        if enqueued_s is None:
+        if not enqueued_s:  # the queue, which would have set it, refused the request
             return
         left_s = request.ended_s if times is None else times.taken_s
         yield self._child(root.context, "queue", enqueued_s, left_s)

@@ -44,7 +44,7 @@ class TracedRequest:
         num_ids: of the request.
         started_s: when it came.
         ended_s: when it was answered.
-        enqueued_s: when it joined the queue; None where it did not.
+        enqueued_s: when it joined the queue; None or 0 where it did not.
         times: of its batch; None where it was in none that ran.
     """
 
