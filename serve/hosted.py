@@ -7,14 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from serve.answers import ResponseWriter
+from serve.capture_file import CaptureError
 from serve.config import ModelSettings
 from serve.executor import Executor, ExecutorSettings
 from serve.loading import load_model
 from serve.metadata import model_metadata
 from serve.metrics import Metrics, ModelDescription
 from serve.model import ModelInfo, ServedModel
-from serve.request_check import RequestChecker
-from serve.warm_up import warm_up_batches
+from serve.request_check import CheckedRequest, RequestChecker
+from serve.warm_up import captured_batches, warm_up_batches
 from serve.work import Answered
 
 
@@ -73,11 +74,12 @@ class HostedModel:
 
         Raises:
             RuntimeError: the model failed on a warm-up batch; nothing of it is left running.
+            CaptureError: the settings name captured requests to warm up with, and the file is missing or none.
         """
-        self.executor.start(list(warm_up_batches(self.signature, self.settings.limits)))
         try:
+            self.executor.start(self._warm_up())
             self.executor.wait_until_warm()
-        except RuntimeError:
+        except (RuntimeError, CaptureError):
             self.close()
             raise
         self.metrics.set_table_bytes(self.info.table_bytes)
@@ -89,6 +91,13 @@ class HostedModel:
                 limits=self.settings.limits,
             )
         )
+
+    def _warm_up(self) -> list[list[CheckedRequest]]:
+        limits = self.settings.limits
+        batches = list(warm_up_batches(self.signature, limits))
+        if self.settings.warm_up is not None:
+            batches += captured_batches(self.settings.warm_up, self.checker, limits)
+        return batches
 
     def metadata(self, max_message_bytes: int) -> bytes:
         """A serialized ``recsys.v1.ModelMetadata``."""

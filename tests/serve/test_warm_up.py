@@ -16,13 +16,16 @@ from serve.batching import BatchLimits
 from serve.capture import Capture
 from serve.capture_file import CaptureError
 from serve.collate import check_outputs, collate
-from serve.config import CaptureConfig
+from serve.config import CaptureConfig, ModelSettings
+from serve.hosted import HostedModel
+from serve.metrics import Metrics
 from serve.packing import build_request
 from serve.request_check import CheckedRequest, RequestChecker
 from serve.warm_up import captured_batches, warm_up_batches
 from serve.wire import predict_pb2 as wire
 from tests.conformance.artifacts import CONTEXT, export_small
 from tests.serve.cases import random_sample
+from tests.serve.live import INFO
 from tests.serve.models import SIGNATURE
 from tests.serve.test_ranking_check import split
 
@@ -189,6 +192,39 @@ def test_a_long_capture_is_not_used_whole(model: LoadedArtifact, tmp_path: Path)
     path.write_bytes(head + b"".join(data[24:] for data in rest))
     batches = captured_batches(path, RequestChecker(model.signature, LIMITS), LIMITS)
     assert sum(len(batch) for batch in batches) == 2000
+
+
+class CountingModel:
+    """Notes how many rows each call has."""
+
+    def __init__(self, model: LoadedArtifact) -> None:
+        self._model = model
+        self.signature, self.target_name = model.signature, model.target_name
+        self.calls: list[int] = []
+
+    def forward(self, *inputs: torch.Tensor) -> dict[str, torch.Tensor]:
+        self.calls.append(len(inputs[0]))
+        return self._model.forward(*inputs)
+
+    def forward_ranking(self, *inputs: torch.Tensor) -> dict[str, torch.Tensor]:
+        return self._model.forward_ranking(*inputs)
+
+
+def test_a_hosted_model_is_warmed_up_with_its_captured_requests(
+    model: LoadedArtifact, tmp_path: Path
+) -> None:
+    requests = [random_sample(model.signature, 77, np.random.default_rng(0)).request()]
+    settings = ModelSettings(warm_up=write_capture(tmp_path / "c", requests))
+    counting, metrics = CountingModel(model), Metrics()
+    hosted = HostedModel(counting, INFO, settings, metrics, lambda _: None)
+    hosted.open()
+    assert 77 in counting.calls
+    hosted.close()
+    settings = ModelSettings(warm_up=tmp_path / "none")
+    hosted = HostedModel(counting, INFO, settings, metrics, lambda _: None)
+    with pytest.raises(CaptureError):
+        hosted.open()
+    assert not metrics.read()[0]  # nothing of it is left
 
 
 def test_a_missing_capture_is_an_error(model: LoadedArtifact, tmp_path: Path) -> None:
