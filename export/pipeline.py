@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -26,6 +27,7 @@ from export.proof import float_outputs, verify
 from export.report import ExportReport, TableReport
 from export.tables import plan_tables
 from export.tree import find_collections
+from export.verify import Difference
 from export.writing import sqnr, write_graphs, write_single_file, write_tables
 from recsys.artifact import MANIFEST_NAME
 from recsys.errors import ExportError, ManifestError
@@ -70,13 +72,14 @@ def export_model(
         work = destination.work
         digests, errors = write_tables(job, work)
         manifest = write_graphs(job, work, digests, errors)
-        differences, verified_on = verify(job, work, expected, from_floats)
+        verified = verify(job, work, expected, from_floats)
         manifest = replace(
             manifest,
             verification={
                 "num_samples": job.samples.num_rows,
-                "differences": {t: {n: vars(d) for n, d in ds.items()} for t, ds in differences.items()},
-                "verified_on": verified_on,
+                "differences": _plain(verified.differences),
+                "verified_on": verified.ran_on,
+                **({"ranking_differences": _plain(verified.ranking)} if verified.ranking else {}),
             },
         )
         if config.single_file:
@@ -87,8 +90,9 @@ def export_model(
     return ExportReport(
         path=str(path),
         tables=_table_reports(job, errors),
-        differences=differences,
-        verified_on=verified_on,
+        differences=verified.differences,
+        ranking_differences=verified.ranking,
+        verified_on=verified.ran_on,
         num_samples=job.samples.num_rows,
         artifact_bytes=artifact_bytes,
         peak_rss_bytes=_peak_rss_bytes(),
@@ -147,6 +151,10 @@ def _check_names(signature: Signature) -> None:
         Signature.from_json(signature.to_json())
     except ManifestError as error:
         raise ExportError(f"model: {error}; rename the argument, the feature or the output") from None
+
+
+def _plain(differences: Mapping[str, Mapping[str, Difference]]) -> dict[str, Any]:
+    return {target: {name: vars(d) for name, d in found.items()} for target, found in differences.items()}
 
 
 def _peak_rss_bytes() -> int:

@@ -6,23 +6,25 @@ Shape letters: B batch, D embedding dim.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from export.graph import ExportedModel, named_outputs
-from export.job import SAMPLES_SEED, Job, in_range, job_call, sharded_of
+from export.graph import ExportedModel, Ids, named_outputs
+from export.job import SAMPLES_SEED, Job, in_range, job_call, ranking_of, sharded_of
 from export.oracle import OracleCollection, StoredRows
+from export.ranking_proof import Predict, PredictRanking, check_ranking
 from export.tables import on_host
 from export.tree import exchanged
 from export.verify import END_TO_END_TOLERANCES, Difference, capture, check_tables, compare, model_outputs
 from recsys.artifact import ROWS_NAME, LoadedArtifact, load_artifact, map_rows
 from recsys.embedding import EmbeddingBagCollection
 from recsys.errors import ExportError, VerificationError
+from recsys.ranking import RankingBatch
 from recsys.samples import Batch, random_batch
 from recsys.sharding.device_rows import DeviceRows
 from recsys.sharding.env import ShardingEnv
@@ -48,10 +50,23 @@ def float_outputs(job: Job) -> tuple[dict[str, Tensor], dict[str, list[Any]]]:
     return found, kept
 
 
-def verify(
-    job: Job, work: Path, expected: dict[str, Tensor], from_floats: dict[str, list[Any]]
-) -> tuple[dict[str, dict[str, Difference]], dict[str, str]]:
-    """Prove it, as ``export.verify`` says.
+@dataclass(frozen=True, kw_only=True)
+class Verified:
+    """What was measured, by target.
+
+    Attributes:
+        differences: of its outputs to the float model.
+        ranking: of the ranking form's outputs to the plain form's; empty where there is none.
+        ran_on: where it ran.
+    """
+
+    differences: dict[str, dict[str, Difference]] = field(default_factory=dict)
+    ranking: dict[str, dict[str, Difference]] = field(default_factory=dict)
+    ran_on: dict[str, str] = field(default_factory=dict)
+
+
+def verify(job: Job, work: Path, expected: dict[str, Tensor], from_floats: dict[str, list[Any]]) -> Verified:
+    """Prove it, as ``export.verify`` and ``export.ranking_proof`` say.
 
     Args:
         job: the export.
@@ -59,27 +74,27 @@ def verify(
         expected: the float model's outputs.
         from_floats: those of its collections.
 
-    Returns:
-        for each target its outputs' differences to the float model, and where it ran.
-
     Raises:
         VerificationError: says where the artifact is wrong.
     """
     _check_lookups(job, work, from_floats)
     implied = _implied_outputs(job, work)
-    differences, verified_on = {}, {}
+    verified = Verified()
     tolerance = END_TO_END_TOLERANCES[job.dense_dtype]
     clean = replace(job.samples, values=in_range(job))
     for i, name in enumerate(job.stored.envs):
         job.progress("verify", i, len(job.stored.envs))
-        predict, verified_on[name] = _target(job, work, name)
-        outputs = predict(job.samples)
+        target = _target(job, work, name)
+        outputs = target.predict(job.samples)
         compare(outputs, implied, tolerance, "what the model makes of the stored rows")
         # The float model knows no ID policies: it is compared where none applies.
         if not torch.equal(clean.values, job.samples.values):
-            outputs = predict(clean)
-        differences[name] = compare(outputs, expected, None, "the float model")
-    return differences, verified_on
+            outputs = target.predict(clean)
+        verified.differences[name] = compare(outputs, expected, None, "the float model")
+        verified.ran_on[name] = target.ran_on
+        if job.signature.context:
+            verified.ranking[name] = check_ranking(job, target.predict, target.predict_ranking)
+    return verified
 
 
 def _check_lookups(job: Job, work: Path, from_floats: dict[str, list[Any]]) -> None:
@@ -126,16 +141,29 @@ def _implied_outputs(job: Job, work: Path) -> dict[str, Tensor]:
         return model_outputs(model(**job_call(job, job.samples, job.dense_dtype)))
 
 
-def _target(job: Job, work: Path, name: str) -> tuple[Callable[[Batch], dict[str, Tensor]], str]:
-    """A target's predictions, and where it runs. It has predicted for no rows and for one row."""
+@dataclass(frozen=True, kw_only=True)
+class _Target:
+    """A target's two forms, and where they run."""
+
+    predict: Predict
+    predict_ranking: PredictRanking
+    ran_on: str
+
+
+def _target(job: Job, work: Path, name: str) -> _Target:
+    """A target. It has predicted for no rows and for one row."""
     env = job.stored.envs[name]
     if env.lacking():
         # No such device here: the same plan in host memory, not scripted.
-        return _on_host(job, work, name, on_host(env)), "cpu, the same plan (no such device here)"
+        return _on_host(job, work, name, on_host(env))
     artifact = load_artifact(work, target=name, verify_checksums=False, random_access=True)
     for num_rows in (0, 1):
         _check_rows(artifact, job.signature, num_rows)
-    return lambda batch: artifact.forward(*batch.inputs()), name
+    return _Target(
+        predict=lambda batch: artifact.forward(*batch.inputs()),
+        predict_ranking=lambda batch: artifact.forward_ranking(*batch.inputs()),
+        ran_on=name,
+    )
 
 
 def _check_rows(artifact: LoadedArtifact, signature: Signature, num_rows: int) -> None:
@@ -149,16 +177,34 @@ def _check_rows(artifact: LoadedArtifact, signature: Signature, num_rows: int) -
             )
 
 
-def _on_host(job: Job, work: Path, name: str, env: ShardingEnv) -> Callable[[Batch], dict[str, Tensor]]:
+def _on_host(job: Job, work: Path, name: str, env: ShardingEnv) -> _Target:
     layout = job.stored.layout
     blob = map_rows(work / ROWS_NAME, layout, random_access=True)
     ranks = [DeviceRows(device=device, layout=layout, rows=blob) for device in env.devices]
     sharded = sharded_of(job.collections, job.stored, name, ranks, job.dense_dtype)
-    collections = {**sharded, **job.managed.frozen()}
-    exported = ExportedModel(_with_collections(job, collections), job.binding, env.devices, job.dense_dtype)
+    ranking = ranking_of(job, name, ranks, sharded)
+    frozen = job.managed.frozen()
+    plain, second = (
+        ExportedModel(
+            _with_collections(job, {**collections, **frozen}),
+            job.binding,
+            env.devices,
+            job.dense_dtype,
+            context,
+        )
+        for collections, context in ((sharded, ()), (ranking, job.signature.context))
+    )
 
     def predict(batch: Batch) -> dict[str, Tensor]:
         with torch.no_grad():
-            return exported.run(batch.dense, batch.lengths, batch.values, batch.weights)
+            return plain.run(batch.dense, batch.lengths, batch.values, batch.weights)
 
-    return predict
+    def predict_ranking(batch: RankingBatch) -> dict[str, Tensor]:
+        context = Ids(batch.context_lengths, batch.context_values, batch.context_weights)
+        rows = Ids(batch.lengths, batch.values, batch.weights)
+        with torch.no_grad():
+            return second.run_ranking(batch.dense, context, rows, batch.row_context)
+
+    return _Target(
+        predict=predict, predict_ranking=predict_ranking, ran_on="cpu, the same plan (no such device here)"
+    )

@@ -43,6 +43,7 @@ class ExportReport:
         path: the artifact.
         tables: in the order of their rows.
         differences: for each target and output, the artifact against the float model.
+        ranking_differences: the ranking form against the plain form of the expanded batch; empty without a context.
         verified_on: for each target, where it was verified.
         num_samples: rows that were compared.
         peak_rss_bytes: the process's largest resident set so far.
@@ -52,6 +53,7 @@ class ExportReport:
     path: str
     tables: tuple[TableReport, ...]
     differences: dict[str, dict[str, Difference]]
+    ranking_differences: dict[str, dict[str, Difference]]
     verified_on: dict[str, str]
     num_samples: int
     artifact_bytes: int
@@ -96,21 +98,30 @@ def print_report(report: ExportReport, console: Console) -> None:
     console.print(
         whole_table("shards and their ranks", ("table", *targets), placement, left=range(1 + len(targets)))
     )
-    outputs = Table(title="artifact against the float model", title_justify="left", box=SIMPLE_HEAD)
-    for name in ("target", "output", "max difference", "mean difference", "verified on"):
-        outputs.add_column(name, justify="right" if "difference" in name else "left")
-    for target, differences in report.differences.items():
-        for output, difference in differences.items():
-            outputs.add_row(
-                target,
-                output,
-                f"{difference.max_abs:.3g}",
-                f"{difference.mean_abs:.3g}",
-                report.verified_on[target],
-            )
-    console.print(outputs)
+    console.print(_compared("artifact against the float model", report.differences, report.verified_on))
+    if report.ranking_differences:
+        title = "ranking form against the plain form"
+        console.print(_compared(title, report.ranking_differences, report.verified_on))
     console.print(
         f"{report.num_samples} sample rows verified; {report.seconds:.1f} s, peak RSS "
         f"{size_text(report.peak_rss_bytes)}; wrote {size_text(report.artifact_bytes)}"
     )
     console.print(report.path, style="bold", soft_wrap=True)
+
+
+def _compared(
+    title: str, differences: dict[str, dict[str, Difference]], verified_on: dict[str, str]
+) -> Table:
+    outputs = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
+    for name in ("target", "output", "max difference", "mean difference", "verified on"):
+        outputs.add_column(name, justify="right" if "difference" in name else "left")
+    for target, found in differences.items():
+        for output, difference in found.items():
+            outputs.add_row(
+                target,
+                output,
+                f"{difference.max_abs:.3g}",
+                f"{difference.mean_abs:.3g}",
+                verified_on[target],
+            )
+    return outputs

@@ -106,18 +106,18 @@ def picked(signature: Signature, batch: Batch, rows: Tensor) -> Batch:
         batch: of any number of rows.
         rows: ``[n]`` int64, numbers of its rows.
     """
-    bags = _bags(signature.sparse, batch)
-    numbers = rows.tolist()
-    ids = _joined(
-        {name: [each[row] for row in numbers] for name, each in bags.items()},
-        [s.name for s in signature.sparse],
-    )
+    features = torch.arange(len(signature.sparse)).unsqueeze(1)
+    bags = (features * batch.num_rows + rows).view(-1)
+    lengths = batch.lengths.index_select(0, bags)
+    starts = (batch.lengths.cumsum(0) - batch.lengths).index_select(0, bags)
+    spans = [torch.arange(at, at + n) for at, n in zip(starts.tolist(), lengths.tolist(), strict=True)]
+    places = torch.cat([torch.empty(0, dtype=torch.int64), *spans])
     return Batch(
         dense=tuple(tensor.index_select(0, rows) for tensor in batch.dense),
-        lengths=ids.lengths,
-        values=ids.values,
-        weights=ids.weights if signature.is_weighted else None,
-        num_rows=len(numbers),
+        lengths=lengths,
+        values=batch.values.index_select(0, places),
+        weights=None if batch.weights is None else batch.weights.index_select(0, places),
+        num_rows=rows.numel(),
     )
 
 
