@@ -35,6 +35,7 @@ def model_info(manifest: Manifest) -> ModelInfo:
     return ModelInfo(
         name=manifest.name,
         version=artifact_digest(manifest),
+        digest=artifact_digest(manifest),
         table_bytes=table_bytes,
         format_version=str(FORMAT_VERSION),
         torch_version=versions.get("torch", ""),

@@ -1,0 +1,135 @@
+"""A manager of real artifacts with a gateway before it, without a port; and ways to hold loading up."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from serve.config import ModelSettings
+from serve.gateway import Gateway, Incoming, deliverer
+from serve.hosted import HostedModel
+from serve.loading import load_model
+from serve.manager import ModelManager
+from serve.metrics import Metrics
+from serve.model import ServedModel
+from serve.packing import read_response
+from serve.repository import ModelSource
+from serve.status import ModelState
+from serve.wire import predict_pb2 as wire
+from serve.work import Answered
+from tests.serve.cases import Sample
+
+
+@dataclass
+class Hosting:
+    """Opens versions as the server does, and notes it.
+
+    Attributes:
+        metrics: of the server.
+        deliver: of the event loop.
+        loads: every version that was opened, in order.
+        wrap: for versions that are to misbehave, what is served in place of the artifact.
+        gate: loading waits while it is cleared.
+        started: released when a load has reached the gate.
+    """
+
+    metrics: Metrics
+    deliver: Callable[[Answered], None]
+    loads: list[str] = field(default_factory=list)
+    wrap: dict[str, Callable[[ServedModel], ServedModel]] = field(default_factory=dict)
+    gate: threading.Event = field(default_factory=threading.Event)
+    started: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+
+    def __call__(self, name: str, version: str, path: Path, settings: ModelSettings) -> HostedModel:
+        self.loads.append(version)
+        self.started.release()
+        assert self.gate.wait(60)
+        artifact, info = load_model(path, settings.target, verify_checksums=settings.verify_checksums)
+        model: ServedModel = self.wrap.get(version, _as_it_is)(artifact)
+        info = replace(info, name=name, version=version)
+        hosted = HostedModel(model, info, settings, self.metrics, self.deliver)
+        hosted.open()
+        return hosted
+
+
+def _as_it_is(model: ServedModel) -> ServedModel:
+    return model
+
+
+@dataclass
+class World:
+    """What a test works with."""
+
+    manager: ModelManager
+    gateway: Gateway
+    hosting: Hosting
+    metrics: Metrics
+
+    async def predict(
+        self, sample: Sample, model: str = "", version: str = ""
+    ) -> tuple[str, dict[str, npt.NDArray[np.float32]]]:
+        """The version that answered, and what."""
+        request = sample.request()
+        data = await self.gateway.predict(
+            Incoming(
+                read=lambda _: request,
+                encode=lambda hosted, rows: hosted.writer.write(rows),
+                model=model,
+                version=version,
+                num_bytes=request.ByteSize(),
+            )
+        )
+        response = wire.PredictResponse.FromString(data)
+        return response.version, read_response(response)
+
+    def states(self, model: str = "small") -> dict[str, str]:
+        """Each version's state."""
+        (status,) = [status for status in self.manager.statuses() if status.model == model]
+        return {version.version: version.state.value for version in status.versions}
+
+    def serving(self, model: str = "small") -> str:
+        """The version that serves."""
+        (status,) = [status for status in self.manager.statuses() if status.model == model]
+        return status.serving
+
+    def shadowed(self, version: str, model: str = "small") -> dict[str, int]:
+        """The comparisons of a version in the shadow."""
+        return dict(self.metrics.model(model, version).totals().shadow)
+
+    async def settle(self) -> None:
+        """Until nothing drains any more."""
+        while ModelState.DRAINING.value in [
+            version.state for status in self.manager.statuses() for version in status.versions
+        ]:
+            await asyncio.sleep(0.001)
+
+
+@asynccontextmanager
+async def managing(source: ModelSource, settings: ModelSettings | None = None) -> AsyncIterator[World]:
+    """A manager that has not looked through the source yet; drained at the end."""
+    metrics = Metrics()
+    hosting = Hosting(metrics, deliverer(asyncio.get_running_loop()))
+    hosting.gate.set()
+    manager = ModelManager(source, hosting, lambda _: settings or ModelSettings(), metrics.set_state)
+    try:
+        yield World(manager, Gateway(manager, metrics), hosting, metrics)
+    finally:
+        hosting.gate.set()
+        assert await manager.close(60)
+
+
+def run(scenario: Coroutine[object, object, None]) -> None:
+    """Run a test on an event loop of its own, and fail it where it hangs."""
+    asyncio.run(asyncio.wait_for(scenario, 120))
+
+
+async def reached(semaphore: threading.Semaphore) -> None:
+    """Wait for a thread without holding the event loop up."""
+    assert await asyncio.to_thread(semaphore.acquire, timeout=60)
