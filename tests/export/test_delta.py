@@ -97,6 +97,32 @@ def test_models(tmp_path: Path, case: ModelCase) -> None:
     assert_becomes(artifact, tmp_path / "d", load_artifact(tmp_path / "new"))
 
 
+def test_the_ranking_form_reads_the_same_rows(tmp_path: Path) -> None:
+    old = dlrm()
+    new = trained(old)
+    config = ExportConfig(context=("f0", "f2"))
+    export_model(old, tmp_path / "old", config)
+    export_model(new, tmp_path / "new", config)
+    delta_of(old, new, tmp_path / "d", tmp_path / "old")
+    artifact, fresh = load_artifact(tmp_path / "old"), load_artifact(tmp_path / "new")
+    lengths, values = torch.ones(2 * 3, dtype=torch.int64), torch.arange(6)
+    # Two contexts, three rows.
+    inputs = (
+        torch.zeros(3, 5),
+        torch.ones(2 * 2, dtype=torch.int64),
+        torch.tensor([49, 7, 109, 8]),
+        lengths,
+        values,
+        torch.tensor([1, 0, 1]),
+    )
+    before = artifact.forward_ranking(*inputs)["default"]
+    assert_becomes(artifact, tmp_path / "d", fresh)
+    assert not torch.equal(artifact.forward_ranking(*inputs)["default"], before)
+    assert torch.equal(
+        artifact.forward_ranking(*inputs)["default"], fresh.forward_ranking(*inputs)["default"]
+    )
+
+
 @pytest.mark.parametrize("data_type", STORED_TYPES)
 @pytest.mark.parametrize("policy", [IdPolicy.REJECT, IdPolicy.ZERO])
 def test_row_types_cut_by_columns(tmp_path: Path, data_type: DataType, policy: IdPolicy) -> None:
