@@ -149,7 +149,7 @@ def _logging(handler: Any, method: str, kind: type[Message]) -> grpc.RpcMethodHa
 def _text(kind: type[Message], data: bytes) -> str:
     """A message on one line; what is not printable in it is escaped."""
     try:
-        text = text_format.MessageToString(kind.FromString(data), as_one_line=True)
+        text: str = text_format.MessageToString(kind.FromString(data), as_one_line=True)
     except DecodeError:
         return f"{len(data)} bytes that are no message"
     return text[:_MAX_LOGGED_CHARACTERS]

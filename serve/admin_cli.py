@@ -15,9 +15,12 @@ from typing import Any
 import grpc
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.filesize import decimal
+from rich.table import Table
+from rich.text import Text
 
-from recsys.terminal import size_text, whole_table
 from serve.client import ClientTls
 from serve.client_errors import predict_error
 from serve.security import SecurityError, read_token
@@ -216,35 +219,31 @@ def _show_model(status: wire.ModelStatus, console: Console) -> None:
         if getattr(routing, name):
             parts.append(f"{name} {getattr(routing, name)} ({getattr(routing, name + '_percent'):g} %)")
     title = f"{status.model}: {', '.join(parts)}; answers: {status.serving or 'none'}"
-    _show_versions(title, status.versions, console)
+    console.print(Text(title), soft_wrap=True)
+    _show_versions(status.versions, console)
 
 
 def _show_version(version: wire.ModelVersion, console: Console) -> None:
-    _show_versions("", [version], console)
+    _show_versions([version], console)
 
 
-def _show_versions(title: str, versions: Sequence[wire.ModelVersion], console: Console) -> None:
-    rows = [
-        (
+def _show_versions(versions: Sequence[wire.ModelVersion], console: Console) -> None:
+    """A table; what comes from the server is never read as markup."""
+    table = Table(box=SIMPLE_HEAD)
+    for heading in ("version", "state", "tables", "digest", "deltas", "reason"):
+        table.add_column(heading, justify="right" if heading == "tables" else "left", overflow="fold")
+    for version in versions:
+        is_loaded = version.state in (wire.MODEL_STATE_READY, wire.MODEL_STATE_DRAINING)
+        cells = (
             version.version,
             _state(wire.ModelState.Name(version.state)),
-            size_text(version.table_bytes) if version.digest else "",
+            decimal(version.table_bytes) if is_loaded else "",
             version.digest,
             ", ".join(version.deltas),
             version.reason,
         )
-        for version in versions
-    ]
-    headings = ("version", "state", "tables", "digest", "deltas", "reason")
-    used = [i for i in range(len(headings)) if i < 2 or any(row[i] for row in rows)]
-    console.print(
-        whole_table(
-            title,
-            [headings[i] for i in used],
-            [[row[i] for i in used] for row in rows],
-            left={n for n, i in enumerate(used) if headings[i] != "tables"},
-        )
-    )
+        table.add_row(*(Text(cell) for cell in cells))
+    console.print(table)
 
 
 @dataclass(frozen=True)
