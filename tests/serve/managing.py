@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from torch import Tensor
 
 from serve.config import ModelSettings
 from serve.gateway import Gateway, Incoming, deliverer
@@ -25,6 +26,7 @@ from serve.status import ModelState
 from serve.wire import predict_pb2 as wire
 from serve.work import Answered
 from tests.serve.cases import Sample
+from tests.serve.models import GatedModel
 
 
 @dataclass
@@ -59,6 +61,57 @@ class Hosting:
         return hosted
 
 
+class EndingModel(GatedModel):
+    """A gated model that also says when a call has ended.
+
+    Attributes:
+        ended: released once for each call that has ended.
+    """
+
+    def __init__(self, model: ServedModel) -> None:
+        super().__init__(model)
+        self.ended = threading.Semaphore(0)
+
+    def forward(self, *inputs: Tensor) -> dict[str, Tensor]:
+        outputs = super().forward(*inputs)
+        self.ended.release()
+        return outputs
+
+
+class Renamed(GatedModel):
+    """The same model with another name for one of its inputs."""
+
+    def __init__(self, model: ServedModel) -> None:
+        super().__init__(model)
+        first, *others = model.signature.sparse
+        self.signature = replace(model.signature, sparse=(replace(first, name="other"), *others))
+
+
+class Gates:
+    """Holds a version's batches up; the version must not be loaded yet.
+
+    Attributes:
+        model: the version, once it is loaded.
+    """
+
+    def __init__(self, world: World, version: str) -> None:
+        self.model: EndingModel
+        world.hosting.wrap[version] = self._gated
+
+    def _gated(self, model: ServedModel) -> ServedModel:
+        self.model = EndingModel(model)
+        return self.model
+
+    def close(self) -> None:
+        """From now on batches wait; those of the warm-up are forgotten."""
+        self.model.close_gate()
+        self.model.ended = threading.Semaphore(0)
+
+    def open(self) -> None:
+        """Let them go on."""
+        self.model.gate.set()
+
+
 def _as_it_is(model: ServedModel) -> ServedModel:
     return model
 
@@ -71,6 +124,7 @@ class World:
     gateway: Gateway
     hosting: Hosting
     metrics: Metrics
+    changed: asyncio.Event
 
     async def predict(
         self, sample: Sample, model: str = "", version: str = ""
@@ -99,16 +153,13 @@ class World:
         (status,) = [status for status in self.manager.statuses() if status.model == model]
         return status.serving
 
-    def shadowed(self, version: str, model: str = "small") -> dict[str, int]:
-        """The comparisons of a version in the shadow."""
-        return dict(self.metrics.model(model, version).totals().shadow)
-
     async def settle(self) -> None:
         """Until nothing drains any more."""
         while ModelState.DRAINING.value in [
             version.state for status in self.manager.statuses() for version in status.versions
         ]:
-            await asyncio.sleep(0.001)
+            self.changed.clear()
+            await self.changed.wait()
 
 
 @asynccontextmanager
@@ -117,9 +168,15 @@ async def managing(source: ModelSource, settings: ModelSettings | None = None) -
     metrics = Metrics()
     hosting = Hosting(metrics, deliverer(asyncio.get_running_loop()))
     hosting.gate.set()
-    manager = ModelManager(source, hosting, lambda _: settings or ModelSettings(), metrics.set_state)
+    changed = asyncio.Event()
+
+    def set_state(name: str, version: str, state: str) -> None:
+        metrics.set_state(name, version, state)
+        changed.set()
+
+    manager = ModelManager(source, hosting, lambda _: settings or ModelSettings(), set_state)
     try:
-        yield World(manager, Gateway(manager, metrics), hosting, metrics)
+        yield World(manager, Gateway(manager, metrics), hosting, metrics, changed)
     finally:
         hosting.gate.set()
         assert await manager.close(60)

@@ -20,8 +20,8 @@ from serve.repository import Repository, SingleArtifact
 from serve.routing import Routing
 from serve.status import ModelState
 from tests.serve.cases import answer, assert_answers, random_sample
-from tests.serve.managing import World, managing, reached, run
-from tests.serve.models import SIGNATURE, FailingModel, GatedModel, export_small
+from tests.serve.managing import Gates, Renamed, World, managing, reached, run
+from tests.serve.models import SIGNATURE, FailingModel, export_small
 from tests.serve.repositories import add_version, break_version, repair_version
 
 SAMPLE = random_sample(SIGNATURE, 3, np.random.default_rng(1))
@@ -158,17 +158,16 @@ def test_requests_that_an_old_version_has_accepted_are_answered_by_it(
 ) -> None:
     async def scenario() -> None:
         async with managing(Repository(root), ModelSettings(keep_previous=False)) as world:
-            gated: list[GatedModel] = []
-            world.hosting.wrap["1"] = lambda model: gated.append(GatedModel(model)) or gated[0]  # type: ignore[func-returns-value]
+            gates = Gates(world, "1")
             await world.manager.rescan()
-            gated[0].close_gate()
+            gates.close()
             waiting = [asyncio.create_task(world.predict(SAMPLE)) for _ in range(3)]
-            await reached(gated[0].started)
+            await reached(gates.model.started)
             add(root, artifacts, "2")
             await world.manager.rescan()
             assert world.states() == {"1": "draining", "2": "ready"}
             assert (await world.predict(SAMPLE))[0] == "2"
-            gated[0].gate.set()
+            gates.open()
             assert [version for version, _ in await asyncio.gather(*waiting)] == ["1"] * 3
             await world.settle()
             assert world.states() == {"1": "available", "2": "ready"}
@@ -242,19 +241,6 @@ def test_a_version_may_have_another_signature(root: Path, artifacts: dict[str, P
             await asserts_answer(world, "1", artifacts["1"], asked="1")
 
     run(scenario())
-
-
-class Renamed(GatedModel):
-    """The same with another name for an input."""
-
-    def __init__(self, model: object) -> None:
-        super().__init__(model)  # type: ignore[arg-type]
-        first, *rest = SIGNATURE.sparse
-        self.signature = type(SIGNATURE)(
-            dense=SIGNATURE.dense,
-            sparse=(type(first)(name="other", tables=first.tables, pooling=first.pooling), *rest),
-            outputs=SIGNATURE.outputs,
-        )
 
 
 def test_a_rollback_is_instant_and_stays(root: Path, artifacts: dict[str, Path]) -> None:
@@ -561,18 +547,17 @@ def test_changes_that_come_at_once_are_made_one_after_the_other(
 def test_closing_answers_what_was_accepted_and_takes_no_more(root: Path) -> None:
     async def scenario() -> None:
         async with managing(Repository(root)) as world:
-            gated: list[GatedModel] = []
-            world.hosting.wrap["1"] = lambda model: gated.append(GatedModel(model)) or gated[0]  # type: ignore[func-returns-value]
+            gates = Gates(world, "1")
             await world.manager.rescan()
-            gated[0].close_gate()
+            gates.close()
             waiting = asyncio.create_task(world.predict(SAMPLE))
-            await reached(gated[0].started)
+            await reached(gates.model.started)
             assert not await world.manager.close(0.01)
             with pytest.raises(DrainingError):
                 await world.predict(SAMPLE)
             with pytest.raises(DrainingError):
                 await world.manager.load("small", "1")
-            gated[0].gate.set()
+            gates.open()
             assert await world.manager.close(60)
             assert (await waiting)[0] == "1"
 
