@@ -25,7 +25,8 @@ from export.mapped import release
 from recsys.artifact import load_rows
 from recsys.blob import RowBlock, block_rows
 from recsys.delta import apply, check_fit, prepare
-from recsys.delta_file import DeltaFile, DeltaHeader, DeltaWriter
+from recsys.delta_file import DeltaFile, DeltaWriter
+from recsys.delta_header import DeltaHeader
 from recsys.errors import ArtifactError, ExportError
 from recsys.files import sync
 from recsys.loaded_rows import LoadedRows

@@ -20,7 +20,8 @@ from torch import Tensor
 
 from recsys.blob import block_rows
 from recsys.checked import wrong
-from recsys.delta_file import DeltaFile, DeltaHeader, TableDelta
+from recsys.delta_file import DeltaFile
+from recsys.delta_header import DeltaHeader, TableDelta
 from recsys.errors import DeltaError
 from recsys.loaded_rows import LoadedRows
 from recsys.sharding.device_rows import DeviceRows
@@ -94,7 +95,7 @@ def prepare(loaded: LoadedRows, path: str | os.PathLike[str]) -> PreparedDelta:
     """Read and check a delta for a loaded model. No row changes its numbers; lookups may run meanwhile.
 
     Args:
-        loaded: ``LoadedArtifact.rows``. No delta may be applied to it before ``prepare`` returns.
+        loaded: ``LoadedArtifact.rows``.
         path: the file that ``recsys-export --delta`` wrote.
 
     Raises:
@@ -103,17 +104,18 @@ def prepare(loaded: LoadedRows, path: str | os.PathLike[str]) -> PreparedDelta:
         RuntimeError: a device has too little memory for the delta's rows.
     """
     with DeltaFile(path) as file, torch.inference_mode():
-        check_fit(file.header, loaded)
-        changes = [
-            change for table in file.header.tables for change in _changes(loaded, table, *file.read(table))
-        ]
-        for change in changes:
-            change.touch()
+        header = file.header
+        check_fit(header, loaded)
+        places = [place for table in header.tables for place in _placed(loaded, table, *file.read(table))]
+        with loaded.lock:
+            # Once more: another may have been applied meanwhile.
+            check_state(header.base, loaded)
+            changes = [_change(*place) for place in places]
         return PreparedDelta(
             digest=file.digest,
-            base=file.header.base,
-            num_rows={table.name: table.num_rows for table in file.header.tables},
-            num_dense_left=file.header.num_dense_left,
+            base=header.base,
+            num_rows={table.name: table.num_rows for table in header.tables},
+            num_dense_left=header.num_dense_left,
             changes=changes,
             _loaded=loaded,
         )
@@ -122,7 +124,7 @@ def prepare(loaded: LoadedRows, path: str | os.PathLike[str]) -> PreparedDelta:
 def apply(prepared: PreparedDelta) -> PreparedDelta:
     """Write a prepared delta's rows. All of them, or none where this raises.
 
-    The caller sees to it that nobody looks up rows, or applies another delta, until it returns.
+    The caller sees to it that nobody looks up rows until it returns.
 
     Args:
         prepared: by ``prepare``, or by ``apply`` itself.
@@ -135,14 +137,14 @@ def apply(prepared: PreparedDelta) -> PreparedDelta:
         DeltaError: another delta was applied since it was prepared.
     """
     loaded = prepared._loaded
-    check_state(prepared.base, loaded)
-    with torch.inference_mode():
+    with loaded.lock, torch.inference_mode():
+        check_state(prepared.base, loaded)
         for change in prepared.changes:
             change.write()
         for device in {change.target.device for change in prepared.changes}:
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
-    loaded.state = prepared.digest
+        loaded.state = prepared.digest
     undone = [replace(change, rows=change.replaced, replaced=change.rows) for change in prepared.changes]
     return replace(prepared, digest=prepared.base, base=prepared.digest, changes=undone)
 
@@ -184,8 +186,10 @@ def check_state(base: str, loaded: LoadedRows) -> None:
         )
 
 
-def _changes(loaded: LoadedRows, table: TableDelta, numbers: Tensor, rows: Tensor) -> Iterator[BlockChange]:
-    """A table's rows, cut and stretched for each block of each rank that holds some of them."""
+def _placed(
+    loaded: LoadedRows, table: TableDelta, numbers: Tensor, rows: Tensor
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """A table's rows, cut and stretched for each block of each rank that holds some: block, places, rows."""
     for rank in _distinct(loaded.ranks):
         for block in rank.layout.blocks:
             if block.table != table.name:
@@ -193,13 +197,14 @@ def _changes(loaded: LoadedRows, table: TableDelta, numbers: Tensor, rows: Tenso
             first, end = torch.searchsorted(numbers, torch.tensor([block.row_start, block.row_end])).tolist()
             if first < end:
                 places = (numbers[first:end] - block.row_start).to(rank.device)
-                target = block.rows(rank.rows)
-                yield BlockChange(
-                    target=target,
-                    places=places,
-                    rows=block_rows(rows[first:end], table.embedding_dim, block).to(rank.device),
-                    replaced=_gathered(target, places),
-                )
+                cut = block_rows(rows[first:end], table.embedding_dim, block).to(rank.device)
+                yield block.rows(rank.rows), places, cut
+
+
+def _change(target: Tensor, places: Tensor, rows: Tensor) -> BlockChange:
+    change = BlockChange(target=target, places=places, rows=rows, replaced=_gathered(target, places))
+    change.touch()
+    return change
 
 
 def _distinct(ranks: Sequence[DeviceRows]) -> list[DeviceRows]:

@@ -25,7 +25,7 @@ import hashlib
 import json
 import os
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
@@ -33,200 +33,23 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
-from recsys.checked import a_list, choice, count, known_fields, text, whole, wrong
 from recsys.configs import DataType
+from recsys.delta_header import SECTION_ALIGNMENT_BYTES, DeltaHeader, Section, TableDelta
 from recsys.errors import (
     ArtifactNotFoundError,
     ChecksumError,
     ForeignFileError,
     ManifestError,
-    NewerVersionError,
     PartSizeError,
 )
 from recsys.loaded_rows import DIGEST_DIGITS
-from recsys.rows import SCALE_BIAS_BYTES, SPARSE_TYPE_CODES, RowFormat
+from recsys.rows import SCALE_BIAS_BYTES, RowFormat
 from recsys.store import CHUNK_ROWS, StoredTable
 
-FORMAT = "recsys-delta"
-#: Raised by one when a reader of the last version could not read what is written now.
-FORMAT_VERSION = 1
 MAGIC = b"recsys-delta\r\n\x1a\n"
 _PREAMBLE = struct.Struct("<16sQQ32s")
-_ALIGNMENT_BYTES = 64
 # Some 100 000 tables; nothing larger is read into memory before its digest is known.
 _MAX_HEADER_BYTES = 1 << 26
-_DATA_TYPES = tuple(t.value for t in SPARSE_TYPE_CODES)
-_NUMBER_BYTES = 8
-
-
-@dataclass(frozen=True, kw_only=True)
-class Section:
-    """Bytes of the file."""
-
-    offset_bytes: int
-    sha256: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class TableDelta:
-    """The rows of one table that change.
-
-    Attributes:
-        name: the table's, as in the manifest.
-        num_embeddings: of the table, without a row of zeros behind the last.
-        embedding_dim: of the table.
-        data_type: of its stored rows.
-        num_rows: how many change.
-        rows: where they are.
-        numbers: where it says which rows they are.
-    """
-
-    name: str
-    num_embeddings: int
-    embedding_dim: int
-    data_type: DataType
-    num_rows: int
-    rows: Section
-    numbers: Section
-
-    @property
-    def row_format(self) -> RowFormat:
-        """Of whole rows."""
-        return RowFormat(data_type=self.data_type, dim=self.embedding_dim)
-
-
-@dataclass(frozen=True, kw_only=True)
-class DeltaHeader:
-    """What a delta says of itself.
-
-    Attributes:
-        model: the model's name, for people.
-        artifact: the digest of the artifact that it fits.
-        base: the state that it was made from: that digest, or of the delta before.
-        num_dense_left: dense weights that had changed too, and that stay as they are.
-        tables: those that change.
-    """
-
-    model: str
-    artifact: str
-    base: str
-    num_dense_left: int = 0
-    tables: tuple[TableDelta, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain data that ``from_json`` reads back."""
-        return {
-            "format": FORMAT,
-            "format_version": FORMAT_VERSION,
-            "model": self.model,
-            "artifact": self.artifact,
-            "base": self.base,
-            "num_dense_left": self.num_dense_left,
-            "tables": [
-                {
-                    "name": table.name,
-                    "num_embeddings": table.num_embeddings,
-                    "embedding_dim": table.embedding_dim,
-                    "data_type": table.data_type.value,
-                    "num_rows": table.num_rows,
-                    "rows": vars(table.rows),
-                    "numbers": vars(table.numbers),
-                }
-                for table in self.tables
-            ],
-        }
-
-    @classmethod
-    def from_json(cls, data: Any, end: int) -> DeltaHeader:
-        """Read a header; trusts nothing.
-
-        Args:
-            data: the JSON.
-            end: where the sections end.
-
-        Raises:
-            ForeignFileError: it is no delta's.
-            NewerVersionError: a later release wrote it.
-            ManifestError: names the field.
-        """
-        if not isinstance(data, dict) or data.get("format") != FORMAT:
-            raise ForeignFileError(f"delta: its format is not {FORMAT!r}; this is no delta")
-        version = count(data, "format_version", "delta")
-        if version > FORMAT_VERSION:
-            raise NewerVersionError(
-                f"delta: got format version {version}, expected at most {FORMAT_VERSION}; install a newer release"
-            )
-        known_fields(
-            data,
-            "delta",
-            ("format", "format_version", "model", "artifact", "base", "num_dense_left", "tables"),
-        )
-        tables: list[TableDelta] = []
-        at_bytes = _PREAMBLE.size
-        for at, item in a_list(data, "tables", "delta"):
-            table, at_bytes = _table_from_json(item, at, at_bytes, end)
-            tables.append(table)
-        names = [table.name for table in tables]
-        doubled = (
-            sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
-        )
-        if doubled:
-            raise ManifestError(f"delta.tables: got {doubled[:8]} more than once, expected each once")
-        return cls(
-            model=text(data, "model", "delta"),
-            artifact=_hex(data, "artifact", "delta", DIGEST_DIGITS),
-            base=_hex(data, "base", "delta", DIGEST_DIGITS),
-            num_dense_left=whole(data, "num_dense_left", "delta"),
-            tables=tuple(tables),
-        )
-
-
-_TABLE_FIELDS = ("name", "num_embeddings", "embedding_dim", "data_type", "num_rows", "rows", "numbers")
-
-
-def _table_from_json(data: Any, at: str, start: int, end: int) -> tuple[TableDelta, int]:
-    """A table whose sections lie in ``[start, end)``, and where its last one ends."""
-    known_fields(data, at, _TABLE_FIELDS)
-    num_rows = count(data, "num_rows", at)
-    fmt = RowFormat(
-        data_type=DataType(choice(data, "data_type", at, _DATA_TYPES)), dim=count(data, "embedding_dim", at)
-    )
-    rows, start = _section(data, "rows", at, (start, end), num_rows * fmt.row_bytes())
-    numbers, start = _section(data, "numbers", at, (start, end), num_rows * _NUMBER_BYTES)
-    num_embeddings = count(data, "num_embeddings", at)
-    if num_rows > num_embeddings:
-        raise wrong(at, "num_rows", num_rows, f"at most the table's {num_embeddings}")
-    table = TableDelta(
-        name=text(data, "name", at),
-        num_embeddings=num_embeddings,
-        embedding_dim=fmt.dim,
-        data_type=fmt.data_type,
-        num_rows=num_rows,
-        rows=rows,
-        numbers=numbers,
-    )
-    return table, start
-
-
-def _section(data: Any, key: str, at: str, bounds: tuple[int, int], num_bytes: int) -> tuple[Section, int]:
-    found, at = data.get(key), f"{at}.{key}"
-    known_fields(found, at, ("offset_bytes", "sha256"))
-    start = whole(found, "offset_bytes", at)
-    if start % _ALIGNMENT_BYTES or not bounds[0] <= start <= bounds[1] - num_bytes:
-        raise wrong(
-            at,
-            "offset_bytes",
-            start,
-            f"a multiple of {_ALIGNMENT_BYTES} from {bounds[0]} on, with {num_bytes} bytes up to {bounds[1]}",
-        )
-    return Section(offset_bytes=start, sha256=_hex(found, "sha256", at, 64)), start + num_bytes
-
-
-def _hex(data: Any, key: str, at: str, num_digits: int) -> str:
-    value = text(data, key, at)
-    if len(value) != num_digits or set(value) - set("0123456789abcdef"):
-        raise wrong(at, key, value, f"{num_digits} hexadecimal digits")
-    return value
 
 
 class DeltaFile:
@@ -389,7 +212,7 @@ class DeltaWriter:
 
     def _align(self) -> int:
         position = self._file.tell()
-        start = -(-position // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+        start = -(-position // SECTION_ALIGNMENT_BYTES) * SECTION_ALIGNMENT_BYTES
         self._file.write(bytes(start - position))
         return start
 

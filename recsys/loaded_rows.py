@@ -6,8 +6,9 @@ Shape letters: R rows.
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from recsys.manifest import Manifest
@@ -30,11 +31,13 @@ class LoadedRows:
         manifest: of the artifact.
         ranks: rank by rank, what its lookups read; ranks in host memory share one tensor.
         state: which rows they are: the artifact's digest as loaded, else that of the last delta that was applied.
+        lock: held by whoever writes rows. Lookups do not take it.
     """
 
     manifest: Manifest
     ranks: Sequence[DeviceRows]
     state: str = ""
+    lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self.state = self.state or self.digest

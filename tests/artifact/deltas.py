@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from recsys.delta_file import DeltaHeader, DeltaWriter
+from recsys.delta_file import DeltaWriter
+from recsys.delta_header import DeltaHeader
 from recsys.loaded_rows import LoadedRows
 from recsys.rows import quantize_rows
 from recsys.store import StoredTable

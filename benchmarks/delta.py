@@ -1,0 +1,166 @@
+"""What a delta costs a model that is served: to prepare beside its lookups, and to apply while they wait.
+
+The peer is the reload of the whole artifact, which is what an update costs without deltas. Each round loads the
+artifact anew, because the first write to a page of mapped rows is the dear one.
+
+Shape letters: R rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any, TypeVar
+
+import torch
+from rich.table import Table
+
+from benchmarks.machine import prepare as prepare_machine
+from benchmarks.machine import wide_console
+from export.pipeline import export_model
+from recsys import EmbeddingBagCollection, EmbeddingBagConfig
+from recsys.artifact import LoadedArtifact, load_artifact
+from recsys.delta import apply, prepare
+from recsys.delta_file import DeltaWriter
+from recsys.delta_header import DeltaHeader
+from recsys.rows import quantize_rows
+
+_DIM = 64
+T = TypeVar("T")
+_EPILOG = """\
+examples:
+  python -m benchmarks.delta
+  python -m benchmarks.delta --rows 100000 --changed 100,1000 --rounds 3 --json
+
+Exit codes: 0 measured, 1 rows were not what the delta says, 2 bad usage.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Costs:
+    """Of one delta, the medians of all rounds.
+
+    Attributes:
+        num_rows: that it changes, spread over the table at random.
+        delta_bytes: of the file.
+        prepare_s: reading and checking, beside running lookups.
+        apply_s: writing the rows, while lookups wait.
+        revert_s: writing the old ones again.
+        reload_s: loading the artifact with its checksums verified, in the same rounds.
+    """
+
+    num_rows: int
+    delta_bytes: int
+    prepare_s: float
+    apply_s: float
+    revert_s: float
+    reload_s: float
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.delta",
+        description=__doc__,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--rows", type=int, default=4_000_000, help="of an INT8 table of dim 64 (default: 4000000)"
+    )
+    parser.add_argument("--changed", default="1000,40000,400000", help="default: 1000,40000,400000")
+    parser.add_argument("--rounds", type=int, default=7, help="default: 7")
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args(argv)
+    machine = prepare_machine()
+    with tempfile.TemporaryDirectory() as folder:
+        artifact = Path(folder) / "artifact"
+        table = EmbeddingBagConfig(
+            name="t", num_embeddings=args.rows, embedding_dim=_DIM, feature_names=["f"]
+        )
+        export_model(EmbeddingBagCollection([table]), artifact)
+        results = []
+        for num_changed in map(int, args.changed.split(",")):
+            delta = Path(folder) / f"{num_changed}.delta"
+            _write(delta, load_artifact(artifact), num_changed)
+            found = _measure(artifact, delta, num_changed, args.rounds)
+            if found is None:
+                print("benchmarks.delta: the rows are not those of the delta", file=sys.stderr)
+                return 1
+            results.append(found)
+    if args.json:
+        print(json.dumps({"machine": machine.to_json(), "results": [asdict(result) for result in results]}))
+        return 0
+    shown = Table(
+        *(
+            "changed rows",
+            "file, MB",
+            "prepare, ms",
+            "apply, ms",
+            "million rows/s",
+            "revert, ms",
+            "reload, ms",
+        ),
+        *("reload / apply",),
+        title=f"INT8, {args.rows:,} rows of dim {_DIM}; {machine.text()}",
+    )
+    for one in results:
+        shown.add_row(
+            f"{one.num_rows:,}",
+            f"{one.delta_bytes / 1e6:.2f}",
+            *(f"{seconds * 1e3:.2f}" for seconds in (one.prepare_s, one.apply_s)),
+            f"{one.num_rows / one.apply_s / 1e6:.1f}",
+            *(f"{seconds * 1e3:.2f}" for seconds in (one.revert_s, one.reload_s)),
+            f"{one.reload_s / one.apply_s:,.0f}",
+        )
+    wide_console().print(shown)
+    return 0
+
+
+def _write(path: Path, artifact: LoadedArtifact, num_changed: int) -> None:
+    """A delta of random rows at random places."""
+    generator = torch.Generator().manual_seed(num_changed)
+    table = artifact.manifest.tables[0].table
+    numbers = torch.randperm(table.num_embeddings, generator=generator)[:num_changed].sort().values
+    floats = torch.randn(num_changed, _DIM, generator=generator)
+    header = DeltaHeader(model=artifact.manifest.name, artifact=artifact.digest, base=artifact.digest)
+    writer = DeltaWriter(path, header)
+    writer.add(table, numbers, quantize_rows(floats, table.data_type))
+    writer.finish()
+
+
+def _measure(artifact: Path, delta: Path, num_changed: int, num_rounds: int) -> Costs | None:
+    """The medians; None where a round's rows are not what they should be."""
+    times: dict[str, list[float]] = {"reload_s": [], "prepare_s": [], "apply_s": [], "revert_s": []}
+
+    def timed(name: str, call: Callable[..., T], *arguments: Any) -> T:
+        started = time.perf_counter()
+        result = call(*arguments)
+        times[name].append(time.perf_counter() - started)
+        return result
+
+    for _ in range(num_rounds):
+        loaded = timed("reload_s", load_artifact, artifact)
+        prepared = timed("prepare_s", prepare, loaded.rows, delta)
+        undo = timed("apply_s", apply, prepared)
+        (change,) = prepared.changes
+        is_new = torch.equal(change.target[change.places], change.rows)
+        timed("revert_s", apply, undo)
+        if not (is_new and torch.equal(change.target[change.places], change.replaced)):
+            return None
+    return Costs(
+        num_rows=num_changed,
+        delta_bytes=delta.stat().st_size,
+        **{name: median(found) for name, found in times.items()},
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
