@@ -181,7 +181,11 @@ def _watched(watched: dict[str, dict[str, int]]) -> Iterator[Metric]:
     yield capture
     for what, name, text in (
         ("log", "recsys_log_records_dropped", "Log records that were lost because writing was too slow"),
-        ("trace", "recsys_spans_dropped", "Spans that were lost because the collector was too slow"),
+        (
+            "trace",
+            "recsys_traces_dropped",
+            "Traces of requests that were lost because the collector was too slow, or away",
+        ),
     ):
         family = CounterMetricFamily(name, text)
         family.add_metric((), watched.get(what, {}).get("dropped", 0))

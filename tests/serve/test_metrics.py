@@ -267,7 +267,9 @@ def test_a_scrape_of_some_names_gives_these(busy: Metrics) -> None:
 
 def families_on_the_page() -> Iterator[tuple[str, set[str]]]:
     """First column of the page's tables: `name{label, label}`."""
-    for name, labels in re.findall(r"^\| `(\w+)(?:\{([^}]*)\})?` \|", PAGE.read_text(), re.MULTILINE):
+    for name, labels in re.findall(
+        r"^\| `((?:recsys|process)_\w+)(?:\{([^}]*)\})?` \|", PAGE.read_text(), re.MULTILINE
+    ):
         yield name, set(labels.replace(" ", "").split(",")) - {""}
 
 
