@@ -217,11 +217,11 @@ class ManagedVersion:
         assert hosted is not None
         try:
             await self._in_thread(hosted.close)
-        finally:
             del hosted
+            await self._in_thread(release_memory)
+        finally:
             self.draining = None
             self._set_state(ModelState.AVAILABLE)
-        await self._in_thread(release_memory)
         _log.info("model %s, version %s has left the memory", self.model, self.name)
 
     def _set_state(self, state: ModelState) -> None:

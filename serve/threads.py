@@ -23,6 +23,9 @@ async def in_thread(function: Callable[[], T], name: str) -> T:
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
+    # Taken out by the thread, so that nothing that the function holds outlives it: memory is freed when it has ended.
+    work = [function]
+    del function
 
     def settle(result: T | None, error: BaseException | None) -> None:
         if future.done():
@@ -36,7 +39,7 @@ async def in_thread(function: Callable[[], T], name: str) -> T:
         result: T | None = None
         error: BaseException | None = None
         try:
-            result = function()
+            result = work.pop()()
         except BaseException as raised:
             error = raised
         # The loop is closed where nobody waits any more.
