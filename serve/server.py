@@ -196,7 +196,8 @@ class Server:
 
     async def _start_metrics(self, port: int) -> None:
         try:
-            server = MetricsServer(self.metrics, self._config.host, port)
+            # In a thread: it starts an event loop of its own, which none may do where one runs.
+            server = await asyncio.to_thread(MetricsServer, self.metrics, self._config.host, port)
         except OSError as error:
             raise OSError(f"cannot serve metrics on port {port}: {error.strerror}") from error
         self._started.push_async_callback(self._in_thread, server.close)
