@@ -10,9 +10,7 @@ import json
 import random
 import shutil
 import struct
-import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -28,9 +26,9 @@ from export.config import ExportConfig
 from export.pipeline import export_model
 from recsys.artifact import MANIFEST_NAME, ROWS_NAME, LoadedArtifact, load_artifact, load_rows
 from recsys.blob import block_rows, copy_blocks
-from recsys.delta import PreparedDelta, apply, prepare
+from recsys.delta import BlockChange, PreparedDelta, apply, prepare
 from recsys.delta_file import DeltaFile, DeltaWriter
-from recsys.delta_header import DeltaHeader
+from recsys.delta_header import DeltaHeader, TableDelta
 from recsys.errors import (
     ArtifactError,
     ArtifactNotFoundError,
@@ -281,28 +279,38 @@ class TestFitting:
             apply(late)
         assert torch.equal(all_rows(loaded)[0], before[0])
 
-    def test_many_threads_at_once(self, loaded: LoadedArtifact, tmp_path: Path) -> None:
-        """Whatever they get in each other's way, rows and state agree."""
-        write_delta(tmp_path / "1", loaded.rows, CHANGES, seed=1)
-        write_delta(tmp_path / "2", loaded.rows, CHANGES, seed=2)
-        before = all_rows(loaded)[0]
-        start = threading.Barrier(4)
+    def test_another_is_applied_while_the_file_is_read(
+        self, loaded: LoadedArtifact, delta: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        made = write_delta(tmp_path / "first", loaded.rows, CHANGES, seed=1)
+        before = all_rows(loaded)
+        first = prepare(loaded.rows, tmp_path / "first")
+        read = DeltaFile.read
 
-        def work(name: str) -> int:
-            start.wait()
-            num_applied = 0
-            for _ in range(50):
-                with suppress(DeltaError):
-                    undo = apply(prepare(loaded.rows, tmp_path / name))
-                    num_applied += 1
-                    apply(undo)
-            return num_applied
+        def late_read(file: DeltaFile, table: TableDelta) -> tuple[Tensor, Tensor]:
+            if loaded.rows.state == loaded.digest:
+                apply(first)
+            return read(file, table)
 
-        with ThreadPoolExecutor(4) as pool:
-            num_applied = sum(pool.map(work, ["1", "2", "1", "2"]))
-        assert num_applied > 0
-        assert loaded.rows.state == loaded.digest
-        assert torch.equal(all_rows(loaded)[0], before)
+        monkeypatch.setattr(DeltaFile, "read", late_read)
+        with pytest.raises(DeltaError, match=r"delta\.base: got"):
+            prepare(loaded.rows, delta)
+        assert_holds(loaded, before, made)
+
+    def test_whoever_writes_holds_the_lock(
+        self, loaded: LoadedArtifact, delta: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        seen: list[bool] = []
+        put = BlockChange._put
+
+        def seen_put(change: BlockChange, rows: Tensor) -> None:
+            seen.append(loaded.rows.lock.locked())
+            put(change, rows)
+
+        monkeypatch.setattr(BlockChange, "_put", seen_put)
+        apply(prepare(loaded.rows, delta))
+        assert seen == [True] * 6
+        assert not loaded.rows.lock.locked()
 
     def test_nothing_is_written_where_the_last_table_is_damaged(
         self, loaded: LoadedArtifact, delta: Path
