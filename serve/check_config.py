@@ -21,7 +21,7 @@ from serve.config import ModelSettings, ServerConfig, Settings
 from serve.config_file import Effective
 from serve.connections import missing_open_files
 from serve.options import near_misses
-from serve.repository import ModelSource
+from serve.repository import ModelSource, Repository
 from serve.security import SecurityError, read_tls, read_token
 
 # Columns where there is no terminal to ask.
@@ -88,18 +88,19 @@ def _text(value: object) -> str:
 
 
 def _check_source(settings: Settings, source: ModelSource) -> Iterator[Finding]:
+    root = settings.source.repository
     try:
         names = source.names()
         versions = {name: source.versions(name) for name in names}
+        there = names if root is None else Repository(root).names()
     except OSError as error:
-        where = settings.source.repository
-        yield Finding(True, f"source.repository: cannot read {str(where)!r}: {error.strerror}")
+        yield Finding(True, f"source.repository: cannot read {str(root)!r}: {error.strerror}")
         return
-    if not names:
+    if not there:
         yield Finding(True, "source.repository: holds no model, expected at least one folder of versions")
     for name in settings.source.models:
-        if name not in names:
-            yield Finding(True, f"source.models: got {name!r}, which is not there{near_misses(name, names)}")
+        if name not in there:
+            yield Finding(True, f"source.models: got {name!r}, which is not there{near_misses(name, there)}")
     yield from _check_models(settings.server, source, versions)
 
 

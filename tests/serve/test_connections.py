@@ -11,12 +11,17 @@ from pathlib import Path
 
 import grpc
 import grpc.aio
+import numpy as np
 import pytest
 
 from serve import connections
+from serve.client import Client
 from serve.config import ConnectionLimits
 from serve.connections import allow_open_files, channel_options, missing_open_files
+from serve.model import ServedModel
+from tests.serve.cases import assert_answers, random_sample
 from tests.serve.echo import OWN_CONNECTION, call, echo_server
+from tests.serve.spawned import spawned
 
 # Frames of HTTP/2 (RFC 9113): what a client must say first, and an empty SETTINGS frame.
 _HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
@@ -159,8 +164,8 @@ def many_files() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def _resident_bytes() -> int:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
+def _resident_bytes(process: str = "self") -> int:
+    pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
     return pages * resource.getpagesize()
 
 
@@ -220,3 +225,26 @@ def test_the_process_may_open_files_for_all_connections_or_says_how_many_not() -
             assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.usefixtures("many_files")
+def test_a_thousand_idle_connections_leave_a_real_server_serving(
+    server_command: list[str], model: ServedModel, tmp_path: Path
+) -> None:
+    sample = random_sample(model.signature, 3, np.random.default_rng(0))
+    with spawned(server_command, tmp_path / "log") as server, Client(server.address, timeout_s=60) as client:
+        before = client.predict(sample.dense, sample.sparse, sample.weights)
+        before_bytes = _resident_bytes(str(server.process.pid))
+        with ExitStack() as idle:
+            for _ in range(NUM_IDLE):
+                idle.enter_context(socket.create_connection(("127.0.0.1", server.ready["port"]))).sendall(
+                    _HELLO
+                )
+            with Client(server.address, timeout_s=60) as new:
+                assert_answers(new.predict(sample.dense, sample.sparse, sample.weights), before)
+            assert_answers(client.predict(sample.dense, sample.sparse, sample.weights), before)
+            grown_bytes = _resident_bytes(str(server.process.pid)) - before_bytes
+        assert grown_bytes < NUM_IDLE * 128 * 1024
+        server.process.terminate()
+        code, stopped = server.finish()
+    assert (code, stopped["ok"], stopped["accepted"]) == (0, 3, 3)

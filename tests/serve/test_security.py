@@ -6,16 +6,20 @@ import asyncio
 import logging
 import os
 import ssl
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import grpc
 import grpc.aio
+import numpy as np
 import pytest
 from cryptography import x509
 
+from serve.client import Client, ClientTls, Settings
 from serve.config import TlsConfig
+from serve.model import ServedModel
 from serve.security import (
     SecurityError,
     TlsFiles,
@@ -26,8 +30,10 @@ from serve.security import (
     server_credentials,
     ssl_context,
 )
+from tests.serve.cases import assert_answers, random_sample
 from tests.serve.certificates import Authority, Pair, replace, write_tls
 from tests.serve.echo import OWN_CONNECTION, call, echo_server
+from tests.serve.spawned import spawned
 
 TOKEN = "0123456789abcdef-token"
 
@@ -420,3 +426,36 @@ def test_a_token_file_that_is_not_there_or_no_file_is_refused(tmp_path: Path) ->
     os.mkfifo(tmp_path / "pipe", 0o600)
     with pytest.raises(SecurityError, match=r"admin.token_file: .* is no regular file"):
         read_token(tmp_path / "pipe")
+
+
+def test_a_server_in_a_file_serves_over_tls_and_takes_new_certificates(
+    artifact_path: Path, model: ServedModel, authority: Authority, tmp_path: Path
+) -> None:
+    second = authority.issue()
+    write_tls(tmp_path, authority.issue())
+    (tmp_path / "ca.crt").write_bytes(authority.certificate)
+    (tmp_path / "serve.toml").write_text(
+        f"""
+port = 0
+metrics_port = "none"
+[source]
+artifact = "{artifact_path}"
+[tls]
+certificate = "server.crt"
+key = "server.key"
+"""
+    )
+    sample = random_sample(model.signature, 3, np.random.default_rng(0))
+    settings = Settings(timeout_s=60, tls=ClientTls(ca=tmp_path / "ca.crt"))
+    command = [sys.executable, "-m", "serve.cli", "--config", str(tmp_path / "serve.toml"), "--json"]
+    with spawned(command, tmp_path / "log") as server:
+        with Client(server.address, settings=settings) as old:
+            answers = old.predict(sample.dense, sample.sparse, sample.weights)
+            write_tls(tmp_path, second)
+            assert asyncio.run(_serial(server.address)) == second.serial
+            with Client(server.address, settings=settings) as new:
+                assert_answers(new.predict(sample.dense, sample.sparse, sample.weights), answers)
+            assert_answers(old.predict(sample.dense, sample.sparse, sample.weights), answers)
+        server.process.terminate()
+        assert server.finish()[0] == 0
+    assert "TLS files have changed" in (tmp_path / "log").read_text()
