@@ -5,8 +5,9 @@ Shape letters: B batch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from torch.profiler import ProfilerActivity, profile
 
@@ -51,9 +52,14 @@ def profile_artifact(
     with profile(activities=[ProfilerActivity.CPU], acc_events=True) as recorded:
         for i in range(num_calls):
             artifact.forward(*inputs[i % len(inputs)])
-    events = [e for e in recorded.key_averages() if "::" in e.key and e.self_cpu_time_total > 0]
+    return shares([e for e in recorded.key_averages() if "::" in e.key], num_calls)
+
+
+def shares(events: Iterable[Any], num_calls: int) -> list[OperatorShare]:
+    """What a profiler recorded over ``num_calls`` calls, the most expensive first."""
+    events = [e for e in events if e.self_cpu_time_total > 0]
     total = sum(e.self_cpu_time_total for e in events)
-    shares = [
+    found = [
         OperatorShare(
             name=e.key,
             calls=e.count / num_calls,
@@ -62,4 +68,4 @@ def profile_artifact(
         )
         for e in events
     ]
-    return sorted(shares, key=lambda share: -share.self_us)
+    return sorted(found, key=lambda share: -share.self_us)

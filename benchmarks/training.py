@@ -32,6 +32,7 @@ from benchmarks.training_rounds import (
     profiled,
     turn,
 )
+from recsys.options import count
 from tests.ranks import RankError, RankPool, run_ranks
 
 _DESCRIPTION = """\
@@ -266,9 +267,9 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N,N-N",
         help="a number, or the ends of a range, such as 1,1-10,10 (default 1-10)",
     )
-    parser.add_argument("--rows", type=_count, metavar="R", help="rows of each table (default 100000)")
-    parser.add_argument("--batch-size", type=_count, metavar="B", help="of each rank (default 1024)")
-    parser.add_argument("--rounds", type=_count, metavar="N", help="turns of each side (default 15)")
+    parser.add_argument("--rows", type=count, metavar="R", help="rows of each table (default 100000)")
+    parser.add_argument("--batch-size", type=count, metavar="B", help="of each rank (default 1024)")
+    parser.add_argument("--rounds", type=count, metavar="N", help="turns of each side (default 15)")
     parser.add_argument(
         "--clock",
         choices=tuple(TRAINING_CLOCKS),
@@ -276,13 +277,6 @@ def _parser() -> argparse.ArgumentParser:
         help="cpu: the time that a rank's threads had a core, for machines that others use",
     )
     return parser
-
-
-def _count(text: str) -> int:
-    number = int(text) if text.isdecimal() else 0
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"got {text!r}, expected a whole number of at least 1")
-    return number
 
 
 def _types(text: str) -> tuple[str, ...]:
@@ -297,7 +291,7 @@ def _ids_per_bag(text: str) -> list[tuple[int, int]]:
     ranges = []
     for part in text.split(","):
         low, dash, high = part.partition("-")
-        ends = _count(low), _count(high if dash else low)
+        ends = count(low), count(high if dash else low)
         if ends[0] > ends[1]:
             raise argparse.ArgumentTypeError(f"got {part!r}, expected the smaller number first")
         ranges.append(ends)

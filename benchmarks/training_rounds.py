@@ -18,7 +18,7 @@ from torch import Tensor
 from torch import distributed as dist
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.profiling import OperatorShare
+from benchmarks.profiling import OperatorShare, shares
 from benchmarks.training_model import Side, TrainingBatch, TrainingCase, batches, initialize
 from benchmarks.training_ours import our_side
 from benchmarks.training_peer import peer_side
@@ -172,15 +172,4 @@ def _profile(side: Side, data: Sequence[TrainingBatch]) -> list[OperatorShare]:
     with profile(activities=[ProfilerActivity.CPU], acc_events=True) as recorded:
         for i in range(_NUM_PROFILED_STEPS):
             side.step(data[i % len(data)])
-    events = [e for e in recorded.key_averages() if e.self_cpu_time_total > 0]
-    total = sum(e.self_cpu_time_total for e in events)
-    shares = [
-        OperatorShare(
-            name=e.key,
-            calls=e.count / _NUM_PROFILED_STEPS,
-            self_us=e.self_cpu_time_total / _NUM_PROFILED_STEPS,
-            share=e.self_cpu_time_total / total,
-        )
-        for e in events
-    ]
-    return sorted(shares, key=lambda share: -share.self_us)
+    return shares(recorded.key_averages(), _NUM_PROFILED_STEPS)

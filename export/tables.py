@@ -18,9 +18,10 @@ from recsys.errors import ExportError
 from recsys.planner.devices import DeviceOptions, plan_devices
 from recsys.quant import FloatCollection, float_tables
 from recsys.rows import row_alignment_for
+from recsys.sharding.cuts import without_replicas
 from recsys.sharding.device_rows import table_path
 from recsys.sharding.env import ShardingEnv
-from recsys.sharding.plan import ParameterSharding, ShardingPlan, ShardMetadata, check_plan, without_replicas
+from recsys.sharding.plan import ParameterSharding, ShardingPlan, ShardMetadata, check_plan
 from recsys.signature import IdPolicy
 from recsys.store import StoredTable, plan_blob
 

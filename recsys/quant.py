@@ -20,10 +20,10 @@ from recsys.jagged import JaggedTensor
 from recsys.keyed import KeyedTensor
 from recsys.keyed_jagged import KeyedJaggedTensor
 from recsys.rows import HOST_ROW_ALIGNMENT, dequantize_rows
-from recsys.sharding.cuts import table_wise
+from recsys.sharding.cuts import table_wise, without_replicas
 from recsys.sharding.device_rows import DeviceRows, device_layouts, fill, table_path
 from recsys.sharding.env import ShardingEnv
-from recsys.sharding.plan import ParameterSharding, check_plan, without_replicas
+from recsys.sharding.plan import ParameterSharding, check_plan
 from recsys.sharding.sharded import (
     ShardedCollection,
     ShardedEmbeddingBagCollection,

@@ -59,19 +59,12 @@ class Deferred(Awaitable[W]):
         return result
 
 
-class LazyAwaitable(Awaitable[W]):
+class LazyAwaitable(Deferred[W]):
     """Stands for its result: an attribute, an item or a torch function waits for it.
 
     Args:
         finish: gives the result; called once, at the latest moment.
     """
-
-    def __init__(self, finish: Callable[[], W]) -> None:
-        super().__init__()
-        self._deferred = Deferred(finish)
-
-    def _wait_impl(self) -> W:
-        return self._deferred.wait()
 
     def __getattr__(self, name: str) -> Any:
         # Called only for names that the awaitable itself lacks.

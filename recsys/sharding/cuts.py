@@ -5,7 +5,7 @@ Shape letters: D embedding dim, R rows, W world size.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from recsys.configs import BaseEmbeddingConfig
 from recsys.errors import PlanError
@@ -26,6 +26,16 @@ def table_wise(table: BaseEmbeddingConfig, rank: int) -> ParameterSharding:
     sizes = (table.num_embeddings, table.embedding_dim)
     shard = ShardMetadata(shard_offsets=(0, 0), shard_sizes=sizes, rank=rank)
     return ParameterSharding(sharding_type="table_wise", shards=(shard,))
+
+
+def without_replicas(
+    tables: Sequence[BaseEmbeddingConfig], plan: Mapping[str, ParameterSharding]
+) -> dict[str, ParameterSharding]:
+    """The plan for one batch: there is one copy, on the first rank, of a table of which every rank held one."""
+    return {
+        table.name: table_wise(table, 0) if plan[table.name].is_replicated else plan[table.name]
+        for table in tables
+    }
 
 
 def column_wise(table: BaseEmbeddingConfig, ranks: Sequence[int]) -> ParameterSharding:

@@ -78,8 +78,10 @@ class InFlight:
         if len(send_sizes) == 1:
             self._received = sent
             return
-        buffers = buffers or Buffers()
-        self._received = buffers.take((sum(receive_sizes),), sent.dtype, sent.device)
+        size = sum(receive_sizes)
+        self._received = (
+            sent.new_empty(size) if buffers is None else buffers.take((size,), sent.dtype, sent.device)
+        )
         self._work = dist.all_to_all_single(
             self._received, sent, list(receive_sizes), list(send_sizes), group=group, async_op=True
         )

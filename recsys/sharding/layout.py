@@ -77,14 +77,12 @@ class Group:
         pooling: of the call.
         slots: in order.
         partial: whether the outputs are parts of sums over several shards, to be added in float32.
-        kernel: tables of different kernels are looked up in different calls.
     """
 
     rank: int
     pooling: PoolingType
     slots: tuple[Slot, ...]
     partial: bool = False
-    kernel: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,7 +174,6 @@ def make_layout(
             pooling=poolings[key[1]],
             slots=tuple(sorted(by_group[key], key=shard)),
             partial=key[3],
-            kernel=key[4],
         )
         for key in sorted(by_group)
     ]

@@ -237,25 +237,6 @@ def check_plan(
                 )
 
 
-def without_replicas(
-    tables: Sequence[BaseEmbeddingConfig], plan: Mapping[str, ParameterSharding]
-) -> dict[str, ParameterSharding]:
-    """The plan for one batch: there is one copy, on the first rank, of a table of which every rank held one."""
-    return {
-        table.name: ParameterSharding(
-            sharding_type="table_wise",
-            shards=(
-                ShardMetadata(
-                    shard_offsets=(0, 0), shard_sizes=(table.num_embeddings, table.embedding_dim), rank=0
-                ),
-            ),
-        )
-        if plan[table.name].is_replicated
-        else plan[table.name]
-        for table in tables
-    }
-
-
 def _covers(ranges: Sequence[tuple[int, int]], size: int) -> bool:
     at = 0
     for start, end in ranges:

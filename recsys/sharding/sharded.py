@@ -19,12 +19,13 @@ from recsys.keyed import KeyedTensor
 from recsys.keyed_jagged import KeyedJaggedTensor
 from recsys.optim.fused import FusedOptimizer
 from recsys.sharding.awaitable import Awaitable, LazyAwaitable
+from recsys.sharding.cuts import without_replicas
 from recsys.sharding.device_rows import DeviceRows
 from recsys.sharding.features import PairIds
 from recsys.sharding.inputs import DistInput
 from recsys.sharding.layout import Layout, make_layout
 from recsys.sharding.local_transport import LocalTransport, int_nbit_kernel
-from recsys.sharding.plan import ParameterSharding, check_plan, without_replicas
+from recsys.sharding.plan import ParameterSharding, check_plan
 from recsys.sharding.table_shards import TableShards
 from recsys.signature import IdPolicy
 
@@ -52,7 +53,7 @@ class Transport(Protocol):
     """What moves a batch to the shards and their outputs back. The two transports differ in who has a batch.
 
     Over a process group ``input_dist`` gives an awaitable of an awaitable, and outputs are assembled when they are
-    first touched; between the devices of one process all is there at once.
+    first touched; between the devices of one process all is there at once. Both are ``nn.Module``s.
     """
 
     def input_dist(self, checked: Any) -> Any:
@@ -104,12 +105,12 @@ class ShardedCollection(nn.Module):
     sequence = False
 
     def __init__(
-        self, layout: Layout, pair_ids: PairIds, transport: nn.Module, lookups: Sequence[nn.Module]
+        self, layout: Layout, pair_ids: PairIds, transport: Transport, lookups: Sequence[nn.Module]
     ) -> None:
         super().__init__()
         self.layout = layout
         self.pair_ids = pair_ids
-        self.transport: Any = transport
+        self.transport: Transport = transport
         self.lookups = nn.ModuleList(lookups)
         #: By name, where tables are trained; their parameters and their names in state dicts are another child's.
         self.trained_tables: Mapping[str, TableShards] = {}
@@ -169,8 +170,8 @@ class ShardedCollection(nn.Module):
     @property
     def needs_lengths(self) -> bool:
         """Whether ``output_dist`` reads the bags' lengths."""
-        needs: bool = self.transport.needs_lengths
-        return needs
+        assert isinstance(self.transport, LocalTransport)
+        return self.transport.needs_lengths
 
     def input_dist(self, features: KeyedJaggedTensor) -> Any:
         """Pick, check and route a batch; over a process group, an awaitable of an awaitable of the inputs.
@@ -216,7 +217,7 @@ class ShardedEmbeddingBagCollection(ShardedCollection):
     """Pooled embeddings: ``KeyedTensor`` ``[B, sum of D]``, one key per (feature, table), in the tables' order."""
 
     def __init__(
-        self, layout: Layout, pair_ids: PairIds, transport: nn.Module, lookups: Sequence[nn.Module]
+        self, layout: Layout, pair_ids: PairIds, transport: Transport, lookups: Sequence[nn.Module]
     ) -> None:
         super().__init__(layout, pair_ids, transport, lookups)
         self._names = [pair.name for pair in layout.pairs]
