@@ -15,7 +15,7 @@ LATE_MS = 1.0
 LATE_SHARE_OF_P99 = 0.1
 #: Where more of the requests were late, the numbers are the tool's more than the server's.
 MOST_LATE = 0.01
-#: An event loop that takes so much of a processor may well be what bounds the throughput.
+#: A process with one event loop that takes so much of a core may well be what bounds the throughput.
 BUSY = 0.9
 #: A rate counts as answered if so much of it was.
 _MIN_ACHIEVED = 0.95
@@ -63,7 +63,7 @@ class Figures:
         late_ms: what is late, see ``LATE_MS``.
         is_valid: whether few enough were late.
         warnings: what a reader should know.
-        generator_cpu_shares: of each process: its event loop's share of a processor.
+        generator_cpu_shares: of each process: its share of a core.
         kinds: the same figures in short for each kind of request, where there are several.
         series: over time.
         histogram: ``[upper bound in ms, count]``.

@@ -44,7 +44,7 @@ class Measured:
         series: over time.
         num_in_time: answers that came within the measured time.
         num_rows: of these.
-        cpu_shares: for each process, its event loop's share of a processor.
+        cpu_shares: for each process, its share of a core.
         elapsed_s: the measured time, where it ended by itself before it was over.
     """
 

@@ -41,7 +41,7 @@ def page(result: Result) -> str:
 <body>
 <main>
 <h1>{escape(headline(result))}</h1>
-<p>{"<br>".join(escape(line) for line in about(result))}<br>{escape(result.started_at)}</p>
+<p>{"<br>".join(escape(line) for line in about(result))}<br>started at {escape(result.started_at)}</p>
 {"".join(f'<section class="warning">{escape(text)}</section>' for text in _warnings(result))}
 {_tiles(result)}
 {"".join(sections)}
@@ -207,11 +207,9 @@ def _latency_axis(values_ms: Sequence[float]) -> Axis:
 
 def _latencies(made: Figures) -> str:
     is_open = made.lag_ms is not None
-    rows = [
-        ["from when it was due" if is_open else "all", f"{made.num_answered:,}", *_cells(made.latency_ms)]
-    ]
+    rows = [["since due" if is_open else "all", f"{made.num_answered:,}", *_cells(made.latency_ms)]]
     if made.service_ms is not None and made.lag_ms is not None:
-        rows.append(["from when it was sent", "", *_cells(made.service_ms)])
+        rows.append(["since sent", "", *_cells(made.service_ms)])
         rows.append(["sent late by", "", *_cells(made.lag_ms)])
     rows += [
         [name, f"{kind['num_answered']:,}", *_cells(kind["latency_ms"])] for name, kind in made.kinds.items()
@@ -250,8 +248,7 @@ def _facts(result: Result) -> str:
         for key, value in data[part].items()
         if value not in (None, "", [])
     ]
-    text = f"Started at {data['started_at']}."
-    return _section("What was measured with what", text, _table(("", "what", "value"), rows, left=(0, 1, 2)))
+    return _section("What was measured with what", "", _table(("", "what", "value"), rows, left=(0, 1, 2)))
 
 
 def _fact(value: Any) -> str:

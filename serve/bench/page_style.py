@@ -4,7 +4,7 @@ from __future__ import annotations
 
 _LIGHT = """--paper: #f6f7f9; --card: #ffffff; --ink: #1b2430; --soft: #5b6776; --line: #dde2e9; --grid: #e8ecf1;
   --bad: #c2261c; --a: #0b62c4; --b: #c66a00; --c: #00806a;"""
-_DARK = """--paper: #11161c; --card: #1a2129; --ink: #e6ebf1; --soft: #9aa7b5; --line: #2e3843; --grid: #26303a;
+_DARK = """--paper: #11161c; --card: #1a2129; --ink: #e6ebf1; --soft: #9aa7b5; --line: #2e3843; --grid: #2c3742;
   --bad: #ff7b70; --a: #6cb2ff; --b: #f0a94a; --c: #3fc0a0;"""
 
 STYLE = f"""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, TextIO
@@ -19,6 +20,10 @@ from serve.bench.run import Result
 from serve.bench.workers import Progress as Tell
 
 _COLUMNS = (*QUANTILES, "max", "mean")
+# A column that is wider gives way where the terminal is narrow, and so does the first one.
+_MOST_MIN_WIDTH = 24
+# Where there is no terminal to ask.
+_PIPE_WIDTH = 120
 
 
 class Display:
@@ -67,7 +72,8 @@ class Display:
 
 def print_result(result: Result, console: Console | None = None) -> None:
     """Everything that matters, in the terminal's width."""
-    console = console or Console()
+    if console is None:
+        console = Console() if sys.stdout.isatty() else Console(width=_PIPE_WIDTH)
     console.print(Text(headline(result), style="bold"))
     for line in about(result):
         console.print(Text(line))
@@ -114,12 +120,15 @@ def about(result: Result) -> list[str]:
     """What was measured, how, and what sent."""
     settings, server = result.settings, result.server
     said = settings.to_json()
-    shape = "replayed" if "replay" in said else f"{said.get('candidates', said.get('rows'))} rows"
-    if "candidates" in said:
-        shape += " with one context"
+    if "replay" in said:
+        shape = "a recording"
+    elif "candidates" in said:
+        shape = f"requests of one context and {said['candidates']} candidates"
+    else:
+        shape = f"rows per request: {said['rows']}"
     lines = [
         f"model {server['model']}, version {server['version']}, target {server['target']}; "
-        f"{said['protocol']}; requests of {shape}",
+        f"{said['protocol']}; {shape}",
         loop_text(result),
     ]
     made = result.measurement
@@ -130,21 +139,23 @@ def about(result: Result) -> list[str]:
             if made.lag_ms is None
             else f"; {made.late_share:.2%} sent more than {made.late_ms:.3g} ms late"
         )
-        lines.append(f"the client's event loops used {shares or 'an unknown share'} of a core{late}")
+        lines.append(f"the client used {shares or 'an unknown share'} of a core{late}")
     return lines
 
 
 def loop_text(result: Result) -> str:
     """How requests were sent."""
     settings, made = result.settings, result.measurement
-    where = f"{settings.num_connections} connections, {settings.num_processes} processes"
+    where = (
+        f"{_counted(settings.num_connections, 'connection')}, {_counted(settings.num_processes, 'process')}"
+    )
     if settings.mode == "find-rate":
         return f"open loops of at least {settings.duration_s:g} s; {where}"
     lasted = "" if made is None else f" for {made.duration_s:.4g} s"
     if settings.num_in_flight is not None:
         return f"closed loop, {settings.num_in_flight} in flight{lasted}; {where}"
     if settings.rate_per_s is not None:
-        return f"open loop, {settings.rate_per_s:g}/s asked for{lasted}; {where}"
+        return f"open loop, {settings.rate_per_s:g}/s{lasted}; {where}"
     speed = settings.recording.speed if settings.recording else None
     return f"a recording at {speed:g} times its speed{lasted}; {where}"
 
@@ -156,13 +167,15 @@ def number(value: float | None) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
+def _counted(count: int, name: str) -> str:
+    return f"{count} {name}" if count == 1 else f"{count} {name}{'es' if name.endswith('s') else 's'}"
+
+
 def _latency_table(made: Figures) -> Table:
     is_open = made.lag_ms is not None
-    rows = [
-        ["from when it was due" if is_open else "latency", f"{made.num_answered:,}", *_cells(made.latency_ms)]
-    ]
+    rows = [["since due" if is_open else "latency", f"{made.num_answered:,}", *_cells(made.latency_ms)]]
     if made.service_ms is not None and made.lag_ms is not None:
-        rows.append(["from when it was sent", "", *_cells(made.service_ms)])
+        rows.append(["since sent", "", *_cells(made.service_ms)])
         rows.append(["sent late by", "", *_cells(made.lag_ms)])
     rows += [
         [name, f"{kind['num_answered']:,}", *_cells(kind["latency_ms"])] for name, kind in made.kinds.items()
@@ -199,7 +212,13 @@ def _table(
 ) -> Table:
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
     for i, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if i in left else "right", overflow="fold")
+        width = max([len(heading), *(len(row[i]) for row in rows)])
+        table.add_column(
+            heading,
+            justify="left" if i in left else "right",
+            overflow="fold",
+            min_width=None if i == 0 else min(width, _MOST_MIN_WIDTH),
+        )
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
     return table

@@ -25,7 +25,7 @@ from serve.wire import predict_pb2 as wire
 # A step of a search lasts until so many requests were due, so that its p99 stands on more than ten of them; but
 # no longer than _LONGEST_STEP_S.
 _MIN_STEP_REQUESTS = 1000
-_LONGEST_STEP_S = 60.0
+_LONGEST_STEP_S = 30.0
 # The closed loop that suggests where a search begins.
 _PROBE_S = 2.0
 _PROBE_IN_FLIGHT = 32

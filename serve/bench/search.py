@@ -9,8 +9,8 @@ from serve.bench.figures import Verdict
 
 # How far to look beyond a border that a second look has moved.
 _STRIDE = 1.25
-# Fewer than one request in ten seconds is no rate that a search can measure.
-_LEAST_PER_S = 0.1
+# A server that fails at so small a share of the first rate fails for other reasons than the rate.
+_LEAST_SHARE = 1 / 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,8 @@ def find_rate(
 
     The rate is doubled (or halved) until one passes and one fails; then the gap is halved until it is narrower than
     ``precision``. The border is noise's home: both of its sides are measured again, up to ``num_looks`` times, and the
-    majority counts. Where that moves the border, the search goes on from there.
+    majority counts. Where that moves the border, the search goes on from there. It gives up at a hundredth of the
+    first rate.
 
     Args:
         measure: measures a rate.
@@ -88,7 +89,7 @@ def find_rate(
     is_settled = False
     for _ in range(most_steps):
         rate_per_s = _next(votes, low, high, _STRIDE if had_border else 2.0, precision, first_per_s)
-        if rate_per_s is None or rate_per_s < _LEAST_PER_S:
+        if rate_per_s is None or rate_per_s < _LEAST_SHARE * first_per_s:
             is_settled = rate_per_s is None
             break
         votes.add(rate_per_s, measure(rate_per_s))

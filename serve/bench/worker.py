@@ -119,13 +119,15 @@ class _Worker:
         return recorder.measured
 
     async def _watch(self, measured: Measured, begin_s: float, end_s: float) -> None:
-        """Tell the parent how far it is, and see what this thread takes of a processor in the measured time."""
+        """Tell the parent how far it is, and see what the process takes of a core in the measured time."""
         await asyncio.sleep(max(begin_s - time.monotonic(), 0.0))
-        first_s, first_cpu_s = time.monotonic(), time.thread_time()
+        first_s, first_cpu_s = time.monotonic(), time.process_time()
         while time.monotonic() < end_s:
             await asyncio.sleep(max(min(_TICK_S, end_s - time.monotonic()), 0.001))
             self._parent.send(Tick(measured.num_in_time, measured.num_failed))
-            measured.cpu_shares = [(time.thread_time() - first_cpu_s) / max(time.monotonic() - first_s, 1e-9)]
+            measured.cpu_shares = [
+                (time.process_time() - first_cpu_s) / max(time.monotonic() - first_s, 1e-9)
+            ]
 
     def _generator(self, what: int, step: int = 0) -> np.random.Generator:
         return np.random.default_rng([self._job.seed, self._job.index, what, step])
