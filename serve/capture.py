@@ -81,13 +81,13 @@ class Capture:
         if self._draw() >= self._share:
             return
         num_bytes = _num_bytes(raw)
-        time_us = int((time.monotonic() - self._began_s) * 1e6)
         with self._changed:
             waiting_bytes = self._waiting_bytes + num_bytes
             has_room = len(self._waiting) < _MAX_WAITING and waiting_bytes <= _MAX_WAITING_BYTES
             if self._closed or self._is_full or not has_room:
                 self._counts["dropped"] += 1
                 return
+            time_us = int((time.monotonic() - self._began_s) * 1e6)
             self._waiting.append(_Waiting(raw, model, version, time_us, num_bytes))
             self._waiting_bytes = waiting_bytes
             self._changed.notify()

@@ -7,11 +7,9 @@ import sys
 import textwrap
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent import futures
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
 
 from serve.config import TraceConfig
@@ -20,12 +18,12 @@ from serve.work import BatchTimes
 
 pytest.importorskip("opentelemetry.exporter.otlp.proto.grpc", reason="the extra otel is not installed")
 
-from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
 from serve.spans import ExporterSink, SpanMaker
+from tests.serve.collector import Collector
 
 ROOT = Path(__file__).parents[2]
 TRACE_ID, SPAN_ID = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -260,36 +258,19 @@ def test_spans_reach_the_sdks_exporter() -> None:
     assert tracer.counts() == {"dropped": 0}
 
 
-class Collector(trace_service_pb2_grpc.TraceServiceServicer):  # type: ignore[misc]
-    """A collector on loopback that keeps what it gets."""
-
-    def __init__(self) -> None:
-        self.requests: list[Any] = []
-
-    def Export(self, request: Any, context: grpc.ServicerContext) -> Any:
-        self.requests.append(request)
-        return trace_service_pb2.ExportTraceServiceResponse()
-
-
 @pytest.fixture
-def collector() -> Iterator[tuple[Collector, str]]:
-    servicer = Collector()
-    server = grpc.server(futures.ThreadPoolExecutor(1))
-    trace_service_pb2_grpc.add_TraceServiceServicer_to_server(servicer, server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    yield servicer, f"http://127.0.0.1:{port}"
-    server.stop(None).wait()
+def collector() -> Iterator[Collector]:
+    with Collector() as running:
+        yield running
 
 
-def test_traces_reach_a_collector_over_otlp(collector: tuple[Collector, str]) -> None:
-    servicer, endpoint = collector
-    tracer = make_tracer(TraceConfig(endpoint=endpoint, share=1.0))
+def test_traces_reach_a_collector_over_otlp(collector: Collector) -> None:
+    tracer = make_tracer(TraceConfig(endpoint=collector.endpoint, share=1.0))
     assert tracer.start(SAMPLED)
     tracer.record(request(trace_parent=SAMPLED))
     tracer.close()
     assert tracer.counts() == {"dropped": 0}
-    (resource,) = servicer.requests[0].resource_spans
+    (resource,) = collector.requests[0].resource_spans
     names = {a.key: a.value.string_value for a in resource.resource.attributes}
     assert names["service.name"] == "recsys-serve"
     spans = {span.name: span for span in resource.scope_spans[0].spans}
