@@ -131,14 +131,17 @@ class RankingFeatures(KeyedJaggedTensor):
 
         The lengths must have been checked.
         """
+        self.prepare(feature, self.expansion.home)
+        return self.expansion.places[self.argument, feature]
+
+    def prepare(self, feature: str, device: torch.device) -> None:
+        """Find the places of a feature's IDs, unless they have been found, and put them on a device."""
         key = (self.argument, feature)
         if key not in self.expansion.places:
             at, stride = self.context.index_per_key()[feature], self.context.stride()
             lengths = self.context.lengths()[at * stride : (at + 1) * stride]
             places = jagged_places(lengths, self.expansion.on_host)
-            home = self.expansion.home
-            self.expansion.places[key] = places if home.type == "cpu" else places.to(home)
-        return self.expansion.places[key]
+            self.expansion.places[key] = places if device.type == "cpu" else places.to(device)
 
 
 def jagged_places(lengths: Tensor, picked: Tensor) -> Tensor:
@@ -195,7 +198,7 @@ class RankingCollection(nn.Module):
         """Find the places of IDs that will be expanded one by one, so that they can be sent with the batch."""
         if self.whole.sequence and isinstance(features, RankingFeatures):
             for feature in sorted(self._context(features)):
-                features.places(feature)
+                features.prepare(feature, torch.device("cpu"))
 
     def _context(self, features: KeyedJaggedTensor) -> frozenset[str]:
         if not isinstance(features, RankingFeatures):

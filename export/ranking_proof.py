@@ -46,7 +46,7 @@ def check_ranking(job: Job, predict: Predict, predict_ranking: PredictRanking) -
     """
     largest: dict[str, Difference] = {}
     generator = torch.Generator().manual_seed(0)
-    for case in _CASES if job.samples.num_rows else _CASES[-3:]:
+    for case in _CASES if job.samples.num_rows else _CASES[-1:]:
         batch = _batch(job, case, generator)
         outputs, expected = predict_ranking(batch), predict(expand(job.signature, batch))
         found = compare(
