@@ -12,6 +12,7 @@ from export.cli_parts import default_out, named, progress_bar, report_console, s
 from export.delta import DeltaConfig, check_replaceable, export_delta
 from export.delta_report import print_delta
 from export.source import load_model
+from recsys.artifact import read_manifest
 from recsys.errors import ExportError
 
 # Of the command's options those that a delta takes too.
@@ -90,6 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 2
     try:
         check_replaceable(out, config.overwrite)
+        read_manifest(config.artifact)  # before anything that takes long
         before, after = (load_model(source) for source in sources)
         with progress_bar() as progress:
             report = export_delta(before, after, out, config, progress)

@@ -111,6 +111,7 @@ def prepare(loaded: LoadedRows, path: str | os.PathLike[str]) -> PreparedDelta:
             # Once more: another may have been applied meanwhile.
             check_state(header.base, loaded)
             changes = [_change(*place) for place in places]
+            _synchronize(changes)
         return PreparedDelta(
             digest=file.digest,
             base=header.base,
@@ -141,9 +142,7 @@ def apply(prepared: PreparedDelta) -> PreparedDelta:
         check_state(prepared.base, loaded)
         for change in prepared.changes:
             change.write()
-        for device in {change.target.device for change in prepared.changes}:
-            if device.type == "cuda":
-                torch.cuda.synchronize(device)
+        _synchronize(prepared.changes)
         loaded.state = prepared.digest
     undone = [replace(change, rows=change.replaced, replaced=change.rows) for change in prepared.changes]
     return replace(prepared, digest=prepared.base, base=prepared.digest, changes=undone)
@@ -205,6 +204,13 @@ def _change(target: Tensor, places: Tensor, rows: Tensor) -> BlockChange:
     change = BlockChange(target=target, places=places, rows=rows, replaced=_gathered(target, places))
     change.touch()
     return change
+
+
+def _synchronize(changes: Sequence[BlockChange]) -> None:
+    """Wait for devices: what comes next may run on another stream."""
+    for device in {change.target.device for change in changes}:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
 
 
 def _distinct(ranks: Sequence[DeviceRows]) -> list[DeviceRows]:

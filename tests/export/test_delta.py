@@ -34,6 +34,7 @@ from recsys.store import CHUNK_ROWS
 from tests.artifact.deltas import digest_of, read_plainly
 from tests.export.models import CASES, ModelCase, bare, batch_of, collections, dlrm
 from tests.export.test_managed import Pooled
+from tests.export.test_source_shards import _save as save_sharded
 from tests.helpers import STORED_TYPES, bag
 
 BARE = ["--model", "tests.export.factories:make_bare"]
@@ -412,6 +413,14 @@ class TestCommand:
         assert "the artifact holds other numbers" in capsys.readouterr().err
         assert run(*second, "--after", states / "new.delta") == 0
         assert (states / "newer.delta").is_file()
+
+    def test_directories_of_sharded_checkpoints(self, states: Path) -> None:
+        for name in ("old", "new"):
+            save_sharded(torch.load(states / f"{name}.pt"), states / name)
+        command = ["--delta", states / "old", states / "new", *BARE]
+        assert run(*command) == 0
+        assert run("--delta", states / "old.pt", states / "new.pt", *BARE, "--out", states / "same") == 0
+        assert (states / "new.delta").read_bytes() == (states / "same").read_bytes()
 
     def test_nothing_differs(self, states: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert run("--delta", states / "old.pt", states / "old.pt", *BARE, "--out", states / "x") == 0
