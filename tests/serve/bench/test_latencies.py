@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -31,7 +32,7 @@ def test_a_value_lies_in_its_bucket_which_is_narrow(value_ns: int) -> None:
 def test_buckets_follow_each_other_without_gaps() -> None:
     bounds = [bucket_bounds(index) for index in range(6000)]
     assert bounds[0][0] == 0
-    assert all(end == next_least for (_, end), (next_least, _) in zip(bounds, bounds[1:], strict=False))
+    assert all(end == next_least for (_, end), (next_least, _) in pairwise(bounds))
     assert [bucket(least) for least, _ in bounds] == list(range(6000))
 
 
