@@ -124,14 +124,15 @@ class Server:
             self._started.push_async_callback(admin.stop)
             self.admin_port = admin.port
         await self._server.start()
+        self._loading = asyncio.ensure_future(self.manager.rescan())
 
     async def wait_until_ready(self) -> None:
-        """Load and warm up what the repository holds; then health says SERVING.
+        """Wait until what the repository holds is loaded and warm; then health says SERVING.
 
         Raises:
             RuntimeError: there is no model, or none could be made ready; the text says which failed and why.
         """
-        await self.manager.rescan()
+        await asyncio.shield(self._loading)
         await self._update_health()
         statuses = self.manager.statuses()
         if any(status.serving for status in statuses):

@@ -73,7 +73,10 @@ WARM_UP = list(warm_up_batches(SIGNATURE, BatchLimits()))
 
 
 def settings_of(
-    model: ServedModel, num_threads: int = 1, limits: BatchLimits | None = None, metrics: Metrics | None = None
+    model: ServedModel,
+    num_threads: int = 1,
+    limits: BatchLimits | None = None,
+    metrics: Metrics | None = None,
 ) -> ExecutorSettings:
     return ExecutorSettings(
         model=model,

@@ -23,13 +23,13 @@ from serve.client_errors import (
     UnavailableError,
     UnknownModelError,
 )
-from serve.config import ServerConfig
+from serve.config import ConnectionLimits, ModelSettings, ServerConfig
 from serve.model import ServedModel
 from serve.packing import read_response
-from serve.server import SERVICE, Server
+from serve.recsys_v1 import SERVICE
 from serve.wire import predict_pb2 as wire
 from tests.serve.cases import Sample, answer, assert_answers, random_sample
-from tests.serve.live import INFO, LiveServer
+from tests.serve.live import INFO, LiveServer, server_of
 from tests.serve.models import SIGNATURE, FailingModel, GatedModel
 from tests.serve.wrong import WRONG, Wrong, good
 
@@ -82,6 +82,15 @@ def test_each_wrong_request_gets_invalid_argument(channel: grpc.Channel, wrong: 
     assert wrong.text in caught.value.details()
 
 
+def test_a_long_request_id_is_refused(channel: grpc.Channel) -> None:
+    request = good()
+    request.request_id = "x" * 129
+    with pytest.raises(grpc.RpcError) as caught:
+        raw_call(channel)(request.SerializeToString())
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "request_id: got 129 bytes, expected at most" in caught.value.details()
+
+
 @pytest.mark.parametrize("method", [PREDICT, GET_MODEL_METADATA])
 @pytest.mark.parametrize("data", [b"\xff", b"\x0a\x02\xff\xfe", b"\x22\xff\xff\xff\xff\x7f"])
 def test_bytes_that_are_no_message_get_invalid_argument(
@@ -94,7 +103,7 @@ def test_bytes_that_are_no_message_get_invalid_argument(
 
 
 def test_a_message_beyond_the_limit_is_refused(model: ServedModel) -> None:
-    config = ServerConfig(port=0, metrics_port=None, max_message_bytes=4096)
+    config = ServerConfig(port=0, metrics_port=None, connections=ConnectionLimits(max_message_bytes=4096))
     with LiveServer(model, config) as live, Client(live.address) as client:
         with pytest.raises(OverloadedError):
             client.predict({"context": np.zeros((1000, 3))})
@@ -190,7 +199,7 @@ def test_a_cancelled_request_leaves_the_queue(model: ServedModel, gated: GatedMo
 
 def test_a_full_queue_is_resource_exhausted(model: ServedModel, gated: GatedModel) -> None:
     limits = BatchLimits(max_queue_rows=4, max_request_rows=4)
-    config = ServerConfig(port=0, metrics_port=None, limits=limits)
+    config = ServerConfig(port=0, metrics_port=None, defaults=ModelSettings(limits=limits))
     with LiveServer(gated, config) as live, Client(live.address) as client, ThreadPoolExecutor(2) as pool:
         gated.close_gate()
         accepted = [pool.submit(predict, client, sample_of(1))]
@@ -234,22 +243,22 @@ def test_health_says_serving_only_after_the_warm_up(gated: GatedModel, service: 
         assert health_of(channel, service) == health_pb2.HealthCheckResponse.SERVING
 
 
-def test_a_request_during_the_warm_up_waits_for_it(model: ServedModel, gated: GatedModel) -> None:
+def test_a_request_before_the_model_is_ready_is_unavailable(model: ServedModel, gated: GatedModel) -> None:
     gated.close_gate()
     live = LiveServer(gated, wait=False)
-    with live, Client(live.address) as client, ThreadPoolExecutor(1) as pool:
-        early = pool.submit(predict, client, sample_of(3))
-        until(live, "accepted", 1)
+    with live, Client(live.address) as client:
+        with pytest.raises(UnavailableError, match="ready"):
+            predict(client, sample_of(3))
         gated.gate.set()
-        assert_answers(early.result(60), answer(model, sample_of(3)))
         live.wait_until_ready()
+        assert_answers(predict(client, sample_of(3)), answer(model, sample_of(3)))
 
 
 def test_drain_answers_what_was_accepted_refuses_what_is_new_and_ends_watches(
     model: ServedModel, gated: GatedModel
 ) -> None:
     async def scenario() -> None:
-        server = Server(gated, INFO, ServerConfig(port=0, metrics_port=0, drain_timeout_s=60))
+        server = server_of(gated, ServerConfig(port=0, metrics_port=0, drain_timeout_s=60))
         await server.start()
         await server.wait_until_ready()
         async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
@@ -279,7 +288,7 @@ def test_drain_answers_what_was_accepted_refuses_what_is_new_and_ends_watches(
 
 def test_a_drain_that_takes_too_long_says_so(gated: GatedModel) -> None:
     async def scenario() -> bool:
-        server = Server(gated, INFO, ServerConfig(port=0, metrics_port=None, drain_timeout_s=0.2))
+        server = server_of(gated, ServerConfig(port=0, metrics_port=None, drain_timeout_s=0.2))
         await server.start()
         await server.wait_until_ready()
         async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
@@ -309,7 +318,7 @@ def test_after_the_server_has_stopped_clients_hear_unavailable(model: ServedMode
 
 def test_a_taken_port_is_a_clear_error(live: LiveServer, model: ServedModel) -> None:
     async def start(config: ServerConfig) -> None:
-        await Server(model, INFO, config).start()
+        await server_of(model, config).start()
 
     with pytest.raises(OSError, match=r"cannot listen on 127\.0\.0\.1:"):
         asyncio.run(start(ServerConfig(port=live.server.port, metrics_port=None)))
@@ -321,7 +330,7 @@ def test_reflection_describes_the_wire(channel: grpc.Channel) -> None:
     database = ProtoReflectionDescriptorDatabase(channel)
     assert {SERVICE, "grpc.health.v1.Health"} <= set(database.get_services())
     service = DescriptorPool(database).FindServiceByName(SERVICE)
-    assert [method.name for method in service.methods] == ["Predict", "GetModelMetadata"]
+    assert [method.name for method in service.methods] == ["Predict", "PredictStream", "GetModelMetadata"]
     assert service.file.name == "recsys/v1/predict.proto"
 
 
