@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import copy
 import logging
 import os
 import queue
@@ -134,7 +133,8 @@ class LogWriter(logging.Handler):
 
 def _settled(record: logging.LogRecord) -> logging.LogRecord:
     """A copy that is text already: arguments may change until it is written, and a traceback keeps a request alive."""
-    settled = copy.copy(record)
+    settled = logging.LogRecord.__new__(logging.LogRecord)  # copy.copy takes four times as long
+    vars(settled).update(vars(record))
     try:
         settled.msg = record.getMessage()
     except Exception:
