@@ -330,7 +330,7 @@ def test_reflection_describes_the_wire(channel: grpc.Channel) -> None:
     database = ProtoReflectionDescriptorDatabase(channel)
     assert {SERVICE, "grpc.health.v1.Health"} <= set(database.get_services())
     service = DescriptorPool(database).FindServiceByName(SERVICE)
-    assert [method.name for method in service.methods] == ["Predict", "PredictStream", "GetModelMetadata"]
+    assert [method.name for method in service.methods] == ["Predict", "GetModelMetadata", "PredictStream"]
     assert service.file.name == "recsys/v1/predict.proto"
 
 
@@ -357,24 +357,30 @@ def test_metrics_count_requests_batches_and_tables(model: ServedModel) -> None:
             predict(other, sample_of(1))
         with urllib.request.urlopen(f"http://127.0.0.1:{live.server.metrics_port}/metrics") as page:
             lines = page.read().decode().splitlines()
+    labels = 'model="small",version="7"'
     for line in (
-        'recsys_requests_total{outcome="ok"} 2.0',
-        'recsys_requests_total{outcome="not_found"} 1.0',
-        "recsys_batch_rows_sum 3.0",
-        "recsys_batch_rows_count 2.0",
-        'recsys_stage_seconds_count{stage="queue"} 2.0',
-        'recsys_stage_seconds_count{stage="collate"} 2.0',
-        'recsys_stage_seconds_count{stage="execute"} 2.0',
-        'recsys_stage_seconds_count{stage="respond"} 2.0',
-        "recsys_pending_rows 0.0",
-        'recsys_table_bytes{table="users"} 1600.0',
-        'recsys_model_info{model="small",target="cpu",version="7"} 1.0',
+        f'recsys_requests_total{{{labels},outcome="ok"}} 2.0',
+        'recsys_requests_total{model="",version="",outcome="not_found"} 1.0',
+        f"recsys_batch_rows_sum{{{labels}}} 3.0",
+        f"recsys_batch_rows_count{{{labels}}} 2.0",
+        *(
+            f'recsys_stage_seconds_count{{{labels},stage="{stage}"}} 2.0'
+            for stage in ("queue", "collate", "execute", "respond")
+        ),
+        f"recsys_pending_rows{{{labels}}} 0.0",
+        f'recsys_table_bytes{{{labels},table="users"}} 1600.0',
     ):
-        assert line in lines
+        assert _with_sorted_labels(line) in map(_with_sorted_labels, lines), line
+
+
+def _with_sorted_labels(line: str) -> tuple[str, list[str], str]:
+    name, _, rest = line.partition("{")
+    labels, _, value = rest.partition("}")
+    return name, sorted(labels.split(",")), value
 
 
 def test_two_executors_answer_as_one(model: ServedModel) -> None:
-    config = ServerConfig(port=0, metrics_port=None, num_executors=2)
+    config = ServerConfig(port=0, metrics_port=None, defaults=ModelSettings(num_executors=2))
     with LiveServer(model, config) as live, Client(live.address) as client, ThreadPoolExecutor(8) as pool:
         samples = [sample_of(1 + seed % 4, seed) for seed in range(64)]
         answers: list[Future[Outputs]] = [pool.submit(predict, client, sample) for sample in samples]
