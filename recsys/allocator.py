@@ -8,6 +8,9 @@ work together.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 # Parameter numbers of mallopt(3), from glibc's malloc.h.
 _M_TRIM_THRESHOLD = -1
@@ -20,6 +23,9 @@ _SETTINGS = (
     (_M_TRIM_THRESHOLD, 512 << 20),
     (_M_TOP_PAD, 64 << 20),
 )
+# What malloc goes over to while memory is returned: it keeps nothing at the end of an arena.
+_RETURNING = ((_M_TRIM_THRESHOLD, 0), (_M_TOP_PAD, 0))
+_is_tuned = False
 
 
 def tune_malloc() -> bool:
@@ -28,20 +34,38 @@ def tune_malloc() -> bool:
     Returns:
         Whether all settings were taken; False where the C library has no ``mallopt``.
     """
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):
-        return False
-    return all(mallopt(parameter, value) == 1 for parameter, value in _SETTINGS)
+    global _is_tuned
+    _is_tuned = _set(_SETTINGS)
+    return _is_tuned
 
 
-def release_memory() -> None:
-    """Give freed memory back to the system, whatever the settings keep; does nothing where the C library cannot.
+@contextmanager
+def returning_memory() -> Iterator[None]:
+    """What is freed within goes back to the system, also where ``tune_malloc`` would have it kept.
 
-    It takes milliseconds per GB, in which other threads may wait for memory: for after a model was unloaded.
+    For large things that leave for good, such as a model. It costs some milliseconds, in which other threads' freed
+    memory goes back too, and is faulted in again.
     """
+    if _is_tuned:
+        _set(_RETURNING)
     try:
-        malloc_trim = ctypes.CDLL(None).malloc_trim
+        yield
+    finally:
+        if _is_tuned:
+            _set(_SETTINGS)
+        trim = _function("malloc_trim")
+        if trim is not None:
+            trim(0)
+
+
+def _set(settings: tuple[tuple[int, int], ...]) -> bool:
+    mallopt = _function("mallopt")
+    return mallopt is not None and all(mallopt(parameter, value) == 1 for parameter, value in settings)
+
+
+def _function(name: str) -> Any:
+    """A function of the C library; None where it has none of this name."""
+    try:
+        return getattr(ctypes.CDLL(None), name)
     except (OSError, AttributeError):
-        return
-    malloc_trim(0)
+        return None

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from recsys import delta
-from recsys.allocator import release_memory
+from recsys.allocator import returning_memory
 from recsys.artifact import LoadedArtifact
 from recsys.errors import ArtifactError
 from serve.config import ModelSettings
@@ -29,6 +29,9 @@ from serve.threads import in_thread
 
 T = TypeVar("T")
 _log = logging.getLogger("serve")
+
+# Of the event loop, after which a request that was answered in the first has been forgotten.
+_ROUNDS = 4
 
 Host = Callable[[str, str, Path, ModelSettings], HostedModel]
 """Loads and warms up a version (name, version, path, settings); blocks. What it raises is the reason of the failure."""
@@ -213,12 +216,15 @@ class ManagedVersion:
         return hosted
 
     async def _drain(self) -> None:
-        hosted, self.hosted = self.hosted, None
-        assert hosted is not None
+        assert self.hosted is not None
+        leaving, self.hosted = [self.hosted], None
         try:
-            await self._in_thread(hosted.close)
-            del hosted
-            await self._in_thread(release_memory)
+            await self._in_thread(leaving[0].close)
+            # Whoever was answered just now still holds it. Whoever holds it last frees it, which takes a while: that
+            # should be the thread below, and not the event loop.
+            for _ in range(_ROUNDS):
+                await asyncio.sleep(0)
+            await self._in_thread(partial(_free, leaving))
         finally:
             self.draining = None
             self._set_state(ModelState.AVAILABLE)
@@ -247,6 +253,11 @@ def reason_of(error: Exception, what: str) -> str:
     if isinstance(error, OSError):
         return f"a file cannot be read ({type(error).__name__}); the log says more"
     return "the model failed while it was loaded or warmed up; the log says why"
+
+
+def _free(leaving: list[HostedModel]) -> None:
+    with returning_memory():
+        leaving.clear()
 
 
 def _exchange(hosted: HostedModel, path: Path) -> None:

@@ -1,0 +1,50 @@
+"""The C allocator: memory that leaves for good goes back to the system, in spite of the server's settings."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+_CHILD = """
+import sys, threading
+from pathlib import Path
+from recsys.allocator import returning_memory, tune_malloc
+
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+def work():
+    held = [bytearray(1 << 20) for _ in range(24)]
+    for piece in held:
+        piece[:] = b"x" * len(piece)
+    full = resident()
+    if sys.argv[1] == "returning":
+        with returning_memory():
+            held.clear()
+    else:
+        held.clear()
+    print(full - resident())
+
+assert tune_malloc()
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux" or not Path("/proc/self/statm").exists(), reason="needs Linux")
+def test_memory_goes_back_from_a_threads_arena() -> None:
+    """The contrast: the server's settings keep it there for the next batch."""
+    freed = {
+        how: int(
+            subprocess.run(
+                [sys.executable, "-c", _CHILD, how], capture_output=True, text=True, timeout=60, check=True
+            ).stdout
+        )
+        for how in ("returning", "keeping")
+    }
+    assert freed["returning"] > 20 << 20
+    assert freed["keeping"] < 4 << 20
