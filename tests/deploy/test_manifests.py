@@ -313,3 +313,14 @@ def test_images_have_the_version_of_the_package() -> None:
     assert image["name"] == container()["image"]
     assert image["newTag"] == version
     assert runtime_container()["image"].endswith(f":{version}")
+
+
+@pytest.mark.parametrize(
+    "path", [BASE / "deployment.yaml", COMPONENTS / "tls" / "deployment-patch.yaml"], ids=_id
+)
+def test_secrets_can_be_read_by_the_server_and_by_nobody_else(path: Path) -> None:
+    volumes = load(path)["spec"]["template"]["spec"]["volumes"]
+    modes = [volume["secret"]["defaultMode"] for volume in volumes if "secret" in volume]
+    # The files are root's and of the group fsGroup: the server reads them as that group. It refuses wider modes.
+    assert modes == [0o440]
+    assert pod()["securityContext"]["fsGroup"] == pod()["securityContext"]["runAsGroup"]

@@ -6,12 +6,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import grpc
 import pytest
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from serve import probe
+from tests.serve.certificates import Authority
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -72,3 +74,42 @@ def test_bad_usage_is_2(arguments: list[str], text: str, capsys: pytest.CaptureF
 def test_starts_without_torch() -> None:
     code = "import sys, serve.probe; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
+
+
+@pytest.fixture(scope="module")
+def over_tls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """A ready server that asks clients for certificates, and the folder with everybody's files."""
+    folder, authority = tmp_path_factory.mktemp("tls"), Authority()
+    of_server, of_client = authority.issue(), authority.issue("client")
+    (folder / "ca.crt").write_bytes(authority.certificate)
+    (folder / "stranger.crt").write_bytes(Authority("stranger").certificate)
+    (folder / "client.crt").write_bytes(of_client.certificate)
+    (folder / "client.key").write_bytes(of_client.key)
+    server = grpc.server(ThreadPoolExecutor(1))
+    servicer = health.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+    servicer.set("", SERVING)
+    credentials = grpc.ssl_server_credentials(
+        [(of_server.key, of_server.certificate)], authority.certificate, require_client_auth=True
+    )
+    port = server.add_secure_port("127.0.0.1:0", credentials)
+    server.start()
+    yield f"127.0.0.1:{port}", folder
+    server.stop(None).wait()
+
+
+@pytest.mark.parametrize(
+    ("ca", "shows", "server_name", "code"),
+    [
+        ("ca.crt", True, "localhost", 0),
+        ("ca.crt", True, "", 0),
+        ("ca.crt", True, "somebody-else", 1),
+        ("ca.crt", False, "localhost", 1),
+        ("stranger.crt", True, "localhost", 1),
+    ],
+)
+def test_speaks_tls(over_tls: tuple[str, Path], ca: str, shows: bool, server_name: str, code: int) -> None:
+    address, folder = over_tls
+    shown = [f"--certificate={folder / 'client.crt'}", f"--key={folder / 'client.key'}"] if shows else []
+    named = [f"--server-name={server_name}"] if server_name else []
+    assert probe.main([address, f"--ca={folder / ca}", *shown, *named]) == code

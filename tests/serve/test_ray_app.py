@@ -15,6 +15,7 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+import yaml
 
 from recsys.errors import ArtifactError
 from serve.ray_autoscaling import PendingRowsPolicy
@@ -90,6 +91,20 @@ def test_wrong_arguments_are_named(ray_app: Any, arguments: dict[str, Any], text
     with pytest.raises(ValueError) as refused:
         ray_app.app(arguments)
     assert text in str(refused.value)
+
+
+def test_the_documents_file_is_one_of_ours(ray_app: Any) -> None:
+    from ray.serve.schema import ServeDeploySchema
+
+    text = (ROOT / "docs" / "ray.md").read_text().partition("```yaml\n")[2].partition("```")[0]
+    schema = ServeDeploySchema.model_validate(yaml.safe_load(text))
+    assert schema.grpc_options.grpc_servicer_functions == [ray_app.ADD_SERVICES]
+    (application,) = schema.applications
+    assert application.import_path == f"{ray_app.__name__}:{ray_app.app.__name__}"
+    made = ray_app.app(application.args)._bound_deployment
+    (deployment,) = application.deployments
+    assert deployment.name == made.name
+    assert deployment.user_config == made._deployment_config.user_config
 
 
 def test_autoscaling_takes_the_policy_with_its_targets(ray_app: Any) -> None:
