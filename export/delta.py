@@ -163,27 +163,38 @@ def _changed_rows(pair: _Pair, blob: Tensor, first: int) -> tuple[Tensor, Tensor
         for weight in (pair.old, pair.new)
     )
     table = pair.table
-    try:
-        rows = stored_rows(new, table, first, QuantizationError())
-    except ValueError as error:
-        raise ExportError(f"delta: new checkpoint: {error}") from None
-    old_rows = rows.clone()
     # By their bits: 0.0 and -0.0 are stored differently.
     moved = (old.view(torch.int32) != new.view(torch.int32)).any(dim=1).nonzero().flatten()
     try:
-        if moved.numel():
-            old_rows[moved] = quantize_rows(old[moved], table.data_type, first)
-        foreign = _differing(old_rows, pair, blob, first)
-    except ValueError:
-        # The exporter would have refused the number.
-        foreign = moved
+        rows = quantize_rows(old, table.data_type, first)
+    except ValueError as error:
+        raise ExportError(
+            f"delta: old checkpoint: table {table.name!r}, {error}; expected the checkpoint that the artifact was made "
+            "of"
+        ) from None
+    foreign = _differing(rows, pair, blob, first)
     if foreign.numel():
         raise ExportError(
             f"delta: table {table.name!r}, row {first + int(foreign[0])}: the artifact holds other numbers than the "
             "old checkpoint; expected the checkpoint that the artifact was made of, or, with --after, the last delta"
         )
+    if not moved.numel():
+        return moved, rows[:0]
+    try:
+        rows[moved] = stored_rows(new[moved], table, 0, QuantizationError())
+    except ValueError:
+        _say_which(new, table, first)
+        raise
     changed = _differing(rows, pair, blob, first)
     return first + changed, rows[changed]
+
+
+def _say_which(new: Tensor, table: StoredTable, first: int) -> None:
+    """Raise the error of a row that cannot be stored with the row's own number."""
+    try:
+        stored_rows(new, table, first, QuantizationError())
+    except ValueError as error:
+        raise ExportError(f"delta: new checkpoint: {error}") from None
 
 
 def _differing(rows: Tensor, pair: _Pair, blob: Tensor, first: int) -> Tensor:
