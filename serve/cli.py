@@ -36,7 +36,7 @@ example:
 Every setting can also stand in the file of --config or in the environment; a flag beats the environment, that beats
 the file. docs/configuration.md has their names.
 
-exit codes: 0 stopped with every accepted request answered, 1 failed, 2 bad usage, settings or artifact
+exit codes: 0 stopped with every accepted request answered, 1 failed, 2 bad usage, settings or manifest
 """
 
 

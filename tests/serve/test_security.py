@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
 import ssl
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -275,6 +276,53 @@ def test_rest_asks_for_clients_certificates_and_forgets_authorities(
             assert await _echo(address, known) == b""
             friend = _client_context(authority, tmp_path, others.issue("friend"))
             assert await _echo(address, friend) == b"hello"
+
+    asyncio.run(scenario())
+
+
+async def _session(
+    address: str, context: ssl.SSLContext, earlier: ssl.SSLSession | None
+) -> tuple[ssl.SSLSession | None, bool]:
+    """Make a connection of TLS 1.2, with an earlier connection's session if there is one.
+
+    Returns:
+        A session to go on with, and whether the earlier one was taken.
+
+    Raises:
+        ssl.SSLError: the server refused.
+    """
+
+    def connect() -> tuple[ssl.SSLSession | None, bool]:
+        host, port = address.split(":")
+        with (
+            socket.create_connection((host, int(port))) as plain,
+            context.wrap_socket(plain, server_hostname="localhost", session=earlier) as connection,
+        ):
+            return connection.session, bool(connection.session_reused)
+
+    return await asyncio.to_thread(connect)
+
+
+def test_a_resumed_session_does_not_let_a_client_in_that_was_shut_out(
+    authority: Authority, tmp_path: Path
+) -> None:
+    clients, others = Authority("clients"), Authority("others")
+    config = write_tls(tmp_path, authority.issue(), clients.certificate)
+    known = _client_context(authority, tmp_path, clients.issue("client"))
+    known.maximum_version = ssl.TLSVersion.TLSv1_2
+    known.set_alpn_protocols(["h2"])
+
+    async def scenario() -> None:
+        async with echo_server(credentials=server_credentials(config)) as (address, _):
+            session, _ = await _session(address, known, None)
+            assert (await _session(address, known, session))[1]
+            assert config.client_ca is not None
+            replace(config.client_ca, others.certificate)
+            with pytest.raises((ssl.SSLError, ConnectionError)):
+                await _session(address, known, session)
+        async with _asyncio_server(ssl_context(config)) as address:
+            with pytest.raises((ssl.SSLError, ConnectionError)):  # REST does without TLS 1.2 here
+                await _session(address, known, None)
 
     asyncio.run(scenario())
 

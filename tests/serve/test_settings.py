@@ -1,43 +1,92 @@
-"""Config, errors, allocator, warm-up: the small parts."""
+"""Settings out of range, errors, the allocator, servers that cannot start: the small parts."""
 
 from __future__ import annotations
 
 import asyncio
+import math
+import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 
 from recsys.allocator import tune_malloc
-from serve.batching import BatchLimits
 from serve.client_errors import PredictError, ServerError, predict_error
-from serve.collate import collate
-from serve.config import ServerConfig
+from serve.config import (
+    AdminConfig,
+    CaptureConfig,
+    ConnectionLimits,
+    LogConfig,
+    ModelSettings,
+    ProcessConfig,
+    ServerConfig,
+    SourceConfig,
+    TraceConfig,
+)
 from serve.errors import STATUS_CODES, DrainingError, QueueFullError, RequestError, status_of
-from serve.lifetime import serve
 from serve.metrics import Metrics, MetricsServer
 from serve.model import ServedModel
-from serve.warm_up import warm_up_batches
-from tests.serve.live import INFO
-from tests.serve.models import SIGNATURE, FailingModel
+from tests.serve.live import server_of
+from tests.serve.models import FailingModel
+from tests.serve.repositories import add_version, break_version
+from tests.serve.spawned import ROOT, spawned
+
+NAN = math.nan
 
 
 @pytest.mark.parametrize(
-    ("values", "text"),
+    ("make", "values", "text"),
     [
-        pytest.param({"host": ""}, "host: got an empty text", id="host"),
-        pytest.param({"port": 65536}, "port: got 65536, expected 0 to 65535", id="port"),
-        pytest.param({"metrics_port": -1}, "metrics_port: got -1", id="metrics-port"),
-        pytest.param({"max_message_bytes": 10}, "max_message_bytes: got 10", id="message-bytes"),
-        pytest.param({"num_executors": 0}, "num_executors: got 0", id="executors"),
-        pytest.param({"drain_timeout_s": 0.0}, "drain_timeout_s: got 0.0", id="drain"),
-        pytest.param({"drain_timeout_s": float("nan")}, "drain_timeout_s: got nan", id="drain-nan"),
+        pytest.param(ServerConfig, {"host": ""}, "host: got an empty text", id="host"),
+        pytest.param(ServerConfig, {"port": 65536}, "port: got 65536, expected 0 to 65535", id="port"),
+        pytest.param(ServerConfig, {"metrics_port": -1}, "metrics_port: got -1", id="metrics-port"),
+        pytest.param(ServerConfig, {"http_port": 65536}, "http_port: got 65536", id="http-port"),
+        pytest.param(ServerConfig, {"drain_timeout_s": 0.0}, "drain_timeout_s: got 0.0", id="drain"),
+        pytest.param(ServerConfig, {"drain_timeout_s": NAN}, "drain_timeout_s: got nan", id="drain-nan"),
+        pytest.param(ServerConfig, {"drain_timeout_s": math.inf}, "drain_timeout_s: got inf", id="drain-inf"),
+        pytest.param(ServerConfig, {"poll_repository_s": -1.0}, "poll_repository_s: got -1.0", id="poll"),
+        pytest.param(ServerConfig, {"poll_repository_s": NAN}, "poll_repository_s: got nan", id="poll-nan"),
+        pytest.param(ModelSettings, {"num_executors": 0}, "num_executors: got 0", id="executors"),
+        pytest.param(ModelSettings, {"cpus": (0, -1)}, r"cpus: got \[0, -1\]", id="cpus"),
+        pytest.param(ModelSettings, {"target": ""}, "target: got an empty text", id="target"),
+        pytest.param(ConnectionLimits, {"max_message_bytes": 10}, "max_message_bytes: got 10", id="bytes"),
+        pytest.param(
+            ConnectionLimits, {"max_message_bytes": 2**31}, "expected at most 2147483647", id="int32"
+        ),
+        pytest.param(ConnectionLimits, {"max_connections": -1}, "max_connections: got -1", id="connections"),
+        pytest.param(ConnectionLimits, {"max_stream_requests": 0}, "max_stream_requests: got 0", id="stream"),
+        pytest.param(
+            ConnectionLimits, {"max_connection_idle_s": NAN}, "max_connection_idle_s: got nan", id="idle"
+        ),
+        pytest.param(
+            ConnectionLimits, {"max_connection_age_s": 1e9}, "max_connection_age_s: got 1000000", id="age"
+        ),
+        pytest.param(
+            ConnectionLimits, {"max_connection_age_s": 1e-9}, "max_connection_age_s: got 1e-09", id="tiny"
+        ),
+        pytest.param(
+            TraceConfig, {"endpoint": "collector:4317"}, "endpoint: got 'collector:4317'", id="endpoint"
+        ),
+        pytest.param(TraceConfig, {"endpoint": "http://c", "share": 2.0}, "share: got 2.0", id="trace-share"),
+        pytest.param(CaptureConfig, {"path": Path("c"), "share": 0.0}, "share: got 0.0", id="capture-share"),
+        pytest.param(
+            CaptureConfig, {"path": Path("c"), "max_bytes": 0}, "max_bytes: got 0", id="capture-bytes"
+        ),
+        pytest.param(LogConfig, {"requests": "some"}, "requests: got 'some'", id="log"),
+        pytest.param(AdminConfig, {"token_file": Path("t"), "port": -1}, "port: got -1", id="admin-port"),
+        pytest.param(SourceConfig, {"models": ("a", "")}, "models: got an empty name", id="names"),
+        pytest.param(
+            SourceConfig, {"artifact": Path("a"), "models": ("m",)}, "beside an artifact", id="names-of-one"
+        ),
+        pytest.param(ProcessConfig, {"intra_op_threads": 0}, "intra_op_threads: got 0", id="threads"),
+        pytest.param(ProcessConfig, {"switch_interval_us": 0}, "switch_interval_us: got 0", id="switch"),
     ],
 )
-def test_settings_out_of_range_are_refused(values: dict[str, Any], text: str) -> None:
+def test_settings_out_of_range_are_refused(make: type[Any], values: dict[str, Any], text: str) -> None:
     with pytest.raises(ValueError, match=text):
-        ServerConfig(**values)
+        make(**values)
 
 
 @pytest.mark.parametrize("error", STATUS_CODES, ids=lambda error: error.__name__)
@@ -69,12 +118,15 @@ class FailedCall(grpc.RpcError):
     def details(self) -> str:
         return self._details
 
+    def trailing_metadata(self) -> tuple[tuple[str, str], ...]:
+        return (("grpc-retry-pushback-ms", "20"),)
+
 
 @pytest.mark.parametrize("code", [code for code in grpc.StatusCode if code is not grpc.StatusCode.OK])
 def test_clients_get_a_named_error_for_every_code(code: grpc.StatusCode) -> None:
     error = predict_error(FailedCall(code, "field: got 1"))
     assert isinstance(error, PredictError)
-    assert (error.code, error.message) == (code, "field: got 1")
+    assert (error.code, error.message, error.retry_after_ms) == (code, "field: got 1", 20)
     named = {
         "INVALID_ARGUMENT",
         "NOT_FOUND",
@@ -91,26 +143,38 @@ def test_glibc_takes_the_allocators_settings() -> None:
     assert tune_malloc()
 
 
-def test_warm_up_takes_both_ways_through_the_collation_within_the_limits() -> None:
-    limits = BatchLimits(max_batch_rows=40)
-    batches = list(warm_up_batches(SIGNATURE, limits))
-    rows = [sum(request.num_rows for request in batch) for batch in batches]
-    assert min(rows) == 1
-    assert max(rows) == 32
-    assert {len(batch) > 1 for batch in batches} == {True, False}
-    for batch, num_rows in zip(batches, rows, strict=True):
-        context, *_, lengths, values, weights = collate(batch)
-        assert (len(context), len(lengths), len(values), len(weights)) == (num_rows, *[4 * num_rows] * 3)
+def test_a_server_whose_model_cannot_warm_up_is_never_ready(model: ServedModel) -> None:
+    async def scenario() -> None:
+        server = server_of(FailingModel(model, bad_id=0))
+        await server.start()
+        try:
+            with pytest.raises(RuntimeError, match="no model could be made ready: small 7: "):
+                await server.wait_until_ready()
+        finally:
+            await server.stop()
+
+    asyncio.run(scenario())
 
 
-def test_warm_up_runs_one_row_whatever_the_limits() -> None:
-    assert list(warm_up_batches(SIGNATURE, BatchLimits(max_batch_rows=1, max_batch_ids=1)))
-
-
-def test_a_server_whose_model_cannot_warm_up_does_not_start(model: ServedModel) -> None:
-    config = ServerConfig(port=0, metrics_port=0)
-    with pytest.raises(RuntimeError, match="failed to warm up"):
-        asyncio.run(serve(FailingModel(model, bad_id=0), INFO, config, as_json=True))
+@pytest.mark.parametrize("break_it", [True, False], ids=["damaged", "whole"])
+def test_a_damaged_model_is_the_end_of_a_server_of_it_alone(
+    break_it: bool, artifact_path: Path, tmp_path: Path
+) -> None:
+    path = add_version(tmp_path, "small", "1", artifact_path)
+    if break_it:
+        break_version(path)
+    arguments = ["--repository", str(tmp_path), "--port", "0", "--no-metrics", "--json"]
+    command = [sys.executable, "-m", "serve.cli", *arguments]
+    if break_it:
+        ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+        assert (ended.returncode, ended.stdout.count("ready")) == (1, 0)
+        assert ended.stderr.splitlines()[-1].startswith(
+            "recsys-serve: no model could be made ready: small 1: "
+        )
+        return
+    with spawned(command, tmp_path / "log") as server:
+        server.process.terminate()
+        assert server.finish()[0] == 0
 
 
 def test_the_metrics_server_closes_twice() -> None:
