@@ -134,6 +134,22 @@ def test_a_slow_request_is_ended(metrics: Metrics) -> None:
         server.close()
 
 
+@pytest.mark.parametrize("host", ["localhost", "0.0.0.0", "::"])
+def test_names_and_wildcards_have_one_port(metrics: Metrics, host: str) -> None:
+    if host == "::" and not socket.has_dualstack_ipv6():
+        pytest.skip("this machine has no IPv6")
+    server = MetricsServer(metrics, host, 0)
+    try:
+        connection = http.client.HTTPConnection("localhost", server.port, timeout=30)
+        connection.request("GET", "/metrics")
+        assert connection.getresponse().read()
+        connection.close()
+        if host == "::":
+            assert answers(server)
+    finally:
+        server.close()
+
+
 def test_a_taken_port_is_an_error(server: MetricsServer, metrics: Metrics) -> None:
     with pytest.raises(OSError, match="in use"):
         MetricsServer(metrics, "127.0.0.1", server.port)
