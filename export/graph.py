@@ -17,7 +17,7 @@ from torch import Tensor, fx, nn
 from export.binding import Binding, trace
 from export.device_check import check_devices
 from export.managed import FrozenCollisions, mapping_in_front
-from export.passes import relu_in_place
+from export.passes import flatten_cats, relu_in_place
 from export.ranking import Expansion, RankingCollection, RankingFeatures
 from recsys import torchscript
 from recsys.errors import ExportError
@@ -333,6 +333,8 @@ def make_graph(
     # A copy, because the model's own layers must not follow a change of dtype.
     module = copy.deepcopy(fx.GraphModule(root, graph))
     relu_in_place(module)
+    if context:
+        flatten_cats(module)
     if dense_dtype is not torch.float32:
         module.to(dense_dtype)
     module.eval().requires_grad_(False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import fx, nn
 from torch.nn import functional
@@ -33,3 +35,48 @@ def _is_relu(module: fx.GraphModule, node: fx.Node) -> bool:
     return (node.op == "call_function" and node.target in _RELUS) or (
         node.op == "call_method" and node.target == "relu"
     )
+
+
+def flatten_cats(module: fx.GraphModule) -> None:
+    """Let a cat of columns take those of a cat in front of it, through a reshape, where nothing else reads them.
+
+    ``cat([x, cat([a, b], 1).reshape(-1, F, D)], 1)`` becomes ``cat([x, a.reshape(-1, A, D), b.reshape(-1, F - A, D)],
+    1)``: a DLRM's interaction takes the two parts of a ranking form without a copy of all pooled embeddings in between.
+    """
+    graph = module.graph
+    for outer in [node for node in graph.nodes if _is_cat(node)]:
+        sources: list[Any] = []
+        for source in outer.args[0]:
+            sources += _reshaped_parts(graph, source) or [source]
+        replaced = dict.fromkeys(source for source in outer.args[0] if source not in sources)
+        outer.args = (sources, *outer.args[1:])
+        # Not eliminate_dead_code: it would take operators with it that only check and return nothing.
+        for node in replaced:
+            inner = node.args[0]
+            graph.erase_node(node)
+            graph.erase_node(inner)
+    module.recompile()
+
+
+def _reshaped_parts(graph: fx.Graph, node: fx.Node) -> list[fx.Node]:
+    """The parts of a cat of narrowed columns, each reshaped as it is; nothing where ``node`` is something else."""
+    if node.op != "call_method" or node.target != "reshape" or len(node.args) != 4 or len(node.users) != 1:
+        return []
+    inner, rows, _, dim = node.args
+    if rows != -1 or not isinstance(dim, int) or not isinstance(inner, fx.Node):
+        return []
+    if not _is_cat(inner) or len(inner.users) != 1:
+        return []
+    parts: Any = inner.args[0]
+    if not all(part.target == "narrow" and part.args[1] == 1 and part.args[3] % dim == 0 for part in parts):
+        return []
+    with graph.inserting_before(node):
+        return [graph.call_method("reshape", (part, -1, part.args[3] // dim, dim)) for part in parts]
+
+
+def _is_cat(node: fx.Node) -> bool:
+    """Whether a node puts columns side by side."""
+    if node.op != "call_function" or node.target is not torch.cat or not node.args:
+        return False
+    dim = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else 0)
+    return bool(dim == 1) and isinstance(node.args[0], (list, tuple))
