@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
-from serve.errors import ModelNotFoundError, NotReadyError, RequestError, status_of
+from serve.errors import ModelNotFoundError, NotAllowedError, NotReadyError, RequestError, status_of
 from serve.gateway import Gateway, Incoming
 from serve.grpc_support import abort, parse, trace_parent
 from serve.hosted import HostedModel
@@ -29,7 +30,8 @@ _VERSION = "version"
 _ADMIN_ONLY = (
     "loading and unloading are not allowed on this port; call the server's admin port, with its token"
 )
-_Answer = Callable[[Any, Any], Awaitable[Message]]
+_Answer = Callable[[Any], Awaitable[Message]]
+_log = logging.getLogger("serve")
 
 
 def handlers(
@@ -53,12 +55,6 @@ def handlers(
     return grpc.method_handlers_generic_handler(SERVICE, methods)
 
 
-def is_ready(gateway: Gateway) -> bool:
-    """Whether every model has a version that answers, and there is one."""
-    statuses = gateway.manager.statuses()
-    return bool(statuses) and all(status.serving for status in statuses)
-
-
 def is_model_ready(gateway: Gateway, name: str, version: str) -> bool:
     """Whether a model, or a version of it, answers; one that is not there does not."""
     try:
@@ -71,8 +67,10 @@ def is_model_ready(gateway: Gateway, name: str, version: str) -> bool:
 async def _call(kind: type[Message], method: _Answer, data: bytes, context: Any) -> bytes:
     """One call; the method's errors end it with their status."""
     try:
-        response: bytes = (await method(parse(kind, data), context)).SerializeToString()
+        response: bytes = (await method(parse(kind, data))).SerializeToString()
     except Exception as error:
+        if status_of(error)[0] is grpc.StatusCode.INTERNAL:
+            _log.error("a call of Open Inference failed", exc_info=error)
         await abort(context, error)
         raise AssertionError("abort returned") from None
     return response
@@ -105,34 +103,34 @@ class _Models:
             "RepositoryModelUnload": (wire.RepositoryModelUnloadRequest, self._unload),
         }
 
-    async def _server_live(self, _: Message, __: Any) -> Message:
+    async def _server_live(self, _: Message) -> Message:
         return wire.ServerLiveResponse(live=True)
 
-    async def _server_ready(self, _: Message, __: Any) -> Message:
-        return wire.ServerReadyResponse(ready=is_ready(self._gateway))
+    async def _server_ready(self, _: Message) -> Message:
+        return wire.ServerReadyResponse(ready=self._gateway.manager.is_ready())
 
-    async def _server_metadata(self, _: Message, __: Any) -> Message:
+    async def _server_metadata(self, _: Message) -> Message:
         return server_metadata()
 
-    async def _model_ready(self, request: wire.ModelReadyRequest, _: Any) -> Message:
+    async def _model_ready(self, request: wire.ModelReadyRequest) -> Message:
         return wire.ModelReadyResponse(ready=is_model_ready(self._gateway, request.name, request.version))
 
-    async def _model_metadata(self, request: wire.ModelMetadataRequest, _: Any) -> Message:
+    async def _model_metadata(self, request: wire.ModelMetadataRequest) -> Message:
         hosted = self._gateway.hosted(request.name, request.version)
         return model_metadata(hosted, loaded_versions(self._gateway, hosted.name))
 
-    async def _model_config(self, request: wire.ModelConfigRequest, _: Any) -> Message:
+    async def _model_config(self, request: wire.ModelConfigRequest) -> Message:
         hosted = self._gateway.hosted(request.name, request.version)
         return wire.ModelConfigResponse(config=model_config(hosted))
 
-    async def _model_statistics(self, request: wire.ModelStatisticsRequest, _: Any) -> Message:
+    async def _model_statistics(self, request: wire.ModelStatisticsRequest) -> Message:
         return model_statistics(self._gateway, request.name, request.version)
 
-    async def _repository_index(self, request: wire.RepositoryIndexRequest, _: Any) -> Message:
+    async def _repository_index(self, request: wire.RepositoryIndexRequest) -> Message:
         return repository_index(self._gateway.manager.statuses(), request.ready)
 
-    async def _load(self, request: wire.RepositoryModelLoadRequest, context: Any) -> Message:
-        await self._check_admin(context)
+    async def _load(self, request: wire.RepositoryModelLoadRequest) -> Message:
+        self._check_admin()
         unknown = sorted(set(request.parameters) - {_VERSION})
         if unknown:
             raise RequestError(
@@ -142,14 +140,14 @@ class _Models:
         await self._gateway.manager.load(request.model_name, _version(request))
         return wire.RepositoryModelLoadResponse()
 
-    async def _unload(self, request: wire.RepositoryModelUnloadRequest, context: Any) -> Message:
-        await self._check_admin(context)
+    async def _unload(self, request: wire.RepositoryModelUnloadRequest) -> Message:
+        self._check_admin()
         await self._gateway.manager.unload(request.model_name, _version(request))
         return wire.RepositoryModelUnloadResponse()
 
-    async def _check_admin(self, context: Any) -> None:
+    def _check_admin(self) -> None:
         if not self._admin:
-            await context.abort(grpc.StatusCode.PERMISSION_DENIED, _ADMIN_ONLY)
+            raise NotAllowedError(_ADMIN_ONLY)
 
 
 class _Inference:

@@ -94,9 +94,7 @@ class InferRequest:
     outputs: Callable[[], Sequence[str]] = list
 
     def __post_init__(self) -> None:
-        num_bytes = len(self.request_id.encode())
-        if num_bytes > MAX_REQUEST_ID_BYTES:
-            raise RequestError(f"id: got {num_bytes} bytes, expected at most {MAX_REQUEST_ID_BYTES}")
+        check_request_id(self.request_id)
 
     def read(self, hosted: HostedModel) -> RawRequest:
         """The inputs, for one model.
@@ -141,6 +139,17 @@ def wanted_outputs(request: InferRequest, rows: Rows) -> list[WantedOutput]:
         for output, values in zip(rows.signature.outputs, rows.values, strict=True)
     }
     return [every[name] for name in request.outputs()] if request.num_outputs else list(every.values())
+
+
+def check_request_id(request_id: str) -> None:
+    """Whether a client's name for its request may stand in the log.
+
+    Raises:
+        RequestError: it is too long.
+    """
+    num_bytes = len(request_id.encode(errors="replace"))  # JSON can escape what UTF-8 cannot say
+    if num_bytes > MAX_REQUEST_ID_BYTES:
+        raise RequestError(f"id: got {num_bytes} bytes, expected at most {MAX_REQUEST_ID_BYTES}")
 
 
 def _priority(value: Any) -> Priority:

@@ -1,0 +1,281 @@
+"""HTTP: Open Inference's REST form, and plain JSON for people with curl. In the event loop of the gRPC port.
+
+Every request takes the same road as those over gRPC. Checking and JSON run on the event loop: what matters for speed
+belongs on the gRPC port.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import ssl
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+from aiohttp import web
+
+from serve.errors import HTTP_STATUS, STATUS_CODES, DeadlineExpiredError, QueueFullError, RequestError, status_of
+from serve.gateway import Gateway, Incoming
+from serve.kserve import is_model_ready
+from serve.kserve_messages import model_config, model_metadata, server_metadata
+from serve.kserve_repository import loaded_versions, model_statistics, repository_index
+from serve.kserve_request import Parameters, check_request_id
+from serve.rest_json import HEADER_LENGTH, entry, parse_json, plain, read_answer, read_inference, write_json
+from serve.rest_plain import read_plain, write_plain
+
+_log = logging.getLogger("serve")
+_MS_PER_S = 1e3
+_TIMEOUT = "timeout_ms"
+_MAX_DIGITS = 12
+_JSON = "application/json"
+_BINARY = "application/octet-stream"
+# After the gateway is idle nothing but answers on their way is left.
+_SHUTDOWN_S = 1.0
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class RestServer:
+    """Listens between ``start`` and ``stop``; both belong to the gateway's event loop.
+
+    Args:
+        gateway: answers.
+        host: the address to listen on.
+        port: 0 lets the system choose.
+        max_body_bytes: of a request.
+        tls: None for plain text.
+    """
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        *,
+        host: str,
+        port: int,
+        max_body_bytes: int,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self.port = port
+        self._host = host
+        self._tls = tls
+        # A client that hangs up gives its request up.
+        self._runner = web.AppRunner(
+            _application(gateway, max_body_bytes),
+            access_log=None,
+            handler_cancellation=True,
+            shutdown_timeout=_SHUTDOWN_S,
+        )
+
+    async def start(self) -> None:
+        """Listen.
+
+        Raises:
+            OSError: the port is taken or the address is not this machine's.
+        """
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, self._host, self.port, ssl_context=self._tls)
+        try:
+            await site.start()
+        except OSError as error:
+            await self._runner.cleanup()
+            raise OSError(f"cannot serve HTTP on port {self.port}: {error.strerror}") from error
+        self.port = self._runner.addresses[0][1]
+
+    async def stop(self) -> None:
+        """Close the port and what is left of its connections; idempotent."""
+        await self._runner.cleanup()
+
+
+def _application(gateway: Gateway, max_body_bytes: int) -> web.Application:
+    application = web.Application(client_max_size=max_body_bytes, middlewares=[_errors_as_json])
+    models, inference = _Models(gateway), _Inference(gateway)
+    application.add_routes(
+        [
+            web.get("/v2", models.server),
+            web.get("/v2/health/live", models.live),
+            web.get("/v2/health/ready", models.ready),
+            web.post("/v2/repository/index", models.index),
+        ]
+    )
+    # Other HTTP methods than these are answered with 405.
+    for at in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
+        application.add_routes(
+            [
+                web.get(at, models.metadata),
+                web.get(f"{at}/ready", models.model_ready),
+                web.get(f"{at}/config", models.config),
+                web.get(f"{at}/stats", models.statistics),
+                web.post(f"{at}/infer", inference.infer),
+            ]
+        )
+    application.router.add_get("/v2/models/stats", models.statistics)
+    for at in ("/v1/models/{model}:predict", "/v1/models/{model}/versions/{version}:predict"):
+        application.router.add_post(at, inference.predict)
+    return application
+
+
+@web.middleware
+async def _errors_as_json(request: web.Request, handler: _Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except web.HTTPRequestEntityTooLarge as error:
+        return _error(error.status, f"body: got more bytes than one request may have ({error.text})")
+    except web.HTTPException as error:
+        allow = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else None
+        return _error(error.status, f"{request.method} {request.path[:128]}: {error.reason}", allow)
+    except Exception as error:
+        code, text = status_of(error)
+        if type(error) not in STATUS_CODES:
+            _log.error("an HTTP request failed", exc_info=error)
+        headers = {}
+        if isinstance(error, QueueFullError):
+            headers["Retry-After"] = str(math.ceil(error.retry_after_ms / _MS_PER_S))  # whole seconds
+        return _error(HTTP_STATUS[code], text, headers)
+
+
+class _Models:
+    """What can be asked about the server and its models."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    async def server(self, _: web.Request) -> web.Response:
+        return _response(plain(server_metadata()))
+
+    async def live(self, _: web.Request) -> web.Response:
+        return _response({"live": True})
+
+    async def ready(self, _: web.Request) -> web.Response:
+        ready = self._gateway.manager.is_ready()
+        return _response({"ready": ready}, 200 if ready else 503)
+
+    async def index(self, request: web.Request) -> web.Response:
+        data = await request.read()
+        body = parse_json(data) if data else {}
+        index = repository_index(self._gateway.manager.statuses(), entry(body, "ready", bool, "body"))
+        return _response(plain(index)["models"])
+
+    async def metadata(self, request: web.Request) -> web.Response:
+        hosted = self._gateway.hosted(*_named(request))
+        return _response(plain(model_metadata(hosted, loaded_versions(self._gateway, hosted.name))))
+
+    async def model_ready(self, request: web.Request) -> web.Response:
+        model, version = _named(request)
+        ready = is_model_ready(self._gateway, model, version)
+        return _response({"name": model, "ready": ready}, 200 if ready else 503)
+
+    async def config(self, request: web.Request) -> web.Response:
+        return _response(plain(model_config(self._gateway.hosted(*_named(request)))))
+
+    async def statistics(self, request: web.Request) -> web.Response:
+        return _response(plain(model_statistics(self._gateway, *_named(request))))
+
+
+class _Inference:
+    """Requests for predictions."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    async def infer(self, request: web.Request) -> web.Response:
+        """Tensors."""
+        data = await request.read()
+        with _counted(self._gateway):
+            inference = read_inference(*_named(request), data, _header_length(request))
+            timeout_s = _timeout_s(request)
+        asked = inference.request
+        answer = await self._answer(
+            Incoming(
+                read=asked.read,
+                encode=lambda _, rows: inference.encode(rows),
+                model=asked.model,
+                version=asked.version,
+                request_id=asked.request_id,
+                priority=asked.parameters.priority,
+                remaining_s=asked.parameters.remaining_s(timeout_s),
+                num_bytes=len(data),
+                protocol="rest",
+                trace_parent=request.headers.get("traceparent", ""),
+            )
+        )
+        body = read_answer(answer)
+        if len(body.data) == body.num_json_bytes:
+            return web.Response(body=bytes(body.data), content_type=_JSON)
+        headers = {HEADER_LENGTH: str(body.num_json_bytes)}
+        return web.Response(body=bytes(body.data), content_type=_BINARY, headers=headers)
+
+    async def predict(self, request: web.Request) -> web.Response:
+        """Plain JSON."""
+        data = await request.read()
+        with _counted(self._gateway):
+            body = parse_json(data)
+            request_id = entry(body, "id", str, "body")
+            check_request_id(request_id)
+            parameters = Parameters.read({"priority": body.get("priority", 0)})
+            timeout_s = _timeout_s(request)
+        model, version = _named(request)
+        answer = await self._answer(
+            Incoming(
+                read=lambda _: read_plain(body),
+                encode=lambda _, rows: write_plain(rows),
+                model=model,
+                version=version,
+                request_id=request_id,
+                priority=parameters.priority,
+                remaining_s=timeout_s,
+                num_bytes=len(data),
+                protocol="rest",
+                trace_parent=request.headers.get("traceparent", ""),
+            )
+        )
+        return web.Response(body=answer, content_type=_JSON)
+
+
+    async def _answer(self, incoming: Incoming) -> bytes:
+        """As over gRPC, whose clients' deadlines end calls by themselves."""
+        try:
+            async with asyncio.timeout(incoming.remaining_s):
+                return await self._gateway.predict(incoming)
+        except TimeoutError:
+            raise DeadlineExpiredError("the deadline passed before the answer was there") from None
+
+
+@contextlib.contextmanager
+def _counted(gateway: Gateway) -> Iterator[None]:
+    """Count requests that are refused before they come to the gateway."""
+    try:
+        yield
+    except RequestError:
+        gateway.metrics.unrouted("invalid")
+        raise
+
+
+def _named(request: web.Request) -> tuple[str, str]:
+    """Model and version, as the address names them."""
+    return request.match_info.get("model", ""), request.match_info.get("version", "")
+
+
+def _timeout_s(request: web.Request) -> float | None:
+    """How long the client waits, from the address; None where it does not say."""
+    text = request.query.get(_TIMEOUT)
+    return None if text is None else _whole_number(_TIMEOUT, text) / _MS_PER_S
+
+
+def _header_length(request: web.Request) -> int | None:
+    text = request.headers.get(HEADER_LENGTH)
+    return None if text is None else _whole_number(HEADER_LENGTH, text)
+
+
+def _whole_number(field: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS):
+        raise RequestError(f"{field}: got {text[:32]!r}, expected a whole number")
+    return int(text)
+
+
+def _response(content: Any, status: int = 200) -> web.Response:
+    return web.Response(body=write_json(content), status=status, content_type=_JSON)
+
+
+def _error(status: int, text: str, headers: dict[str, str] | None = None) -> web.Response:
+    return web.Response(body=write_json({"error": text}), status=status, content_type=_JSON, headers=headers)
