@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 _MOST_HEADERS = 64
 _MOST_BODY_BYTES = 1 << 30
@@ -50,13 +51,19 @@ class HttpConnections:
             if is_open:
                 self._idle.append((reader, writer))
             else:
-                writer.close()
+                await _close(writer)
         return status, answer
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Close what is idle."""
         while self._idle:
-            self._idle.pop()[1].close()
+            await _close(self._idle.pop()[1])
+
+
+async def _close(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
 
 
 async def _read(reader: asyncio.StreamReader) -> tuple[int, bytes, bool]:

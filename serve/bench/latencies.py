@@ -69,6 +69,9 @@ class Latencies:
         Args:
             quantiles: ascending, each above 0 and at most 1.
         """
+        return [value_ns * 1e-9 for value_ns in self._quantiles_ns(quantiles)]
+
+    def _quantiles_ns(self, quantiles: Sequence[float]) -> list[float]:
         total = len(self)
         if not total:
             return [math.nan] * len(quantiles)
@@ -79,7 +82,7 @@ class Latencies:
         for index in sorted(self.counts):
             seen += self.counts[index]
             while rank is not None and rank <= seen:
-                found.append(self._middle_s(index))
+                found.append(self._middle_ns(index))
                 rank = _rank(next(wanted, None), total)
         return found
 
@@ -101,7 +104,7 @@ class Latencies:
         total = len(self)
         if not total:
             return dict.fromkeys([*QUANTILES, "max", "mean"])
-        values = [1e3 * value for value in self.quantiles_s(list(QUANTILES.values()))]
+        values = [value_ns * 1e-6 for value_ns in self._quantiles_ns(list(QUANTILES.values()))]
         ends = {"max": self.max_ns * 1e-6, "mean": self.sum_ns / total * 1e-6}
         return {**dict(zip(QUANTILES, values, strict=True)), **ends}
 
@@ -109,10 +112,10 @@ class Latencies:
         """``[upper bound in ms, count]`` of each bucket that was hit, ascending."""
         return [[bucket_bounds(index)[1] * 1e-6, self.counts[index]] for index in sorted(self.counts)]
 
-    def _middle_s(self, index: int) -> float:
+    def _middle_ns(self, index: int) -> float:
         """What stands for a bucket; never above the longest that was added."""
         least, end = bucket_bounds(index)
-        return min((least + end - 1) / 2, self.max_ns) * 1e-9
+        return min((least + end - 1) / 2, self.max_ns)
 
 
 def _rank(quantile: float | None, total: int) -> int | None:

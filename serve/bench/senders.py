@@ -241,4 +241,4 @@ class HttpSender:
 
     async def close(self) -> None:
         """Give up what is open."""
-        self._connections.close()
+        await self._connections.close()

@@ -122,12 +122,17 @@ class _Worker:
         """Tell the parent how far it is, and see what the process takes of a core in the measured time."""
         await asyncio.sleep(max(begin_s - time.monotonic(), 0.0))
         first_s, first_cpu_s = time.monotonic(), time.process_time()
-        while time.monotonic() < end_s:
-            await asyncio.sleep(max(min(_TICK_S, end_s - time.monotonic()), 0.001))
-            self._parent.send(Tick(measured.num_in_time, measured.num_failed))
-            measured.cpu_shares = [
-                (time.process_time() - first_cpu_s) / max(time.monotonic() - first_s, 1e-9)
-            ]
+
+        def share() -> float:
+            return (time.process_time() - first_cpu_s) / max(time.monotonic() - first_s, 1e-9)
+
+        try:
+            while time.monotonic() < end_s:
+                await asyncio.sleep(max(min(_TICK_S, end_s - time.monotonic()), 0.001))
+                self._parent.send(Tick(measured.num_in_time, measured.num_failed))
+                measured.cpu_shares = [share()]
+        finally:
+            measured.cpu_shares = measured.cpu_shares or [share()]
 
     def _generator(self, what: int, step: int = 0) -> np.random.Generator:
         return np.random.default_rng([self._job.seed, self._job.index, what, step])
