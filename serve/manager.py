@@ -57,6 +57,7 @@ class ModelManager:
         self._only: RouteTable | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._has_looked = False
+        self._has_started = False
         self._is_closed = False
 
     def route(self, model: str, version: str, draw: float) -> Route:
@@ -77,11 +78,14 @@ class ModelManager:
         return table.route(version, draw)
 
     def is_ready(self, model: str = "") -> bool:
-        """Whether a version of the model serves; of every model, and of one at least, if ``model`` is empty."""
+        """Whether a version of the model serves.
+
+        Without a model: whether the first look through the repository has ended and at least one serves. A model that
+        is new, or broken, says nothing against a server that answers for others.
+        """
         if model:
             return model in self._tables and bool(self._tables[model].plan.serving)
-        tables = [table for table in self._tables.values() if not table.is_unloaded]
-        return bool(tables) and all(table.plan.serving for table in tables)
+        return self._has_started and any(table.plan.serving for table in self._tables.values())
 
     def statuses(self) -> list[ModelStatus]:
         """Every model, by name."""
@@ -173,21 +177,27 @@ class ModelManager:
             self._has_looked = True
         models = {name: self._added(name) for name in names} | self._models
         await asyncio.gather(*(self._rescan(model) for model in models.values()))
+        if not self._has_started:
+            self._has_started = True
+            self._changed()
 
     async def close(self, timeout_s: float) -> bool:
         """Take no further requests, answer all that were accepted, and free everything.
 
+        A version that is being loaded is waited for too, and closed, but it has accepted nothing.
+
         Returns:
-            Whether that was done in time.
+            Whether all that were accepted were answered in time.
         """
         self._is_closed = True
-        tasks: set[asyncio.Task[Any]] = set(self._tasks)
-        for model in self._models.values():
-            tasks.update(model.close())
-        late = (await asyncio.wait(tasks, timeout=timeout_s))[1] if tasks else set()
-        if not late:
+        draining = {task for model in self._models.values() for task in model.close()}
+        tasks = draining | self._tasks
+        if tasks:
+            await asyncio.wait(tasks, timeout=timeout_s)
+        is_done = all(task.done() for task in draining)
+        if is_done:
             await in_thread(self._shop.comparer.close, "manage")
-        return not late
+        return is_done
 
     async def _rescan(self, model: ManagedModel) -> None:
         try:

@@ -70,9 +70,7 @@ def test_the_newest_version_is_loaded_and_no_other(root: Path, artifacts: dict[s
         async with managing(Repository(root)) as world:
             with pytest.raises(NotReadyError):
                 world.manager.route("", "", 0.5)
-            assert not world.manager.is_ready()
             await world.manager.rescan()
-            assert world.manager.is_ready()
             assert world.states() == {"1": "available", "2": "ready"}
             await asserts_answer(world, "2", artifacts["2"])
             with pytest.raises(
@@ -85,6 +83,31 @@ def test_the_newest_version_is_loaded_and_no_other(root: Path, artifacts: dict[s
             assert ready.digest == SingleArtifact(artifacts["2"]).version
             assert ready.table_bytes > 0
             assert status.versions[0].digest == ""
+
+    run(scenario())
+
+
+def test_a_server_is_ready_once_all_was_looked_through_and_something_serves(
+    root: Path, artifacts: dict[str, Path]
+) -> None:
+    async def scenario() -> None:
+        broken = add_version(root, "broken", "1", artifacts["2"])
+        break_version(broken)
+        async with managing(Repository(root)) as world:
+            world.hosting.gate.clear()
+            rescan = asyncio.create_task(world.manager.rescan())
+            await reached(world.hosting.started)
+            world.hosting.gate.set()
+            while not world.manager.is_ready("small"):
+                world.changed.clear()
+                await world.changed.wait()
+                assert not world.manager.is_ready()
+            await rescan
+            assert world.manager.is_ready()
+            assert not world.manager.is_ready("broken")
+            assert not world.manager.is_ready("nothing")
+            await world.manager.unload("small")
+            assert not world.manager.is_ready()
 
     run(scenario())
 
@@ -570,12 +593,11 @@ def test_a_version_that_is_being_loaded_when_the_server_stops_is_closed_too(root
             world.hosting.gate.clear()
             loading = asyncio.create_task(world.manager.load("small", "1"))
             await reached(world.hosting.started)
-            assert not await world.manager.close(0.01)
+            assert await world.manager.close(0.01)
             world.hosting.gate.set()
             with pytest.raises(DrainingError):
                 await loading
             assert world.states() == {"1": "available"}
-            assert await world.manager.close(60)
 
     run(scenario())
 
