@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from export.config import ExportConfig
 from export.pipeline import export_model
 from recsys import EmbeddingBagCollection, KeyedJaggedTensor
-from recsys.artifact import load_artifact
+from recsys.artifact import LoadedArtifact, load_artifact
 from recsys.signature import IdPolicy
 from tests.artifact.damage import answers
+from tests.artifact.deltas import CHANGES, write_delta
 from tests.helpers import bag
 
 
@@ -74,3 +75,16 @@ def single(pristine_file: Path, tmp_path: Path) -> Path:
     """A single file of one's own."""
     shutil.copy(pristine_file, tmp_path / "ranker.pt")
     return tmp_path / "ranker.pt"
+
+
+@pytest.fixture
+def loaded(pristine: Path) -> LoadedArtifact:
+    """A model of one's own: its rows are mapped privately."""
+    return load_artifact(pristine, target="cpu")
+
+
+@pytest.fixture
+def delta(tmp_path: Path, loaded: LoadedArtifact) -> Path:
+    """A sound delta for ``loaded``."""
+    write_delta(tmp_path / "new.delta", loaded.rows, CHANGES)
+    return tmp_path / "new.delta"

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from recsys.artifact import LoadedArtifact
 from recsys.delta_file import DeltaWriter
 from recsys.delta_header import DeltaHeader
 from recsys.loaded_rows import LoadedRows
@@ -23,6 +24,9 @@ from recsys.rows import quantize_rows
 from recsys.store import StoredTable
 
 PREAMBLE = struct.Struct("<16sQQ32s")
+USERS, GOODS, TAGS = "plain.users", "plain.goods", "scored.tags"
+#: Rows of the tests' own artifact, the first and the last of some tables among them.
+CHANGES: dict[str, Sequence[int]] = {USERS: [0, 7, 49], GOODS: [2, 3, 4, 29], TAGS: [19]}
 
 
 def stored_tables(rows: LoadedRows) -> dict[str, StoredTable]:
@@ -118,3 +122,23 @@ def rewrite_section(path: Path, table: int, key: str, content: bytes) -> None:
     path.write_bytes(data)
     section["sha256"] = hashlib.sha256(content).hexdigest()
     write_header(path, json.dumps(header).encode())
+
+
+def header_text(path: Path) -> bytes:
+    """The header as it stands there."""
+    data = path.read_bytes()
+    return data[PREAMBLE.unpack_from(data)[1] :]
+
+
+def set_in(table: int, key: str, value: Any) -> Callable[[Any], None]:
+    """A change of a table's field."""
+
+    def change(header: Any) -> None:
+        header["tables"][table][key] = value
+
+    return change
+
+
+def all_rows(artifact: LoadedArtifact) -> list[Tensor]:
+    """A copy of every rank's bytes."""
+    return [rank.rows.clone().cpu() for rank in artifact.rows.ranks]
