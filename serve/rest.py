@@ -16,7 +16,14 @@ from typing import Any
 
 from aiohttp import web
 
-from serve.errors import HTTP_STATUS, STATUS_CODES, DeadlineExpiredError, QueueFullError, RequestError, status_of
+from serve.errors import (
+    HTTP_STATUS,
+    STATUS_CODES,
+    DeadlineExpiredError,
+    QueueFullError,
+    RequestError,
+    status_of,
+)
 from serve.gateway import Gateway, Incoming
 from serve.kserve import is_model_ready
 from serve.kserve_messages import model_config, model_metadata, server_metadata
@@ -230,7 +237,6 @@ class _Inference:
             )
         )
         return web.Response(body=answer, content_type=_JSON)
-
 
     async def _answer(self, incoming: Incoming) -> bytes:
         """As over gRPC, whose clients' deadlines end calls by themselves."""
