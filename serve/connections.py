@@ -8,6 +8,12 @@ from serve.config import ConnectionLimits
 
 # A connection that has not said what it wants by then is closed; gRPC's own 120 s let idle sockets gather.
 _HANDSHAKE_TIMEOUT_MS = 20_000
+# A connection that says nothing for so long is asked whether somebody is there, and closed where nobody answers: of a
+# client whose machine is gone the network tells nothing.
+_KEEPALIVE_MS = 60_000
+_PING_TIMEOUT_MS = 20_000
+# Clients may ask too. gRPC's own 300 s, and 2 hours without calls, end the connections of clients that are careful.
+_MIN_PING_INTERVAL_MS = 10_000
 # Files and sockets beside clients' connections: artifacts, logs, the ports themselves.
 _OTHER_FILES = 256
 
@@ -24,6 +30,10 @@ def channel_options(limits: ConnectionLimits) -> list[tuple[str, int]]:
         # Two servers on one port would share its connections silently.
         ("grpc.so_reuseport", 0),
         ("grpc.server_handshake_timeout_ms", _HANDSHAKE_TIMEOUT_MS),
+        ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
+        ("grpc.http2.ping_timeout_ms", _PING_TIMEOUT_MS),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.min_ping_interval_without_data_ms", _MIN_PING_INTERVAL_MS),
         # With it, gRPC counts calls that have just ended as open ones, and resets (UNAVAILABLE) what a client that
         # keeps to the limit sends next: half of 1000 calls over a connection that may have 100 open.
         ("grpc.http.overload_protection", 0),

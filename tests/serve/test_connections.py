@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import resource
 import socket
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
@@ -25,6 +26,8 @@ from tests.serve.spawned import spawned
 
 # Frames of HTTP/2 (RFC 9113): what a client must say first, and an empty SETTINGS frame.
 _HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+_PING = bytes([0, 0, 8, 6, 0, 0, 0, 0, 0]) + b"any data"
+_PONG, _GOAWAY = (6, 1), (7, 0)
 NUM_IDLE = 1000
 
 
@@ -147,6 +150,51 @@ def test_a_connection_that_never_says_what_it_wants_is_closed(monkeypatch: pytes
             host, port = address.split(":")
             reader, writer = await asyncio.open_connection(host, int(port))
             await asyncio.wait_for(reader.read(), 60)  # until its end
+            writer.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_connection_whose_client_is_gone_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "_KEEPALIVE_MS", 100)
+    monkeypatch.setattr(connections, "_PING_TIMEOUT_MS", 100)
+
+    async def scenario() -> None:
+        async with echo_server(channel_options(ConnectionLimits())) as (address, _):
+            host, port = address.split(":")
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(_HELLO)  # and no answer to any ping
+            await asyncio.wait_for(reader.read(), 60)
+            writer.close()
+
+    asyncio.run(scenario())
+
+
+async def _frame(reader: asyncio.StreamReader) -> tuple[int, int]:
+    """Type and flags of the next frame."""
+    head = await reader.readexactly(9)
+    await reader.readexactly(int.from_bytes(head[:3], "big"))
+    return head[3], head[4]
+
+
+@pytest.mark.parametrize("is_allowed", [True, False], ids=["allowed", "too-often"])
+def test_clients_may_ask_whether_the_server_is_there(
+    is_allowed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if is_allowed:
+        monkeypatch.setattr(connections, "_MIN_PING_INTERVAL_MS", 0)
+
+    async def scenario() -> None:
+        async with echo_server(channel_options(ConnectionLimits())) as (address, _):
+            host, port = address.split(":")
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(_HELLO + 10 * _PING)
+            seen: Counter[tuple[int, int]] = Counter()
+            while not seen[_GOAWAY] and seen[_PONG] < 11:
+                seen[await asyncio.wait_for(_frame(reader), 60)] += 1
+                if is_allowed and seen[_PONG] == 10:
+                    writer.write(_PING)  # whoever answers this one has not said goodbye before
+            assert bool(seen[_GOAWAY]) is not is_allowed
             writer.close()
 
     asyncio.run(scenario())
