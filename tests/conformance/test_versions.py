@@ -223,16 +223,15 @@ def test_an_unloaded_model_is_not_served_and_its_memory_comes_back(
     put_version(repository, "m", "1", small.path)
     with serving(repository, tmp_path) as server:
         put_version(repository, "big", "1", slow.path)
-        load(server, model="big")
-        server.admin().UnloadModel(admin_pb2.UnloadModelRequest(model="big"))
-        before = server.rss_bytes()
-        for _ in range(3):
+        loaded, unloaded = [], []
+        for _ in range(5):
             load(server, model="big")
-            loaded = server.rss_bytes()
+            loaded.append(server.rss_bytes())
             server.admin().UnloadModel(admin_pb2.UnloadModelRequest(model="big"))
-        # The dense layers of the slow model have 134 MB.
-        assert loaded - before > 100e6
-        assert server.rss_bytes() - before < 30e6
+            unloaded.append(server.rss_bytes())
+        # What the first two loads leave behind is there once: the allocator's, and code that was compiled.
+        assert loaded[-1] - unloaded[-1] > 80e6
+        assert unloaded[-1] - unloaded[1] < 5e6
         assert ask(server, small, model="m").version == "1"
 
 
