@@ -44,6 +44,7 @@ class ManagedModel:
 
     Attributes:
         lock: held while something is changed.
+        num_rollbacks: those that did not wait for the lock.
     """
 
     def __init__(self, name: str, settings: ModelSettings, workshop: Workshop) -> None:
@@ -56,6 +57,7 @@ class ManagedModel:
         self._table = RouteTable(model=name)
         self._point = _Point(self._routing, "")
         self._previous: _Point | None = None
+        self.num_rollbacks = 0
         self._is_unloaded = False
         self._is_closed = False
 
@@ -105,7 +107,7 @@ class ManagedModel:
         try:
             version = await self._ensure(name)
             self._is_unloaded = False
-            version.is_kept = name not in self._needed(self._plan())
+            version.is_kept = name not in {self._plan().serving, *self._routing.named}
         finally:
             self._publish()
         return version.status()
@@ -134,8 +136,12 @@ class ManagedModel:
         self._publish(leaving={version.name for version in versions})
         await asyncio.gather(*(version.draining for version in versions if version.draining))
 
-    async def set_routing(self, routing: Routing) -> None:
+    async def set_routing(self, routing: Routing, num_rollbacks: int) -> None:
         """Load what a routing needs, then go over to it in one step.
+
+        Args:
+            routing: the new one.
+            num_rollbacks: the attribute's value when the routing was asked for.
 
         Raises:
             ModelNotFoundError: it names a version that is not there.
@@ -145,6 +151,10 @@ class ManagedModel:
             for name in sorted(routing.named, key=version_order):
                 await self._ensure(name)
             await self._bring_latest(routing, await self._look())
+            if self.num_rollbacks != num_rollbacks:
+                raise ModelChangeError(
+                    f"model {self.name!r} was rolled back meanwhile; set the routing again if wanted"
+                )
             if not plan(routing, self._ready()).serving:
                 raise ModelChangeError(f"model {self.name!r} has no version that can be loaded")
             self._routing, self._is_unloaded = routing, False
@@ -158,9 +168,7 @@ class ManagedModel:
             ModelNotFoundError: the version is neither in memory nor in the repository.
             ModelChangeError: there was no change, or the version cannot be loaded. Nothing has changed then.
         """
-        if self._previous is None:
-            raise ModelChangeError(f"model {self.name!r} has had no other routing or version to go back to")
-        routing = self._previous.routing.pinned(self._previous.serving)
+        routing = self._routing_before()
         try:
             await self._ensure(routing.serve)
             for name in sorted(routing.named - {routing.serve}):
@@ -168,6 +176,20 @@ class ManagedModel:
             self._routing, self._is_unloaded = routing, False
         finally:
             self._publish()
+
+    def rollback_at_once(self) -> bool:
+        """The same beside another change, whose versions may take long to load; that change then leaves the routing.
+
+        Returns:
+            False where it cannot be, because the version is not in memory any more.
+        """
+        routing = self._routing_before()
+        if not routing.named <= self._ready():
+            return False
+        self.num_rollbacks += 1
+        self._routing = routing
+        self._publish(lets_go=False)  # The other change does that, when it ends.
+        return True
 
     async def apply_delta(self, name: str, file_name: str) -> ModelVersionStatus:
         """Exchange rows of a version; of the one that serves, if ``name`` is empty. No batch sees half of it.
@@ -208,6 +230,11 @@ class ManagedModel:
         if name not in self._versions:
             raise ModelNotFoundError(f"version: got {name[:64]!r}, expected one of model {self.name!r}")
         return self._versions[name]
+
+    def _routing_before(self) -> Routing:
+        if self._previous is None:
+            raise ModelChangeError(f"model {self.name!r} has had no other routing or version to go back to")
+        return self._previous.routing.pinned(self._previous.serving)
 
     def _forget(self, version: ManagedVersion) -> None:
         del self._versions[version.name]
@@ -262,11 +289,12 @@ class ManagedModel:
             needed.add(self._previous.serving)
         return needed
 
-    def _publish(self, leaving: Collection[str] = ()) -> None:
+    def _publish(self, leaving: Collection[str] = (), *, lets_go: bool = True) -> None:
         """Let the routing take in what is ready, in one step, and let go of what nothing needs.
 
         Args:
             leaving: versions to let go of in any case.
+            lets_go: whether others that nothing needs go too.
         """
         leave = [
             version for version in self._versions.values() if version.is_ready and version.name in leaving
@@ -280,7 +308,7 @@ class ManagedModel:
         self._point = point
         needed = self._needed(chosen)
         for version in self._versions.values():
-            if version.is_ready and not version.is_kept and version.name not in needed:
+            if lets_go and version.is_ready and not version.is_kept and version.name not in needed:
                 version.leave()
                 leave.append(version)
         hosted = {v.name: v.hosted for v in self._versions.values() if v.is_ready and v.hosted}

@@ -131,20 +131,23 @@ class ModelManager:
             ModelChangeError: a version that it needs cannot be loaded; nothing has changed then.
         """
         model = await self._model(name)
-        await self._change(model, lambda: model.set_routing(routing))
+        num_rollbacks = model.num_rollbacks
+        await self._change(model, lambda: model.set_routing(routing, num_rollbacks))
         return model.status()
 
     async def rollback(self, name: str) -> ModelStatus:
         """Back to the routing and the version before the last change. Twice is back again.
 
-        The version is pinned: a newer one does not take over before ``set_routing`` says ``latest``.
+        The version is pinned: a newer one does not take over before ``set_routing`` says ``latest``. It waits for no
+        other change where the version is in memory; a ``set_routing`` that is on its way then fails.
 
         Raises:
             ModelNotFoundError: there is no such model, or its last version is nowhere any more.
             ModelChangeError: there was no change, or the version cannot be loaded; nothing has changed then.
         """
         model = self._known(name)
-        await self._change(model, model.rollback)
+        if self._is_closed or not model.lock.locked() or not model.rollback_at_once():
+            await self._change(model, model.rollback)
         return model.status()
 
     async def apply_delta(self, name: str, version: str, file_name: str) -> ModelVersionStatus:

@@ -287,6 +287,71 @@ def test_a_rollback_is_instant_and_stays(root: Path, artifacts: dict[str, Path])
     run(scenario())
 
 
+def test_a_rollback_waits_for_no_version_that_is_being_loaded(root: Path, artifacts: dict[str, Path]) -> None:
+    async def scenario() -> None:
+        async with serving(root) as world:
+            add(root, artifacts, "2")
+            await world.manager.rescan()
+            add(root, artifacts, "3", "4")
+            for _ in range(2):
+                await reached(world.hosting.started)
+            world.hosting.gate.clear()
+            change = asyncio.create_task(world.manager.rescan())
+            await reached(world.hosting.started)
+            assert world.states()["4"] == "loading"
+            status = await world.manager.rollback("small")
+            assert (status.serving, status.routing) == ("1", Routing(serve="1"))
+            await asserts_answer(world, "1", artifacts["1"])
+            world.hosting.gate.set()
+            await change
+            await world.settle()
+            assert world.serving() == "1"
+            assert world.states() == {"1": "ready", "2": "ready", "3": "available", "4": "available"}
+
+    run(scenario())
+
+
+def test_a_routing_on_its_way_does_not_undo_a_rollback(root: Path, artifacts: dict[str, Path]) -> None:
+    async def scenario() -> None:
+        async with serving(root) as world:
+            add(root, artifacts, "2")
+            await world.manager.rescan()
+            add(root, artifacts, "3")
+            for _ in range(2):
+                await reached(world.hosting.started)
+            world.hosting.gate.clear()
+            changes = [
+                asyncio.create_task(world.manager.set_routing("small", Routing(serve=version)))
+                for version in ("3", "2")
+            ]
+            await reached(world.hosting.started)
+            assert (await world.manager.rollback("small")).serving == "1"
+            world.hosting.gate.set()
+            for change in changes:
+                with pytest.raises(ModelChangeError, match="was rolled back meanwhile"):
+                    await change
+            await world.settle()
+            assert world.serving() == "1"
+            assert world.states() == {"1": "ready", "2": "ready", "3": "available"}
+
+    run(scenario())
+
+
+def test_a_version_that_was_loaded_on_purpose_outlives_the_one_before(
+    root: Path, artifacts: dict[str, Path]
+) -> None:
+    async def scenario() -> None:
+        async with serving(root) as world:
+            add(root, artifacts, "2")
+            await world.manager.rescan()
+            await world.manager.load("small", "1")
+            add(root, artifacts, "3")
+            await world.manager.rescan()
+            assert world.states() == dict.fromkeys("123", "ready")
+
+    run(scenario())
+
+
 def test_a_rollback_to_what_is_gone_changes_nothing(root: Path, artifacts: dict[str, Path]) -> None:
     async def scenario() -> None:
         async with serving(root, ModelSettings(keep_previous=False)) as world:
