@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from serve.batching import Priority
 from serve.errors import RequestError
 from serve.hosted import HostedModel
-from serve.kserve_tensors import Tensor, raw_request
+from serve.kserve_tensors import Tensor, listed, raw_request
 from serve.raw import RawRequest
 from serve.recsys_v1 import MAX_REQUEST_ID_BYTES
 from serve.work import Rows
@@ -17,6 +17,7 @@ from serve.work import Rows
 # Triton's: 0 stands for the model's default, 1 is served first.
 _PRIORITIES = {0: Priority.NORMAL, **{int(priority): priority for priority in Priority}}
 _US_PER_S = 1e6
+_MAX_TIMEOUT_US = 2**63 - 1
 # Values, lengths and weights of a sparse input.
 _MOST_PARTS = 3
 
@@ -119,7 +120,7 @@ class InferRequest:
         wanted = self.outputs()
         unknown = next((name for name in wanted if name not in names), None)
         if unknown is not None:
-            raise RequestError(f"outputs: got an unknown output {unknown[:64]!r}, expected {list(names)}")
+            raise RequestError(f"outputs: got an unknown output {unknown[:64]!r}, expected {listed(names)}")
         if len(set(wanted)) != len(wanted):
             raise RequestError("outputs: got an output more than once, expected each at most once")
 
@@ -145,9 +146,12 @@ def check_request_id(request_id: str) -> None:
     """Whether a client's name for its request may stand in the log.
 
     Raises:
-        RequestError: it is too long.
+        RequestError: it is too long, or no text.
     """
-    num_bytes = len(request_id.encode(errors="replace"))  # JSON can escape what UTF-8 cannot say
+    try:
+        num_bytes = len(request_id.encode())
+    except UnicodeEncodeError:  # JSON can escape what UTF-8 cannot say
+        raise RequestError("id: got half a surrogate pair, expected text in UTF-8") from None
     if num_bytes > MAX_REQUEST_ID_BYTES:
         raise RequestError(f"id: got {num_bytes} bytes, expected at most {MAX_REQUEST_ID_BYTES}")
 
@@ -161,7 +165,7 @@ def _priority(value: Any) -> Priority:
 
 
 def _timeout_s(value: Any) -> float | None:
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MAX_TIMEOUT_US:
         return value / _US_PER_S if value else None
     raise RequestError(
         f"parameters['timeout']: got {_short(value)}, expected a whole number of microseconds (0 for none)"

@@ -106,7 +106,7 @@ def raw_request(
     if given:
         raise RequestError(
             f"inputs: got an unknown tensor {next(iter(given))[:_MAX_NAME]!r}, "
-            f"expected {_listed([spec.name for spec in input_specs(signature)])}"
+            f"expected {listed([spec.name for spec in input_specs(signature)])}"
         )
     rows = {dense.name: num_rows for dense, num_rows in inputs}
     rows.update((sparse.name, num_rows) for sparse, num_rows in bags)
@@ -118,6 +118,12 @@ def raw_request(
         context_dense=[raw for raw, _ in inputs if raw.name in context],
         context_sparse=[raw for raw, _ in bags if raw.name in context],
     )
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names for an error text: the first of them."""
+    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+    return ", ".join(repr(name) for name in names[:8]) + more
 
 
 def _by_name(tensors: Sequence[Tensor]) -> dict[str, Tensor]:
@@ -228,7 +234,7 @@ def _check_context(context: frozenset[str], names: list[str]) -> None:
     unknown = sorted(context.difference(names))
     if unknown:
         raise RequestError(
-            f"parameters['context']: got an unknown input {unknown[0][:_MAX_NAME]!r}, expected {_listed(names)}"
+            f"parameters['context']: got an unknown input {unknown[0][:_MAX_NAME]!r}, expected {listed(names)}"
         )
 
 
@@ -253,8 +259,3 @@ def _missing(name: str) -> RequestError:
 
 def _wrong_shape(tensor: Tensor, expected: str) -> RequestError:
     return RequestError(f"{tensor.field}.shape: got {list(tensor.shape[:8])}, expected {expected}")
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
-    return ", ".join(repr(name) for name in names[:8]) + more

@@ -24,6 +24,7 @@ from serve.work import Rows
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 # Answers cross from the executor's thread as bytes: how much of them is JSON stands in front.
+_MAX_SIZE = 2**63 - 1
 _JSON_BYTES = struct.Struct("<Q")
 
 
@@ -155,8 +156,8 @@ def _tensors(inputs: Sequence[Any], binary: bytes) -> list[Tensor]:
         at = f"inputs[{i}]"
         name, datatype = entry(given, "name", str, at), entry(given, "datatype", str, at)
         shape = tuple(entry(given, "shape", list, at))
-        if not all(isinstance(size, int) and not isinstance(size, bool) for size in shape):
-            raise RequestError(f"{at}['shape']: expected whole numbers")
+        if not all(type(size) is int and abs(size) <= _MAX_SIZE for size in shape):
+            raise RequestError(f"{at}['shape']: expected whole numbers of at most 64 bits")
         parameters = entry(given, "parameters", dict, at)
         if "binary_data_size" in parameters:
             end = start + _binary_size(parameters, len(binary) - start, at)
@@ -187,7 +188,7 @@ def _values(field: str, datatype: str, shape: tuple[int, ...], data: list[Any]) 
     numbers, nested = flat(field, data)
     if len(nested) > 1 and nested != shape[: len(nested)]:
         raise RequestError(
-            f"{field}: got lists of shape {list(nested)}, expected {list(shape)}, or one flat list"
+            f"{field}: got lists of shape {list(nested[:8])}, expected {list(shape[:8])}, or one flat list"
         )
     return pack(field, numbers, DTYPES[datatype])
 

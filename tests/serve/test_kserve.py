@@ -149,7 +149,7 @@ def test_triton_gets_errors_with_their_codes(calls: tuple[dict[str, Any], Sample
         "missing input": ("INVALID_ARGUMENT", "inputs: missing 'context'"),
         "unknown output": (
             "INVALID_ARGUMENT",
-            "outputs: got an unknown output 'x', expected ['score', 'vectors']",
+            "outputs: got an unknown output 'x', expected 'score', 'vectors'",
         ),
         "classification": ("INVALID_ARGUMENT", "outputs['score'].parameters['classification']"),
         "priority": ("INVALID_ARGUMENT", "parameters['priority']: got 4, expected 0 (default) to 3"),

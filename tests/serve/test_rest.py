@@ -235,7 +235,16 @@ WRONG: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "shape-of-texts": (lambda b: _input(b, 0, shape=["2", "3"]), "inputs[0]['shape']: expected whole numbers"),
     "shape-of-flags": (lambda b: _input(b, 0, shape=[True, 3]), "inputs[0]['shape']: expected whole numbers"),
     "negative-shape": (lambda b: _input(b, 0, shape=[-2, -3]), "inputs['context'].shape: got [-2, -3]"),
-    "huge-shape": (lambda b: _input(b, 0, shape=[1 << 70, 3]), "inputs['context']: got 24 bytes, expected"),
+    "huge-shape": (lambda b: _input(b, 0, shape=[1 << 62, 3]), "inputs['context']: got 24 bytes, expected"),
+    "shape-beyond-64-bits": (
+        lambda b: _input(b, 0, shape=[10**4000] * 2),
+        "inputs[0]['shape']: expected whole numbers of at most 64 bits",
+    ),
+    "endless-timeout": (lambda b: b.update(parameters={"timeout": 10**4000}), "parameters['timeout']: got 1000"),
+    "deep-data": (
+        lambda b: _input(b, 0, data=json.loads("[" * 90 + "]" * 90)),
+        "inputs['context'].data: got lists of shape [1, 1",
+    ),
     "no-data": (lambda b: b["inputs"][0].pop("data"), "inputs['context']: got 0 bytes, expected 24"),
     "ragged-data": (
         lambda b: _input(b, 0, data=[[1, 2, 3], [4, 5]]),
@@ -273,7 +282,7 @@ WRONG: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "output-no-object": (lambda b: b.update(outputs=["score"]), "outputs[0]: got a text, expected an object"),
     "text-priority": (lambda b: b.update(parameters={"priority": "1"}), "parameters['priority']: got '1'"),
     "long-id": (lambda b: b.update(id="x" * 129), "id: got 129 bytes, expected at most 128"),
-    "half-a-surrogate": (lambda b: b.update(id="\ud800" * 129), "id: got 129 bytes, expected at most 128"),
+    "half-a-surrogate": (lambda b: b.update(id="\ud800"), "id: got half a surrogate pair"),
     "unknown-context": (
         lambda b: b.update(parameters={"context": "x"}),
         "parameters['context']: got an unknown input 'x'",
