@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import ipaddress
 import json
 import os
@@ -45,11 +46,24 @@ def check(settings: Settings, source: ModelSource) -> list[Finding]:
     """Look at all files, ports and processors that the settings name. Nothing is loaded, no port is opened."""
     config = settings.server
     return [
+        *(Finding(True, text) for text in missing_packages(config)),
         *_check_source(settings, source),
         *_check_ports(config),
         *_check_security(config),
         *_check_files(config),
         *_check_machine(config),
+    ]
+
+
+def missing_packages(config: ServerConfig) -> list[str]:
+    """What the settings ask for and is not installed; each says how to install it."""
+    wanted = [("http_port", "aiohttp", "rest")] if config.http_port is not None else []
+    if config.trace is not None:
+        wanted.append(("trace", "opentelemetry", "otel"))
+    return [
+        f"{key}: the package {package} is missing; install the extra: pip install 'recsys-serving[{extra}]'"
+        for key, package, extra in wanted
+        if importlib.util.find_spec(package) is None
     ]
 
 

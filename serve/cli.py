@@ -16,7 +16,7 @@ import torch
 
 from recsys.allocator import tune_malloc
 from recsys.errors import ArtifactError
-from serve.check_config import check, print_report
+from serve.check_config import check, missing_packages, print_report
 from serve.config import ProcessConfig, SourceConfig
 from serve.config_file import Effective, effective
 from serve.connections import allow_open_files, missing_open_files
@@ -179,6 +179,8 @@ def _check(found: Effective, source: ModelSource, as_json: bool) -> int:
 
 def _serve(found: Effective, source: ModelSource, as_json: bool) -> int:
     settings = found.settings
+    for text in missing_packages(settings.server):
+        raise ConfigError(text)
     set_up_logging(settings.server.log)
     set_process(settings.process)
     limits = settings.server.connections

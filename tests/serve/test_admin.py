@@ -15,6 +15,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from serve.client import AsyncClient
+from serve.config import AdminConfig, ServerConfig
+from serve.repository import Repository
+from serve.server import Server
 from serve.wire import admin_pb2 as wire
 from serve.wire import open_inference_pb2 as inference
 from tests.serve.admin_live import SERVICE, TOKEN, AdminLive, admin_live, write_token
@@ -263,3 +266,15 @@ def test_the_admin_port_has_the_servers_tls(artifact_path: Path, tmp_path: Path)
                 await channel.close()
 
     asyncio.run(scenario())
+
+
+def test_a_port_that_is_taken_is_said_so(artifact_path: Path, tmp_path: Path) -> None:
+    async def scenario(live: AdminLive, _: grpc.aio.Channel) -> None:
+        taken = AdminConfig(token_file=live.token_file, port=live.server.admin_port or 0)
+        second = Server(Repository(live.root), ServerConfig(port=0, metrics_port=None, admin=taken))
+        with pytest.raises(
+            OSError, match=r"cannot serve administration on 127\.0\.0\.1:[0-9]+: the port is taken"
+        ):
+            await second.start()
+
+    _run(scenario, tmp_path, artifact_path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -234,6 +235,30 @@ def test_bad_usage_is_one_line_and_exit_code_2(
         assert out == ""
         assert err.count("\n") == 1
         assert re.search(text, err)
+
+
+@pytest.mark.parametrize(
+    ("package", "flags", "extra"),
+    [
+        pytest.param("aiohttp", ["--http-port", "0"], "rest", id="rest"),
+        pytest.param("opentelemetry", ["--trace-endpoint", "http://127.0.0.1:4317"], "otel", id="traces"),
+    ],
+)
+def test_what_needs_a_package_that_is_not_there_says_which_extra_brings_it(
+    package: str,
+    flags: list[str],
+    extra: str,
+    artifact_path: Path,
+    capsys: CapSys,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert _check([str(artifact_path), *flags], capsys)[0] == 0
+    monkeypatch.setitem(sys.modules, package, None)
+    code, report = _check([str(artifact_path), *flags], capsys)
+    assert code == 2
+    assert f"package {package} is missing" in report["errors"][0]
+    assert cli.main([str(artifact_path), *flags]) == 2
+    assert f"recsys-serving[{extra}]" in capsys.readouterr().err
 
 
 def test_a_repository_that_cannot_be_read_is_found(tmp_path: Path, capsys: CapSys) -> None:
