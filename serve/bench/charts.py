@@ -56,12 +56,14 @@ class Line:
         color: the style sheet's class: a, b or c.
         points: ascending in x.
         is_filled: whether the area under it is.
+        through: where the line goes, if not from point to point.
     """
 
     name: str
     color: str
     points: Sequence[Point]
     is_filled: bool = False
+    through: Sequence[Point] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +155,7 @@ class Chart:
 
     def _line(self, line: Line) -> str:
         places = [(self._x(point.x), self._y(point.y)) for point in line.points]
-        path = " ".join(f"{x},{y}" for x, y in places)
+        path = " ".join(f"{self._x(point.x)},{self._y(point.y)}" for point in line.through or line.points)
         parts = []
         if line.is_filled and places:
             bottom = self.height - _BOTTOM
@@ -169,7 +171,7 @@ class Chart:
 
     def _names(self) -> list[str]:
         """The lines' names at their ends, pushed apart where they would lie on each other."""
-        ends = [(self._y(line.points[-1].y), line) for line in self.lines if line.points]
+        ends = [(self._y((line.through or line.points)[-1].y), line) for line in self.lines if line.points]
         ends.sort(key=lambda end: end[0])
         parts = []
         lowest = -math.inf

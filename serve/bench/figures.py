@@ -62,7 +62,7 @@ class Figures:
         late_share: of the requests that were sent late.
         late_ms: what is late, see ``LATE_MS``.
         is_valid: whether few enough were late.
-        warnings: what a reader should know.
+        warnings: what else a reader should know.
         generator_cpu_shares: of each process: its share of a core.
         kinds: the same figures in short for each kind of request, where there are several.
         series: over time.
@@ -95,6 +95,16 @@ class Figures:
         return asdict(self)
 
     @property
+    def late_text(self) -> str:
+        """Why the numbers are not valid; empty if they are."""
+        if self.is_valid:
+            return ""
+        return (
+            f"not valid: {self.late_share:.1%} of the requests were sent more than {self.late_ms:.3g} ms late (at most "
+            f"{MOST_LATE:.0%} may be): the client could not keep the rate; use more --processes, or another machine"
+        )
+
+    @property
     def p99_ms(self) -> float | None:
         """None where nothing was answered."""
         return self.latency_ms["p99"]
@@ -106,7 +116,6 @@ def figures(measured: Measured, step: Step) -> Figures:
     latency_ms = measured.latencies.figures_ms()
     late_ms = max(LATE_MS, LATE_SHARE_OF_P99 * (latency_ms["p99"] or 0.0))
     late_share = measured.lags.share_above(late_ms * 1e-3)
-    is_valid = late_share <= MOST_LATE
     return Figures(
         asked_per_s=step.rate_per_s,
         num_in_flight=step.num_in_flight,
@@ -122,8 +131,8 @@ def figures(measured: Measured, step: Step) -> Figures:
         lag_ms=_if_any(measured.lags),
         late_share=late_share,
         late_ms=late_ms,
-        is_valid=is_valid,
-        warnings=_warnings(measured, late_share, late_ms),
+        is_valid=late_share <= MOST_LATE,
+        warnings=_warnings(measured),
         generator_cpu_shares=[round(share, 3) for share in measured.cpu_shares],
         kinds={
             name: {
@@ -156,13 +165,8 @@ def _if_any(latencies: Latencies) -> dict[str, float | None] | None:
     return latencies.figures_ms() if len(latencies) else None
 
 
-def _warnings(measured: Measured, late_share: float, late_ms: float) -> list[str]:
+def _warnings(measured: Measured) -> list[str]:
     found = []
-    if late_share > MOST_LATE:
-        found.append(
-            f"not valid: {late_share:.1%} of the requests were sent more than {late_ms:.3g} ms late (at most "
-            f"{MOST_LATE:.0%} may be): the client could not keep the rate; use more --processes, or another machine"
-        )
     if NOT_SENT in measured.errors:
         found.append(
             f"{measured.errors[NOT_SENT]} requests were not sent: too many were unanswered (--max-in-flight)"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from html import escape
+from statistics import median
 from typing import Any
 
 from serve.bench.charts import Axis, Chart, Line, Mark, Point, linear, logarithmic, percentiles
@@ -42,17 +43,13 @@ def page(result: Result) -> str:
 <main>
 <h1>{escape(headline(result))}</h1>
 <p>{"<br>".join(escape(line) for line in about(result))}<br>started at {escape(result.started_at)}</p>
-{"".join(f'<section class="warning">{escape(text)}</section>' for text in _warnings(result))}
+{"".join(f'<section class="warning">{escape(text)}</section>' for text in result.warnings())}
 {_tiles(result)}
 {"".join(sections)}
 </main>
 </body>
 </html>
 """
-
-
-def _warnings(result: Result) -> Iterable[str]:
-    return [] if result.measurement is None else result.measurement.warnings
 
 
 def _tiles(result: Result) -> str:
@@ -86,11 +83,11 @@ def _search(result: Result) -> str:
                 y=tried.figures.latency_ms[name] or 0.0,
                 title=f"{number(tried.figures.asked_per_s)}/s: {name} {number(tried.figures.latency_ms[name])} ms, "
                 f"{tried.verdict.text}",
-                is_bad=tried.verdict is not Verdict.OK,
+                is_bad=name == "p99" and tried.verdict is not Verdict.OK,
             )
             for tried in shown
         ]
-        lines.append(Line(name=name, color=color, points=points))
+        lines.append(Line(name=name, color=color, points=points, through=_medians(points)))
     bound_ms = result.settings.p99_ms or 0.0
     marks = [Mark(text=f"bound: p99 {bound_ms:g} ms", y=bound_ms)]
     if result.found.rate_per_s is not None:
@@ -126,6 +123,14 @@ def _search(result: Result) -> str:
     return _section("Latency by rate", text, chart + _table(headings, rows, left=(6,)))
 
 
+def _medians(points: Sequence[Point]) -> list[Point]:
+    """One point for each x."""
+    by_x: dict[float, list[float]] = {}
+    for point in points:
+        by_x.setdefault(point.x, []).append(point.y)
+    return [Point(x=x, y=median(values)) for x, values in by_x.items()]
+
+
 def _distribution(result: Result, made: Figures) -> str:
     """Latency by percentile: what every so manieth request had to wait."""
     total = sum(count for _, count in made.histogram)
@@ -149,14 +154,16 @@ def _distribution(result: Result, made: Figures) -> str:
         lines=[Line(name="latency", color="a", points=points)],
         marks=marks,
     )
-    what = "Counted from when each request should have been sent." if made.lag_ms is not None else ""
-    text = f"{total:,} answered requests. Each further nine takes as much room. {what}"
+    at = "" if result.found is None else f" at {number(made.asked_per_s)}/s"
+    text = f"{total:,} answered requests{at}. Each further nine takes as much room."
+    if made.lag_ms is not None:
+        text += " Counted from when each request should have been sent."
     return _section("Latency distribution", text, chart.svg())
 
 
 def _over_time(made: Figures) -> str:
     """Throughput and latency, interval by interval."""
-    if len(made.series) < 2:
+    if len(made.series) < 3:
         return ""
     width_s = made.series[0]["width_s"]
 

@@ -91,7 +91,7 @@ def print_result(result: Result, console: Console | None = None) -> None:
     if result.server_metrics is not None:
         rows = [[name.replace("_", " "), number(value)] for name, value in result.server_metrics.items()]
         console.print(_table("the server counted", ("what", "value"), rows, left=(0,)))
-    for warning in made.warnings:
+    for warning in result.warnings():
         console.print(Text(f"warning: {warning}", style="bold yellow"))
 
 

@@ -90,6 +90,14 @@ class Result:
             data["steps"] = [{"verdict": tried.verdict, **tried.figures.to_json()} for tried in self.steps]
         return data
 
+    def warnings(self) -> list[str]:
+        """What a reader should know. A rate that a search found holds although the client was late."""
+        made = self.measurement
+        if made is None:
+            return []
+        late = [made.late_text] if self.found is None and not made.is_valid else []
+        return [*late, *made.warnings]
+
     def missed(self) -> list[str]:
         """What was expected and did not come, one text each."""
         settings, made = self.settings, self.measurement

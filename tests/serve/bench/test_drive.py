@@ -62,7 +62,7 @@ def test_an_open_loop_that_is_behind_counts_from_when_requests_were_due() -> Non
     assert measured.services.max_ns < measured.lags.max_ns
     made = _figures(measured)
     assert (made.late_share, made.is_valid) == (1.0, False)
-    assert "not valid" in made.warnings[0]
+    assert made.late_text.startswith("not valid: 100.0% of the requests were sent more than")
     assert verdict(made, 1.0) is Verdict.LATE
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
@@ -131,9 +132,20 @@ def test_a_run_shows_distribution_time_and_kinds() -> None:
 def test_a_search_shows_its_steps_and_marks_those_that_failed() -> None:
     result = _result("--find-rate", "--p99-ms", "0.01", rates=(50.0, 100.0))
     text = page(result)
-    assert text.count('class="cross"') == 2 * len(result.steps)
+    assert text.count('class="cross"') == len(result.steps)
     assert "bound: p99 0.01 ms" in text
     assert headline(result).startswith("50.0 requests/s")
+
+
+def test_lateness_spoils_a_run_and_not_the_rate_that_a_search_found() -> None:
+    for arguments, is_spoilt in ((["--rate", "100"], True), (["--find-rate", "--p99-ms", "50"], False)):
+        result = _result(*arguments)
+        assert result.measurement is not None
+        late = replace(result.measurement, late_share=0.5, is_valid=False)
+        result = replace(result, measurement=late)
+        assert any(text.startswith("not valid") for text in result.warnings()) is is_spoilt
+        assert ("not valid" in page(result)) is is_spoilt
+        assert any("not valid" in text for text in result.missed()) is is_spoilt
 
 
 def test_the_terminal_gets_the_same_and_no_markup_of_others() -> None:
