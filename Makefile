@@ -26,7 +26,7 @@ $(VENV)/.base: pyproject.toml
 
 $(VENV)/.peer: $(VENV)/.base
 	$(BIN)/pip install -q -e ".[cpu,dev,peer]"
-	$(BIN)/pip install -q --no-deps torchrec==1.8.0
+	$(BIN)/pip install -q --no-deps torchrec==1.8.0 tritonclient==2.73.0 kserve==0.21.0
 	touch $@
 
 setup: $(VENV)/.peer
@@ -48,6 +48,8 @@ bench: $(VENV)/.peer
 	$(BIN)/python -m benchmarks.load
 	$(BIN)/python -m benchmarks.training
 	$(BIN)/python -m benchmarks.planner
+	$(BIN)/python -m benchmarks.delta
+	$(BIN)/python -m benchmarks.serving
 
 protos: $(VENV)/.base
 	$(BIN)/python protos/generate.py

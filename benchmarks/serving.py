@@ -1,0 +1,256 @@
+"""Our server beside a plain gRPC server without batching and beside the scripted model alone, in one run.
+
+One artifact (DLRM, 26 INT8 tables), one load generator (recsys-bench, closed loop), all on the same cores: single
+samples at 1, 16 and 64 in flight, ranking requests of 1 context and 200 candidates at 1 and 8. Servers take turns; the
+ceiling is measured between them, with nothing else running. Figures are medians over the rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from benchmarks.machine import prepare, wide_console
+from benchmarks.model import FEATURE_NAMES, build
+from export.config import ExportConfig
+from export.pipeline import export_model
+from recsys.options import count
+
+_EPILOG = """\
+examples:
+  python -m benchmarks.serving
+  python -m benchmarks.serving --rounds 1 --seconds 2 --json
+  python -m benchmarks.serving --executors 2
+
+Exit codes: 0 measured, 1 a server or a step failed, 2 bad usage.
+"""
+_ROOT = Path(__file__).resolve().parent.parent
+_NUM_CONTEXT = 13
+OURS, PLAIN = "recsys-serve", "plain gRPC, no batching"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One load.
+
+    Attributes:
+        candidates: rows of a ranking request; 0 for single samples.
+        in_flight: requests at a time.
+    """
+
+    candidates: int
+    in_flight: int
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        what = f"ranking 1 × {self.candidates}" if self.candidates else "single sample"
+        return f"{what}, {self.in_flight} in flight"
+
+
+CASES = (
+    *(Case(candidates=0, in_flight=n) for n in (1, 16, 64)),
+    *(Case(candidates=200, in_flight=n) for n in (1, 8)),
+)
+
+
+@dataclass
+class Seen:
+    """What one server did under one load, round by round."""
+
+    requests_per_s: list[float] = field(default_factory=list)
+    p50_ms: list[float] = field(default_factory=list)
+    p99_ms: list[float] = field(default_factory=list)
+
+    def medians(self) -> dict[str, float]:
+        """Of the rounds."""
+        return {name: statistics.median(values) for name, values in asdict(self).items()}
+
+
+class StepError(RuntimeError):
+    """A server or a measurement did not work."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit status."""
+    args = _parser().parse_args(argv)
+    machine = prepare()
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            artifact = Path(folder) / "dlrm.artifact"
+            config = ExportConfig(name="dlrm", context=FEATURE_NAMES[:_NUM_CONTEXT])
+            export_model(build(args.table_rows), artifact, config)
+            seen, ceilings = _measure(artifact, args)
+    except (StepError, OSError) as error:
+        print(f"benchmarks.serving: {error}", file=sys.stderr)
+        return 1
+    rows = _rows(seen, ceilings)
+    if args.json:
+        settings = {name: value for name, value in vars(args).items() if name != "json"}
+        print(json.dumps({"machine": machine.to_json(), "settings": settings, "rows": rows}))
+        return 0
+    console = wide_console()
+    console.print(machine.text(), soft_wrap=True)
+    console.print(
+        f"DLRM of 26 INT8 tables × {args.table_rows:,} rows; {args.rounds} rounds of {args.seconds:g} s; "
+        f"{args.executors} executor(s); client on the same cores",
+        soft_wrap=True,
+    )
+    console.print(_table(rows))
+    return 0
+
+
+def _measure(
+    artifact: Path, args: argparse.Namespace
+) -> tuple[dict[tuple[str, Case], Seen], dict[int, list[float]]]:
+    seen: dict[tuple[str, Case], Seen] = {}
+    ceilings: dict[int, list[float]] = {0: [], 200: []}
+    turns = [(number, case) for number in range(args.rounds) for case in CASES]
+    with _ours(artifact, args.executors) as ours, _plain(artifact) as plain:
+        servers = {OURS: ours, PLAIN: plain}
+        quiet = not sys.stderr.isatty()
+        for number, case in track(turns, "measure", console=Console(stderr=True), disable=quiet):
+            if case.in_flight == 1:
+                ceilings[case.candidates].append(_ceiling(artifact, case.candidates, args))
+            order = list(servers) if number % 2 == 0 else list(servers)[::-1]
+            for name in order:
+                found = seen.setdefault((name, case), Seen())
+                _load(servers[name], case, args.seconds, found)
+    return seen, ceilings
+
+
+@contextmanager
+def _started(*command: str) -> Iterator[dict[str, Any]]:
+    """A server that says where it listens with its first line."""
+    with subprocess.Popen(
+        [sys.executable, "-m", *command], cwd=_ROOT, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            if not line:
+                raise StepError(f"{command[0]} did not start")
+            yield json.loads(line)
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.communicate()
+
+
+@contextmanager
+def _ours(artifact: Path, executors: int) -> Iterator[str]:
+    options = ("--port", "0", "--no-metrics", "--executors", str(executors), "--json")
+    with _started("serve.cli", str(artifact), *options) as ready:
+        yield f"127.0.0.1:{ready['port']}"
+
+
+@contextmanager
+def _plain(artifact: Path) -> Iterator[str]:
+    with _started("benchmarks.serving_plain", str(artifact)) as ready:
+        yield f"127.0.0.1:{ready['port']}"
+
+
+def _load(address: str, case: Case, seconds: float, seen: Seen) -> None:
+    options = ["--in-flight", str(case.in_flight), "--connections", str(min(case.in_flight, 4))]
+    if case.candidates:
+        options += ["--candidates", str(case.candidates), "--distinct", "512"]
+    figures = _json("serve.bench", address, *options, "--duration-s", str(seconds), "--json")["measurement"]
+    if figures["num_failed"]:
+        raise StepError(f"{address}: {figures['errors']}")
+    seen.requests_per_s.append(figures["requests_per_s"])
+    seen.p50_ms.append(figures["latency_ms"]["p50"])
+    seen.p99_ms.append(figures["latency_ms"]["p99"])
+
+
+def _ceiling(artifact: Path, candidates: int, args: argparse.Namespace) -> float:
+    options = ["--candidates", str(candidates), "--threads", str(args.executors), "--seconds", "0.5"]
+    found = _json("benchmarks.serving_ceiling", str(artifact), *options)["requests_per_s"]
+    return float(max(found.values()))
+
+
+def _json(*command: str) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-m", *command], cwd=_ROOT, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise StepError(f"{command[0]}: {done.stderr.strip() or done.returncode}")
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def _rows(seen: dict[tuple[str, Case], Seen], ceilings: dict[int, list[float]]) -> list[dict[str, Any]]:
+    """One for each case and server."""
+    rows = []
+    for case in CASES:
+        ceiling = statistics.median(ceilings[case.candidates])
+        for name in (OURS, PLAIN):
+            found = seen[name, case].medians()
+            rates, plain = seen[name, case].requests_per_s, seen[PLAIN, case].requests_per_s
+            ratios = [mine / theirs for mine, theirs in zip(rates, plain, strict=True)]
+            rows.append(
+                {
+                    "case": case.name,
+                    "server": name,
+                    **found,
+                    "ratio_to_plain": statistics.median(ratios),
+                    "ceiling_requests_per_s": ceiling,
+                    "share_of_ceiling": found["requests_per_s"] / ceiling,
+                }
+            )
+    return rows
+
+
+def _table(rows: Sequence[dict[str, Any]]) -> Table:
+    table = Table(title="requests per second", title_justify="left")
+    for name in ("load", "server", "requests/s", "p50 ms", "p99 ms", "÷ plain", "ceiling/s", "share of it"):
+        table.add_column(name, justify="left" if name in ("load", "server") else "right")
+    for row in rows:
+        table.add_row(
+            row["case"],
+            row["server"],
+            f"{row['requests_per_s']:,.0f}",
+            f"{row['p50_ms']:.2f}",
+            f"{row['p99_ms']:.2f}",
+            f"{row['ratio_to_plain']:.2f}",
+            f"{row['ceiling_requests_per_s']:,.0f}",
+            f"{row['share_of_ceiling']:.0%}",
+        )
+    return table
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.serving",
+        description=__doc__,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--rounds", type=count, default=3, metavar="N", help="default 3")
+    parser.add_argument("--seconds", type=float, default=5.0, metavar="S", help="of each turn (default 5)")
+    parser.add_argument("--table-rows", type=count, default=100_000, metavar="R", help="default 100000")
+    parser.add_argument(
+        "--executors",
+        type=count,
+        default=1,
+        metavar="N",
+        help="of our server, and threads of the ceiling (default 1)",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
