@@ -54,6 +54,7 @@ def parser() -> argparse.ArgumentParser:
     """The command line: what stands here, and a flag for each setting."""
     top = _Parser(
         prog="recsys-serve",
+        usage="recsys-serve [ARTIFACT | --repository DIR] [--config FILE] [--check-config] [setting ...]",
         description="Serve an artifact, or a repository of models, over gRPC until SIGTERM or SIGINT.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -101,7 +102,7 @@ def _add_option(group: argparse._ActionsContainer, option: Option) -> None:
         return
     negative = "--no-" + option.flag.removeprefix("--")
     # The one that changes the default comes first, with the help.
-    both = ((option.flag, "true", about), (negative, "false", about))
+    both = ((option.flag, "true", about), (negative, "false", f"turn off: {about}"))
     for flag, word, text in reversed(both) if option.default else both:
         changes = (word == "true") != option.default
         group.add_argument(

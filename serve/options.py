@@ -33,6 +33,8 @@ _SILENT_SECTIONS = frozenset({"source", "process", "defaults", "limits", "connec
 _TOP = "server"
 # More than any machine has processors; keeps a range such as 0-999999999 from being written out.
 _MAX_CPU = 65535
+# Of difflib's ratio, from 0 to 1: what is near at all, and what is about as near as the nearest.
+_NEAR, _AS_NEAR = 0.6, 0.05
 _WORDS = {
     "true": True,
     "yes": True,
@@ -166,8 +168,14 @@ def all_options(of: Iterable[Section]) -> tuple[Option, ...]:
 
 def near_misses(name: str, known: Iterable[str]) -> str:
     """``; did you mean …?``, or nothing where nothing known is near."""
-    near = difflib.get_close_matches(name, list(known), n=3, cutoff=0.6)
-    return f"; did you mean {' or '.join(near)}?" if near else ""
+    matcher = difflib.SequenceMatcher(b=name)
+    ratios: dict[str, float] = {}
+    for candidate in known:
+        matcher.set_seq1(candidate)
+        ratios[candidate] = matcher.ratio()
+    best = max(ratios.values(), default=0.0)
+    near = [candidate for candidate, ratio in ratios.items() if ratio >= max(_NEAR, best - _AS_NEAR)]
+    return f"; did you mean {' or '.join(sorted(near))}?" if near else ""
 
 
 def field_kinds(kind: type) -> Mapping[str, tuple[object, bool]]:
