@@ -118,22 +118,26 @@ def _tensors(message: wire.ModelInferRequest) -> list[Tensor]:
         )
     tensors = []
     for i, given in enumerate(message.inputs):
-        field = f"inputs[{given.name[:64]!r}]"
         if given.parameters:
-            _refuse_parameters(field, given.parameters)
+            _refuse_parameters(_field(given), given.parameters)
         if not raw:
-            data = _typed_contents(field, given)
+            data = _typed_contents(given)
         elif given.HasField("contents"):
             raise RequestError(
-                f"{field}.contents: got values beside raw_input_contents, expected one of the two"
+                f"{_field(given)}.contents: got values beside raw_input_contents, expected one of the two"
             )
         else:
             data = raw[i]
-        tensors.append(Tensor(given.name, given.datatype, tuple(given.shape), data))
+        # A slice of a repeated field is a list; going through it one by one takes three times as long.
+        tensors.append(Tensor(given.name, given.datatype, tuple(given.shape[:]), data))
     return tensors
 
 
-def _typed_contents(field: str, given: wire.ModelInferRequest.InferInputTensor) -> bytes:
+def _field(given: wire.ModelInferRequest.InferInputTensor) -> str:
+    return f"inputs[{given.name[:64]!r}]"
+
+
+def _typed_contents(given: wire.ModelInferRequest.InferInputTensor) -> bytes:
     """The values of a tensor that came as numbers."""
     contents = given.contents
     name = _CONTENTS.get(given.datatype)
@@ -141,9 +145,10 @@ def _typed_contents(field: str, given: wire.ModelInferRequest.InferInputTensor) 
     if name is None or not filled:
         return b""  # where the type is none that is served, or values are missing, the tensor's checks say so
     if filled != [name]:
-        raise RequestError(f"{field}.contents: got {', '.join(filled)}, expected {name} for {given.datatype}")
-    values = getattr(contents, name)
-    return np.fromiter(values, DTYPES[given.datatype], len(values)).tobytes()
+        raise RequestError(
+            f"{_field(given)}.contents: got {', '.join(filled)}, expected {name} for {given.datatype}"
+        )
+    return np.array(getattr(contents, name)[:], DTYPES[given.datatype]).tobytes()
 
 
 def _refuse_parameters(field: str, parameters: Mapping[str, Any]) -> None:

@@ -5,7 +5,7 @@ Shape letters: B rows of a request, F sparse inputs of one kind (weighted or not
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import grpc
@@ -154,26 +154,33 @@ def _sparse(
             f"{field}.lengths: got {lengths[at]} for {inputs[feature].name!r} in row {row}, "
             f"expected 0 to {np.iinfo(np.int32).max}"
         )
-    lengths = lengths.reshape(shape)
-    counts = lengths.sum(axis=1, dtype=np.int64)
-    ends = np.cumsum(counts)
-    num_ids = int(ends[-1]) if len(inputs) else 0
-    values = _whole_numbers(f"{field}.values", features.values, num_ids, [num_ids]).astype(_INT64, copy=False)
+    counts = lengths.reshape(shape).sum(axis=1, dtype=np.int64)
+    num_ids = int(counts.sum())
+    values = _whole_numbers(f"{field}.values", features.values, num_ids, [num_ids])
     weights = features.weights
     if inputs and inputs[0].weighted and len(weights) != num_ids * _FLOAT.itemsize:
         raise RequestError(
             f"{field}.weights: got {len(weights)} bytes, "
             f"expected {num_ids * _FLOAT.itemsize} (float32, one for each of {num_ids} IDs)"
         )
-    return [
-        RawSparse(
-            s.name,
-            lengths[i].astype(_INT32).tobytes(),
-            values[start:end].tobytes(),
-            weights[start * _FLOAT.itemsize : end * _FLOAT.itemsize],
-        )
-        for i, (s, start, end) in enumerate(zip(inputs, ends - counts, ends, strict=True))
-    ]
+    # Converted once for all inputs, then cut as bytes.
+    per_input = [num_rows] * len(inputs)
+    parts = zip(
+        inputs,
+        _cut(lengths.astype(_INT32, copy=False).tobytes(), per_input, _INT32.itemsize),
+        _cut(values.astype(_INT64, copy=False).tobytes(), counts.tolist(), _INT64.itemsize),
+        _cut(weights, counts.tolist(), _FLOAT.itemsize),
+        strict=True,
+    )
+    return [RawSparse(s.name, *bags) for s, *bags in parts]
+
+
+def _cut(data: bytes, counts: Sequence[int], itemsize: int) -> Iterator[bytes]:
+    """One piece after the other, of so many numbers each."""
+    end = 0
+    for count in counts:
+        start, end = end, end + count * itemsize
+        yield data[start:end]
 
 
 def _whole_numbers(field: str, data: bytes, count: int, shape: list[int]) -> npt.NDArray[Any]:

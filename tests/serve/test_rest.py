@@ -6,9 +6,12 @@ import asyncio
 import http.client
 import json
 import socket
+import ssl
 import struct
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +21,7 @@ from serve.batching import BatchLimits
 from serve.config import ConnectionLimits, ModelSettings, ServerConfig
 from serve.model import ServedModel
 from tests.serve.cases import Sample, answer, assert_answers, random_sample
+from tests.serve.certificates import Authority, write_tls
 from tests.serve.foreign import tensors
 from tests.serve.live import LiveServer, server_of
 from tests.serve.models import SIGNATURE, FailingModel, GatedModel
@@ -470,6 +474,22 @@ def test_before_models_are_ready_requests_get_503(model: ServedModel) -> None:
         assert ask(live, "POST", PREDICT, plain_body(sample_of(1))).status == 503
         live.wait_until_ready()
         assert ask(live, "GET", "/v2/health/ready").status == 200
+
+
+def test_over_tls(model: ServedModel, tmp_path: Path) -> None:
+    authority = Authority()
+    tls = write_tls(tmp_path, authority.issue())
+    with LiveServer(model, replace(CONFIG, tls=tls)) as live:
+        trusting = ssl.create_default_context(cadata=authority.certificate.decode())
+        connection = http.client.HTTPSConnection(
+            "localhost", live.server.http_port or 0, timeout=60, context=trusting
+        )
+        connection.request("POST", PREDICT, json.dumps(plain_body(sample_of(1))))
+        response = connection.getresponse()
+        assert response.status == 200, response.read()
+        connection.close()
+        with pytest.raises((OSError, http.client.HTTPException)):
+            ask(live, "GET", "/v2/health/live")  # in plain text
 
 
 def test_a_port_that_is_taken_is_said(model: ServedModel) -> None:
