@@ -49,6 +49,11 @@ class _Votes:
         num_ok = votes.count(Verdict.OK)
         return max(num_ok, len(votes) - num_ok) >= self._enough
 
+    def undecided(self) -> float | None:
+        """A rate that passed as often as it failed."""
+        rates = self._by_rate.items()
+        return next((rate for rate, votes in rates if 2 * votes.count(Verdict.OK) == len(votes)), None)
+
     def border(self) -> tuple[float | None, float | None]:
         """The lowest rate that fails, and below it the highest that passes, the other way round."""
         high = min((rate for rate in self._by_rate if not self.passes(rate)), default=None)
@@ -112,6 +117,8 @@ def _next(
     first_per_s: float,
 ) -> float | None:
     """The rate to measure next; None once the border is narrow and sure."""
+    if (undecided := votes.undecided()) is not None:
+        return undecided
     if low is None:
         return first_per_s if high is None else high / stride
     if high is None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import multiprocessing
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,15 +15,22 @@ from typing import Any
 import numpy as np
 import pytest
 
+from export.config import ExportConfig
+from export.pipeline import export_model
+from recsys.artifact import load_artifact
+from recsys.signature import IdPolicy
 from serve import bench
 from serve.bench.http import HttpConnections
 from serve.bench.mixes import parse_mix
+from serve.bench.plan import Job, Step, Target
 from serve.bench.requests import Shape, draw_requests
+from serve.bench.workers import LoadError, Workers
 from serve.capture_file import CapturedRequest, header, record
 from serve.client import Client
 from serve.config import ServerConfig
 from serve.model import ServedModel
 from tests.serve.live import LiveServer
+from tests.serve.models import GatedModel, SmallModel
 
 NOBODY = "127.0.0.1:9"
 _SHORT = ["--duration-s", "0.5", "--warm-up-s", "0.1", "--distinct", "64", "--timeout-s", "60"]
@@ -132,6 +141,90 @@ def test_a_search_finds_a_rate_and_reports_it(
     assert code == (3 if search["requests_per_s"] is None else 0)
     assert search["requests_per_s"] is None or search["requests_per_s"] in passed
     assert "Latency by rate" in page.read_text()
+
+
+@pytest.fixture(scope="module")
+def ranking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+    """A server of a model that was exported with a context."""
+    path = tmp_path_factory.mktemp("ranking") / "small"
+    config = ExportConfig(
+        name="small",
+        targets=(("cpu",),),
+        dense_widths={"context": 3, "price": 1},
+        table_id_policies={"catalog": IdPolicy.HASH},
+        context=("context", "user"),
+    )
+    export_model(SmallModel().eval(), path, config)
+    with LiveServer(load_artifact(path)) as server:
+        yield server
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["--stream"], ["--protocol", "kserve"]], ids=["calls", "stream", "kserve"]
+)
+def test_ranking_requests(
+    ranking: LiveServer, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    code, result = _bench(ranking.address, capsys, "--candidates", "3-20", "--in-flight", "4", *arguments)
+    assert code == 0
+    _check(result)
+    assert result["settings"]["candidates"] == "3-20"
+    made = result["measurement"]
+    assert 3 * made["requests_per_s"] <= made["rows_per_s"] <= 20 * made["requests_per_s"]
+
+
+def test_deadlines_are_the_requests_own(model: ServedModel, capsys: pytest.CaptureFixture[str]) -> None:
+    gated = GatedModel(model)
+    with LiveServer(gated) as live:
+        gated.close_gate()
+        try:
+            code, result = _bench(live.address, capsys, "--rate", "40", "--deadline-ms", "20-60")
+        finally:
+            gated.gate.set()
+    assert code == 1
+    assert set(result["measurement"]["errors"]) == {"DEADLINE_EXCEEDED"}
+    assert result["measurement"]["latency_ms"]["p99"] is None
+
+
+@pytest.mark.parametrize("arguments", [[], ["--stream"]], ids=["calls", "stream"])
+def test_a_server_that_goes_away_is_counted_and_hangs_nothing(
+    model: ServedModel, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    """The server stops as soon as the first requests were answered."""
+    gated = GatedModel(model)
+    live = LiveServer(gated).__enter__()
+    gated.close_gate()
+
+    def stop() -> None:
+        gated.started.acquire()
+        gated.gate.set()
+        gated.started.acquire()
+        live.__exit__(None, None, None)
+
+    stopper = threading.Thread(target=stop)
+    stopper.start()
+    try:
+        code, result = _bench(live.address, capsys, "--in-flight", "4", "--duration-s", "3", *arguments)
+    finally:
+        gated.started.release(2)
+        stopper.join()
+    assert code == 1
+    assert set(result["measurement"]["errors"]) <= {"UNAVAILABLE", "CANCELLED", "DEADLINE_EXCEEDED"}
+    assert result["measurement"]["num_failed"] > 0
+
+
+def test_a_sending_process_that_dies_ends_the_run(live: LiveServer) -> None:
+    with Client(live.address) as asked:
+        job = Job(target=Target(address=live.address), metadata=asked.metadata().SerializeToString())
+    with Workers([job]) as workers:
+        [child] = multiprocessing.active_children()
+
+        def kill(_elapsed_s: float, num_answered: int, _num_failed: int) -> None:
+            if num_answered and child.is_alive():
+                child.kill()
+
+        with pytest.raises(LoadError, match="has ended"):
+            workers.measure(Step(duration_s=60.0, num_in_flight=1), kill)
 
 
 @pytest.fixture
