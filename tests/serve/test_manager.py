@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import shutil
+import threading
 import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -194,6 +195,34 @@ def test_requests_that_an_old_version_has_accepted_are_answered_by_it(
             assert [version for version, _ in await asyncio.gather(*waiting)] == ["1"] * 3
             await world.settle()
             assert world.states() == {"1": "available", "2": "ready"}
+
+    run(scenario())
+
+
+def test_a_version_that_drains_is_loaded_again_once_it_has_left(
+    root: Path, artifacts: dict[str, Path]
+) -> None:
+    async def scenario() -> None:
+        async with managing(Repository(root), ModelSettings(keep_previous=False)) as world:
+            gates = Gates(world, "1")
+            await world.manager.rescan()
+            gates.close()
+            waiting = asyncio.create_task(world.predict(SAMPLE))
+            await reached(gates.model.started)
+            add(root, artifacts, "2")
+            await world.manager.rescan()
+            del world.hosting.wrap["1"]
+            again = asyncio.create_task(world.manager.load("small", "1"))
+            await asyncio.sleep(0)
+            await asserts_answer(world, "2", artifacts["2"])
+            assert world.states() == {"1": "draining", "2": "ready"}
+            assert world.hosting.loads == ["1", "2"]
+            gates.open()
+            assert (await again).state is ModelState.READY
+            assert (await waiting)[0] == "1"
+            await world.settle()
+            assert world.states() == {"1": "ready", "2": "ready"}
+            await asserts_answer(world, "1", artifacts["1"], asked="1")
 
     run(scenario())
 
@@ -671,13 +700,19 @@ def test_a_version_that_left_holds_no_memory(root: Path, artifacts: dict[str, Pa
     async def scenario() -> None:
         async with serving(root, ModelSettings(keep_previous=False)) as world:
             await world.predict(SAMPLE)
-            old = weakref.ref(world.manager.route("", "", 0.5).primary)
+            freed_by: list[threading.Thread] = []
+            old = weakref.ref(
+                world.manager.route("", "", 0.5).primary,
+                lambda _: freed_by.append(threading.current_thread()),
+            )
             add(root, artifacts, "2")
             gc.disable()
             try:
                 await world.manager.rescan()
                 await world.settle()
                 assert old() is None
+                # Giving many pages back takes a while: not on the event loop.
+                assert freed_by[0] is not threading.current_thread()
             finally:
                 gc.enable()
 

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import dataclasses
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+from torch import Tensor
 
 from recsys import delta
 from recsys.artifact import LoadedArtifact, load_artifact
 from serve.config import ModelSettings
 from serve.errors import ModelChangeError, ModelNotFoundError, RequestError
+from serve.model import ServedModel
 from serve.repository import Repository
 from serve.wire import predict_pb2 as wire
 from tests.artifact.deltas import write_delta
 from tests.serve.cases import answer, assert_answers, random_sample
-from tests.serve.managing import Gates, World, managing, run
+from tests.serve.managing import Gates, World, managing, reached, run
 from tests.serve.models import SIGNATURE
 from tests.serve.repositories import add_version
 
@@ -118,6 +122,57 @@ def test_every_answer_is_from_before_or_after(series: Series) -> None:
             done.set()
             await asyncio.gather(*asking)
             assert {0, 3} <= set(seen)
+
+    run(scenario())
+
+
+class HeldArtifact(LoadedArtifact):
+    """An artifact whose batches wait at a gate.
+
+    Attributes:
+        gate: batches pass while it is set.
+        started: released for each batch that has reached the gate.
+    """
+
+    gate = threading.Event()
+    started = threading.Semaphore(0)
+
+    def forward(self, *inputs: Tensor) -> dict[str, Tensor]:
+        self.started.release()
+        assert self.gate.wait(60)
+        return super().forward(*inputs)
+
+
+def test_a_delta_waits_for_the_batch_that_runs(series: Series) -> None:
+    async def scenario() -> None:
+        async with managing(Repository(series.root)) as world:
+
+            def held(model: ServedModel) -> ServedModel:
+                assert isinstance(model, LoadedArtifact)
+                return HeldArtifact(**{f.name: getattr(model, f.name) for f in dataclasses.fields(model)})
+
+            world.hosting.wrap["1"] = held
+            HeldArtifact.gate.set()
+            await world.manager.rescan()
+            HeldArtifact.gate.clear()
+            HeldArtifact.started = threading.Semaphore(0)
+            running = asyncio.create_task(world.predict(SAMPLE))
+            await reached(HeldArtifact.started)
+            executor = world.manager.route("small", "", 0.5).primary.executor
+            asked, really = threading.Semaphore(0), executor.run_between_batches
+
+            def noted(function: Callable[[], None]) -> None:
+                asked.release()
+                really(function)
+
+            executor.run_between_batches = noted  # type: ignore[method-assign]
+            changing = asyncio.create_task(world.manager.apply_delta("small", "", "0.delta"))
+            await reached(asked)
+            assert world.manager.statuses()[0].versions[0].deltas == ()
+            HeldArtifact.gate.set()
+            assert_answers((await running)[1], series.answers[0])
+            await changing
+            await asserts_deltas(world, series, 1)
 
     run(scenario())
 
