@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from html import escape
 
 _WIDTH = 900
-_LEFT, _RIGHT, _TOP, _BOTTOM = 62, 74, 14, 40
+_LEFT, _RIGHT, _TOP, _BOTTOM = 70, 74, 14, 40
 # Labels at the right of lines do not come nearer to each other than this.
 _LABEL_GAP = 14.0
 
@@ -134,7 +134,7 @@ class Chart:
         )
         y = (_TOP + bottom) / 2
         parts.append(
-            f'<text class="label" transform="translate(13 {y}) rotate(-90)" text-anchor="middle">'
+            f'<text class="label" transform="translate(12 {y}) rotate(-90)" text-anchor="middle">'
             f"{escape(self.y.label)}</text>"
         )
         return parts

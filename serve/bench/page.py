@@ -249,18 +249,19 @@ def _facts(result: Result) -> str:
         ("machine", "client's machine"),
         ("tool", "client"),
     )
-    rows = [
-        [name, key.replace("_", " "), _fact(value)]
-        for part, name in parts
-        for key, value in data[part].items()
-        if value not in (None, "", [])
-    ]
+    rows = []
+    for part, name in parts:
+        facts = [(key, value) for key, value in data[part].items() if value not in (None, "", [])]
+        names = [name, *[""] * len(facts)]
+        rows += [[names[i], key.replace("_", " "), _fact(value)] for i, (key, value) in enumerate(facts)]
     return _section("What was measured with what", "", _table(("", "what", "value"), rows, left=(0, 1, 2)))
 
 
 def _fact(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(str(one) for one in value)
+    if isinstance(value, float):
+        return number(value)
     return ("yes" if value else "no") if isinstance(value, bool) else str(value)
 
 

@@ -19,7 +19,7 @@ h1 {{ font-size: 22px; margin: 0 0 4px; overflow-wrap: anywhere; }}
 h2 {{ font-size: 16px; margin: 0 0 2px; }}
 p {{ margin: 0 0 10px; color: var(--soft); overflow-wrap: anywhere; }}
 section {{ background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: 16px 18px;
-  margin-top: 16px; break-inside: avoid; }}
+  margin-top: 16px; }}
 .warning {{ border-color: var(--bad); color: var(--bad); font-weight: 600; }}
 .tiles {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(140px, 1fr)); gap: 10px; margin-top: 16px; }}
 .tile {{ background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: 10px 14px; }}
@@ -30,6 +30,7 @@ svg {{ display: block; width: 100%; height: auto; margin: 6px 0 2px; }}
 svg text {{ fill: var(--soft); font-size: 12px; font-family: inherit; font-variant-numeric: tabular-nums; }}
 svg text.mark {{ fill: var(--ink); }}
 svg text.name {{ font-weight: 600; }}
+svg text.name, svg text.mark {{ paint-order: stroke; stroke: var(--card); stroke-width: 4px; stroke-linejoin: round; }}
 svg text.a {{ fill: var(--a); }} svg text.b {{ fill: var(--b); }} svg text.c {{ fill: var(--c); }}
 .grid {{ stroke: var(--grid); }}
 .axis {{ stroke: var(--soft); }}
@@ -51,5 +52,7 @@ th.left, td.left {{ text-align: left; }}
 td.left {{ white-space: normal; overflow-wrap: anywhere; }}
 @media (max-width: 640px) {{ main {{ padding: 14px 10px 40px; }} svg text {{ font-size: 17px; }} }}
 @media print {{ main {{ padding: 0; max-width: none; }} section, .tile {{ border-color: #bbb; }}
+  svg, tr, .tile {{ break-inside: avoid; }} h2, h2 + p {{ break-after: avoid; }}
+  .tiles {{ grid-template-columns: repeat(6, 1fr); }} .tile b {{ font-size: 15px; }}
   * {{ print-color-adjust: exact; -webkit-print-color-adjust: exact; }} }}
 """
