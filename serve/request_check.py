@@ -89,11 +89,14 @@ class RequestChecker:
         self._limits.check_request(num_rows, 0)
         if request.context_sparse or request.context_dense:
             return self._check_ranking(request)
-        dense = _by_name("dense", request.dense, self._dense_names)
-        sparse = _by_name("sparse", request.sparse, self._sparse_names)
+        # Lists, because a message's own make each of their messages anew whenever it is asked for.
+        dense = _by_name("dense", list(request.dense), self._dense_names)
+        sparse = _by_name("sparse", list(request.sparse), self._sparse_names)
         arrays = tuple(
-            self._dense("dense", d, m.values, num_rows)
-            for d, m in zip(self._signature.dense, dense, strict=True)
+            [
+                self._dense("dense", d, m.values, num_rows)
+                for d, m in zip(self._signature.dense, dense, strict=True)
+            ]
         )
         return CheckedRequest(
             num_rows=num_rows, dense=arrays, sparse=self._sparse.check("sparse", sparse, num_rows)
@@ -179,11 +182,11 @@ class RequestChecker:
 _MAX_PARTS = 64
 
 
-def _by_name(kind: str, got: Sequence[_InputT], expected: list[str]) -> list[_InputT]:
+def _by_name(kind: str, got: Sequence[_InputT], expected: list[str]) -> Sequence[_InputT]:
     """The inputs in the signature's order, each there exactly once."""
     names = [message.name for message in got[: len(expected) + 1]]
     if names == expected:
-        return list(got)
+        return got
     if len(got) == len(expected):
         found = dict(zip(names, got, strict=True))
         try:
