@@ -29,6 +29,7 @@ from serve.capture_file import CapturedRequest, header, record
 from serve.client import Client
 from serve.config import ServerConfig
 from serve.model import ServedModel
+from tests.serve.certificates import Authority, write_tls
 from tests.serve.live import LiveServer
 from tests.serve.models import GatedModel, SmallModel
 
@@ -326,6 +327,29 @@ def test_a_file_can_describe_the_model(
     # A described server that is not there is noticed when the load connects.
     described.write_text(str(client.metadata()))
     assert bench.main(["127.0.0.1:9", "--protocol", "rest", "--describe", str(described)]) == 1
+
+
+def test_an_encrypted_server_is_spoken_to_in_its_own_way(
+    model: ServedModel, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    authority = Authority()
+    tls = write_tls(tmp_path, authority.issue(), client_ca=authority.certificate)
+    theirs = authority.issue("client")
+    for name, data in (
+        ("ca.pem", authority.certificate),
+        ("client.pem", theirs.certificate),
+        ("client.key", theirs.key),
+    ):
+        (tmp_path / name).write_bytes(data)
+    arguments = ["--in-flight", "4", "--tls-ca", str(tmp_path / "ca.pem")]
+    arguments += ["--tls-cert", str(tmp_path / "client.pem"), "--tls-key", str(tmp_path / "client.key")]
+    with LiveServer(model, ServerConfig(port=0, metrics_port=None, tls=tls)) as live:
+        code, result = _bench(live.address, capsys, *arguments)
+        assert code == 0
+        _check(result)
+        assert result["settings"]["encrypted"] is True
+        assert bench.main([live.address, *_SHORT]) == 1
+        assert bench.main([live.address, *_SHORT, "--tls-ca", str(tmp_path / "missing.pem")]) == 1
 
 
 def test_without_a_server_it_fails(capsys: pytest.CaptureFixture[str]) -> None:
