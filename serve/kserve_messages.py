@@ -19,7 +19,14 @@ from serve.work import Rows
 PLATFORM = "recsys"
 SERVER_NAME = "recsys-serving"
 # Of Triton's extensions, by the names that it gives them.
-EXTENSIONS = ("model_repository", "model_configuration", "schedule_policy", "statistics", "parameters")
+EXTENSIONS = (
+    "model_repository",
+    "model_configuration",
+    "schedule_policy",
+    "statistics",
+    "parameters",
+    "binary_tensor_data",  # over HTTP; gRPC's tensors are binary as they are
+)
 
 _CONTENTS = {FLOAT: "fp32_contents", ID: "int64_contents", LENGTH: "int_contents"}
 _DATA_TYPES = {FLOAT: wire.TYPE_FP32, ID: wire.TYPE_INT64, LENGTH: wire.TYPE_INT32}

@@ -11,10 +11,11 @@ import contextlib
 import logging
 import math
 import ssl
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 
 from serve.errors import (
     HTTP_STATUS,
@@ -36,6 +37,9 @@ _log = logging.getLogger("serve")
 _MS_PER_S = 1e3
 _TIMEOUT = "timeout_ms"
 _MAX_DIGITS = 12
+_LIVE = "/v2/health/live"
+# A body that is not there by then is not waited for.
+_BODY_S = 30.0
 _JSON = "application/json"
 _BINARY = "application/octet-stream"
 # After the gateway is idle nothing but answers on their way is left.
@@ -52,6 +56,7 @@ class RestServer:
         port: 0 lets the system choose.
         max_body_bytes: of a request.
         tls: None for plain text.
+        is_draining: from when on new requests get 503 and connections are closed, so that clients go elsewhere.
     """
 
     def __init__(
@@ -62,13 +67,15 @@ class RestServer:
         port: int,
         max_body_bytes: int,
         tls: ssl.SSLContext | None = None,
+        is_draining: Callable[[], bool] = lambda: False,
     ) -> None:
         self.port = port
         self._host = host
         self._tls = tls
+        self._is_draining = is_draining
         # A client that hangs up gives its request up.
         self._runner = web.AppRunner(
-            _application(gateway, max_body_bytes),
+            _application(gateway, max_body_bytes, [self._refuse_when_draining, _errors_as_json]),
             access_log=None,
             handler_cancellation=True,
             shutdown_timeout=_SHUTDOWN_S,
@@ -93,14 +100,26 @@ class RestServer:
         """Close the port and what is left of its connections; idempotent."""
         await self._runner.cleanup()
 
+    @web.middleware
+    async def _refuse_when_draining(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
+        if self._is_draining() and request.path != _LIVE:
+            response: web.StreamResponse = _error(
+                503, "the server is stopping; send the request to another one"
+            )
+        else:
+            response = await handler(request)
+        if self._is_draining():
+            response.force_close()
+        return response
 
-def _application(gateway: Gateway, max_body_bytes: int) -> web.Application:
-    application = web.Application(client_max_size=max_body_bytes, middlewares=[_errors_as_json])
+
+def _application(gateway: Gateway, max_body_bytes: int, middlewares: Sequence[Middleware]) -> web.Application:
+    application = web.Application(client_max_size=max_body_bytes, middlewares=middlewares)
     models, inference = _Models(gateway), _Inference(gateway)
     application.add_routes(
         [
             web.get("/v2", models.server),
-            web.get("/v2/health/live", models.live),
+            web.get(_LIVE, models.live),
             web.get("/v2/health/ready", models.ready),
             web.post("/v2/repository/index", models.index),
         ]
@@ -158,7 +177,7 @@ class _Models:
         return _response({"ready": ready}, 200 if ready else 503)
 
     async def index(self, request: web.Request) -> web.Response:
-        data = await request.read()
+        data = await _body(request)
         body = parse_json(data) if data else {}
         index = repository_index(self._gateway.manager.statuses(), entry(body, "ready", bool, "body"))
         return _response(plain(index)["models"])
@@ -187,7 +206,7 @@ class _Inference:
 
     async def infer(self, request: web.Request) -> web.Response:
         """Tensors."""
-        data = await request.read()
+        data = await _body(request)
         with _counted(self._gateway):
             inference = read_inference(*_named(request), data, _header_length(request))
             timeout_s = _timeout_s(request)
@@ -214,7 +233,7 @@ class _Inference:
 
     async def predict(self, request: web.Request) -> web.Response:
         """Plain JSON."""
-        data = await request.read()
+        data = await _body(request)
         with _counted(self._gateway):
             body = parse_json(data)
             request_id = entry(body, "id", str, "body")
@@ -245,6 +264,14 @@ class _Inference:
                 return await self._gateway.predict(incoming)
         except TimeoutError:
             raise DeadlineExpiredError("the deadline passed before the answer was there") from None
+
+
+async def _body(request: web.Request) -> bytes:
+    try:
+        async with asyncio.timeout(_BODY_S):
+            return await request.read()
+    except TimeoutError:
+        raise web.HTTPRequestTimeout(reason=f"the body was not there after {_BODY_S:g} s") from None
 
 
 @contextlib.contextmanager

@@ -112,6 +112,7 @@ class Server:
                 port=config.http_port,
                 max_body_bytes=config.connections.max_message_bytes,
                 tls=None if config.tls is None else ssl_context(config.tls),
+                is_draining=lambda: self._stopping,
             )
             await rest.start()
             self._started.push_async_callback(rest.stop)

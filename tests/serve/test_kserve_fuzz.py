@@ -19,7 +19,7 @@ from tests.serve.foreign import kserve_message, tensors, torchrec_message
 from tests.serve.live import LiveServer
 from tests.serve.models import SIGNATURE
 from tests.serve.mutations import extend, fields, flip, garbage, splice, truncate
-from tests.serve.test_rest import binary_body, plain_body, tensor_body
+from tests.serve.rest_calls import binary_body, plain_body, tensor_body
 
 MUTATIONS = (flip, truncate, extend, splice, garbage, fields)
 NUM_SPOILED = 600

@@ -8,82 +8,42 @@ import json
 import socket
 import ssl
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
+import serve.rest
 from serve.batching import BatchLimits
 from serve.config import ConnectionLimits, ModelSettings, ServerConfig
 from serve.model import ServedModel
-from tests.serve.cases import Sample, answer, assert_answers, random_sample
+from tests.serve.cases import Sample, answer, assert_answers
 from tests.serve.certificates import Authority, write_tls
-from tests.serve.foreign import tensors
 from tests.serve.live import LiveServer, server_of
-from tests.serve.models import SIGNATURE, FailingModel, GatedModel
+from tests.serve.models import FailingModel, GatedModel
+from tests.serve.rest_calls import (
+    CONFIG,
+    INFER,
+    PREDICT,
+    ask,
+    binary_body,
+    plain_body,
+    sample_of,
+    tensor_body,
+)
 
 pytest.importorskip("aiohttp", reason="HTTP is in the extra 'http'")
-
-CONFIG = ServerConfig(port=0, metrics_port=None, http_port=0)
-DTYPES = {"FP32": "<f4", "INT64": "<i8", "INT32": "<i4"}
-INFER, PREDICT = "/v2/models/small/infer", "/v1/models/small:predict"
-
-
-class Reply(NamedTuple):
-    status: int
-    headers: dict[str, str]
-    data: bytes
-
-    def json(self) -> Any:
-        assert self.headers["content-type"].startswith("application/json")
-        return json.loads(self.data)
-
-
-def ask(
-    live: LiveServer, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
-) -> Reply:
-    """One request over a connection of its own; a body that is not bytes becomes JSON."""
-    port = live.server.http_port
-    assert port is not None
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-    try:
-        data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
-        connection.request(method, path, data, headers or {})
-        response = connection.getresponse()
-        return Reply(response.status, {k.lower(): v for k, v in response.getheaders()}, response.read())
-    finally:
-        connection.close()
 
 
 @pytest.fixture(scope="module")
 def rest(model: ServedModel) -> Iterator[LiveServer]:
     with LiveServer(model, CONFIG) as made:
         yield made
-
-
-def sample_of(rows: int, seed: int = 0) -> Sample:
-    return random_sample(SIGNATURE, rows, np.random.default_rng(seed))
-
-
-def tensor_body(sample: Sample, **more: Any) -> dict[str, Any]:
-    inputs = [
-        {
-            "name": one.name,
-            "datatype": one.datatype,
-            "shape": one.shape,
-            "data": np.frombuffer(one.data, DTYPES[one.datatype]).tolist(),
-        }
-        for one in tensors(SIGNATURE, sample)
-    ]
-    return {"inputs": inputs, **more}
-
-
-def plain_body(sample: Sample) -> dict[str, Any]:
-    return {"dense": sample.dense, "sparse": sample.sparse, "weights": sample.weights}
 
 
 def outputs_of(body: dict[str, Any]) -> dict[str, np.ndarray]:
@@ -121,22 +81,6 @@ def test_int64_ids_keep_all_their_bits(rest: LiveServer, model: ServedModel) -> 
         },
         expected,
     )
-
-
-def binary_body(sample: Sample, **more: Any) -> tuple[bytes, dict[str, str]]:
-    """As Triton's HTTP client sends it: JSON, then the tensors' bytes."""
-    made = tensors(SIGNATURE, sample)
-    inputs = [
-        {
-            "name": t.name,
-            "datatype": t.datatype,
-            "shape": t.shape,
-            "parameters": {"binary_data_size": len(t.data)},
-        }
-        for t in made
-    ]
-    text = json.dumps({"inputs": inputs, **more}).encode()
-    return text + b"".join(t.data for t in made), {"Inference-Header-Content-Length": str(len(text))}
 
 
 def test_binary_tensors(rest: LiveServer, model: ServedModel) -> None:
@@ -224,143 +168,6 @@ def test_statistics_are_numbers(rest: LiveServer) -> None:
         assert stats["inference_stats"]["success"]["count"] >= 1
         assert stats["inference_stats"]["compute_infer"]["ns"] > 0
         assert stats["memory_usage"] == [{"type": "tables", "id": 0, "byte_size": 1712}]
-
-
-def _input(body: dict[str, Any], at: int, **values: Any) -> None:
-    body["inputs"][at].update(values)
-
-
-WRONG: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
-    "inputs-no-list": (lambda b: b.update(inputs={}), "body['inputs']: got an object, expected a list"),
-    "input-no-object": (lambda b: b["inputs"].append(3), "inputs[11]: got a whole number, expected an object"),
-    "no-inputs": (lambda b: b.pop("inputs"), "inputs: missing 'context'"),
-    "no-name": (lambda b: b["inputs"][0].pop("name"), "inputs: missing 'context'"),
-    "number-name": (lambda b: _input(b, 0, name=4), "inputs[0]['name']: got a whole number, expected a text"),
-    "shape-of-texts": (lambda b: _input(b, 0, shape=["2", "3"]), "inputs[0]['shape']: expected whole numbers"),
-    "shape-of-flags": (lambda b: _input(b, 0, shape=[True, 3]), "inputs[0]['shape']: expected whole numbers"),
-    "negative-shape": (lambda b: _input(b, 0, shape=[-2, -3]), "inputs['context'].shape: got [-2, -3]"),
-    "huge-shape": (lambda b: _input(b, 0, shape=[1 << 62, 3]), "inputs['context']: got 24 bytes, expected"),
-    "shape-beyond-64-bits": (
-        lambda b: _input(b, 0, shape=[10**4000] * 2),
-        "inputs[0]['shape']: expected whole numbers of at most 64 bits",
-    ),
-    "endless-timeout": (lambda b: b.update(parameters={"timeout": 10**4000}), "parameters['timeout']: got 1000"),
-    "deep-data": (
-        lambda b: _input(b, 0, data=json.loads("[" * 90 + "]" * 90)),
-        "inputs['context'].data: got lists of shape [1, 1",
-    ),
-    "no-data": (lambda b: b["inputs"][0].pop("data"), "inputs['context']: got 0 bytes, expected 24"),
-    "ragged-data": (
-        lambda b: _input(b, 0, data=[[1, 2, 3], [4, 5]]),
-        "inputs['context'].data: got lists of unequal lengths",
-    ),
-    "other-nesting": (
-        lambda b: _input(b, 0, data=[[1, 2], [3, 4], [5, 6]]),
-        "inputs['context'].data: got lists of shape [3, 2], expected [2, 3]",
-    ),
-    "text-data": (lambda b: _input(b, 0, data=["1"] * 6), "inputs['context'].data: got a text, expected numbers alone"),
-    "null-data": (lambda b: _input(b, 0, data=[None] * 6), "inputs['context'].data: got null, expected numbers"),
-    "flag-data": (lambda b: _input(b, 0, data=[True] * 6), "inputs['context'].data: got true or false"),
-    "nan-data": (lambda b: _input(b, 0, data=[float("nan")] * 6), "got nan in row 0"),
-    "too-large-float": (lambda b: _input(b, 0, data=[1e39] * 6), "got inf in row 0"),
-    "huge-float": (lambda b: _input(b, 0, data=[10**400] * 6), "inputs['context'].data: got a number beyond"),
-    "float-ids": (
-        lambda b: _input(b, 2, data=[1.0], shape=[1]),
-        "inputs['user.values'].data: got a number, expected whole numbers alone",
-    ),
-    "huge-ids": (
-        lambda b: _input(b, 2, data=[1 << 63], shape=[1]),
-        "inputs['user.values'].data: got a number beyond the range of int64",
-    ),
-    "huge-lengths": (
-        lambda b: _input(b, 3, data=[1 << 31, 0]),
-        "inputs['user.lengths'].data: got a number beyond the range of int32",
-    ),
-    "bool-tensor": (lambda b: _input(b, 0, datatype="BOOL"), "inputs['context'].datatype: got 'BOOL', expected FP32"),
-    "binary-without-bytes": (
-        lambda b: _input(b, 0, parameters={"binary_data_size": 24}),
-        "inputs[0].parameters['binary_data_size']: got 24, expected 0 to 0",
-    ),
-    "unknown-output": (lambda b: b.update(outputs=[{"name": "x"}]), "outputs: got an unknown output 'x'"),
-    "null-output": (lambda b: b.update(outputs=[{"name": None}]), "outputs: got an unknown output ''"),
-    "output-no-object": (lambda b: b.update(outputs=["score"]), "outputs[0]: got a text, expected an object"),
-    "text-priority": (lambda b: b.update(parameters={"priority": "1"}), "parameters['priority']: got '1'"),
-    "long-id": (lambda b: b.update(id="x" * 129), "id: got 129 bytes, expected at most 128"),
-    "half-a-surrogate": (lambda b: b.update(id="\ud800"), "id: got half a surrogate pair"),
-    "unknown-context": (
-        lambda b: b.update(parameters={"context": "x"}),
-        "parameters['context']: got an unknown input 'x'",
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_each_wrong_tensor_body_gets_400(rest: LiveServer, name: str) -> None:
-    spoil, text = WRONG[name]
-    body = tensor_body(sample_of(2))
-    spoil(body)
-    reply = ask(rest, "POST", INFER, body)
-    assert reply.status == 400
-    assert text in reply.json()["error"]
-
-
-WRONG_PLAIN: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
-    "unknown-entry": (lambda b: b.update(densee={}), "body: got an unknown entry 'densee', expected dense, sparse"),
-    "unknown-shared": (lambda b: b.update(context={"user": [[1]]}), "context: got an unknown entry 'user'"),
-    "dense-no-object": (lambda b: b.update(dense=[1]), "body['dense']: got a list, expected an object"),
-    "input-no-list": (lambda b: b["dense"].update(price=1.5), "dense['price']: got a number, expected a list"),
-    "missing": (lambda b: b["sparse"].pop("user"), "sparse: missing 'user'"),
-    "unknown": (lambda b: b["sparse"].update(other=[[1], [2]]), "sparse: got an unknown input 'other'"),
-    "wrong-width": (lambda b: b["dense"].update(context=[[1, 2], [3, 4]]), "dense['context'].values: got 16 bytes"),
-    "ragged": (lambda b: b["dense"].update(context=[[1, 2, 3], [4]]), "dense['context']: got lists of unequal"),
-    "rows": (lambda b: b["dense"].update(price=[1, 2, 3]), "dense['price']: got 3 rows, expected 2"),
-    "text": (lambda b: b["sparse"].update(user=["a", "b"]), "sparse['user']: got a text, expected whole numbers"),
-    "float-id": (lambda b: b["sparse"].update(user=[[1.5], []]), "sparse['user']: got a number, expected whole"),
-    "deep": (lambda b: b["sparse"].update(user=[[[1]], []]), "sparse['user']: got a list, expected whole"),
-    "id-at-limit": (lambda b: b["sparse"].update(user=[[50], []]), "sparse['user'].values: got ID 50 in row 0"),
-    "weights": (lambda b: b["weights"].update(tags=[[], []]), "weights['tags']: got [0, 0] weights per row, expected"),
-    "no-weights": (lambda b: b.pop("weights"), "sparse['tags'].weights: got 0 bytes"),
-    "weights-of-nothing": (lambda b: b["weights"].update(x=[]), "weights: got 'x', expected only names of sparse"),
-    "priority": (lambda b: b.update(priority=9), "parameters['priority']: got 9"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", WRONG_PLAIN)
-def test_each_wrong_plain_body_gets_400(rest: LiveServer, name: str) -> None:
-    spoil, text = WRONG_PLAIN[name]
-    sample = sample_of(2, seed=4)
-    sample.sparse["tags"][0][:] = [1]
-    sample.weights["tags"][0][:] = [1.0]
-    body = plain_body(sample)
-    spoil(body)
-    reply = ask(rest, "POST", PREDICT, body)
-    assert reply.status == 400
-    assert text in reply.json()["error"]
-
-
-@pytest.mark.parametrize("path", [INFER, PREDICT])
-@pytest.mark.parametrize("data", [b"", b"{", b"\xff\xfe", b"[" * 100_000, b"[1]", b"null", b'"x"', b"{}x"])
-def test_bodies_that_are_no_json_objects_get_400(rest: LiveServer, path: str, data: bytes) -> None:
-    before = rest.server.metrics.outcomes()["invalid"]
-    reply = ask(rest, "POST", path, data)
-    assert reply.status == 400
-    assert reply.json()["error"].startswith("body: got ")
-    assert rest.server.metrics.outcomes()["invalid"] == before + 1
-
-
-@pytest.mark.parametrize("length", ["x", "-1", "99999", "1e3", "9" * 40])
-def test_a_wrong_length_of_the_json_gets_400(rest: LiveServer, length: str) -> None:
-    data, _ = binary_body(sample_of(1))
-    reply = ask(rest, "POST", INFER, data, {"Inference-Header-Content-Length": length})
-    assert reply.status == 400
-    assert "Inference-Header-Content-Length: got" in reply.json()["error"]
-
-
-def test_bytes_that_no_tensor_claims_get_400(rest: LiveServer) -> None:
-    data, headers = binary_body(sample_of(1))
-    reply = ask(rest, "POST", INFER, data + b"more", headers)
-    assert reply.status == 400
-    assert "bytes after the JSON, expected" in reply.json()["error"]
 
 
 @pytest.mark.parametrize(
@@ -474,6 +281,41 @@ def test_before_models_are_ready_requests_get_503(model: ServedModel) -> None:
         assert ask(live, "POST", PREDICT, plain_body(sample_of(1))).status == 503
         live.wait_until_ready()
         assert ask(live, "GET", "/v2/health/ready").status == 200
+
+
+def test_a_draining_server_sends_clients_away_and_answers_what_runs(model: ServedModel) -> None:
+    gated = GatedModel(model)
+
+    async def drain() -> None:
+        server = server_of(gated, CONFIG)
+        await server.start()
+        await server.wait_until_ready()
+        gated.close_gate()
+        live = SimpleNamespace(server=server)
+        running = asyncio.ensure_future(
+            asyncio.to_thread(ask, live, "POST", PREDICT, plain_body(sample_of(1)))
+        )
+        assert await asyncio.to_thread(gated.started.acquire, timeout=60)
+        stopping = asyncio.ensure_future(server.stop())
+        await asyncio.sleep(0)  # its first step
+        refused = await asyncio.to_thread(ask, live, "POST", PREDICT, plain_body(sample_of(1)))
+        assert (refused.status, refused.headers["connection"]) == (503, "close")
+        assert "stopping" in refused.json()["error"]
+        for path, status in (("/v2/health/ready", 503), ("/v2/health/live", 200)):
+            assert (await asyncio.to_thread(ask, live, "GET", path)).status == status
+        assert not stopping.done()
+        gated.gate.set()
+        assert (await running).status == 200
+        assert await stopping
+
+    asyncio.run(drain())
+
+
+def test_a_body_that_does_not_come_gets_408(rest: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve.rest, "_BODY_S", 0.05)
+    with socket.create_connection(("127.0.0.1", rest.server.http_port or 0), timeout=60) as client:
+        client.sendall(b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{" % PREDICT.encode())
+        assert client.recv(1 << 16).startswith(b"HTTP/1.1 408 ")
 
 
 def test_over_tls(model: ServedModel, tmp_path: Path) -> None:
