@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 
+from serve.answers import ResponseWriter
 from serve.batching import BatchLimits, Pending
 from serve.errors import DeadlineExpiredError, DrainingError, ExecutionError
-from serve.answers import ResponseWriter
 from serve.executor import Executor, ExecutorSettings
 from serve.metrics import Metrics
 from serve.model import ServedModel
