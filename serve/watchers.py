@@ -102,6 +102,7 @@ class TraceWatcher:
 
     def ended(self, call: Call, outcome: str, code: grpc.StatusCode, reason: str) -> None:
         """See ``Watcher``."""
+        del code  # the outcome says it
         incoming, hosted, pending = call.incoming, call.hosted, call.pending
         if not self._tracer.start(incoming.trace_parent):
             return
