@@ -27,6 +27,8 @@ SERVICE = wire.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
 _MAX_STREAM_REQUESTS = 64
 # The one parameter of a load that has a meaning here.
 _VERSION = "version"
+# On streams, Triton's clients may ask which answer is the last of a request. Here each request has one.
+_FINAL = "triton_final_response"
 _ADMIN_ONLY = (
     "loading and unloading are not allowed on this port; call the server's admin port, with its token"
 )
@@ -243,7 +245,9 @@ def _encode(request: InferRequest, _: HostedModel, rows: Rows) -> bytes:
 
 
 def _encode_on_stream(request: InferRequest, _: HostedModel, rows: Rows) -> bytes:
-    return _serialized(wire.ModelStreamInferResponse(infer_response=infer_response(request, rows)))
+    response = infer_response(request, rows)
+    response.parameters[_FINAL].bool_param = True
+    return _serialized(wire.ModelStreamInferResponse(infer_response=response))
 
 
 def _serialized(message: Message) -> bytes:

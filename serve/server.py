@@ -213,9 +213,8 @@ class Server:
             max_stream_requests=connections.max_stream_requests,
             reads_trace=self._config.trace is not None,
         )
-        server.add_generic_rpc_handlers(
-            (ours.handlers(), kserve.handlers(self.gateway), torchrec.handlers(self.gateway))
-        )
+        theirs = kserve.handlers(self.gateway, max_stream_requests=connections.max_stream_requests)
+        server.add_generic_rpc_handlers((ours.handlers(), theirs, torchrec.handlers(self.gateway)))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         names = (SERVICE, kserve.SERVICE, torchrec.SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, server)

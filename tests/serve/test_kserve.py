@@ -248,26 +248,6 @@ def test_typed_contents(channel: grpc.Channel, model: ServedModel, rows: int) ->
     assert_answers(outputs_of(call(channel, message)), answer(model, sample))
 
 
-def test_context_is_one_row_for_all(channel: grpc.Channel, model: ServedModel) -> None:
-    sample = sample_of(4, seed=9)
-    for name in ("user", "tags"):
-        sample.sparse[name][1:] = [sample.sparse[name][0]] * 3
-    sample.weights["tags"][1:] = [sample.weights["tags"][0]] * 3
-    sample.dense["context"][1:] = [sample.dense["context"][0]] * 3
-    one = Sample(
-        1,
-        {name: rows[:1] for name, rows in sample.dense.items()},
-        {name: rows[:1] for name, rows in sample.sparse.items()},
-        {name: rows[:1] for name, rows in sample.weights.items()},
-    )
-    shared = ("context", "user", "tags")
-    made = [t for t in tensors(SIGNATURE, one) if t.name.split(".")[0] in shared]
-    made += [t for t in tensors(SIGNATURE, sample) if t.name.split(".")[0] not in shared]
-    message = kserve_message(made)
-    message.parameters["context"].string_param = "user, tags,context"
-    assert_answers(outputs_of(call(channel, message)), answer(model, sample))
-
-
 def _typed_bool(message: wire.ModelInferRequest) -> None:
     del message.raw_input_contents[:]
     message.inputs[0].contents.bool_contents.append(True)

@@ -105,13 +105,18 @@ def stream(client: Any, inputs: list[Any], names: list[str]) -> list[Any]:
     """Three requests on a stream; the second is wrong."""
     done: queue.Queue[Any] = queue.Queue()
     client.start_stream(lambda result, error: done.put((result, error)))
-    client.async_stream_infer(MODEL, inputs, request_id="a")
+    client.async_stream_infer(MODEL, inputs, request_id="a", enable_empty_final_response=True)
     client.async_stream_infer(MODEL, inputs[1:], request_id="b")
     client.async_stream_infer(MODEL, inputs, request_id="c")
     got: list[Any] = []
     for _ in range(3):
         result, error = done.get(timeout=60)
-        got.append(error.message() if error else [result.get_response().id, result_of(result, names)])
+        if error:
+            got.append(error.message())
+            continue
+        response = result.get_response()
+        assert response.parameters["triton_final_response"].bool_param
+        got.append([response.id, result_of(result, names)])
     client.stop_stream()
     return got
 
