@@ -25,6 +25,7 @@ _SETTINGS = (
 )
 # What malloc goes over to while memory is returned: it keeps nothing at the end of an arena.
 _RETURNING = ((_M_TRIM_THRESHOLD, 0), (_M_TOP_PAD, 0))
+_TRIGGER_BYTES = 1 << 17
 _is_tuned = False
 
 
@@ -43,8 +44,8 @@ def tune_malloc() -> bool:
 def returning_memory() -> Iterator[None]:
     """What is freed within goes back to the system, also where ``tune_malloc`` would have it kept.
 
-    For large things that leave for good, such as a model. It costs some milliseconds, in which other threads' freed
-    memory goes back too, and is faulted in again.
+    So does what the calling thread has freed before. For large things that leave for good, such as a model. It costs
+    some milliseconds, in which other threads' freed memory goes back too, and is faulted in again.
     """
     if _is_tuned:
         _set(_RETURNING)
@@ -52,6 +53,9 @@ def returning_memory() -> Iterator[None]:
         yield
     finally:
         if _is_tuned:
+            # The end of a thread's arena goes back only when a piece of at least 64 KiB is freed in it (glibc's
+            # FASTBIN_CONSOLIDATION_THRESHOLD); malloc_trim leaves it alone.
+            bytearray(_TRIGGER_BYTES)
             _set(_SETTINGS)
         trim = _function("malloc_trim")
         if trim is not None:

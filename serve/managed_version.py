@@ -213,7 +213,8 @@ class ManagedVersion:
         except BaseException:
             hosted.close()
             raise
-        return hosted
+        with returning_memory():
+            return hosted  # What it took to load it, such as a file's bytes, goes back.
 
     async def _drain(self) -> None:
         assert self.hosted is not None

@@ -67,5 +67,8 @@ def test_memory_comes_back(tmp_path: Path, single_file: bool, keep: str) -> None
         # The first swaps fill allocators and caches, and what a load has used meanwhile goes back with the next swap. A
         # version that stayed would add a table to all that come after it.
         first, last = min(sizes[1:4]), min(sizes[-3:])
-        assert last - first < 0.25 * TABLE_BYTES, (kind, sizes)
-        assert last < 1.05 * first, (kind, sizes)
+        if single_file:
+            # malloc keeps a piece now and then, and uses it again; a version that stayed would make it four tables.
+            assert last - first < 2 * TABLE_BYTES, (kind, sizes)
+        else:
+            assert last < 1.02 * first, (kind, sizes)
