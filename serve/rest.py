@@ -38,6 +38,8 @@ _MS_PER_S = 1e3
 _TIMEOUT = "timeout_ms"
 _MAX_DIGITS = 12
 _LIVE = "/v2/health/live"
+# Of connections between requests; aiohttp's own is an hour.
+_KEEPALIVE_S = 75.0
 # A body that is not there by then is not waited for.
 _BODY_S = 30.0
 _JSON = "application/json"
@@ -78,6 +80,7 @@ class RestServer:
             _application(gateway, max_body_bytes, [self._refuse_when_draining, _errors_as_json]),
             access_log=None,
             handler_cancellation=True,
+            keepalive_timeout=_KEEPALIVE_S,
             shutdown_timeout=_SHUTDOWN_S,
         )
 

@@ -22,6 +22,7 @@ import serve.rest
 from serve.batching import BatchLimits
 from serve.config import ConnectionLimits, ModelSettings, ServerConfig
 from serve.model import ServedModel
+from serve.rest_json import write_json
 from tests.serve.cases import Sample, answer, assert_answers
 from tests.serve.certificates import Authority, write_tls
 from tests.serve.live import LiveServer, server_of
@@ -339,3 +340,8 @@ def test_a_port_that_is_taken_is_said(model: ServedModel) -> None:
         config = ServerConfig(port=0, metrics_port=None, http_port=taken.getsockname()[1])
         with pytest.raises(OSError, match="cannot serve HTTP on port"):
             asyncio.run(server_of(model, config).start())
+
+
+def test_numbers_that_json_does_not_have_become_null() -> None:
+    answered = {"score": [1.5, float("nan"), [float("inf"), -0.0]]}
+    assert write_json(answered) == b'{"score":[1.5,null,[null,-0.0]]}'
