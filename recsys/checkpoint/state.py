@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.distributed._shard.sharded_tensor.api import ShardedTensor
 
 from recsys.errors import CheckpointError
-from recsys.sharding.sharded_tensors import Rectangle
+from recsys.sharding.sharded_tensors import Rectangle, rectangle_of
 from recsys.sharding.table_shards import TableShards
 
 # What torch's optimizers and ours call a state, for dense gradients -> FBGEMM's name for the same numbers.
@@ -160,8 +160,8 @@ def _view(value: Tensor) -> View:
     return View(
         shape=tuple(metadata.size),
         dtype=metadata.tensor_properties.dtype,
-        shards={_rectangle(shard): _rank(shard) for shard in metadata.shards_metadata},
-        local=[(_rectangle(shard.metadata), shard.tensor.detach()) for shard in value.local_shards()],
+        shards={rectangle_of(shard): _rank(shard) for shard in metadata.shards_metadata},
+        local=[(rectangle_of(shard.metadata), shard.tensor.detach()) for shard in value.local_shards()],
     )
 
 
@@ -171,28 +171,22 @@ def _rank(shard: Any) -> int:
     return rank
 
 
-def _rectangle(shard: Any) -> Rectangle:
-    return tuple(shard.shard_offsets), tuple(shard.shard_sizes)
-
-
 def _of_table(table: TableShards, view: View) -> View:
     """A state of a whole table: does it hold a number per weight or per row?"""
-    size = (table.config.num_embeddings, table.config.embedding_dim)
     widths = _widths(table)
-    if view.shape == size:
+    if view.shape == table.size:
         return view
-    if view.shape not in ((size[0],), (size[0], len(widths))):
+    num_rows = table.size[0]
+    if view.shape not in ((num_rows,), (num_rows, len(widths))):
         raise CheckpointError(
-            f"optimizer: a state of table {table.config.name!r} has shape {list(view.shape)}, expected {list(size)} "
-            f"or a number for each row and each of the {len(widths)} blocks of columns"
+            f"optimizer: a state of table {table.config.name!r} has shape {list(view.shape)}, expected "
+            f"{list(table.size)} or a number for each row and each of the {len(widths)} blocks of columns"
         )
     return View(shape=view.shape, dtype=view.dtype, shards=view.shards, local=view.local, widths=widths)
 
 
 def _of_shards(table: TableShards, at: str, parts: Sequence[tuple[int, Tensor]]) -> View:
     """A state of this rank's shards, each of which is a parameter of its own (the dense kernel)."""
-    size = (table.config.num_embeddings, table.config.embedding_dim)
-    blocks = _blocks(table)
     mine = table.local_weights()
     row_wise = parts[0][1].dim() == 1
     local: list[tuple[Rectangle, Tensor]] = []
@@ -203,32 +197,16 @@ def _of_shards(table: TableShards, at: str, parts: Sequence[tuple[int, Tensor]])
                 f"optimizer: {at!r} has shape {list(value.shape)} for a shard {list(weight.shape)}, expected a number "
                 "per weight or per row"
             )
-        rectangle = _state_rectangle(where, blocks, row_wise)
+        rectangle = table.state_rectangle(where, row_wise=row_wise)
         local.append((rectangle, value.detach().view(rectangle[1])))
-    shape: tuple[int, ...] = size
-    if row_wise:
-        shape = size[:1] if len(blocks) == 1 else (size[0], len(blocks))
     return View(
-        shape=shape,
+        shape=table.state_shape(row_wise=row_wise),
         dtype=parts[0][1].dtype,
-        shards={_state_rectangle(s, blocks, row_wise): s.rank for s in table.sharding.shards},
+        shards=table.state_ranks(row_wise=row_wise),
         local=local,
         widths=_widths(table) if row_wise else None,
     )
 
 
-def _state_rectangle(shard: Any, blocks: Sequence[tuple[int, int]], row_wise: bool) -> Rectangle:
-    if not row_wise:
-        return _rectangle(shard)
-    start, end = shard.rows
-    if len(blocks) == 1:
-        return (start,), (end - start,)
-    return (start, blocks.index(shard.columns)), (end - start, 1)
-
-
-def _blocks(table: TableShards) -> list[tuple[int, int]]:
-    return sorted({shard.columns for shard in table.sharding.shards}) or [(0, table.config.embedding_dim)]
-
-
 def _widths(table: TableShards) -> tuple[int, ...]:
-    return tuple(end - start for start, end in _blocks(table))
+    return tuple(end - start for start, end in table.column_blocks)

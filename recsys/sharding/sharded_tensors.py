@@ -20,8 +20,15 @@ from torch.distributed._shard.sharded_tensor.metadata import ShardedTensorMetada
 from torch.distributed._shard.sharded_tensor.shard import Shard
 
 from recsys.sharding.env import ShardingEnv
+from recsys.sharding.plan import ShardMetadata
 
+#: Offsets and sizes.
 Rectangle = tuple[tuple[int, ...], tuple[int, ...]]
+
+
+def rectangle_of(shard: ShardMetadata | TorchShardMetadata) -> Rectangle:
+    """Where a shard lies in the whole tensor."""
+    return tuple(shard.shard_offsets), tuple(shard.shard_sizes)
 
 
 def sharded_tensor(
@@ -71,10 +78,7 @@ def copy_into(targets: Mapping[Rectangle, Tensor], source: Any, name: str) -> No
         ValueError: the source lacks a rectangle.
     """
     if isinstance(source, ShardedTensor):
-        held = {
-            (tuple(s.metadata.shard_offsets), tuple(s.metadata.shard_sizes)): s.tensor
-            for s in source.local_shards()
-        }
+        held = {rectangle_of(shard.metadata): shard.tensor for shard in source.local_shards()}
         missing = [where for where in targets if where not in held]
         if missing:
             raise ValueError(

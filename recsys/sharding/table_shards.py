@@ -17,7 +17,7 @@ from recsys.embedding import FLOAT_DTYPES
 from recsys.optim.fused_config import FusedConfig
 from recsys.sharding.env import ShardingEnv
 from recsys.sharding.plan import ParameterSharding, ShardMetadata
-from recsys.sharding.sharded_tensors import Rectangle, copy_into, sharded_tensor
+from recsys.sharding.sharded_tensors import Rectangle, copy_into, rectangle_of, sharded_tensor
 from recsys.training_lookup import FusedLookup, TrainingLookup
 
 
@@ -57,6 +57,17 @@ class TableShards(nn.Module):
         """Whether kernels update this rank's shards in the backward pass."""
         return any(isinstance(lookup, FusedLookup) and lookup.trained for _, lookup, _ in self._held)
 
+    @property
+    def size(self) -> tuple[int, int]:
+        """R and D."""
+        return self.config.num_embeddings, self.config.embedding_dim
+
+    @property
+    def column_blocks(self) -> list[tuple[int, int]]:
+        """First column and end of each block that the plan cuts, from left to right; all of them where it cuts none."""
+        blocks = {shard.columns for shard in self.sharding.shards}
+        return sorted(blocks) or [(0, self.config.embedding_dim)]
+
     def local_weights(self) -> list[tuple[ShardMetadata, Tensor]]:
         """This rank's shards: where each lies, and a view of its weights."""
         return [(where, lookup.weights[i].detach()) for where, lookup, i in self._held]
@@ -69,42 +80,60 @@ class TableShards(nn.Module):
         if self.sharding.is_replicated:
             return self.local_weights()[0][1]
         return sharded_tensor(
-            (self.config.num_embeddings, self.config.embedding_dim),
+            self.size,
             FLOAT_DTYPES[self.config.data_type],
-            {_rectangle(shard): shard.rank for shard in self.sharding.shards},
-            {_rectangle(where): weight for where, weight in self.local_weights()},
+            {rectangle_of(shard): shard.rank for shard in self.sharding.shards},
+            {rectangle_of(where): weight for where, weight in self.local_weights()},
             self._env,
         )
 
     def sharded_states(self, config: FusedConfig) -> dict[str, ShardedTensor]:
-        """The fused optimizer's state, ``<table>.momentum1`` and so on.
-
-        ``[R, D]`` for one number per weight. One number per row is ``[R]``; where columns are cut, each block of
-        columns has a number of its own: ``[R, blocks]``.
+        """The fused optimizer's state, ``<table>.momentum1`` and so on, in the form of ``state_shape``.
 
         Args:
             config: of the table's kernel, which ranks without a shard of it need to know too.
         """
-        blocks = sorted({shard.columns for shard in self.sharding.shards})
         made = {}
         for name in config.state_names():
             row_wise = config.is_row_wise(name)
-            size: tuple[int, ...] = (self.config.num_embeddings, self.config.embedding_dim)
-            if row_wise:
-                size = size[:1] if len(blocks) == 1 else (size[0], len(blocks))
             local = {}
             for where, lookup, i in self._held:
                 assert isinstance(lookup, FusedLookup)
-                state = lookup.states()[i][name]
-                if row_wise and len(blocks) > 1:
-                    state = state.view(-1, 1)
-                local[_state_rectangle(where, blocks, row_wise=row_wise)] = state
-            shards = {
-                _state_rectangle(shard, blocks, row_wise=row_wise): shard.rank
-                for shard in self.sharding.shards
-            }
-            made[f"{self.config.name}.{name}"] = sharded_tensor(size, torch.float32, shards, local, self._env)
+                rectangle = self.state_rectangle(where, row_wise=row_wise)
+                local[rectangle] = lookup.states()[i][name].view(rectangle[1])
+            made[f"{self.config.name}.{name}"] = sharded_tensor(
+                self.state_shape(row_wise=row_wise),
+                torch.float32,
+                self.state_ranks(row_wise=row_wise),
+                local,
+                self._env,
+            )
         return made
+
+    def state_shape(self, *, row_wise: bool) -> tuple[int, ...]:
+        """Of an optimizer's state for the whole table.
+
+        ``[R, D]`` for one number per weight. One number per row is ``[R]``; where columns are cut, each block of
+        columns has a number of its own: ``[R, blocks]``.
+        """
+        if not row_wise:
+            return self.size
+        num_blocks = len(self.column_blocks)
+        return self.size[:1] if num_blocks == 1 else (self.size[0], num_blocks)
+
+    def state_rectangle(self, shard: ShardMetadata, *, row_wise: bool) -> Rectangle:
+        """Where the state of a shard of this table lies in the whole table's."""
+        if not row_wise:
+            return rectangle_of(shard)
+        start, end = shard.rows
+        blocks = self.column_blocks
+        if len(blocks) == 1:
+            return (start,), (end - start,)
+        return (start, blocks.index(shard.columns)), (end - start, 1)
+
+    def state_ranks(self, *, row_wise: bool) -> dict[Rectangle, int]:
+        """The rank of each shard's state."""
+        return {self.state_rectangle(shard, row_wise=row_wise): shard.rank for shard in self.sharding.shards}
 
     @torch.no_grad()
     def set_weight(self, source: Any, name: str) -> None:
@@ -117,14 +146,13 @@ class TableShards(nn.Module):
         Raises:
             ValueError: it does not hold the part.
         """
-        size = (self.config.num_embeddings, self.config.embedding_dim)
-        if tuple(source.metadata().size if isinstance(source, ShardedTensor) else source.shape) != size:
-            raise ValueError(f"{name}: got another shape than the table's {list(size)}")
+        if tuple(source.metadata().size if isinstance(source, ShardedTensor) else source.shape) != self.size:
+            raise ValueError(f"{name}: got another shape than the table's {list(self.size)}")
         if self.sharding.is_replicated and isinstance(source, ShardedTensor):
             raise ValueError(
                 f"{name}: got a ShardedTensor, expected a plain tensor: every rank holds the table"
             )
-        copy_into({_rectangle(where): weight for where, weight in self.local_weights()}, source, name)
+        copy_into({rectangle_of(where): weight for where, weight in self.local_weights()}, source, name)
 
     @torch.no_grad()
     def reset_rows(self, rows: Tensor, values: Tensor) -> None:
@@ -170,19 +198,6 @@ class TableShards(nn.Module):
             self.set_weight(state_dict[name], name)
         except ValueError as error:
             error_msgs.append(str(error))
-
-
-def _rectangle(shard: ShardMetadata) -> Rectangle:
-    return shard.shard_offsets, shard.shard_sizes
-
-
-def _state_rectangle(shard: ShardMetadata, blocks: Sequence[tuple[int, int]], *, row_wise: bool) -> Rectangle:
-    if not row_wise:
-        return _rectangle(shard)
-    start, end = shard.rows
-    if len(blocks) == 1:
-        return (start,), (end - start,)
-    return (start, blocks.index(shard.columns)), (end - start, 1)
 
 
 class FusedTables:
