@@ -16,6 +16,7 @@ _PING_TIMEOUT_MS = 20_000
 _MIN_PING_INTERVAL_MS = 10_000
 # Files and sockets beside clients' connections: artifacts, logs, the ports themselves.
 _OTHER_FILES = 256
+_MAX_PENDING = (1 << 31) - 1
 
 
 def channel_options(limits: ConnectionLimits) -> list[tuple[str, int]]:
@@ -37,6 +38,10 @@ def channel_options(limits: ConnectionLimits) -> list[tuple[str, int]]:
         # With it, gRPC counts calls that have just ended as open ones, and resets (UNAVAILABLE) what a client that
         # keeps to the limit sends next: half of 1000 calls over a connection that may have 100 open.
         ("grpc.http.overload_protection", 0),
+        # Beyond gRPC's own limits (1000, at most 3000) calls that wait for the event loop end as CANCELLED, as if their
+        # clients had given up. Their number is bounded already: by connections, and streams of each.
+        ("grpc.server.max_pending_requests", _MAX_PENDING),
+        ("grpc.server.max_pending_requests_hard_limit", _MAX_PENDING),
     ]
     bounds = {
         "grpc.max_allowed_incoming_connections": limits.max_connections,

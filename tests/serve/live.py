@@ -78,6 +78,10 @@ class LiveServer:
     def wait_until_ready(self) -> None:
         asyncio.run_coroutine_threadsafe(self.server.wait_until_ready(), self._loop).result(60)
 
+    def call_in_loop(self, function: Callable[[], None]) -> None:
+        """Run something in the event loop's thread, which does nothing else meanwhile."""
+        self._loop.call_soon_threadsafe(function)
+
     def __enter__(self) -> LiveServer:
         self._thread.start()
         asyncio.run_coroutine_threadsafe(self.server.start(), self._loop).result(60)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import resource
 import socket
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, ExitStack
@@ -16,12 +17,13 @@ import numpy as np
 import pytest
 
 from serve import connections
-from serve.client import Client
+from serve.client import PREDICT, Client
 from serve.config import ConnectionLimits
 from serve.connections import allow_open_files, channel_options, missing_open_files
 from serve.model import ServedModel
 from tests.serve.cases import assert_answers, random_sample
 from tests.serve.echo import OWN_CONNECTION, call, echo_server
+from tests.serve.live import LiveServer
 from tests.serve.spawned import spawned
 
 # Frames of HTTP/2 (RFC 9113): what a client must say first, and an empty SETTINGS frame.
@@ -296,3 +298,44 @@ def test_a_thousand_idle_connections_leave_a_real_server_serving(
         server.process.terminate()
         code, stopped = server.finish()
     assert (code, stopped["ok"], stopped["accepted"]) == (0, 3, 3)
+
+
+def test_calls_that_wait_for_a_busy_event_loop_are_answered_and_not_cancelled(model: ServedModel) -> None:
+    """gRPC's own limits would end most of them as CANCELLED, as if their clients had given up."""
+    num_calls, num_connections = 3600, 4
+    request = random_sample(model.signature, 1, np.random.default_rng(0)).request().SerializeToString()
+
+    async def codes(address: str, sent: threading.Event) -> Counter[str]:
+        async with AsyncExitStack() as stack:
+            channels = [
+                await stack.enter_async_context(grpc.aio.insecure_channel(address, OWN_CONNECTION))
+                for _ in range(num_connections)
+            ]
+            for channel in channels:
+                await channel.channel_ready()
+            calls = [
+                channels[i % num_connections].unary_unary(PREDICT)(request, timeout=100)
+                for i in range(num_calls)
+            ]
+            pending = {asyncio.ensure_future(call.code()) for call in calls}
+            # All that the connections may have open is on its way once nothing has moved for a while.
+            done, _ = await asyncio.wait(pending, timeout=2)
+            assert not done
+            sent.set()
+            return Counter([code.name for code in await asyncio.gather(*pending)])
+
+    with LiveServer(model) as live:
+        held, release = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            held.set()
+            assert release.wait(60)
+
+        live.call_in_loop(hold)
+        assert held.wait(60)
+        sent = threading.Event()
+        waiter = threading.Thread(target=lambda: (sent.wait(60), release.set()))
+        waiter.start()
+        found = asyncio.run(codes(live.address, sent))
+        waiter.join(60)
+    assert found == {"OK": num_calls}
