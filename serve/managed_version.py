@@ -177,16 +177,14 @@ class ManagedVersion:
             )
         path = await self._in_thread(partial(self._shop.source.delta_path, self.model, file_name))
         try:
-            await self._in_thread(partial(_exchange, hosted, path))
+            await self._in_thread(partial(_exchange, hosted, path, file_name))
         except Exception as error:
             hosted.metrics.delta_failed()
             what = f"model {self.model}, version {self.name}: delta {file_name} cannot be applied"
             raise ModelChangeError(
                 f"delta {file_name!r} cannot be applied: {reason_of(error, what)}"
             ) from None
-        hosted.deltas.append(file_name)
         self._deltas.append(file_name)
-        hosted.metrics.delta_applied()
         _log.info("model %s, version %s: delta %s is applied", self.model, self.name, file_name)
 
     def _find(self) -> tuple[Path, Fingerprint]:
@@ -208,8 +206,7 @@ class ManagedVersion:
             if self._digest != digest:  # other files by the same name
                 self._digest, self._deltas = digest, []
             for file_name in self._deltas:
-                _exchange(hosted, self._shop.source.delta_path(self.model, file_name))
-                hosted.deltas.append(file_name)
+                _exchange(hosted, self._shop.source.delta_path(self.model, file_name), file_name)
         except BaseException:
             hosted.close()
             raise
@@ -261,12 +258,25 @@ def _free(leaving: list[HostedModel]) -> None:
         leaving.clear()
 
 
-def _exchange(hosted: HostedModel, path: Path) -> None:
+def _exchange(hosted: HostedModel, path: Path, file_name: str) -> None:
+    """Apply a delta between batches, and count it; ``file_name`` is what operators are told of it."""
     if not isinstance(hosted.model, LoadedArtifact):
         raise ModelChangeError("only artifacts take deltas")
     prepared = delta.prepare(hosted.model.rows, path)
     hosted.executor.run_between_batches(lambda: _apply(prepared))
+    hosted.deltas.append(file_name)
+    hosted.metrics.delta_applied()
+    if prepared.num_dense_left > 0:
+        _log.warning(
+            "model %s, version %s: delta %s leaves %d dense weights as they were exported, although they had changed "
+            "when it was made; a new version brings them",
+            hosted.name,
+            hosted.version,
+            file_name,
+            prepared.num_dense_left,
+        )
 
 
 def _apply(prepared: delta.PreparedDelta) -> None:
+    # What would take it back is dropped: it holds each row twice, and a rollback goes to another version.
     delta.apply(prepared)

@@ -35,7 +35,12 @@ def stored_tables(rows: LoadedRows) -> dict[str, StoredTable]:
 
 
 def write_delta(
-    path: Path, rows: LoadedRows, changes: Mapping[str, Sequence[int]], seed: int = 0
+    path: Path,
+    rows: LoadedRows,
+    changes: Mapping[str, Sequence[int]],
+    seed: int = 0,
+    *,
+    num_dense_left: int = 0,
 ) -> dict[str, Tensor]:
     """A delta of random rows from the state that the rows are in.
 
@@ -44,12 +49,15 @@ def write_delta(
         rows: of the artifact.
         changes: for each table the numbers of rows.
         seed: of the rows.
+        num_dense_left: dense weights that it says it leaves as they are.
 
     Returns:
         for each table the whole stored rows ``[N, row_bytes]``.
     """
     generator = torch.Generator().manual_seed(seed)
-    header = DeltaHeader(model=rows.manifest.name, artifact=rows.digest, base=rows.state)
+    header = DeltaHeader(
+        model=rows.manifest.name, artifact=rows.digest, base=rows.state, num_dense_left=num_dense_left
+    )
     writer = DeltaWriter(path, header)
     made = {}
     for name, numbers in changes.items():

@@ -60,13 +60,15 @@ def series(tmp_path: Path, artifact_path: Path) -> Series:
 
 
 async def asserts_deltas(world: World, series: Series, num_deltas: int) -> None:
-    """The version serves with so many deltas, and says so."""
+    """The version serves with so many deltas, says so, and counts as many as any other that serves with these."""
     _, outputs = await world.predict(SAMPLE)
     assert_answers(outputs, series.answers[num_deltas])
     hosted = world.manager.route("small", "", 0.5).primary
     names = [f"{i}.delta" for i in range(num_deltas)]
     assert world.manager.statuses()[0].versions[0].deltas == tuple(names)
     assert list(wire.ModelMetadata.FromString(hosted.metadata(1024)).deltas) == names
+    assert hosted.metrics.totals().deltas_applied == num_deltas
+    assert hosted.metrics is world.metrics.model("small", "1")
 
 
 def test_deltas_are_applied_in_order_and_told(series: Series) -> None:
@@ -235,6 +237,27 @@ def test_only_artifacts_take_deltas(series: Series) -> None:
             await world.manager.rescan()
             with pytest.raises(ModelChangeError, match="only artifacts take deltas"):
                 await world.manager.apply_delta("small", "", "0.delta")
+
+    run(scenario())
+
+
+def test_a_delta_that_leaves_dense_weights_behind_is_applied_with_a_warning(
+    tmp_path: Path, artifact_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        series = Series(tmp_path / "models", artifact_path, 1)
+        rows = load_artifact(artifact_path).rows
+        tables_only = series.root / "small" / "deltas" / "tables_only.delta"
+        write_delta(tables_only, rows, {"plain.users": ALL_USERS}, num_dense_left=3)
+        async with managing(Repository(series.root)) as world:
+            await world.manager.rescan()
+            await world.manager.apply_delta("small", "", "0.delta")
+            assert [r for r in caplog.records if r.levelname == "WARNING"] == []
+            await world.manager.unload("small")
+            await world.manager.load("small")
+            await world.manager.apply_delta("small", "", "tables_only.delta")
+            (warning,) = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+            assert "version 1: delta tables_only.delta leaves 3 dense weights" in warning
 
     run(scenario())
 
