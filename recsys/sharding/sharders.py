@@ -6,7 +6,6 @@ Shape letters: D embedding dim, R rows, W world size.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -20,12 +19,13 @@ from recsys.errors import PlanError
 from recsys.optim.fused import FusedOptimizer
 from recsys.optim.fused_config import FusedConfig
 from recsys.optim.in_backward import copy_in_backward, fused_config_of, mark_in_backward
+from recsys.sharding.cuts import table_wise
 from recsys.sharding.env import ShardingEnv
 from recsys.sharding.features import PairIds
 from recsys.sharding.group_transport import CommsConfig, GroupTransport
 from recsys.sharding.host_exchange import tables_by_host
 from recsys.sharding.initial_rows import fill_rows
-from recsys.sharding.layout import HOME, Group, Layout, make_layout
+from recsys.sharding.layout import HOME, Group, Layout, Slot, make_layout
 from recsys.sharding.plan import COMPUTE_KERNELS, SHARDING_TYPES, ParameterSharding, ShardMetadata, check_plan
 from recsys.sharding.sharded import (
     ShardedCollection,
@@ -33,25 +33,9 @@ from recsys.sharding.sharded import (
     ShardedEmbeddingCollection,
 )
 from recsys.sharding.table_shards import FusedTables, TableShards
-from recsys.training_lookup import (
-    FusedLookup,
-    KernelConfig,
-    ShardConfig,
-    TrainingLookup,
-    check_shard,
-    training_lookup,
-)
+from recsys.training_lookup import KernelConfig, ShardConfig, TrainingLookup, check_shard, training_lookup
 
 _DENSE = "dense"
-
-
-@dataclass(frozen=True)
-class _Shard:
-    """What makes a shard of a table: where it lies in it."""
-
-    table: int
-    columns: tuple[int, int]
-    row_start: int
 
 
 class CollectionSharder:
@@ -146,23 +130,21 @@ class CollectionSharder:
         weighted = isinstance(module, EmbeddingBagCollection) and module.is_weighted()
         transport = GroupTransport(layout, env, self._comms, sequence=sequence, by_host=by_host)
         lookups: list[TrainingLookup] = []
-        held: dict[_Shard, tuple[TrainingLookup, int]] = {}
+        held: dict[str, list[tuple[ShardMetadata, TrainingLookup, int]]] = {t.name: [] for t in tables}
         for group in layout.groups:
             if group.rank not in (HOME, env.rank):
                 continue
-            shards, slots = _shards_of(layout, group)
-            configs = [_config(layout, shard, params, env.rank) for shard in shards]
+            shards, slots = _shards_of(layout, group, params, env.rank)
+            configs = [_shard_config(tables[t], where) for t, where in shards]
             kernel = classes[class_of[layout.table_of(group.slots[0]).name]][0]
             lookups.append(training_lookup(configs, slots, group.pooling, kernel, env.device, weighted))
-            held.update({shard: (lookups[-1], i) for i, shard in enumerate(shards)})
+            for i, (t, where) in enumerate(shards):
+                held[tables[t].name].append((where, lookups[-1], i))
         pair_ids = PairIds(layout, weighted, {}, BoundsCheckMode.FATAL)
         sharded = self._sharded_type(layout, pair_ids, transport, lookups)
         container = nn.ModuleDict()
-        for t, table in enumerate(tables):
-            mine = [
-                (_metadata(layout, shard, params, env.rank), *held[shard])
-                for shard in sorted((s for s in held if s.table == t), key=lambda s: (s.columns, s.row_start))
-            ]
+        for table in tables:
+            mine = sorted(held[table.name], key=lambda shard: (shard[0].columns, shard[0].rows))
             shards_of_table = TableShards(table, params[table.name], env, mine)
             _fill(shards_of_table, weights[table.name])
             if params[table.name].is_replicated:
@@ -225,22 +207,26 @@ def _tables(module: nn.Module) -> list[BaseEmbeddingConfig]:
     )
 
 
-def _metadata(
-    layout: Layout, shard: _Shard, params: Mapping[str, ParameterSharding], rank: int
-) -> ShardMetadata:
-    table = layout.tables[shard.table]
-    for found in params[table.name].shards:
-        if found.columns == shard.columns and found.rows[0] == shard.row_start:
-            return found
-    whole = (table.num_embeddings, table.embedding_dim)
-    return ShardMetadata(shard_offsets=(0, 0), shard_sizes=whole, rank=rank)
-
-
-def _shards_of(layout: Layout, group: Group) -> tuple[list[_Shard], list[int]]:
-    """A group's shards, each once, and for each slot the position of its shard."""
-    of_slots = [_Shard(layout.pairs[s.pair].table, s.columns, s.row_start) for s in group.slots]
+def _shards_of(
+    layout: Layout, group: Group, params: Mapping[str, ParameterSharding], rank: int
+) -> tuple[list[tuple[int, ShardMetadata]], list[int]]:
+    """A group's shards (table and place in it), each once, and for each slot the position of its shard."""
+    of_slots = [(layout.pairs[s.pair].table, _place(layout, s, params, rank)) for s in group.slots]
     shards = list(dict.fromkeys(of_slots))
     return shards, [shards.index(shard) for shard in of_slots]
+
+
+def _place(layout: Layout, slot: Slot, params: Mapping[str, ParameterSharding], rank: int) -> ShardMetadata:
+    table = layout.table_of(slot)
+    shards = table_wise(table, rank).shards if slot.rank == HOME else params[table.name].shards
+    return next(s for s in shards if (s.columns, s.rows[0]) == (slot.columns, slot.row_start))
+
+
+def _shard_config(table: BaseEmbeddingConfig, where: ShardMetadata) -> ShardConfig:
+    num_rows, num_columns = where.shard_sizes
+    return ShardConfig(
+        table=table.name, num_rows=num_rows, num_columns=num_columns, data_type=table.data_type
+    )
 
 
 def _check_shards(
@@ -252,19 +238,7 @@ def _check_shards(
     """Of all ranks, so that all refuse: one that went on would wait for the others."""
     for table in tables:
         for shard in params[table.name].shards:
-            num_rows, num_columns = shard.shard_sizes
-            config = ShardConfig(
-                table=table.name, num_rows=num_rows, num_columns=num_columns, data_type=table.data_type
-            )
-            check_shard(config, kernels[table.name], device)
-
-
-def _config(layout: Layout, shard: _Shard, params: Mapping[str, ParameterSharding], rank: int) -> ShardConfig:
-    table = layout.tables[shard.table]
-    num_rows, num_columns = _metadata(layout, shard, params, rank).shard_sizes
-    return ShardConfig(
-        table=table.name, num_rows=num_rows, num_columns=num_columns, data_type=table.data_type
-    )
+            check_shard(_shard_config(table, shard), kernels[table.name], device)
 
 
 @torch.no_grad()
@@ -299,15 +273,12 @@ def _attach_optimizer(
     sharded: ShardedCollection, container: str, kernels: list[KernelConfig], class_of: Mapping[str, int]
 ) -> None:
     tables: Mapping[str, TableShards] = dict(sharded.get_submodule(container).named_children())  # type: ignore[arg-type]
-    lookups = [lookup for lookup in sharded.lookups if isinstance(lookup, FusedLookup)]
     made = []
     for i, kernel in enumerate(kernels):
         if kernel.fused is None or not kernel.trained:
             continue
         members = [tables[name] for name, number in class_of.items() if number == i]
-        own = {id(lookup) for table in members for _, lookup, _ in table._held}
-        mine = [lookup for lookup in lookups if id(lookup) in own]
-        made.append(FusedTables(kernel.fused, container, members, mine))
+        made.append(FusedTables(kernel.fused, container, members))
     sharded.trained_tables = tables
     sharded.fused_optimizer = FusedOptimizer(made)
     for table in tables.values():

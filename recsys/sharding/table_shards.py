@@ -55,7 +55,11 @@ class TableShards(nn.Module):
     @property
     def is_fused(self) -> bool:
         """Whether kernels update this rank's shards in the backward pass."""
-        return any(isinstance(lookup, FusedLookup) and lookup.trained for _, lookup, _ in self._held)
+        return any(lookup.trained for lookup in self.fused_lookups())
+
+    def fused_lookups(self) -> list[FusedLookup]:
+        """The kernels of this rank's shards that have an optimizer; two shards may have one kernel."""
+        return [lookup for _, lookup, _ in self._held if isinstance(lookup, FusedLookup)]
 
     @property
     def size(self) -> tuple[int, int]:
@@ -74,9 +78,8 @@ class TableShards(nn.Module):
 
     def sharded_weight(self) -> ShardedTensor | Tensor:
         """The whole table ``[R, D]``; this rank's part of it are views."""
-        for _, lookup, _ in self._held:
-            if isinstance(lookup, FusedLookup):
-                lookup.flush()
+        for lookup in self.fused_lookups():
+            lookup.flush()
         if self.sharding.is_replicated:
             return self.local_weights()[0][1]
         return sharded_tensor(
@@ -207,19 +210,13 @@ class FusedTables:
         config: the optimizer in the backward pass.
         prefix: of the parameters' names, such as ``embedding_bags``.
         tables: of all ranks.
-        lookups: this rank's kernels.
     """
 
-    def __init__(
-        self,
-        config: FusedConfig,
-        prefix: str,
-        tables: Sequence[TableShards],
-        lookups: Sequence[FusedLookup],
-    ) -> None:
+    def __init__(self, config: FusedConfig, prefix: str, tables: Sequence[TableShards]) -> None:
         self.config = config
         self._tables = {f"{prefix}.{table.config.name}.weight": table for table in tables}
-        self._lookups = list(lookups)
+        # Tables share kernels.
+        self._lookups = list(dict.fromkeys(lookup for table in tables for lookup in table.fused_lookups()))
         self._steps = torch.zeros(1, dtype=torch.int64)
 
     def set_learning_rate(self, learning_rate: float, /) -> None:
