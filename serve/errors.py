@@ -80,7 +80,7 @@ HTTP_STATUS = {
     grpc.StatusCode.UNAVAILABLE: 503,
     grpc.StatusCode.DEADLINE_EXCEEDED: 504,
 }
-# How requests are counted that end with a status code (serve.metrics.OUTCOMES).
+# How requests are counted that end with a status code (serve.model_metrics.OUTCOMES).
 OUTCOME_OF = {
     grpc.StatusCode.INVALID_ARGUMENT: "invalid",
     grpc.StatusCode.NOT_FOUND: "not_found",

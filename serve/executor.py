@@ -18,8 +18,8 @@ import torch
 from serve.batching import BatchLimits, BatchQueue, Pending
 from serve.collate import check_outputs, collate
 from serve.errors import DeadlineExpiredError, DrainingError, ExecutionError
-from serve.metrics import ModelMetrics
 from serve.model import ModelInfo, ServedModel
+from serve.model_metrics import ModelMetrics
 from serve.request_check import CheckedRequest
 from serve.work import Answered, BatchTimes, Rows, Work
 

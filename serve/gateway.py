@@ -87,7 +87,7 @@ class Watcher(Protocol):
 
         Args:
             call: the request.
-            outcome: one of ``serve.metrics.OUTCOMES``.
+            outcome: one of ``serve.model_metrics.OUTCOMES``.
             code: the status.
             reason: what the client was told.
         """

@@ -12,8 +12,9 @@ from serve.config import ModelSettings
 from serve.executor import Executor, ExecutorSettings
 from serve.loading import load_model
 from serve.metadata import model_metadata
-from serve.metrics import Metrics, ModelDescription
+from serve.metrics import Metrics
 from serve.model import ModelInfo, ServedModel
+from serve.model_metrics import ModelDescription
 from serve.request_check import CheckedRequest, RequestChecker
 from serve.warm_up import captured_batches, warm_up_batches
 from serve.work import Answered

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from serve.gateway import Gateway
 from serve.histogram import HistogramTotals
-from serve.metrics import ModelTotals
+from serve.model_metrics import ModelTotals
 from serve.status import ModelState, ModelStatus, ModelVersionStatus
 from serve.wire import open_inference_pb2 as wire
 

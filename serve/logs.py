@@ -227,7 +227,7 @@ class RequestLog:
             version: of the model.
             request_id: the client's own name for it.
             protocol: ``recsys``, ``kserve``, ``torchrec`` or ``rest``.
-            outcome: one of ``serve.metrics.OUTCOMES``.
+            outcome: one of ``serve.model_metrics.OUTCOMES``.
             code: name of the gRPC status code.
             num_rows: of the request; 0 where that is not known.
             seconds: from its arrival to its answer.

@@ -13,18 +13,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.process_collector import ProcessCollector
 
 from serve.metrics_collector import MetricsCollector
-from serve.metrics_server import MetricsServer
-from serve.model_metrics import OUTCOMES, STAGES, STATES, ModelDescription, ModelMetrics, ModelTotals
-
-__all__ = [
-    "OUTCOMES",
-    "STAGES",
-    "Metrics",
-    "MetricsServer",
-    "ModelDescription",
-    "ModelMetrics",
-    "ModelTotals",
-]
+from serve.model_metrics import OUTCOMES, STATES, ModelMetrics, ModelTotals
 
 
 class Metrics:

@@ -23,7 +23,8 @@ from serve.connections import channel_options
 from serve.gateway import Gateway, deliverer
 from serve.hosted import HostedModel, open_hosted
 from serve.manager import ModelManager
-from serve.metrics import Metrics, MetricsServer
+from serve.metrics import Metrics
+from serve.metrics_server import MetricsServer
 from serve.recsys_v1 import SERVICE, RecsysV1
 from serve.repository import ModelSource
 from serve.security import server_credentials, ssl_context

@@ -16,7 +16,7 @@ import numpy as np
 from serve.batching import Pending, Priority
 from serve.errors import DrainingError, QueueFullError, RequestError
 from serve.hosted import HostedModel
-from serve.metrics import ModelMetrics
+from serve.model_metrics import ModelMetrics
 from serve.raw import RawRequestLike
 from serve.work import Answer, Rows, Work
 

@@ -38,7 +38,7 @@ class TracedRequest:
         model: that answered, or that the client asked for.
         version: of the model.
         request_id: the client's own name for it.
-        outcome: one of ``serve.metrics.OUTCOMES``.
+        outcome: one of ``serve.model_metrics.OUTCOMES``.
         reason: what the client was told, where it did not go well.
         num_rows: of the request.
         num_ids: of the request.

@@ -14,7 +14,8 @@ import pytest
 import yaml
 
 from serve.batching import BatchLimits
-from serve.metrics import Metrics, ModelDescription
+from serve.metrics import Metrics
+from serve.model_metrics import ModelDescription
 from tests.deploy.promql import PromqlError, Reader
 
 ROOT = Path(__file__).parents[2]

@@ -14,8 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families as plain_tex
 
 from serve.batching import BatchLimits
 from serve.histogram import Histogram
-from serve.metrics import OUTCOMES, STAGES, Metrics
-from serve.model_metrics import STATES, ModelDescription, ModelMetrics
+from serve.metrics import Metrics
+from serve.model_metrics import OUTCOMES, STAGES, STATES, ModelDescription, ModelMetrics
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 KEY = {"model": "dlrm", "version": "7"}

@@ -26,7 +26,8 @@ from serve.config import (
     TraceConfig,
 )
 from serve.errors import STATUS_CODES, DrainingError, QueueFullError, RequestError, status_of
-from serve.metrics import Metrics, MetricsServer
+from serve.metrics import Metrics
+from serve.metrics_server import MetricsServer
 from serve.model import ServedModel
 from tests.serve.live import server_of
 from tests.serve.models import FailingModel

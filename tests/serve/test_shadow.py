@@ -15,8 +15,9 @@ from recsys.artifact import load_artifact
 from recsys.signature import Output, Signature
 from serve.batching import BatchLimits
 from serve.config import ModelSettings
-from serve.metrics import Metrics, ModelMetrics
+from serve.metrics import Metrics
 from serve.model import ModelInfo
+from serve.model_metrics import ModelMetrics
 from serve.repository import Repository
 from serve.routing import Routing
 from serve.shadow import ABSOLUTE_TOLERANCE, RELATIVE_TOLERANCE, Comparer, same_rows
