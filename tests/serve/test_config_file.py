@@ -115,9 +115,7 @@ def test_every_setting_means_the_same_in_all_three_ways(option: Any, tmp_path: P
     from_flag = effective({**beside, option.key: text}, {}, None)
     assert from_file.settings == from_environment.settings == from_flag.settings
     assert from_file.settings != effective({}, {}, None).settings
-    origins = [
-        {k: o for k, _, o in e.rows()}[option.key] for e in (from_file, from_environment, from_flag)
-    ]
+    origins = [{k: o for k, _, o in e.rows()}[option.key] for e in (from_file, from_environment, from_flag)]
     assert origins == [str(file), option.environment, option.flag]
 
 
