@@ -6,6 +6,7 @@ Everything that crosses is one flat tensor per rank and direction: one collectiv
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import torch
@@ -94,7 +95,64 @@ class InFlight:
         return self._received
 
 
-class FlatExchange:
+class Exchange(ABC):
+    """What crosses in both directions, seen by autograd, in two halves so that there is work between them.
+
+    Args:
+        group: the ranks.
+        dtypes: what crosses, forth and back; float32 where nothing is rounded.
+        buffers: as ``InFlight``.
+    """
+
+    def __init__(
+        self,
+        group: dist.ProcessGroup,
+        dtypes: tuple[torch.dtype, torch.dtype],
+        buffers: Buffers | None = None,
+    ) -> None:
+        self._group = group
+        self._dtypes = dtypes
+        self._buffers = buffers
+        self._flight: InFlight | None = None
+
+    @abstractmethod
+    def send(self, own: Sequence[Tensor]) -> None:
+        """Put this rank's outputs on their way."""
+
+    @abstractmethod
+    def assemble(self, home: Sequence[Tensor]) -> Tensor:
+        """Wait for the others' outputs and put all together."""
+
+    @abstractmethod
+    def send_back(self, gradient: Tensor) -> list[Tensor]:
+        """Put gradients of what was assembled on their way; returns those of ``home``."""
+
+    @abstractmethod
+    def gradients(self) -> list[Tensor]:
+        """Wait for the gradients of this rank's outputs."""
+
+    def _start(self, own: Sequence[Tensor], device: torch.device) -> Tensor:
+        # A rank whose shards need no gradient, or that has none, takes part in the way back all the same.
+        asks = torch.zeros(0, device=device, requires_grad=torch.is_grad_enabled())
+        token: Tensor = _Start.apply(self, asks, *own)  # type: ignore[no-untyped-call]
+        return token
+
+    def _finish(self, token: Tensor, home: Sequence[Tensor]) -> Tensor:
+        assembled: Tensor = _Finish.apply(self, token, *home)  # type: ignore[no-untyped-call]
+        return assembled
+
+    def _fly(self, flat: Tensor, send_sizes: Sequence[int], receive_sizes: Sequence[int]) -> None:
+        self._flight = InFlight(flat, send_sizes, receive_sizes, self._group, self._buffers)
+
+    def _land(self) -> Tensor:
+        """Wait for what comes; float32."""
+        assert self._flight is not None
+        landed = self._flight.wait().to(torch.float32)
+        self._flight = None
+        return landed
+
+
+class FlatExchange(Exchange):
     """A differentiable all-to-all of float32 numbers; gradients take the way back and are divided by the ranks.
 
     Args:
@@ -111,65 +169,59 @@ class FlatExchange:
         group: dist.ProcessGroup,
         dtypes: tuple[torch.dtype, torch.dtype],
     ) -> None:
-        self._sizes = (send_sizes, receive_sizes)
-        self._group = group
-        self._dtypes = dtypes
-        self._flight: InFlight | None = None
+        super().__init__(group, dtypes)
+        self._send_sizes = send_sizes
+        self._receive_sizes = receive_sizes
 
     def start(self, sent: Tensor) -> Tensor:
         """Send ``[sum of send_sizes]``; returns a token for ``finish``."""
-        # A rank whose shards need no gradient takes part in the way back all the same.
-        asks = torch.zeros(0, device=sent.device, requires_grad=torch.is_grad_enabled())
-        token: Tensor = _Start.apply(self, sent, asks)  # type: ignore[no-untyped-call]
-        return token
+        return self._start([sent], sent.device)
 
     def finish(self, token: Tensor) -> Tensor:
         """Wait for ``[sum of receive_sizes]`` float32."""
-        received: Tensor = _Finish.apply(self, token)  # type: ignore[no-untyped-call]
-        return received
+        return self._finish(token, [])
 
-    def fly(self, sent: Tensor, *, back: bool = False) -> None:
-        """Put numbers on their way."""
-        forth_sizes, back_sizes = self._sizes
-        sizes = (back_sizes, forth_sizes) if back else (forth_sizes, back_sizes)
-        self._flight = InFlight(sent.to(self._dtypes[back]), *sizes, self._group)
+    def send(self, own: Sequence[Tensor]) -> None:
+        """As ``Exchange``: one flat tensor."""
+        self._fly(own[0].contiguous().to(self._dtypes[0]), self._send_sizes, self._receive_sizes)
 
-    def land(self) -> Tensor:
-        """Wait for them; float32."""
-        assert self._flight is not None
-        received = self._flight.wait().to(torch.float32)
-        self._flight = None
-        return received
+    def assemble(self, home: Sequence[Tensor]) -> Tensor:
+        """As ``Exchange``: what came, and nothing is at home."""
+        del home
+        return self._land()
 
-    @property
-    def num_ranks(self) -> int:
-        """W."""
-        return len(self._sizes[0])
+    def send_back(self, gradient: Tensor) -> list[Tensor]:
+        """As ``Exchange``."""
+        mean = gradient / len(self._send_sizes)
+        self._fly(mean.to(self._dtypes[1]), self._receive_sizes, self._send_sizes)
+        return []
+
+    def gradients(self) -> list[Tensor]:
+        """As ``Exchange``."""
+        return [self._land()]
 
 
 class _Start(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, exchange, sent, asks):  # type: ignore[no-untyped-def]
-        del asks
+    def forward(ctx, exchange, asks, *own):  # type: ignore[no-untyped-def]
         ctx.exchange = exchange
-        exchange.fly(sent.contiguous())
-        return sent.new_zeros(0)
+        exchange.send(own)
+        return asks.new_zeros(0)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, _):  # type: ignore[no-untyped-def]
-        return None, ctx.exchange.land(), None
+        return None, None, *ctx.exchange.gradients()
 
 
 class _Finish(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, exchange, token):  # type: ignore[no-untyped-def]  # noqa: ARG004 (the graph's edge)
+    def forward(ctx, exchange, token, *home):  # type: ignore[no-untyped-def]  # noqa: ARG004 (the graph's edge)
         ctx.exchange = exchange
-        return exchange.land()
+        return exchange.assemble(home)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, gradient):  # type: ignore[no-untyped-def]
-        exchange = ctx.exchange
-        exchange.fly(gradient / exchange.num_ranks, back=True)
-        return None, gradient.new_zeros(0)
+        home = ctx.exchange.send_back(gradient)
+        return None, gradient.new_zeros(0), *home

@@ -16,9 +16,8 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 from torch import distributed as dist
-from torch.autograd.function import once_differentiable
 
-from recsys.sharding.exchange import Buffers, InFlight
+from recsys.sharding.exchange import Buffers, Exchange
 from recsys.sharding.group_dist import RankInput
 from recsys.sharding.host_exchange import HostColumns
 from recsys.sharding.layout import HOME, Layout, pooled_pieces
@@ -77,7 +76,7 @@ class PooledColumns:
         self.num_pairs = len(layout.pairs)
 
 
-class PooledExchange:
+class PooledExchange(Exchange):
     """One batch's outputs on their way, and its gradients on theirs.
 
     Args:
@@ -95,9 +94,8 @@ class PooledExchange:
         dtypes: tuple[torch.dtype, torch.dtype],
     ) -> None:
         assert inputs.batch_sizes is not None
+        super().__init__(group, dtypes, columns.buffers)
         self._columns = columns
-        self._group = group
-        self._dtypes = dtypes
         self._num_ranks = len(inputs.batch_sizes)
         self._num_bags = inputs.strides[0]
         self._num_rows = sum(inputs.batch_sizes)
@@ -105,14 +103,10 @@ class PooledExchange:
         self._own_sizes = [b * own_dim for b in inputs.batch_sizes]
         self._rank_sizes = [self._num_bags * dim for dim in columns.rank_dims]
         self._lengths = inputs.lengths
-        self._flight: InFlight | None = None
 
     def start(self, own: Sequence[Tensor], device: torch.device) -> Tensor:
         """Send this rank's outputs ``[sum of all B, D of the group]``; returns a token for ``finish``."""
-        # A rank whose shards need no gradient, or that has none, takes part in the way back all the same.
-        asks = torch.zeros(0, device=device, requires_grad=torch.is_grad_enabled())
-        token: Tensor = _Start.apply(self, asks, *own)  # type: ignore[no-untyped-call]
-        return token
+        return self._start(own, device)
 
     def finish(self, token: Tensor, home: Sequence[Tensor]) -> Tensor:
         """Wait for what the others sent and assemble ``[B, sum of D]`` float32 with what is at home.
@@ -121,17 +115,18 @@ class PooledExchange:
             token: of ``start``.
             home: the home groups' outputs, then the sums of hosts.
         """
-        assembled: Tensor = _Finish.apply(self, token, *home)  # type: ignore[no-untyped-call]
-        return assembled
+        return self._finish(token, home)
 
-    def send(self, own: Sequence[Tensor], empty: Tensor) -> None:
-        """Put outputs on their way."""
-        rows = own[0] if len(own) == 1 else torch.cat([*own], dim=1) if own else empty
-        flat = rows.reshape(-1).to(self._dtypes[0])
-        self._flight = InFlight(flat, self._own_sizes, self._rank_sizes, self._group, self._columns.buffers)
+    def send(self, own: Sequence[Tensor]) -> None:
+        """As ``Exchange``."""
+        if own:
+            rows = own[0] if len(own) == 1 else torch.cat([*own], dim=1)
+        else:
+            rows = self._lengths.new_zeros(0, dtype=torch.float32)
+        self._fly(rows.reshape(-1).to(self._dtypes[0]), self._own_sizes, self._rank_sizes)
 
     def assemble(self, home: Sequence[Tensor]) -> Tensor:
-        """Wait for the others' outputs and put all together."""
+        """As ``Exchange``."""
         landed = self._by_rank(self._land())
         parts = []
         for _, width, sources, mean_of in self._columns.pieces:
@@ -161,20 +156,14 @@ class PooledExchange:
                     target.copy_(columns)
                 else:
                     torch.mul(columns, 1.0 / self._num_ranks, out=target)
-        self._flight = InFlight(flat, self._rank_sizes, self._own_sizes, self._group, self._columns.buffers)
+        self._fly(flat, self._rank_sizes, self._own_sizes)
         return home
 
     def gradients(self) -> list[Tensor]:
-        """Wait for the gradients of this rank's outputs."""
+        """As ``Exchange``."""
         dims = self._columns.own_dims
         landed = self._land().view(self._num_rows, sum(dims))
         return [part.contiguous() for part in torch.split(landed, dims, dim=1)] if dims else []
-
-    def _land(self) -> Tensor:
-        assert self._flight is not None
-        landed = self._flight.wait().to(torch.float32)
-        self._flight = None
-        return landed
 
     def _by_rank(self, flat: Tensor) -> list[Tensor]:
         parts = torch.split(flat, self._rank_sizes)
@@ -190,29 +179,3 @@ class PooledExchange:
         # Wider where a feature of no table has a larger batch.
         bags = self._lengths.view(self._columns.num_pairs, -1)[pair, : self._num_bags]
         return bags.clamp(min=1).to(torch.float32).unsqueeze(1)
-
-
-class _Start(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, exchange, asks, *own):  # type: ignore[no-untyped-def]
-        ctx.exchange = exchange
-        exchange.send(own, asks)
-        return asks.new_zeros(0)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, _):  # type: ignore[no-untyped-def]
-        return None, None, *ctx.exchange.gradients()
-
-
-class _Finish(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, exchange, token, *home):  # type: ignore[no-untyped-def]  # noqa: ARG004 (the graph's edge)
-        ctx.exchange = exchange
-        return exchange.assemble(home)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, gradient):  # type: ignore[no-untyped-def]
-        home = ctx.exchange.send_back(gradient)
-        return None, gradient.new_zeros(0), *home
