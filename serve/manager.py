@@ -87,6 +87,31 @@ class ModelManager:
             return model in self._tables and bool(self._tables[model].plan.serving)
         return self._has_started and any(table.plan.serving for table in self._tables.values())
 
+    def check_serving(self, *, every: bool) -> None:
+        """See that models have versions that answer.
+
+        Args:
+            every: whether all must, or one is enough.
+
+        Raises:
+            RuntimeError: too few have one, or there is no model; the text says which and why.
+        """
+        statuses = self.statuses()
+        if not statuses:
+            raise RuntimeError("there is no model to serve")
+        lacking = [status for status in statuses if not status.serving]
+        if len(lacking) == len(statuses) or (every and lacking):
+            reasons = [
+                f"{status.model} {version.version}: {version.reason}"
+                for status in lacking
+                for version in status.versions
+                if version.reason
+            ]
+            names = ", ".join(repr(status.model) for status in lacking[:_MAX_NAMES])
+            raise RuntimeError(
+                f"no version could be made ready of {names}: " + ("; ".join(reasons) or "there is none")
+            )
+
     def statuses(self) -> list[ModelStatus]:
         """Every model, by name."""
         return [self._models[name].status() for name in sorted(self._models)]

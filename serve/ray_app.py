@@ -8,7 +8,9 @@ own: loading, checks, queue, batches. Calls come as bytes through Ray's gRPC pro
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ import grpc
 from ray import serve as ray_serve
 
 from serve.cli import set_process, source_of
-from serve.config import ModelSettings, Settings
+from serve.config import CaptureConfig, ModelSettings, Settings
 from serve.config_file import Effective, effective
 from serve.gateway import Gateway, deliverer
 from serve.hosted import HostedModel, open_hosted
@@ -106,7 +108,8 @@ class Serving:
         self.manager = ModelManager(
             source_of(found), host, self._config.settings_of, set_state=self.metrics.set_state
         )
-        self._watchers = Watchers(self._config, self.metrics)
+        capture = None if self._config.capture is None else _own_capture(self._config.capture)
+        self._watchers = Watchers(replace(self._config, capture=capture), self.metrics)
         self.gateway = Gateway(self.manager, self.metrics, self._watchers.all)
         connections = self._config.connections
         self.service = RecsysV1(
@@ -135,15 +138,7 @@ class Serving:
         Raises:
             RuntimeError: there is none, or one has no version that is ready.
         """
-        statuses = self.manager.statuses()
-        if not statuses:
-            raise RuntimeError("there is no model to serve")
-        for status in statuses:
-            if not status.serving:
-                reasons = "; ".join(version.reason for version in status.versions if version.reason)
-                raise RuntimeError(
-                    f"model {status.model!r} has no version that is ready: {reasons or 'none is there'}"
-                )
+        self.manager.check_serving(every=True)
 
     async def stop(self) -> None:
         """Answer what was accepted, within the drain time, and let the models go."""
@@ -154,6 +149,12 @@ class Serving:
         """Rows that wait for a batch, of all models."""
         models, _ = self.metrics.read()
         return sum(model.pending.rows for model in models)
+
+
+def _own_capture(capture: CaptureConfig) -> CaptureConfig:
+    """The same to a file of its own: a capture replaces an old file of its name, and nodes may share their disk."""
+    path = capture.path
+    return replace(capture, path=path.with_name(f"{path.stem}-{uuid.uuid4().hex}{path.suffix}"))
 
 
 class Replica:

@@ -136,18 +136,7 @@ class Server:
         """
         await asyncio.shield(self._loading)
         await self._update_health()
-        statuses = self.manager.statuses()
-        if any(status.serving for status in statuses):
-            return
-        if not statuses:
-            raise RuntimeError("the repository holds no model")
-        reasons = [
-            f"{status.model} {version.version}: {version.reason}"
-            for status in statuses
-            for version in status.versions
-            if version.reason
-        ]
-        raise RuntimeError("no model could be made ready: " + ("; ".join(reasons) or "none has a version"))
+        self.manager.check_serving(every=False)
 
     async def reload(self) -> None:
         """Look for new models and versions."""

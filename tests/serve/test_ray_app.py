@@ -18,11 +18,13 @@ import pytest
 import yaml
 
 from recsys.errors import ArtifactError
+from serve.capture_file import CaptureReader
 from serve.ray_autoscaling import PendingRowsPolicy
 from serve.repository import SingleArtifact
 from serve.wire import predict_pb2 as wire
 from tests.serve.cases import random_sample
 from tests.serve.models import SIGNATURE, export_small
+from tests.serve.repositories import add_version, break_version, repair_version
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -78,7 +80,7 @@ def ray_app() -> Any:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ({"artefact": "/a"}, "artefact: unknown argument; did you mean artifact or source.artifact?"),
+        ({"artefact": "/a"}, "artefact: unknown argument; did you mean artifact?"),
         ({"artifact": "/a", "port": "1"}, "port: unknown argument"),
         ({"artifact": "/a", "repository": "/b"}, "one of them"),
         ({}, "expected artifact=PATH or repository=PATH"),
@@ -180,6 +182,52 @@ def test_replica_changes_its_artifact_in_place(ray_app: Any, artifact_path: Path
             await replica.reconfigure({"source.artifact": str(other)})
         await replica.check_health()
         assert await versions(replica, requests) == [second] * 20
+        await replica.close()
+
+    asyncio.run(live())
+
+
+def test_each_replica_captures_to_a_file_of_its_own(
+    ray_app: Any, artifact_path: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "requests.capture"
+    settings = {"source.artifact": str(artifact_path), "capture.path": str(path), "capture.share": "1"}
+    sample = random_sample(SIGNATURE, 2, np.random.default_rng(1)).request().SerializeToString()
+
+    async def live() -> None:
+        replicas = [ray_app.Replica() for _ in range(2)]
+        for replica, num_requests in zip(replicas, (3, 5), strict=True):
+            await replica.reconfigure(settings)
+            await versions(replica, [sample] * num_requests)
+        await replicas[0].reconfigure(settings)
+        await versions(replicas[0], [sample])
+        for replica in replicas:
+            await replica.close()
+
+    asyncio.run(live())
+    files = list(tmp_path.glob("requests-*.capture"))
+    assert sorted(tmp_path.iterdir()) == sorted(files)
+    counts = []
+    for file in files:
+        with CaptureReader(file) as reader:
+            counts.append(sum(1 for _ in reader))
+    assert sorted(counts) == [1, 3, 5]
+
+
+def test_a_replica_is_healthy_while_every_model_answers(
+    ray_app: Any, artifact_path: Path, tmp_path: Path
+) -> None:
+    add_version(tmp_path, "good", "1", artifact_path)
+    broken = add_version(tmp_path, "bad", "1", artifact_path)
+    break_version(broken)
+
+    async def live() -> None:
+        replica = ray_app.Replica()
+        with pytest.raises(RuntimeError, match="no version could be made ready of 'bad': bad 1: "):
+            await replica.reconfigure({"source.repository": str(tmp_path)})
+        repair_version(broken, artifact_path)
+        await replica.reconfigure({"source.repository": str(tmp_path)})
+        await replica.check_health()
         await replica.close()
 
     asyncio.run(live())

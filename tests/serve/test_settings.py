@@ -149,7 +149,7 @@ def test_a_server_whose_model_cannot_warm_up_is_never_ready(model: ServedModel) 
         server = server_of(FailingModel(model, bad_id=0))
         await server.start()
         try:
-            with pytest.raises(RuntimeError, match="no model could be made ready: small 7: "):
+            with pytest.raises(RuntimeError, match="no version could be made ready of 'small': small 7: "):
                 await server.wait_until_ready()
         finally:
             await server.stop()
@@ -170,7 +170,7 @@ def test_a_damaged_model_is_the_end_of_a_server_of_it_alone(
         ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
         assert (ended.returncode, ended.stdout.count("ready")) == (1, 0)
         assert ended.stderr.splitlines()[-1].startswith(
-            "recsys-serve: no model could be made ready: small 1: "
+            "recsys-serve: no version could be made ready of 'small': small 1: "
         )
         return
     with spawned(command, tmp_path / "log") as server:
