@@ -59,12 +59,14 @@ class Departure:
         routed: ``lengths`` holds one number for each slot and bag, slot by slot.
         lengths: ``[E * B]`` of the pairs (the largest B, where they differ), for the outputs' assembly.
         strides: for each pair its batch size.
+        slot_strides: for each slot of the layout its pair's.
         inverse: as ``DistInput``.
     """
 
     routed: Routed
     lengths: Tensor
     strides: list[int]
+    slot_strides: list[int]
     inverse: Tensor | None
 
 
@@ -94,7 +96,6 @@ class GroupDist:
         self._sequence = sequence
         self._world_size = dist.get_world_size(group)
         slots = [slot for _, slot in layout.slots]
-        self._slot_pairs = [slot.pair for slot in slots]
         # Groups are in the order of their ranks, so that each rank's slots are neighbours.
         counts = [sum(slot.rank == r for slot in slots) for r in (HOME, *range(self._world_size))]
         self._bounds = list(accumulate(counts, initial=0))
@@ -110,9 +111,8 @@ class GroupDist:
 
     def __call__(self, departure: Departure) -> Awaitable[Awaitable[RankInput]]:
         """Send. The first wait reads what the ranks told each other, the second brings the IDs."""
-        routed, strides = departure.routed, departure.strides
-        slot_strides = [strides[pair] for pair in self._slot_pairs]
-        per_slot = _sums(routed.lengths, slot_strides)
+        strides = departure.strides
+        per_slot = _sums(departure.routed.lengths, departure.slot_strides)
         uniform = len(set(strides)) == 1
         told = []
         for rank in range(self._world_size):
@@ -128,7 +128,7 @@ class GroupDist:
             arrived = [numbers[1:] for numbers in heard]
             slot_batches = None
             if _VARIABLE in batch_sizes:
-                slot_batches = self._slot_batch_sizes(slot_strides)
+                slot_batches = self._slot_batch_sizes(departure.slot_strides)
             return self._send(departure, per_slot, batch_sizes, slot_batches, arrived)
 
         return Deferred(read)
@@ -151,8 +151,7 @@ class GroupDist:
         slot_batches: list[list[int]] | None,
         arrived: list[list[int]],
     ) -> Awaitable[RankInput]:
-        routed = departure.routed
-        slot_strides = [departure.strides[pair] for pair in self._slot_pairs]
+        routed, slot_strides = departure.routed, departure.slot_strides
         at_length = list(accumulate(slot_strides, initial=0))
         at_value = list(accumulate(per_slot, initial=0))
         weighted = routed.weights is not None
@@ -237,12 +236,12 @@ class GroupDist:
         num_slots = self._counts[self._rank]
         if num_slots == 0:
             return []
+        if self._sequence:
+            return self._slot_by_slot(received, arrived)
         if slot_batches is None:
             strides = [[b] * num_slots for b in batch_sizes]
         else:
             strides = [[b[s] for b in slot_batches] for s in range(self._world_size)]
-        if self._sequence:
-            return self._slot_by_slot(received, arrived)
         ordered = self._slot_major(received, strides, arrived)
         per_slot = [sum(counts[i] for counts in arrived) for i in range(num_slots)]
         totals = [sum(of_rank[i] for of_rank in strides) for i in range(num_slots)]

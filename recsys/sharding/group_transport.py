@@ -83,6 +83,7 @@ class GroupTransport(nn.Module):
         self._dtypes = comms.dtypes
         self.router = Router(layout, sequence=sequence)
         self._dist = GroupDist(layout, env.process_group, env.rank, env.device, sequence=sequence)
+        self._slot_pairs = [slot.pair for _, slot in layout.slots]
         self._num_home = sum(group.rank == HOME for group in layout.groups)
         self._hosts = HostColumns(layout, by_host, env) if by_host else None
         self._columns = None if sequence else PooledColumns(layout, env.rank, env.world_size, self._hosts)
@@ -93,10 +94,15 @@ class GroupTransport(nn.Module):
         routed: Routed = self.router(checked.lengths, checked.values, checked.weights)
         widest = checked.lengths.size(0) // num_pairs
         strides = checked.strides or [widest] * num_pairs
+        slot_strides = [strides[pair] for pair in self._slot_pairs]
         if checked.strides is not None:
-            routed = _narrowed(routed, [strides[slot.pair] for _, slot in self._layout.slots], widest)
+            routed = _narrowed(routed, slot_strides, widest)
         departure = Departure(
-            routed=routed, lengths=checked.lengths, strides=strides, inverse=checked.inverse
+            routed=routed,
+            lengths=checked.lengths,
+            strides=strides,
+            slot_strides=slot_strides,
+            inverse=checked.inverse,
         )
         return self._dist(departure)
 
