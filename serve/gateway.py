@@ -18,7 +18,7 @@ from typing import Protocol
 import grpc
 
 from serve.batching import Pending, Priority
-from serve.errors import OUTCOME_OF, ExecutionError, status_of
+from serve.errors import OUTCOME_OF, ExecutionError, RequestError, status_of
 from serve.hosted import HostedModel
 from serve.manager import ModelManager, Route
 from serve.metrics import Metrics
@@ -27,6 +27,27 @@ from serve.shadow import ShadowTwin
 from serve.work import Answer, Answered, Rows, Work
 
 _log = logging.getLogger("serve")
+# Longer request IDs would only serve to fill the log.
+MAX_REQUEST_ID_BYTES = 128
+
+
+def checked_request_id(text: str, field: str = "request_id") -> str:
+    """A client's name for its request, if it may stand in the log.
+
+    Args:
+        text: the name.
+        field: where the protocol has it.
+
+    Raises:
+        RequestError: it is too long, or no text.
+    """
+    try:
+        num_bytes = len(text) if text.isascii() else len(text.encode())
+    except UnicodeEncodeError:  # JSON can escape what UTF-8 cannot say
+        raise RequestError(f"{field}: got half a surrogate pair, expected text in UTF-8") from None
+    if num_bytes > MAX_REQUEST_ID_BYTES:
+        raise RequestError(f"{field}: got {num_bytes} bytes, expected at most {MAX_REQUEST_ID_BYTES}")
+    return text
 
 
 @dataclass(slots=True, kw_only=True)

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 from serve.batching import Priority
 from serve.errors import RequestError
+from serve.gateway import checked_request_id
 from serve.hosted import HostedModel
 from serve.kserve_tensors import Tensor, listed, raw_request
 from serve.raw import RawRequest
-from serve.recsys_v1 import MAX_REQUEST_ID_BYTES
 from serve.work import Rows
 
 # Triton's: 0 stands for the model's default, 1 is served first.
@@ -95,7 +95,7 @@ class InferRequest:
     outputs: Callable[[], Sequence[str]] = list
 
     def __post_init__(self) -> None:
-        check_request_id(self.request_id)
+        checked_request_id(self.request_id, "id")
 
     def read(self, hosted: HostedModel) -> RawRequest:
         """The inputs, for one model.
@@ -140,20 +140,6 @@ def wanted_outputs(request: InferRequest, rows: Rows) -> list[WantedOutput]:
         for output, values in zip(rows.signature.outputs, rows.values, strict=True)
     }
     return [every[name] for name in request.outputs()] if request.num_outputs else list(every.values())
-
-
-def check_request_id(request_id: str) -> None:
-    """Whether a client's name for its request may stand in the log.
-
-    Raises:
-        RequestError: it is too long, or no text.
-    """
-    try:
-        num_bytes = len(request_id.encode())
-    except UnicodeEncodeError:  # JSON can escape what UTF-8 cannot say
-        raise RequestError("id: got half a surrogate pair, expected text in UTF-8") from None
-    if num_bytes > MAX_REQUEST_ID_BYTES:
-        raise RequestError(f"id: got {num_bytes} bytes, expected at most {MAX_REQUEST_ID_BYTES}")
 
 
 def _priority(value: Any) -> Priority:

@@ -10,15 +10,13 @@ import grpc
 
 from serve.batching import Priority
 from serve.errors import QueueFullError, RequestError, status_of
-from serve.gateway import Gateway, Incoming
+from serve.gateway import Gateway, Incoming, checked_request_id
 from serve.grpc_support import abort, parse, respond, trace_parent
 from serve.hosted import HostedModel
 from serve.wire import predict_pb2 as wire
 from serve.work import Rows
 
 SERVICE = wire.DESCRIPTOR.services_by_name["PredictionService"].full_name
-# Longer request IDs would only serve to fill the log.
-MAX_REQUEST_ID_BYTES = 128
 
 
 class RecsysV1:
@@ -99,17 +97,12 @@ class RecsysV1:
 
     def _incoming(self, data: bytes, context: Any) -> Incoming:
         request = parse(wire.PredictRequest, data)
-        request_id = request.request_id
-        if len(request_id) > MAX_REQUEST_ID_BYTES // 4 and len(request_id.encode()) > MAX_REQUEST_ID_BYTES:
-            raise RequestError(
-                f"request_id: got {len(request_id.encode())} bytes, expected at most {MAX_REQUEST_ID_BYTES}"
-            )
         return Incoming(
             read=lambda _: request,
             encode=_encode,
             model=request.model,
             version=request.version,
-            request_id=request_id,
+            request_id=checked_request_id(request.request_id),
             priority=_priority(request.priority),
             num_bytes=len(data),
             trace_parent=trace_parent(context) if self._reads_trace else "",

@@ -25,11 +25,11 @@ from serve.errors import (
     RequestError,
     status_of,
 )
-from serve.gateway import Gateway, Incoming
+from serve.gateway import Gateway, Incoming, checked_request_id
 from serve.kserve import is_model_ready
 from serve.kserve_messages import model_config, model_metadata, server_metadata
 from serve.kserve_repository import loaded_versions, model_statistics, repository_index
-from serve.kserve_request import Parameters, check_request_id
+from serve.kserve_request import Parameters
 from serve.rest_json import HEADER_LENGTH, entry, parse_json, plain, read_answer, read_inference, write_json
 from serve.rest_plain import read_plain, write_plain
 
@@ -239,8 +239,7 @@ class _Inference:
         data = await _body(request)
         with _counted(self._gateway):
             body = parse_json(data)
-            request_id = entry(body, "id", str, "body")
-            check_request_id(request_id)
+            request_id = checked_request_id(entry(body, "id", str, "body"), "id")
             parameters = Parameters.read({"priority": body.get("priority", 0)})
             timeout_s = _timeout_s(request)
         model, version = _named(request)
