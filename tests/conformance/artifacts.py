@@ -14,6 +14,12 @@ from export.config import ExportConfig
 from export.pipeline import export_model
 from recsys import EmbeddingBagCollection, EmbeddingBagConfig, KeyedJaggedTensor
 from recsys.artifact import LoadedArtifact, load_artifact
+from recsys.managed import (
+    LRU_EvictionPolicy,
+    ManagedCollisionCollection,
+    ManagedCollisionEmbeddingBagCollection,
+    MCHManagedCollisionModule,
+)
 from recsys.signature import IdPolicy, Signature
 from tests.serve.cases import Sample, answer, random_sample
 from tests.serve.models import SmallModel
@@ -79,8 +85,46 @@ class SlowModel(nn.Module):
         return {"score": ids[:, 0] + nothing}
 
 
-def export_slow(path: Path) -> Exported:
-    """A model that takes its time."""
+def export_slow(path: Path, width: int = 2048) -> Exported:
+    """A model that takes its time: the more, the wider its layers."""
     torch.manual_seed(0)
-    export_model(SlowModel().eval(), path, ExportConfig(name="slow", table_data_types={}))
+    export_model(SlowModel(width).eval(), path, ExportConfig(name="slow", table_data_types={}))
+    return Exported(path)
+
+
+#: Rows of each table of the policies' model, and the raw IDs that its last table knows.
+NUM_POLICY_ROWS = 10
+KNOWN_IDS = (-(2**63), -7, 0, 10, 2**40, 2**63 - 1)
+
+
+class PolicyModel(nn.Module):
+    """A table for each ID policy, by its name; the answers are the numbers of the rows that IDs read, from 1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        tables = [
+            EmbeddingBagConfig(
+                name=str(policy), embedding_dim=4, num_embeddings=NUM_POLICY_ROWS, feature_names=[str(policy)]
+            )
+            for policy in IdPolicy
+        ]
+        rows = EmbeddingBagCollection(tables=tables)
+        with torch.no_grad():
+            for table in tables:
+                numbers = torch.arange(1.0, NUM_POLICY_ROWS + 1).unsqueeze(1)
+                rows.embedding_bags[table.name].weight.copy_(numbers.expand(-1, 4))
+        known = MCHManagedCollisionModule(NUM_POLICY_ROWS, LRU_EvictionPolicy(), 1)
+        known.train()(torch.tensor(KNOWN_IDS))
+        mapping = ManagedCollisionCollection({str(IdPolicy.MAPPED): known}, tables).eval()
+        self.rows = ManagedCollisionEmbeddingBagCollection(rows, mapping, embeddings_only=True)
+
+    def forward(self, features: KeyedJaggedTensor) -> dict[str, Tensor]:
+        pooled = self.rows(features)
+        return {str(policy): pooled[str(policy)][:, 0] for policy in IdPolicy}
+
+
+def export_policies(path: Path) -> Exported:
+    """A table for each ID policy."""
+    policies = {str(policy): policy for policy in (IdPolicy.HASH, IdPolicy.ZERO)}
+    export_model(PolicyModel().eval(), path, ExportConfig(name="policies", table_id_policies=policies))
     return Exported(path)
