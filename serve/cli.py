@@ -21,7 +21,7 @@ from serve.config import ProcessConfig, SourceConfig
 from serve.config_file import Effective, effective
 from serve.connections import allow_open_files, missing_open_files
 from serve.lifetime import serve
-from serve.logs import set_up_logging
+from serve.logs import set_up_logging, shut_down_logging
 from serve.options import NONE, POSITIONAL, ConfigError, Option, Section, key_of, near_misses, sections
 from serve.repository import ModelSource, Repository, SingleArtifact
 
@@ -193,7 +193,12 @@ def _serve(found: Effective, source: ModelSource, as_json: bool) -> int:
             limits.max_connections,
             left,
         )
-    return asyncio.run(serve(source, settings.server, as_json=as_json))
+    code = asyncio.run(serve(source, settings.server, as_json=as_json))
+    if code:
+        # A batch is still being computed: were Python to end its thread within native code, the process would abort.
+        shut_down_logging()
+        os._exit(code)
+    return code
 
 
 if __name__ == "__main__":
