@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from serve.config import LogConfig
+from serve.ended import EndedRequest
 from serve.log_format import JsonFormatter, TextFormatter
 from serve.traceparent import trace_id_of
 
@@ -206,51 +207,31 @@ class RequestLog:
         self._num_lines = 0
         self._num_left_out = 0
 
-    def done(
-        self,
-        *,
-        model: str,
-        version: str,
-        request_id: str,
-        protocol: str,
-        outcome: str,
-        code: str,
-        num_rows: int,
-        seconds: float,
-        reason: str = "",
-        trace_parent: str = "",
-    ) -> None:
-        """Say how a request ended.
+    def takes(self, outcome: str) -> bool:
+        """Whether a request that ended so is to have a line now. To be asked once of each: those beyond are counted."""
+        if outcome == "ok":
+            return self._wants == "all"
+        return self._wants != "none" and self._has_turn()
 
-        Args:
-            model: that answered, or that the client asked for.
-            version: of the model.
-            request_id: the client's own name for it.
-            protocol: ``recsys``, ``kserve``, ``torchrec`` or ``rest``.
-            outcome: one of ``serve.model_metrics.OUTCOMES``.
-            code: name of the gRPC status code.
-            num_rows: of the request; 0 where that is not known.
-            seconds: from its arrival to its answer.
-            reason: what the client was told.
-            trace_parent: the W3C ``traceparent`` header; empty where the client sent none.
-        """
+    def write(self, request: EndedRequest) -> None:
+        """Say how a request ended that the log takes."""
+        outcome = request.outcome
         is_ok = outcome == "ok"
-        if self._wants == "none" or (is_ok and self._wants == "errors"):
-            return
-        if not is_ok and not self._has_turn():
-            return
         level = logging.INFO if is_ok else logging.ERROR if outcome == "failed" else logging.WARNING
+        if not _requests.isEnabledFor(level):
+            return
         # Without logging's search for the caller, which would take most of the time.
         record = logging.LogRecord(_requests.name, level, "", 0, "request", None, None)
+        duration_ms = round((request.ended_s - request.started_s) * 1e3, 3)
         fields = vars(record)
-        fields.update(model=model, version=version, request_id=request_id, protocol=protocol)
-        fields.update(outcome=outcome, code=code, num_rows=num_rows, duration_ms=round(seconds * 1e3, 3))
-        fields.update(reason=reason, trace_id=trace_id_of(trace_parent))
+        fields.update(model=request.model, version=request.version, request_id=request.request_id)
+        fields.update(protocol=request.protocol, outcome=outcome, code=request.code)
+        fields.update(num_rows=request.num_rows, duration_ms=duration_ms, reason=request.reason)
+        fields.update(trace_id=trace_id_of(request.trace_parent))
         if self._num_left_out and not is_ok:
             fields["left_out"] = self._num_left_out
             self._num_left_out = 0
-        if _requests.isEnabledFor(level):
-            _requests.handle(record)
+        _requests.handle(record)
 
     def _has_turn(self) -> bool:
         now_s = self._clock()

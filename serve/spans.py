@@ -20,10 +20,10 @@ from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
+from serve.ended import EndedRequest
 from serve.log_format import MAX_FIELD_CHARS
 from serve.metrics_collector import server_version
 from serve.traceparent import read_traceparent
-from serve.tracing import TracedRequest
 from serve.work import BatchTimes
 
 _Attributes = Mapping[str, str | int]
@@ -51,7 +51,7 @@ class SpanMaker:
         # By identity of the times that a batch's requests share; the value keeps the key alive.
         self._batches: OrderedDict[int, tuple[BatchTimes, SpanContext]] = OrderedDict()
 
-    def spans(self, request: TracedRequest) -> Iterator[ReadableSpan]:
+    def spans(self, request: EndedRequest) -> Iterator[ReadableSpan]:
         """All spans of one request, itself first."""
         root = self._root(request)
         yield root
@@ -63,7 +63,7 @@ class SpanMaker:
         if times is not None:
             yield from self._batch(root.context, times)
 
-    def _root(self, request: TracedRequest) -> ReadableSpan:
+    def _root(self, request: EndedRequest) -> ReadableSpan:
         parent = read_traceparent(request.trace_parent)
         remote = None
         if parent is not None:
@@ -165,7 +165,7 @@ class ExporterSink:
         self._maker = maker or SpanMaker()
         self._closed = False
 
-    def send(self, requests: Sequence[TracedRequest]) -> bool:
+    def send(self, requests: Sequence[EndedRequest]) -> bool:
         """Blocks; whether the collector has them."""
         spans = [span for request in requests for span in self._maker.spans(request)]
         try:

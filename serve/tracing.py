@@ -10,15 +10,12 @@ import random
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 from urllib.parse import urlsplit
 
 from serve.config import TraceConfig
+from serve.ended import EndedRequest
 from serve.traceparent import read_traceparent
-
-if TYPE_CHECKING:
-    from serve.work import BatchTimes
 
 _MAX_WAITING = 2048
 _MAX_EXPORTED = 256
@@ -28,45 +25,10 @@ _COLLECT_S = 1.0
 _LAST_WORDS_S = 3.0
 
 
-@dataclass(slots=True, kw_only=True)
-class TracedRequest:
-    """What a trace says of one request. Times are on the clock of ``time.monotonic``, in seconds.
-
-    Attributes:
-        trace_parent: the W3C ``traceparent`` header; empty where the client sent none.
-        protocol: ``recsys``, ``kserve``, ``torchrec`` or ``rest``.
-        model: that answered, or that the client asked for.
-        version: of the model.
-        request_id: the client's own name for it.
-        outcome: one of ``serve.model_metrics.OUTCOMES``.
-        reason: what the client was told, where it did not go well.
-        num_rows: of the request.
-        num_ids: of the request.
-        started_s: when it came.
-        ended_s: when it was answered.
-        enqueued_s: when it joined the queue; None or 0 where it did not.
-        times: of its batch; None where it was in none that ran.
-    """
-
-    trace_parent: str
-    protocol: str
-    model: str
-    version: str
-    request_id: str
-    outcome: str
-    started_s: float
-    ended_s: float
-    reason: str = ""
-    num_rows: int = 0
-    num_ids: int = 0
-    enqueued_s: float | None = None
-    times: BatchTimes | None = None
-
-
 class SpanSink(Protocol):
     """Makes spans of requests and sends them; called in the tracer's thread."""
 
-    def send(self, requests: Sequence[TracedRequest]) -> bool:
+    def send(self, requests: Sequence[EndedRequest]) -> bool:
         """Blocks; whether the collector has them."""
         ...
 
@@ -89,7 +51,7 @@ class Tracer:
         self._share = share
         self._draw = draw
         self._changed = threading.Condition()
-        self._waiting: deque[TracedRequest] = deque()
+        self._waiting: deque[EndedRequest] = deque()
         self._num_dropped = 0
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="traces", daemon=True)
@@ -104,7 +66,7 @@ class Tracer:
         parent = read_traceparent(trace_parent) if trace_parent else None
         return self._draw() < self._share if parent is None else parent.is_sampled
 
-    def record(self, request: TracedRequest) -> None:
+    def record(self, request: EndedRequest) -> None:
         """Trace a request that has ended; never blocks."""
         with self._changed:
             if self._closed or len(self._waiting) >= _MAX_WAITING:

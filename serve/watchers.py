@@ -8,12 +8,13 @@ import grpc
 
 from serve.capture import Capture
 from serve.config import ServerConfig
+from serve.ended import EndedRequest
 from serve.gateway import Call, Watcher
 from serve.hosted import HostedModel
 from serve.logs import RequestLog, log_counts
 from serve.metrics import Metrics
 from serve.raw import RawRequestLike
-from serve.tracing import TracedRequest, Tracer, make_tracer
+from serve.tracing import Tracer, make_tracer
 
 
 class Watchers:
@@ -33,14 +34,13 @@ class Watchers:
         self._tracer = None if config.trace is None else make_tracer(config.trace)
         watchers: list[Watcher] = []
         metrics.watch("log", log_counts)
-        if config.log.requests != "none":
-            watchers.append(LogWatcher(RequestLog(config.log)))
         if self._capture is not None:
             metrics.watch("capture", self._capture.counts)
             watchers.append(CaptureWatcher(self._capture))
         if self._tracer is not None:
             metrics.watch("trace", self._tracer.counts)
-            watchers.append(TraceWatcher(self._tracer))
+        if config.log.requests != "none" or self._tracer is not None:
+            watchers.append(EndWatcher(RequestLog(config.log), self._tracer))
         self.all = tuple(watchers)
 
     def close(self) -> None:
@@ -49,32 +49,6 @@ class Watchers:
             self._capture.close()
         if self._tracer is not None:
             self._tracer.close()
-
-
-class LogWatcher:
-    """A line for each request that the settings want one for."""
-
-    def __init__(self, log: RequestLog) -> None:
-        self._log = log
-
-    def accepted(self, raw: RawRequestLike, hosted: HostedModel) -> None:
-        """Nothing to say yet."""
-
-    def ended(self, call: Call, outcome: str, code: grpc.StatusCode, reason: str) -> None:
-        """See ``Watcher``."""
-        incoming, hosted = call.incoming, call.hosted
-        self._log.done(
-            model=incoming.model if hosted is None else hosted.name,
-            version=incoming.version if hosted is None else hosted.version,
-            request_id=incoming.request_id,
-            protocol=incoming.protocol,
-            outcome=outcome,
-            code=code.name,
-            num_rows=0 if call.pending is None else call.pending.num_rows,
-            seconds=time.monotonic() - call.started_s,
-            reason=reason,
-            trace_parent=incoming.trace_parent,
-        )
 
 
 class CaptureWatcher:
@@ -91,35 +65,51 @@ class CaptureWatcher:
         """Nothing to write any more."""
 
 
-class TraceWatcher:
-    """A trace of a sample of the requests, or of those whose clients ask for it."""
+class EndWatcher:
+    """A line of the log and a trace, for each request that is to have one.
 
-    def __init__(self, tracer: Tracer) -> None:
+    Args:
+        log: knows which requests get a line.
+        tracer: knows which are traced; None for none.
+    """
+
+    def __init__(self, log: RequestLog, tracer: Tracer | None) -> None:
+        self._log = log
         self._tracer = tracer
 
     def accepted(self, raw: RawRequestLike, hosted: HostedModel) -> None:
-        """Nothing to trace yet."""
+        """Nothing to say yet."""
 
     def ended(self, call: Call, outcome: str, code: grpc.StatusCode, reason: str) -> None:
         """See ``Watcher``."""
-        del code  # the outcome says it
-        incoming, hosted, pending = call.incoming, call.hosted, call.pending
-        if not self._tracer.start(incoming.trace_parent):
-            return
-        self._tracer.record(
-            TracedRequest(
-                trace_parent=incoming.trace_parent,
-                protocol=incoming.protocol,
-                model=incoming.model if hosted is None else hosted.name,
-                version=incoming.version if hosted is None else hosted.version,
-                request_id=incoming.request_id,
-                outcome=outcome,
-                reason=reason,
-                num_rows=0 if pending is None else pending.num_rows,
-                num_ids=0 if pending is None else pending.num_ids,
-                started_s=call.started_s,
-                ended_s=time.monotonic(),
-                enqueued_s=None if pending is None else pending.enqueued_s,
-                times=None if pending is None else pending.payload.times,
-            )
-        )
+        tracer = self._tracer
+        if tracer is not None and not tracer.start(call.incoming.trace_parent):
+            tracer = None
+        is_logged = self._log.takes(outcome)
+        if tracer is None and not is_logged:
+            return  # most requests: nothing is built for them
+        request = _ended(call, outcome, code, reason)
+        if is_logged:
+            self._log.write(request)
+        if tracer is not None:
+            tracer.record(request)
+
+
+def _ended(call: Call, outcome: str, code: grpc.StatusCode, reason: str) -> EndedRequest:
+    incoming, hosted, pending = call.incoming, call.hosted, call.pending
+    return EndedRequest(
+        trace_parent=incoming.trace_parent,
+        protocol=incoming.protocol,
+        model=incoming.model if hosted is None else hosted.name,
+        version=incoming.version if hosted is None else hosted.version,
+        request_id=incoming.request_id,
+        outcome=outcome,
+        code=code.name,
+        reason=reason,
+        num_rows=0 if pending is None else pending.num_rows,
+        num_ids=0 if pending is None else pending.num_ids,
+        started_s=call.started_s,
+        ended_s=time.monotonic(),
+        enqueued_s=None if pending is None else pending.enqueued_s,
+        times=None if pending is None else pending.payload.times,
+    )

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from serve.config import LogConfig
+from serve.ended import EndedRequest
 from serve.log_format import JsonFormatter, TextFormatter
 from serve.logs import LogWriter, RequestLog, log_counts, set_up_logging, shut_down_logging
 from serve.traceparent import read_traceparent, trace_id_of
@@ -256,17 +257,22 @@ def lines_of(config: LogConfig, outcomes: list[str]) -> list[dict[str, Any]]:
 
 
 def done(log: RequestLog, outcome: str) -> None:
-    log.done(
-        model="dlrm",
-        version="7",
-        request_id=EVIL,
-        protocol="recsys",
-        outcome=outcome,
-        code="OK" if outcome == "ok" else "INTERNAL",
-        num_rows=3,
-        seconds=0.0123456,
-        reason="" if outcome == "ok" else "the model failed",
-        trace_parent=TRACE,
+    if not log.takes(outcome):
+        return
+    log.write(
+        EndedRequest(
+            model="dlrm",
+            version="7",
+            request_id=EVIL,
+            protocol="recsys",
+            outcome=outcome,
+            code="OK" if outcome == "ok" else "INTERNAL",
+            num_rows=3,
+            started_s=5.0,
+            ended_s=5.0123456,
+            reason="" if outcome == "ok" else "the model failed",
+            trace_parent=TRACE,
+        )
     )
 
 

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from serve.config import TraceConfig
-from serve.tracing import TracedRequest, Tracer, make_tracer
+from serve.ended import EndedRequest
+from serve.tracing import Tracer, make_tracer
 from serve.work import BatchTimes
 
 pytest.importorskip("opentelemetry.exporter.otlp.proto.grpc", reason="the extra otel is not installed")
@@ -37,7 +38,7 @@ def batch_times() -> BatchTimes:
     )
 
 
-def request(**changes: Any) -> TracedRequest:
+def request(**changes: Any) -> EndedRequest:
     given: dict[str, Any] = {
         "trace_parent": "",
         "protocol": "recsys",
@@ -45,6 +46,7 @@ def request(**changes: Any) -> TracedRequest:
         "version": "7",
         "request_id": "visit-12",
         "outcome": "ok",
+        "code": "OK",
         "started_s": 10.0,
         "ended_s": 11.0,
         "num_rows": 3,
@@ -52,10 +54,10 @@ def request(**changes: Any) -> TracedRequest:
         "enqueued_s": 10.05,
         "times": batch_times(),
     }
-    return TracedRequest(**{**given, **changes})
+    return EndedRequest(**{**given, **changes})
 
 
-def spans_of(one: TracedRequest, maker: SpanMaker | None = None) -> dict[str, ReadableSpan]:
+def spans_of(one: EndedRequest, maker: SpanMaker | None = None) -> dict[str, ReadableSpan]:
     made = list((maker or SpanMaker(BEGAN_NS)).spans(one))
     assert len({span.context.trace_id for span in made}) == 1
     assert len({span.context.span_id for span in made}) == len(made)
@@ -183,11 +185,11 @@ class Sink:
 
     def __init__(self, works: bool = True) -> None:
         self.reached, self.gate = threading.Event(), threading.Event()
-        self.sent: list[TracedRequest] = []
+        self.sent: list[EndedRequest] = []
         self.num_closed = 0
         self._works = works
 
-    def send(self, requests: Sequence[TracedRequest]) -> bool:
+    def send(self, requests: Sequence[EndedRequest]) -> bool:
         self.reached.set()
         assert self.gate.wait(60)
         self.sent.extend(requests)
