@@ -11,6 +11,7 @@ from serve.client import Client
 from serve.model import ServedModel
 from tests.serve.live import LiveServer
 from tests.serve.models import export_small
+from tests.serve.repositories import add_version
 
 
 @pytest.fixture(scope="session")
@@ -25,6 +26,24 @@ def artifact_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def model(artifact_path: Path) -> LoadedArtifact:
     """The small artifact: every kind of input that the wire knows."""
     return load_artifact(artifact_path)
+
+
+@pytest.fixture(scope="session")
+def artifacts(artifact_path: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Versions 1 to 4 of one model, each with weights of its own."""
+    folder = tmp_path_factory.mktemp("versions")
+    paths = {"1": artifact_path}
+    for seed in (2, 3, 4):
+        paths[str(seed)] = folder / str(seed)
+        export_small(folder / str(seed), seed)
+    return paths
+
+
+@pytest.fixture
+def root(tmp_path: Path, artifacts: dict[str, Path]) -> Path:
+    """A repository with the first version."""
+    add_version(tmp_path / "models", "small", "1", artifacts["1"])
+    return tmp_path / "models"
 
 
 @pytest.fixture(scope="module")

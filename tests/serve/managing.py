@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from recsys.artifact import load_artifact
 from serve.config import ModelSettings
 from serve.gateway import Gateway, Incoming, deliverer
 from serve.hosted import HostedModel
@@ -21,12 +22,15 @@ from serve.manager import ModelManager
 from serve.metrics import Metrics
 from serve.model import ServedModel
 from serve.packing import read_response
-from serve.repository import ModelSource
+from serve.repository import ModelSource, Repository
 from serve.status import ModelState
 from serve.wire import predict_pb2 as wire
 from serve.work import Answered
-from tests.serve.cases import Sample
-from tests.serve.models import GatedModel
+from tests.serve.cases import Sample, answer, assert_answers, random_sample
+from tests.serve.models import SIGNATURE, GatedModel
+from tests.serve.repositories import add_version
+
+SAMPLE = random_sample(SIGNATURE, 3, np.random.default_rng(1))
 
 
 @dataclass
@@ -180,6 +184,27 @@ async def managing(source: ModelSource, settings: ModelSettings | None = None) -
     finally:
         hosting.gate.set()
         assert await manager.close(60)
+
+
+@asynccontextmanager
+async def serving(root: Path, settings: ModelSettings | None = None) -> AsyncIterator[World]:
+    """A manager that has looked through the repository."""
+    async with managing(Repository(root), settings) as world:
+        await world.manager.rescan()
+        yield world
+
+
+async def asserts_answer(world: World, version: str, artifact: Path, asked: str = "") -> None:
+    """``SAMPLE`` is answered by this version, and as the artifact does it."""
+    got, outputs = await world.predict(SAMPLE, version=asked)
+    assert got == version
+    assert_answers(outputs, answer(load_artifact(artifact), SAMPLE))
+
+
+def add_versions(root: Path, artifacts: Mapping[str, Path], *versions: str) -> None:
+    """Put versions of the small model into a repository."""
+    for version in versions:
+        add_version(root, "small", version, artifacts[version])
 
 
 def run(scenario: Coroutine[object, object, None]) -> None:
