@@ -187,6 +187,13 @@ def _decide_together(module: nn.Module, group: dist.ProcessGroup) -> None:
 
 def _materialize(module: nn.Module, device: torch.device) -> None:
     """Layers on the meta device become real ones, with initial weights; others move to the rank's device."""
+    # Raw IDs are mapped, and batches routed, in host memory: what that takes stays there.
+    staying = {
+        part
+        for owner in module.modules()
+        if isinstance(owner, (ShardedCollection, ManagedCollisionCollection))
+        for part in owner.modules()
+    }
     for path, part in module.named_modules():
         own = [*part.parameters(recurse=False), *part.buffers(recurse=False)]
         if isinstance(part, (TableShards, ShardedCollection)) or not own:
@@ -200,17 +207,10 @@ def _materialize(module: nn.Module, device: torch.device) -> None:
                 )
             part.to_empty(device=device, recurse=False)
             reset()
-        elif device.type != "cpu" and not path.startswith(tuple(_sharded_paths(module))):
+        elif device.type != "cpu" and part not in staying:
             for name, tensor in list(part.named_parameters(recurse=False)):
                 part.register_parameter(
                     name, nn.Parameter(tensor.detach().to(device), requires_grad=tensor.requires_grad)
                 )
             for name, buffer in list(part.named_buffers(recurse=False)):
                 part._buffers[name] = buffer.to(device)
-
-
-def _sharded_paths(module: nn.Module) -> list[str]:
-    """Inside sharded collections the batch is routed in host memory: their constants stay there."""
-    return [f"{path}." for path, part in module.named_modules() if isinstance(part, ShardedCollection)] or [
-        "\0"
-    ]
