@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, distributed
 
+from recsys.gather import gather_rows
+
 
 @dataclass(frozen=True, kw_only=True)
 class Uses:
@@ -58,25 +60,12 @@ def merged(parts: Sequence[Uses]) -> Uses:
 def of_all_ranks(uses: Uses, group: distributed.ProcessGroup) -> Uses:
     """What all ranks' batches say together: the same on every rank. Every rank of the group must call it.
 
-    Two collectives: the numbers of IDs, and the IDs themselves, padded to the longest rank's.
+    Reads the numbers of IDs: a synchronization with the device, once in an eviction interval.
 
     Args:
         uses: of this rank, on a device that the group's backend can send from.
         group: the ranks.
     """
-    world_size = distributed.get_world_size(group)
-    num_ids = torch.tensor([uses.ids.numel()], device=uses.ids.device)
-    all_num_ids = [torch.empty_like(num_ids) for _ in range(world_size)]
-    distributed.all_gather(all_num_ids, num_ids, group=group)
-    # A synchronization with the device, once in an eviction interval: buffers need sizes.
-    sizes: list[int] = torch.cat(all_num_ids).tolist()
-    packed = torch.zeros(3, max(sizes), dtype=torch.int64, device=uses.ids.device)
-    packed[:, : uses.ids.numel()] = torch.stack([uses.ids, uses.counts, uses.last_steps])
-    parts = [torch.empty_like(packed) for _ in range(world_size)]
-    distributed.all_gather(parts, packed, group=group)
-    return merged(
-        [
-            Uses(ids=part[0, :size], counts=part[1, :size], last_steps=part[2, :size])
-            for part, size in zip(parts, sizes, strict=True)
-        ]
-    )
+    packed = torch.stack([uses.ids, uses.counts, uses.last_steps], dim=1)
+    parts = [part.T.contiguous() for part in gather_rows(packed, group)]
+    return merged([Uses(ids=ids, counts=counts, last_steps=last_steps) for ids, counts, last_steps in parts])

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
+from recsys.gather import gather_rows
 from recsys.models.click import ClickModel
 from recsys.train.batches import ONE_RANK, Share, batches
 from recsys.train.examples import Batch, Dataset
@@ -52,19 +53,6 @@ def evaluate_shares(
         scored = [torch.stack((logits.float(), labels), dim=1) for logits, labels in scorer(held_out)]
     rows = torch.cat(scored)
     if group is not None:
-        rows = gather(rows, group)
+        rows = torch.cat(gather_rows(rows, group))
     logits, labels = rows.cpu().numpy().T
     return measure(logits, labels)
-
-
-def gather(rows: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """The ranks' rows ``[N_r, ...]`` one after the other, on every rank. Reads the numbers of rows."""
-    world_size = dist.get_world_size(group)
-    sizes = [torch.zeros(1, dtype=torch.int64, device=rows.device) for _ in range(world_size)]
-    dist.all_gather(sizes, torch.tensor([len(rows)], device=rows.device), group=group)
-    num_rows = torch.cat(sizes).tolist()
-    padded = rows.new_zeros(max(num_rows), *rows.shape[1:])
-    padded[: len(rows)] = rows
-    parts = [torch.empty_like(padded) for _ in range(world_size)]
-    dist.all_gather(parts, padded, group=group)
-    return torch.cat([part[:n] for part, n in zip(parts, num_rows, strict=True)])
