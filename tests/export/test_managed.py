@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, distributed, nn
+from torch import Tensor, nn
 
 from export.config import ExportConfig
 from export.graph import ExportedModel, make_graph
@@ -28,7 +28,6 @@ from recsys.managed import (
     ManagedCollisionCollection,
     ManagedCollisionEmbeddingBagCollection,
     ManagedCollisionEmbeddingCollection,
-    ManagedCollisionModule,
     MCHManagedCollisionModule,
 )
 from recsys.managed.frozen import FrozenLookup
@@ -38,6 +37,7 @@ from recsys.signature import IdPolicy
 from recsys.torchscript import load, operators
 from tests.export.models import assert_close, exported, predicted, rounded
 from tests.helpers import bag, kjt_of, needs_gpu, sequence
+from tests.recsys.managed.other import OtherModule
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 KNOWN = [INT64_MIN, -(2**40), -1, 0, 5, 2**33 + 1, INT64_MAX]
@@ -324,32 +324,6 @@ class TestDevices:
         found = module.rows.managed_collision_collection(sent["features"])
         assert found.inputs == sent["features"].inputs
         assert found.values().tolist() == [0, 8, 3]
-
-
-class OtherModule(ManagedCollisionModule):
-    """Of a kind that the exporter does not know."""
-
-    def profile(self, ids: Tensor) -> None:
-        """Learns nothing."""
-
-    def remap(self, ids: Tensor) -> Tensor:
-        """All to row 0."""
-        return ids * 0
-
-    def evict(self) -> Tensor | None:
-        return None
-
-    def output_size(self) -> int:
-        return 5
-
-    def open_slots(self) -> int:
-        return 0
-
-    def current_step(self) -> int:
-        return 0
-
-    def set_process_group(self, group: distributed.ProcessGroup | None) -> None:
-        """Alone always."""
 
 
 class Alone(nn.Module):

@@ -10,19 +10,19 @@ import random
 
 import pytest
 import torch
-from torch import Tensor, distributed
+from torch import Tensor
 
 from recsys import KeyedJaggedTensor
 from recsys.managed import (
     LFU_EvictionPolicy,
     ManagedCollisionCollection,
-    ManagedCollisionModule,
     MCHManagedCollisionModule,
 )
 from recsys.managed import frozen as frozen_file
 from recsys.managed.frozen import FrozenLookup
 from tests.helpers import bag, kjt_of
 from tests.reads import CountReads
+from tests.recsys.managed.other import OtherModule
 
 MIN, MAX = -(2**63), 2**63 - 1
 
@@ -142,34 +142,9 @@ def test_it_reads_no_tensor() -> None:
     assert reads.found == []
 
 
-class Other(ManagedCollisionModule):
-    """Of a kind that cannot be frozen."""
-
-    def profile(self, ids: Tensor) -> None:
-        """Learns nothing."""
-
-    def remap(self, ids: Tensor) -> Tensor:
-        return ids * 0
-
-    def evict(self) -> Tensor | None:
-        return None
-
-    def output_size(self) -> int:
-        return 5
-
-    def open_slots(self) -> int:
-        return 0
-
-    def current_step(self) -> int:
-        return 0
-
-    def set_process_group(self, group: distributed.ProcessGroup | None) -> None:
-        """Alone always."""
-
-
 def test_what_cannot_be_frozen() -> None:
-    with pytest.raises(TypeError, match="table 't': got a Other"):
-        FrozenLookup(ManagedCollisionCollection({"t": Other()}, [bag("t", 5, 8, ["f"])]))
+    with pytest.raises(TypeError, match="table 't': got a OtherModule"):
+        FrozenLookup(ManagedCollisionCollection({"t": OtherModule()}, [bag("t", 5, 8, ["f"])]))
     module = MCHManagedCollisionModule(5, LFU_EvictionPolicy(), 1)
     module.output_size = lambda: 2**40 + 1  # type: ignore[method-assign]
     collection = collection_of([1])

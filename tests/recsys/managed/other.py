@@ -1,0 +1,33 @@
+"""A managed collision module of a kind that can be neither frozen nor exported."""
+
+from __future__ import annotations
+
+from torch import Tensor, distributed
+
+from recsys.managed import ManagedCollisionModule
+
+
+class OtherModule(ManagedCollisionModule):
+    """Of a kind that nobody knows."""
+
+    def profile(self, ids: Tensor) -> None:
+        """Learns nothing."""
+
+    def remap(self, ids: Tensor) -> Tensor:
+        """All to row 0."""
+        return ids * 0
+
+    def evict(self) -> Tensor | None:
+        return None
+
+    def output_size(self) -> int:
+        return 5
+
+    def open_slots(self) -> int:
+        return 0
+
+    def current_step(self) -> int:
+        return 0
+
+    def set_process_group(self, group: distributed.ProcessGroup | None) -> None:
+        """Alone always."""
