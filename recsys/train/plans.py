@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from recsys.sharding.plan import ParameterSharding, ShardingPlan, ShardMetadata
+from recsys.configs import BaseEmbeddingConfig
+from recsys.sharding.cuts import table_wise
+from recsys.sharding.plan import ShardingPlan
 from recsys.training_lookup import DIM_MULTIPLE
 
 #: Where ``recsys.models.click.build_dlrm`` has its tables.
@@ -18,18 +21,9 @@ def one_rank_plan(arguments: Mapping[str, Any]) -> ShardingPlan:
     Args:
         arguments: the factory's.
     """
-    tables = {
-        table["name"]: ParameterSharding(
-            sharding_type="table_wise",
-            shards=(
-                ShardMetadata(
-                    shard_offsets=(0, 0),
-                    shard_sizes=(table["num_embeddings"], table["embedding_dim"]),
-                    rank=0,
-                ),
-            ),
-            compute_kernel="dense" if table["embedding_dim"] % DIM_MULTIPLE else "fused",
-        )
-        for table in arguments["tables"]
-    }
+    tables = {}
+    for table in arguments["tables"]:
+        config = BaseEmbeddingConfig(table["num_embeddings"], table["embedding_dim"], table["name"])
+        kernel = "dense" if config.embedding_dim % DIM_MULTIPLE else "fused"
+        tables[config.name] = replace(table_wise(config, 0), compute_kernel=kernel)
     return ShardingPlan(plan={COLLECTION_PATH: tables})
