@@ -13,7 +13,7 @@ Shape letters: N number of ratings.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -180,29 +180,25 @@ def _million_items(path: Path) -> Iterator[tuple[int, Item]]:
 
 def _users(path: Path, separator: str, header: bool = False) -> Iterator[tuple[int, User]]:
     for line, fields in split_lines(path, separator, 5, encoding="latin-1", header=header):
-        user, age, gender, occupation, zip_code = fields
-        yield (
-            whole_number(user, path, line, "user"),
-            User(
-                age=whole_number(age, path, line, "age"),
-                gender=gender,
-                occupation=occupation,
-                zip_code=zip_code,
-            ),
-        )
+        yield _user(fields, path, line)
 
 
 def _million_users(path: Path) -> Iterator[tuple[int, User]]:
-    for line, (user, gender, age, occupation, zip_code) in split_lines(path, "::", 5, encoding="latin-1"):
-        yield (
-            whole_number(user, path, line, "user"),
-            User(
-                age=whole_number(age, path, line, "age"),
-                gender=gender,
-                occupation=occupation,
-                zip_code=zip_code,
-            ),
-        )
+    for line, (user, gender, age, *rest) in split_lines(path, "::", 5, encoding="latin-1"):
+        yield _user((user, age, gender, *rest), path, line)
+
+
+def _user(fields: Sequence[str], path: Path, line: int) -> tuple[int, User]:
+    user, age, gender, occupation, zip_code = fields
+    return (
+        whole_number(user, path, line, "user"),
+        User(
+            age=whole_number(age, path, line, "age"),
+            gender=gender,
+            occupation=occupation,
+            zip_code=zip_code,
+        ),
+    )
 
 
 def _year(text: str) -> int | None:
