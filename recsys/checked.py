@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from recsys.errors import ManifestError
+from recsys.errors import ManifestError, NewerVersionError
 
 
 def json_field(data: Any, key: str, at: str) -> Any:
@@ -73,6 +73,19 @@ def whole(data: Any, key: str, at: str, *, least: int = 0) -> int:
 def count(data: Any, key: str, at: str) -> int:
     """A whole number of at least 1."""
     return whole(data, key, at, least=1)
+
+
+def check_format_version(data: Any, newest: int, at: str) -> None:
+    """The field ``format_version``: not above the newest that this release knows.
+
+    Raises:
+        NewerVersionError: a later release wrote it.
+    """
+    version = count(data, "format_version", at)
+    if version > newest:
+        raise NewerVersionError(
+            f"{at}: got format version {version}, expected at most {newest}; install a newer release"
+        )
 
 
 def flag(data: Any, key: str, at: str) -> bool:

@@ -12,9 +12,9 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from recsys.checked import a_list, choice, count, json_field, text, whole, wrong
+from recsys.checked import a_list, check_format_version, choice, count, json_field, text, whole, wrong
 from recsys.configs import DataType
-from recsys.errors import ForeignFileError, ManifestError, NewerVersionError
+from recsys.errors import ForeignFileError, ManifestError
 from recsys.loaded_rows import DIGEST_DIGITS
 from recsys.rows import SPARSE_TYPE_CODES, RowFormat
 
@@ -120,11 +120,7 @@ class DeltaHeader:
         """
         if not isinstance(data, dict) or data.get("format") != FORMAT:
             raise ForeignFileError(f"delta: its format is not {FORMAT!r}; this is no delta")
-        version = count(data, "format_version", "delta")
-        if version > FORMAT_VERSION:
-            raise NewerVersionError(
-                f"delta: got format version {version}, expected at most {FORMAT_VERSION}; install a newer release"
-            )
+        check_format_version(data, FORMAT_VERSION, "delta")
         tables: list[TableDelta] = []
         at_bytes = PREAMBLE_BYTES
         for at, item in a_list(data, "tables", "delta"):

@@ -17,9 +17,9 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from recsys.blob import BLOCK_ALIGNMENT_BYTES, BlobLayout, RowBlock
-from recsys.checked import a_list, choice, count, flag, json_field, text, whole, wrong
+from recsys.checked import a_list, check_format_version, choice, count, flag, json_field, text, whole, wrong
 from recsys.configs import DataType
-from recsys.errors import ForeignFileError, ManifestError, NewerVersionError, PlanError
+from recsys.errors import ForeignFileError, ManifestError, PlanError
 from recsys.manifest_checks import (
     check_columns,
     check_devices,
@@ -182,11 +182,7 @@ class Manifest:
             raise ManifestError(f"manifest: not readable as JSON: {error}") from None
         if not isinstance(data, dict) or data.get("format") != FORMAT:
             raise ForeignFileError(f"manifest: its format is not {FORMAT!r}; this is not an exported model")
-        version = count(data, "format_version", "manifest")
-        if version > FORMAT_VERSION:
-            raise NewerVersionError(
-                f"manifest: got format version {version}, expected at most {FORMAT_VERSION}; install a newer release"
-            )
+        check_format_version(data, FORMAT_VERSION, "manifest")
         digest = data.pop("manifest_sha256", None)
         if digest != _digest(data):
             raise ManifestError("manifest: its own digest does not match; it was changed or damaged")
