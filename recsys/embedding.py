@@ -121,6 +121,11 @@ def expand_to_full_batch(
     return pooled
 
 
+def _empty_weight(config: BaseEmbeddingConfig, device: torch.device | str | None) -> Tensor:
+    shape = (config.num_embeddings, config.embedding_dim)
+    return torch.empty(shape, dtype=FLOAT_DTYPES[config.data_type], device=device)
+
+
 def _initialize(weight: Tensor, config: BaseEmbeddingConfig) -> None:
     with torch.no_grad():
         if config.init_fn is not None:
@@ -165,12 +170,7 @@ class EmbeddingBagCollection(nn.Module):
                 table.embedding_dim,
                 mode=_MODES[table.pooling],
                 include_last_offset=True,
-                _weight=torch.empty(
-                    table.num_embeddings,
-                    table.embedding_dim,
-                    dtype=FLOAT_DTYPES[table.data_type],
-                    device=device,
-                ),
+                _weight=_empty_weight(table, device),
             )
             _initialize(bag.weight, table)
             self.embedding_bags[table.name] = bag
@@ -241,12 +241,7 @@ class EmbeddingCollection(nn.Module):
             embedding = nn.Embedding(
                 table.num_embeddings,
                 table.embedding_dim,
-                _weight=torch.empty(
-                    table.num_embeddings,
-                    table.embedding_dim,
-                    dtype=FLOAT_DTYPES[table.data_type],
-                    device=device,
-                ),
+                _weight=_empty_weight(table, device),
             )
             _initialize(embedding.weight, table)
             self.embeddings[table.name] = embedding
