@@ -25,7 +25,7 @@ def whole_table(
     """
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
     for i, heading in enumerate(headings):
-        width = max(len(heading), *(len(row[i]) for row in rows))
+        width = max(len(heading), *(len(row[i]) for row in rows), 0)
         table.add_column(
             heading,
             justify="left" if i in left else "right",
