@@ -214,14 +214,15 @@ def _reason(error: Exception) -> str:
 
 
 def _stamp(paths: Iterable[Path]) -> _Stamp:
-    """Changes when a file is written or replaced; a missing one has a stamp too."""
+    """Changes when a file is written, replaced or opened to others; a missing one has a stamp too."""
     stamps = []
     for path in paths:
         try:
             found = path.stat()
-            stamps.append((found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns))
+            # The time of change is that of modes and owners too.
+            stamps.append((found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns))
         except OSError:
-            stamps.append((0, 0, 0, 0))
+            stamps.append((0, 0, 0, 0, 0))
     return tuple(stamps)
 
 
