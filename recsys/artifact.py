@@ -10,7 +10,6 @@ load one artifact share its pages.
 from __future__ import annotations
 
 import hashlib
-import mmap
 import os
 import re
 import zipfile
@@ -37,6 +36,7 @@ from recsys.errors import (
 )
 from recsys.loaded_rows import LoadedRows
 from recsys.manifest import Manifest, RankingGraph, Target
+from recsys.rows_file import RowsFile
 from recsys.sharding.device_rows import DeviceRows, device_layouts, fill
 from recsys.sharding.env import ShardingEnv
 from recsys.signature import Signature
@@ -90,8 +90,11 @@ class LoadedArtifact:
         so within ``torch.inference_mode()``, which it enters itself otherwise, for some microseconds.
 
         Raises:
+            ChecksumError: somebody has written into the file of the rows since it was loaded.
             RuntimeError: the inputs do not fit the signature; FBGEMM's or torch's words.
         """
+        if self.rows.file is not None:
+            self.rows.file.check()
         if torch.is_inference_mode_enabled():
             return self._call(*inputs)
         with torch.inference_mode():
@@ -104,8 +107,11 @@ class LoadedArtifact:
 
         Raises:
             TargetError: the model was exported without a context.
+            ChecksumError: somebody has written into the file of the rows since it was loaded.
             RuntimeError: the inputs do not fit the signature; FBGEMM's or torch's words.
         """
+        if self.rows.file is not None:
+            self.rows.file.check()
         if torch.is_inference_mode_enabled():
             return self._call_ranking(*inputs)
         with torch.inference_mode():
@@ -165,6 +171,7 @@ def load_artifact(
     target: str | None = None,
     verify_checksums: bool = True,
     random_access: bool = False,
+    copy_rows: bool = False,
 ) -> LoadedArtifact:
     """Load a model.
 
@@ -175,6 +182,8 @@ def load_artifact(
         verify_checksums: compare the digests of the rows, which reads every byte. Sizes, and digests of all
             other parts, are checked in any case.
         random_access: few rows will be read: keep the others out of memory (see ``map_rows``).
+        copy_rows: read the rows into the process's own memory, where nothing that happens to the file reaches them,
+            instead of mapping it.
 
     Raises:
         ArtifactError: a subclass says what is wrong, and the message with which part.
@@ -183,10 +192,15 @@ def load_artifact(
     manifest = read_manifest(where)
     chosen = _choose(manifest, target)
     if where.is_dir():
-        modules, blob = _load_directory(where, manifest, chosen, verify_checksums, random_access)
+        blob, file = _rows_of(where, manifest, random_access=random_access, copy=copy_rows)
+        if verify_checksums:
+            check_rows(manifest, blob)
+        modules = [_load_skeleton(where, manifest, graph) for graph in _graphs(chosen)]
     else:
         modules, blob = _load_file(where, manifest, chosen, verify_checksums)
+        file = None
     ranks = rank_rows(manifest, chosen, blob)
+    in_place = any(rank.rows is blob for rank in ranks)
     for graph, module in zip(_graphs(chosen), modules, strict=True):
         _place(module, graph, ranks)
     for other in modules[1:]:
@@ -196,7 +210,7 @@ def load_artifact(
         manifest=manifest,
         target=chosen,
         module=module,
-        rows=LoadedRows(manifest=manifest, ranks=ranks),
+        rows=LoadedRows(manifest=manifest, ranks=ranks, file=file if in_place else None),
         ranking=ranking[0] if ranking else None,
     )
 
@@ -221,14 +235,6 @@ def _choose(manifest: Manifest, wanted: str | None) -> Target:
     raise TargetError(f"target: this machine has the devices of none of {names}")
 
 
-def _load_directory(
-    where: Path, manifest: Manifest, target: Target, verify: bool, random_access: bool
-) -> tuple[list[torch.jit.ScriptModule], Tensor]:
-    blob = _map_checked(where, manifest, verify, random_access)
-    modules = [_load_skeleton(where, manifest, graph) for graph in _graphs(target)]
-    return modules, blob
-
-
 def load_rows(path: str | os.PathLike[str], *, verify_checksums: bool = True) -> LoadedRows:
     """An artifact's rows in host memory, without a graph, whatever devices its targets need.
 
@@ -238,11 +244,14 @@ def load_rows(path: str | os.PathLike[str], *, verify_checksums: bool = True) ->
     where = Path(path)
     manifest = read_manifest(where)
     if where.is_dir():
-        blob = _map_checked(where, manifest, verify_checksums)
+        blob, file = _rows_of(where, manifest)
+        if verify_checksums:
+            check_rows(manifest, blob)
     else:
+        file = None
         _, blob = _load_file(where, manifest, manifest.targets[0], verify_checksums)
     rank = DeviceRows(device=torch.device("cpu"), layout=manifest.layout, rows=blob)
-    return LoadedRows(manifest=manifest, ranks=[rank])
+    return LoadedRows(manifest=manifest, ranks=[rank], file=file)
 
 
 def _load_skeleton(where: Path, manifest: Manifest, graph: Target | RankingGraph) -> torch.jit.ScriptModule:
@@ -254,30 +263,24 @@ def _load_skeleton(where: Path, manifest: Manifest, graph: Target | RankingGraph
     return torchscript.load(skeleton)
 
 
-def _map_checked(where: Path, manifest: Manifest, verify: bool, random_access: bool = False) -> Tensor:
+def _rows_of(
+    where: Path, manifest: Manifest, *, random_access: bool = False, copy: bool = False
+) -> tuple[Tensor, RowsFile | None]:
+    """The rows, not yet verified, and the file that they are read from in place."""
     if manifest.rows_path is None:
         raise ManifestError("manifest.rows.path: got null in a directory, expected the rows' file name")
     rows = where / manifest.rows_path
-    _check_size(rows, manifest.layout.num_bytes)
-    blob = map_rows(rows, manifest.layout, random_access=random_access)
-    if verify:
-        check_rows(manifest, blob)
-    return blob
+    num_bytes = manifest.layout.num_bytes
+    _check_size(rows, num_bytes)
+    file = RowsFile(rows)
+    if copy:
+        return file.copied(num_bytes), None
+    return file.mapped(num_bytes, random_access=random_access), file
 
 
 def map_rows(path: Path, layout: BlobLayout, *, random_access: bool = False) -> Tensor:
-    """The rows file as a uint8 tensor: mapped privately, so that pages are shared until written to.
-
-    Args:
-        path: the file, at least as long as the layout says.
-        layout: of the file.
-        random_access: tell the kernel that few rows will be read, so that it brings in no neighbours.
-    """
-    with path.open("rb") as file:
-        mapped = mmap.mmap(file.fileno(), layout.num_bytes, access=mmap.ACCESS_COPY)
-    if random_access:
-        mapped.madvise(mmap.MADV_RANDOM)
-    return torch.frombuffer(mapped, dtype=torch.uint8)
+    """A rows file that is at least as long as its layout says, as ``RowsFile.mapped`` gives it."""
+    return RowsFile(path).mapped(layout.num_bytes, random_access=random_access)
 
 
 def _load_file(

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from recsys.manifest import Manifest
+from recsys.rows_file import RowsFile
 from recsys.sharding.device_rows import DeviceRows
 
 #: Hexadecimal digits of a digest that names an artifact or a delta.
@@ -32,12 +33,14 @@ class LoadedRows:
         ranks: rank by rank, what its lookups read; ranks in host memory share one tensor.
         state: which rows they are: the artifact's digest as loaded, else that of the last delta that was applied.
         lock: held by whoever writes rows. Lookups do not take it.
+        file: what lookups read in place; None where all rows are copies.
     """
 
     manifest: Manifest
     ranks: Sequence[DeviceRows]
     state: str = ""
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+    file: RowsFile | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self.state = self.state or self.digest

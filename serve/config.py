@@ -28,6 +28,8 @@ class ModelSettings:
         routing: which version answers.
         target: which of the artifact's targets; None for the first that this machine has the devices for.
         verify_checksums: whether every byte of the rows is read and checked before it is served.
+        copy_rows: whether the rows are copied into the process's own memory, where nothing that happens to their file
+            reaches them; otherwise the file is mapped, and processes share its pages.
         allow_non_finite: whether NaN and infinities in dense inputs and weights reach the model.
         num_executors: threads that run batches of the model at the same time; they share its tables' memory.
         cpus: the processors that its executors may use; empty for all.
@@ -42,6 +44,7 @@ class ModelSettings:
     routing: Routing = field(default_factory=Routing)
     target: str | None = None
     verify_checksums: bool = True
+    copy_rows: bool = False
     allow_non_finite: bool = False
     num_executors: int = 1
     cpus: tuple[int, ...] = ()

@@ -141,7 +141,9 @@ def open_hosted(
         ArtifactError: the artifact is damaged, foreign, newer, or has no such target.
         RuntimeError: the model failed on a warm-up batch.
     """
-    artifact, info = load_model(path, settings.target, verify_checksums=settings.verify_checksums)
+    artifact, info = load_model(
+        path, settings.target, verify_checksums=settings.verify_checksums, copy_rows=settings.copy_rows
+    )
     hosted = HostedModel(artifact, replace(info, name=name, version=version), settings, metrics, deliver)
     hosted.open()
     return hosted

@@ -11,18 +11,21 @@ from recsys.manifest import FORMAT_VERSION, Manifest
 from serve.model import ModelInfo
 
 
-def load_model(path: Path, target: str | None, *, verify_checksums: bool) -> tuple[LoadedArtifact, ModelInfo]:
+def load_model(
+    path: Path, target: str | None, *, verify_checksums: bool, copy_rows: bool = False
+) -> tuple[LoadedArtifact, ModelInfo]:
     """Load an artifact.
 
     Args:
         path: the artifact.
         target: which of its targets; None for the first that this machine has the devices for.
         verify_checksums: whether every byte is read and checked first.
+        copy_rows: whether the rows are copied, not mapped.
 
     Raises:
         ArtifactError: the artifact is damaged, foreign, newer, or has no such target.
     """
-    artifact = load_artifact(path, target=target, verify_checksums=verify_checksums)
+    artifact = load_artifact(path, target=target, verify_checksums=verify_checksums, copy_rows=copy_rows)
     return artifact, model_info(artifact.manifest)
 
 
