@@ -20,7 +20,7 @@ from recsys.manifest import Manifest
 from recsys.terminal import whole_table
 from serve.config import ModelSettings, ServerConfig, Settings
 from serve.config_file import Effective
-from serve.connections import missing_open_files
+from serve.connections import missing_open_files, num_ports
 from serve.options import near_misses
 from serve.repository import ModelSource, Repository
 from serve.security import SecurityError, read_tls, read_token
@@ -213,10 +213,11 @@ def _check_machine(config: ServerConfig) -> Iterator[Finding]:
         missing = sorted(set(cpus) - there)
         if missing:
             yield Finding(True, f"{key}: got {missing}, expected some of this process's own: {sorted(there)}")
-    left = missing_open_files(config.connections)
+    ports = num_ports(config)
+    left = missing_open_files(config.connections, ports)
     if left:
         yield Finding(
             False,
-            f"connections.max_connections: got {config.connections.max_connections}, {left} more than this "
-            "process may have open files for (ulimit -n)",
+            f"connections.max_connections: got {config.connections.max_connections} on each of {ports} ports, {left} "
+            "more in all than this process may have open files for (ulimit -n)",
         )

@@ -19,7 +19,7 @@ from recsys.errors import ArtifactError
 from serve.check_config import check, missing_packages, print_report
 from serve.config import ProcessConfig, SourceConfig
 from serve.config_file import Effective, effective
-from serve.connections import allow_open_files, missing_open_files
+from serve.connections import allow_open_files, missing_open_files, num_ports
 from serve.lifetime import serve
 from serve.logs import set_up_logging, shut_down_logging
 from serve.options import NONE, POSITIONAL, ConfigError, Option, Section, key_of, near_misses, sections
@@ -184,13 +184,21 @@ def _serve(found: Effective, source: ModelSource, as_json: bool) -> int:
         raise ConfigError(text)
     set_up_logging(settings.server.log)
     set_process(settings.process)
+    try:
+        source.names()
+    except OSError as error:
+        raise ConfigError(
+            f"source.repository: cannot read {str(settings.source.repository)!r}: {error.strerror}"
+        ) from None
     limits = settings.server.connections
-    allow_open_files(limits)
-    left = missing_open_files(limits)
+    ports = num_ports(settings.server)
+    allow_open_files(limits, ports)
+    left = missing_open_files(limits, ports)
     if left:
         _log.warning(
-            "max_connections is %d, %d more than this process may have files for",
+            "max_connections is %d on each of %d ports, %d more in all than this process may have files for",
             limits.max_connections,
+            ports,
             left,
         )
     code = asyncio.run(serve(source, settings.server, as_json=as_json))

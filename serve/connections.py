@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from serve.config import ConnectionLimits
+from serve.config import ConnectionLimits, ServerConfig
 
 # A connection that has not said what it wants by then is closed; gRPC's own 120 s let idle sockets gather.
 _HANDSHAKE_TIMEOUT_MS = 20_000
@@ -52,21 +52,36 @@ def channel_options(limits: ConnectionLimits) -> list[tuple[str, int]]:
     return options + [(name, value) for name, value in bounds.items() if value]
 
 
-def allow_open_files(limits: ConnectionLimits) -> None:
-    """Raise the process's soft limit of open files to what the connections need, as far as the hard limit lets it."""
+def num_ports(config: ServerConfig) -> int:
+    """Ports that may each come to have ``max_connections``; the admin port is for a few."""
+    return 1 if config.http_port is None else 2
+
+
+def allow_open_files(limits: ConnectionLimits, num_ports: int = 1) -> None:
+    """Raise the process's soft limit of open files to what the connections need, as far as the hard limit lets it.
+
+    Args:
+        limits: of each port.
+        num_ports: that clients have connections to.
+    """
     if sys.platform == "win32":
         return
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = limits.max_connections + _OTHER_FILES
+    wanted = limits.max_connections * num_ports + _OTHER_FILES
     if soft != resource.RLIM_INFINITY and soft < wanted:
         most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
-def missing_open_files(limits: ConnectionLimits) -> int:
-    """How many connections of ``max_connections`` the process may not have files for, even with its hard limit."""
+def missing_open_files(limits: ConnectionLimits, num_ports: int = 1) -> int:
+    """How many connections of all ports' the process may not have files for, even with its hard limit.
+
+    Args:
+        limits: of each port.
+        num_ports: that clients have connections to.
+    """
     if sys.platform == "win32":
         return 0
     import resource
@@ -74,4 +89,4 @@ def missing_open_files(limits: ConnectionLimits) -> int:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard == resource.RLIM_INFINITY:
         return 0
-    return max(limits.max_connections + _OTHER_FILES - hard, 0)
+    return max(limits.max_connections * num_ports + _OTHER_FILES - hard, 0)

@@ -7,12 +7,13 @@ its answer, and where too many are open the oldest gives way to the newest.
 from __future__ import annotations
 
 import asyncio
-import socket
 import threading
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
+
+from serve.listening import listening
 
 _MAX_CONNECTIONS = 64
 _MAX_REQUEST_BYTES = 16 << 10
@@ -44,11 +45,11 @@ class MetricsServer:
         self._timeout_s = timeout_s
         # In order of arrival.
         self._open: dict[asyncio.StreamWriter, asyncio.Task[None]] = {}
-        listening = _listening(host, port)
-        self.port: int = listening.getsockname()[1]
+        listens = listening(host, port, _MAX_CONNECTIONS)
+        self.port: int = listens.getsockname()[1]
         self._loop = asyncio.new_event_loop()
         self._server = self._loop.run_until_complete(
-            asyncio.start_server(self._connected, sock=listening, limit=_MAX_REQUEST_BYTES)
+            asyncio.start_server(self._connected, sock=listens, limit=_MAX_REQUEST_BYTES)
         )
         self._thread = threading.Thread(target=self._loop.run_forever, name="metrics", daemon=True)
         self._thread.start()
@@ -108,15 +109,6 @@ class MetricsServer:
         body = encode(self._registry)
         answer = _response("200 OK", body, content_type=content_type)
         return answer if method == "GET" else answer[: -len(body)]
-
-
-def _listening(host: str, port: int) -> socket.socket:
-    """One socket, whatever the name stands for, so that there is one port; ``::`` takes IPv4 too, as for gRPC."""
-    family, _, _, _, address = socket.getaddrinfo(
-        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )[0]
-    both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
-    return socket.create_server(address, family=family, backlog=_MAX_CONNECTIONS, dualstack_ipv6=both)
 
 
 def _split(line: str) -> tuple[str, str, str]:

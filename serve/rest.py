@@ -17,6 +17,7 @@ from typing import Any
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
+from serve.config import ConnectionLimits
 from serve.errors import (
     HTTP_STATUS,
     STATUS_CODES,
@@ -30,6 +31,7 @@ from serve.kserve import is_model_ready
 from serve.kserve_messages import model_config, model_metadata, server_metadata
 from serve.kserve_repository import loaded_versions, model_statistics, repository_index
 from serve.kserve_request import Parameters
+from serve.listening import BoundedListener, listening
 from serve.rest_json import HEADER_LENGTH, entry, parse_json, plain, read_answer, read_inference, write_json
 from serve.rest_plain import read_plain, write_plain
 
@@ -56,7 +58,7 @@ class RestServer:
         gateway: answers.
         host: the address to listen on.
         port: 0 lets the system choose.
-        max_body_bytes: of a request.
+        limits: of a request's body, as of a gRPC message; and of connections, beside those of other ports.
         tls: None for plain text.
         is_draining: from when on new requests get 503 and connections are closed, so that clients go elsewhere.
     """
@@ -67,17 +69,18 @@ class RestServer:
         *,
         host: str,
         port: int,
-        max_body_bytes: int,
+        limits: ConnectionLimits,
         tls: ssl.SSLContext | None = None,
         is_draining: Callable[[], bool] = lambda: False,
     ) -> None:
         self.port = port
         self._host = host
+        self._max_connections = limits.max_connections
         self._tls = tls
         self._is_draining = is_draining
         # A client that hangs up gives its request up.
         self._runner = web.AppRunner(
-            _application(gateway, max_body_bytes, [self._refuse_when_draining, _errors_as_json]),
+            _application(gateway, limits.max_message_bytes, [self._refuse_when_draining, _errors_as_json]),
             access_log=None,
             handler_cancellation=True,
             keepalive_timeout=_KEEPALIVE_S,
@@ -91,9 +94,9 @@ class RestServer:
             OSError: the port is taken or the address is not this machine's.
         """
         await self._runner.setup()
-        site = web.TCPSite(self._runner, self._host, self.port, ssl_context=self._tls)
         try:
-            await site.start()
+            listener = BoundedListener(listening(self._host, self.port), self._max_connections)
+            await web.SockSite(self._runner, listener, ssl_context=self._tls).start()
         except OSError as error:
             await self._runner.cleanup()
             raise OSError(f"cannot serve HTTP on port {self.port}: {error.strerror}") from error

@@ -111,7 +111,7 @@ class Server:
                 self.gateway,
                 host=config.host,
                 port=config.http_port,
-                max_body_bytes=config.connections.max_message_bytes,
+                limits=config.connections,
                 tls=None if config.tls is None else ssl_context(config.tls),
                 is_draining=lambda: self._stopping,
             )

@@ -18,8 +18,8 @@ import pytest
 
 from serve import connections
 from serve.client import PREDICT, Client
-from serve.config import ConnectionLimits
-from serve.connections import allow_open_files, channel_options, missing_open_files
+from serve.config import ConnectionLimits, ServerConfig
+from serve.connections import allow_open_files, channel_options, missing_open_files, num_ports
 from serve.model import ServedModel
 from tests.serve.cases import assert_answers, random_sample
 from tests.serve.echo import OWN_CONNECTION, call, echo_server
@@ -269,6 +269,10 @@ def test_the_process_may_open_files_for_all_connections_or_says_how_many_not() -
         allow_open_files(ConnectionLimits(max_connections=10))
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (356, hard)
         assert missing_open_files(ConnectionLimits(max_connections=10)) == 0
+        http = ServerConfig(http_port=0, connections=ConnectionLimits(max_connections=100))
+        assert num_ports(http) == 2
+        allow_open_files(http.connections, 2)
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (456, hard)
         if hard != resource.RLIM_INFINITY:
             assert missing_open_files(ConnectionLimits(max_connections=hard)) == 256
             allow_open_files(ConnectionLimits(max_connections=hard))
