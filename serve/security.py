@@ -24,7 +24,7 @@ _BEARER = "Bearer "
 MIN_TOKEN_LENGTH = 16
 _MAX_TOKEN_BYTES = 4096
 #: For how the files looked: of each the device, the number, the size and the time of the last change.
-_Stamp = tuple[tuple[int, int, int, int], ...]
+_Stamp = tuple[tuple[int, ...], ...]
 
 
 class SecurityError(ValueError):
