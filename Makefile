@@ -5,6 +5,8 @@ TORCH ?= torch==2.13.0
 VENV := .venv
 BIN := $(VENV)/bin
 DEMO_DIR ?= demo
+# Processes that run tests.
+JOBS ?= 2
 
 .PHONY: help setup demo test lint bench protos wheel-check clean
 
@@ -34,8 +36,9 @@ setup: $(VENV)/.peer
 demo: $(VENV)/.base
 	$(BIN)/python examples/demo.py --dir $(DEMO_DIR)
 
+# Whole files to one process or the other: what a file's tests share is made once.
 test: $(VENV)/.peer
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
 lint: $(VENV)/.base
 	$(BIN)/ruff check .
