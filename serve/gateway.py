@@ -23,7 +23,6 @@ from serve.hosted import HostedModel
 from serve.manager import ModelManager, Route
 from serve.metrics import Metrics
 from serve.raw import RawRequestLike
-from serve.shadow import ShadowTwin
 from serve.work import Answer, Answered, Rows, Work
 
 _log = logging.getLogger("serve")
@@ -192,7 +191,7 @@ class Gateway:
         raw = incoming.read(hosted)
         checked = hosted.checker.check(raw)
         encode: Callable[[Rows], bytes] = functools.partial(incoming.encode, hosted)
-        twin = None if route.shadow is None else ShadowTwin(route.shadow, encode)
+        twin = None if route.shadow is None else route.shadow.twin(hosted.version, checked, encode)
         answer: asyncio.Future[Answer] = self._loop.create_future()
         remaining_s = incoming.remaining_s
         call.pending = Pending(

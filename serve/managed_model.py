@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 from serve.config import ModelSettings
 from serve.errors import ModelChangeError, ModelNotFoundError
+from serve.hosted import HostedModel
 from serve.managed_version import ManagedVersion, Workshop
 from serve.repository import Fingerprint, fingerprint
 from serve.route_table import RouteTable
@@ -312,18 +313,24 @@ class ManagedModel:
                 version.leave()
                 leave.append(version)
         hosted = {v.name: v.hosted for v in self._versions.values() if v.is_ready and v.hosted}
-        shadow = hosted.get(chosen.shadow)
         self._publish_table(
             RouteTable(
                 model=self.name,
                 plan=chosen,
                 hosted=hosted,
-                shadow=Shadow(shadow, self._shop.comparer) if shadow else None,
+                shadow=self._shadow(chosen.shadow, hosted),
                 is_unloaded=self._is_unloaded,
             )
         )
         for version in leave:
             version.drain()
+
+    def _shadow(self, name: str, hosted: Mapping[str, HostedModel]) -> Shadow | None:
+        shadow = hosted.get(name)
+        if shadow is None:
+            return None
+        alike = {version for version, other in hosted.items() if other.checker.is_like(shadow.checker)}
+        return Shadow(shadow, self._shop.comparer, frozenset(alike))
 
     def _publish_table(self, table: RouteTable) -> None:
         if table != self._table:

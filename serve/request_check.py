@@ -43,6 +43,13 @@ class CheckedRequest:
     sparse: SparseArrays
     context: SparseArrays | None = None
 
+    def copy(self) -> CheckedRequest:
+        """The same for another model: a model may write to the sparse inputs of a batch, and these may be that."""
+        context = None if self.context is None else self.context.copy()
+        return CheckedRequest(
+            num_rows=self.num_rows, dense=self.dense, sparse=self.sparse.copy(), context=context
+        )
+
     @property
     def num_ids(self) -> int:
         """IDs that are looked up."""
@@ -75,6 +82,14 @@ class RequestChecker:
         self._sparse = SparseChecker(signature, self._sparse_names, limits, finite=not allow_non_finite)
         # By the names that a request shares between its rows: most clients always send the same.
         self._parts: dict[tuple[str, ...], tuple[SparseChecker, SparseChecker]] = {}
+
+    def is_like(self, other: RequestChecker) -> bool:
+        """Whether both make the same of every request."""
+        return (
+            self._signature == other._signature
+            and self._limits == other._limits
+            and self._allow_non_finite == other._allow_non_finite
+        )
 
     def check(self, request: RawRequestLike) -> CheckedRequest:
         """Check one request and lay its inputs out in the signature's order.

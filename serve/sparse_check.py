@@ -39,6 +39,11 @@ class SparseArrays:
     weights: npt.NDArray[np.float32] | None
     num_ids: list[int]
 
+    def copy(self) -> SparseArrays:
+        """The same in memory of its own."""
+        weights = None if self.weights is None else self.weights.copy()
+        return SparseArrays(self.lengths.copy(), self.values.copy(), weights, self.num_ids)
+
     def only(self, inputs: Sequence[int]) -> SparseArrays:
         """Some of the inputs, by position, in their order."""
         if len(inputs) == len(self.num_ids):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -54,6 +56,24 @@ def test_the_order_of_inputs_does_not_matter(checker: RequestChecker) -> None:
         np.testing.assert_array_equal(getattr(checked.sparse, name), getattr(expected.sparse, name))
     for got, wanted in zip(checked.dense, expected.dense, strict=True):
         np.testing.assert_array_equal(got, wanted)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        RequestChecker(replace(SIGNATURE, sparse=SIGNATURE.sparse[::-1]), BatchLimits()),
+        RequestChecker(SIGNATURE, BatchLimits(max_request_ids=7)),
+        RequestChecker(SIGNATURE, BatchLimits(), allow_non_finite=True),
+    ],
+    ids=["signature", "limits", "non-finite"],
+)
+def test_checkers_are_alike_that_make_the_same_of_a_request(
+    checker: RequestChecker, other: RequestChecker
+) -> None:
+    again = RequestChecker(replace(SIGNATURE), replace(BatchLimits()))
+    assert checker.is_like(again)
+    assert again.is_like(checker)
+    assert not checker.is_like(other)
 
 
 def test_an_empty_batch_passes(checker: RequestChecker) -> None:

@@ -10,21 +10,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from torch import Tensor
 
 from recsys.artifact import load_artifact
 from recsys.signature import Output, Signature
 from serve.batching import BatchLimits
 from serve.config import ModelSettings
 from serve.metrics import Metrics
-from serve.model import ModelInfo
+from serve.model import ModelInfo, ServedModel
 from serve.model_metrics import ModelMetrics
 from serve.repository import Repository
 from serve.routing import Routing
 from serve.shadow import ABSOLUTE_TOLERANCE, RELATIVE_TOLERANCE, Comparer, same_rows
 from serve.work import Rows
 from tests.serve.cases import Sample, answer, assert_answers, random_sample
-from tests.serve.managing import Gates, Renamed, World, managing, reached, run
-from tests.serve.models import SIGNATURE, FailingModel, export_small
+from tests.serve.managing import EndingModel, Gates, Renamed, World, managing, reached, run
+from tests.serve.models import SIGNATURE, FailingModel, GatedModel, export_small
 from tests.serve.repositories import add_version
 
 INFO = ModelInfo(name="m", version="1")
@@ -231,6 +232,57 @@ def test_a_shadow_that_fails_is_counted_and_nothing_else(root: Path) -> None:
             assert (await world.predict(bad))[0] == "1"
             assert world.metrics.outcomes()["failed"] == 0
             assert await counts(world, metrics) == {"failed": 1}
+
+    run(scenario())
+
+
+def test_the_event_loop_checks_a_request_once_where_both_versions_check_alike(root: Path) -> None:
+    async def scenario() -> None:
+        async with shadowing(root) as world:
+            await world.manager.rescan()
+            metrics = shadow_of(world)
+            shadow = world.manager.route("small", "", 0.5).shadow
+            assert shadow is not None
+            assert shadow.alike == {"1", "2"}
+            shadow.hosted.checker.check = None  # type: ignore[method-assign, assignment]
+            await world.predict(SAMPLES[0])
+            assert await counts(world, metrics) == {"same": 1}
+
+    run(scenario())
+
+
+class Scribbler(EndingModel):
+    """Writes zeros over its inputs once it has computed."""
+
+    def forward(self, *inputs: Tensor) -> dict[str, Tensor]:
+        outputs = GatedModel.forward(self, *inputs)
+        for tensor in inputs:
+            tensor.zero_()
+        self.ended.release()
+        return outputs
+
+
+def test_what_a_shadow_does_to_its_inputs_changes_no_answer(root: Path, artifact_path: Path) -> None:
+    async def scenario() -> None:
+        async with shadowing(root) as world:
+            first = Gates(world, "1")
+            scribblers: list[Scribbler] = []
+
+            def scribbling(model: ServedModel) -> ServedModel:
+                scribblers.append(Scribbler(model))
+                return scribblers[0]
+
+            world.hosting.wrap["2"] = scribbling
+            await world.manager.rescan()
+            metrics = shadow_of(world)
+            first.close()
+            scribblers[0].ended = threading.Semaphore(0)
+            waiting = asyncio.create_task(world.predict(SAMPLES[1]))
+            await reached(first.model.started)
+            await reached(scribblers[0].ended)
+            first.open()
+            assert_answers((await waiting)[1], answer(load_artifact(artifact_path), SAMPLES[1]))
+            assert await counts(world, metrics) == {"same": 1}
 
     run(scenario())
 
