@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from serve.answers import ResponseWriter
-from serve.capture_file import CaptureError
 from serve.config import ModelSettings
 from serve.executor import Executor, ExecutorSettings
 from serve.loading import load_model
@@ -48,7 +47,7 @@ class HostedModel:
         self.settings = settings
         self.deltas: list[str] = []
         self._all_metrics = metrics
-        self.metrics = metrics.model(info.name, info.version)
+        self.metrics = metrics.begin(info.name, info.version)
         self.checker = RequestChecker(
             model.signature, settings.limits, allow_non_finite=settings.allow_non_finite
         )
@@ -74,13 +73,14 @@ class HostedModel:
         """Start the threads and warm them up.
 
         Raises:
-            RuntimeError: the model failed on a warm-up batch; nothing of it is left running.
-            CaptureError: the settings name captured requests to warm up with, and the file is missing or none.
+            RuntimeError: the model failed on a warm-up batch.
+            CaptureError: the settings name captured requests to warm up with, and the file is missing or none. Of these
+                and of any other error: nothing of it is left running, or in the metrics.
         """
         try:
             self.executor.start(self._warm_up())
             self.executor.wait_until_warm()
-        except (RuntimeError, CaptureError):
+        except BaseException:
             self.close()
             raise
         self.metrics.set_table_bytes(self.info.table_bytes)
@@ -116,7 +116,7 @@ class HostedModel:
     def close(self) -> None:
         """Answer what was accepted and end the threads; idempotent. The series go from the metrics."""
         self.executor.close()
-        self._all_metrics.drop(self.name, self.version)
+        self._all_metrics.drop(self.metrics)
 
 
 def open_hosted(

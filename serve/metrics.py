@@ -42,18 +42,33 @@ class Metrics:
                 self._models[name, version] = ModelMetrics(name, version, self._lock)
             return self._models[name, version]
 
-    def drop(self, name: str, version: str) -> None:
-        """Let the series of a version that was unloaded disappear; ``outcomes`` still counts its requests."""
+    def begin(self, name: str, version: str) -> ModelMetrics:
+        """The numbers of a version that is being loaded: all zero, also where an earlier load of it is not gone yet."""
+        made = ModelMetrics(name, version, self._lock)
         with self._lock:
-            self._states.pop((name, version), None)
-            model = self._models.pop((name, version), None)
-            if model is None:
-                return
-            gone = self._gone
-            for outcome, count in model._outcomes.items():
-                gone._outcomes[outcome] += count
-            gone._totals["accepted"] += model._totals["accepted"]
-            model._outcomes, model._totals = gone._outcomes, gone._totals
+            self._keep_counts(self._models.get((name, version)))
+            self._models[name, version] = made
+        return made
+
+    def drop(self, model: ModelMetrics) -> None:
+        """Let the series of a version that was unloaded disappear; ``outcomes`` still counts its requests.
+
+        Where the version has begun anew meanwhile, its series are the new one's, and stay.
+        """
+        key = (model.model, model.version)
+        with self._lock:
+            if self._models.get(key) is model:
+                self._keep_counts(self._models.pop(key))
+
+    def _keep_counts(self, model: ModelMetrics | None) -> None:
+        """Let what a version has counted, and still counts, be among what is gone. The caller holds the lock."""
+        if model is None:
+            return
+        gone = self._gone
+        for outcome, count in model._outcomes.items():
+            gone._outcomes[outcome] += count
+        gone._totals["accepted"] += model._totals["accepted"]
+        model._outcomes, model._totals = gone._outcomes, gone._totals
 
     def set_state(self, name: str, version: str, state: str) -> None:
         """Say how far a version is: one of ``STATES``, or ``available`` for one that only lies in the repository."""

@@ -112,8 +112,8 @@ class ModelMetrics:
     """
 
     def __init__(self, model: str, version: str, lock: threading.Lock) -> None:
-        self._model = model
-        self._version = version
+        self.model = model
+        self.version = version
         self._lock = lock
         self._outcomes = dict.fromkeys(OUTCOMES, 0)
         self._totals = {"accepted": 0, "deltas_applied": 0, "deltas_failed": 0}
@@ -214,8 +214,8 @@ class ModelMetrics:
     def _read(self) -> ModelTotals:
         """The caller holds the lock."""
         return ModelTotals(
-            model=self._model,
-            version=self._version,
+            model=self.model,
+            version=self.version,
             outcomes=dict(self._outcomes),
             stages={stage: histogram.totals() for stage, histogram in self._stages.items()},
             request=self._request.totals(),

@@ -15,6 +15,7 @@ from serve.status import ModelState
 from tests.serve.managing import (
     SAMPLE,
     Gates,
+    World,
     add_versions,
     asserts_answer,
     managing,
@@ -22,6 +23,13 @@ from tests.serve.managing import (
     run,
     serving,
 )
+from tests.serve.models import FailingModel
+
+
+def num_ok(world: World, version: str) -> float | None:
+    """Requests that a version has answered, as its series has it."""
+    labels = {"model": "small", "version": version, "outcome": "ok"}
+    return world.metrics.registry.get_sample_value("recsys_requests_total", labels)
 
 
 def test_a_version_that_drains_is_loaded_again_once_it_has_left(
@@ -48,6 +56,7 @@ def test_a_version_that_drains_is_loaded_again_once_it_has_left(
             await world.settle()
             assert world.states() == {"1": "ready", "2": "ready"}
             await asserts_answer(world, "1", artifacts["1"], asked="1")
+            assert num_ok(world, "1") == 1  # that of before went with its series
 
     run(scenario())
 
@@ -125,6 +134,7 @@ def test_unloading_a_model_takes_it_out_until_it_is_loaded_again(
             assert world.metrics.read() == ([], {})
             await world.manager.load("small")
             await asserts_answer(world, "2", artifacts["2"])
+            assert num_ok(world, "2") == 1
 
     run(scenario())
 
@@ -220,5 +230,21 @@ def test_changes_that_come_at_once_are_made_one_after_the_other(
             assert wrong == []
             assert world.serving() == "3"
             assert world.manager.route("small", "", 0.5).shadow is not None
+
+    run(scenario())
+
+
+def test_a_version_that_failed_and_is_loaded_again_counts(root: Path, artifacts: dict[str, Path]) -> None:
+    async def scenario() -> None:
+        async with serving(root) as world:
+            add_versions(root, artifacts, "2")
+            world.hosting.wrap["2"] = lambda model: FailingModel(model, bad_id=0)
+            await world.manager.rescan()
+            assert world.states()["2"] == "failed"
+            assert num_ok(world, "2") is None
+            del world.hosting.wrap["2"]
+            await world.manager.load("small", "2")
+            await asserts_answer(world, "2", artifacts["2"])
+            assert num_ok(world, "2") == 1
 
     run(scenario())

@@ -73,9 +73,9 @@ def test_outcomes_are_summed_over_models_past_models_and_requests_for_none(
     other = metrics.model("ranker", "1")
     other.count("invalid")
     metrics.unrouted("not_found")
-    metrics.drop("dlrm", "7")
+    metrics.drop(dlrm)
     dlrm.count("failed")  # its last request ends after its series are gone
-    metrics.drop("ranker", "1")
+    metrics.drop(other)
     assert metrics.outcomes() == {
         **dict.fromkeys(OUTCOMES, 0),
         "ok": 1,
@@ -92,12 +92,44 @@ def test_a_dropped_version_leaves_no_series_and_begins_anew(metrics: Metrics, dl
     metrics.set_state("dlrm", "7", "ready")
     dlrm.count("ok")
     assert 'version="7"' in text(metrics)
-    metrics.drop("dlrm", "7")
-    metrics.drop("dlrm", "7")
+    metrics.drop(dlrm)
+    metrics.drop(dlrm)
+    metrics.set_state("dlrm", "7", "available")
     assert 'version="7"' not in text(metrics)
     assert "users" not in text(metrics)
     metrics.model("dlrm", "7")
     assert value(metrics, "recsys_requests_total", **KEY, outcome="ok") == 0
+
+
+@pytest.mark.parametrize("is_early", [True, False], ids=["begun-before-the-drop", "begun-after-it"])
+def test_a_version_that_is_loaded_again_has_series_of_its_own(metrics: Metrics, is_early: bool) -> None:
+    old = metrics.begin("dlrm", "7")
+    old.count("ok")
+    old.accepted()
+    if is_early:
+        new = metrics.begin("dlrm", "7")
+        metrics.set_state("dlrm", "7", "loading")
+        metrics.drop(old)
+    else:
+        metrics.drop(old)
+        new = metrics.begin("dlrm", "7")
+        metrics.set_state("dlrm", "7", "loading")
+    new.describe(DESCRIPTION)
+    new.count("ok")
+    new.count("ok")
+    new.delta_applied()
+    old.count("failed")
+    metrics.drop(old)
+    assert metrics.model("dlrm", "7") is new
+    assert value(metrics, "recsys_requests_total", **KEY, outcome="ok") == 2
+    assert value(metrics, "recsys_requests_total", **KEY, outcome="failed") == 0
+    assert value(metrics, "recsys_deltas_applied_total", **KEY) == 1
+    assert value(metrics, "recsys_executors", **KEY) == 2
+    assert value(metrics, "recsys_model_state", **KEY, state="loading") == 1
+    totals = metrics.outcomes()
+    assert (totals["ok"], totals["failed"], totals["accepted"]) == (3, 1, 1)
+    metrics.drop(new)
+    assert metrics.outcomes() == totals
 
 
 def test_a_request_for_no_model_makes_no_series_of_the_clients_choosing(metrics: Metrics) -> None:
