@@ -21,6 +21,8 @@ from serve.ended import EndedRequest
 from serve.log_format import JsonFormatter, TextFormatter
 from serve.traceparent import trace_id_of
 
+# The logger of gRPC's own asyncio server, as of 1.85.
+_GRPC = "grpc._cython.cygrpc"
 _STDERR = 2
 _MAX_WAITING = 10_000
 # How long the last records may take when the process ends.
@@ -167,9 +169,18 @@ def set_up_logging(config: LogConfig, stream: Stream | None = None) -> None:
             type(handler) is logging.StreamHandler
         ):  # that of logging.basicConfig; others were added on purpose
             root.removeHandler(handler)
+    _present.addFilter(_is_worth_a_line)
     root.addHandler(_present)
     root.setLevel(logging.INFO)
     logging.captureWarnings(True)
+
+
+def _is_worth_a_line(record: logging.LogRecord) -> bool:
+    """Not that an answer could not be sent because its client has left, for which gRPC writes a traceback each time.
+
+    Nothing is wrong with the server then, and any client could fill the log with it.
+    """
+    return record.name != _GRPC or not record.getMessage().startswith("ExecuteBatchError")
 
 
 def shut_down_logging() -> None:

@@ -53,6 +53,7 @@ def bystander(server: ServerUnderTest, small: Exported) -> Iterator[Bystander]:
     yield found
     found.is_served()
     assert server.is_alive()
+    assert "Traceback" not in server.log.read_text()  # nor may it fill the log
     assert server.total("recsys_requests_total", outcome="failed") == 0
     assert server.total("recsys_pending_rows") == 0
 
@@ -294,6 +295,7 @@ def test_clients_that_send_and_never_read_take_bounded_memory_and_no_more_each_t
                 taken.append(server.rss_bytes() - before)
         bystander.is_served()
         assert server.total("recsys_requests_total", outcome="failed") == 0
+        assert "Traceback" not in server.log.read_text()
     # Each connection holds its answers, of 112 KiB each. What is freed the allocator may keep, for the next ones.
     assert max(taken) < 3 * num_floods * num_requests * 115_000
     assert taken[-1] < 1.25 * taken[0]
