@@ -202,11 +202,11 @@ def _serve(found: Effective, source: ModelSource, as_json: bool) -> int:
             left,
         )
     code = asyncio.run(serve(source, settings.server, as_json=as_json))
-    if code:
-        # A batch is still being computed: were Python to end its thread within native code, the process would abort.
-        shut_down_logging()
-        os._exit(code)
-    return code
+    # A batch may still be computed, or a model loaded: were Python to end its thread within native code, the process
+    # would abort.
+    shut_down_logging()
+    sys.stdout.flush()
+    os._exit(code)
 
 
 if __name__ == "__main__":

@@ -75,6 +75,7 @@ class Executor:
         self._pausing = False
         self._num_running = 0
         self._warm = threading.Semaphore(0)
+        self._warm_up: Sequence[list[CheckedRequest]] = ()
         self._warm_up_error: Exception | None = None
         self._threads = [
             threading.Thread(target=self._run, name=f"executor-{settings.info.name}-{i}", daemon=True)
@@ -95,6 +96,7 @@ class Executor:
         """
         for _ in self._threads:
             self._warm.acquire()
+        self._warm_up = ()
         if self._warm_up_error is not None:
             raise RuntimeError(f"the model failed to warm up: {self._warm_up_error}") from self._warm_up_error
 
@@ -151,10 +153,10 @@ class Executor:
                 thread.join()
 
     def _run(self) -> None:
-        if self._settings.cpus:
-            os.sched_setaffinity(0, self._settings.cpus)  # of this thread
         with torch.inference_mode():
             try:
+                if self._settings.cpus:
+                    os.sched_setaffinity(0, self._settings.cpus)  # of this thread
                 for batch in self._warm_up:
                     self._compute(batch, BatchTimes(taken_s=self._clock()))
             except Exception as error:

@@ -18,7 +18,7 @@ from typing import Protocol
 import grpc
 
 from serve.batching import Pending, Priority
-from serve.errors import OUTCOME_OF, ExecutionError, RequestError, status_of
+from serve.errors import OUTCOME_OF, DrainingError, ExecutionError, RequestError, status_of
 from serve.hosted import HostedModel
 from serve.manager import ModelManager, Route
 from serve.metrics import Metrics
@@ -26,6 +26,8 @@ from serve.raw import RawRequestLike
 from serve.work import Answer, Answered, Rows, Work
 
 _log = logging.getLogger("serve")
+# A client whose deadline has passed may hang up a moment before our clock says so.
+_CLOCKS_APART_S = 0.02
 # Longer request IDs would only serve to fill the log.
 MAX_REQUEST_ID_BYTES = 128
 
@@ -127,6 +129,7 @@ class Gateway:
         self.manager = manager
         self.metrics = metrics
         self.num_active = 0
+        self.is_draining = False
         self._watchers = watchers
         self._loop = asyncio.get_running_loop()
         self._idle = asyncio.Event()
@@ -161,6 +164,10 @@ class Gateway:
             if self.num_active == 0:
                 self._idle.set()
 
+    def drain(self) -> None:
+        """Refuse requests from now on, those of open streams too; what was accepted is answered."""
+        self.is_draining = True
+
     async def wait_until_idle(self) -> None:
         """Until no request is being answered."""
         await self._idle.wait()
@@ -186,6 +193,8 @@ class Gateway:
     def _accept(self, call: Call) -> asyncio.Future[Answer]:
         """Let a request join its model's queue. Nothing here awaits: a model that was routed to is still there."""
         incoming = call.incoming
+        if self.is_draining:
+            raise DrainingError("the server is stopping; send the request to another one")
         route = self._route(incoming.model, incoming.version)
         hosted = call.hosted = route.primary
         raw = incoming.read(hosted)
@@ -203,7 +212,7 @@ class Gateway:
             ),
             num_rows=checked.num_rows,
             num_ids=checked.num_ids,
-            num_bytes=incoming.num_bytes,
+            num_bytes=max(incoming.num_bytes, checked.spread_bytes),
             priority=incoming.priority,
             deadline_s=None if remaining_s is None else call.started_s + remaining_s,
         )
@@ -219,7 +228,7 @@ class Gateway:
         assert call.pending is not None
         call.hosted.executor.cancel(call.pending)
         deadline_s = call.pending.deadline_s
-        if deadline_s is not None and deadline_s <= time.monotonic():
+        if deadline_s is not None and deadline_s <= time.monotonic() + _CLOCKS_APART_S:
             self._count(call, "expired", grpc.StatusCode.DEADLINE_EXCEEDED, "the deadline passed")
         else:
             self._count(call, "cancelled", grpc.StatusCode.CANCELLED, "the client gave up")

@@ -10,6 +10,7 @@ other.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
@@ -215,7 +216,11 @@ class ManagedModel:
         source = self._shop.source
 
         def look() -> Files:
-            return {name: fingerprint(source.path(self.name, name)) for name in source.versions(self.name)}
+            found = {}
+            for name in source.versions(self.name):
+                with contextlib.suppress(ModelNotFoundError):  # deleted just now
+                    found[name] = fingerprint(source.path(self.name, name))
+            return found
 
         on_disk = await in_thread(look, f"manage-{self.name}")
         for name in on_disk:

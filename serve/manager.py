@@ -27,6 +27,8 @@ T = TypeVar("T")
 _log = logging.getLogger("serve")
 # So many names of models stand in an error text.
 _MAX_NAMES = 8
+# How long changes that are under way may take when the server ends.
+_LAST_WORDS_S = 1.0
 
 
 class ModelManager:
@@ -212,16 +214,17 @@ class ModelManager:
     async def close(self, timeout_s: float) -> bool:
         """Take no further requests, answer all that were accepted, and free everything.
 
-        A version that is being loaded is waited for too, and closed, but it has accepted nothing.
+        A version that is being loaded has accepted nothing: it is given a moment, and then left.
 
         Returns:
             Whether all that were accepted were answered in time.
         """
         self._is_closed = True
         draining = {task for model in self._models.values() for task in model.close()}
-        tasks = draining | self._tasks
-        if tasks:
-            await asyncio.wait(tasks, timeout=timeout_s)
+        if draining:
+            await asyncio.wait(draining, timeout=timeout_s)
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=_LAST_WORDS_S)
         is_done = all(task.done() for task in draining)
         if is_done:
             await in_thread(self._shop.comparer.close, "manage")

@@ -18,10 +18,11 @@ import numpy.typing as npt
 from recsys.signature import DenseInput, Signature
 from serve.batching import BatchLimits
 from serve.errors import RequestError
-from serve.raw import RawRequestLike
+from serve.raw import RawDenseLike, RawRequestLike, RawSparseLike
 from serve.sparse_check import SparseArrays, SparseChecker, joined, repeated
 
 _FLOAT = np.dtype("<f4")
+_ID_BYTES = 8
 _DenseArray = npt.NDArray[np.float32]
 
 
@@ -36,12 +37,14 @@ class CheckedRequest:
         sparse: the sparse inputs in the signature's order, B bags each; without those in ``context``.
         context: the signature's sparse context inputs in its order, one bag each; None where the request is to be
             computed row by row.
+        spread_bytes: what inputs that were given once have grown to.
     """
 
     num_rows: int
     dense: tuple[_DenseArray, ...]
     sparse: SparseArrays
     context: SparseArrays | None = None
+    spread_bytes: int = 0
 
     def copy(self) -> CheckedRequest:
         """The same for another model: a model may write to the sparse inputs of a batch, and these may be that."""
@@ -104,9 +107,8 @@ class RequestChecker:
         self._limits.check_request(num_rows, 0)
         if request.context_sparse or request.context_dense:
             return self._check_ranking(request)
-        # Lists, because a message's own make each of their messages anew whenever it is asked for.
-        dense = _by_name("dense", list(request.dense), self._dense_names)
-        sparse = _by_name("sparse", list(request.sparse), self._sparse_names)
+        dense = _by_name("dense", self._few_dense(request.dense), self._dense_names)
+        sparse = _by_name("sparse", self._few_sparse(request.sparse), self._sparse_names)
         arrays = tuple(
             [
                 self._dense("dense", d, m.values, num_rows)
@@ -120,10 +122,12 @@ class RequestChecker:
     def _check_ranking(self, request: RawRequestLike) -> CheckedRequest:
         """A request some of whose inputs have one row that stands for all."""
         num_rows = request.num_rows
-        shared_dense = {message.name for message in request.context_dense}
-        shared_sparse = {message.name for message in request.context_sparse}
-        dense = _by_name("dense", [*request.dense, *request.context_dense], self._dense_names)
-        sparse = _by_name("sparse", [*request.sparse, *request.context_sparse], self._sparse_names)
+        once_dense = self._few_dense(request.context_dense)
+        once_sparse = self._few_sparse(request.context_sparse)
+        dense = _by_name("dense", [*self._few_dense(request.dense), *once_dense], self._dense_names)
+        sparse = _by_name("sparse", [*self._few_sparse(request.sparse), *once_sparse], self._sparse_names)
+        shared_dense = {message.name for message in once_dense}
+        shared_sparse = {message.name for message in once_sparse}
         arrays = [
             self._dense("context_dense", d, m.values, 1)
             if d.name in shared_dense
@@ -137,17 +141,18 @@ class RequestChecker:
         context = set(self._signature.context)
         if not context <= shared_dense | shared_sparse:
             context = set()
-        for i, name in enumerate(self._dense_names):
-            if name in shared_dense - context:
-                arrays[i] = np.repeat(arrays[i], num_rows, axis=0)
+        widened = [i for i, name in enumerate(self._dense_names) if name in shared_dense - context]
         kept = [i for i, name in enumerate(shared.names) if name in context]
         spread = [i for i, name in enumerate(shared.names) if name not in context]
+        num_spread_ids = sum(once.num_ids[i] for i in spread) * num_rows
+        spread_bytes = num_spread_ids * _ID_BYTES + sum(arrays[i].nbytes for i in widened) * num_rows
         self._limits.check_request(
             num_rows,
-            len(per_row.values)
-            + sum(once.num_ids[i] * num_rows for i in spread)
-            + sum(once.num_ids[i] for i in kept),
+            len(per_row.values) + num_spread_ids + sum(once.num_ids[i] for i in kept),
+            spread_bytes,
         )
+        for i in widened:
+            arrays[i] = np.repeat(arrays[i], num_rows, axis=0)
         rows = per_row
         if spread:
             order = [name for name in self._sparse_names if name not in context]
@@ -159,7 +164,18 @@ class RequestChecker:
             dense=tuple(arrays),
             sparse=rows,
             context=once.only(kept) if context else None,
+            spread_bytes=spread_bytes,
         )
+
+    def _few_dense(self, messages: Sequence[RawDenseLike]) -> Sequence[RawDenseLike]:
+        """As many as there should be and one more: enough to see what is wrong, and no millions are looked at.
+
+        A list, because a message's own makes each of its messages anew whenever it is asked for.
+        """
+        return list(messages[: len(self._dense_names) + 1])
+
+    def _few_sparse(self, messages: Sequence[RawSparseLike]) -> Sequence[RawSparseLike]:
+        return list(messages[: len(self._sparse_names) + 1])
 
     def _parts_of(self, shared: set[str]) -> tuple[SparseChecker, SparseChecker]:
         """Checkers of the inputs that are shared, and of the others."""
@@ -172,8 +188,9 @@ class RequestChecker:
                 SparseChecker(self._signature, list(key), self._limits, finite=finite),
                 SparseChecker(self._signature, others, self._limits, finite=finite),
             )
-            if len(self._parts) < _MAX_PARTS:
-                self._parts[key] = found
+            if len(self._parts) >= _MAX_PARTS:
+                del self._parts[next(iter(self._parts))]
+            self._parts[key] = found
         return found
 
     def _dense(self, field: str, dense: DenseInput, data: bytes, num_rows: int) -> _DenseArray:
@@ -193,7 +210,7 @@ class RequestChecker:
         return array
 
 
-# Of the ways to share inputs that are remembered; clients choose them, so that there must be a bound.
+# Of the ways to share inputs that are remembered; clients choose them, so that there must be a bound. The oldest goes.
 _MAX_PARTS = 64
 
 

@@ -149,6 +149,7 @@ class Server:
             Whether every accepted request was answered within the drain time.
         """
         self._stopping = True
+        self.gateway.drain()
         await self._health.enter_graceful_shutdown()
         timeout_s = self._config.drain_timeout_s
         # The time limit is kept here; gRPC's own is later. It ends early once no call is left.

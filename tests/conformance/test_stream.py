@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import queue
 import threading
+from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import grpc
 import pytest
@@ -92,6 +95,47 @@ def test_bytes_that_are_no_message_are_an_error_on_the_stream(
 
 def test_an_empty_stream_ends_at_once(server: ServerUnderTest) -> None:
     assert list(server.client().stream([])) == []
+
+
+def test_a_stopping_server_answers_what_a_stream_has_sent_and_refuses_what_it_sends_on(
+    slow: Exported, tmp_path: Path
+) -> None:
+    """Though the client never stops sending: every accepted request is answered, and the server ends in time."""
+    sample = slow.sample(1, max_ids=1)
+    with running(slow.path, "--drain-timeout-s", "30", folder=tmp_path) as server:
+        first_answers = threading.Semaphore(0)
+        room = threading.Semaphore(8)
+        over = threading.Event()
+
+        def endless() -> Iterator[wire.PredictRequest]:
+            for number in itertools.count():
+                while not room.acquire(timeout=0.1):
+                    if over.is_set():
+                        return
+                yield tagged(sample.request(), str(number))
+
+        outcomes: Counter[str] = Counter()
+
+        def read() -> None:
+            try:
+                for _, answer in server.client().stream(endless()):
+                    room.release()
+                    outcomes[type(answer).__name__] += 1
+                    if outcomes.total() >= 16:
+                        first_answers.release()
+            except PredictError:
+                pass
+            finally:
+                over.set()
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        assert first_answers.acquire(timeout=60)
+        code, stopped = server.stop()
+        reader.join(60)
+    assert (code, stopped["in_time"]) == (0, True)
+    assert stopped["ok"] == stopped["accepted"] == outcomes["dict"]
+    assert set(outcomes) <= {"dict", "UnavailableError"}
 
 
 def test_a_client_that_leaves_a_stream_leaves_nothing_behind(

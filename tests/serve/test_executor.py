@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -19,7 +20,7 @@ from serve.executor import Executor, ExecutorSettings
 from serve.metrics import Metrics
 from serve.model import ServedModel
 from serve.packing import read_response
-from serve.request_check import RequestChecker
+from serve.request_check import CheckedRequest, RequestChecker
 from serve.warm_up import warm_up_batches
 from serve.wire import predict_pb2 as wire
 from serve.work import Answer, Answered, Work
@@ -293,6 +294,28 @@ def test_what_work_between_batches_raises_reaches_its_caller_and_batches_go_on(
         executor.submit(pending(answers, "after", samples[1]))
         answers.wait(1)
     assert_answers(answers.outputs("after"), answer(model, samples[1]))
+
+
+def test_a_processor_that_is_not_there_is_an_error_at_start(model: ServedModel, answers: Answers) -> None:
+    executor = Executor(replace(settings_of(model), cpus=(65_000,)), answers.deliver)
+    executor.start(WARM_UP)
+    with pytest.raises(RuntimeError, match="failed to warm up"):
+        executor.wait_until_warm()
+    executor.close()
+
+
+def test_warm_up_requests_are_not_kept(model: ServedModel, answers: Answers) -> None:
+    class Batch(list[CheckedRequest]):
+        """A list that can be watched."""
+
+    batch = Batch(WARM_UP[0])
+    kept = weakref.ref(batch)
+    executor = Executor(settings_of(model, num_threads=2), answers.deliver)
+    executor.start([batch])
+    del batch
+    executor.wait_until_warm()
+    executor.close()
+    assert kept() is None
 
 
 def test_a_batch_may_wait_to_be_filled_where_it_is_asked_for(

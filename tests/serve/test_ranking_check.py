@@ -153,6 +153,32 @@ def test_a_context_is_counted_once(rng: np.random.Generator) -> None:
         RequestChecker(SIGNATURE, BatchLimits(max_request_ids=499)).check(request)
 
 
+def test_what_a_context_grows_to_is_bounded_and_counts_in_the_queue(rng: np.random.Generator) -> None:
+    sample, one = random_sample(SIGNATURE, 100, rng, max_ids=0), random_sample(SIGNATURE, 1, rng, max_ids=0)
+    one.sparse["user"][0] = [1, 2, 3]
+    request, _ = split(sample, one, {"context", "user"})
+    grown = 100 * (3 * 4 + 3 * 8)  # three floats and three IDs for each row
+    assert RequestChecker(SIGNATURE, BatchLimits()).check(request).spread_bytes == grown
+    limits = BatchLimits(max_queue_bytes=grown - 1)
+    with pytest.raises(RequestTooLargeError, match=f"got {grown} bytes, expected at most {grown - 1}"):
+        RequestChecker(SIGNATURE, limits).check(request)
+    assert (
+        RequestChecker(RANKING, limits).check(split(sample, one, {"context", "user", "tags"})[0]).spread_bytes
+        == 0
+    )
+
+
+def test_clients_that_share_inputs_in_ever_other_ways_do_not_fill_the_memory(
+    rng: np.random.Generator,
+) -> None:
+    checker = RequestChecker(RANKING, BatchLimits())
+    for number in range(200):
+        names = {name for i, name in enumerate(NAMES) if (number + 1) >> i & 1} or {"user"}
+        request, _ = split(random_sample(RANKING, 2, rng), random_sample(RANKING, 1, rng), names)
+        checker.check(request)
+    assert len(checker._parts) <= 64
+
+
 @pytest.fixture
 def rng() -> np.random.Generator:
     return np.random.default_rng(3)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from serve.batching import BatchLimits
 from serve.errors import RequestError, RequestTooLargeError
+from serve.raw import RawRequest, RawSparse
 from serve.request_check import RequestChecker
 from tests.serve.models import SIGNATURE
 from tests.serve.wrong import WRONG, Wrong, good
@@ -93,6 +95,29 @@ def test_rows_without_any_id_pass(checker: RequestChecker) -> None:
     for sparse in request.sparse:
         sparse.lengths, sparse.values, sparse.weights = bytes(8), b"", b""
     assert checker.check(request).sparse.values.size == 0
+
+
+@pytest.mark.parametrize("field", ["dense", "sparse", "context_dense", "context_sparse"])
+def test_of_a_flood_of_inputs_only_a_few_are_looked_at(checker: RequestChecker, field: str) -> None:
+    class Counted(list):
+        """Like a message's repeated field: what is taken out of it is made anew."""
+
+        num_made = 0
+
+        def __getitem__(self, which: Any) -> Any:
+            found = super().__getitem__(which)
+            Counted.num_made += len(found) if isinstance(which, slice) else 1
+            return found
+
+        def __iter__(self) -> Any:
+            Counted.num_made += len(self)
+            return super().__iter__()
+
+    flood = Counted([RawSparse("", b"", b"")] * 100_000)
+    request = RawRequest(num_rows=2, **{field: flood})
+    with pytest.raises(RequestError, match=r"unknown input ''|missing"):
+        checker.check(request)
+    assert Counted.num_made < 50
 
 
 def test_too_many_ids_are_refused_before_they_are_read() -> None:
