@@ -253,3 +253,27 @@ def test_what_is_not_done_within_the_drain_limit_is_given_up_and_the_exit_code_i
     assert (code, stopped["in_time"]) == (1, False)
     assert codes & {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}
     assert codes <= {grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}
+
+
+def test_sigterm_while_a_version_is_loading_ends_the_server_at_once_and_cleanly(
+    repository: Path, small: Exported, slow: Exported, tmp_path: Path
+) -> None:
+    """A load has accepted nothing: nobody waits for it, and its thread does not spoil the end."""
+    put_version(repository, "m", "1", small.path)
+    with running("--repository", repository, *with_admin(tmp_path), folder=tmp_path) as server:
+        sample = small.sample(2)
+        put_version(repository, "m", "2", slow.path)
+        server.signal(signal.SIGHUP)
+        admin = server.admin()
+        for _ in range(10_000):
+            (model,) = admin.ListModels(admin_pb2.ListModelsRequest()).models
+            states = {version.version: version.state for version in model.versions}
+            if states.get("2") in (admin_pb2.MODEL_STATE_LOADING, admin_pb2.MODEL_STATE_READY):
+                break
+        assert_answers(
+            server.client(version="1").predict(sample.dense, sample.sparse, sample.weights),
+            small.answer(sample),
+        )
+        code, stopped = server.stop()
+    assert (code, stopped["in_time"], stopped["ok"]) == (0, True, 1)
+    assert "terminate called" not in server.log.read_text()

@@ -301,3 +301,23 @@ def test_a_version_that_left_holds_no_memory(root: Path, artifacts: dict[str, Pa
                 gc.enable()
 
     run(scenario())
+
+
+def test_a_version_that_is_deleted_while_the_folder_is_read_is_passed_over(
+    root: Path, artifacts: dict[str, Path]
+) -> None:
+    class Vanishing(Repository):
+        """Its oldest version goes as soon as it has been listed."""
+
+        def versions(self, name: str) -> list[str]:
+            found = super().versions(name)
+            shutil.rmtree(root / name / found[0], ignore_errors=True)
+            return found
+
+    async def scenario() -> None:
+        add_versions(root, artifacts, "2")
+        async with managing(Vanishing(root)) as world:
+            await world.manager.rescan()
+            await asserts_answer(world, "2", artifacts["2"])
+
+    run(scenario())
