@@ -9,7 +9,7 @@ checked of sparse inputs stands in ``serve.sparse_check``.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -49,9 +49,7 @@ class CheckedRequest:
     def copy(self) -> CheckedRequest:
         """The same for another model: a model may write to the sparse inputs of a batch, and these may be that."""
         context = None if self.context is None else self.context.copy()
-        return CheckedRequest(
-            num_rows=self.num_rows, dense=self.dense, sparse=self.sparse.copy(), context=context
-        )
+        return replace(self, sparse=self.sparse.copy(), context=context)
 
     @property
     def num_ids(self) -> int:

@@ -169,7 +169,7 @@ class ShadowTwin:
                     payload=Work(checked=checked, encode=self._encode_shadow, answer=self._answered),
                     num_rows=checked.num_rows,
                     num_ids=checked.num_ids,
-                    num_bytes=num_bytes,
+                    num_bytes=max(num_bytes, checked.spread_bytes),
                     priority=Priority.LOW,
                 )
             )

@@ -6,7 +6,7 @@ Shape letters: B rows of a request, F sparse inputs, N number of IDs.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, fields, replace
 
 import numpy as np
 import pytest
@@ -20,6 +20,7 @@ from serve.collate import collate
 from serve.errors import RequestError, RequestTooLargeError
 from serve.packing import Context, build_request
 from serve.request_check import RequestChecker
+from serve.sparse_check import SparseArrays
 from serve.wire import predict_pb2 as wire
 from tests.serve.cases import Sample, forward_inputs, random_sample
 from tests.serve.models import SIGNATURE
@@ -166,6 +167,27 @@ def test_what_a_context_grows_to_is_bounded_and_counts_in_the_queue(rng: np.rand
         RequestChecker(RANKING, limits).check(split(sample, one, {"context", "user", "tags"})[0]).spread_bytes
         == 0
     )
+
+
+@pytest.mark.parametrize("signature", [SIGNATURE, RANKING], ids=["spread", "context"])
+def test_a_copy_is_the_same_in_memory_of_its_own(signature: Signature, rng: np.random.Generator) -> None:
+    request, _ = split(
+        random_sample(signature, 4, rng), random_sample(signature, 1, rng), set(RANKING.context)
+    )
+    checked = RequestChecker(signature, BatchLimits()).check(request)
+    copy = checked.copy()
+    for field in fields(checked):
+        np.testing.assert_equal(_plain(getattr(copy, field.name)), _plain(getattr(checked, field.name)))
+    for mine, other in ((copy.sparse, checked.sparse), (copy.context, checked.context)):
+        if mine is None or other is None:
+            assert mine is other
+            continue
+        for name in ("lengths", "values", "weights"):
+            assert not np.shares_memory(getattr(mine, name), getattr(other, name))
+
+
+def _plain(part: object) -> object:
+    return asdict(part) if isinstance(part, SparseArrays) else part
 
 
 def test_clients_that_share_inputs_in_ever_other_ways_do_not_fill_the_memory(

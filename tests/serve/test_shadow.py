@@ -16,9 +16,11 @@ from recsys.artifact import load_artifact
 from recsys.signature import Output, Signature
 from serve.batching import BatchLimits
 from serve.config import ModelSettings
+from serve.gateway import Incoming
 from serve.metrics import Metrics
 from serve.model import ModelInfo, ServedModel
 from serve.model_metrics import ModelMetrics
+from serve.packing import Context, build_request
 from serve.repository import Repository
 from serve.routing import Routing
 from serve.shadow import ABSOLUTE_TOLERANCE, RELATIVE_TOLERANCE, Comparer, same_rows
@@ -218,6 +220,35 @@ def test_what_a_full_shadow_cannot_take_is_dropped_and_counted(root: Path) -> No
                 assert (await world.predict(sample))[0] == "1"
             gates.open()
             assert await counts(world, metrics) == {"same": 3, "dropped": 2}
+
+    run(scenario())
+
+
+def test_what_a_context_grows_to_counts_in_the_shadows_queue(root: Path) -> None:
+    sample = SAMPLES[3]
+    sparse, weights = dict(sample.sparse), dict(sample.weights)
+    context = Context(sparse={"user": [[1, 2, 3] * 100]})
+    del sparse["user"]
+    request = build_request(sample.dense, sparse, weights, context=context)
+
+    async def scenario() -> None:
+        async with shadowing(root) as world:
+            gates = Gates(world, "2")
+            await world.manager.rescan()
+            metrics = shadow_of(world)
+            gates.close()
+            await world.predict(SAMPLES[0])
+            await reached(gates.model.started)
+            await world.gateway.predict(
+                Incoming(
+                    read=lambda _: request,
+                    encode=lambda hosted, rows: hosted.writer.write(rows),
+                    num_bytes=request.ByteSize(),
+                )
+            )
+            assert metrics.totals().pending.bytes == 300 * sample.num_rows * 8 > request.ByteSize()
+            gates.open()
+            assert await counts(world, metrics) == {"same": 2}
 
     run(scenario())
 
