@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import Any
 
 import grpc
@@ -127,6 +127,13 @@ def _settings(settings: Settings | None, timeout_s: float, model: str) -> Settin
     return Settings(timeout_s=timeout_s, model=model) if settings is None else settings
 
 
+def _channel(kind: ModuleType, address: str, tls: ClientTls | None) -> Any:
+    """A channel of ``grpc`` or of ``grpc.aio``."""
+    if tls is None:
+        return kind.insecure_channel(address, options=CHANNEL_OPTIONS)
+    return kind.secure_channel(address, tls.credentials(), options=CHANNEL_OPTIONS)
+
+
 def _read_stream(answer: wire.StreamResponse) -> StreamAnswer:
     if answer.WhichOneof("result") == "response":
         return answer.request_id, read_response(answer.response)
@@ -150,12 +157,7 @@ class Client:
         self, address: str, *, timeout_s: float = 10.0, model: str = "", settings: Settings | None = None
     ) -> None:
         self._settings = _settings(settings, timeout_s, model)
-        tls = self._settings.tls
-        self._channel = (
-            grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
-            if tls is None
-            else grpc.secure_channel(address, tls.credentials(), options=CHANNEL_OPTIONS)
-        )
+        self._channel = _channel(grpc, address, self._settings.tls)
         self._calls = _Calls(self._channel)
 
     def predict(
@@ -260,12 +262,7 @@ class AsyncClient:
         self, address: str, *, timeout_s: float = 10.0, model: str = "", settings: Settings | None = None
     ) -> None:
         self._settings = _settings(settings, timeout_s, model)
-        tls = self._settings.tls
-        self._channel = (
-            grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
-            if tls is None
-            else grpc.aio.secure_channel(address, tls.credentials(), options=CHANNEL_OPTIONS)
-        )
+        self._channel = _channel(grpc.aio, address, self._settings.tls)
         self._calls = _Calls(self._channel)
 
     async def predict(

@@ -19,6 +19,8 @@ from serve.wire import predict_pb2 as wire
 _Array = npt.NDArray[Any]
 # An input as a caller gives it: nested lists, an array, a tensor or a JaggedTensor.
 ArrayLike = Any
+# The wire's int32.
+_MAX_ROWS = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -38,11 +40,13 @@ class Context:
         dense: by name, float ``[1, width]``.
         sparse: by name, one row of IDs; as ``build_request`` takes it.
         weights: by name, for weighted inputs.
+        num_rows: of the request; needed where no input has rows of its own.
     """
 
     dense: Mapping[str, ArrayLike] = field(default_factory=dict)
     sparse: Mapping[str, ArrayLike] | Any = field(default_factory=dict)
     weights: Mapping[str, ArrayLike] | None = None
+    num_rows: int | None = None
 
 
 def build_request(
@@ -72,7 +76,7 @@ def build_request(
     num_rows = _pack("", dense, sparse, weights, request.dense, request.sparse)
     if len(set(num_rows.values())) > 1:
         raise ValueError(f"rows: got {num_rows}, expected the same number of rows in every input")
-    request.num_rows = next(iter(num_rows.values()), 0)
+    request.num_rows = _num_rows(num_rows, context)
     if context is not None:
         shared = _pack(
             "context_",
@@ -86,6 +90,23 @@ def build_request(
             if rows != 1:
                 raise ValueError(f"{name}: got {rows} rows, expected one, which stands for all")
     return request
+
+
+def _num_rows(rows: Mapping[str, int], context: Context | None) -> int:
+    """B: that of the inputs, or as the context says."""
+    given = None if context is None else context.num_rows
+    if given is not None and not 0 <= given <= _MAX_ROWS:
+        raise ValueError(f"context.num_rows: got {given}, expected 0 to {_MAX_ROWS}")
+    first = next(iter(rows), None)
+    if first is None:
+        if given is None and context is not None:
+            raise ValueError(
+                "context: got every input, expected at least one with a row for each candidate, or num_rows"
+            )
+        return given or 0
+    if given is not None and given != rows[first]:
+        raise ValueError(f"context.num_rows: got {given}, expected {rows[first]}, as many as {first} has")
+    return rows[first]
 
 
 def _pack(

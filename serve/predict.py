@@ -75,7 +75,7 @@ def read_request(source: str) -> JsonRequest:
         raise ValueError(f"{source}: expected a request in JSON ({error})") from None
     _check_parts(source, "", request, _PARTS | {"context"})
     if "context" in request:
-        _check_parts(source, "context.", request["context"], _PARTS)
+        _check_parts(source, "context.", request["context"], _PARTS | {"num_rows"})
     checked: JsonRequest = request
     return checked
 
@@ -90,7 +90,10 @@ def _check_parts(source: str, at: str, request: object, known: set[str]) -> None
             'where used, "weights"' + (' and "context"' if "context" in known else "")
         )
     for part, inputs in request.items():
-        if not isinstance(inputs, dict):
+        if part == "num_rows":
+            if type(inputs) is not int:
+                raise ValueError(f'{source}: "{at}num_rows": expected a whole number')
+        elif not isinstance(inputs, dict):
             raise ValueError(f'{source}: "{at}{part}": expected an object with one entry per input')
 
 

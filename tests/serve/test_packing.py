@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from recsys import JaggedTensor, KeyedJaggedTensor
-from serve.packing import build_request, read_response
+from serve.packing import Context, build_request, read_response
 from serve.wire import predict_pb2 as wire
 
 ROWS = [[3, 1], [], [7]]
@@ -135,6 +135,28 @@ def test_dense_inputs_in_every_form(values: Any) -> None:
 def test_what_cannot_be_packed_is_a_named_error(dense: Any, sparse: Any, weights: Any, text: str) -> None:
     with pytest.raises(ValueError, match=text):
         build_request(dense, sparse, weights)
+
+
+def test_a_request_whose_inputs_are_all_shared_says_how_many_rows_it_has() -> None:
+    with pytest.raises(
+        ValueError, match="context: got every input, expected at least one with a row for each"
+    ):
+        build_request({}, {}, context=Context(sparse={"user": [[7]]}))
+    request = build_request({}, {}, context=Context(sparse={"user": [[7]]}, num_rows=3))
+    assert (request.num_rows, len(request.context_sparse)) == (3, 1)
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "text"),
+    [
+        pytest.param(-1, r"context.num_rows: got -1, expected 0 to 2147483647", id="negative"),
+        pytest.param(2**31, r"context.num_rows: got 2147483648, expected 0 to", id="too-many"),
+        pytest.param(2, r"context.num_rows: got 2, expected 3, as many as sparse\['a'\] has", id="other"),
+    ],
+)
+def test_a_context_with_a_wrong_number_of_rows_is_refused(num_rows: int, text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        build_request({}, {"a": ROWS}, context=Context(num_rows=num_rows))
 
 
 def test_a_response_becomes_arrays_of_its_dims() -> None:
