@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from serve.answers import ResponseWriter
+from serve.capture_file import CaptureError
 from serve.config import ModelSettings
 from serve.executor import Executor, ExecutorSettings
 from serve.loading import load_model
@@ -97,7 +98,10 @@ class HostedModel:
         limits = self.settings.limits
         batches = list(warm_up_batches(self.signature, limits))
         if self.settings.warm_up is not None:
-            batches += captured_batches(self.settings.warm_up, self.checker, limits)
+            try:
+                batches += captured_batches(self.settings.warm_up, self.checker, limits)
+            except CaptureError as error:
+                raise CaptureError(f"warm_up: {error}") from None
         return batches
 
     def metadata(self, max_message_bytes: int) -> bytes:

@@ -18,6 +18,7 @@ from recsys import delta
 from recsys.allocator import returning_memory
 from recsys.artifact import LoadedArtifact
 from recsys.errors import ArtifactError
+from serve.capture_file import CaptureError
 from serve.config import ModelSettings
 from serve.errors import DrainingError, ModelChangeError, ModelNotFoundError, RequestError
 from serve.hosted import HostedModel
@@ -32,6 +33,8 @@ _log = logging.getLogger("serve")
 
 # Of the event loop, after which a request that was answered in the first has been forgotten.
 _ROUNDS = 4
+# What operators have to mend: the text says all, and a traceback would only hide it.
+_EXPECTED = (ArtifactError, CaptureError, ModelChangeError, ModelNotFoundError, RequestError)
 
 Host = Callable[[str, str, Path, ModelSettings], HostedModel]
 """Loads and warms up a version (name, version, path, settings); blocks. What it raises is the reason of the failure."""
@@ -240,12 +243,13 @@ def reason_of(error: Exception, what: str) -> str:
     """Why something went wrong, in words without paths and addresses; the log gets everything.
 
     Args:
-        error: what was raised.
+        error: what was raised; the log gets a traceback unless it is one of those that operators have to mend.
         what: stands before it in the log.
     """
-    _log.error("%s", what, exc_info=error)
-    if isinstance(error, ArtifactError | RequestError | ModelNotFoundError | ModelChangeError):
+    if isinstance(error, _EXPECTED):
+        _log.error("%s: %s", what, error)
         return str(error)
+    _log.error("%s", what, exc_info=error)
     if isinstance(error, MemoryError):
         return "there is too little memory"
     if isinstance(error, OSError):

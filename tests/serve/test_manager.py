@@ -183,6 +183,33 @@ def test_a_broken_version_leaves_the_old_one_serving(
     run(scenario())
 
 
+@pytest.mark.parametrize("case", ["damaged", "target", "warm-up"])
+def test_what_an_operator_has_to_mend_is_one_line_of_the_log_and_the_reason(
+    root: Path, tmp_path: Path, case: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = ModelSettings()
+    text = "part 'rows.bin': got "
+    if case == "damaged":
+        break_version(root / "small" / "1")
+    elif case == "target":
+        settings, text = ModelSettings(target="cuda:77"), "target: got 'cuda:77', expected one of"
+    else:
+        (tmp_path / "requests.json").write_text("[{}]" * 20)
+        settings = ModelSettings(warm_up=tmp_path / "requests.json")
+        text = "warm_up: header: got b'[{}][{}]', expected b'RECSCAP"
+
+    async def scenario() -> None:
+        async with managing(Repository(root), settings) as world:
+            await world.manager.rescan()
+            reason = world.manager.statuses()[0].versions[0].reason
+            assert reason.startswith(text)
+            (record,) = [r for r in caplog.records if r.levelname == "ERROR"]
+            assert record.exc_info is None
+            assert record.getMessage() == f"model small, version 1, cannot be loaded: {reason}"
+
+    run(scenario())
+
+
 def test_a_version_that_fails_to_warm_up_leaves_the_old_one_serving(
     root: Path, artifacts: dict[str, Path]
 ) -> None:

@@ -179,7 +179,7 @@ def test_a_delta_waits_for_the_batch_that_runs(series: Series) -> None:
     run(scenario())
 
 
-def test_a_delta_that_does_not_fit_changes_nothing(series: Series) -> None:
+def test_a_delta_that_does_not_fit_changes_nothing(series: Series, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         async with managing(Repository(series.root)) as world:
             await world.manager.rescan()
@@ -187,6 +187,9 @@ def test_a_delta_that_does_not_fit_changes_nothing(series: Series) -> None:
                 ModelChangeError, match=r"delta '1.delta' cannot be applied: delta.base: got "
             ):
                 await world.manager.apply_delta("small", "", "1.delta")
+            (record,) = [record for record in caplog.records if record.levelname == "ERROR"]
+            assert record.exc_info is None
+            assert "version 1: delta 1.delta cannot be applied: delta.base: got " in record.getMessage()
             await asserts_deltas(world, series, 0)
             await world.manager.apply_delta("small", "", "0.delta")
             with pytest.raises(ModelChangeError, match=r"delta\.base"):
