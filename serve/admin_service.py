@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import functools
-import logging
-from collections.abc import Awaitable, Callable
-from typing import Any
-
 import grpc
 from google.protobuf.message import Message
 
-from serve.errors import STATUS_CODES, RequestError
-from serve.grpc_support import abort, parse
+from serve.errors import RequestError
+from serve.grpc_support import Answer, unary_handlers
 from serve.manager import ModelManager
 from serve.routing import Routing
 from serve.status import ModelState, ModelStatus, ModelVersionStatus
 from serve.wire import admin_pb2 as wire
 
 SERVICE = wire.DESCRIPTOR.services_by_name["AdminService"].full_name
-_log = logging.getLogger("serve.admin")
-_Answer = Callable[[Any], Awaitable[Message]]
 
 _STATES = {
     ModelState.AVAILABLE: wire.MODEL_STATE_AVAILABLE,
@@ -42,7 +35,7 @@ class AdminService:
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """For a server of ``grpc.aio``; without (de)serializers."""
-        methods: dict[str, tuple[type[Message], _Answer]] = {
+        methods: dict[str, tuple[type[Message], Answer]] = {
             "ListModels": (wire.ListModelsRequest, self._list_models),
             "LoadModel": (wire.LoadModelRequest, self._load_model),
             "UnloadModel": (wire.UnloadModelRequest, self._unload_model),
@@ -50,13 +43,7 @@ class AdminService:
             "Rollback": (wire.RollbackRequest, self._rollback),
             "ApplyDelta": (wire.ApplyDeltaRequest, self._apply_delta),
         }
-        return grpc.method_handlers_generic_handler(
-            SERVICE,
-            {
-                name: grpc.unary_unary_rpc_method_handler(functools.partial(_call, kind, method))
-                for name, (kind, method) in methods.items()
-            },
-        )
+        return grpc.method_handlers_generic_handler(SERVICE, unary_handlers(methods, SERVICE))
 
     async def _list_models(self, _: wire.ListModelsRequest) -> Message:
         return wire.ListModelsResponse(
@@ -90,18 +77,6 @@ class AdminService:
             )
         status = await self._manager.apply_delta(request.model, request.version, request.delta)
         return _version_message(status)
-
-
-async def _call(kind: type[Message], method: _Answer, data: bytes, context: Any) -> bytes:
-    """One call; the method's errors end it with their status."""
-    try:
-        response: bytes = (await method(parse(kind, data))).SerializeToString()
-    except Exception as error:
-        if type(error) not in STATUS_CODES:
-            _log.error("an admin call failed", exc_info=error)
-        await abort(context, error)
-        raise AssertionError("abort returned") from None
-    return response
 
 
 def _check_model(model: str) -> None:

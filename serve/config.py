@@ -100,6 +100,7 @@ class ConnectionLimits:
     Attributes:
         max_connections: open at the same time; the server closes further ones at once.
         max_message_bytes: of one serialized request; a parsed one may take many times as much.
+        max_json_bytes: of the JSON in one request over HTTP; reading it holds up all other requests.
         max_concurrent_streams: calls that one connection may have open; a client's further calls wait on its side.
         max_stream_requests: unanswered requests of one PredictStream; more are not read from it.
         max_connection_idle_s: after which a connection without calls is closed.
@@ -108,13 +109,15 @@ class ConnectionLimits:
 
     max_connections: int = 8192
     max_message_bytes: int = 4 << 20
+    max_json_bytes: int = 256 << 10
     max_concurrent_streams: int = 1024
     max_stream_requests: int = 64
     max_connection_idle_s: float = 300.0
     max_connection_age_s: float = 0.0
 
     def __post_init__(self) -> None:
-        _check_at_least("max_message_bytes", self.max_message_bytes, 1024)
+        for name in ("max_message_bytes", "max_json_bytes"):
+            _check_at_least(name, getattr(self, name), 1024)
         _check_at_least("max_stream_requests", self.max_stream_requests, 1)
         for name in ("max_connections", "max_concurrent_streams"):
             _check_at_least(name, getattr(self, name), 0)

@@ -16,6 +16,10 @@ class RequestTooLargeError(RequestError):
     """The request has more rows or IDs than one request may have; sending it again will not help."""
 
 
+class BodyTooLargeError(RequestError):
+    """The request over HTTP has more bytes than one may have."""
+
+
 class ModelNotFoundError(RequestError):
     """The request names a model or a version that this server does not hold."""
 
@@ -60,6 +64,7 @@ class ExecutionError(RuntimeError):
 STATUS_CODES: dict[type[Exception], grpc.StatusCode] = {
     RequestError: grpc.StatusCode.INVALID_ARGUMENT,
     RequestTooLargeError: grpc.StatusCode.INVALID_ARGUMENT,
+    BodyTooLargeError: grpc.StatusCode.INVALID_ARGUMENT,
     ModelNotFoundError: grpc.StatusCode.NOT_FOUND,
     NotReadyError: grpc.StatusCode.UNAVAILABLE,
     ModelChangeError: grpc.StatusCode.FAILED_PRECONDITION,

@@ -13,7 +13,7 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import grpc
 
@@ -123,11 +123,20 @@ class Gateway:
         manager: knows which model answers.
         metrics: counts.
         watchers: see requests come and go.
+        reads_trace: whether one of them wants the ``traceparent`` that a request carries.
     """
 
-    def __init__(self, manager: ModelManager, metrics: Metrics, watchers: tuple[Watcher, ...] = ()) -> None:
+    def __init__(
+        self,
+        manager: ModelManager,
+        metrics: Metrics,
+        watchers: tuple[Watcher, ...] = (),
+        *,
+        reads_trace: bool = False,
+    ) -> None:
         self.manager = manager
         self.metrics = metrics
+        self.reads_trace = reads_trace
         self.num_active = 0
         self.is_draining = False
         self._watchers = watchers
@@ -223,6 +232,11 @@ class Gateway:
             watcher.accepted(raw, hosted)
         return answer
 
+    def refused(self, error: Exception, protocol: str) -> None:
+        """Count a request that could not be read, and so never came here; watchers see it end."""
+        incoming = Incoming(read=_never, encode=_never, protocol=protocol)
+        self._refused(Call(incoming=incoming, started_s=time.monotonic()), error)
+
     def _gave_up(self, call: Call) -> None:
         assert call.hosted is not None
         assert call.pending is not None
@@ -247,6 +261,10 @@ class Gateway:
             call.hosted.metrics.count(outcome)
         for watcher in self._watchers:
             watcher.ended(call, outcome, code, reason)
+
+
+def _never(*_: object) -> Any:
+    raise AssertionError("a request that could not be read is neither read nor answered")
 
 
 def deliverer(loop: asyncio.AbstractEventLoop) -> Callable[[Answered], None]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import grpc
@@ -15,7 +14,7 @@ from google.protobuf.message import Message
 
 from serve.errors import ModelNotFoundError, NotAllowedError, NotReadyError, RequestError, status_of
 from serve.gateway import Gateway, Incoming
-from serve.grpc_support import abort, parse, trace_parent
+from serve.grpc_support import Answer, abort, parse, trace_parent, unary_handlers
 from serve.hosted import HostedModel
 from serve.kserve_messages import infer_request, infer_response, model_config, model_metadata, server_metadata
 from serve.kserve_repository import loaded_versions, model_statistics, repository_index
@@ -32,8 +31,7 @@ _FINAL = "triton_final_response"
 _ADMIN_ONLY = (
     "loading and unloading are not allowed on this port; call the server's admin port, with its token"
 )
-_Answer = Callable[[Any], Awaitable[Message]]
-_log = logging.getLogger("serve")
+_PROTOCOL = "kserve"
 
 
 def handlers(
@@ -47,11 +45,7 @@ def handlers(
         max_stream_requests: unanswered requests of one ModelStreamInfer; more are not read from it.
     """
     inference, models = _Inference(gateway, max_stream_requests), _Models(gateway, admin)
-    # Without (de)serializers: the handlers take and give bytes.
-    methods = {
-        name: grpc.unary_unary_rpc_method_handler(functools.partial(_call, kind, method))
-        for name, (kind, method) in models.methods().items()
-    }
+    methods = unary_handlers(models.methods(), SERVICE)
     methods["ModelInfer"] = grpc.unary_unary_rpc_method_handler(inference.model_infer)
     methods["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(inference.model_stream_infer)
     return grpc.method_handlers_generic_handler(SERVICE, methods)
@@ -66,18 +60,6 @@ def is_model_ready(gateway: Gateway, name: str, version: str) -> bool:
     return True
 
 
-async def _call(kind: type[Message], method: _Answer, data: bytes, context: Any) -> bytes:
-    """One call; the method's errors end it with their status."""
-    try:
-        response: bytes = (await method(parse(kind, data))).SerializeToString()
-    except Exception as error:
-        if status_of(error)[0] is grpc.StatusCode.INTERNAL:
-            _log.error("a call of Open Inference failed", exc_info=error)
-        await abort(context, error)
-        raise AssertionError("abort returned") from None
-    return response
-
-
 class _Models:
     """All methods but inference: message to message.
 
@@ -90,7 +72,7 @@ class _Models:
         self._gateway = gateway
         self._admin = admin
 
-    def methods(self) -> dict[str, tuple[type[Message], _Answer]]:
+    def methods(self) -> dict[str, tuple[type[Message], Answer]]:
         """By name: what each takes, and what answers it."""
         return {
             "ServerLive": (wire.ServerLiveRequest, self._server_live),
@@ -167,7 +149,7 @@ class _Inference:
     async def model_infer(self, data: bytes, context: Any) -> bytes:
         """One request."""
         try:
-            return await self._gateway.predict(_incoming(self._read(data), data, context, _encode))
+            return await self._gateway.predict(self._incoming(self._read(data), data, context, _encode))
         except Exception as error:
             await abort(context, error)
             raise AssertionError("abort returned") from None
@@ -194,9 +176,29 @@ class _Inference:
     def _read(self, data: bytes) -> InferRequest:
         try:
             return infer_request(parse(wire.ModelInferRequest, data))
-        except RequestError:
-            self._gateway.metrics.unrouted("invalid")
+        except RequestError as error:
+            self._gateway.refused(error, _PROTOCOL)
             raise
+
+    def _incoming(
+        self,
+        request: InferRequest,
+        data: bytes,
+        context: Any,
+        encode: Callable[[InferRequest, HostedModel, Rows], bytes],
+    ) -> Incoming:
+        return Incoming(
+            read=request.read,
+            encode=functools.partial(encode, request),
+            model=request.model,
+            version=request.version,
+            request_id=request.request_id,
+            priority=request.parameters.priority,
+            remaining_s=request.parameters.remaining_s(context.time_remaining()),
+            num_bytes=len(data),
+            protocol=_PROTOCOL,
+            trace_parent=trace_parent(self._gateway, context),
+        )
 
     async def _answer_on_stream(self, data: bytes, context: Any) -> bytes:
         """One request of a stream; its errors are answers too."""
@@ -204,7 +206,7 @@ class _Inference:
         try:
             request = self._read(data)
             request_id = request.request_id
-            return await self._gateway.predict(_incoming(request, data, context, _encode_on_stream))
+            return await self._gateway.predict(self._incoming(request, data, context, _encode_on_stream))
         except Exception as error:
             failed = wire.ModelStreamInferResponse(error_message=status_of(error)[1])
             failed.infer_response.id = request_id
@@ -218,26 +220,6 @@ async def _write_in_order(
         while (task := await waiting.get()) is not None:
             await context.write(await task)
             room.release()
-
-
-def _incoming(
-    request: InferRequest,
-    data: bytes,
-    context: Any,
-    encode: Callable[[InferRequest, HostedModel, Rows], bytes],
-) -> Incoming:
-    return Incoming(
-        read=request.read,
-        encode=functools.partial(encode, request),
-        model=request.model,
-        version=request.version,
-        request_id=request.request_id,
-        priority=request.parameters.priority,
-        remaining_s=request.parameters.remaining_s(context.time_remaining()),
-        num_bytes=len(data),
-        protocol="kserve",
-        trace_parent=trace_parent(context),
-    )
 
 
 def _encode(request: InferRequest, _: HostedModel, rows: Rows) -> bytes:

@@ -10,8 +10,9 @@ from serve.batching import Priority
 from serve.errors import RequestError
 from serve.gateway import checked_request_id
 from serve.hosted import HostedModel
-from serve.kserve_tensors import Tensor, listed, raw_request
+from serve.kserve_tensors import Tensor, raw_request
 from serve.raw import RawRequest
+from serve.texts import listed, short
 from serve.work import Rows
 
 # Triton's: 0 stands for the model's default, 1 is served first.
@@ -146,7 +147,7 @@ def _priority(value: Any) -> Priority:
     if isinstance(value, int) and not isinstance(value, bool) and value in _PRIORITIES:
         return _PRIORITIES[value]
     raise RequestError(
-        f"parameters['priority']: got {_short(value)}, expected 0 (default) to {max(_PRIORITIES)} (served last)"
+        f"parameters['priority']: got {short(value)}, expected 0 (default) to {max(_PRIORITIES)} (served last)"
     )
 
 
@@ -154,18 +155,13 @@ def _timeout_s(value: Any) -> float | None:
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MAX_TIMEOUT_US:
         return value / _US_PER_S if value else None
     raise RequestError(
-        f"parameters['timeout']: got {_short(value)}, expected a whole number of microseconds (0 for none)"
+        f"parameters['timeout']: got {short(value)}, expected a whole number of microseconds (0 for none)"
     )
 
 
 def _context(value: Any) -> frozenset[str]:
     if not isinstance(value, str):
         raise RequestError(
-            f"parameters['context']: got {_short(value)}, expected names of inputs, with commas between them"
+            f"parameters['context']: got {short(value)}, expected names of inputs, with commas between them"
         )
     return frozenset(name.strip() for name in value.split(",") if name.strip())
-
-
-def _short(value: Any) -> str:
-    text = repr(value) if isinstance(value, (str, int, float)) else type(value).__name__
-    return text if len(text) <= 64 else text[:61] + "..."

@@ -26,6 +26,7 @@ from recsys.signature import DenseInput, Signature, SparseInput
 from serve.batching import BatchLimits
 from serve.errors import RequestError
 from serve.raw import RawDense, RawRequest, RawSparse
+from serve.texts import MAX_CHARS, listed
 
 FLOAT = "FP32"
 ID = "INT64"
@@ -37,7 +38,6 @@ DTYPES: Mapping[str, np.dtype[Any]] = {
 }
 _WHOLE_NUMBERS = (ID, LENGTH)
 _MAX_LENGTH = np.iinfo(np.int32).max
-_MAX_NAME = 64
 
 
 @dataclass(slots=True)
@@ -59,7 +59,7 @@ class Tensor:
     @property
     def field(self) -> str:
         """What error texts call it."""
-        return f"inputs[{self.name[:_MAX_NAME]!r}]"
+        return f"inputs[{self.name[:MAX_CHARS]!r}]"
 
 
 class TensorSpec(NamedTuple):
@@ -105,7 +105,7 @@ def raw_request(
     bags = [_sparse(s, given, limits) for s in signature.sparse]
     if given:
         raise RequestError(
-            f"inputs: got an unknown tensor {next(iter(given))[:_MAX_NAME]!r}, "
+            f"inputs: got an unknown tensor {next(iter(given))[:MAX_CHARS]!r}, "
             f"expected {listed([spec.name for spec in input_specs(signature)])}"
         )
     rows = {dense.name: num_rows for dense, num_rows in inputs}
@@ -120,17 +120,11 @@ def raw_request(
     )
 
 
-def listed(names: Sequence[str]) -> str:
-    """Names for an error text: the first of them."""
-    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
-    return ", ".join(repr(name) for name in names[:8]) + more
-
-
 def _by_name(tensors: Sequence[Tensor]) -> dict[str, Tensor]:
     given = {tensor.name: tensor for tensor in tensors}
     if len(given) != len(tensors):
         [(doubled, _)] = Counter(tensor.name for tensor in tensors).most_common(1)
-        raise RequestError(f"inputs: got {doubled[:_MAX_NAME]!r} more than once, expected each tensor once")
+        raise RequestError(f"inputs: got {doubled[:MAX_CHARS]!r} more than once, expected each tensor once")
     return given
 
 
@@ -207,7 +201,7 @@ def _check_data(tensor: Tensor, datatypes: Sequence[str]) -> None:
     """Whether the type is one of these, and the data as long as the shape says."""
     if tensor.datatype not in datatypes:
         raise RequestError(
-            f"{tensor.field}.datatype: got {tensor.datatype[:_MAX_NAME]!r}, expected {' or '.join(datatypes)}"
+            f"{tensor.field}.datatype: got {tensor.datatype[:MAX_CHARS]!r}, expected {' or '.join(datatypes)}"
         )
     if min(tensor.shape) < 0:
         raise _wrong_shape(tensor, "sizes of 0 or more")
@@ -234,7 +228,7 @@ def _check_context(context: frozenset[str], names: list[str]) -> None:
     unknown = sorted(context.difference(names))
     if unknown:
         raise RequestError(
-            f"parameters['context']: got an unknown input {unknown[0][:_MAX_NAME]!r}, expected {listed(names)}"
+            f"parameters['context']: got an unknown input {unknown[0][:MAX_CHARS]!r}, expected {listed(names)}"
         )
 
 

@@ -110,13 +110,14 @@ class Serving:
         )
         capture = None if self._config.capture is None else _own_capture(self._config.capture)
         self._watchers = Watchers(replace(self._config, capture=capture), self.metrics)
-        self.gateway = Gateway(self.manager, self.metrics, self._watchers.all)
+        self.gateway = Gateway(
+            self.manager, self.metrics, self._watchers.all, reads_trace=self._config.trace is not None
+        )
         connections = self._config.connections
         self.service = RecsysV1(
             self.gateway,
             max_message_bytes=connections.max_message_bytes,
             max_stream_requests=connections.max_stream_requests,
-            reads_trace=self._config.trace is not None,
         )
 
     async def start(self) -> None:

@@ -17,6 +17,7 @@ from serve.wire import predict_pb2 as wire
 from serve.work import Rows
 
 SERVICE = wire.DESCRIPTOR.services_by_name["PredictionService"].full_name
+_PROTOCOL = "recsys"
 
 
 class RecsysV1:
@@ -26,16 +27,12 @@ class RecsysV1:
         gateway: answers.
         max_message_bytes: stands in the metadata.
         max_stream_requests: unanswered requests of one stream; more are not read from it.
-        reads_trace: whether calls may carry a ``traceparent`` that somebody wants.
     """
 
-    def __init__(
-        self, gateway: Gateway, *, max_message_bytes: int, max_stream_requests: int, reads_trace: bool = False
-    ) -> None:
+    def __init__(self, gateway: Gateway, *, max_message_bytes: int, max_stream_requests: int) -> None:
         self._gateway = gateway
         self._max_message_bytes = max_message_bytes
         self._max_stream_requests = max_stream_requests
-        self._reads_trace = reads_trace
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """For the server."""
@@ -54,7 +51,7 @@ class RecsysV1:
         try:
             incoming = self._incoming(data, context)
         except Exception as error:
-            self._gateway.metrics.unrouted("invalid")
+            self._gateway.refused(error, _PROTOCOL)
             await abort(context, error)
             raise AssertionError("abort returned") from None
         return await respond(self._gateway, incoming, context)
@@ -87,7 +84,7 @@ class RecsysV1:
             request_id = incoming.request_id
             incoming.remaining_s = context.time_remaining()
         except Exception as error:
-            self._gateway.metrics.unrouted("invalid")
+            self._gateway.refused(error, _PROTOCOL)
             return _stream_error(request_id, error)
         try:
             response = await self._gateway.predict(incoming)
@@ -105,7 +102,8 @@ class RecsysV1:
             request_id=checked_request_id(request.request_id),
             priority=_priority(request.priority),
             num_bytes=len(data),
-            trace_parent=trace_parent(context) if self._reads_trace else "",
+            protocol=_PROTOCOL,
+            trace_parent=trace_parent(self._gateway, context),
         )
 
 

@@ -21,6 +21,7 @@ from serve.config import ConnectionLimits
 from serve.errors import (
     HTTP_STATUS,
     STATUS_CODES,
+    BodyTooLargeError,
     DeadlineExpiredError,
     QueueFullError,
     RequestError,
@@ -32,6 +33,7 @@ from serve.kserve_messages import model_config, model_metadata, server_metadata
 from serve.kserve_repository import loaded_versions, model_statistics, repository_index
 from serve.kserve_request import Parameters
 from serve.listening import BoundedListener, listening
+from serve.rest_encoding import ENCODINGS, inflate
 from serve.rest_json import HEADER_LENGTH, entry, parse_json, plain, read_answer, read_inference, write_json
 from serve.rest_plain import read_plain, write_plain
 
@@ -44,6 +46,7 @@ _LIVE = "/v2/health/live"
 _KEEPALIVE_S = 75.0
 # A body that is not there by then is not waited for.
 _BODY_S = 30.0
+_PROTOCOL = "rest"
 _JSON = "application/json"
 _BINARY = "application/octet-stream"
 # After the gateway is idle nothing but answers on their way is left.
@@ -80,8 +83,10 @@ class RestServer:
         self._is_draining = is_draining
         # A client that hangs up gives its request up.
         self._runner = web.AppRunner(
-            _application(gateway, limits.max_message_bytes, [self._refuse_when_draining, _errors_as_json]),
+            _application(gateway, limits, [self._refuse_when_draining, _errors_as_json]),
             access_log=None,
+            # aiohttp would inflate bodies in the event loop.
+            auto_decompress=False,
             handler_cancellation=True,
             keepalive_timeout=_KEEPALIVE_S,
             shutdown_timeout=_SHUTDOWN_S,
@@ -119,9 +124,11 @@ class RestServer:
         return response
 
 
-def _application(gateway: Gateway, max_body_bytes: int, middlewares: Sequence[Middleware]) -> web.Application:
-    application = web.Application(client_max_size=max_body_bytes, middlewares=middlewares)
-    models, inference = _Models(gateway), _Inference(gateway)
+def _application(
+    gateway: Gateway, limits: ConnectionLimits, middlewares: Sequence[Middleware]
+) -> web.Application:
+    application = web.Application(client_max_size=limits.max_message_bytes, middlewares=middlewares)
+    models, inference = _Models(gateway, limits.max_json_bytes), _Inference(gateway, limits.max_json_bytes)
     application.add_routes(
         [
             web.get("/v2", models.server),
@@ -151,8 +158,8 @@ def _application(gateway: Gateway, max_body_bytes: int, middlewares: Sequence[Mi
 async def _errors_as_json(request: web.Request, handler: _Handler) -> web.StreamResponse:
     try:
         return await handler(request)
-    except web.HTTPRequestEntityTooLarge as error:
-        return _error(error.status, f"body: got more bytes than one request may have ({error.text})")
+    except BodyTooLargeError as error:
+        return _error(413, str(error))
     except web.HTTPException as error:
         allow = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else None
         return _error(error.status, f"{request.method} {request.path[:128]}: {error.reason}", allow)
@@ -169,8 +176,9 @@ async def _errors_as_json(request: web.Request, handler: _Handler) -> web.Stream
 class _Models:
     """What can be asked about the server and its models."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Gateway, max_json_bytes: int) -> None:
         self._gateway = gateway
+        self._max_json_bytes = max_json_bytes
 
     async def server(self, _: web.Request) -> web.Response:
         return _response(plain(server_metadata()))
@@ -184,7 +192,7 @@ class _Models:
 
     async def index(self, request: web.Request) -> web.Response:
         data = await _body(request)
-        body = parse_json(data) if data else {}
+        body = parse_json(data, self._max_json_bytes) if data else {}
         index = repository_index(self._gateway.manager.statuses(), entry(body, "ready", bool, "body"))
         return _response(plain(index)["models"])
 
@@ -207,14 +215,15 @@ class _Models:
 class _Inference:
     """Requests for predictions."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Gateway, max_json_bytes: int) -> None:
         self._gateway = gateway
+        self._max_json_bytes = max_json_bytes
 
     async def infer(self, request: web.Request) -> web.Response:
         """Tensors."""
-        data = await _body(request)
         with _counted(self._gateway):
-            inference = read_inference(*_named(request), data, _header_length(request))
+            data = await _body(request)
+            inference = read_inference(*_named(request), data, _header_length(request), self._max_json_bytes)
             timeout_s = _timeout_s(request)
         asked = inference.request
         answer = await self._answer(
@@ -227,8 +236,8 @@ class _Inference:
                 priority=asked.parameters.priority,
                 remaining_s=asked.parameters.remaining_s(timeout_s),
                 num_bytes=len(data),
-                protocol="rest",
-                trace_parent=request.headers.get("traceparent", ""),
+                protocol=_PROTOCOL,
+                trace_parent=self._trace_parent(request),
             )
         )
         body = read_answer(answer)
@@ -239,16 +248,16 @@ class _Inference:
 
     async def predict(self, request: web.Request) -> web.Response:
         """Plain JSON."""
-        data = await _body(request)
         with _counted(self._gateway):
-            body = parse_json(data)
+            data = await _body(request)
+            body = parse_json(data, self._max_json_bytes)
             request_id = checked_request_id(entry(body, "id", str, "body"), "id")
             parameters = Parameters.read({"priority": body.get("priority", 0)})
             timeout_s = _timeout_s(request)
         model, version = _named(request)
         answer = await self._answer(
             Incoming(
-                read=lambda _: read_plain(body),
+                read=lambda hosted: read_plain(body, hosted.signature, hosted.settings.limits),
                 encode=lambda _, rows: write_plain(rows),
                 model=model,
                 version=version,
@@ -256,11 +265,14 @@ class _Inference:
                 priority=parameters.priority,
                 remaining_s=timeout_s,
                 num_bytes=len(data),
-                protocol="rest",
-                trace_parent=request.headers.get("traceparent", ""),
+                protocol=_PROTOCOL,
+                trace_parent=self._trace_parent(request),
             )
         )
         return web.Response(body=answer, content_type=_JSON)
+
+    def _trace_parent(self, request: web.Request) -> str:
+        return request.headers.get("traceparent", "") if self._gateway.reads_trace else ""
 
     async def _answer(self, incoming: Incoming) -> bytes:
         """As over gRPC, whose clients' deadlines end calls by themselves."""
@@ -274,9 +286,20 @@ class _Inference:
 async def _body(request: web.Request) -> bytes:
     try:
         async with asyncio.timeout(_BODY_S):
-            return await request.read()
+            data = await request.read()
+    except web.HTTPRequestEntityTooLarge as error:
+        raise BodyTooLargeError(f"body: got more bytes than one request may have ({error.text})") from None
     except TimeoutError:
         raise web.HTTPRequestTimeout(reason=f"the body was not there after {_BODY_S:g} s") from None
+    encoding = request.headers.get("Content-Encoding", "identity").strip().lower()
+    if encoding == "identity":
+        return data
+    if encoding not in ENCODINGS:
+        expected = ", ".join(ENCODINGS)
+        raise web.HTTPUnsupportedMediaType(
+            reason=f"Content-Encoding: got {encoding[:64]!r}, expected none, or one of {expected}"
+        )
+    return await asyncio.to_thread(inflate, data, request.client_max_size)
 
 
 @contextlib.contextmanager
@@ -284,8 +307,12 @@ def _counted(gateway: Gateway) -> Iterator[None]:
     """Count requests that are refused before they come to the gateway."""
     try:
         yield
-    except RequestError:
-        gateway.metrics.unrouted("invalid")
+    except RequestError as error:
+        gateway.refused(error, _PROTOCOL)
+        raise
+    except web.HTTPException as error:
+        late = isinstance(error, web.HTTPRequestTimeout)
+        gateway.refused((DeadlineExpiredError if late else RequestError)(error.reason), _PROTOCOL)
         raise
 
 

@@ -6,10 +6,12 @@ bytes of those tensors that say ``binary_data_size``, in their order.
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import json
 import math
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -17,7 +19,7 @@ import numpy as np
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from serve.errors import RequestError
+from serve.errors import BodyTooLargeError, RequestError
 from serve.kserve_request import InferRequest, Parameters, wanted_outputs
 from serve.kserve_tensors import DTYPES, FLOAT, Tensor
 from serve.work import Rows
@@ -42,14 +44,25 @@ class Inference(NamedTuple):
     encode: Callable[[Rows], bytes]
 
 
-def parse_json(data: bytes) -> dict[str, Any]:
+def parse_json(data: bytes, max_bytes: int) -> dict[str, Any]:
     """The JSON object that a body holds.
 
+    Args:
+        data: the body.
+        max_bytes: of it.
+
     Raises:
+        BodyTooLargeError: it is longer.
         RequestError: it holds none.
     """
+    if len(data) > max_bytes:
+        raise BodyTooLargeError(
+            f"body: got {len(data)} bytes of JSON, expected at most {max_bytes}; split the request, "
+            "send binary tensors, or use the gRPC port"
+        )
     try:
-        parsed = json.loads(data)
+        with _without_collector():
+            parsed = json.loads(data)
     except json.JSONDecodeError as error:
         raise RequestError(f"body: got {len(data)} bytes that are not JSON ({error})") from None
     except (ValueError, RecursionError):
@@ -61,7 +74,21 @@ def parse_json(data: bytes) -> dict[str, Any]:
     return parsed
 
 
-def read_inference(model: str, version: str, data: bytes, num_json_bytes: int | None) -> Inference:
+@contextlib.contextmanager
+def _without_collector() -> Iterator[None]:
+    """Parsed JSON has no cycles, and looking for some in it takes ten times as long as parsing it."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def read_inference(
+    model: str, version: str, data: bytes, num_json_bytes: int | None, max_json_bytes: int
+) -> Inference:
     """What a body asks for.
 
     Args:
@@ -69,6 +96,7 @@ def read_inference(model: str, version: str, data: bytes, num_json_bytes: int | 
         version: as the address names it, or empty.
         data: the body.
         num_json_bytes: how much of it is JSON; None for all.
+        max_json_bytes: how much of it may be.
 
     Raises:
         RequestError: it is no such body; what is wrong with its tensors shows when the request is read.
@@ -76,7 +104,7 @@ def read_inference(model: str, version: str, data: bytes, num_json_bytes: int | 
     size = len(data) if num_json_bytes is None else num_json_bytes
     if not 0 <= size <= len(data):
         raise RequestError(f"{HEADER_LENGTH}: got {size}, expected 0 to {len(data)}, the size of the body")
-    body = parse_json(data[:size])
+    body = parse_json(data[:size], max_json_bytes)
     inputs, outputs = entry(body, "inputs", list, "body"), entry(body, "outputs", list, "body")
     parameters = entry(body, "parameters", dict, "body")
     request = InferRequest(
@@ -87,7 +115,7 @@ def read_inference(model: str, version: str, data: bytes, num_json_bytes: int | 
         num_inputs=len(inputs),
         inputs=lambda: _tensors(inputs, data[size:]),
         num_outputs=len(outputs),
-        outputs=lambda: list(_wanted(outputs, False)),
+        outputs=lambda: [name for name, _ in _wanted(outputs, False)],
     )
     all_binary = entry(parameters, "binary_data_output", bool, "parameters")
     return Inference(request, lambda rows: _answer(request, outputs, all_binary, rows))
@@ -145,7 +173,7 @@ def entry(holder: Any, name: str, kind: type, at: str) -> Any:
     if value is None:
         return kind()
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise RequestError(f"{at}[{name!r}]: got {_kind(value)}, expected {_KINDS[kind]}")
+        raise RequestError(f"{at}[{name[:64]!r}]: got {_kind(value)}, expected {_KINDS[kind]}")
     return value
 
 
@@ -229,19 +257,20 @@ def pack(field: str, numbers: list[Any], dtype: np.dtype[Any]) -> bytes:
         raise RequestError(f"{field}: got a number beyond the range of {dtype.name}") from None
 
 
-def _wanted(outputs: Sequence[Any], all_binary: bool) -> dict[str, bool]:
-    """The outputs that are asked for, and whether as binary tensors."""
-    wanted = {}
+def _wanted(outputs: Sequence[Any], all_binary: bool) -> list[tuple[str, bool]]:
+    """The outputs that are asked for, in their order, and whether as binary tensors."""
+    wanted = []
     for i, output in enumerate(outputs):
         at = f"outputs[{i}]"
         parameters = entry(output, "parameters", dict, at)
         own = entry(parameters, "binary_data", bool, f"{at}.parameters")
-        wanted[entry(output, "name", str, at)] = own if "binary_data" in parameters else all_binary
+        name: str = entry(output, "name", str, at)
+        wanted.append((name, own if "binary_data" in parameters else all_binary))
     return wanted
 
 
 def _answer(request: InferRequest, outputs: Sequence[Any], all_binary: bool, rows: Rows) -> bytes:
-    as_binary = _wanted(outputs, all_binary)
+    as_binary = dict(_wanted(outputs, all_binary))
     binary = []
     described: list[dict[str, Any]] = []
     for output in wanted_outputs(request, rows):

@@ -94,7 +94,9 @@ class Server:
         )
         self._watchers = Watchers(config, self.metrics)
         self._started.push_async_callback(self._in_thread, self._watchers.close)
-        self.gateway = Gateway(self.manager, self.metrics, self._watchers.all)
+        self.gateway = Gateway(
+            self.manager, self.metrics, self._watchers.all, reads_trace=config.trace is not None
+        )
         self._server = grpc.aio.server(options=channel_options(config.connections))
         self._add_services(self._server)
         await self._set_health("", False)
@@ -202,7 +204,6 @@ class Server:
             self.gateway,
             max_message_bytes=connections.max_message_bytes,
             max_stream_requests=connections.max_stream_requests,
-            reads_trace=self._config.trace is not None,
         )
         theirs = kserve.handlers(self.gateway, max_stream_requests=connections.max_stream_requests)
         server.add_generic_rpc_handlers((ours.handlers(), theirs, torchrec.handlers(self.gateway)))

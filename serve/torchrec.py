@@ -19,6 +19,7 @@ from serve.errors import RequestError
 from serve.gateway import Gateway, Incoming
 from serve.grpc_support import abort, parse, respond, trace_parent
 from serve.raw import RawDense, RawRequest, RawSparse
+from serve.texts import listed
 from serve.wire import predictor_pb2 as wire
 from serve.work import Rows
 
@@ -26,6 +27,7 @@ from serve.work import Rows
 MODEL_KEY, VERSION_KEY = "recsys-model", "recsys-version"
 SERVICE = wire.DESCRIPTOR.services_by_name["Predictor"].full_name
 DEFAULT_OUTPUT = "default"
+_PROTOCOL = "torchrec"
 _FLOAT, _INT32, _INT64 = np.dtype("<f4"), np.dtype("<i4"), np.dtype("<i8")
 
 
@@ -41,7 +43,7 @@ def handlers(gateway: Gateway, *, model: str = "") -> grpc.GenericRpcHandler:
         try:
             message = parse(wire.PredictionRequest, data)
         except RequestError as error:
-            gateway.metrics.unrouted("invalid")
+            gateway.refused(error, _PROTOCOL)
             await abort(context, error)
             raise AssertionError("abort returned") from None
         named = dict(context.invocation_metadata() or ())
@@ -51,8 +53,8 @@ def handlers(gateway: Gateway, *, model: str = "") -> grpc.GenericRpcHandler:
             model=str(named.get(MODEL_KEY, model)),
             version=str(named.get(VERSION_KEY, "")),
             num_bytes=len(data),
-            protocol="torchrec",
-            trace_parent=trace_parent(context),
+            protocol=_PROTOCOL,
+            trace_parent=trace_parent(gateway, context),
         )
         return await respond(gateway, incoming, context)
 
@@ -116,7 +118,7 @@ def _refuse(field: str, features: wire.FloatFeatures | wire.SparseFeatures) -> N
 def _check_count(field: str, got: int, names: Sequence[str], num_columns: int) -> None:
     if got != num_columns:
         raise RequestError(
-            f"{field}.num_features: got {got}, expected {num_columns} (in this order: {_listed(names)})"
+            f"{field}.num_features: got {got}, expected {num_columns} (in this order: {listed(names)})"
         )
 
 
@@ -191,8 +193,3 @@ def _whole_numbers(field: str, data: bytes, count: int, shape: list[int]) -> npt
     raise RequestError(
         f"{field}: got {len(data)} bytes, expected {count * 4} (int32 {shape}) or {count * 8} (int64 {shape})"
     )
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
-    return (", ".join(names[:8]) or "none") + more

@@ -104,13 +104,13 @@ WRONG: dict[str, tuple[Callable[[wire.PredictionRequest], object], str]] = {
     "other-batch": (_set("", batch_size=3), "float_features.values: got 32 bytes, expected 48 (float32 [3, 4])"),
     "fewer-floats": (
         _set("float_features", num_features=3),
-        "float_features.num_features: got 3, expected 4 (in this order: context [3], price [1])",
+        "float_features.num_features: got 3, expected 4 (in this order: 'context [3]', 'price [1]')",
     ),
     "short-floats": (_set("float_features", values=bytes(31)), "float_features.values: got 31 bytes, expected 32"),
     "no-floats": (lambda m: m.ClearField("float_features"), "float_features.num_features: got 0, expected 4"),
     "more-features": (
         _set("id_list_features", num_features=4),
-        "id_list_features.num_features: got 4, expected 3 (in this order: user, genres, item)",
+        "id_list_features.num_features: got 4, expected 3 (in this order: 'user', 'genres', 'item')",
     ),
     "no-lengths": (
         _set("id_list_features", lengths=b""),
@@ -138,7 +138,7 @@ WRONG: dict[str, tuple[Callable[[wire.PredictionRequest], object], str]] = {
     ),
     "missing-scores": (
         lambda m: m.ClearField("id_score_list_features"),
-        "id_score_list_features.num_features: got 0, expected 1 (in this order: tags)",
+        "id_score_list_features.num_features: got 0, expected 1 (in this order: 'tags')",
     ),
     "embeddings": (
         _set("embedding_features", num_features=1),
