@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import gzip
 import json
+import subprocess
+import sys
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -186,3 +188,13 @@ def test_texts_of_errors_do_not_grow_with_what_clients_write(rest: LiveServer, p
     reply = ask(rest, "POST", PREDICT, body)
     assert reply.status == 400
     assert len(reply.data) < 300
+
+
+def test_what_was_imported_is_out_of_the_collectors_sight() -> None:
+    """In a process of its own: what is frozen stays so."""
+    code = "import gc, serve.cli; serve.cli.freeze_imports(); print(gc.get_freeze_count(), len(gc.get_objects()))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300
+    )
+    num_frozen, num_left = map(int, done.stdout.split())
+    assert num_frozen > 10 * num_left
