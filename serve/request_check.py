@@ -20,6 +20,7 @@ from serve.batching import BatchLimits
 from serve.errors import RequestError
 from serve.raw import RawDenseLike, RawRequestLike, RawSparseLike
 from serve.sparse_check import SparseArrays, SparseChecker, joined, repeated
+from serve.texts import listed, short
 
 _FLOAT = np.dtype("<f4")
 _ID_BYTES = 8
@@ -226,18 +227,9 @@ def _by_name(kind: str, got: Sequence[_InputT], expected: list[str]) -> Sequence
     # Among one more than expected, one is unknown or doubled: no need to look through millions.
     unknown = [name for name in names if name not in expected]
     if unknown:
-        raise RequestError(f"{kind}: got an unknown input {_short(unknown[0])}, expected {_listed(expected)}")
+        raise RequestError(f"{kind}: got an unknown input {short(unknown[0])}, expected {listed(expected)}")
     doubled = [name for name in names if names.count(name) > 1]
     if doubled:
         raise RequestError(f"{kind}: got {doubled[0]!r} more than once, expected each input once")
     missing = [name for name in expected if name not in names]
-    raise RequestError(f"{kind}: missing {_listed(missing)}, expected each of the model's inputs once")
-
-
-def _short(name: str) -> str:
-    return repr(name if len(name) <= 64 else name[:61] + "...")
-
-
-def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
-    return (", ".join(repr(name) for name in names[:8]) or "none") + more
+    raise RequestError(f"{kind}: missing {listed(missing)}, expected each of the model's inputs once")
