@@ -21,9 +21,9 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
-from serve.client import ClientTls
 from serve.client_errors import predict_error
-from serve.security import SecurityError, read_token
+from serve.client_settings import ClientTls, checked_address, checked_timeout_s
+from serve.security import read_token
 from serve.wire import admin_pb2 as wire
 
 _EPILOG = """\
@@ -46,10 +46,6 @@ _TOKEN_ENVIRONMENT = "RECSYS_ADMIN_TOKEN_FILE"
 _DEFAULT_TIMEOUT_S = 600.0
 _PIPE_WIDTH = 120
 _SERVICE = wire.DESCRIPTOR.services_by_name["AdminService"].full_name
-
-
-class _UsageError(ValueError):
-    """What was asked makes no sense, whatever the server holds."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -115,11 +111,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser().parse_args(argv)
     try:
         token = _token(args)
-        with _channel(args) as channel:
-            answer = _call(args, channel, token)
-    except (_UsageError, SecurityError, OSError) as error:
+        channel = _channel(args)
+    except ValueError as error:
         print(f"recsys-admin: {error}", file=sys.stderr)
         return 2
+    try:
+        with channel:
+            answer = _call(args, channel, token)
     except grpc.RpcError as error:
         failed = predict_error(error)
         print(f"recsys-admin: {failed.code.name}: {failed.message}", file=sys.stderr)
@@ -162,17 +160,17 @@ def _set_routing(args: argparse.Namespace) -> Message:
 def _token(args: argparse.Namespace) -> str:
     named = args.token_file or os.environ.get(_TOKEN_ENVIRONMENT)
     if not named:
-        raise _UsageError(f"--token-file: missing, expected it, or {_TOKEN_ENVIRONMENT} in the environment")
+        raise ValueError(f"--token-file: missing, expected it, or {_TOKEN_ENVIRONMENT} in the environment")
     return read_token(Path(named), key="--token-file")
 
 
 def _channel(args: argparse.Namespace) -> grpc.Channel:
-    if (args.tls_certificate is None) != (args.tls_key is None):
-        raise _UsageError("--tls-certificate, --tls-key: got one of them, expected both or none")
-    if args.tls_ca is None and args.tls_certificate is None:
-        return grpc.insecure_channel(args.address)
+    address = checked_address(args.address)
+    checked_timeout_s(args.timeout_s)
     tls = ClientTls(ca=args.tls_ca, certificate=args.tls_certificate, key=args.tls_key)
-    return grpc.secure_channel(args.address, tls.credentials())
+    if tls == ClientTls():
+        return grpc.insecure_channel(address)
+    return grpc.secure_channel(address, tls.credentials())
 
 
 def _share(text: str) -> tuple[str, float]:

@@ -19,8 +19,6 @@ Example::
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
 
@@ -30,6 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from serve.client_errors import PredictError, error_on_stream, predict_error
+from serve.client_settings import ClientTls, Settings, checked_address
 from serve.packing import ArrayLike, Context, build_request, read_response
 from serve.wire import predict_pb2 as wire
 
@@ -45,61 +44,6 @@ CHANNEL_OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.max_send_mess
 Outputs = dict[str, npt.NDArray[np.float32]]
 # One answer of a stream: the request's ID, and its outputs or what it failed with.
 StreamAnswer = tuple[str, Outputs | PredictError]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClientTls:
-    """Files in PEM.
-
-    Attributes:
-        ca: who signs the server's certificate; None for the system's own list.
-        certificate: the client's, where the server wants one (mTLS).
-        key: its private key.
-    """
-
-    ca: Path | None = None
-    certificate: Path | None = None
-    key: Path | None = None
-
-    def credentials(self) -> grpc.ChannelCredentials:
-        """For a channel.
-
-        Raises:
-            OSError: a file cannot be read.
-        """
-        ca, certificate, key = (
-            None if path is None else path.read_bytes() for path in (self.ca, self.certificate, self.key)
-        )
-        return grpc.ssl_channel_credentials(ca, key, certificate)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """What holds for all calls of a client.
-
-    Attributes:
-        timeout_s: of each call, unless the call names its own.
-        model: the model's name; empty for the one that the server holds.
-        version: of the model; empty for the one that the server's routing chooses.
-        priority: ``wire.PRIORITY_HIGH``, ``PRIORITY_NORMAL`` or ``PRIORITY_LOW`` of ``serve.wire.predict_pb2``.
-        tls: None for plain text.
-    """
-
-    timeout_s: float = 10.0
-    model: str = ""
-    version: str = ""
-    priority: wire.Priority = wire.PRIORITY_UNSPECIFIED
-    tls: ClientTls | None = None
-
-    def finish(self, request: wire.PredictRequest) -> wire.PredictRequest:
-        """The request, with what all requests of the client carry."""
-        request.model, request.version = self.model, self.version
-        request.priority = self.priority
-        return request
-
-    def metadata_request(self) -> wire.GetModelMetadataRequest:
-        """Asks for the model."""
-        return wire.GetModelMetadataRequest(model=self.model, version=self.version)
 
 
 class _Calls:
@@ -129,6 +73,7 @@ def _settings(settings: Settings | None, timeout_s: float, model: str) -> Settin
 
 def _channel(kind: ModuleType, address: str, tls: ClientTls | None) -> Any:
     """A channel of ``grpc`` or of ``grpc.aio``."""
+    checked_address(address)
     if tls is None:
         return kind.insecure_channel(address, options=CHANNEL_OPTIONS)
     return kind.secure_channel(address, tls.credentials(), options=CHANNEL_OPTIONS)
@@ -150,7 +95,7 @@ class Client:
         settings: instead of the two above, and with more to choose.
 
     Raises:
-        OSError: a file of ``settings.tls`` cannot be read.
+        ValueError: the address is not ``host:port``, or a file of ``settings.tls`` cannot be used.
     """
 
     def __init__(
@@ -255,7 +200,7 @@ class AsyncClient:
         settings: instead of the two above, and with more to choose.
 
     Raises:
-        OSError: a file of ``settings.tls`` cannot be read.
+        ValueError: the address is not ``host:port``, or a file of ``settings.tls`` cannot be used.
     """
 
     def __init__(

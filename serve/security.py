@@ -172,38 +172,62 @@ def _certificates(material: TlsMaterial) -> grpc.ServerCertificateConfiguration:
 
 def _read_files(config: TlsConfig) -> TlsMaterial:
     return TlsMaterial(
-        certificate=_read("tls.certificate", config.certificate),
-        key=_read("tls.key", config.key),
-        client_ca=None if config.client_ca is None else _read("tls.client_ca", config.client_ca),
+        certificate=read_file("tls.certificate", config.certificate),
+        key=read_file("tls.key", config.key),
+        client_ca=None if config.client_ca is None else read_file("tls.client_ca", config.client_ca),
     )
 
 
-def _read(key: str, path: Path) -> bytes:
+def read_file(key: str, path: Path) -> bytes:
+    """What the file holds that the setting ``key`` names.
+
+    Raises:
+        SecurityError: it cannot be read.
+    """
     try:
         return path.read_bytes()
     except OSError as error:
         raise SecurityError(f"{key}: cannot read {str(path)!r}: {error.strerror}") from None
 
 
-def _load(context: ssl.SSLContext, config: TlsConfig, client_ca: bytes | None) -> None:
+def check_pair(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
+    """Load a certificate and its key into a context.
+
+    Raises:
+        SecurityError: they are not both PEM, not of each other, or the key has a password.
+    """
+
     def no_password() -> str:
-        raise SecurityError(f"tls.key: {str(config.key)!r} is encrypted, expected a key without a password")
+        raise SecurityError(f"tls.key: {str(key)!r} is encrypted, expected a key without a password")
 
     try:
-        context.load_cert_chain(config.certificate, config.key, no_password)
+        context.load_cert_chain(certificate, key, no_password)
     except OSError as error:  # ssl.SSLError among them
         raise SecurityError(
-            f"tls.certificate, tls.key: got {str(config.certificate)!r} and {str(config.key)!r}, "
+            f"tls.certificate, tls.key: got {str(certificate)!r} and {str(key)!r}, "
             f"expected a certificate in PEM and its own key ({_reason(error)})"
         ) from None
-    if client_ca is None:
-        return
+
+
+def check_authorities(context: ssl.SSLContext, key: str, path: Path, data: bytes) -> None:
+    """Load what is trusted into a context: ``data``, which was read from the file that the setting ``key`` names.
+
+    Raises:
+        SecurityError: it is not certificates in PEM.
+    """
     try:
-        context.load_verify_locations(cadata=client_ca.decode("ascii"))
+        context.load_verify_locations(cadata=data.decode("ascii"))
     except (OSError, ValueError) as error:
         raise SecurityError(
-            f"tls.client_ca: got {str(config.client_ca)!r}, expected certificates in PEM ({_reason(error)})"
+            f"{key}: got {str(path)!r}, expected certificates in PEM ({_reason(error)})"
         ) from None
+
+
+def _load(context: ssl.SSLContext, config: TlsConfig, client_ca: bytes | None) -> None:
+    check_pair(context, config.certificate, config.key)
+    if client_ca is None or config.client_ca is None:
+        return
+    check_authorities(context, "tls.client_ca", config.client_ca, client_ca)
     context.verify_mode = ssl.CERT_REQUIRED
 
 

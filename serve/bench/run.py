@@ -129,6 +129,9 @@ def run(settings: Settings, begin: Begin) -> Result:
         OSError: nobody answers, or a file cannot be read.
         ValueError: a file does not hold what it should, or an option names an input that the model has not.
     """
+    if settings.tls is not None:
+        # The processes that send would find out later, each for itself.
+        settings.tls.credentials()
     metadata = _metadata(settings)
     _check_inputs(settings, metadata)
     jobs = _jobs(settings, metadata)

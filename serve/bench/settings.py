@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from serve.bench.mixes import Mix, parse_mix, parse_names
 from serve.bench.plan import Recording
 from serve.bench.requests import PRIORITIES, Shape
 from serve.bench.wires import PROTOCOLS
-from serve.client import ClientTls
+from serve.client_settings import ClientTls, checked_address
 
 _T = TypeVar("_T")
 _IN_FLIGHT = 64
@@ -215,8 +214,7 @@ def _check_protocol(args: argparse.Namespace, mode: str) -> None:
         )
     if args.protocol == "rest" and (args.tls or args.tls_ca):
         raise ValueError("--tls: got --protocol rest, expected plain HTTP")
-    if not re.fullmatch(r".+:[0-9]{1,5}", args.address):
-        raise ValueError(f"address: got {args.address[:80]!r}, expected HOST:PORT")
+    checked_address(args.address)
     if mode == "replay" and (args.rows or args.candidates):
         raise ValueError(
             "--replay: expected without --rows and --candidates: the recording has its own requests"
@@ -283,11 +281,8 @@ def _speed(text: str | None) -> float | None:
 
 
 def _tls(args: argparse.Namespace) -> ClientTls | None:
-    if bool(args.tls_cert) != bool(args.tls_key):
-        raise ValueError("--tls-cert: expected together with --tls-key")
-    if not args.tls and not args.tls_ca and not args.tls_cert:
-        return None
-    return ClientTls(ca=args.tls_ca, certificate=args.tls_cert, key=args.tls_key)
+    tls = ClientTls(ca=args.tls_ca, certificate=args.tls_cert, key=args.tls_key)
+    return tls if args.tls or tls != ClientTls() else None
 
 
 def _priority_text(mix: Mix | None) -> str | None:

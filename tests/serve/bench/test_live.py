@@ -349,7 +349,7 @@ def test_an_encrypted_server_is_spoken_to_in_its_own_way(
         _check(result)
         assert result["settings"]["encrypted"] is True
         assert bench.main([live.address, *_SHORT]) == 1
-        assert bench.main([live.address, *_SHORT, "--tls-ca", str(tmp_path / "missing.pem")]) == 1
+        assert bench.main([live.address, *_SHORT, "--tls-ca", str(tmp_path / "missing.pem")]) == 2
 
 
 def test_without_a_server_it_fails(capsys: pytest.CaptureFixture[str]) -> None:

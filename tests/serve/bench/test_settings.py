@@ -84,7 +84,7 @@ def test_a_recording_has_its_own_pace_and_end(speed: str, mode: tuple[float | No
         (["--speed", "2"], "--speed: expected with --replay"),
         (["--replay", "x", "--speed", "0"], "--speed: got '0'"),
         (["--replay", "x", "--rows", "3"], "--replay: expected without --rows"),
-        (["--tls-cert", "x"], "--tls-cert: expected together with --tls-key"),
+        (["--tls-cert", "x"], "tls.certificate, tls.key: got one of them, expected both or none"),
         (["--html", "/nowhere/at/all.html"], "--html: expected a file in a folder that exists"),
     ],
 )
@@ -100,7 +100,7 @@ def test_bad_usage_is_refused_in_one_line(
 
 def test_an_address_has_a_port(capsys: pytest.CaptureFixture[str]) -> None:
     assert bench.main(["localhost"]) == 2
-    assert "expected HOST:PORT" in capsys.readouterr().err
+    assert "address: got 'localhost', expected host:port" in capsys.readouterr().err
 
 
 def test_paths_of_this_machine_stay_out_of_the_result(tmp_path: Path) -> None:
