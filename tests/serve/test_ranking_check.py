@@ -41,10 +41,10 @@ def split(sample: Sample, one: Sample, shared: set[str]) -> tuple[wire.PredictRe
 
     dense, sparse, weights = parts(sample, lambda name: name not in shared)
     context = Context(
-        **dict(zip(("dense", "sparse", "weights"), parts(one, shared.__contains__), strict=True))
+        **dict(zip(("dense", "sparse", "weights"), parts(one, shared.__contains__), strict=True)),
+        num_rows=sample.num_rows,
     )
     request = build_request(dense, sparse, weights, context=context)
-    request.num_rows = sample.num_rows
     expanded = Sample(
         sample.num_rows,
         *(
