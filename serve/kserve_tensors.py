@@ -62,6 +62,10 @@ class Tensor:
         return f"inputs[{self.name[:MAX_CHARS]!r}]"
 
 
+class _MissingError(Exception):
+    """A tensor is not there; the text is its name."""
+
+
 class TensorSpec(NamedTuple):
     """What metadata says of a tensor: -1 stands for a size that requests choose."""
 
@@ -101,13 +105,15 @@ def raw_request(
         RequestError: a tensor is missing, unknown, or not of a type and shape that its input can have.
     """
     given = _by_name(tensors)
-    inputs = [_dense(d, given) for d in signature.dense]
-    bags = [_sparse(s, given, limits) for s in signature.sparse]
+    try:
+        inputs = [_dense(d, given) for d in signature.dense]
+        bags = [_sparse(s, given, limits) for s in signature.sparse]
+    except _MissingError as missing:
+        # What is missing may be there under a name that is misspelt.
+        _refuse_unknown(signature, given)
+        raise RequestError(f"inputs: missing {missing}, expected each of the model's inputs once") from None
     if given:
-        raise RequestError(
-            f"inputs: got an unknown tensor {next(iter(given))[:MAX_CHARS]!r}, "
-            f"expected {listed([spec.name for spec in input_specs(signature)])}"
-        )
+        _refuse_unknown(signature, given)
     rows = {dense.name: num_rows for dense, num_rows in inputs}
     rows.update((sparse.name, num_rows) for sparse, num_rows in bags)
     _check_context(context, list(rows))
@@ -132,7 +138,7 @@ def _dense(dense: DenseInput, given: dict[str, Tensor]) -> tuple[RawDense, int]:
     """One dense input and its number of rows."""
     tensor = given.pop(dense.name, None)
     if tensor is None:
-        raise _missing(dense.name)
+        raise _MissingError(repr(dense.name))
     flat = dense.width == 1 and len(tensor.shape) == 1
     if not flat and (len(tensor.shape) != 2 or tensor.shape[1] != dense.width):
         raise _wrong_shape(tensor, f"[-1, {dense.width}]")
@@ -143,15 +149,15 @@ def _dense(dense: DenseInput, given: dict[str, Tensor]) -> tuple[RawDense, int]:
 def _sparse(sparse: SparseInput, given: dict[str, Tensor], limits: BatchLimits) -> tuple[RawSparse, int]:
     """One sparse input and its number of rows."""
     name = sparse.name
-    parts = [given.pop(key, None) for key in (name, f"{name}.values", f"{name}.lengths", f"{name}.weights")]
+    parts = [given.pop(key, None) for key in _keys(name)]
     whole, values, lengths, weights = parts
     if whole is not None and (values is not None or lengths is not None):
         raise RequestError(f"inputs: got {name!r} whole and in parts, expected one of the two")
     ids = values if whole is None else whole
     if ids is None or (whole is None and lengths is None):
-        raise _missing(f"{name}.lengths" if ids is not None else f"{name}.values")
+        raise _MissingError(repr(f"{name}.lengths" if ids is not None else f"{name}.values"))
     if weights is None and sparse.weighted:
-        raise _missing(f"{name}.weights")
+        raise _MissingError(repr(f"{name}.weights"))
     if whole is None:
         assert lengths is not None
         data, num_rows = _lengths(lengths), lengths.shape[0]
@@ -247,8 +253,19 @@ def _num_rows(rows: Mapping[str, int], context: frozenset[str]) -> int:
     return rows[first]
 
 
-def _missing(name: str) -> RequestError:
-    return RequestError(f"inputs: missing {name!r}, expected each of the model's inputs once")
+def _refuse_unknown(signature: Signature, left: Mapping[str, Tensor]) -> None:
+    """Refuse the first of the tensors that no input has been found for yet, if none can be."""
+    known = {d.name for d in signature.dense}
+    known.update(key for s in signature.sparse for key in _keys(s.name))
+    unknown = next((name for name in left if name not in known), None)
+    if unknown is not None:
+        expected = listed([spec.name for spec in input_specs(signature)])
+        raise RequestError(f"inputs: got an unknown tensor {unknown[:MAX_CHARS]!r}, expected {expected}")
+
+
+def _keys(name: str) -> tuple[str, ...]:
+    """What tensors of a sparse input may be called."""
+    return (name, f"{name}.values", f"{name}.lengths", f"{name}.weights")
 
 
 def _wrong_shape(tensor: Tensor, expected: str) -> RequestError:

@@ -23,12 +23,12 @@ from serve.errors import (
     STATUS_CODES,
     BodyTooLargeError,
     DeadlineExpiredError,
+    NotReadyError,
     QueueFullError,
     RequestError,
     status_of,
 )
 from serve.gateway import Gateway, Incoming, checked_request_id
-from serve.kserve import is_model_ready
 from serve.kserve_messages import model_config, model_metadata, server_metadata
 from serve.kserve_repository import loaded_versions, model_statistics, repository_index
 from serve.kserve_request import Parameters
@@ -36,6 +36,7 @@ from serve.listening import BoundedListener, listening
 from serve.rest_encoding import ENCODINGS, inflate
 from serve.rest_json import HEADER_LENGTH, entry, parse_json, plain, read_answer, read_inference, write_json
 from serve.rest_plain import read_plain, write_plain
+from serve.texts import short
 
 _log = logging.getLogger("serve")
 _MS_PER_S = 1e3
@@ -202,8 +203,11 @@ class _Models:
 
     async def model_ready(self, request: web.Request) -> web.Response:
         model, version = _named(request)
-        ready = is_model_ready(self._gateway, model, version)
-        return _response({"name": model, "ready": ready}, 200 if ready else 503)
+        try:
+            self._gateway.hosted(model, version)
+        except NotReadyError:
+            return _response({"name": model, "ready": False}, 503)
+        return _response({"name": model, "ready": True})
 
     async def config(self, request: web.Request) -> web.Response:
         return _response(plain(model_config(self._gateway.hosted(*_named(request)))))
@@ -222,9 +226,9 @@ class _Inference:
     async def infer(self, request: web.Request) -> web.Response:
         """Tensors."""
         with _counted(self._gateway):
+            timeout_s = _timeout_s(request)
             data = await _body(request)
             inference = read_inference(*_named(request), data, _header_length(request), self._max_json_bytes)
-            timeout_s = _timeout_s(request)
         asked = inference.request
         answer = await self._answer(
             Incoming(
@@ -249,11 +253,11 @@ class _Inference:
     async def predict(self, request: web.Request) -> web.Response:
         """Plain JSON."""
         with _counted(self._gateway):
+            timeout_s = _timeout_s(request)
             data = await _body(request)
             body = parse_json(data, self._max_json_bytes)
             request_id = checked_request_id(entry(body, "id", str, "body"), "id")
             parameters = Parameters.read({"priority": body.get("priority", 0)})
-            timeout_s = _timeout_s(request)
         model, version = _named(request)
         answer = await self._answer(
             Incoming(
@@ -323,6 +327,11 @@ def _named(request: web.Request) -> tuple[str, str]:
 
 def _timeout_s(request: web.Request) -> float | None:
     """How long the client waits, from the address; None where it does not say."""
+    unknown = next((name for name in request.query if name != _TIMEOUT), None)
+    if unknown is not None:
+        raise RequestError(
+            f"address: got an unknown parameter {short(unknown)}, expected {_TIMEOUT!r} at most"
+        )
     text = request.query.get(_TIMEOUT)
     return None if text is None else _whole_number(_TIMEOUT, text) / _MS_PER_S
 

@@ -154,7 +154,7 @@ WRONG: dict[str, tuple[Callable[[list[Tensor]], object], str]] = {
     "missing-values": (_drop("user.values"), "inputs: missing 'user.values'"),
     "missing-lengths": (_drop("user.lengths"), "inputs: missing 'user.lengths'"),
     "missing-weights": (_drop("tags.weights"), "inputs: missing 'tags.weights'"),
-    "unknown": (_set("price", name="prices"), "inputs: missing 'price'"),
+    "unknown": (_set("price", name="prices"), "inputs: got an unknown tensor 'prices', expected 'context'"),
     "extra": (
         lambda made: made.append(ids("other", [1, 2])),
         "inputs: got an unknown tensor 'other', expected 'context'",

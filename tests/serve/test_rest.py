@@ -142,8 +142,6 @@ def test_what_is_there(rest: LiveServer) -> None:
     assert ask(rest, "GET", "/v2/health/ready").json() == {"ready": True}
     assert ask(rest, "GET", "/v2").json()["name"] == "recsys-serving"
     assert ask(rest, "GET", "/v2/models/small/ready").json() == {"name": "small", "ready": True}
-    for path in ("/v2/models/other/ready", "/v2/models/small/versions/8/ready"):
-        assert ask(rest, "GET", path).status == 503
     metadata = ask(rest, "GET", "/v2/models/small/versions/7").json()
     assert (metadata["name"], metadata["versions"]) == ("small", ["7"])
     assert metadata["inputs"][:3] == [
@@ -176,6 +174,8 @@ def test_statistics_are_numbers(rest: LiveServer) -> None:
     [
         ("GET", "/", 404),
         ("GET", "/v2/models/other", 404),
+        ("GET", "/v2/models/other/ready", 404),
+        ("GET", "/v2/models/small/versions/8/ready", 404),
         ("GET", "/v2/models/small/versions/8", 404),
         ("POST", "/v2/models/other/infer", 404),
         ("POST", "/v1/models/other:predict", 404),
@@ -200,6 +200,15 @@ def test_a_wrong_timeout_gets_400(rest: LiveServer, timeout: str) -> None:
     reply = ask(rest, "POST", f"{PREDICT}?timeout_ms={timeout}", plain_body(sample_of(1)))
     assert reply.status == 400
     assert "timeout_ms: got" in reply.json()["error"]
+
+
+@pytest.mark.parametrize("path", [INFER, PREDICT])
+def test_an_unknown_parameter_of_the_address_gets_400(rest: LiveServer, path: str) -> None:
+    reply = ask(rest, "POST", f"{path}?timeout_ms=60000&timeout=5", {})
+    assert reply.status == 400
+    assert (
+        "address: got an unknown parameter 'timeout', expected 'timeout_ms' at most" in reply.json()["error"]
+    )
 
 
 def test_a_body_beyond_the_limit_gets_413(model: ServedModel) -> None:
@@ -280,6 +289,7 @@ def test_before_models_are_ready_requests_get_503(model: ServedModel) -> None:
         assert ask(live, "GET", "/v2/health/live").status == 200
         assert ask(live, "GET", "/v2/health/ready").status == 503
         assert ask(live, "POST", PREDICT, plain_body(sample_of(1))).status == 503
+        assert ask(live, "GET", "/v2/models/small/ready").json() == {"name": "small", "ready": False}
         live.wait_until_ready()
         assert ask(live, "GET", "/v2/health/ready").status == 200
 

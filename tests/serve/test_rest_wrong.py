@@ -38,7 +38,7 @@ WRONG: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "inputs-no-list": (lambda b: b.update(inputs={}), "body['inputs']: got an object, expected a list"),
     "input-no-object": (lambda b: b["inputs"].append(3), "inputs[11]: got a whole number, expected an object"),
     "no-inputs": (lambda b: b.pop("inputs"), "inputs: missing 'context'"),
-    "no-name": (lambda b: b["inputs"][0].pop("name"), "inputs: missing 'context'"),
+    "no-name": (lambda b: b["inputs"][0].pop("name"), "inputs: got an unknown tensor '', expected 'context'"),
     "number-name": (lambda b: _input(b, 0, name=4), "inputs[0]['name']: got a whole number, expected a text"),
     "shape-of-texts": (lambda b: _input(b, 0, shape=["2", "3"]), "inputs[0]['shape']: expected whole numbers"),
     "shape-of-flags": (lambda b: _input(b, 0, shape=[True, 3]), "inputs[0]['shape']: expected whole numbers"),
