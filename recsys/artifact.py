@@ -150,6 +150,25 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
     return Manifest.loads(_manifest_of_file(where))
 
 
+def check_sizes(path: Path, manifest: Manifest) -> None:
+    """See that every part of a directory is there and as long as its manifest says; nothing is read.
+
+    Args:
+        path: the artifact; of a single file there is nothing to see.
+        manifest: its own.
+
+    Raises:
+        MissingPartError: a part is not there.
+        PartSizeError: a part has another size.
+    """
+    if not path.is_dir():
+        return
+    for part in manifest.skeletons:
+        _check_size(path / part.path, part.size_bytes)
+    if manifest.rows_path is not None:
+        _check_size(path / manifest.rows_path, manifest.layout.num_bytes)
+
+
 def _manifest_of_file(path: Path) -> bytes:
     try:
         with zipfile.ZipFile(path) as archive:

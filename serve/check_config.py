@@ -14,10 +14,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from recsys.artifact import read_manifest
+from recsys.artifact import check_sizes, read_manifest
 from recsys.errors import ArtifactError
 from recsys.manifest import Manifest
 from recsys.terminal import whole_table
+from serve.capture_file import CaptureError, CaptureReader
 from serve.config import ModelSettings, ServerConfig, Settings
 from serve.config_file import Effective
 from serve.connections import missing_open_files, num_ports
@@ -50,9 +51,22 @@ def check(settings: Settings, source: ModelSource) -> list[Finding]:
         *_check_source(settings, source),
         *_check_ports(config),
         *_check_security(config),
-        *_check_files(config),
+        *_check_warm_ups(config),
+        *_check_capture(config),
         *_check_machine(config),
     ]
+
+
+def check_start(settings: Settings, source: ModelSource) -> list[str]:
+    """The errors among what is cheap to find, and would not show before the server is up, or never by itself."""
+    config = settings.server
+    findings = (
+        *_check_names(settings, source),
+        *_check_ports(config),
+        *_check_capture(config),
+        *_check_cpus(config),
+    )
+    return [finding.text for finding in findings if finding.is_error]
 
 
 def missing_packages(config: ServerConfig) -> list[str]:
@@ -102,20 +116,26 @@ def _text(value: object) -> str:
 
 
 def _check_source(settings: Settings, source: ModelSource) -> Iterator[Finding]:
-    root = settings.source.repository
+    yield from _check_names(settings, source)
     try:
-        names = source.names()
-        versions = {name: source.versions(name) for name in names}
-        there = names if root is None else Repository(root).names()
+        versions = {name: source.versions(name) for name in source.names()}
+    except OSError:
+        return  # said above
+    yield from _check_models(settings.server, source, versions)
+
+
+def _check_names(settings: Settings, source: ModelSource) -> Iterator[Finding]:
+    root, wanted = settings.source.repository, settings.source.models
+    try:
+        there = Repository(root).names() if root is not None and wanted else source.names()
     except OSError as error:
         yield Finding(True, f"source.repository: cannot read {str(root)!r}: {error.strerror}")
         return
     if not there:
         yield Finding(True, "source.repository: holds no model, expected at least one folder of versions")
-    for name in settings.source.models:
+    for name in wanted:
         if name not in there:
             yield Finding(True, f"source.models: got {name!r}, which is not there{near_misses(name, there)}")
-    yield from _check_models(settings.server, source, versions)
 
 
 def _check_models(
@@ -129,12 +149,18 @@ def _check_models(
             yield Finding(True, f"{name}: has no version, expected at least one")
         yield from _check_routing(name, config.settings_of(name), versions)
         for version in versions:
+            what = f"{name}, version {version}"
             try:
-                manifest = read_manifest(source.path(name, version))
+                path = source.path(name, version)
+                manifest = read_manifest(path)
             except ArtifactError as error:
-                yield Finding(True, f"{name}, version {version}: {error}")
+                yield Finding(True, f"{what}: {error}")
                 continue
-            yield from _check_target(f"{name}, version {version}", config.settings_of(name), manifest)
+            yield from _check_target(what, config.settings_of(name), manifest)
+            try:
+                check_sizes(path, manifest)
+            except ArtifactError as error:
+                yield Finding(True, f"{what}: {error}")
 
 
 def _check_routing(name: str, settings: ModelSettings, versions: list[str]) -> Iterator[Finding]:
@@ -171,6 +197,9 @@ def _check_security(config: ServerConfig) -> Iterator[Finding]:
     try:
         if config.tls is not None:
             read_tls(config.tls)
+    except SecurityError as error:
+        yield Finding(True, str(error))
+    try:
         if config.admin is not None:
             read_token(config.admin.token_file)
     except SecurityError as error:
@@ -190,12 +219,30 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _check_files(config: ServerConfig) -> Iterator[Finding]:
-    warm_ups = {"defaults.warm_up": config.defaults.warm_up}
-    warm_ups |= {f"models.{name}.warm_up": settings.warm_up for name, settings in config.models.items()}
-    for key, path in warm_ups.items():
-        if path is not None and not (path.is_file() and os.access(path, os.R_OK)):
+def _check_warm_ups(config: ServerConfig) -> Iterator[Finding]:
+    for key, settings in _models_of_their_own(config, "warm_up"):
+        path = settings.warm_up
+        if path is None:
+            continue
+        if not (path.is_file() and os.access(path, os.R_OK)):
             yield Finding(True, f"{key}: got {str(path)!r}, expected a file that can be read")
+            continue
+        try:
+            with CaptureReader(path):
+                pass  # Its header has been read.
+        except CaptureError as error:
+            yield Finding(True, f"{key}: {str(path)!r}: {error}")
+
+
+def _models_of_their_own(config: ServerConfig, field: str) -> Iterator[tuple[str, ModelSettings]]:
+    """The defaults, and the models for which ``field`` is something else; each with the setting's key."""
+    yield f"defaults.{field}", config.defaults
+    for name, settings in config.models.items():
+        if getattr(settings, field) != getattr(config.defaults, field):
+            yield f"models.{name}.{field}", settings
+
+
+def _check_capture(config: ServerConfig) -> Iterator[Finding]:
     if config.capture is not None:
         path = config.capture.path
         folder = path.absolute().parent
@@ -205,14 +252,16 @@ def _check_files(config: ServerConfig) -> Iterator[Finding]:
             )
 
 
-def _check_machine(config: ServerConfig) -> Iterator[Finding]:
+def _check_cpus(config: ServerConfig) -> Iterator[Finding]:
     there = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
-    wanted = {"defaults.cpus": config.defaults.cpus}
-    wanted |= {f"models.{name}.cpus": settings.cpus for name, settings in config.models.items()}
-    for key, cpus in wanted.items():
-        missing = sorted(set(cpus) - there)
+    for key, settings in _models_of_their_own(config, "cpus"):
+        missing = sorted(set(settings.cpus) - there)
         if missing:
             yield Finding(True, f"{key}: got {missing}, expected some of this process's own: {sorted(there)}")
+
+
+def _check_machine(config: ServerConfig) -> Iterator[Finding]:
+    yield from _check_cpus(config)
     ports = num_ports(config)
     left = missing_open_files(config.connections, ports)
     if left:

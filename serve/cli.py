@@ -17,10 +17,11 @@ import torch
 
 from recsys.allocator import tune_malloc
 from recsys.errors import ArtifactError
-from serve.check_config import check, missing_packages, print_report
+from serve.check_config import check, check_start, missing_packages, print_report
 from serve.config import ProcessConfig, SourceConfig
 from serve.config_file import Effective, effective
 from serve.connections import allow_open_files, missing_open_files, num_ports
+from serve.errors import UnusableModelsError
 from serve.lifetime import serve
 from serve.logs import set_up_logging, shut_down_logging
 from serve.options import NONE, POSITIONAL, ConfigError, Option, Section, key_of, near_misses, sections
@@ -37,7 +38,7 @@ example:
 Every setting can also stand in the file of --config or in the environment; a flag beats the environment, that beats
 the file. docs/configuration.md has their names.
 
-exit codes: 0 stopped with every accepted request answered, 1 failed, 2 bad usage, settings or manifest
+exit codes: 0 stopped with every accepted request answered, 1 failed, 2 bad usage, settings or artifact
 """
 
 
@@ -194,14 +195,14 @@ def _serve(found: Effective, source: ModelSource, as_json: bool) -> int:
     for text in missing_packages(settings.server):
         raise ConfigError(text)
     set_up_logging(settings.server.log)
+    errors = check_start(settings, source)
+    if errors:
+        shut_down_logging()
+        for text in errors:
+            print(f"recsys-serve: {text}", file=sys.stderr)
+        return 2
     set_process(settings.process)
     freeze_imports()
-    try:
-        source.names()
-    except OSError as error:
-        raise ConfigError(
-            f"source.repository: cannot read {str(settings.source.repository)!r}: {error.strerror}"
-        ) from None
     limits = settings.server.connections
     ports = num_ports(settings.server)
     allow_open_files(limits, ports)
@@ -213,7 +214,12 @@ def _serve(found: Effective, source: ModelSource, as_json: bool) -> int:
             ports,
             left,
         )
-    code = asyncio.run(serve(source, settings.server, as_json=as_json))
+    try:
+        code = asyncio.run(serve(source, settings.server, as_json=as_json))
+    except UnusableModelsError as error:
+        if settings.source.artifact is None:
+            raise  # What lies in a repository may be another thing at the next start.
+        raise ConfigError(str(error)) from None
     # A batch may still be computed, or a model loaded: were Python to end its thread within native code, the process
     # would abort.
     shut_down_logging()

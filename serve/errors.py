@@ -32,6 +32,10 @@ class ModelChangeError(RuntimeError):
     """A version cannot be loaded, or a routing or a delta cannot be taken; what served before goes on serving."""
 
 
+class UnusableModelsError(RuntimeError):
+    """No model could be made ready, and for each it is its files or settings that have to be mended."""
+
+
 class NotAllowedError(RuntimeError):
     """What was asked for is not to be had on this port."""
 

@@ -23,7 +23,7 @@ async def serve(repository: ModelSource, config: ServerConfig, *, as_json: bool)
 
     Raises:
         OSError: a port cannot be had.
-        ArtifactError: the only model is damaged, foreign or newer.
+        UnusableModelsError: no model could be made ready, for what their files or settings are.
         RuntimeError: no model could be made ready.
     """
     stopping = asyncio.Event()

@@ -87,7 +87,7 @@ class ManagedVersion:
         self.draining: asyncio.Task[None] | None = None
         self._settings = settings
         self._shop = workshop
-        self._reason = ""
+        self._reason, self._is_unusable = "", False
         # Its files when it failed: it is not tried again by itself before they change.
         self._failed_as: Fingerprint | None = None
         self._digest = ""
@@ -107,6 +107,7 @@ class ManagedVersion:
             version=self.name,
             state=self.state,
             reason=self._reason,
+            is_unusable=self._is_unusable,
             digest=self._digest if hosted else "",
             deltas=tuple(hosted.deltas) if hosted else (),
             table_bytes=hosted.table_bytes if hosted else 0,
@@ -138,11 +139,12 @@ class ManagedVersion:
             except Exception as error:
                 self._failed_as = files
                 self._reason = reason_of(error, f"model {self.model}, version {self.name}, cannot be loaded")
+                self._is_unusable = isinstance(error, _EXPECTED)
                 self._set_state(ModelState.FAILED)
                 raise ModelChangeError(
                     f"version {self.name!r} of model {self.model!r} cannot be loaded: {self._reason}"
                 ) from None
-        self._failed_as, self._reason = None, ""
+        self._failed_as, self._reason, self._is_unusable = None, "", False
         self.hosted = hosted
         self._set_state(ModelState.READY)
         _log.info("model %s, version %s is ready", self.model, self.name)

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from serve.config import ModelSettings
-from serve.errors import DrainingError, ModelNotFoundError, NotReadyError
+from serve.errors import DrainingError, ModelNotFoundError, NotReadyError, UnusableModelsError
 from serve.managed_model import ManagedModel
 from serve.managed_version import Host, Workshop
 from serve.repository import ModelSource
@@ -96,21 +96,22 @@ class ModelManager:
             every: whether all must, or one is enough.
 
         Raises:
-            RuntimeError: too few have one, or there is no model; the text says which and why.
+            UnusableModelsError: too few have one, each for what its files or settings are; the text says which and
+                why.
+            RuntimeError: too few have one for other reasons, or there is no model.
         """
         statuses = self.statuses()
         if not statuses:
             raise RuntimeError("there is no model to serve")
         lacking = [status for status in statuses if not status.serving]
         if len(lacking) == len(statuses) or (every and lacking):
-            reasons = [
-                f"{status.model} {version.version}: {version.reason}"
-                for status in lacking
-                for version in status.versions
-                if version.reason
+            failed = [
+                (status.model, version) for status in lacking for version in status.versions if version.reason
             ]
+            reasons = [f"{model} {version.version}: {version.reason}" for model, version in failed]
             names = ", ".join(repr(status.model) for status in lacking[:_MAX_NAMES])
-            raise RuntimeError(
+            is_unusable = bool(failed) and all(version.is_unusable for _, version in failed)
+            raise (UnusableModelsError if is_unusable else RuntimeError)(
                 f"no version could be made ready of {names}: " + ("; ".join(reasons) or "there is none")
             )
 

@@ -30,6 +30,7 @@ class ModelVersionStatus:
         version: its name.
         state: how far it is.
         reason: why it is ``FAILED``; else empty.
+        is_unusable: whether that is for what its files or settings are.
         digest: of the artifact's manifest; empty where it is not in memory.
         deltas: names of the delta files that were applied, in this order.
         table_bytes: of its tables' rows; 0 where it is not in memory.
@@ -38,6 +39,7 @@ class ModelVersionStatus:
     version: str
     state: ModelState
     reason: str = ""
+    is_unusable: bool = False
     digest: str = ""
     deltas: tuple[str, ...] = ()
     table_bytes: int = 0

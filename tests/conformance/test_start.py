@@ -64,6 +64,23 @@ WRONG: dict[str, tuple[Arguments, str]] = {
         lambda _, folder: ["--repository", str(folder / "missing"), *PORTS],
         "recsys-serve: source.repository: cannot read",
     ),
+    "empty-repository": (
+        lambda _, folder: ["--repository", str(folder), *PORTS],
+        "recsys-serve: source.repository: holds no model, expected at least one folder of versions\n",
+    ),
+    "missing-model": (
+        lambda _, folder: ["--repository", str(folder), "--models", "nope", *PORTS],
+        "recsys-serve: source.models: got 'nope', which is not there\n",
+    ),
+    "missing-cpus": (_flags("--cpus", "65000", *PORTS), "recsys-serve: defaults.cpus: got [65000], expected some of"),
+    "missing-capture-folder": (
+        _flags("--capture-path", "nowhere/requests", *PORTS),
+        "recsys-serve: capture.path: got 'nowhere/requests', expected a file in a folder that can be written\n",
+    ),
+    "one-port-twice": (
+        _flags("--port", "8500", "--metrics-port", "8500"),
+        "recsys-serve: port and metrics_port: got 8500 for each, expected ports that differ\n",
+    ),
     "no-artifact": (lambda _, folder: [str(folder)], "recsys-serve: "),
     "damaged-manifest": (_damaged("manifest.json", 0), "manifest"),
     "port-range": (_flags("--port", "99999"), "--port: port: got 99999, expected 0 to 65535"),
@@ -90,7 +107,7 @@ def test_a_start_that_cannot_be_is_refused_with_exit_code_2_and_the_reason(
 
 def test_a_target_that_the_artifact_has_not_is_refused_and_the_check_finds_it(small: Exported) -> None:
     code, said = refused(small.path, "--target", "cuda:7", *PORTS)
-    assert code in (1, 2)
+    assert code == 2
     assert "target: got 'cuda:7', expected one of" in said.splitlines()[-1]
     code, report = check(small.path, "--target", "cuda:7")
     assert code == 2
@@ -99,8 +116,16 @@ def test_a_target_that_the_artifact_has_not_is_refused_and_the_check_finds_it(sm
 
 def test_an_artifact_whose_rows_are_damaged_is_not_served(small: Exported, tmp_path: Path) -> None:
     code, said = refused(*_damaged("rows.bin", 100)(small.path, tmp_path))
-    assert code == 1
+    assert code == 2
     assert "the checksum does not match" in said.splitlines()[-1]
+    assert "Traceback" not in said
+
+
+def test_a_warm_up_file_that_is_no_capture_is_named(small: Exported, tmp_path: Path) -> None:
+    (tmp_path / "requests").write_text("[]" * 20)
+    code, said = refused(small.path, "--warm-up", tmp_path / "requests", *PORTS)
+    assert (code, "Traceback" in said) == (2, False)
+    assert "warm_up: header: got b'[][][][]'" in said.splitlines()[-1]
 
 
 @pytest.mark.parametrize("flag", ["--port", "--metrics-port", "--http-port"])

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from serve import cli
+from serve.capture_file import header
 from serve.options import all_options, sections
 from tests.serve.admin_live import TOKEN, write_token
 from tests.serve.certificates import Authority, write_tls
@@ -110,6 +111,19 @@ def _broken_manifest(folder: Path) -> list[str]:
     return []
 
 
+def _short_rows(folder: Path) -> list[str]:
+    rows = folder / "models" / "small" / "1" / "rows.bin"
+    data = rows.read_bytes()
+    rows.unlink()  # It may be a link.
+    rows.write_bytes(data[:-1])
+    return []
+
+
+def _missing_graph(folder: Path) -> list[str]:
+    (folder / "models" / "small" / "1" / "target-0.pt").unlink()
+    return []
+
+
 def _loose_token(folder: Path) -> list[str]:
     path = write_token(folder)
     path.chmod(0o644)
@@ -127,6 +141,8 @@ def _other_key(folder: Path) -> list[str]:
     ("arguments", "text"),
     [
         pytest.param(_broken_manifest, "small, version 1: ", id="manifest"),
+        pytest.param(_short_rows, "small, version 1: part 'rows.bin': got [0-9]+ bytes, expected", id="rows"),
+        pytest.param(_missing_graph, "small, version 1: part 'target-0.pt': missing", id="graph"),
         pytest.param(_loose_token, "admin.token_file: .* has mode 0644", id="token"),
         pytest.param(_other_key, "expected a certificate in PEM and its own key", id="key"),
         pytest.param(
@@ -259,6 +275,42 @@ def test_what_needs_a_package_that_is_not_there_says_which_extra_brings_it(
     assert f"package {package} is missing" in report["errors"][0]
     assert cli.main([str(artifact_path), *flags]) == 2
     assert f"recsys-serving[{extra}]" in capsys.readouterr().err
+
+
+def test_tls_and_the_token_are_both_looked_at(repository: Path, tmp_path: Path, capsys: CapSys) -> None:
+    arguments = [*_other_key(tmp_path), *_loose_token(tmp_path)]
+    _, report = _check(["--repository", str(repository), *arguments], capsys)
+    assert [text.partition(":")[0] for text in report["errors"]] == [
+        "tls.certificate, tls.key",
+        "admin.token_file",
+    ]
+
+
+def test_what_models_have_from_the_defaults_is_said_once(
+    repository: Path, tmp_path: Path, capsys: CapSys
+) -> None:
+    file = _add(
+        "[defaults]\ncpus = [65000]\nwarm_up = 'gone'\n[models.small]\n[models.other]\ncpus = [65001]"
+    )
+    _, report = _check(["--repository", str(repository), *file(tmp_path)], capsys)
+    assert [text.partition(":")[0] for text in report["errors"]] == [
+        "defaults.warm_up",
+        "defaults.cpus",
+        "models.other.cpus",
+    ]
+
+
+def test_a_warm_up_file_that_is_no_capture_is_found(repository: Path, tmp_path: Path, capsys: CapSys) -> None:
+    path = tmp_path / "requests"
+    path.write_text("[]" * 20)
+    arguments = ["--repository", str(repository), "--warm-up", str(path)]
+    code, report = _check(arguments, capsys)
+    assert code == 2
+    assert report["errors"][0].startswith(
+        f"defaults.warm_up: {str(path)!r}: header: got b'[][][][]', expected"
+    )
+    path.write_bytes(header(1))
+    assert _check(arguments, capsys)[0] == 0
 
 
 def test_a_repository_that_cannot_be_read_is_found(tmp_path: Path, capsys: CapSys) -> None:
