@@ -45,6 +45,7 @@ _TOKEN_ENVIRONMENT = "RECSYS_ADMIN_TOKEN_FILE"
 # Loading reads and checks every byte of a version.
 _DEFAULT_TIMEOUT_S = 600.0
 _PIPE_WIDTH = 120
+_NO_ADMIN_PORT = "this is no admin port; expected the one that admin_port= names in the server's ready line"
 _SERVICE = wire.DESCRIPTOR.services_by_name["AdminService"].full_name
 
 
@@ -119,8 +120,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         with channel:
             answer = _call(args, channel, token)
     except grpc.RpcError as error:
-        failed = predict_error(error)
-        print(f"recsys-admin: {failed.code.name}: {failed.message}", file=sys.stderr)
+        failed = predict_error(error, uses_tls=_uses_tls(args))
+        message = _NO_ADMIN_PORT if failed.code is grpc.StatusCode.UNIMPLEMENTED else failed.message
+        print(f"recsys-admin: {failed.code.name}: {message}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("recsys-admin: interrupted; the server finishes what it has begun", file=sys.stderr)
@@ -168,9 +170,13 @@ def _channel(args: argparse.Namespace) -> grpc.Channel:
     address = checked_address(args.address)
     checked_timeout_s(args.timeout_s)
     tls = ClientTls(ca=args.tls_ca, certificate=args.tls_certificate, key=args.tls_key)
-    if tls == ClientTls():
+    if not _uses_tls(args):
         return grpc.insecure_channel(address)
     return grpc.secure_channel(address, tls.credentials())
+
+
+def _uses_tls(args: argparse.Namespace) -> bool:
+    return args.tls_ca is not None or args.tls_certificate is not None
 
 
 def _share(text: str) -> tuple[str, float]:

@@ -156,7 +156,7 @@ class Client:
             for answer in self._calls.stream((settings.finish(r) for r in requests), timeout=timeout_s):
                 yield _read_stream(answer)
         except grpc.RpcError as error:
-            raise predict_error(error) from None
+            raise predict_error(error, uses_tls=self._settings.tls is not None) from None
 
     def metadata(self, *, timeout_s: float | None = None) -> wire.ModelMetadata:
         """What the model takes and gives.
@@ -187,7 +187,7 @@ class Client:
         try:
             return method(request, timeout=self._settings.timeout_s if timeout_s is None else timeout_s)
         except grpc.RpcError as error:
-            raise predict_error(error) from None
+            raise predict_error(error, uses_tls=self._settings.tls is not None) from None
 
 
 class AsyncClient:
@@ -235,7 +235,7 @@ class AsyncClient:
             async for answer in self._calls.stream(finished, timeout=timeout_s):
                 yield _read_stream(answer)
         except grpc.aio.AioRpcError as error:
-            raise predict_error(error) from None
+            raise predict_error(error, uses_tls=self._settings.tls is not None) from None
 
     async def metadata(self, *, timeout_s: float | None = None) -> wire.ModelMetadata:
         """What the model takes and gives; see ``Client.metadata``."""
@@ -262,4 +262,4 @@ class AsyncClient:
         try:
             return await method(request, timeout=self._settings.timeout_s if timeout_s is None else timeout_s)
         except grpc.aio.AioRpcError as error:
-            raise predict_error(error) from None
+            raise predict_error(error, uses_tls=self._settings.tls is not None) from None

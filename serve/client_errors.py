@@ -61,10 +61,18 @@ _CLASSES: dict[grpc.StatusCode, type[PredictError]] = {
 _BY_NUMBER = {code.value[0]: code for code in grpc.StatusCode}
 
 
-def predict_error(error: grpc.RpcError) -> PredictError:
-    """The named error for a failed call."""
+# What gRPC says of a connection that was closed at once: so does a TLS server to a client that speaks plain text.
+_CLOSED = ("Socket closed", "Connection reset by peer")
+_MAY_WANT_TLS = "; the server may want TLS, which this client was not told to speak"
+
+
+def predict_error(error: grpc.RpcError, *, uses_tls: bool = True) -> PredictError:
+    """The named error for a failed call; without TLS it says where that may be what is wrong."""
     code = error.code()
-    return _CLASSES.get(code, ServerError)(code, error.details() or "no details", _retry_after_ms(error))
+    message = error.details() or "no details"
+    if not uses_tls and code is grpc.StatusCode.UNAVAILABLE and any(text in message for text in _CLOSED):
+        message += _MAY_WANT_TLS
+    return _CLASSES.get(code, ServerError)(code, message, _retry_after_ms(error))
 
 
 def error_on_stream(error: wire.StreamError) -> PredictError:

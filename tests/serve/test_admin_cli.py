@@ -15,6 +15,7 @@ import pytest
 from serve import admin_cli
 from tests.serve.admin_live import admin_live, write_token
 from tests.serve.certificates import Authority, write_tls
+from tests.serve.live import LiveServer
 
 # No server listens on the discard port of loopback.
 NOBODY = "127.0.0.1:9"
@@ -144,9 +145,11 @@ def test_tls_with_the_callers_own_certificate(
             shows = ["--tls-certificate", str(tmp_path / "crt"), "--tls-key", str(tmp_path / "key")]
             assert await asyncio.to_thread(admin_cli.main, common + trusts + shows) == 0
             capsys.readouterr()
-            for arguments in (common, common + trusts):
+            for arguments, hints in ((common, True), (common + trusts, False)):
                 assert await asyncio.to_thread(admin_cli.main, arguments) == 1
-                assert "UNAVAILABLE" in capsys.readouterr().err
+                err = capsys.readouterr().err
+                assert "UNAVAILABLE" in err
+                assert ("the server may want TLS" in err) == hints
 
     asyncio.run(scenario())
 
@@ -198,6 +201,17 @@ def test_unknown_words_are_bad_usage(arguments: list[str], capsys: pytest.Captur
 def test_without_a_server_it_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert admin_cli.main([NOBODY, "list", "--token-file", str(write_token(tmp_path))]) == 1
     assert "UNAVAILABLE" in capsys.readouterr().err
+
+
+def test_another_port_of_a_server_is_said_to_be_none_of_ours(
+    live: LiveServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert admin_cli.main([live.address, "list", "--token-file", str(write_token(tmp_path))]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith(
+        "recsys-admin: UNIMPLEMENTED: this is no admin port; expected the one that admin_port="
+    )
+    assert err.count("\n") == 1
 
 
 def test_help_has_examples_and_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
