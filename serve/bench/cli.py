@@ -149,8 +149,10 @@ def _add_wire(top: argparse.ArgumentParser) -> None:
     on_wire.add_argument(
         "--tls-ca", type=Path, metavar="PEM", help="encrypt; who signs the server's certificate"
     )
-    on_wire.add_argument("--tls-cert", type=Path, metavar="PEM", help="the client's own (mTLS)")
-    on_wire.add_argument("--tls-key", type=Path, metavar="PEM", help="of --tls-cert")
+    on_wire.add_argument(
+        "--tls-certificate", "--tls-cert", type=Path, metavar="PEM", help="the client's own (mTLS)"
+    )
+    on_wire.add_argument("--tls-key", type=Path, metavar="PEM", help="of --tls-certificate")
 
 
 def _add_result(top: argparse.ArgumentParser) -> None:
@@ -171,7 +173,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser().parse_args(argv)
     try:
         settings = read_settings(args)
-        with Display(sys.stderr) as display:
+        with Display(sys.stderr, says_steps=settings.mode == "find-rate") as display:
             result = run(settings, display.begin)
         if args.html is not None:
             args.html.write_text(page(result), encoding="utf-8")

@@ -31,9 +31,11 @@ class Display:
 
     Args:
         stream: a terminal, or not.
+        says_steps: whether every measurement gets a line where there is no terminal.
     """
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, *, says_steps: bool = False) -> None:
+        self._lines = stream if says_steps and not stream.isatty() else None
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -58,6 +60,8 @@ class Display:
 
     def begin(self, what: str, length_s: float) -> Tell:
         """The next measurement; what it gives is told of its progress."""
+        if self._lines is not None:
+            print(f"recsys-bench: {what}, {length_s:.0f} s", file=self._lines, flush=True)
         for task_id in self._progress.task_ids:
             self._progress.remove_task(task_id)
         total = length_s if math.isfinite(length_s) else None

@@ -138,14 +138,14 @@ def run(settings: Settings, begin: Begin) -> Result:
     recorded_s = _recorded_s(jobs[0].recording)
     started_at = environment.now()
     machine = environment.machine()
-    before = scrape(settings.metrics) if settings.metrics else None
+    before = _scraped(settings.metrics)
     with Workers(jobs) as workers:
         if settings.mode == "find-rate":
             measurement, found, steps = _search(settings, workers, begin)
         else:
             measurement, found, steps = _one(settings, workers, begin, recorded_s), None, []
         num_distinct = workers.num_requests
-    after = scrape(settings.metrics) if settings.metrics else None
+    after = _scraped(settings.metrics)
     return Result(
         settings=settings,
         server=environment.served(metadata),
@@ -158,6 +158,17 @@ def run(settings: Settings, begin: Begin) -> Result:
         server_metrics=None if before is None or after is None else server_figures(before, after),
         num_distinct=num_distinct,
     )
+
+
+def _scraped(address: str) -> dict[str, float] | None:
+    if not address:
+        return None
+    try:
+        return scrape(address)
+    except OSError as error:
+        raise LoadError(
+            f"--metrics: got {address!r}: {error}; expected HOST:PORT of the server's metrics"
+        ) from None
 
 
 def _one(settings: Settings, workers: Workers, begin: Begin, recorded_s: float) -> Figures:

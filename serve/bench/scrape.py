@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import http.client
+import urllib.error
 import urllib.request
 
 _STAGES = ("queue", "collate", "execute", "respond")
@@ -11,12 +13,19 @@ def scrape(address: str) -> dict[str, float]:
     """Each sample of a server's metrics endpoint by its name and labels.
 
     Raises:
-        OSError: nothing answers at ``address``.
+        OSError: nothing answers at ``address``, or it is not such an endpoint; the text says which.
     """
-    with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as response:
-        lines = response.read().decode().splitlines()
-    pairs = (line.rsplit(" ", 1) for line in lines if line and not line.startswith("#"))
-    return {name: float(value) for name, value in pairs}
+    try:
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as response:
+            lines = response.read().decode().splitlines()
+        pairs = (line.rsplit(" ", 1) for line in lines if line and not line.startswith("#"))
+        return {name: float(value) for name, value in pairs}
+    except urllib.error.HTTPError as error:
+        raise OSError(f"answered with HTTP status {error.code}") from None
+    except urllib.error.URLError as error:
+        raise OSError(getattr(error.reason, "strerror", None) or str(error.reason)) from None
+    except (http.client.HTTPException, ValueError):
+        raise OSError("what answered is no metrics endpoint") from None
 
 
 def server_figures(before: dict[str, float], after: dict[str, float]) -> dict[str, float | None]:

@@ -215,6 +215,8 @@ def _check_protocol(args: argparse.Namespace, mode: str) -> None:
     if args.protocol == "rest" and (args.tls or args.tls_ca):
         raise ValueError("--tls: got --protocol rest, expected plain HTTP")
     checked_address(args.address)
+    if args.metrics:
+        _some("--metrics", checked_address, args.metrics)
     if mode == "replay" and (args.rows or args.candidates):
         raise ValueError(
             "--replay: expected without --rows and --candidates: the recording has its own requests"
@@ -281,7 +283,7 @@ def _speed(text: str | None) -> float | None:
 
 
 def _tls(args: argparse.Namespace) -> ClientTls | None:
-    tls = ClientTls(ca=args.tls_ca, certificate=args.tls_cert, key=args.tls_key)
+    tls = ClientTls(ca=args.tls_ca, certificate=args.tls_certificate, key=args.tls_key)
     return tls if args.tls or tls != ClientTls() else None
 
 

@@ -128,14 +128,28 @@ def test_the_server_s_own_counts_are_shown(live: LiveServer, capsys: pytest.Capt
     assert made["rows_per_s"] == 2 * made["requests_per_s"]
 
 
+def test_metrics_that_are_not_there_are_noticed_before_the_load(
+    live: LiveServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for address, reason in (("127.0.0.1:9", "Connection refused"), (live.address, "no metrics endpoint")):
+        assert bench.main([live.address, *_SHORT, "--metrics", address]) == 1
+        err = capsys.readouterr().err
+        assert err.startswith(f"recsys-bench: --metrics: got {address!r}: ")
+        assert f"{reason}; expected HOST:PORT of the server's metrics" in err
+        assert err.count("\n") == 1
+
+
 def test_a_search_finds_a_rate_and_reports_it(
     live: LiveServer, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     page = tmp_path / "report.html"
     arguments = ["--find-rate", "--p99-ms", "60000", "--start-rate", "2000", "--precision", "1"]
-    code, result = _bench(live.address, capsys, *arguments, "--html", str(page))
+    code = bench.main([live.address, *_SHORT, *arguments, "--html", str(page), "--json"])
+    out, said = capsys.readouterr()
+    result = json.loads(out)
     search, steps = result["search"], result["steps"]
     assert len(steps) >= 2
+    assert f"recsys-bench: step {len(steps)}: " in said
     assert steps[0]["asked_per_s"] == 2000
     passed = [step["asked_per_s"] for step in steps if step["verdict"] == "ok"]
     # On any machine: what is said to have passed did, and the exit code says whether something did.

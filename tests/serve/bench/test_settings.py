@@ -85,6 +85,7 @@ def test_a_recording_has_its_own_pace_and_end(speed: str, mode: tuple[float | No
         (["--replay", "x", "--speed", "0"], "--speed: got '0'"),
         (["--replay", "x", "--rows", "3"], "--replay: expected without --rows"),
         (["--tls-cert", "x"], "tls.certificate, tls.key: got one of them, expected both or none"),
+        (["--metrics", "localhost"], "--metrics: address: got 'localhost', expected host:port"),
         (["--html", "/nowhere/at/all.html"], "--html: expected a file in a folder that exists"),
     ],
 )
