@@ -2,7 +2,7 @@
 
 Why asyncio: one event loop that only checks and forwards, beside executors that run the models without the
 interpreter's lock, answers more single-row requests than a pool of threads that each wait for their own
-answer (docs/serving.md has the measurement).
+answer (docs/tuning.md has the measurement).
 """
 
 from __future__ import annotations
@@ -218,7 +218,7 @@ class Server:
             await self._update_health()
 
     async def _update_health(self) -> None:
-        """The server is healthy while every model that it is to serve has a version that answers."""
+        """The server is healthy once it has looked through the repository and while at least one model answers."""
         if self._stopping:
             return
         for status in self.manager.statuses():
