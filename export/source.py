@@ -20,11 +20,12 @@ from torch import Tensor, nn
 
 from export.source_ranks import LocalShards, rank_parts, read_rank_file
 from export.source_shards import Parts, directory_parts, put_together
+from recsys.artifact import read_manifest
 from recsys.checkpoint.metadata import METADATA_NAME
 from recsys.checkpoint.run import TRAINING_NAME, newest, read_record
 from recsys.checkpoint.single_file import build_model, empty_model, load_checkpoint
 from recsys.embedding import tables_on
-from recsys.errors import CheckpointError, ExportError
+from recsys.errors import ArtifactError, CheckpointError, ExportError
 
 # What DistributedModelParallel and DistributedDataParallel put in front of a state dict's names.
 _PREFIXES = ("_dmp_wrapped_module.", "module.")
@@ -62,6 +63,11 @@ def load_model(source: Source) -> nn.Module:
         CheckpointError: the checkpoint cannot be read, or does not fit the model.
         ExportError: the factory cannot be used.
     """
+    if _is_artifact(source.path):
+        raise CheckpointError(
+            f"checkpoint {source.path.name!r}: this is an artifact already, which recsys-serve takes as it is; "
+            "expected what recsys-train wrote, or a state dict with --model MODULE:FUNCTION"
+        )
     if source.unsafe_pickle:
         if source.others or source.path.is_dir():
             raise ExportError("unsafe-pickle: got several files or a directory, expected one file")
@@ -73,10 +79,22 @@ def load_model(source: Source) -> nn.Module:
         try:
             return build_model(load_checkpoint(source.path))
         except CheckpointError as error:
+            if not source.path.is_file():
+                raise
             raise CheckpointError(
                 f"{error}. A plain state dict needs --model MODULE:FUNCTION, a pickled module --unsafe-pickle"
             ) from None
     return _load_files(source, [source.path, *source.others])
+
+
+def _is_artifact(path: Path) -> bool:
+    if not (path.is_dir() or path.is_file()):
+        return False
+    try:
+        read_manifest(path)
+    except ArtifactError:
+        return False
+    return True
 
 
 def _load_directory(source: Source) -> nn.Module:

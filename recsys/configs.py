@@ -102,7 +102,9 @@ def check_tables(tables: Sequence[BaseEmbeddingConfig]) -> None:
                 f"{at}.name: expected a name without a dot (it is part of the state dict's names)"
             )
         if hasattr(nn.ModuleDict, table.name):
-            raise ValueError(f"{at}.name: torch.nn.ModuleDict, which holds the tables, has this name itself")
+            raise ValueError(
+                f"{at}.name: torch.nn.ModuleDict, which holds the tables, has this name itself; choose another name"
+            )
         if names.count(table.name) > 1:
             raise ValueError(f"{at}.name: got it more than once, expected each table once")
         for name in ("num_embeddings", "embedding_dim"):

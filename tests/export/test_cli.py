@@ -87,6 +87,20 @@ def test_a_checkpoint_alone(checkpoint: Path, capsys: Capture) -> None:
         assert word in printed.out
 
 
+@pytest.mark.parametrize("options", [[], ["--single-file"]], ids=["directory", "file"])
+def test_an_artifact_is_none_to_be_exported(checkpoint: Path, capsys: Capture, options: list[str]) -> None:
+    artifact = checkpoint.with_name("artifact")
+    assert run(checkpoint, *options, "--out", artifact) == 0
+    capsys.readouterr()
+    assert "'artifact': this is an artifact already, which recsys-serve takes as" in fails(
+        capsys, 1, artifact
+    )
+
+
+def test_of_a_missing_file_nothing_is_said_but_that(tmp_path: Path, capsys: Capture) -> None:
+    assert fails(capsys, 1, tmp_path / "gone.pt").endswith("gone.pt': there is no such file\n")
+
+
 def test_json_is_one_object(checkpoint: Path, capsys: Capture) -> None:
     assert run(checkpoint, "--json", "--out", checkpoint.with_name("x")) == 0
     printed = capsys.readouterr()

@@ -50,6 +50,11 @@ def test_a_feature_of_several_tables_is_named_with_each() -> None:
 WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("no name", {"name": ""}, "name: expected a name without a dot"),
     ("dot", {"name": "a.b"}, "name: expected a name without a dot"),
+    (
+        "a dict's own",
+        {"name": "items"},
+        "name: torch.nn.ModuleDict, which holds the tables, has this name itself; choose another",
+    ),
     ("no rows", {"num_embeddings": 0}, "num_embeddings: got 0, expected at least 1"),
     ("no columns", {"embedding_dim": 0}, "embedding_dim: got 0, expected at least 1"),
     ("no features", {"feature_names": []}, "feature_names: got none"),
