@@ -21,6 +21,7 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
+from serve.arguments import Parser
 from serve.client_errors import predict_error
 from serve.client_settings import ClientTls, checked_address, checked_timeout_s
 from serve.security import read_token
@@ -45,14 +46,16 @@ _TOKEN_ENVIRONMENT = "RECSYS_ADMIN_TOKEN_FILE"
 # Loading reads and checks every byte of a version.
 _DEFAULT_TIMEOUT_S = 600.0
 _PIPE_WIDTH = 120
+_PROG = "recsys-admin ADDRESS"
 _NO_ADMIN_PORT = "this is no admin port; expected the one that admin_port= names in the server's ready line"
 _SERVICE = wire.DESCRIPTOR.services_by_name["AdminService"].full_name
 
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    top = argparse.ArgumentParser(
+    top = Parser(
         prog="recsys-admin",
+        usage="recsys-admin ADDRESS COMMAND [MODEL] [option ...]",
         description="Show and change what a running recsys-serve holds.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -61,13 +64,18 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("address", metavar="ADDRESS", help="host:port of the admin service")
     # Those that are given behind the command count as well as those before it.
     common = _common(argparse.SUPPRESS, argparse.SUPPRESS)
-    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    commands.add_parser("list", help="all models and versions", parents=[common])
-    load = commands.add_parser("load", help="load a version and warm it up", parents=[common])
-    unload = commands.add_parser("unload", help="take a version out and free its memory", parents=[common])
-    route = commands.add_parser("route", help="say which version answers", parents=[common])
-    rollback = commands.add_parser("rollback", help="back to before the last change", parents=[common])
-    delta = commands.add_parser("delta", help="change rows of a loaded version in place", parents=[common])
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND", prog=_PROG)
+
+    def add(name: str, about: str, words: str) -> argparse.ArgumentParser:
+        usage = f"{_PROG} {name} {words}[option ...]"
+        return commands.add_parser(name, help=about, usage=usage, parents=[common])
+
+    add("list", "all models and versions", "")
+    load = add("load", "load a version and warm it up", "MODEL ")
+    unload = add("unload", "take a version out and free its memory", "MODEL ")
+    route = add("route", "say which version answers", "MODEL ")
+    rollback = add("rollback", "back to before the last change", "MODEL ")
+    delta = add("delta", "change rows of a loaded version in place", "MODEL FILE ")
     for command in (load, unload, route, rollback, delta):
         command.add_argument("model", metavar="MODEL")
     delta.add_argument("delta", metavar="FILE", help="a name in the model's folder deltas, no path")
@@ -90,8 +98,8 @@ _SHARES = {
 }
 
 
-def _common(default: Any, timeout_s: Any) -> argparse.ArgumentParser:
-    common = argparse.ArgumentParser(add_help=False, argument_default=default)
+def _common(default: Any, timeout_s: Any) -> Parser:
+    common = Parser(add_help=False, argument_default=default)
     common.add_argument("--token-file", type=Path, metavar="F", help="holds the bearer token")
     common.add_argument(
         "--tls-ca", type=Path, metavar="F", help="who signs the server's certificate; turns TLS on"

@@ -22,9 +22,9 @@ from serve.capture_file import CaptureError, CaptureReader
 from serve.config import ModelSettings, ServerConfig, Settings
 from serve.config_file import Effective
 from serve.connections import missing_open_files, num_ports
-from serve.options import near_misses
 from serve.repository import ModelSource, Repository
 from serve.security import SecurityError, read_tls, read_token
+from serve.texts import near_misses
 
 # Columns where there is no terminal to ask.
 _PIPE_WIDTH = 150

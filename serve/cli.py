@@ -11,12 +11,12 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 import torch
 
 from recsys.allocator import tune_malloc
 from recsys.errors import ArtifactError
+from serve.arguments import Parser
 from serve.check_config import check, check_start, missing_packages, print_report
 from serve.config import ProcessConfig, SourceConfig
 from serve.config_file import Effective, effective
@@ -24,7 +24,7 @@ from serve.connections import allow_open_files, missing_open_files, num_ports
 from serve.errors import UnusableModelsError
 from serve.lifetime import serve
 from serve.logs import set_up_logging, shut_down_logging
-from serve.options import NONE, POSITIONAL, ConfigError, Option, Section, key_of, near_misses, sections
+from serve.options import NONE, POSITIONAL, ConfigError, Option, Section, key_of, sections
 from serve.repository import ModelSource, Repository, SingleArtifact
 
 _log = logging.getLogger("serve")
@@ -42,19 +42,9 @@ exit codes: 0 stopped with every accepted request answered, 1 failed, 2 bad usag
 """
 
 
-class _Parser(argparse.ArgumentParser):
-    """Says what was probably meant by an unknown flag."""
-
-    def error(self, message: str) -> NoReturn:
-        unknown = message.partition("unrecognized arguments: ")[2].split()
-        flags = [text.partition("=")[0] for text in unknown if text.startswith("--")]
-        known = [flag for action in self._actions for flag in action.option_strings]
-        super().error(message + "".join(near_misses(flag, known) for flag in flags[:1]))
-
-
 def parser() -> argparse.ArgumentParser:
     """The command line: what stands here, and a flag for each setting."""
-    top = _Parser(
+    top = Parser(
         prog="recsys-serve",
         usage="recsys-serve [ARTIFACT | --repository DIR] [--config FILE] [--check-config] [setting ...]",
         description="Serve an artifact, or a repository of models, over gRPC until SIGTERM or SIGINT.",

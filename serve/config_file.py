@@ -23,9 +23,9 @@ from serve.options import (
     field_kinds,
     key_of,
     model_sections,
-    near_misses,
     sections,
 )
+from serve.texts import near_misses
 
 #: The environment's way to say ``--config``.
 CONFIG_ENVIRONMENT = ENV_PREFIX + "CONFIG"

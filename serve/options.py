@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import difflib
 import inspect
 import re
 import types
@@ -33,8 +32,6 @@ _SILENT_SECTIONS = frozenset({"source", "process", "defaults", "limits", "connec
 _TOP = "server"
 # More than any machine has processors; keeps a range such as 0-999999999 from being written out.
 _MAX_CPU = 65535
-# Of difflib's ratio, from 0 to 1: what is near at all, and what is about as near as the nearest.
-_NEAR, _AS_NEAR = 0.6, 0.05
 _WORDS = {
     "true": True,
     "yes": True,
@@ -164,18 +161,6 @@ def model_sections(model: str) -> tuple[Section, ...]:
 def all_options(of: Iterable[Section]) -> tuple[Option, ...]:
     """The settings of sections, in their order."""
     return tuple(option for section in of for option in section.options)
-
-
-def near_misses(name: str, known: Iterable[str]) -> str:
-    """``; did you mean …?``, or nothing where nothing known is near."""
-    matcher = difflib.SequenceMatcher(b=name)
-    ratios: dict[str, float] = {}
-    for candidate in known:
-        matcher.set_seq1(candidate)
-        ratios[candidate] = matcher.ratio()
-    best = max(ratios.values(), default=0.0)
-    near = [candidate for candidate, ratio in ratios.items() if ratio >= max(_NEAR, best - _AS_NEAR)]
-    return f"; did you mean {' or '.join(sorted(near))}?" if near else ""
 
 
 def field_kinds(kind: type) -> Mapping[str, tuple[object, bool]]:

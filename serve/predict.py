@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from serve.arguments import Parser
 from serve.client import Client, ClientTls, Context, Settings
 from serve.client_errors import InvalidRequestError, PredictError
 from serve.sampling import JsonRequest, example_request
@@ -30,8 +31,9 @@ exit codes: 0 answered, 1 no answer, 2 bad usage or request
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    top = argparse.ArgumentParser(
+    top = Parser(
         prog="recsys-predict",
+        usage="recsys-predict ADDRESS (--json-request FILE | --example | --random | --metadata) [option ...]",
         description="Send one request to a server and print its answer.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,

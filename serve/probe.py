@@ -13,6 +13,8 @@ from pathlib import Path
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from serve.arguments import Parser
+
 _EPILOG = """\
 example:
   python -m serve.probe 127.0.0.1:8500 --service recsys.v1.PredictionService
@@ -23,8 +25,9 @@ exit codes: 0 SERVING (with --alive: any answer), 1 anything else, 2 bad usage
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    top = argparse.ArgumentParser(
+    top = Parser(
         prog="python -m serve.probe",
+        usage="python -m serve.probe ADDRESS [option ...]",
         description="Ask a server's grpc.health.v1 service once.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -24,9 +24,10 @@ from serve.gateway import Gateway, deliverer
 from serve.hosted import HostedModel, open_hosted
 from serve.manager import ModelManager
 from serve.metrics import Metrics
-from serve.options import ConfigError, all_options, near_misses, sections
+from serve.options import ConfigError, all_options, sections
 from serve.ray_autoscaling import PENDING_ROWS, PendingRowsPolicy
 from serve.recsys_v1 import SERVICE, RecsysV1
+from serve.texts import near_misses
 from serve.watchers import Watchers
 
 #: Where Ray's gRPC proxies find what they forward; for ``grpc_servicer_functions``.

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from serve.arguments import Parser
 from serve.bench.page import page
 from serve.bench.report import Display, print_result
 from serve.bench.run import Result, run
@@ -34,8 +35,9 @@ exit codes: 0 every request was answered (of a search: a rate was found), 1 some
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    top = argparse.ArgumentParser(
+    top = Parser(
         prog="recsys-bench",
+        usage="recsys-bench ADDRESS [--in-flight N | --rate R | --find-rate | --replay FILE] [option ...]",
         description="Drive load at a server; say what it answers, how fast, and whether the numbers can be believed.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
