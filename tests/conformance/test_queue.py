@@ -269,8 +269,8 @@ def test_a_batch_grows_while_another_runs_and_holds_no_more_than_it_may(roomy: L
     roomy.plugged()
     calls = [roomy.send_and_wait([[number]] * 3) for number in range(50)]
     assert [scores(call) for call in calls] == [[number] * 3 for number in range(50)]
-    # 21 requests of 3 rows fit into 64.
-    assert roomy.count("recsys_batch_rows_count") == 1 + 3
+    # 21 requests of 3 rows fit into 64; more batches where the machine is so slow that the first one ends meanwhile.
+    assert 1 + 3 <= roomy.count("recsys_batch_rows_count") <= 1 + 12
     assert roomy.count("recsys_batch_requests_sum") == 1 + 50
 
 
