@@ -30,7 +30,7 @@ from serve.repository import ModelSource, Repository, SingleArtifact
 _log = logging.getLogger("serve")
 _EPILOG = """\
 example:
-  recsys-serve runs/dlrm.artifact --port 8500 --metrics-port 8501
+  recsys-serve model.artifact --port 8500 --metrics-port 8501
   recsys-predict 127.0.0.1:8500 --random
   recsys-serve --repository models/ --models dlrm,ranker --config serve.toml
   recsys-serve --config serve.toml --check-config
