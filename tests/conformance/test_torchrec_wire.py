@@ -143,7 +143,7 @@ WRONG: dict[str, tuple[Callable[[wire.PredictionRequest], object], str]] = {
     "endless-batch": (_set("", batch_size=(1 << 31) - 1), "got 2147483647"),
     "fewer-floats": (
         _set("float_features", num_features=3),
-        "float_features.num_features: got 3, expected 4 (in this order: context [3], price [1])",
+        "float_features.num_features: got 3, expected 4 (in this order: 'context [3]', 'price [1]')",
     ),
     "short-floats": (_set("float_features", values=bytes(31)), "float_features.values: got 31 bytes, expected 32"),
     "no-floats": (lambda m: m.ClearField("float_features"), "float_features.num_features: got 0, expected 4"),
@@ -153,7 +153,7 @@ WRONG: dict[str, tuple[Callable[[wire.PredictionRequest], object], str]] = {
     ),
     "more-features": (
         _set("id_list_features", num_features=4),
-        "id_list_features.num_features: got 4, expected 3 (in this order: user, genres, item)",
+        "id_list_features.num_features: got 4, expected 3 (in this order: 'user', 'genres', 'item')",
     ),
     "no-lengths": (_set("id_list_features", lengths=b""), "id_list_features.lengths: got 0 bytes, expected 24"),
     "negative-length": (
@@ -179,7 +179,7 @@ WRONG: dict[str, tuple[Callable[[wire.PredictionRequest], object], str]] = {
     ),
     "no-scores": (
         lambda m: m.ClearField("id_score_list_features"),
-        "id_score_list_features.num_features: got 0, expected 1 (in this order: tags)",
+        "id_score_list_features.num_features: got 0, expected 1 (in this order: 'tags')",
     ),
     "embeddings": (_set("embedding_features", num_features=1), "embedding_features: got 1 features, expected none"),
     "unary": (_set("unary_features", num_features=2), "unary_features: got 2 features, expected none"),
