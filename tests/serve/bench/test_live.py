@@ -224,7 +224,10 @@ def test_a_server_that_goes_away_is_counted_and_hangs_nothing(
         gated.started.release(2)
         stopper.join()
     assert code == 1
-    assert set(result["measurement"]["errors"]) <= {"UNAVAILABLE", "CANCELLED", "DEADLINE_EXCEEDED"}
+    errors, texts = result["measurement"]["errors"], result["measurement"]["error_texts"]
+    if texts.get("INTERNAL") == "Internal error from Core":
+        del errors["INTERNAL"]  # what grpc.aio's client makes of a stream that breaks while it writes
+    assert set(errors) <= {"UNAVAILABLE", "CANCELLED", "DEADLINE_EXCEEDED"}, texts
     assert result["measurement"]["num_failed"] > 0
 
 
