@@ -3,7 +3,8 @@
 The server's own handlers are called in one process, without a network: parsing, checks, queue, collation, answers and
 the event loop that ties them together are all there; gRPC is not. Processor time, not wall time, so that other
 processes of the machine do not count; the model's own is taken off. Then a server that only echoes says what gRPC's
-asyncio server itself takes for a call.
+asyncio server itself takes for a call. Other processes on the cores make everything slower and nothing makes it
+faster: the best round says what the code costs, the median what it cost on this machine.
 """
 
 from __future__ import annotations
@@ -232,7 +233,15 @@ def main(argv: Sequence[str] | None = None) -> int:
                     for name in Spent.__dataclass_fields__
                 }
             )
-            rows.append({"in_flight": num_in_flight, **asdict(spent), "ours_us": spent.ours_us})
+            best_us = min(one.ours_us for one in rounds)
+            rows.append(
+                {
+                    "in_flight": num_in_flight,
+                    **asdict(spent),
+                    "ours_us": spent.ours_us,
+                    "ours_best_us": best_us,
+                }
+            )
     echo_us = asyncio.run(_echo(bytes(1024), 64, args.seconds))
     if args.json:
         print(json.dumps({"machine": machine.to_json(), "rows": rows, "echo_us": echo_us}))
@@ -240,10 +249,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     console = wide_console()
     console.print(machine.text(), soft_wrap=True)
     table = Table(title="processor time of a single-sample request, in µs", title_justify="left")
-    for name in ("in flight", "event loop", "executor", "our code", "model", "requests a batch"):
+    for name in (
+        "in flight",
+        "event loop",
+        "executor",
+        "our code",
+        "best round",
+        "model",
+        "requests a batch",
+    ):
         table.add_column(name, justify="right")
     for row in rows:
-        figures = [row[name] for name in ("loop_us", "executor_us", "ours_us", "model_us", "batch_requests")]
+        names = ("loop_us", "executor_us", "ours_us", "ours_best_us", "model_us", "batch_requests")
+        figures = [row[name] for name in names]
         table.add_row(str(row["in_flight"]), *(f"{figure:.1f}" for figure in figures))
     console.print(table)
     console.print(f"gRPC itself, echo over asyncio, client and server together: {echo_us:.0f} µs a call")
