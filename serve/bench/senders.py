@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import grpc
 import grpc.aio
 
-from serve.bench.http import HttpConnections
+from serve.bench.http_sender import HttpConnections
 from serve.bench.measured import Failure
 from serve.bench.plan import Target
 from serve.bench.requests import Prepared

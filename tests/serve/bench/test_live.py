@@ -20,7 +20,7 @@ from export.pipeline import export_model
 from recsys.artifact import load_artifact
 from recsys.signature import IdPolicy
 from serve import bench
-from serve.bench.http import HttpConnections
+from serve.bench.http_sender import HttpConnections
 from serve.bench.mixes import parse_mix
 from serve.bench.plan import Job, Step, Target
 from serve.bench.requests import Shape, draw_requests
