@@ -57,7 +57,9 @@ bench: $(VENV)/.peer
 protos: $(VENV)/.base
 	$(BIN)/python protos/generate.py
 
+# Without what an earlier build left: files that are gone would be packed again.
 wheel-check: $(VENV)/.base
+	rm -rf build
 	$(BIN)/python tests/wheel_check.py
 
 clean:
