@@ -153,7 +153,7 @@ def _beside(message: wire.ModelInferRequest) -> None:
 
 
 WRONG: dict[str, tuple[Callable[[wire.ModelInferRequest], object], str]] = {
-    "unknown-tensor": (_field("user.values", name="who.values"), "inputs: missing 'user.values'"),
+    "unknown-tensor": (_field("user.values", name="who.values"), "inputs: got an unknown tensor 'who.values'"),
     "stranger-beside": (
         lambda m: (m.inputs.add(name="who", datatype="FP32", shape=[0]), m.raw_input_contents.append(b"")),
         "inputs: got an unknown tensor 'who'",

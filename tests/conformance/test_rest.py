@@ -123,7 +123,7 @@ def test_health_metadata_config_statistics_and_index(
     assert rest("/v2/models/small/ready").json() == {"name": "small", "ready": True}
     assert rest(f"/v2/models/small/versions/{version}/ready").status == 200
     for path in ("/v2/models/other/ready", "/v2/models/small/versions/8/ready"):
-        assert rest(path).status == 503
+        assert rest(path).status == 404
     metadata = rest("/v2/models/small").json()
     assert (metadata["name"], metadata["versions"]) == ("small", [version])
     named = {one["name"]: (one["datatype"], one["shape"]) for one in metadata["inputs"]}
