@@ -1,0 +1,19 @@
+#ifndef RECSYS_BASE_CLOCK_H_
+#define RECSYS_BASE_CLOCK_H_
+
+#include <chrono>
+#include <functional>
+
+namespace recsys {
+
+/// Seconds on a clock that never goes back; tests inject their own.
+using Clock = std::function<double()>;
+
+/// CLOCK_MONOTONIC, as Python's time.monotonic().
+inline double MonotonicSeconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace recsys
+
+#endif  // RECSYS_BASE_CLOCK_H_

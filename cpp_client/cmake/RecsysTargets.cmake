@@ -1,0 +1,30 @@
+# Every room is a static library of all its files: nothing to list twice, and no list to forget.
+
+add_library(recsys_options INTERFACE)
+target_compile_options(recsys_options INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Werror)
+target_include_directories(recsys_options INTERFACE
+  $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}>
+  $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}/include>)
+if(RECSYS_SANITIZE)
+  target_compile_options(recsys_options INTERFACE
+    -fsanitize=${RECSYS_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  target_link_options(recsys_options INTERFACE -fsanitize=${RECSYS_SANITIZE})
+endif()
+
+# recsys_library(NAME FOLDER): the .cpp files that lie in FOLDER itself.
+function(recsys_library name folder)
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/*.cpp)
+  if(sources)
+    add_library(${name} STATIC ${sources})
+    target_link_libraries(${name} PUBLIC recsys_options)
+  else()
+    add_library(${name} INTERFACE)
+    target_link_libraries(${name} INTERFACE recsys_options)
+  endif()
+endfunction()
+
+function(recsys_program name folder)
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/*.cpp)
+  add_executable(${name} ${sources})
+  target_link_libraries(${name} PRIVATE recsys_options)
+endfunction()

@@ -1,0 +1,70 @@
+#ifndef RECSYS_ERROR_H_
+#define RECSYS_ERROR_H_
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace recsys {
+
+/// What can go wrong, as users may tell it apart; the names and texts are those of the Python packages.
+enum class ErrorKind {
+  // Of an artifact (recsys/errors.py).
+  kArtifactNotFound,
+  kForeignFile,
+  kManifest,
+  kNewerFormat,
+  kMissingPart,
+  kPartSize,
+  kChecksum,
+  kTarget,
+  kDelta,
+  /// A library that the artifact's operators need is missing or does not fit.
+  kLibrary,
+  // Of a request (serve/errors.py).
+  kRequest,
+  kRequestTooLarge,
+  kBodyTooLarge,
+  kModelNotFound,
+  kNotReady,
+  kModelChange,
+  kNotAllowed,
+  kQueueFull,
+  kDraining,
+  kDeadlineExpired,
+  kExecution,
+  // Of settings and files that settings name.
+  kConfig,
+  kCapture,
+  /// A fault of ours; its text stays in the log.
+  kInternal,
+};
+
+/// An error with a text for people: field, got, expected. The text of a request's error goes to the client.
+class Error : public std::runtime_error {
+ public:
+  Error(ErrorKind kind, const std::string& text) : std::runtime_error(text), kind_(kind) {}
+  ErrorKind kind() const { return kind_; }
+
+ private:
+  ErrorKind kind_;
+};
+
+/// The queue holds as much as it may; the client should wait `retry_after_ms` and try again.
+class QueueFullError : public Error {
+ public:
+  QueueFullError(const std::string& text, std::int64_t retry_after_ms)
+      : Error(ErrorKind::kQueueFull, text), retry_after_ms_(retry_after_ms) {}
+  std::int64_t retry_after_ms() const { return retry_after_ms_; }
+
+ private:
+  std::int64_t retry_after_ms_;
+};
+
+/// Whether the error is one of an artifact's.
+inline bool IsArtifactError(ErrorKind kind) { return kind <= ErrorKind::kDelta; }
+
+}  // namespace recsys
+
+#endif  // RECSYS_ERROR_H_

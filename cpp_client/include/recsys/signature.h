@@ -1,0 +1,63 @@
+#ifndef RECSYS_SIGNATURE_H_
+#define RECSYS_SIGNATURE_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace recsys {
+
+/// What becomes of an ID outside 0 <= id < num_embeddings (recsys/signature.py).
+enum class IdPolicy { kReject, kHash, kZero, kMapped };
+
+/// A float32 input [B, width].
+struct DenseInput {
+  std::string name;
+  std::int64_t width = 0;
+};
+
+/// A table that a sparse input is looked up in.
+struct TableUse {
+  std::string name;
+  std::int64_t num_embeddings = 0;
+  IdPolicy id_policy = IdPolicy::kReject;
+};
+
+/// A jagged input of int64 IDs, B bags of any length.
+struct SparseInput {
+  std::string name;
+  std::vector<TableUse> tables;
+  /// "sum", "mean" or "none".
+  std::string pooling;
+  bool weighted = false;
+
+  /// IDs must be below it; none where every ID is taken: the smallest table that rejects decides.
+  std::optional<std::int64_t> id_limit() const;
+};
+
+/// A float32 output [B, *shape].
+struct Output {
+  std::string name;
+  std::vector<std::int64_t> shape;
+
+  /// Numbers of one row.
+  std::int64_t num_elements() const;
+};
+
+/// What a model takes and gives; recsys/signature.py tells what its graph takes, in which order.
+struct Signature {
+  std::vector<DenseInput> dense;
+  std::vector<SparseInput> sparse;
+  std::vector<Output> outputs;
+  /// Names of inputs that a ranking request may give once at no further cost.
+  std::vector<std::string> context;
+
+  /// Whether the graph takes weights: any sparse input is weighted.
+  bool is_weighted() const;
+  bool InContext(const std::string& name) const;
+};
+
+}  // namespace recsys
+
+#endif  // RECSYS_SIGNATURE_H_
