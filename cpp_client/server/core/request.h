@@ -1,0 +1,109 @@
+#ifndef RECSYS_SERVER_CORE_REQUEST_H_
+#define RECSYS_SERVER_CORE_REQUEST_H_
+
+#include <atomic>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/bytes.h"
+#include "recsys/request.h"
+#include "server/core/served_model.h"
+#include "server/core/status.h"
+
+namespace recsys {
+
+class Hosted;
+class Twin;
+
+enum class Priority { kHigh = 1, kNormal = 2, kLow = 3 };
+
+/// A request's own rows of a batch's outputs: views into the batch's memory, which lives as long as `owner`.
+struct Rows {
+  std::int64_t num_rows = 0;
+  /// For each of the signature's outputs its little-endian float32, row-major [B, *shape].
+  std::vector<std::string_view> values;
+  std::shared_ptr<const void> owner;
+};
+
+/// When a batch passed its stages, in seconds on the executor's clock (serve/work.py).
+struct BatchTimes {
+  double taken_s = 0;
+  double collated_s = 0;
+  double executed_s = 0;
+  double responded_s = 0;
+  std::int64_t num_requests = 0;
+  std::int64_t num_rows = 0;
+};
+
+/// A request on its way: what a protocol's adapter made of it, and where it stands. An adapter derives from it.
+///
+/// One thread at a time holds it: first the adapter's, then the gateway's, then an executor's. Only Gateway::Cancel may
+/// come from another thread meanwhile.
+class Request {
+ public:
+  virtual ~Request() = default;
+
+  /// Fills `raw` (a protocol that needs no model may have done so before); may look at the model. Throws Error.
+  virtual void Read(const Hosted& hosted) = 0;
+  /// Writes the answer in the protocol's own form, in an executor's thread; what it throws is the answer then.
+  virtual Message Encode(const Hosted& hosted, const Rows& rows) = 0;
+  /// Takes the answer: `status` is OK and `answer` holds the message, or it says why there is none. Called exactly
+  /// once for each request that was given to the gateway, also for those that were cancelled; from any thread,
+  /// perhaps before Gateway::Predict returns. Must be quick and must not throw.
+  virtual void Done(const Status& status, Message answer) = 0;
+
+  // What the adapter sets.
+  /// Keeps what `raw` points into.
+  Bytes payload;
+  RawRequest raw;
+  /// Empty for the only model.
+  std::string model;
+  /// Empty for the version that the routing chooses.
+  std::string version;
+  /// The client's own name for it.
+  std::string request_id;
+  Priority priority = Priority::kNormal;
+  /// On the clock of MonotonicSeconds; infinite for none.
+  double deadline_s = std::numeric_limits<double>::infinity();
+  /// Of the serialized request.
+  std::int64_t num_bytes = 0;
+  /// "recsys", "kserve", "torchrec" or "rest"; for the log. Static text.
+  const char* protocol = "recsys";
+
+  // What the gateway and the executor set.
+  double started_s = 0;
+  /// Who answers; null until it is known.
+  std::shared_ptr<Hosted> hosted;
+  CheckedRequest checked;
+  BatchTimes times;
+  /// Computes it in the shadow; null for most.
+  std::shared_ptr<Twin> twin;
+
+  // What the queue sets (server/core/batch_queue.h).
+  double enqueued_s = 0;
+  int level = 0;
+  bool is_waiting = false;
+  Request* previous = nullptr;
+  Request* next = nullptr;
+  /// Holds the request while it waits.
+  std::shared_ptr<Request> self;
+
+  /// Whether the client has given up, or the answer is on its way: whoever sets it ends the request.
+  std::atomic<bool> is_ended{false};
+};
+
+/// A request that is computed by another version too, whose answer is compared and never returned (serve/shadow.py).
+class Twin {
+ public:
+  virtual ~Twin() = default;
+  /// The rows of the version that answers, in its executor's thread, before they are encoded.
+  virtual void Answered(const Hosted& hosted, const Rows& rows) = 0;
+};
+
+}  // namespace recsys
+
+#endif  // RECSYS_SERVER_CORE_REQUEST_H_
