@@ -97,7 +97,16 @@ class RequestChecker {
   Signature signature_;
   RequestLimits limits_;
   bool allow_non_finite_;
+  /// Of each sparse input: as unsigned numbers, negative IDs are larger than it too.
   std::vector<std::uint64_t> largest_ids_;
+  /// Whether each input is of the context; whether any is.
+  std::vector<bool> dense_in_context_, sparse_in_context_;
+  bool has_context_;
+  bool is_weighted_;
+  /// Positions in the signature, in the order of the names.
+  std::vector<std::uint32_t> dense_by_name_, sparse_by_name_;
+
+  friend class RequestCheck;
 };
 
 }  // namespace recsys

@@ -1,0 +1,39 @@
+#ifndef RECSYS_BASE_SHA256_H_
+#define RECSYS_BASE_SHA256_H_
+
+#include <array>
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace recsys {
+
+/// SHA-256 of bytes that come piece by piece. Not thread-safe.
+class Sha256 {
+ public:
+  using Digest = std::array<unsigned char, 32>;
+
+  /// Throws Error (kInternal) where the library of the digests cannot be used.
+  Sha256();
+
+  void Update(const void* data, std::size_t num_bytes);
+  /// Of all that came; nothing may come any more.
+  Digest Finish();
+
+ private:
+  struct Free {
+    void operator()(void* context) const;
+  };
+  std::unique_ptr<void, Free> context_;
+};
+
+/// 64 lower-case hexadecimal digits.
+std::string HexOf(const Sha256::Digest& digest);
+
+/// The digest of `data`, as HexOf writes it.
+std::string Sha256Hex(std::string_view data);
+
+}  // namespace recsys
+
+#endif  // RECSYS_BASE_SHA256_H_
