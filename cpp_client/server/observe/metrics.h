@@ -86,7 +86,8 @@ class Metrics {
   /// Requests so far by outcome, and how many were "accepted", over all models, also past ones.
   std::map<std::string, std::int64_t> Outcomes() const;
   /// Prometheus' text format, as the Python server's page: same families, labels, values, order.
-  std::string Page() const;
+  /// `is_open_metrics`: in OpenMetrics 1.0 instead, for those who ask for it.
+  std::string Page(bool is_open_metrics = false) const;
   /// What KServe's ModelStatistics and others read of one version; see the implementation's header for its fields.
   struct Snapshot;
   std::vector<Snapshot> Snapshots() const;
