@@ -1,0 +1,67 @@
+#include "base/log.h"
+
+#include <chrono>
+#include <cstdio>
+#include <mutex>
+#include <shared_mutex>
+
+namespace recsys {
+namespace {
+
+struct Sink {
+  std::shared_mutex mutex;
+  LogSink take;
+};
+
+/// Never destroyed: threads may log while the process ends.
+Sink& TheSink() {
+  static Sink* const sink = new Sink;
+  return *sink;
+}
+
+double EpochSeconds() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
+void Log(LogRecord record) {
+  if (record.time_s == 0.0) record.time_s = EpochSeconds();
+  Sink& sink = TheSink();
+  const std::shared_lock<std::shared_mutex> lock(sink.mutex);
+  if (sink.take) {
+    sink.take(std::move(record));
+  } else if (record.level >= LogLevel::kWarning) {
+    const std::string line = record.message + "\n";
+    std::fwrite(line.data(), 1, line.size(), stderr);
+  }
+}
+
+void Log(LogLevel level, const std::string& message) {
+  LogRecord record;
+  record.level = level;
+  record.message = message;
+  Log(std::move(record));
+}
+
+void SetLogSink(LogSink sink) {
+  Sink& present = TheSink();
+  const std::unique_lock<std::shared_mutex> lock(present.mutex);
+  present.take = std::move(sink);
+}
+
+const char* NameOf(LogLevel level) {
+  switch (level) {
+    case LogLevel::kInfo:
+      return "INFO";
+    case LogLevel::kWarning:
+      return "WARNING";
+    case LogLevel::kError:
+      return "ERROR";
+    case LogLevel::kCritical:
+      return "CRITICAL";
+  }
+  return "CRITICAL";
+}
+
+}  // namespace recsys
