@@ -1,0 +1,74 @@
+#include "base/allocator.h"
+
+#include <cstddef>
+#include <cstdlib>
+#include <mutex>
+
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+
+namespace recsys {
+namespace {
+
+// 32 MiB is glibc's own upper limit of the mapping threshold on 64-bit machines.
+constexpr int kMmapThreshold = 32 << 20;
+constexpr int kTrimThreshold = 512 << 20;
+constexpr int kTopPad = 64 << 20;
+// The end of a thread's arena goes back only when a piece of at least 64 KiB is freed in it
+// (glibc's FASTBIN_CONSOLIDATION_THRESHOLD); malloc_trim leaves it alone.
+constexpr std::size_t kTriggerBytes = 1 << 17;
+
+std::mutex mutex;
+// Guarded by the mutex.
+bool is_tuned = false;
+int num_returning = 0;
+
+#ifdef __GLIBC__
+bool Keep() {
+  return mallopt(M_MMAP_THRESHOLD, kMmapThreshold) == 1 &&
+         mallopt(M_TRIM_THRESHOLD, kTrimThreshold) == 1 && mallopt(M_TOP_PAD, kTopPad) == 1;
+}
+
+/// What malloc goes over to while memory is returned: it keeps nothing at the end of an arena.
+void KeepNothing() {
+  mallopt(M_TRIM_THRESHOLD, 0);
+  mallopt(M_TOP_PAD, 0);
+}
+
+void Trim() { malloc_trim(0); }
+#else
+bool Keep() { return false; }
+void KeepNothing() {}
+void Trim() {}
+#endif
+
+}  // namespace
+
+bool TuneMalloc() {
+  const std::lock_guard lock(mutex);
+  is_tuned = Keep();
+  return is_tuned;
+}
+
+ReturningMemory::ReturningMemory() {
+  const std::lock_guard lock(mutex);
+  if (num_returning++ == 0 && is_tuned) KeepNothing();
+}
+
+ReturningMemory::~ReturningMemory() {
+  {
+    const std::lock_guard lock(mutex);
+    if (is_tuned) {
+      // Through a volatile pointer: compilers leave out memory that nobody looks at.
+      void* volatile trigger = std::malloc(kTriggerBytes);
+      std::free(trigger);
+    }
+    if (--num_returning == 0 && is_tuned) Keep();
+  }
+  Trim();
+}
+
+void ReturnMemory() { const ReturningMemory now; }
+
+}  // namespace recsys
