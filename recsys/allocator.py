@@ -23,6 +23,8 @@ _SETTINGS = (
     (_M_TRIM_THRESHOLD, 512 << 20),
     (_M_TOP_PAD, 64 << 20),
 )
+# What malloc goes over to while something is made that stays: glibc's own first threshold.
+_APART = ((_M_MMAP_THRESHOLD, 128 << 10), (_M_TOP_PAD, 0))
 # What malloc goes over to while memory is returned: it keeps nothing at the end of an arena.
 _RETURNING = ((_M_TRIM_THRESHOLD, 0), (_M_TOP_PAD, 0))
 _TRIGGER_BYTES = 1 << 17
@@ -38,6 +40,25 @@ def tune_malloc() -> bool:
     global _is_tuned
     _is_tuned = _set(_SETTINGS)
     return _is_tuned
+
+
+@contextmanager
+def memory_apart() -> Iterator[None]:
+    """What is allocated within has pages of its own if it is large, which go back to the system when it is freed.
+
+    But for what fits into the room that the thread's arena has left, at most 64 MiB.
+
+    For what stays for long and leaves for good, such as a model: among the buffers of batches, in arenas that small
+    things pin, a part of it would be lost for as long as the process lives. Other threads' large buffers are mapped
+    too meanwhile, and cost the more.
+    """
+    if _is_tuned:
+        _set(_APART)
+    try:
+        yield
+    finally:
+        if _is_tuned:
+            _set(_SETTINGS)
 
 
 @contextmanager

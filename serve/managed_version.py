@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from recsys import delta
-from recsys.allocator import returning_memory
+from recsys.allocator import memory_apart, returning_memory
 from recsys.artifact import LoadedArtifact
 from recsys.errors import ArtifactError
 from serve.capture_file import CaptureError
@@ -205,7 +205,8 @@ class ManagedVersion:
             await self.draining
 
     def _open(self, path: Path) -> HostedModel:
-        hosted = self._shop.host(self.model, self.name, path, self._settings)
+        with memory_apart():
+            hosted = self._shop.host(self.model, self.name, path, self._settings)
         try:
             digest = hosted.info.digest
             if self._digest != digest:  # other files by the same name

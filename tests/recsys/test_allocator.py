@@ -11,13 +11,16 @@ import pytest
 _CHILD = """
 import sys, threading
 from pathlib import Path
-from recsys.allocator import returning_memory, tune_malloc
+from contextlib import nullcontext
+from recsys.allocator import memory_apart, returning_memory, tune_malloc
 
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 def work():
-    held = [bytearray(1 << 20) for _ in range(24)]
+    with memory_apart() if sys.argv[1] == "apart" else nullcontext():
+        filling_the_arena = [bytearray(1 << 20) for _ in range(80)]
+        held = [bytearray(1 << 20) for _ in range(24)]
     for piece in held:
         piece[:] = b"x" * len(piece)
     full = resident()
@@ -44,7 +47,8 @@ def test_memory_goes_back_from_a_threads_arena() -> None:
                 [sys.executable, "-c", _CHILD, how], capture_output=True, text=True, timeout=60, check=True
             ).stdout
         )
-        for how in ("returning", "keeping")
+        for how in ("returning", "apart", "keeping")
     }
     assert freed["returning"] > 20 << 20
+    assert freed["apart"] > 20 << 20
     assert freed["keeping"] < 4 << 20
