@@ -229,8 +229,8 @@ def test_an_unloaded_model_is_not_served_and_its_memory_comes_back(
             loaded.append(server.rss_bytes())
             server.admin().UnloadModel(admin_pb2.UnloadModelRequest(model="big"))
             unloaded.append(server.rss_bytes())
-        # The model has 134 MB. Matrix products and the allocator keep some tens of MB by chance, once and not each time:
-        # were a single layer of the model left by each of the seven further loads, it would be 117 MB.
+        # The model has 134 MB. Matrix products and the allocator keep some tens of MB by chance, once and not each
+        # time: were a single layer of the model left by each of the seven further loads, it would be 117 MB.
         assert loaded[-1] - unloaded[-1] > 80e6
         assert unloaded[-1] - unloaded[0] < 64e6
         assert ask(server, small, model="m").version == "1"
