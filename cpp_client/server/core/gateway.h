@@ -1,7 +1,9 @@
 #ifndef RECSYS_SERVER_CORE_GATEWAY_H_
 #define RECSYS_SERVER_CORE_GATEWAY_H_
 
+#include <atomic>
 #include <condition_variable>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -47,7 +49,8 @@ class Router {
 class Watcher {
  public:
   virtual ~Watcher() = default;
-  /// A request was checked and is to be computed.
+  /// A request was checked and is to be computed; perhaps it is so already, or has ended. Only what the adapter has
+  /// set, `hosted` and `checked` may be read.
   virtual void Accepted(const Request& request) = 0;
   /// A request was answered, refused or given up. `outcome`: one of kOutcomes (server/observe/metrics.h).
   virtual void Ended(const Request& request, const char* outcome, const Status& status) = 0;
@@ -63,7 +66,7 @@ class Gateway {
   Gateway(const Router& router, Metrics& metrics, std::vector<Watcher*> watchers,
           Clock clock = MonotonicSeconds);
 
-  /// Answers one request through Request::Done.
+  /// Answers one request, that was never given before, through Request::Done. Never throws.
   void Predict(const std::shared_ptr<Request>& request);
   /// The client gave up, or its deadline passed: the request leaves the queue, and is Done with CANCELLED or
   /// DEADLINE_EXCEEDED unless it is so already. A request that is being computed is computed to its end.
@@ -73,6 +76,9 @@ class Gateway {
 
   /// Refuses requests from now on, those of open streams too; what was accepted is answered.
   void Drain();
+  /// What takes the answers of a version (Hosted::Deliver): counts the request, tells the watchers, calls Done. For
+  /// requests whose `is_ended` the caller has set.
+  void End(Request& request, const Status& status, Message answer);
   bool is_draining() const { return is_draining_.load(); }
   /// Until no request is being answered, or until then (MonotonicSeconds); whether none is.
   bool WaitUntilIdle(double until_s);
@@ -84,11 +90,11 @@ class Gateway {
   std::shared_ptr<Hosted> FindHosted(std::string_view model, std::string_view version);
 
  private:
-  friend class Hosted;
   void Accept(const std::shared_ptr<Request>& request);
-  /// Ends a request that nobody else has ended.
-  void End(Request& request, const Status& status, Message answer);
-  double Draw();
+  /// Routes, checks and queues it; false where the version was closed meanwhile.
+  bool Join(const std::shared_ptr<Request>& request, Route* route);
+  void GiveUp(Request& request);
+  void Left();
 
   const Router& router_;
   Metrics& metrics_;

@@ -22,7 +22,8 @@ class Executor;
 /// routed a request to it keeps it alive. Open and Close block and belong to one thread; the rest is thread-safe.
 class Hosted : public std::enable_shared_from_this<Hosted> {
  public:
-  /// Gives an answer to whoever asked (the gateway's End); called from executors' threads.
+  /// Gives an answer to whoever asked (the gateway's End); called from executors' threads, for requests whose
+  /// `is_ended` the executor has set. Must not throw.
   using Deliver = std::function<void(Request&, const Status&, Message)>;
 
   Hosted(OpenedModel opened, ModelSettings settings, Metrics& metrics, Deliver deliver,
@@ -32,7 +33,8 @@ class Hosted : public std::enable_shared_from_this<Hosted> {
   /// Starts the executors' threads and warms them up (serve/warm_up.py), with captured requests too where the settings
   /// name a file. Throws Error where the model fails on a warm-up batch or the file is no capture; nothing is left then.
   void Open();
-  /// Answers what was accepted and ends the threads; idempotent. The series go from the metrics.
+  /// Answers what was accepted and ends the threads; idempotent. The series go from the metrics. To be called before
+  /// the last reference goes: that may lie in a request that one of the threads lets go.
   void Close();
 
   /// Lets a checked request join the queue. Throws Error: kRequestTooLarge, kDraining; QueueFullError.
@@ -63,6 +65,7 @@ class Hosted : public std::enable_shared_from_this<Hosted> {
   ModelSettings settings_;
   RequestChecker checker_;
   Metrics& all_metrics_;
+  bool is_closed_ = false;
   std::shared_ptr<ModelMetrics> metrics_;
   std::unique_ptr<Executor> executor_;
   mutable std::mutex mutex_;

@@ -2,6 +2,7 @@
 #define RECSYS_SERVER_CORE_REQUEST_H_
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -47,13 +48,15 @@ class Request {
  public:
   virtual ~Request() = default;
 
-  /// Fills `raw` (a protocol that needs no model may have done so before); may look at the model. Throws Error.
+  /// Fills `raw` (a protocol that needs no model may have done so before); may look at the model. Called again, with
+  /// another version, where the first one was closed meanwhile: it must then begin anew. Throws Error.
   virtual void Read(const Hosted& hosted) = 0;
   /// Writes the answer in the protocol's own form, in an executor's thread; what it throws is the answer then.
   virtual Message Encode(const Hosted& hosted, const Rows& rows) = 0;
   /// Takes the answer: `status` is OK and `answer` holds the message, or it says why there is none. Called exactly
   /// once for each request that was given to the gateway, also for those that were cancelled; from any thread,
-  /// perhaps before Gateway::Predict returns. Must be quick and must not throw.
+  /// perhaps before Gateway::Predict returns. Must be quick and must not throw. What the adapter has set (`payload`,
+  /// `raw`) stays as it is: others may still read it.
   virtual void Done(const Status& status, Message answer) = 0;
 
   // What the adapter sets.
@@ -89,11 +92,21 @@ class Request {
   bool is_waiting = false;
   Request* previous = nullptr;
   Request* next = nullptr;
+  /// Its place among the deadlines, counted from 1; 0 for none.
+  std::size_t deadline_at = 0;
   /// Holds the request while it waits.
   std::shared_ptr<Request> self;
 
   /// Whether the client has given up, or the answer is on its way: whoever sets it ends the request.
   std::atomic<bool> is_ended{false};
+
+  /// Bits of `progress`. Whoever sets the second of the two lets a cancelled request end.
+  static constexpr int kAccepted = 1;
+  static constexpr int kCancelled = 2;
+  /// Whether it has joined a queue, so that `hosted` stays as it is; whether the client gave it up.
+  std::atomic<int> progress{0};
+  /// Whether the gateway was given it, and so counts it: not for those that compute in the shadow.
+  bool is_counted = false;
 };
 
 /// A request that is computed by another version too, whose answer is compared and never returned (serve/shadow.py).

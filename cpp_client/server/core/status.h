@@ -43,9 +43,14 @@ struct Status {
 Status StatusOf(const std::exception& error);
 /// Of whatever is being handled: to be called within a catch block.
 Status StatusOfCurrentException();
+/// The same, and the log gets what a fault of ours says; errors of a model were logged where they
+/// happened.
+Status LoggedStatusOfCurrentException();
 
 /// "UNAVAILABLE" and so on, as gRPC's clients print it.
 const char* NameOf(StatusCode code);
+/// How requests are counted that end so: one of kOutcomes (server/observe/metrics.h).
+const char* OutcomeOf(StatusCode code);
 /// The same over HTTP (serve/errors.py).
 int HttpStatusOf(StatusCode code);
 
