@@ -15,6 +15,8 @@ namespace {
 constexpr int kMmapThreshold = 32 << 20;
 constexpr int kTrimThreshold = 512 << 20;
 constexpr int kTopPad = 64 << 20;
+// glibc's own first threshold.
+constexpr int kApartThreshold = 128 << 10;
 // The end of a thread's arena goes back only when a piece of at least 64 KiB is freed in it
 // (glibc's FASTBIN_CONSOLIDATION_THRESHOLD); malloc_trim leaves it alone.
 constexpr std::size_t kTriggerBytes = 1 << 17;
@@ -23,6 +25,7 @@ std::mutex mutex;
 // Guarded by the mutex.
 bool is_tuned = false;
 int num_returning = 0;
+int num_apart = 0;
 
 #ifdef __GLIBC__
 bool Keep() {
@@ -36,12 +39,23 @@ void KeepNothing() {
   mallopt(M_TOP_PAD, 0);
 }
 
+void MapApart() { mallopt(M_MMAP_THRESHOLD, kApartThreshold); }
+
 void Trim() { malloc_trim(0); }
 #else
 bool Keep() { return false; }
 void KeepNothing() {}
+void MapApart() {}
 void Trim() {}
 #endif
+
+/// What is wanted now. With the mutex held.
+void Apply() {
+  if (!is_tuned) return;
+  Keep();
+  if (num_returning > 0) KeepNothing();
+  if (num_apart > 0) MapApart();
+}
 
 }  // namespace
 
@@ -53,7 +67,8 @@ bool TuneMalloc() {
 
 ReturningMemory::ReturningMemory() {
   const std::lock_guard lock(mutex);
-  if (num_returning++ == 0 && is_tuned) KeepNothing();
+  ++num_returning;
+  Apply();
 }
 
 ReturningMemory::~ReturningMemory() {
@@ -64,9 +79,22 @@ ReturningMemory::~ReturningMemory() {
       void* volatile trigger = std::malloc(kTriggerBytes);
       std::free(trigger);
     }
-    if (--num_returning == 0 && is_tuned) Keep();
+    --num_returning;
+    Apply();
   }
   Trim();
+}
+
+MemoryApart::MemoryApart() {
+  const std::lock_guard lock(mutex);
+  ++num_apart;
+  Apply();
+}
+
+MemoryApart::~MemoryApart() {
+  const std::lock_guard lock(mutex);
+  --num_apart;
+  Apply();
 }
 
 void ReturnMemory() { const ReturningMemory now; }

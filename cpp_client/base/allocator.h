@@ -26,6 +26,18 @@ class ReturningMemory {
   ReturningMemory& operator=(const ReturningMemory&) = delete;
 };
 
+/// While it lives, what is allocated has pages of its own if it is large, and gives them back when
+/// it is freed. For what stays for long and leaves for good, such as a model: among the buffers of
+/// batches, in arenas that small things pin, a part of it would be lost for as long as the process
+/// lives. Other threads' large buffers are mapped too meanwhile, and cost the more.
+class MemoryApart {
+ public:
+  MemoryApart();
+  ~MemoryApart();
+  MemoryApart(const MemoryApart&) = delete;
+  MemoryApart& operator=(const MemoryApart&) = delete;
+};
+
 /// Returns what was freed already.
 void ReturnMemory();
 
