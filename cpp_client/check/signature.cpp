@@ -1,6 +1,7 @@
 #include "recsys/signature.h"
 
 #include <algorithm>
+#include <limits>
 
 namespace recsys {
 
@@ -15,7 +16,11 @@ std::optional<std::int64_t> SparseInput::id_limit() const {
 
 std::int64_t Output::num_elements() const {
   std::int64_t product = 1;
-  for (const std::int64_t size : shape) product *= size;
+  for (const std::int64_t size : shape) {
+    // A manifest may say anything; no graph returns that much.
+    if (__builtin_mul_overflow(product, size, &product))
+      return std::numeric_limits<std::int64_t>::max();
+  }
   return product;
 }
 

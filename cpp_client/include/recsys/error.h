@@ -62,8 +62,8 @@ class QueueFullError : public Error {
   std::int64_t retry_after_ms_;
 };
 
-/// Whether the error is one of an artifact's.
-inline bool IsArtifactError(ErrorKind kind) { return kind <= ErrorKind::kDelta; }
+/// Whether the error is one of an artifact's, or of the libraries that its operators need.
+inline bool IsArtifactError(ErrorKind kind) { return kind <= ErrorKind::kLibrary; }
 
 }  // namespace recsys
 
