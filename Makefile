@@ -7,14 +7,19 @@ BIN := $(VENV)/bin
 DEMO_DIR ?= demo
 # Processes that run tests.
 JOBS ?= 2
+# Where the native side is built, and how many compilers run at a time.
+NATIVE := build/native
+NATIVE_JOBS ?= $(shell nproc)
 
-.PHONY: help setup demo test lint bench protos wheel-check clean
+.PHONY: help setup demo test lint bench protos native native-test native-conformance wheel-check clean
 
 help:
 	@echo "make demo         train, export, serve and predict on this machine (no GPU needed)"
 	@echo "make test         run the tests"
 	@echo "make lint         ruff, mypy --strict, import-linter"
 	@echo "make setup        the environment with all extras, peers included"
+	@echo "make native       recsys-server, recsys-cpp-bench and the C++ libraries, in $(NATIVE)"
+	@echo "make native-test  their style, tests, sanitizers and fuzzers, and the conformance cases"
 	@echo "make bench        the benchmarks, peers included"
 	@echo "make protos       generate the wire's Python code anew from protos/"
 	@echo "make wheel-check  build the wheel and check its top-level names"
@@ -57,9 +62,26 @@ bench: $(VENV)/.peer
 protos: $(VENV)/.base
 	$(BIN)/python protos/generate.py
 
+native: $(VENV)/.base
+	cpp_client/packages.sh
+	cmake -G Ninja -S cpp_client -B $(NATIVE) $$(command -v ccache >/dev/null && echo -DCMAKE_CXX_COMPILER_LAUNCHER=ccache) \
+	  $$($(BIN)/python cpp_client/wheels.py)
+	cmake --build $(NATIVE) -j $(NATIVE_JOBS) --target native
+
+native-test: native $(VENV)/.peer
+	cpp_client/packages.sh --tests
+	cpp_client/test.sh $(CURDIR)/$(NATIVE)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile tests/native
+	$(MAKE) native-conformance
+
+# The same cases as for the Python server.
+native-conformance: native $(VENV)/.peer
+	RECSYS_CONFORMANCE_SERVER=$(CURDIR)/$(NATIVE)/recsys-server \
+	  $(BIN)/python -m pytest -n $(JOBS) --dist loadfile tests/conformance
+
 # Without what an earlier build left: files that are gone would be packed again.
 wheel-check: $(VENV)/.base
-	rm -rf build
+	rm -rf build/lib build/bdist.*
 	$(BIN)/python tests/wheel_check.py
 
 clean:

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +24,7 @@ from rich.table import Table
 
 from benchmarks.machine import prepare, wide_console
 from benchmarks.model import FEATURE_NAMES, build
+from benchmarks.processes import Seen, StepError, module, run_json, started
 from export.config import ExportConfig
 from export.pipeline import export_model
 from recsys.options import count
@@ -38,7 +37,6 @@ examples:
 
 Exit codes: 0 measured, 1 a server or a step failed, 2 bad usage.
 """
-_ROOT = Path(__file__).resolve().parent.parent
 _NUM_CONTEXT = 13
 OURS, PLAIN = "recsys-serve", "plain gRPC, no batching"
 
@@ -66,23 +64,6 @@ CASES = (
     *(Case(candidates=0, in_flight=n) for n in (1, 16, 64)),
     *(Case(candidates=200, in_flight=n) for n in (1, 8)),
 )
-
-
-@dataclass
-class Seen:
-    """What one server did under one load, round by round."""
-
-    requests_per_s: list[float] = field(default_factory=list)
-    p50_ms: list[float] = field(default_factory=list)
-    p99_ms: list[float] = field(default_factory=list)
-
-    def medians(self) -> dict[str, float]:
-        """Of the rounds."""
-        return {name: statistics.median(values) for name, values in asdict(self).items()}
-
-
-class StepError(RuntimeError):
-    """A server or a measurement did not work."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -134,61 +115,30 @@ def _measure(
 
 
 @contextmanager
-def _started(*command: str) -> Iterator[dict[str, Any]]:
-    """A server that says where it listens with its first line."""
-    with subprocess.Popen(
-        [sys.executable, "-m", *command], cwd=_ROOT, stdout=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            assert process.stdout is not None
-            line = process.stdout.readline()
-            if not line:
-                raise StepError(f"{command[0]} did not start")
-            yield json.loads(line)
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.communicate()
-
-
-@contextmanager
 def _ours(artifact: Path, executors: int) -> Iterator[str]:
     options = ("--port", "0", "--no-metrics", "--executors", str(executors), "--json")
-    with _started("serve.cli", str(artifact), *options) as ready:
-        yield f"127.0.0.1:{ready['port']}"
+    with started(module("serve.cli", str(artifact), *options)) as server:
+        yield server.address
 
 
 @contextmanager
 def _plain(artifact: Path) -> Iterator[str]:
-    with _started("benchmarks.serving_plain", str(artifact)) as ready:
-        yield f"127.0.0.1:{ready['port']}"
+    with started(module("benchmarks.serving_plain", str(artifact))) as server:
+        yield server.address
 
 
 def _load(address: str, case: Case, seconds: float, seen: Seen) -> None:
     options = ["--in-flight", str(case.in_flight), "--connections", str(min(case.in_flight, 4))]
     if case.candidates:
         options += ["--candidates", str(case.candidates), "--distinct", "512"]
-    figures = _json("serve.bench", address, *options, "--duration-s", str(seconds), "--json")["measurement"]
-    if figures["num_failed"]:
-        raise StepError(f"{address}: {figures['errors']}")
-    seen.requests_per_s.append(figures["requests_per_s"])
-    seen.p50_ms.append(figures["latency_ms"]["p50"])
-    seen.p99_ms.append(figures["latency_ms"]["p99"])
+    command = module("serve.bench", address, *options, "--duration-s", str(seconds), "--json")
+    seen.add(address, run_json(command)["measurement"])
 
 
 def _ceiling(artifact: Path, candidates: int, args: argparse.Namespace) -> float:
     options = ["--candidates", str(candidates), "--threads", str(args.executors), "--seconds", "0.5"]
-    found = _json("benchmarks.serving_ceiling", str(artifact), *options)["requests_per_s"]
+    found = run_json(module("benchmarks.serving_ceiling", str(artifact), *options))["requests_per_s"]
     return float(max(found.values()))
-
-
-def _json(*command: str) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, "-m", *command], cwd=_ROOT, capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        raise StepError(f"{command[0]}: {done.stderr.strip() or done.returncode}")
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
 
 
 def _rows(seen: dict[tuple[str, Case], Seen], ceilings: dict[int, list[float]]) -> list[dict[str, Any]]:

@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# Everything that proves the native side: style, tests, sanitizers, fuzzers. `make native-test` calls it.
+#   test.sh BUILD [part ...]    BUILD: the folder of `make native`; parts: style unit address thread fuzz (default: all)
+# FUZZ_SECONDS: of each fuzz target (default 10).
+set -euo pipefail
+cd "$(dirname "$0")"
+
+build=$1
+shift
+parts=("$@")
+[[ ${#parts[@]} -gt 0 ]] || parts=(style unit address thread fuzz)
+launcher=()
+command -v ccache >/dev/null && launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
+
+# configure FOLDER SANITIZERS [more]: the rooms without torch and gRPC, with clang.
+configure() {
+  cmake -G Ninja -S . -B "$1" "${launcher[@]}" -DCMAKE_CXX_COMPILER=clang++-14 -DCMAKE_BUILD_TYPE=Debug \
+    -DCMAKE_CXX_FLAGS_DEBUG="-O1 -g1" -DRECSYS_MODEL=OFF -DRECSYS_RPC=OFF -DRECSYS_SANITIZE="$2" "${@:3}" >/dev/null
+}
+
+style() {
+  git ls-files '*.h' '*.cpp' | xargs clang-format-14 --dry-run -Werror
+}
+
+unit() {
+  cmake --build "$build" --target all
+  ctest --test-dir "$build" --output-on-failure --timeout 300
+}
+
+address() {
+  configure "$build-address" address,undefined -DRECSYS_FUZZERS=ON
+  cmake --build "$build-address"
+  ctest --test-dir "$build-address" --output-on-failure --timeout 300
+}
+
+thread() {
+  configure "$build-thread" thread
+  cmake --build "$build-thread"
+  TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp halt_on_error=1" \
+    ctest --test-dir "$build-thread" --output-on-failure --timeout 300 -R '^(core|observe|watch|models)$'
+}
+
+# Each target for so many seconds, on what it has found before and on the seeds; says how many inputs it ran.
+fuzz() {
+  configure "$build-address" address,undefined -DRECSYS_FUZZERS=ON
+  cmake --build "$build-address"
+  local target name corpus
+  for target in "$build-address"/fuzz_*; do
+    [[ -x "$target" && ! -d "$target" ]] || continue
+    name=$(basename "$target")
+    corpus="$build-address/corpus/$name"
+    mkdir -p "$corpus"
+    "$target" -max_total_time="${FUZZ_SECONDS:-10}" -max_len=65536 -print_final_stats=1 "$corpus" \
+      $([[ -d "fuzz/seeds/${name#fuzz_}" ]] && echo "fuzz/seeds/${name#fuzz_}") >"$build-address/$name.log" 2>&1 ||
+      { tail -40 "$build-address/$name.log" >&2; return 1; }
+    echo "$name: $(sed -n 's/^stat::number_of_executed_units: *//p' "$build-address/$name.log") inputs"
+  done
+}
+
+for part in "${parts[@]}"; do
+  SECONDS=0
+  "$part"
+  echo "native $part: passed, $SECONDS s"
+done
