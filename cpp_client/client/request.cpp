@@ -1,0 +1,177 @@
+#include <cstring>
+#include <limits>
+#include <numeric>
+#include <string_view>
+#include <utility>
+
+#include "base/text.h"
+#include "client/wire_writer.h"
+#include "recsys/client.h"
+
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "the wire's numbers are little-endian, and are copied as they lie in memory"
+#endif
+
+namespace recsys {
+namespace {
+
+using client::PutBytes;
+using client::PutHead;
+using client::SizeOfBytes;
+
+// Fields of PredictRequest; of DenseInput and SparseInput 1 is the name.
+constexpr int kDense = 4, kSparse = 5, kContextDense = 6, kContextSparse = 7;
+constexpr int kName = 1, kDenseValues = 2, kLengths = 2, kValues = 3, kWeights = 4;
+
+template <typename T>
+std::string_view BytesOf(Span<const T> values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
+}
+
+[[noreturn]] void Refuse(const std::string& at, const std::string& text) {
+  throw Error(ErrorKind::kRequest, at + ": " + text);
+}
+
+std::string At(const char* kind, const std::string& name) {
+  return std::string(kind) + "[" + Repr(name) + "]";
+}
+
+void PutDense(int field, const std::string& name, std::string_view values, std::string* out) {
+  PutHead(field, SizeOfBytes(kName, name.size()) + SizeOfBytes(kDenseValues, values.size()), out);
+  PutBytes(kName, name, out);
+  PutBytes(kDenseValues, values, out);
+}
+
+struct Bags {
+  std::string_view lengths;
+  std::string_view values;
+  std::string_view weights;
+};
+
+void PutSparse(int field, const std::string& name, const Bags& bags, std::string* out) {
+  const std::size_t size =
+      SizeOfBytes(kName, name.size()) + SizeOfBytes(kLengths, bags.lengths.size()) +
+      SizeOfBytes(kValues, bags.values.size()) + SizeOfBytes(kWeights, bags.weights.size());
+  PutHead(field, size, out);
+  PutBytes(kName, name, out);
+  PutBytes(kLengths, bags.lengths, out);
+  PutBytes(kValues, bags.values, out);
+  PutBytes(kWeights, bags.weights, out);
+}
+
+void CheckWeights(const std::string& at, std::size_t num_weights, std::size_t num_ids) {
+  if (num_weights != 0 && num_weights != num_ids) {
+    Refuse(at, "got " + std::to_string(num_weights) +
+                   " weights, expected one per ID: " + std::to_string(num_ids));
+  }
+}
+
+void CheckRows(const std::string& at, std::size_t got, std::int64_t expected) {
+  if (got != static_cast<std::size_t>(expected)) {
+    Refuse(at, "got " + std::to_string(got) + " rows, expected " + std::to_string(expected) +
+                   ", as many as the request has");
+  }
+}
+
+void CheckLengths(const std::string& at, Span<const std::int32_t> lengths, std::size_t num_ids) {
+  std::int64_t sum = 0;
+  for (const std::int32_t length : lengths) {
+    if (length < 0)
+      Refuse(at, "got the length " + std::to_string(length) + ", expected at least 0");
+    sum += length;
+  }
+  if (static_cast<std::size_t>(sum) != num_ids) {
+    Refuse(at, "got " + std::to_string(num_ids) + " IDs, expected " + std::to_string(sum) +
+                   ", the sum of the lengths");
+  }
+}
+
+}  // namespace
+
+ClientRequest::ClientRequest(std::int64_t num_rows) : num_rows_(num_rows) {
+  constexpr std::int64_t kMostRows = std::numeric_limits<std::int32_t>::max();
+  if (num_rows < 0 || num_rows > kMostRows) {
+    Refuse("num_rows",
+           "got " + std::to_string(num_rows) + ", expected 0 to " + std::to_string(kMostRows));
+  }
+}
+
+ClientRequest& ClientRequest::AddDense(const std::string& name, Span<const float> values) {
+  const auto rows = static_cast<std::size_t>(num_rows_);
+  if (rows == 0 ? !values.empty() : values.size() % rows != 0) {
+    Refuse(At("dense", name), "got " + std::to_string(values.size()) + " numbers, expected [" +
+                                  std::to_string(num_rows_) + ", width]");
+  }
+  PutDense(kDense, name, BytesOf(values), &packed_);
+  return *this;
+}
+
+ClientRequest& ClientRequest::AddSparse(const std::string& name, Span<const std::int32_t> lengths,
+                                        Span<const std::int64_t> values,
+                                        Span<const float> weights) {
+  const std::string at = At("sparse", name);
+  CheckRows(at, lengths.size(), num_rows_);
+  CheckLengths(at, lengths, values.size());
+  CheckWeights(at, weights.size(), values.size());
+  PutSparse(kSparse, name, {BytesOf(lengths), BytesOf(values), BytesOf(weights)}, &packed_);
+  return *this;
+}
+
+ClientRequest& ClientRequest::AddSparse(const std::string& name,
+                                        const std::vector<std::vector<std::int64_t>>& rows,
+                                        const std::vector<std::vector<float>>& weights) {
+  const std::string at = At("sparse", name);
+  CheckRows(at, rows.size(), num_rows_);
+  if (!weights.empty()) CheckRows(At("weights", name), weights.size(), num_rows_);
+  std::vector<std::int32_t> lengths;
+  std::vector<std::int64_t> values;
+  std::vector<float> flat;
+  for (std::size_t row = 0; row < rows.size(); ++row) {
+    lengths.push_back(static_cast<std::int32_t>(rows[row].size()));
+    values.insert(values.end(), rows[row].begin(), rows[row].end());
+    if (weights.empty()) continue;
+    if (weights[row].size() != rows[row].size()) {
+      Refuse(At("weights", name), "got " + std::to_string(weights[row].size()) + " in row " +
+                                      std::to_string(row) +
+                                      ", expected one per ID: " + std::to_string(rows[row].size()));
+    }
+    flat.insert(flat.end(), weights[row].begin(), weights[row].end());
+  }
+  return AddSparse(name, lengths, values, flat);
+}
+
+ClientRequest& ClientRequest::AddContextDense(const std::string& name, Span<const float> values) {
+  PutDense(kContextDense, name, BytesOf(values), &packed_);
+  return *this;
+}
+
+ClientRequest& ClientRequest::AddContextSparse(const std::string& name,
+                                               Span<const std::int64_t> values,
+                                               Span<const float> weights) {
+  const std::string at = At("context_sparse", name);
+  if (values.size() > static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max())) {
+    Refuse(at, "got " + std::to_string(values.size()) + " IDs, expected fewer in one row");
+  }
+  CheckWeights(at, weights.size(), values.size());
+  const auto length = static_cast<std::int32_t>(values.size());
+  PutSparse(kContextSparse, name,
+            {BytesOf(Span<const std::int32_t>(&length, 1)), BytesOf(values), BytesOf(weights)},
+            &packed_);
+  return *this;
+}
+
+ClientRequest& ClientRequest::SetRequestId(std::string request_id) {
+  constexpr std::size_t kMostBytes = 128;
+  if (request_id.size() > kMostBytes || !IsUtf8(request_id)) {
+    Refuse("request_id", "got " + Short(request_id) + ", expected at most 128 bytes of UTF-8");
+  }
+  request_id_ = std::move(request_id);
+  return *this;
+}
+
+ClientRequest& ClientRequest::SetPriority(Priority priority) {
+  priority_ = priority;
+  return *this;
+}
+
+}  // namespace recsys
