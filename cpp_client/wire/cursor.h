@@ -48,6 +48,9 @@ class Cursor {
   /// Whether all that was read so far was well-formed.
   bool ok() const { return !failed_; }
 
+  /// What was not read yet.
+  std::string_view rest() const { return {at_, static_cast<std::size_t>(end_ - at_)}; }
+
   std::uint64_t ReadVarint();
   std::uint32_t ReadFixed32();
   std::uint64_t ReadFixed64();
