@@ -24,6 +24,8 @@ from serve.connections import allow_open_files, missing_open_files, num_ports
 from serve.errors import UnusableModelsError
 from serve.lifetime import serve
 from serve.logs import set_up_logging, shut_down_logging
+from serve.native import FLAG as NATIVE
+from serve.native import run_native
 from serve.options import NONE, POSITIONAL, ConfigError, Option, Section, key_of, sections
 from serve.repository import ModelSource, Repository, SingleArtifact
 
@@ -61,6 +63,9 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument(
         "--json", action="store_true", help="print the ready and stopped lines, or the check, as JSON"
+    )
+    top.add_argument(
+        NATIVE, action="store_true", help="run recsys-server in this one's place, with all other arguments"
     )
     for section in sections():
         _add_section(top, section)
@@ -108,7 +113,7 @@ def _add_option(group: argparse._ActionsContainer, option: Option) -> None:
 
 def _flags(args: argparse.Namespace) -> dict[str, str]:
     """The settings among the arguments, those that were given."""
-    own = {"artifact", "config", "check_config", "json"}
+    own = {"artifact", "config", "check_config", "json", "native"}
     flags = {key: text for key, text in vars(args).items() if key not in own and text is not None}
     if args.artifact is not None:
         flags[key_of(POSITIONAL)] = args.artifact
@@ -159,7 +164,11 @@ def freeze_imports() -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
-    args = parser().parse_args(argv)
+    words = list(sys.argv[1:] if argv is None else argv)
+    if NATIVE in words:
+        words.remove(NATIVE)
+        return run_native(words)
+    args = parser().parse_args(words)
     try:
         found = effective(_flags(args), os.environ, args.config)
         source = source_of(found)

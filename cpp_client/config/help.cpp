@@ -8,10 +8,11 @@
 namespace recsys {
 namespace {
 
-// Where the explanation of a flag begins.
-constexpr std::size_t kColumn = 24;
-constexpr std::size_t kIndent = 2;
-constexpr std::size_t kLeastWidth = 11;
+// Where the explanation of a flag begins, unless that leaves too little room for it.
+constexpr int kColumn = 24;
+constexpr int kRoom = 20;
+constexpr int kIndent = 2;
+constexpr int kLeastWidth = 11;
 constexpr char kExample[] = R"(example:
   recsys-server model.artifact --port 8500 --metrics-port 8501
   recsys-predict 127.0.0.1:8500 --random
@@ -69,16 +70,19 @@ std::vector<std::string> Wrapped(const std::string& text, std::size_t width) {
 
 /// A flag, or another argument, and what it is for.
 std::string Entry(const std::string& name, const std::string& about, int columns) {
-  std::string text(kIndent, ' ');
-  text += name;
-  if (text.size() + 2 > kColumn) text += "\n" + std::string(kColumn, ' ');
-  if (text.size() < kColumn) text.resize(kColumn, ' ');
-  const std::size_t whole = static_cast<std::size_t>(std::max(columns - 2, 0));
-  const std::size_t width = std::max(whole > kColumn ? whole - kColumn : 0, kLeastWidth);
+  const int width = columns - 2;
+  const int begin = std::min(kColumn, std::max(width - kRoom, 2 * kIndent));
+  const std::string gap(static_cast<std::size_t>(begin), ' ');
+  std::string text = std::string(kIndent, ' ') + name;
+  if (text.size() + 2 > gap.size()) {
+    text += "\n" + gap;
+  } else {
+    text.resize(gap.size(), ' ');
+  }
   bool is_first = true;
-  for (const std::string& line : Wrapped(about, width)) {
-    if (!is_first) text += std::string(kColumn, ' ');
-    text += line + "\n";
+  for (const std::string& line :
+       Wrapped(about, static_cast<std::size_t>(std::max(width - begin, kLeastWidth)))) {
+    text += (is_first ? "" : gap) + line + "\n";
     is_first = false;
   }
   return text;

@@ -50,6 +50,7 @@ std::string ReadToken(const std::string& path, const std::string& key) {
     const Descriptor file(path, O_NONBLOCK);
     // Of the open file, so that nobody can put another one in between.
     if (fstat(file.get(), &found) != 0) throw std::system_error(errno, std::generic_category());
+    if (S_ISDIR(found.st_mode)) throw std::system_error(EISDIR, std::generic_category());
     if (!S_ISREG(found.st_mode)) {
       Refuse(key + ": " + Repr(path) + " is no regular file, expected one");
     }
