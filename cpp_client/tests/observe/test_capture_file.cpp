@@ -117,7 +117,7 @@ TEST(CaptureFile, NamesWhatIsDamagedWhicheverByteItIs) {
 TEST(CaptureFile, SaysWhatIsWrongWithAHeader) {
   EXPECT_EQ(EndOf(""), "header: got b'', expected b'RECSCAP\\n': this is not a capture");
   EXPECT_EQ(EndOf("it's\n\x01 no capture at all"),
-            "header: got b\"it's\\n\\x01 \", expected b'RECSCAP\\n': this is not a capture");
+            "header: got b\"it's\\n\\x01 n\", expected b'RECSCAP\\n': this is not a capture");
   std::string newer = CaptureHeader(0).substr(0, 20);
   newer[8] = 2;
   const std::uint32_t crc = Crc32(newer);
