@@ -1,7 +1,7 @@
 """The native server beside the Python server, a C++ server without batching, and the floor: gRPC's echo and the model.
 
-One artifact (DLRM, 26 INT8 tables), one load generator (recsys-cpp-bench), all on the same cores. Servers take turns; the
-model alone is measured between them, with nothing else running. Figures are medians over the rounds.
+One artifact (DLRM, 26 INT8 tables), one load generator (recsys-cpp-bench), all on the same cores. Servers take turns;
+the model alone is measured between them, with nothing else running. Figures are medians over the rounds.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """How long the native server takes to be ready with a large artifact, and what memory it takes: one executor, two, and
 two servers on one artifact.
 
-Run by ``benchmarks.native``, or by itself: ``python -m benchmarks.native_memory BUILD ARTIFACT``. Prints one JSON object.
+Run by ``benchmarks.native``, or by itself: ``python -m benchmarks.native_memory BUILD ARTIFACT``. Prints one JSON
+object.
 """
 
 from __future__ import annotations

@@ -36,10 +36,8 @@ class Metrics:
         ProcessCollector(registry=self.registry)
 
     def model(self, name: str, version: str) -> ModelMetrics:
-        """The numbers of a version; made, all zero, when they are first asked for."""
+        """The numbers of a version that has begun and was not dropped."""
         with self._lock:
-            if (name, version) not in self._models:
-                self._models[name, version] = ModelMetrics(name, version, self._lock)
             return self._models[name, version]
 
     def begin(self, name: str, version: str) -> ModelMetrics:

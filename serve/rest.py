@@ -64,7 +64,6 @@ class RestServer:
         port: 0 lets the system choose.
         limits: of a request's body, as of a gRPC message; and of connections, beside those of other ports.
         tls: None for plain text.
-        is_draining: from when on new requests get 503 and connections are closed, so that clients go elsewhere.
     """
 
     def __init__(
@@ -75,13 +74,12 @@ class RestServer:
         port: int,
         limits: ConnectionLimits,
         tls: ssl.SSLContext | None = None,
-        is_draining: Callable[[], bool] = lambda: False,
     ) -> None:
         self.port = port
         self._host = host
+        self._gateway = gateway
         self._max_connections = limits.max_connections
         self._tls = tls
-        self._is_draining = is_draining
         # A client that hangs up gives its request up.
         self._runner = web.AppRunner(
             _application(gateway, limits, [self._refuse_when_draining, _errors_as_json]),
@@ -114,13 +112,13 @@ class RestServer:
 
     @web.middleware
     async def _refuse_when_draining(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
-        if self._is_draining() and request.path != _LIVE:
+        if self._gateway.is_draining and request.path != _LIVE:
             response: web.StreamResponse = _error(
                 503, "the server is stopping; send the request to another one"
             )
         else:
             response = await handler(request)
-        if self._is_draining():
+        if self._gateway.is_draining:
             response.force_close()
         return response
 

@@ -64,7 +64,6 @@ class Server:
         self._changed = asyncio.Event()
         # What was started, to be stopped in the opposite order.
         self._started = contextlib.AsyncExitStack()
-        self._stopping = False
 
     async def start(self) -> None:
         """Listen, and begin to load; health says NOT_SERVING until ``wait_until_ready`` returns.
@@ -93,7 +92,7 @@ class Server:
             changed=self._changed.set,
         )
         self._watchers = Watchers(config, self.metrics)
-        self._started.push_async_callback(self._in_thread, self._watchers.close)
+        self._started.push_async_callback(asyncio.to_thread, self._watchers.close)
         self.gateway = Gateway(
             self.manager, self.metrics, self._watchers.all, reads_trace=config.trace is not None
         )
@@ -115,7 +114,6 @@ class Server:
                 port=config.http_port,
                 limits=config.connections,
                 tls=None if config.tls is None else ssl_context(config.tls),
-                is_draining=lambda: self._stopping,
             )
             await rest.start()
             self._started.push_async_callback(rest.stop)
@@ -150,7 +148,6 @@ class Server:
         Returns:
             Whether every accepted request was answered within the drain time.
         """
-        self._stopping = True
         self.gateway.drain()
         await self._health.enter_graceful_shutdown()
         timeout_s = self._config.drain_timeout_s
@@ -195,7 +192,7 @@ class Server:
             server = await asyncio.to_thread(MetricsServer, self.metrics, self._config.host, port)
         except OSError as error:
             raise OSError(f"cannot serve metrics on port {port}: {error.strerror}") from error
-        self._started.push_async_callback(self._in_thread, server.close)
+        self._started.push_async_callback(asyncio.to_thread, server.close)
         self.metrics_port = server.port
 
     def _add_services(self, server: grpc.aio.Server) -> None:
@@ -219,7 +216,7 @@ class Server:
 
     async def _update_health(self) -> None:
         """The server is healthy once it has looked through the repository and while at least one model answers."""
-        if self._stopping:
+        if self.gateway.is_draining:
             return
         for status in self.manager.statuses():
             await self._set_health(f"{SERVICE}/{status.model}", self.manager.is_ready(status.model))
@@ -229,6 +226,3 @@ class Server:
     async def _set_health(self, service: str, is_ready: bool) -> None:
         status = health_pb2.HealthCheckResponse
         await self._health.set(service, status.SERVING if is_ready else status.NOT_SERVING)
-
-    async def _in_thread(self, function: Callable[[], None]) -> None:
-        await asyncio.get_running_loop().run_in_executor(None, function)

@@ -7,17 +7,18 @@ from html import escape
 from statistics import median
 from typing import Any
 
+from serve.bench import tables
 from serve.bench.charts import Axis, Chart, Line, Mark, Point, linear, logarithmic, percentiles
 from serve.bench.figures import Figures, Verdict
 from serve.bench.latencies import QUANTILES
 from serve.bench.page_style import STYLE
-from serve.bench.report import about, headline, number
+from serve.bench.report import about, headline
 from serve.bench.run import Result
+from serve.bench.tables import Cells, number
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 # Where the largest is so many times the smallest, a linear axis would show the largest alone.
 _LOG_RATIO = 12.0
-_COLUMNS = (*QUANTILES, "max", "mean")
 
 
 def page(result: Result) -> str:
@@ -73,8 +74,7 @@ def _tiles(result: Result) -> str:
 def _search(result: Result) -> str:
     """Rate against latency, step by step."""
     assert result.found is not None
-    steps = sorted(result.steps, key=lambda tried: tried.figures.asked_per_s or 0.0)
-    shown = [tried for tried in steps if tried.figures.num_answered]
+    shown = [tried for tried in tables.by_rate(result) if tried.figures.num_answered]
     lines = []
     for name, color in (("p99", "b"), ("p50", "a")):
         points = [
@@ -104,23 +104,10 @@ def _search(result: Result) -> str:
             marks=marks,
             height=360,
         ).svg()
-    rows = [
-        [
-            number(tried.figures.asked_per_s),
-            number(tried.figures.requests_per_s),
-            number(tried.figures.latency_ms["p50"]),
-            number(tried.figures.p99_ms),
-            f"{tried.figures.num_failed:,}",
-            f"{tried.figures.late_share:.1%}",
-            tried.verdict.text,
-        ]
-        for tried in steps
-    ]
-    headings = ("asked/s", "answered/s", "p50 ms", "p99 ms", "failed", "sent late", "")
     text = (
         "Each point is one step of the search; a cross failed it. Rates near the border were measured again."
     )
-    return _section("Latency by rate", text, chart + _table(headings, rows, left=(6,)))
+    return _section("Latency by rate", text, chart + _table(tables.steps(result)))
 
 
 def _medians(points: Sequence[Point]) -> list[Point]:
@@ -213,32 +200,18 @@ def _latency_axis(values_ms: Sequence[float]) -> Axis:
 
 
 def _latencies(made: Figures) -> str:
-    is_open = made.lag_ms is not None
-    rows = [["since due" if is_open else "all", f"{made.num_answered:,}", *_cells(made.latency_ms)]]
-    if made.service_ms is not None and made.lag_ms is not None:
-        rows.append(["since sent", "", *_cells(made.service_ms)])
-        rows.append(["sent late by", "", *_cells(made.lag_ms)])
-    rows += [
-        [name, f"{kind['num_answered']:,}", *_cells(kind["latency_ms"])] for name, kind in made.kinds.items()
-    ]
     text = "Percentiles are at most 0.4 % off; mean and maximum are exact."
-    return _section("Latency in ms", text, _table(("", "answered", *_COLUMNS), rows, left=(0,)))
+    return _section("Latency in ms", text, _table(tables.latencies(made)))
 
 
 def _errors(made: Figures) -> str:
-    if not made.errors:
-        return ""
-    rows = [[code, f"{count:,}", made.error_texts.get(code, "")] for code, count in made.errors.items()]
-    return _section(
-        "Failed requests", "", _table(("code", "requests", "the first one said"), rows, left=(0, 2))
-    )
+    return _section("Failed requests", "", _table(tables.errors(made))) if made.errors else ""
 
 
 def _server_metrics(result: Result) -> str:
     if result.server_metrics is None:
         return ""
-    rows = [[name.replace("_", " "), number(value)] for name, value in result.server_metrics.items()]
-    return _section("What the server counted", "", _table(("what", "value"), rows, left=(0,)))
+    return _section("What the server counted", "", _table(tables.server_metrics(result.server_metrics)))
 
 
 def _facts(result: Result) -> str:
@@ -254,7 +227,9 @@ def _facts(result: Result) -> str:
         facts = [(key, value) for key, value in data[part].items() if value not in (None, "", [])]
         names = [name, *[""] * len(facts)]
         rows += [[names[i], key.replace("_", " "), _fact(value)] for i, (key, value) in enumerate(facts)]
-    return _section("What was measured with what", "", _table(("", "what", "value"), rows, left=(0, 1, 2)))
+    return _section(
+        "What was measured with what", "", _table(Cells(("", "what", "value"), rows, left=(0, 1, 2)))
+    )
 
 
 def _fact(value: Any) -> str:
@@ -265,24 +240,20 @@ def _fact(value: Any) -> str:
     return ("yes" if value else "no") if isinstance(value, bool) else str(value)
 
 
-def _cells(values: dict[str, float | None]) -> list[str]:
-    return [number(values[name]) for name in _COLUMNS]
-
-
 def _section(title: str, text: str, content: str) -> str:
     paragraph = f"<p>{escape(text)}</p>" if text else ""
     return f"<section><h2>{escape(title)}</h2>{paragraph}{content}</section>\n"
 
 
-def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, left: Sequence[int]) -> str:
-    def row(cells: Sequence[str], tag: str) -> str:
+def _table(cells: Cells) -> str:
+    def row(texts: Sequence[str], tag: str) -> str:
         inner = "".join(
-            f'<{tag} class="left">{escape(cell)}</{tag}>' if i in left else f"<{tag}>{escape(cell)}</{tag}>"
-            for i, cell in enumerate(cells)
+            f'<{tag} class="left">{escape(text)}</{tag}>'
+            if i in cells.left
+            else f"<{tag}>{escape(text)}</{tag}>"
+            for i, text in enumerate(texts)
         )
         return f"<tr>{inner}</tr>"
 
-    body = "".join(row(cells, "td") for cells in rows)
-    return (
-        f'<div class="scroll"><table><thead>{row(headings, "th")}</thead><tbody>{body}</tbody></table></div>'
-    )
+    body = "".join(row(texts, "td") for texts in cells.rows)
+    return f'<div class="scroll"><table><thead>{row(cells.headings, "th")}</thead><tbody>{body}</tbody></table></div>'

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, TextIO
+from typing import TextIO
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -14,12 +13,12 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
-from serve.bench.figures import Figures, Verdict
-from serve.bench.latencies import QUANTILES
+from serve.bench import tables
+from serve.bench.figures import Verdict
 from serve.bench.run import Result
+from serve.bench.tables import Cells, number
 from serve.bench.workers import Progress as Tell
 
-_COLUMNS = (*QUANTILES, "max", "mean")
 # A column that is wider gives way where the terminal is narrow, and so does the first one.
 _MOST_MIN_WIDTH = 24
 # Where there is no terminal to ask.
@@ -82,19 +81,15 @@ def print_result(result: Result, console: Console | None = None) -> None:
     for line in about(result):
         console.print(Text(line))
     if result.found is not None:
-        console.print(_steps_table(result))
+        console.print(_table("steps", tables.steps(result)))
     made = result.measurement
     if made is None:
         return
-    console.print(_latency_table(made))
+    console.print(_table("latency in ms", tables.latencies(made)))
     if made.errors:
-        rows = [[code, f"{count:,}", made.error_texts.get(code, "")] for code, count in made.errors.items()]
-        console.print(
-            _table("failed requests", ("code", "requests", "the first one said"), rows, left=(0, 2))
-        )
+        console.print(_table("failed requests", tables.errors(made)))
     if result.server_metrics is not None:
-        rows = [[name.replace("_", " "), number(value)] for name, value in result.server_metrics.items()]
-        console.print(_table("the server counted", ("what", "value"), rows, left=(0,)))
+        console.print(_table("the server counted", tables.server_metrics(result.server_metrics)))
     for warning in result.warnings():
         console.print(Text(f"warning: {warning}", style="bold yellow"))
 
@@ -164,65 +159,20 @@ def loop_text(result: Result) -> str:
     return f"a recording at {speed:g} times its speed{lasted}; {where}"
 
 
-def number(value: float | None) -> str:
-    """Four digits that count, or a dash."""
-    if value is None:
-        return "–"
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-
-
 def _counted(count: int, name: str) -> str:
     return f"{count} {name}" if count == 1 else f"{count} {name}{'es' if name.endswith('s') else 's'}"
 
 
-def _latency_table(made: Figures) -> Table:
-    is_open = made.lag_ms is not None
-    rows = [["since due" if is_open else "latency", f"{made.num_answered:,}", *_cells(made.latency_ms)]]
-    if made.service_ms is not None and made.lag_ms is not None:
-        rows.append(["since sent", "", *_cells(made.service_ms)])
-        rows.append(["sent late by", "", *_cells(made.lag_ms)])
-    rows += [
-        [name, f"{kind['num_answered']:,}", *_cells(kind["latency_ms"])] for name, kind in made.kinds.items()
-    ]
-    return _table("latency in ms", ("", "answered", *_COLUMNS), rows, left=(0,))
-
-
-def _steps_table(result: Result) -> Table:
-    headings = ("asked/s", "answered/s", "p50 ms", "p99 ms", "failed", "sent late", "")
-    steps = sorted(result.steps, key=lambda tried: tried.figures.asked_per_s or 0.0)
-    rows = []
-    for tried in steps:
-        made = tried.figures
-        rows.append(
-            [
-                number(made.asked_per_s),
-                number(made.requests_per_s),
-                number(made.latency_ms["p50"]),
-                number(made.p99_ms),
-                f"{made.num_failed:,}",
-                f"{made.late_share:.1%}",
-                tried.verdict.text,
-            ]
-        )
-    return _table("steps", headings, rows, left=(6,))
-
-
-def _cells(values: dict[str, Any]) -> list[str]:
-    return [number(values[name]) for name in _COLUMNS]
-
-
-def _table(
-    title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], *, left: Sequence[int]
-) -> Table:
+def _table(title: str, cells: Cells) -> Table:
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
-    for i, heading in enumerate(headings):
-        width = max([len(heading), *(len(row[i]) for row in rows)])
+    for i, heading in enumerate(cells.headings):
+        width = max([len(heading), *(len(row[i]) for row in cells.rows)])
         table.add_column(
             heading,
-            justify="left" if i in left else "right",
+            justify="left" if i in cells.left else "right",
             overflow="fold",
             min_width=None if i == 0 else min(width, _MOST_MIN_WIDTH),
         )
-    for row in rows:
+    for row in cells.rows:
         table.add_row(*(Text(cell) for cell in row))
     return table

@@ -29,7 +29,7 @@ TARGET = frozenset({"job", "instance"})
 def metrics_of_a_server() -> dict[str, frozenset[str]]:
     """Every name that can be asked for, with its labels."""
     metrics = Metrics()
-    model = metrics.model("m", "1")
+    model = metrics.begin("m", "1")
     model.set_table_bytes({"t": 1})
     model.describe(ModelDescription(target="cpu", digest="d", num_executors=1, limits=BatchLimits()))
     metrics.set_state("m", "1", "ready")

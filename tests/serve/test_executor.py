@@ -83,7 +83,7 @@ def settings_of(
         model=model,
         info=INFO,
         limits=limits or BatchLimits(),
-        metrics=(metrics or Metrics()).model(INFO.name, INFO.version),
+        metrics=(metrics or Metrics()).begin(INFO.name, INFO.version),
         num_threads=num_threads,
     )
 

@@ -31,7 +31,7 @@ def metrics() -> Metrics:
 
 @pytest.fixture
 def dlrm(metrics: Metrics) -> ModelMetrics:
-    return metrics.model("dlrm", "7")
+    return metrics.begin("dlrm", "7")
 
 
 def value(metrics: Metrics, name: str, **labels: str) -> float | None:
@@ -43,7 +43,7 @@ def test_requests_are_counted_by_version_and_outcome(metrics: Metrics, dlrm: Mod
         dlrm.count(outcome)
     dlrm.count("rejected")
     dlrm.accepted()
-    metrics.model("dlrm", "8").count("rejected")
+    metrics.begin("dlrm", "8").count("rejected")
     got = {o: value(metrics, "recsys_requests_total", **KEY, outcome=o) for o in OUTCOMES}
     assert got == {**dict.fromkeys(OUTCOMES, 1), "rejected": 2}
     assert value(metrics, "recsys_requests_accepted_total", **KEY) == 1
@@ -51,7 +51,7 @@ def test_requests_are_counted_by_version_and_outcome(metrics: Metrics, dlrm: Mod
 
 
 def test_a_new_version_shows_zeros_so_that_its_first_request_is_an_increase(metrics: Metrics) -> None:
-    metrics.model("dlrm", "7")
+    metrics.begin("dlrm", "7")
     assert value(metrics, "recsys_requests_total", **KEY, outcome="failed") == 0
     assert value(metrics, "recsys_stage_seconds_count", **KEY, stage="queue") == 0
 
@@ -70,7 +70,7 @@ def test_outcomes_are_summed_over_models_past_models_and_requests_for_none(
 ) -> None:
     dlrm.answered(0.1)
     dlrm.accepted()
-    other = metrics.model("ranker", "1")
+    other = metrics.begin("ranker", "1")
     other.count("invalid")
     metrics.unrouted("not_found")
     metrics.drop(dlrm)
@@ -97,7 +97,7 @@ def test_a_dropped_version_leaves_no_series_and_begins_anew(metrics: Metrics, dl
     metrics.set_state("dlrm", "7", "available")
     assert 'version="7"' not in text(metrics)
     assert "users" not in text(metrics)
-    metrics.model("dlrm", "7")
+    metrics.begin("dlrm", "7")
     assert value(metrics, "recsys_requests_total", **KEY, outcome="ok") == 0
 
 

@@ -18,7 +18,7 @@ from serve.metrics_server import MetricsServer
 @pytest.fixture
 def metrics() -> Metrics:
     made = Metrics()
-    made.model("dlrm", "7").answered(0.01)
+    made.begin("dlrm", "7").answered(0.01)
     return made
 
 

@@ -83,7 +83,7 @@ def test_outputs_are_matched_by_name_and_must_have_one_shape() -> None:
 
 
 def test_pairs_beyond_what_may_wait_are_dropped_and_counted() -> None:
-    metrics = Metrics().model("m", "1")
+    metrics = Metrics().begin("m", "1")
     comparer = Comparer()
     blocked = BlockedMetrics(metrics)
     comparer.compare(rows(("a", [1.0])), rows(("a", [1.0])), blocked)  # type: ignore[arg-type]
