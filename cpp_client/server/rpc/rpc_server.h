@@ -22,15 +22,19 @@ struct RpcOptions {
   std::optional<TlsSettings> tls;
   /// Threads that poll completion queues.
   int num_threads = 1;
-  /// Looks at each call before its method; where it is not OK the call ends so (the admin port's token). May be empty.
+  /// Looks at each call before its method; where it is not OK the call ends so (the admin port's
+  /// token). May be empty.
   std::function<Status(const Call&)> authorize;
+  /// What the text of a port that cannot be had begins with.
+  std::string purpose = "listen on";
 };
 
 /// A gRPC port over completion queues: every method is generic, bytes in and bytes out.
 class RpcServer {
  public:
-  /// Listens and answers. Throws Error (kConfig: a file of the TLS settings cannot be used), std::system_error (the port
-  /// is taken, or the address not ours). Unknown methods are UNIMPLEMENTED.
+  /// Listens and answers. Throws Error (kConfig: a file of the TLS settings cannot be used),
+  /// std::system_error (the port is taken, or the address not ours; its text is that of Python's
+  /// server). Unknown methods are UNIMPLEMENTED.
   RpcServer(RpcOptions options, std::vector<Service> services);
   /// Ends calls that are left.
   ~RpcServer();

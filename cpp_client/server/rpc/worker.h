@@ -10,7 +10,8 @@
 
 namespace recsys {
 
-/// Threads for what may block: loading models, reading files, answering operators. Tasks must not throw. Thread-safe.
+/// Threads for what may block: loading models, reading files, answering operators. Tasks must not
+/// throw. Thread-safe.
 class Worker {
  public:
   explicit Worker(int num_threads);
