@@ -1,0 +1,80 @@
+#include "server/protocols/kserve.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "recsys/error.h"
+#include "server/core/hosted.h"
+#include "server/protocols/messages.h"
+#include "wire/infer_response.h"
+
+namespace recsys {
+namespace {
+
+/// What the inputs of a request point into.
+struct Kept {
+  std::shared_ptr<const void> message;
+  OwnedBytes owned;
+};
+
+}  // namespace
+
+InferCall::InferCall(Gateway& gateway, const Clock& clock, bool is_on_stream)
+    : ProtocolRequest(gateway), clock_(clock), is_on_stream_(is_on_stream) {
+  protocol = "kserve";
+}
+
+void InferCall::Load(const Call& call, Bytes message) {
+  payload = std::move(message);
+  num_bytes = static_cast<std::int64_t>(payload.view.size());
+  if (!ReadInferMessage(payload.view, kMaxTensorsKept, &message_)) {
+    throw NoMessage(payload.view, "ModelInferRequest");
+  }
+  const InferParameters parameters = ReadParameters(message_.parameters);
+  CheckRequestId(message_.id, "id");
+  context_ = parameters.context;
+  priority = static_cast<Priority>(parameters.priority);
+  deadline_s = call.deadline_s();
+  if (parameters.timeout_s) deadline_s = std::min(deadline_s, clock_() + *parameters.timeout_s);
+  model = message_.model;
+  version = message_.version;
+  request_id = message_.id;
+}
+
+void InferCall::Read(const Hosted& host) {
+  const Signature& signature = host.signature();
+  if (!IsEnough(message_, signature)) {
+    const std::size_t most = std::max(MostTensors(signature), signature.outputs.size());
+    ReadInferMessage(payload.view, most, &message_);
+  }
+  wanted_ = WantedOutputs(message_, signature);
+  const auto kept = std::make_shared<Kept>();
+  ReadInputs(message_, context_, signature, host.checker().limits(), &kept->owned, &raw);
+  kept->message = payload.owner;
+  payload.owner = kept;
+}
+
+Message InferCall::Encode(const Hosted& host, const Rows& rows) {
+  return WriteInferResponse({host.name(), host.version(), request_id, wanted_, is_on_stream_},
+                            host.signature().outputs, {rows.num_rows, rows.values, rows.owner});
+}
+
+Message InferCall::OnStream(const Status& status, Message answer) {
+  if (status.ok()) return WriteInferStreamResponse(std::move(answer));
+  return WriteInferStreamError(request_id, status.text);
+}
+
+bool IsModelReady(Gateway& gateway, std::string_view name, std::string_view version) {
+  try {
+    gateway.FindHosted(name, version);
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::kModelNotFound || error.kind() == ErrorKind::kNotReady) {
+      return false;
+    }
+    throw;
+  }
+  return true;
+}
+
+}  // namespace recsys
