@@ -151,7 +151,8 @@ TEST_F(Unary, ACallKnowsItsMetadataDeadlinePeerAndMethodAlsoWhenItIsOver) {
 }
 
 TEST_F(Unary, ACallWithoutDeadlineHasAnInfiniteOne) {
-  ClientCall call(NewChannel(), "/test.Echo/Hold", "x", {}, std::numeric_limits<double>::infinity());
+  ClientCall call(NewChannel(), "/test.Echo/Hold", "x", {},
+                  std::numeric_limits<double>::infinity());
   EXPECT_TRUE(std::isinf(echo_.held.Take()->call->deadline_s()));
 }
 
