@@ -33,3 +33,8 @@ if(RECSYS_RPC)
   recsys_test(protocols ROOMS recsys_protocols)
   recsys_test(http ROOMS recsys_http)
 endif()
+if(RECSYS_MODEL)
+  # The runtime library at the end of a pipe: tests/native compares it with the Python one.
+  recsys_program(recsys-predict-tool tests/tools)
+  target_link_libraries(recsys-predict-tool PRIVATE recsys_model)
+endif()

@@ -79,6 +79,9 @@ class PreparedDelta;
 /// An exported model, ready to predict. Any number of threads may call Predict at once.
 class Model {
  public:
+  /// What it is made of; of the library alone.
+  struct Parts;
+
   /// Opens an artifact: a folder or a single file that recsys-export wrote.
   /// Throws Error: its kind says what is wrong, its text with which part; the texts are those of recsys/artifact.py.
   static Model Open(const std::string& path, const ModelOptions& options = {});
@@ -109,7 +112,6 @@ class Model {
   static std::int64_t NumDenseLeft(const PreparedDelta& delta);
 
  private:
-  struct Parts;
   explicit Model(std::unique_ptr<Parts> parts);
   std::unique_ptr<Parts> parts_;
 };

@@ -1,0 +1,222 @@
+#include "model/artifact_files.h"
+
+#include <caffe2/serialize/inline_container.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <torch/cuda.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "base/text.h"
+#include "check/checked_json.h"
+#include "check/file_name.h"
+#include "check/zip_directory.h"
+#include "recsys/error.h"
+
+namespace recsys {
+namespace {
+
+constexpr char kManifestName[] = "manifest.json";
+
+/// A file mapped for reading, for as long as this lives.
+class MappedFile {
+ public:
+  explicit MappedFile(const std::string& path) {
+    const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (file < 0) throw ZipError("cannot be read");
+    struct stat found {};
+    if (fstat(file, &found) == 0 && S_ISREG(found.st_mode) && found.st_size > 0) {
+      size_ = static_cast<std::size_t>(found.st_size);
+      pages_ = mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file, 0);
+    }
+    close(file);
+    if (pages_ == MAP_FAILED) throw ZipError("cannot be read");
+  }
+  ~MappedFile() { munmap(pages_, size_); }
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+
+  std::string_view view() const { return {static_cast<const char*>(pages_), size_}; }
+
+ private:
+  void* pages_ = MAP_FAILED;
+  std::size_t size_ = 0;
+};
+
+/// Reads members, deflated ones by torch's reader, which takes no notice of checksums.
+class ZipFile {
+ public:
+  explicit ZipFile(const std::string& path)
+      : path_(path), file_(path), members_(ZipMembers(file_.view())) {}
+
+  const std::vector<ZipMember>& members() const { return members_; }
+
+  /// What a member holds; throws ZipError where it is not what was written.
+  std::string Contents(const ZipMember& member) {
+    std::string data;
+    if (member.method == 0) {
+      data = StoredBytes(file_.view(), member);
+    } else {
+      data = Inflated(member);
+    }
+    if (Crc32(data) != member.crc32) throw ZipError("damaged");
+    return data;
+  }
+
+  /// Whether the member is what was written.
+  bool IsSound(const ZipMember& member) {
+    try {
+      if (member.method == 0) return Crc32(StoredBytes(file_.view(), member)) == member.crc32;
+      Contents(member);
+      return true;
+    } catch (const ZipError&) {
+      return false;
+    }
+  }
+
+ private:
+  std::string Inflated(const ZipMember& member) {
+    try {
+      if (!reader_) reader_ = std::make_unique<caffe2::serialize::PyTorchStreamReader>(path_);
+      // It knows members by their names below the one folder that all lie in.
+      const auto found = reader_->getRecord(member.name.substr(member.name.find('/') + 1));
+      return {static_cast<const char*>(std::get<0>(found).get()), std::get<1>(found)};
+    } catch (const std::exception&) {
+      throw ZipError("damaged");
+    }
+  }
+
+  std::string path_;
+  MappedFile file_;
+  std::vector<ZipMember> members_;
+  std::unique_ptr<caffe2::serialize::PyTorchStreamReader> reader_;
+};
+
+bool EndsWith(const std::string& text, const std::string& end) {
+  return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
+}
+
+std::string ManifestOfFile(const std::string& path) {
+  const std::string name = Repr(NameOfPath(path));
+  try {
+    ZipFile file(path);
+    std::vector<const ZipMember*> found;
+    for (const ZipMember& member : file.members()) {
+      if (EndsWith(member.name, std::string("/extra/") + kManifestName)) found.push_back(&member);
+    }
+    if (found.size() == 1) return file.Contents(*found[0]);
+  } catch (const ZipError&) {
+    throw Error(ErrorKind::kForeignFile,
+                "artifact: " + name + " is no exported model, or is damaged: BadZipFile");
+  }
+  throw Error(ErrorKind::kForeignFile,
+              "artifact: " + name + " is no exported model: it holds no manifest");
+}
+
+std::vector<std::string> LackingDevices(const Target& target) {
+  const auto num_devices =
+      torch::cuda::is_available() ? static_cast<int>(torch::cuda::device_count()) : 0;
+  std::vector<std::string> lacking;
+  for (const Device& device : target.devices) {
+    if (device.type == "cuda" && device.index >= num_devices) lacking.push_back(device.name());
+  }
+  return lacking;
+}
+
+}  // namespace
+
+bool IsFolder(const std::string& path) {
+  std::error_code ignored;
+  return std::filesystem::is_directory(path, ignored);
+}
+
+std::string FileBytes(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) {
+    throw Error(ErrorKind::kMissingPart, "part " + Repr(NameOfPath(path)) + ": cannot be read");
+  }
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+Manifest ManifestAt(const std::string& path) {
+  const std::string name = Repr(NameOfPath(path));
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored)) {
+    throw Error(ErrorKind::kArtifactNotFound, "artifact: nothing at " + name);
+  }
+  if (!IsFolder(path)) return ReadManifest(ManifestOfFile(path));
+  const std::string file = path + "/" + kManifestName;
+  if (!std::filesystem::is_regular_file(file, ignored)) {
+    throw Error(ErrorKind::kForeignFile, std::string("artifact: no ") + kManifestName + " in " +
+                                             name + "; this is not an exported model");
+  }
+  return ReadManifest(FileBytes(file));
+}
+
+void CheckPartSize(const std::string& file, std::int64_t size_bytes) {
+  const std::string part = "part " + Repr(NameOfPath(file)) + ": ";
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(file, error)) {
+    throw Error(ErrorKind::kMissingPart, part + "missing");
+  }
+  const std::uintmax_t found = std::filesystem::file_size(file, error);
+  if (error || found != static_cast<std::uintmax_t>(size_bytes)) {
+    throw Error(ErrorKind::kPartSize, part + "got " + std::to_string(error ? 0 : found) +
+                                          " bytes, expected " + std::to_string(size_bytes));
+  }
+}
+
+void CheckAllSizes(const std::string& path, const Manifest& manifest) {
+  if (!IsFolder(path)) return;
+  for (const Part& part : manifest.skeletons)
+    CheckPartSize(path + "/" + part.path, part.size_bytes);
+  if (manifest.rows_path) CheckPartSize(path + "/" + *manifest.rows_path, manifest.rows_bytes);
+}
+
+const Target& ChooseTarget(const Manifest& manifest, const std::string& wanted) {
+  std::vector<std::string> names;
+  for (const Target& target : manifest.targets) names.push_back(target.name);
+  if (!wanted.empty() && std::find(names.begin(), names.end(), wanted) == names.end()) {
+    throw Error(ErrorKind::kTarget,
+                "target: got " + Repr(wanted) + ", expected one of " + PythonList(names));
+  }
+  for (const Target& target : manifest.targets) {
+    if (!wanted.empty() && wanted != target.name) continue;
+    const std::vector<std::string> lacking = LackingDevices(target);
+    if (lacking.empty()) return target;
+    if (!wanted.empty()) {
+      throw Error(ErrorKind::kTarget, "target: " + Repr(wanted) + " needs " + PythonList(lacking) +
+                                          ", which this machine lacks");
+    }
+  }
+  throw Error(ErrorKind::kTarget,
+              "target: this machine has the devices of none of " + PythonList(names));
+}
+
+void CheckMembers(const std::string& path, std::int64_t unread_bytes) {
+  const std::string name = NameOfPath(path);
+  std::string damaged;
+  try {
+    ZipFile file(path);
+    for (const ZipMember& member : file.members()) {
+      if (unread_bytes >= 0 && member.num_bytes == static_cast<std::uint64_t>(unread_bytes))
+        continue;
+      if (file.IsSound(member)) continue;
+      damaged = member.name.substr(member.name.find('/') + 1);
+      break;
+    }
+  } catch (const ZipError&) {
+    throw Error(ErrorKind::kForeignFile,
+                "artifact: " + Repr(name) + " is no exported model, or is damaged: BadZipFile");
+  }
+  if (damaged.empty()) return;
+  throw Error(ErrorKind::kChecksum,
+              "part " + Repr(damaged) + " of " + Repr(name) + ": its checksum does not match");
+}
+
+}  // namespace recsys

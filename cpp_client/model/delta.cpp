@@ -1,0 +1,204 @@
+#include <ATen/ATen.h>
+#include <c10/core/InferenceMode.h>
+#include <torch/cuda.h>
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+
+#include "base/text.h"
+#include "check/checked_json.h"
+#include "check/delta_file.h"
+#include "model/parts.h"
+#include "recsys/error.h"
+
+namespace recsys {
+namespace {
+
+/// What a delta puts into one block of one rank.
+struct BlockChange {
+  /// [R, row_bytes] uint8, the block itself.
+  at::Tensor target;
+  /// [N] int64, rows of the block, ascending; on the target's device, as the rows are.
+  at::Tensor places;
+  /// [N, row_bytes] uint8, what they become.
+  at::Tensor rows;
+
+  void Write() const {
+    if (!target.device().is_cpu()) {
+      at::Tensor(target).index_copy_(0, places, rows);
+      return;
+    }
+    ForEach([](char* in_place, const char* row, std::size_t size) {
+      std::memcpy(in_place, row, size);
+    });
+  }
+
+  /// Has pages of one's own ready where rows in host memory are mapped from a file. A byte of each
+  /// row is overwritten with itself, so lookups meanwhile read what they always read. Without it
+  /// Write would wait for the system to copy each page, which takes fifty times as long as the
+  /// rows.
+  void Touch() const {
+    if (!target.device().is_cpu()) return;
+    ForEach([](char* in_place, const char* /*row*/, std::size_t size) {
+      for (char* byte : {in_place, in_place + size - 1}) {
+        auto* const own = const_cast<volatile char*>(byte);
+        *own = *own;
+      }
+    });
+  }
+
+ private:
+  template <typename Put>
+  void ForEach(Put put) const {
+    const auto row_bytes = static_cast<std::size_t>(target.size(1));
+    char* const to = static_cast<char*>(target.mutable_data_ptr());
+    const char* row = static_cast<const char*>(rows.const_data_ptr());
+    const std::int64_t* place = places.const_data_ptr<std::int64_t>();
+    for (std::int64_t i = 0; i < places.numel(); ++i, row += row_bytes) {
+      put(to + static_cast<std::size_t>(place[i]) * row_bytes, row, row_bytes);
+    }
+  }
+};
+
+void Synchronize(const std::vector<BlockChange>& changes) {
+  for (const BlockChange& change : changes) {
+    if (change.target.is_cuda()) torch::cuda::synchronize(change.target.device().index());
+  }
+}
+
+/// A delta that was made from a state fits the rows as they are now.
+void CheckState(const std::string& base, const LoadedRows& loaded) {
+  if (base == loaded.state_now) return;
+  throw Error(ErrorKind::kDelta,
+              "delta.base: got " + Repr(base) + ", expected " + Repr(loaded.state_now) +
+                  ", the rows that the model holds: apply deltas in the order in "
+                  "which they were made, each once, from the artifact on");
+}
+
+void CheckTable(const TableDelta& table, const LoadedRows& loaded, const std::string& at) {
+  const TableInfo* known = loaded.manifest.FindTable(table.name);
+  if (known == nullptr) {
+    std::vector<std::string> names;
+    for (const TableInfo& info : loaded.manifest.tables) names.push_back(info.name);
+    std::sort(names.begin(), names.end());
+    throw WrongField(at, "name", StrOf(Json(table.name)),
+                     "one of the tables " + PythonList(names, 8));
+  }
+  const auto expect = [&](const char* key, const std::string& got, const std::string& expected) {
+    if (got == expected) return;
+    throw WrongField(at, key, got, expected + ", as table " + Repr(table.name) + " has it");
+  };
+  const auto type_name = [](DataType type) {
+    return "DataType." + DataTypeNames()[static_cast<std::size_t>(type)];
+  };
+  expect("num_embeddings", std::to_string(table.num_embeddings),
+         std::to_string(known->num_embeddings));
+  expect("embedding_dim", std::to_string(table.embedding_dim),
+         std::to_string(known->embedding_dim));
+  expect("data_type", type_name(table.data_type), type_name(known->data_type));
+}
+
+/// A delta is of this artifact, and of the rows as they are now.
+void CheckFit(const DeltaHeader& header, const LoadedRows& loaded) {
+  if (header.artifact != loaded.digest) {
+    throw Error(ErrorKind::kDelta,
+                "delta.artifact: got " + Repr(header.artifact) + " (model " +
+                    Repr(StrOf(Json(header.model))) + "), expected " + Repr(loaded.digest) +
+                    " (model " + Repr(loaded.manifest.name) +
+                    "): it was made for another artifact; make it for this one, or load that one");
+  }
+  {
+    const std::lock_guard<std::mutex> guard(loaded.lock);
+    CheckState(header.base, loaded);
+  }
+  for (std::size_t i = 0; i < header.tables.size(); ++i) {
+    CheckTable(header.tables[i], loaded, "delta.tables[" + std::to_string(i) + "]");
+  }
+}
+
+/// A table's rows, cut and stretched for each block of each rank that holds some.
+void AddChanges(const LoadedRows& loaded, const TableDelta& table, const DeltaRows& delta,
+                std::vector<BlockChange>* changes) {
+  const std::vector<std::int64_t>& numbers = delta.numbers;
+  const at::Tensor places =
+      at::tensor(at::ArrayRef<std::int64_t>(numbers), at::TensorOptions().dtype(at::kLong));
+  const at::Tensor rows =
+      at::from_blob(const_cast<unsigned char*>(delta.rows.data()),
+                    {table.num_rows, static_cast<std::int64_t>(table.row_format().row_bytes())},
+                    at::TensorOptions().dtype(at::kByte));
+  std::set<const void*> done;
+  for (const DeviceRows& rank : loaded.ranks) {
+    // Ranks in host memory read one tensor: it is changed once.
+    if (!done.insert(rank.rows.const_data_ptr()).second) continue;
+    for (const RowBlock& block : rank.blocks) {
+      if (block.table != table.name) continue;
+      const std::int64_t first =
+          std::lower_bound(numbers.begin(), numbers.end(), block.row_start) - numbers.begin();
+      const std::int64_t end =
+          std::lower_bound(numbers.begin(), numbers.end(), block.row_end) - numbers.begin();
+      if (first >= end) continue;
+      // The file's bytes go with the file: what stays is a copy, also of rows that are whole.
+      const at::Tensor cut = CutForBlock(rows.slice(0, first, end), table.embedding_dim, block);
+      changes->push_back({RowsOfBlock(rank.rows, block),
+                          (places.slice(0, first, end) - block.row_start).to(rank.device),
+                          cut.to(rank.device, cut.scalar_type(), false, true)});
+    }
+  }
+}
+
+}  // namespace
+
+class PreparedDelta {
+ public:
+  std::string digest;
+  std::string base;
+  std::int64_t num_dense_left = 0;
+  std::vector<BlockChange> changes;
+  /// What it was prepared for.
+  std::shared_ptr<LoadedRows> loaded;
+};
+
+std::shared_ptr<const PreparedDelta> Model::PrepareDelta(const std::string& path) const {
+  const c10::InferenceMode guard;
+  DeltaFile file(path);
+  const DeltaHeader& header = file.header();
+  CheckFit(header, *parts_->rows);
+  auto prepared = std::make_shared<PreparedDelta>();
+  prepared->digest = file.digest();
+  prepared->base = header.base;
+  prepared->num_dense_left = header.num_dense_left;
+  prepared->loaded = parts_->rows;
+  try {
+    for (const TableDelta& table : header.tables) {
+      AddChanges(*parts_->rows, table, file.Read(table), &prepared->changes);
+    }
+    const std::lock_guard<std::mutex> lock(parts_->rows->lock);
+    // Once more: another may have been applied meanwhile.
+    CheckState(header.base, *parts_->rows);
+    for (const BlockChange& change : prepared->changes) change.Touch();
+    Synchronize(prepared->changes);
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception&) {
+    throw Error(ErrorKind::kInternal, "there is too little memory");
+  }
+  return prepared;
+}
+
+void Model::ApplyDelta(const PreparedDelta& delta) {
+  LoadedRows& loaded = *parts_->rows;
+  if (delta.loaded != parts_->rows) {
+    throw Error(ErrorKind::kDelta, "delta: it was prepared for another model");
+  }
+  const c10::InferenceMode guard;
+  const std::lock_guard<std::mutex> lock(loaded.lock);
+  CheckState(delta.base, loaded);
+  for (const BlockChange& change : delta.changes) change.Write();
+  Synchronize(delta.changes);
+  loaded.state_now = delta.digest;
+}
+
+std::int64_t Model::NumDenseLeft(const PreparedDelta& delta) { return delta.num_dense_left; }
+
+}  // namespace recsys

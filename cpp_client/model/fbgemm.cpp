@@ -1,0 +1,73 @@
+#include "model/fbgemm.h"
+
+#include <dlfcn.h>
+#include <torch/version.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <mutex>
+
+#include "base/text.h"
+#include "recsys/error.h"
+
+namespace recsys {
+namespace {
+
+// Each after those that it needs (FBGEMM 1.8): they look for each other by name alone.
+constexpr const char* kLibraries[] = {
+    "asmjit.so",
+    "fbgemm.so",
+    "fbgemm_gpu_config.so",
+    "fbgemm_gpu_sparse_async_cumsum.so",
+    "fbgemm_gpu_py.so",
+    "fbgemm_gpu_tbe_common.so",
+    "fbgemm_gpu_tbe_inference.so",
+};
+
+constexpr char kWhatToDo[] =
+    "; set RECSYS_FBGEMM_PATH to the folder of an installed fbgemm_gpu package that fits this "
+    "torch (";
+
+std::string FolderOf(const std::string& asked) {
+  if (!asked.empty()) return asked;
+  const char* environment = std::getenv("RECSYS_FBGEMM_PATH");
+  return environment != nullptr && *environment != '\0' ? environment : RECSYS_FBGEMM_PATH;
+}
+
+[[noreturn]] void Refuse(const char* library, const std::string& why) {
+  throw Error(ErrorKind::kLibrary,
+              "library " + Repr(library) + ": " + why + kWhatToDo + "torch " TORCH_VERSION ")");
+}
+
+/// What the loader says, without the folder: texts carry no paths.
+std::string WithoutFolder(std::string text, const std::string& folder) {
+  for (std::size_t at = text.find(folder); at != text.npos; at = text.find(folder, at)) {
+    text.erase(at, folder.size() + (text.compare(at + folder.size(), 1, "/") == 0 ? 1 : 0));
+  }
+  return text;
+}
+
+}  // namespace
+
+void LoadFbgemm(const std::string& path) {
+  static std::mutex mutex;
+  static bool is_loaded = false;
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (is_loaded) return;
+  const std::string folder = FolderOf(path);
+  for (const char* library : kLibraries) {
+    const std::string file = folder + "/" + library;
+    std::error_code ignored;
+    if (!std::filesystem::exists(file, ignored)) {
+      Refuse(library, "missing where fbgemm_gpu should be");
+    }
+    // Never closed: operators that are registered stay for the process's life.
+    if (dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL) == nullptr) {
+      const char* why = dlerror();
+      Refuse(library, WithoutFolder(why == nullptr ? "cannot be loaded" : why, folder));
+    }
+  }
+  is_loaded = true;
+}
+
+}  // namespace recsys

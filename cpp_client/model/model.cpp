@@ -1,0 +1,60 @@
+#include "recsys/model.h"
+
+#include <c10/core/InferenceMode.h>
+
+#include "base/allocator.h"
+#include "model/parts.h"
+#include "model/predicting.h"
+#include "recsys/batch_writer.h"
+#include "recsys/error.h"
+
+namespace recsys {
+
+c10::IValue Callable::Call(std::vector<c10::IValue> inputs) const {
+  torch::jit::Stack stack = std::move(inputs);
+  stack.insert(stack.begin(), self_);
+  forward_->run(stack);
+  return std::move(stack.back());
+}
+
+Model::Model(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+Model::Model(Model&&) noexcept = default;
+Model& Model::operator=(Model&&) noexcept = default;
+
+Model::~Model() {
+  if (parts_ == nullptr) return;
+  const ReturningMemory returning;
+  parts_.reset();
+}
+
+const Signature& Model::signature() const { return parts_->signature(); }
+const ModelDescription& Model::description() const { return parts_->description; }
+std::string Model::rows_state() const { return parts_->rows->state(); }
+
+Outputs Model::Predict(const Batch& batch) const {
+  if (parts_->rows->file != nullptr) parts_->rows->file->Check();
+  if (batch.is_ranking && !parts_->forward_ranking) {
+    throw Error(ErrorKind::kTarget,
+                "signature.context: got none, expected inputs: the model has no ranking form");
+  }
+  const c10::InferenceMode guard;
+  try {
+    const std::vector<c10::IValue> inputs = GraphInputs(batch, signature());
+    const Callable& graph = batch.is_ranking ? *parts_->forward_ranking : *parts_->forward;
+    return CheckedOutputs(graph.Call(inputs), signature(), batch.num_rows, inputs);
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw Error(ErrorKind::kExecution, error.what());
+  }
+}
+
+Outputs Model::Predict(const RawRequest& request) const {
+  CheckedRequest checked;
+  parts_->checker->Check(request, &checked);
+  BatchWriter writer(signature());
+  const CheckedRequest* const one = &checked;
+  return Predict(writer.Write({&one, 1}));
+}
+
+}  // namespace recsys

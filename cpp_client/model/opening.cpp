@@ -1,0 +1,185 @@
+#include <ATen/Parallel.h>
+
+#include <limits>
+
+#include "base/sha256.h"
+#include "base/text.h"
+#include "check/file_name.h"
+#include "model/artifact_files.h"
+#include "model/fbgemm.h"
+#include "model/parts.h"
+#include "model/skeleton.h"
+#include "recsys/error.h"
+
+namespace recsys {
+namespace {
+
+ModelDescription DescriptionOf(const Manifest& manifest, const std::string& target) {
+  ModelDescription found;
+  found.name = manifest.name;
+  found.digest = manifest.Digest();
+  found.target = target;
+  found.format_version = "1";
+  found.torch_version = manifest.VersionOf("torch");
+  found.fbgemm_version = manifest.VersionOf("fbgemm-gpu-cpu");
+  if (found.fbgemm_version.empty()) found.fbgemm_version = manifest.VersionOf("fbgemm-gpu");
+  for (const RowBlock& block : manifest.blocks) {
+    found.table_bytes[block.table] += static_cast<std::int64_t>(block.num_bytes());
+  }
+  return found;
+}
+
+void CheckRows(const Manifest& manifest, const at::Tensor& blob) {
+  const char* data = static_cast<const char*>(blob.const_data_ptr());
+  for (std::size_t i = 0; i < manifest.blocks.size(); ++i) {
+    const RowBlock& block = manifest.blocks[i];
+    const auto num_bytes = static_cast<std::size_t>(block.num_bytes());
+    if (Sha256Hex({data + block.offset_bytes, num_bytes}) == manifest.block_sha256[i]) continue;
+    throw Error(ErrorKind::kChecksum, "rows of table " + Repr(block.table) +
+                                          ": the checksum does not match; they were changed");
+  }
+}
+
+/// Puts a model together, step by step in the order of recsys/artifact.py: errors come in the same
+/// order.
+class Opening {
+ public:
+  Opening(const std::string& path, const ModelOptions& options)
+      : path_(path), options_(options), rows_(std::make_shared<LoadedRows>()) {}
+
+  std::unique_ptr<Model::Parts> Run();
+
+ private:
+  const Manifest& manifest() const { return rows_->manifest; }
+  std::vector<const Graph*> Graphs() const {
+    if (!target_->ranking) return {&target_->graph};
+    return {&target_->graph, &*target_->ranking};
+  }
+
+  void LoadFolder();
+  void LoadFile();
+  torch::jit::Module LoadSkeleton(const Graph& graph) const;
+
+  const std::string& path_;
+  const ModelOptions& options_;
+  std::shared_ptr<LoadedRows> rows_;
+  const Target* target_ = nullptr;
+  std::vector<torch::jit::Module> modules_;
+  at::Tensor blob_;
+};
+
+torch::jit::Module Opening::LoadSkeleton(const Graph& graph) const {
+  const Part& part = *manifest().FindSkeleton(graph.skeleton);
+  const std::string file = path_ + "/" + part.path;
+  CheckPartSize(file, part.size_bytes);
+  // Always: it is small, and a damaged graph can crash the process where damaged rows give wrong
+  // numbers.
+  const std::string bytes = FileBytes(file);
+  if (Sha256Hex(bytes) != part.sha256) {
+    throw Error(
+        ErrorKind::kChecksum,
+        "part " + Repr(part.path) + ": its checksum does not match; it was changed or damaged");
+  }
+  return LoadScript(bytes, part.path);
+}
+
+void Opening::LoadFolder() {
+  if (!manifest().rows_path) {
+    throw Error(ErrorKind::kManifest,
+                "manifest.rows.path: got null in a directory, expected the rows' file name");
+  }
+  const std::string file = path_ + "/" + *manifest().rows_path;
+  const std::int64_t num_bytes = manifest().rows_bytes;
+  CheckPartSize(file, num_bytes);
+  rows_->file = std::make_unique<RowsFile>(file);
+  blob_ = options_.copy_rows ? rows_->file->Copied(num_bytes) : rows_->file->Mapped(num_bytes);
+  if (options_.copy_rows) rows_->file.reset();
+  if (options_.verify_checksums) CheckRows(manifest(), blob_);
+  for (const Graph* graph : Graphs()) modules_.push_back(LoadSkeleton(*graph));
+}
+
+void Opening::LoadFile() {
+  const std::string name = Repr(NameOfPath(path_));
+  CheckMembers(path_, options_.verify_checksums ? -1 : manifest().rows_bytes);
+  modules_.push_back(LoadScriptFile(path_));
+  if (target_->graph.rows.empty()) {
+    throw Error(ErrorKind::kManifest,
+                "manifest.targets: " + name + " holds no rows where the manifest says");
+  }
+  blob_ = TensorAt(modules_[0], target_->graph.rows[0].first);
+  if (blob_.numel() != manifest().rows_bytes || blob_.scalar_type() != at::kByte ||
+      !blob_.is_contiguous()) {
+    throw Error(ErrorKind::kPartSize, "rows of " + name + ": got " + std::to_string(blob_.numel()) +
+                                          " bytes, expected " +
+                                          std::to_string(manifest().rows_bytes));
+  }
+  blob_ = blob_.view({-1});
+  if (options_.verify_checksums) CheckRows(manifest(), blob_);
+}
+
+std::unique_ptr<Model::Parts> Opening::Run() {
+  rows_->manifest = ManifestAt(path_);
+  target_ = &ChooseTarget(manifest(), options_.target);
+  LoadFbgemm(options_.fbgemm_path);
+  if (IsFolder(path_)) {
+    LoadFolder();
+  } else {
+    LoadFile();
+  }
+  rows_->ranks = RankRows(manifest(), *target_, blob_);
+  bool in_place = false;
+  for (const DeviceRows& rank : rows_->ranks) in_place = in_place || rank.rows.is_same(blob_);
+  if (!in_place) rows_->file.reset();
+  const std::vector<const Graph*> graphs = Graphs();
+  for (std::size_t i = 0; i < modules_.size(); ++i) Place(&modules_[i], *graphs[i], rows_->ranks);
+  for (std::size_t i = 1; i < modules_.size(); ++i) Share(modules_[0], &modules_[i]);
+  auto parts = std::make_unique<Model::Parts>();
+  parts->description = DescriptionOf(manifest(), target_->name);
+  rows_->digest = rows_->state_now = parts->description.digest;
+  parts->forward.emplace(Freeze(modules_[0]));
+  if (modules_.size() > 1) parts->forward_ranking.emplace(Freeze(modules_[1]));
+  constexpr std::int64_t kAny = std::numeric_limits<std::int64_t>::max();
+  parts->checker.emplace(manifest().signature, RequestLimits{kAny, kAny, kAny});
+  parts->rows = std::move(rows_);
+  return parts;
+}
+
+/// Runs `step`; what torch throws, or the system, becomes an Error.
+template <typename Step>
+auto Guarded(Step step) {
+  try {
+    return step();
+  } catch (const Error&) {
+    throw;
+  } catch (const std::bad_alloc&) {
+    throw Error(ErrorKind::kInternal, "there is too little memory");
+  } catch (const std::exception& error) {
+    throw Error(ErrorKind::kInternal, error.what());
+  }
+}
+
+}  // namespace
+
+Model Model::Open(const std::string& path, const ModelOptions& options) {
+  return Guarded([&] { return Model(Opening(path, options).Run()); });
+}
+
+void SetIntraOpThreads(int num_threads) { at::set_num_threads(num_threads); }
+
+ModelDescription DescribeArtifact(const std::string& path, Signature* signature) {
+  return Guarded([&] {
+    const Manifest manifest = ManifestAt(path);
+    if (signature != nullptr) *signature = manifest.signature;
+    return DescriptionOf(manifest, "");
+  });
+}
+
+void CheckArtifact(const std::string& path, const std::string& target) {
+  Guarded([&] {
+    const Manifest manifest = ManifestAt(path);
+    CheckAllSizes(path, manifest);
+    ChooseTarget(manifest, target);
+  });
+}
+
+}  // namespace recsys

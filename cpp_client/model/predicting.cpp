@@ -1,0 +1,104 @@
+#include "model/predicting.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "base/text.h"
+#include "recsys/error.h"
+
+namespace recsys {
+namespace {
+
+template <typename T>
+at::Tensor TensorOf(Span<T> values, at::IntArrayRef shape) {
+  // Operators may look at the address of an empty tensor too.
+  static T nothing{};
+  return at::from_blob(values.data() == nullptr ? &nothing : values.data(), shape,
+                       at::TensorOptions().dtype(c10::CppTypeToScalarType<T>::value));
+}
+
+template <typename T>
+at::Tensor TensorOf(Span<T> values) {
+  return TensorOf(values, {static_cast<std::int64_t>(values.size())});
+}
+
+void AddSparse(const SparseBatch& sparse, bool is_weighted, std::vector<c10::IValue>* inputs) {
+  inputs->emplace_back(TensorOf(sparse.lengths));
+  inputs->emplace_back(TensorOf(sparse.values));
+  if (is_weighted) inputs->emplace_back(TensorOf(sparse.weights));
+}
+
+std::string ShapeText(at::IntArrayRef shape) {
+  std::string text = "(";
+  for (std::size_t i = 0; i < shape.size(); ++i) {
+    text += (i > 0 ? ", " : "") + std::to_string(shape[i]);
+  }
+  return text + (shape.size() == 1 ? ",)" : ")");
+}
+
+/// The output of that name; an undefined tensor where there is none.
+at::Tensor Find(const c10::IValue& returned, const std::string& name) {
+  if (!returned.isGenericDict()) return {};
+  const auto dict = returned.toGenericDict();
+  if (dict.keyType()->kind() != c10::TypeKind::StringType) return {};
+  const auto found = dict.find(name);
+  return found != dict.end() && found->value().isTensor() ? found->value().toTensor()
+                                                          : at::Tensor();
+}
+
+at::Tensor CheckedOutput(const c10::IValue& returned, const Output& output, std::int64_t num_rows) {
+  const at::Tensor tensor = Find(returned, output.name);
+  std::vector<std::int64_t> expected{num_rows};
+  expected.insert(expected.end(), output.shape.begin(), output.shape.end());
+  if (tensor.defined() && tensor.scalar_type() == at::kFloat && tensor.sizes() == expected &&
+      tensor.device().is_cpu()) {
+    return tensor.contiguous();
+  }
+  const std::string got = !tensor.defined()
+                              ? "nothing"
+                              : std::string("torch.") +
+                                    std::string(c10::getDtypeNames(tensor.scalar_type()).first) +
+                                    " " + ShapeText(tensor.sizes());
+  throw Error(ErrorKind::kExecution, "output " + Repr(output.name) + ": got " + got +
+                                         ", expected float32 " + ShapeText(expected));
+}
+
+}  // namespace
+
+std::vector<c10::IValue> GraphInputs(const Batch& batch, const Signature& signature) {
+  const bool is_weighted = signature.is_weighted();
+  std::vector<c10::IValue> inputs;
+  inputs.reserve(signature.dense.size() + 8);
+  for (std::size_t i = 0; i < signature.dense.size(); ++i) {
+    const DenseInput& input = signature.dense[i];
+    const bool once = batch.is_ranking && signature.InContext(input.name);
+    inputs.emplace_back(
+        TensorOf(batch.dense[i], {once ? batch.num_contexts : batch.num_rows, input.width}));
+  }
+  if (batch.is_ranking) AddSparse(batch.context, is_weighted, &inputs);
+  AddSparse(batch.sparse, is_weighted, &inputs);
+  if (batch.is_ranking) inputs.emplace_back(TensorOf(batch.row_context));
+  return inputs;
+}
+
+Outputs CheckedOutputs(const c10::IValue& returned, const Signature& signature,
+                       std::int64_t num_rows, const std::vector<c10::IValue>& inputs) {
+  auto tensors = std::make_shared<std::vector<at::Tensor>>();
+  tensors->reserve(signature.outputs.size());
+  Outputs outputs;
+  for (const Output& output : signature.outputs) {
+    at::Tensor tensor = CheckedOutput(returned, output, num_rows);
+    const bool is_input = std::any_of(inputs.begin(), inputs.end(), [&](const c10::IValue& input) {
+      return input.toTensor().is_alias_of(tensor);
+    });
+    if (is_input) tensor = tensor.clone();
+    outputs.values.emplace_back(tensor.const_data_ptr<float>(),
+                                static_cast<std::size_t>(tensor.numel()));
+    tensors->push_back(std::move(tensor));
+  }
+  outputs.owner = std::move(tensors);
+  return outputs;
+}
+
+}  // namespace recsys

@@ -1,0 +1,77 @@
+#include "model/rows_file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "base/text.h"
+#include "check/file_name.h"
+#include "recsys/error.h"
+
+namespace recsys {
+namespace {
+
+/// Pages as a tensor that gives them back when nobody holds it any more. `file`: -1 for memory
+/// alone.
+at::Tensor Pages(int file, std::int64_t num_bytes) {
+  const auto size = static_cast<std::size_t>(num_bytes);
+  const int flags = MAP_PRIVATE | (file < 0 ? MAP_ANONYMOUS : 0);
+  void* pages = mmap(nullptr, size, PROT_READ | PROT_WRITE, flags, file, 0);
+  if (pages == MAP_FAILED) {
+    throw Error(ErrorKind::kInternal, "rows: the system has no room for them in memory");
+  }
+  return at::from_blob(
+      pages, {num_bytes}, [size](void* at) { munmap(at, size); },
+      at::TensorOptions().dtype(at::kByte));
+}
+
+}  // namespace
+
+RowsFile::RowsFile(const std::string& path)
+    : name_(NameOfPath(path)), file_(open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+  if (file_ < 0) throw Error(ErrorKind::kMissingPart, "part " + Repr(name_) + ": cannot be read");
+  state_ = PresentState();
+}
+
+RowsFile::~RowsFile() { close(file_); }
+
+at::Tensor RowsFile::Mapped(std::int64_t num_bytes) const { return Pages(file_, num_bytes); }
+
+at::Tensor RowsFile::Copied(std::int64_t num_bytes) const {
+  at::Tensor rows = Pages(-1, num_bytes);
+  auto* to = rows.mutable_data_ptr<std::uint8_t>();
+  for (std::int64_t at = 0; at < num_bytes;) {
+    const ssize_t num_read = pread(file_, to + at, static_cast<std::size_t>(num_bytes - at), at);
+    if (num_read < 0 && errno == EINTR) continue;
+    if (num_read <= 0) {
+      throw Error(ErrorKind::kPartSize, "part " + Repr(name_) + ": got " + std::to_string(at) +
+                                            " bytes, expected " + std::to_string(num_bytes));
+    }
+    at += num_read;
+  }
+  return rows;
+}
+
+void RowsFile::Check() const {
+  const State now = PresentState();
+  if (now.size == state_.size && now.seconds == state_.seconds &&
+      now.nanoseconds == state_.nanoseconds) {
+    return;
+  }
+  throw Error(
+      ErrorKind::kChecksum,
+      "part " + Repr(name_) +
+          ": it was written to while it was in use; put the artifact back by renaming, never "
+          "by writing into its files, and load it again");
+}
+
+RowsFile::State RowsFile::PresentState() const {
+  struct stat found {};
+  if (fstat(file_, &found) != 0) return {-1, 0, 0};
+  return {found.st_size, found.st_mtim.tv_sec, found.st_mtim.tv_nsec};
+}
+
+}  // namespace recsys

@@ -1,0 +1,135 @@
+#include "model/skeleton.h"
+
+#include <caffe2/serialize/in_memory_adapter.h>
+#include <torch/csrc/jit/api/module.h>
+
+#include <algorithm>
+#include <cctype>
+#include <map>
+#include <set>
+
+#include "base/text.h"
+#include "check/file_name.h"
+#include "recsys/error.h"
+
+namespace recsys {
+namespace {
+
+using torch::jit::Module;
+
+Error OtherAttributes() {
+  return {ErrorKind::kManifest,
+          "manifest.targets: the skeleton has other attributes than the manifest says"};
+}
+
+/// Whether a path ends in `lookups.<number>.rows`: a buffer that takes rows.
+bool IsLookupRows(const std::string& path) {
+  constexpr std::string_view kEnd = ".rows", kStart = "lookups.";
+  if (path.size() < kEnd.size() || path.compare(path.size() - kEnd.size(), kEnd.npos, kEnd) != 0) {
+    return false;
+  }
+  std::size_t at = path.size() - kEnd.size();
+  const std::size_t end = at;
+  while (at > 0 && std::isdigit(static_cast<unsigned char>(path[at - 1])) != 0) --at;
+  if (at == end || at < kStart.size()) return false;
+  at -= kStart.size();
+  return path.compare(at, kStart.size(), kStart) == 0 && (at == 0 || path[at - 1] == '.');
+}
+
+/// The module that holds the last name of a dotted path, and that name.
+std::pair<Module, std::string> Holder(Module module, const std::string& path) {
+  std::size_t at = 0;
+  for (std::size_t dot = path.find('.'); dot != path.npos; dot = path.find('.', at)) {
+    const std::string name = path.substr(at, dot - at);
+    if (!module.hasattr(name) || !module.attr(name).isModule()) throw OtherAttributes();
+    module = module.attr(name).toModule();
+    at = dot + 1;
+  }
+  return {module, path.substr(at)};
+}
+
+void SetTensor(const Module& module, const std::string& path, const at::Tensor& value) {
+  auto [holder, name] = Holder(module, path);
+  if (!holder.hasattr(name) || !holder.attr(name).isTensor()) throw OtherAttributes();
+  holder.setattr(name, value);
+}
+
+std::map<std::string, at::Tensor> AllTensors(const Module& module) {
+  std::map<std::string, at::Tensor> tensors;
+  for (const auto& found : module.named_parameters()) tensors.emplace(found.name, found.value);
+  for (const auto& found : module.named_buffers()) tensors.emplace(found.name, found.value);
+  return tensors;
+}
+
+template <typename Load>
+Module Loaded(const std::string& name, Load load) {
+  try {
+    Module module = load();
+    module.eval();
+    return module;
+  } catch (const std::exception& error) {
+    if (std::string_view(error.what()).find("Unknown builtin op") != std::string_view::npos) {
+      throw Error(ErrorKind::kLibrary,
+                  "part " + Repr(name) +
+                      ": this torch or fbgemm-gpu lacks an operator that the graph names");
+    }
+    throw Error(ErrorKind::kManifest,
+                "part " + Repr(name) + ": not readable as TorchScript (RuntimeError)");
+  }
+}
+
+}  // namespace
+
+Module LoadScript(const std::string& bytes, const std::string& name) {
+  return Loaded(name, [&] {
+    return torch::jit::load(std::make_shared<caffe2::serialize::MemoryReadAdapter>(
+                                bytes.data(), static_cast<off_t>(bytes.size())),
+                            at::Device(at::kCPU));
+  });
+}
+
+Module LoadScriptFile(const std::string& path) {
+  return Loaded(NameOfPath(path), [&] { return torch::jit::load(path, at::Device(at::kCPU)); });
+}
+
+at::Tensor TensorAt(const Module& module, const std::string& path) {
+  const auto [holder, name] = Holder(module, path);
+  if (!holder.hasattr(name) || !holder.attr(name).isTensor()) throw OtherAttributes();
+  return holder.attr(name).toTensor();
+}
+
+void Place(Module* module, const Graph& graph, const std::vector<DeviceRows>& ranks) {
+  std::set<std::string> expected, found;
+  for (const auto& rows : graph.rows) expected.insert(rows.first);
+  for (const auto& buffer : module->named_buffers()) {
+    if (IsLookupRows(buffer.name)) found.insert(buffer.name);
+  }
+  if (found != expected) throw OtherAttributes();
+  for (const auto& [path, rank] : graph.ranks) {
+    if (expected.count(path) > 0) continue;
+    SetTensor(*module, path,
+              TensorAt(*module, path).to(ranks[static_cast<std::size_t>(rank)].device));
+  }
+  for (const auto& [path, rank] : graph.rows) {
+    SetTensor(*module, path, ranks[static_cast<std::size_t>(rank)].rows);
+  }
+}
+
+void Share(const Module& module, Module* other) {
+  const std::map<std::string, at::Tensor> held = AllTensors(module);
+  for (const auto& [path, tensor] : AllTensors(*other)) {
+    const auto same = held.find(path);
+    // Rows are shared already.
+    if (same == held.end() || IsLookupRows(path)) continue;
+    const at::Tensor& ours = same->second;
+    if (ours.dtype() != tensor.dtype() || ours.device() != tensor.device()) continue;
+    if (at::equal(ours, tensor)) SetTensor(*other, path, ours);
+  }
+}
+
+Module Freeze(Module module) {
+  module.eval();
+  return torch::jit::freeze(module);
+}
+
+}  // namespace recsys

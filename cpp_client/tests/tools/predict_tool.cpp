@@ -1,0 +1,182 @@
+// The runtime library at the end of a pipe, for tests in other languages: one JSON object a line
+// in, one a line out. Bytes are hexadecimal digits. tests/native/tool.py has the commands.
+
+#include <iostream>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "check/json.h"
+#include "recsys/batch_writer.h"
+#include "recsys/error.h"
+#include "recsys/model.h"
+
+namespace {
+
+using recsys::Json;
+
+int DigitOf(char digit) { return digit <= '9' ? digit - '0' : digit - 'a' + 10; }
+
+std::string BytesOf(const std::string& digits) {
+  std::string bytes;
+  for (std::size_t i = 0; i + 1 < digits.size(); i += 2) {
+    bytes += static_cast<char>(DigitOf(digits[i]) * 16 + DigitOf(digits[i + 1]));
+  }
+  return bytes;
+}
+
+std::string DigitsOf(const void* data, std::size_t num_bytes) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::string digits;
+  const auto* bytes = static_cast<const unsigned char*>(data);
+  for (std::size_t i = 0; i < num_bytes; ++i) {
+    digits += kDigits[bytes[i] >> 4];
+    digits += kDigits[bytes[i] & 15];
+  }
+  return digits;
+}
+
+/// A request, and the memory that its views point into.
+class Request {
+ public:
+  explicit Request(const Json& data) {
+    raw_.num_rows = data["num_rows"].get<std::int64_t>();
+    for (const Json& input : data["dense"]) raw_.dense.push_back(Dense(input));
+    for (const Json& input : data["sparse"]) raw_.sparse.push_back(Sparse(input));
+    for (const Json& input : data["context_dense"]) raw_.context_dense.push_back(Dense(input));
+    for (const Json& input : data["context_sparse"]) raw_.context_sparse.push_back(Sparse(input));
+  }
+  const recsys::RawRequest& raw() const { return raw_; }
+
+ private:
+  std::string_view Keep(std::string text) {
+    kept_.push_back(std::make_unique<std::string>(std::move(text)));
+    return *kept_.back();
+  }
+  recsys::RawDense Dense(const Json& input) {
+    return {Keep(input["name"].get<std::string>()),
+            Keep(BytesOf(input["values"].get<std::string>()))};
+  }
+  recsys::RawSparse Sparse(const Json& input) {
+    return {Keep(input["name"].get<std::string>()),
+            Keep(BytesOf(input["lengths"].get<std::string>())),
+            Keep(BytesOf(input["values"].get<std::string>())),
+            Keep(BytesOf(input["weights"].get<std::string>()))};
+  }
+
+  recsys::RawRequest raw_;
+  std::vector<std::unique_ptr<std::string>> kept_;
+};
+
+Json Described(const recsys::ModelDescription& found) {
+  Json tables = Json::object();
+  for (const auto& [table, num_bytes] : found.table_bytes) tables[table] = num_bytes;
+  return {{"name", found.name},
+          {"digest", found.digest},
+          {"target", found.target},
+          {"torch_version", found.torch_version},
+          {"fbgemm_version", found.fbgemm_version},
+          {"table_bytes", tables}};
+}
+
+class Tool {
+ public:
+  Json Run(const Json& command) {
+    const std::string name = command["command"].get<std::string>();
+    const auto text = [&](const char* key) { return command.value(key, std::string()); };
+    if (name == "open") return Open(command);
+    if (name == "close") {
+      model_.reset();
+      return Json::object();
+    }
+    if (name == "predict") return Predict(command["requests"]);
+    if (name == "predict_one") return Written(model_->Predict(Request(command["request"]).raw()));
+    if (name == "describe") return Described(recsys::DescribeArtifact(text("path")));
+    if (name == "check") {
+      recsys::CheckArtifact(text("path"), text("target"));
+      return Json::object();
+    }
+    if (name == "prepare") {
+      prepared_ = model_->PrepareDelta(text("path"));
+      return {{"num_dense_left", recsys::Model::NumDenseLeft(*prepared_)}};
+    }
+    if (name == "apply") model_->ApplyDelta(*prepared_);
+    return {{"rows_state", model_->rows_state()}};
+  }
+
+ private:
+  Json Open(const Json& command) {
+    recsys::ModelOptions options;
+    options.target = command.value("target", std::string());
+    options.verify_checksums = command.value("verify_checksums", true);
+    options.copy_rows = command.value("copy_rows", false);
+    options.fbgemm_path = command.value("fbgemm_path", std::string());
+    model_.emplace(recsys::Model::Open(command["path"].get<std::string>(), options));
+    return Described(model_->description());
+  }
+
+  Json Predict(const Json& requests) {
+    constexpr std::int64_t kMany = std::int64_t{1} << 40;
+    const recsys::RequestChecker checker(model_->signature(), {kMany, kMany, kMany});
+    std::vector<std::unique_ptr<Request>> raw;
+    std::vector<recsys::CheckedRequest> checked(requests.size());
+    std::vector<const recsys::CheckedRequest*> pointers;
+    for (std::size_t i = 0; i < requests.size(); ++i) {
+      raw.push_back(std::make_unique<Request>(requests[i]));
+      checker.Check(raw.back()->raw(), &checked[i]);
+      pointers.push_back(&checked[i]);
+    }
+    recsys::BatchWriter writer(model_->signature());
+    return Written(model_->Predict(writer.Write({pointers.data(), pointers.size()})));
+  }
+
+  Json Written(const recsys::Outputs& outputs) const {
+    Json data = Json::object();
+    for (std::size_t i = 0; i < outputs.values.size(); ++i) {
+      const recsys::Span<const float> values = outputs.values[i];
+      data[model_->signature().outputs[i].name] = DigitsOf(values.data(), 4 * values.size());
+    }
+    return data;
+  }
+
+  std::optional<recsys::Model> model_;
+  std::shared_ptr<const recsys::PreparedDelta> prepared_;
+};
+
+const char* NameOf(recsys::ErrorKind kind) {
+  static const std::map<recsys::ErrorKind, const char*> names{
+      {recsys::ErrorKind::kArtifactNotFound, "ArtifactNotFoundError"},
+      {recsys::ErrorKind::kForeignFile, "ForeignFileError"},
+      {recsys::ErrorKind::kManifest, "ManifestError"},
+      {recsys::ErrorKind::kNewerFormat, "NewerVersionError"},
+      {recsys::ErrorKind::kMissingPart, "MissingPartError"},
+      {recsys::ErrorKind::kPartSize, "PartSizeError"},
+      {recsys::ErrorKind::kChecksum, "ChecksumError"},
+      {recsys::ErrorKind::kTarget, "TargetError"},
+      {recsys::ErrorKind::kDelta, "DeltaError"},
+      {recsys::ErrorKind::kLibrary, "ArtifactError"},
+      {recsys::ErrorKind::kRequest, "RequestError"},
+      {recsys::ErrorKind::kRequestTooLarge, "RequestTooLargeError"},
+      {recsys::ErrorKind::kExecution, "RuntimeError"},
+  };
+  const auto found = names.find(kind);
+  return found == names.end() ? "another" : found->second;
+}
+
+}  // namespace
+
+int main() {
+  recsys::SetIntraOpThreads(1);
+  Tool tool;
+  for (std::string line; std::getline(std::cin, line);) {
+    Json answer;
+    try {
+      answer = {{"ok", tool.Run(recsys::ParseJson(line))}};
+    } catch (const recsys::Error& error) {
+      answer = {{"error", NameOf(error.kind())}, {"text", error.what()}};
+    }
+    std::cout << answer.dump(-1, ' ', true, Json::error_handler_t::replace) << std::endl;
+  }
+}
