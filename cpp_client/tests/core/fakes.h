@@ -1,0 +1,146 @@
+#ifndef RECSYS_TESTS_CORE_FAKES_H_
+#define RECSYS_TESTS_CORE_FAKES_H_
+
+// Requests, models and routers that the tests of this room share.
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/log.h"
+#include "server/core/gateway.h"
+#include "server/core/hosted.h"
+#include "server/core/request.h"
+#include "server/core/served_model.h"
+
+namespace recsys {
+
+/// Collects how requests ended. Thread-safe.
+class Answers {
+ public:
+  struct Answer {
+    Status status;
+    std::vector<float> scores;
+    BatchTimes times;
+  };
+  void Take(const std::string& name, Answer answer);
+  /// Blocks until so many requests were Done.
+  void Wait(int count);
+  int num_done() const;
+  /// Of a request that was Done exactly once.
+  Answer Of(const std::string& name) const;
+  std::vector<std::string> names() const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::pair<std::string, Answer>> answers_;
+};
+
+/// A request of one dense number and some IDs in each row: its score is their sum.
+class SumRequest : public Request {
+ public:
+  using Ids = std::vector<std::vector<std::int64_t>>;
+  SumRequest(Answers& answers, std::string name, const Ids& ids, bool has_context = false);
+
+  void Read(const Hosted& by) override;
+  Message Encode(const Hosted& by, const Rows& rows) override;
+  void Done(const Status& status, Message answer) override;
+
+  const std::vector<float>& expected() const { return expected_; }
+  /// Called by Read, and instead of Encode where it is set.
+  std::function<void(const Hosted&)> on_read;
+  std::function<Message(const Rows&)> on_encode;
+
+ private:
+  Answers& answers_;
+  const std::string name_;
+  std::vector<float> dense_, expected_;
+  std::vector<std::int32_t> lengths_;
+  std::vector<std::int64_t> values_;
+  bool has_context_;
+};
+
+/// Dense "d" [B, 1] and sparse "id", summed; with a context where asked for: then "id" is of it.
+Signature SumSignature(bool has_context = false);
+
+/// Computes sums. What is public is set before it runs, but for the gate.
+class SumModel : public ServedModel {
+ public:
+  explicit SumModel(bool has_context = false) : signature_(SumSignature(has_context)) {}
+
+  const Signature& signature() const override { return signature_; }
+  std::string target_name() const override { return "fake"; }
+  Outputs Predict(const Batch& batch) override;
+  Delta PrepareDelta(const std::string&) override { return {}; }
+
+  /// Batches wait at a closed gate, each after it has been counted as started.
+  void CloseGate();
+  void OpenGate();
+  /// Until so many batches have come since the gate was closed first.
+  void WaitUntilStarted(int count);
+  /// Rows of those batches.
+  std::vector<std::int64_t> batches() const;
+
+  /// Called with each batch; may throw.
+  std::function<void(const Batch&)> on_predict;
+  std::atomic<bool> returns_too_little{false};
+
+ private:
+  void PassGate(const Batch& batch);
+
+  const Signature signature_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  bool is_open_ = true;
+  bool is_watched_ = false;
+  std::vector<std::int64_t> batches_;
+};
+
+/// What the model would say.
+std::vector<float> SumsOf(const Batch& batch);
+
+/// Knows one model, whose version can be exchanged. Thread-safe.
+class OneRoute : public Router {
+ public:
+  Route Find(std::string_view model, std::string_view version, double draw) const override;
+  void Set(Route route);
+  std::function<void()> on_find;
+
+ private:
+  mutable std::mutex mutex_;
+  Route route_;
+};
+
+/// A model, hosted.
+struct Opened {
+  /// Valid as long as `hosted` is.
+  SumModel* model = nullptr;
+  std::shared_ptr<Hosted> hosted;
+};
+Opened HostSum(Metrics& metrics, Hosted::Deliver deliver, const ModelSettings& settings = {},
+               const std::string& version = "1", bool has_context = false);
+
+/// Collects records while it lives. Thread-safe.
+class HeardLog {
+ public:
+  HeardLog();
+  ~HeardLog();
+  /// Messages and exceptions, a line each.
+  std::string text() const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::string text_;
+};
+
+}  // namespace recsys
+
+#endif  // RECSYS_TESTS_CORE_FAKES_H_

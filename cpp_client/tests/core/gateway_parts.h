@@ -1,0 +1,90 @@
+#ifndef RECSYS_TESTS_CORE_GATEWAY_PARTS_H_
+#define RECSYS_TESTS_CORE_GATEWAY_PARTS_H_
+
+// A gateway with one model behind it.
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/core/fakes.h"
+
+namespace recsys {
+
+/// Notes what it sees.
+class NotingWatcher : public Watcher {
+ public:
+  void Accepted(const Request& request) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    accepted_.push_back(request.request_id);
+  }
+  void Ended(const Request& request, const char* outcome, const Status& status) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    ended_.push_back(request.request_id + " " + outcome + " " + NameOf(status.code));
+    protocols_.emplace_back(request.protocol);
+  }
+  std::vector<std::string> accepted() const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return accepted_;
+  }
+  std::vector<std::string> ended() const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return ended_;
+  }
+  std::vector<std::string> protocols_;
+
+ private:
+  mutable std::mutex mutex_;
+  std::vector<std::string> accepted_, ended_;
+};
+
+class GatewayTest : public testing::Test {
+ protected:
+  ~GatewayTest() override {
+    for (const Opened& opened : all_) opened.hosted->Close();
+  }
+
+  Opened Host(const ModelSettings& settings = {}, const std::string& version = "1") {
+    all_.push_back(HostSum(
+        metrics_,
+        [this](Request& request, const Status& status, Message answer) {
+          gateway_.End(request, status, std::move(answer));
+        },
+        settings, version));
+    all_.back().hosted->Open();
+    return all_.back();
+  }
+  Opened Serve(const ModelSettings& settings = {}) {
+    const Opened opened = Host(settings);
+    router_.Set({opened.hosted, nullptr});
+    return opened;
+  }
+  std::shared_ptr<SumRequest> Make(const std::string& name, const SumRequest::Ids& ids = {{1}}) {
+    return std::make_shared<SumRequest>(answers_, name, ids);
+  }
+  std::shared_ptr<SumRequest> Predict(const std::string& name, const SumRequest::Ids& ids = {{1}}) {
+    const auto request = Make(name, ids);
+    gateway_.Predict(request);
+    return request;
+  }
+  Status Refusal(const std::shared_ptr<SumRequest>& request) {
+    gateway_.Predict(request);
+    return answers_.Of(request->request_id).status;
+  }
+  std::int64_t Count(const std::string& outcome) const { return metrics_.Outcomes()[outcome]; }
+
+  Metrics metrics_;
+  Answers answers_;
+  OneRoute router_;
+  NotingWatcher watcher_;
+  Gateway gateway_{router_, metrics_, {&watcher_}};
+  std::vector<Opened> all_;
+};
+
+}  // namespace recsys
+
+#endif  // RECSYS_TESTS_CORE_GATEWAY_PARTS_H_

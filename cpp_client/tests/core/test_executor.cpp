@@ -1,0 +1,388 @@
+// A hosted version without a gateway: batches, failures, deadlines, warm-up, pauses, close.
+
+#include <gtest/gtest.h>
+#include <sched.h>
+
+#include <chrono>
+#include <future>
+#include <thread>
+
+#include "base/text.h"
+#include "recsys/error.h"
+#include "tests/core/fakes.h"
+
+namespace recsys {
+namespace {
+
+void DeliverAtOnce(Request& request, const Status& status, Message answer) {
+  request.Done(status, std::move(answer));
+}
+
+ErrorKind KindOf(const std::function<void()>& function, std::string* text = nullptr) {
+  try {
+    function();
+  } catch (const Error& error) {
+    if (text != nullptr) *text = error.what();
+    return error.kind();
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return ErrorKind::kInternal;
+}
+
+class ExecutorTest : public testing::Test {
+ protected:
+  ExecutorTest() = default;
+  ~ExecutorTest() override {
+    if (opened_.hosted != nullptr) opened_.hosted->Close();
+  }
+
+  void Open(const ModelSettings& settings = {}, bool has_context = false) {
+    opened_ = HostSum(metrics_, DeliverAtOnce, settings, "1", has_context);
+    opened_.hosted->Open();
+  }
+  std::shared_ptr<SumRequest> Make(const std::string& name, const SumRequest::Ids& ids,
+                                   bool has_context = false) {
+    auto request = std::make_shared<SumRequest>(answers_, name, ids, has_context);
+    request->hosted = opened_.hosted;
+    request->Read(*opened_.hosted);
+    opened_.hosted->checker().Check(request->raw, &request->checked);
+    return request;
+  }
+  std::shared_ptr<SumRequest> Submit(const std::string& name, const SumRequest::Ids& ids) {
+    auto request = Make(name, ids);
+    opened_.hosted->Submit(request);
+    return request;
+  }
+  /// Keeps the (only) executor busy until the gate is opened.
+  void Plug() {
+    opened_.model->CloseGate();
+    Submit("plug", {{7}});
+    opened_.model->WaitUntilStarted(1);
+  }
+  void ExpectAnswered(const SumRequest& request) {
+    const Answers::Answer answer = answers_.Of(request.request_id);
+    EXPECT_TRUE(answer.status.ok()) << answer.status.text;
+    EXPECT_EQ(answer.scores, request.expected());
+  }
+
+  Metrics metrics_;
+  Answers answers_;
+  Opened opened_;
+};
+
+TEST_F(ExecutorTest, RequestsThatWaitGoTogetherAndEachGetsItsOwnRows) {
+  Open();
+  Plug();
+  const auto a = Submit("a", {{1, 2}}), b = Submit("b", {{3}, {}, {4, 5, 6}}), c = Submit("c", {}),
+             d = Submit("d", {{8}, {9}});
+  opened_.model->OpenGate();
+  answers_.Wait(5);
+  EXPECT_EQ(opened_.model->batches(), (std::vector<std::int64_t>{1, 6}));
+  for (const auto& request : {a, b, c, d}) ExpectAnswered(*request);
+}
+
+TEST_F(ExecutorTest, ABatchsRequestsKnowItsTimes) {
+  Open();
+  Submit("a", {{1}, {2}});
+  answers_.Wait(1);
+  const BatchTimes times = answers_.Of("a").times;
+  EXPECT_GT(times.taken_s, 0);
+  EXPECT_LE(times.taken_s, times.collated_s);
+  EXPECT_LE(times.collated_s, times.executed_s);
+  EXPECT_LE(times.executed_s, times.responded_s);
+  EXPECT_EQ(times.num_requests, 1);
+  EXPECT_EQ(times.num_rows, 2);
+}
+
+TEST_F(ExecutorTest, RankingRequestsRunInABatchOfTheirOwn) {
+  Open({}, true);
+  Plug();
+  const auto plain = Submit("plain", {{1}, {2}});
+  const auto ranking = Make("ranking", {{5}, {5}, {5}}, true), other = Make("other", {{6}}, true);
+  opened_.hosted->Submit(ranking);
+  const auto last = Submit("last", {{9}});
+  opened_.hosted->Submit(other);
+  opened_.model->OpenGate();
+  answers_.Wait(5);
+  EXPECT_EQ(opened_.model->batches(), (std::vector<std::int64_t>{1, 3, 4}));
+  for (const auto& request : {plain, ranking, last, other}) ExpectAnswered(*request);
+}
+
+TEST_F(ExecutorTest, AModelThatFailsFailsItsBatchAndNoOther) {
+  const HeardLog log;
+  Open();
+  opened_.model->on_predict = [](const Batch& batch) {
+    for (const std::int64_t id : batch.sparse.values) {
+      if (id == 777) throw std::runtime_error("secret at 0x7f: does not like this ID");
+    }
+  };
+  const auto before = Submit("before", {{1}});
+  answers_.Wait(1);
+  Submit("bad", {{777}});
+  answers_.Wait(2);
+  const auto after = Submit("after", {{2}});
+  answers_.Wait(3);
+  ExpectAnswered(*before);
+  ExpectAnswered(*after);
+  const Status status = answers_.Of("bad").status;
+  EXPECT_EQ(status.code, StatusCode::kInternal);
+  EXPECT_EQ(status.text, "the model failed on the batch that held this request; the log says why");
+  EXPECT_NE(log.text().find("ERROR a batch failed: model sum, version 1, 1 requests, 1 rows, 1 "
+                            "IDs; request IDs: 'bad'"),
+            std::string::npos)
+      << log.text();
+  EXPECT_NE(log.text().find("does not like this ID"), std::string::npos);
+}
+
+TEST_F(ExecutorTest, OutputsThatContradictTheSignatureReachNoClient) {
+  const HeardLog log;
+  Open();
+  opened_.model->returns_too_little = true;
+  Submit("a", {{1}, {2}});
+  answers_.Wait(1);
+  EXPECT_EQ(answers_.Of("a").status.code, StatusCode::kInternal);
+  EXPECT_NE(log.text().find("output 'score': got 1 numbers, expected 2"), std::string::npos);
+}
+
+TEST_F(ExecutorTest, AnAnswerThatCannotBeWrittenFailsItsOwnRequestOnly) {
+  const HeardLog log;
+  Open();
+  Plug();
+  const auto unwritable = Make("unwritable", {{1}});
+  unwritable->on_encode = [](const Rows&) -> Message { throw std::runtime_error("too wide"); };
+  const auto refused = Make("refused", {{1}});
+  refused->on_encode = [](const Rows&) -> Message {
+    throw Error(ErrorKind::kRequest, "outputs: got 'x', expected 'score'");
+  };
+  opened_.hosted->Submit(unwritable);
+  opened_.hosted->Submit(refused);
+  const auto neighbour = Submit("neighbour", {{3}});
+  opened_.model->OpenGate();
+  answers_.Wait(4);
+  const Status status = answers_.Of("unwritable").status;
+  EXPECT_EQ(status.code, StatusCode::kInternal);
+  EXPECT_EQ(status.text, "the server failed on this request; its log says why");
+  EXPECT_EQ(answers_.Of("refused").status.text, "outputs: got 'x', expected 'score'");
+  ExpectAnswered(*neighbour);
+  EXPECT_NE(log.text().find("too wide"), std::string::npos);
+}
+
+TEST_F(ExecutorTest, AnExpiredRequestIsAnsweredWithoutBeingComputed) {
+  Open();
+  Plug();
+  const auto late = Make("late", {{1}});
+  late->deadline_s = 0;
+  opened_.hosted->Submit(late);
+  const auto in_time = Submit("in time", {{2}, {3}});
+  opened_.model->OpenGate();
+  answers_.Wait(3);
+  const Status status = answers_.Of("late").status;
+  EXPECT_EQ(status.code, StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(status.text, "the deadline passed while the request waited for its batch");
+  EXPECT_EQ(opened_.model->batches(), (std::vector<std::int64_t>{1, 2}));
+  ExpectAnswered(*in_time);
+}
+
+TEST_F(ExecutorTest, RequestsThatLeftToMakeRoomAreAnsweredAtOnce) {
+  ModelSettings settings;
+  settings.limits.max_request_rows = settings.limits.max_queue_rows = 2;
+  Open(settings);
+  Plug();
+  const auto late = Make("late", {{1}, {2}});
+  late->deadline_s = 0;
+  opened_.hosted->Submit(late);
+  EXPECT_EQ(answers_.num_done(), 0);
+  Submit("next", {{3}, {4}});
+  EXPECT_EQ(answers_.Of("late").status.code, StatusCode::kDeadlineExceeded);
+  opened_.model->OpenGate();
+}
+
+TEST_F(ExecutorTest, ACancelledRequestIsNotComputed) {
+  Open();
+  Plug();
+  const auto unwanted = Submit("unwanted", {{1}});
+  EXPECT_TRUE(opened_.hosted->Cancel(*unwanted));
+  EXPECT_FALSE(opened_.hosted->Cancel(*unwanted));
+  opened_.model->OpenGate();
+  answers_.Wait(1);
+  opened_.hosted->Close();
+  EXPECT_EQ(opened_.model->batches(), std::vector<std::int64_t>{1});
+  EXPECT_EQ(answers_.names(), std::vector<std::string>{"plug"});
+}
+
+TEST_F(ExecutorTest, CloseAnswersWhatWasAcceptedAndTakesNoMore) {
+  Open();
+  Plug();
+  for (const char* name : {"a", "b", "c"}) Submit(name, {{1}});
+  auto closing = std::async(std::launch::async, [this] { opened_.hosted->Close(); });
+  opened_.model->OpenGate();
+  closing.get();
+  EXPECT_EQ(answers_.num_done(), 4);
+  std::string text;
+  EXPECT_EQ(KindOf([this] { Submit("too late", {{1}}); }, &text), ErrorKind::kDraining);
+  EXPECT_EQ(text, "the server is stopping; send the request to another one");
+  opened_.hosted->Close();
+}
+
+TEST_F(ExecutorTest, SeveralExecutorsComputeAtTheSameTime) {
+  ModelSettings settings;
+  settings.num_executors = 2;
+  Open(settings);
+  opened_.model->CloseGate();
+  const auto a = Submit("a", {{1}});
+  opened_.model->WaitUntilStarted(1);
+  const auto b = Submit("b", {{2}});
+  opened_.model->WaitUntilStarted(2);  // while the first one runs
+  opened_.model->OpenGate();
+  answers_.Wait(2);
+  ExpectAnswered(*a);
+  ExpectAnswered(*b);
+}
+
+TEST_F(ExecutorTest, WorkBetweenBatchesWaitsForTheRunningOneAndHoldsUpTheNext) {
+  ModelSettings settings;
+  settings.num_executors = 2;
+  Open(settings);
+  Plug();
+  std::promise<void> inside, leave;
+  std::vector<std::int64_t> at_start, at_end;
+  auto changing = std::async(std::launch::async, [&] {
+    opened_.hosted->RunBetweenBatches([&] {
+      at_start = opened_.model->batches();
+      inside.set_value();
+      leave.get_future().wait();
+      at_end = opened_.model->batches();
+    });
+  });
+  EXPECT_EQ(inside.get_future().wait_for(std::chrono::milliseconds(20)),
+            std::future_status::timeout);
+  opened_.model->OpenGate();
+  answers_.Wait(1);
+  const auto next = Submit("next", {{1}, {2}, {3}});
+  leave.set_value();
+  changing.get();
+  answers_.Wait(2);
+  EXPECT_EQ(at_start, std::vector<std::int64_t>{1});
+  EXPECT_EQ(at_end, std::vector<std::int64_t>{1});
+  EXPECT_EQ(opened_.model->batches(), (std::vector<std::int64_t>{1, 3}));
+  ExpectAnswered(*next);
+}
+
+TEST_F(ExecutorTest, WhatWorkBetweenBatchesThrowsReachesItsCallerAndBatchesGoOn) {
+  Open();
+  EXPECT_EQ(
+      KindOf([this] {
+        opened_.hosted->RunBetweenBatches([] { throw Error(ErrorKind::kDelta, "no such delta"); });
+      }),
+      ErrorKind::kDelta);
+  const auto after = Submit("after", {{1}});
+  answers_.Wait(1);
+  ExpectAnswered(*after);
+}
+
+TEST_F(ExecutorTest, ABatchMayWaitToBeFilledWhereItIsAskedFor) {
+  ModelSettings settings;
+  settings.limits.max_delay_us = 60'000'000;
+  settings.limits.max_batch_rows = 6;
+  Open(settings);
+  opened_.model->CloseGate();
+  opened_.model->OpenGate();
+  Submit("three rows", {{1}, {2}, {3}});
+  Submit("two rows", {{1}, {2}});
+  EXPECT_TRUE(opened_.model->batches().empty());
+  Submit("one row more fills it", {{1}});
+  answers_.Wait(3);
+  EXPECT_EQ(opened_.model->batches(), std::vector<std::int64_t>{6});
+  Submit("closing ends the wait", {{1}});
+  opened_.hosted->Close();
+  EXPECT_EQ(opened_.model->batches(), (std::vector<std::int64_t>{6, 1}));
+}
+
+TEST_F(ExecutorTest, AWaitToBeFilledEndsAfterTheDelayAndBeforeADeadline) {
+  for (const std::int64_t delay_us : {2'000, 10'000'000}) {
+    ModelSettings settings;
+    settings.limits.max_delay_us = delay_us;
+    settings.num_executors = 3;
+    Open(settings);
+    Submit("first", {{1}});
+    const auto last = Make("last" + std::to_string(delay_us), {{2}});
+    // So that less than the delay would be left.
+    last->deadline_s = MonotonicSeconds() + 10.0;
+    opened_.hosted->Submit(last);
+    answers_.Wait(delay_us == 2'000 ? 2 : 4);
+    ExpectAnswered(*last);
+    opened_.hosted->Close();
+  }
+}
+
+TEST_F(ExecutorTest, ExecutorsStayOnTheirProcessorsAndHaveNames) {
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  ASSERT_EQ(sched_getaffinity(0, sizeof(allowed), &allowed), 0);
+  std::int64_t first = 0;
+  while (!CPU_ISSET(static_cast<std::size_t>(first), &allowed)) ++first;
+  ModelSettings settings;
+  settings.cpus = {first};
+  settings.num_executors = 2;
+  opened_ = HostSum(metrics_, DeliverAtOnce, settings);
+  std::mutex mutex;
+  std::map<std::string, int> seen;
+  opened_.model->on_predict = [&](const Batch&) {
+    cpu_set_t cpus;
+    CPU_ZERO(&cpus);
+    sched_getaffinity(0, sizeof(cpus), &cpus);
+    char name[16] = {};
+    pthread_getname_np(pthread_self(), name, sizeof(name));
+    const std::lock_guard<std::mutex> lock(mutex);
+    seen[name] = std::max(seen[name], CPU_COUNT(&cpus));
+  };
+  opened_.hosted->Open();
+  // Each was warmed up itself.
+  EXPECT_EQ(seen, (std::map<std::string, int>{{"executor-sum-0", 1}, {"executor-sum-1", 1}}));
+}
+
+TEST_F(ExecutorTest, AProcessorThatIsNotThereIsAnErrorAtTheStart) {
+  ModelSettings settings;
+  settings.cpus = {65'000};
+  opened_ = HostSum(metrics_, DeliverAtOnce, settings);
+  std::string text;
+  EXPECT_EQ(KindOf([this] { opened_.hosted->Open(); }, &text), ErrorKind::kExecution);
+  EXPECT_EQ(text, "the model failed to warm up: [Errno 22] Invalid argument");
+}
+
+TEST_F(ExecutorTest, AModelThatCannotWarmUpIsAnErrorAtTheStartAndLeavesNothing) {
+  for (const std::int64_t num_executors : {1, 3}) {
+    ModelSettings settings;
+    settings.num_executors = num_executors;
+    opened_ = HostSum(metrics_, DeliverAtOnce, settings);
+    opened_.model->on_predict = [](const Batch&) { throw std::runtime_error("no warmth"); };
+    std::string text;
+    EXPECT_EQ(KindOf([this] { opened_.hosted->Open(); }, &text), ErrorKind::kExecution);
+    EXPECT_EQ(text, "the model failed to warm up: no warmth");
+    EXPECT_EQ(metrics_.Page().find("model=\"sum\""), std::string::npos) << metrics_.Page();
+  }
+}
+
+TEST_F(ExecutorTest, WarmUpCountsInNoMetricAndBatchesDo) {
+  Open();
+  EXPECT_NE(metrics_.Page().find("recsys_batch_rows_count{model=\"sum\",version=\"1\"} 0"),
+            std::string::npos)
+      << metrics_.Page();
+  Submit("a", {{1}, {2}});
+  answers_.Wait(1);
+  const std::string page = metrics_.Page();
+  EXPECT_NE(page.find("recsys_batch_rows_sum{model=\"sum\",version=\"1\"} 2"), std::string::npos);
+  EXPECT_NE(page.find("recsys_requests_accepted_total{model=\"sum\",version=\"1\"} 1"),
+            std::string::npos)
+      << page;
+}
+
+TEST_F(ExecutorTest, RemembersItsDeltasInTheirOrder) {
+  Open();
+  opened_.hosted->AddDelta("b.delta");
+  opened_.hosted->AddDelta("a.delta");
+  EXPECT_EQ(opened_.hosted->deltas(), (std::vector<std::string>{"b.delta", "a.delta"}));
+}
+
+}  // namespace
+}  // namespace recsys

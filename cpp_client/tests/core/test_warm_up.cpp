@@ -1,0 +1,265 @@
+// Warm-up batches: made ones, and those of captured requests.
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <set>
+
+#include "recsys/batch_writer.h"
+#include "recsys/error.h"
+#include "server/core/warm_up.h"
+#include "server/observe/capture_file.h"
+#include "tests/core/fakes.h"
+
+namespace recsys {
+namespace {
+
+Signature LargeSignature(std::vector<std::string> context) {
+  Signature signature = SumSignature();
+  signature.dense.push_back({"wide", 13});
+  signature.sparse.push_back({"small", {{"few", 3, IdPolicy::kReject}}, "mean", true});
+  signature.sparse.push_back({"hashed", {{"any", 50, IdPolicy::kHash}}, "sum", false});
+  signature.context = std::move(context);
+  return signature;
+}
+
+using Shape = std::pair<std::size_t, std::int64_t>;
+
+Shape ShapeOf(const WarmUpBatch& batch) {
+  std::int64_t num_rows = 0;
+  for (const OwnedRequest& request : batch) num_rows += request.checked.num_rows;
+  return {batch.size(), num_rows};
+}
+
+std::vector<Shape> ShapesOf(const std::vector<WarmUpBatch>& batches) {
+  std::vector<Shape> shapes;
+  for (const WarmUpBatch& batch : batches) shapes.push_back(ShapeOf(batch));
+  return shapes;
+}
+
+/// Puts each together as executors do, and sees that its IDs are in their tables.
+void ExpectUsable(const Signature& signature, const std::vector<WarmUpBatch>& batches) {
+  BatchWriter writer(signature);
+  for (const WarmUpBatch& requests : batches) {
+    std::vector<const CheckedRequest*> checked;
+    for (const OwnedRequest& request : requests) checked.push_back(&request.checked);
+    const Batch& batch = writer.Write(checked);
+    for (const SparseBatch& sparse : {batch.sparse, batch.context}) {
+      std::int64_t sum = 0;
+      for (const std::int64_t length : sparse.lengths) sum += length;
+      EXPECT_EQ(static_cast<std::size_t>(sum), sparse.values.size());
+      EXPECT_TRUE(sum == 0 || sparse.weights.size() == sparse.values.size());
+    }
+    for (const CheckedRequest* request : checked) {
+      std::size_t own = 0, shared = 0;
+      for (const SparseInput& input : signature.sparse) {
+        const bool is_shared = request->has_context && signature.InContext(input.name);
+        const SparseView& view =
+            is_shared ? request->context.at(shared++) : request->sparse.at(own++);
+        EXPECT_EQ(view.num_ids, is_shared ? 1 : request->num_rows);
+        for (std::int64_t i = 0; i < view.num_ids; ++i) {
+          std::int64_t id = -1;
+          std::memcpy(&id, view.values + 8 * i, sizeof(id));
+          EXPECT_GE(id, 0);
+          EXPECT_LT(id, input.id_limit().value_or(1));
+        }
+      }
+    }
+  }
+}
+
+TEST(MadeBatches, AreOfSeveralSizesEachTwice) {
+  const auto shapes = ShapesOf(MadeBatches(LargeSignature({}), {}));
+  const std::vector<Shape> once = {{1, 1}, {1, 2}, {2, 2}, {8, 8}, {32, 32}, {1, 64}, {128, 128}};
+  ASSERT_EQ(shapes.size(), 2 * once.size());
+  for (std::size_t i = 0; i < shapes.size(); ++i) EXPECT_EQ(shapes[i], once[i / 2]);
+}
+
+TEST(MadeBatches, AreForRankingTooWhereThereIsAContext) {
+  const auto batches = MadeBatches(LargeSignature({"id"}), {});
+  const std::size_t half = batches.size() / 2;
+  for (std::size_t i = 0; i < half; ++i) {
+    EXPECT_FALSE(batches[i][0].checked.has_context);
+    EXPECT_TRUE(batches[half + i][0].checked.has_context);
+    EXPECT_EQ(ShapeOf(batches[i]), ShapeOf(batches[half + i]));
+  }
+}
+
+TEST(MadeBatches, PassEveryCheckOnIds) {
+  using Context = std::vector<std::string>;
+  for (const Context& context :
+       {Context{}, Context{"id"}, Context{"wide", "small"}, Context{"id", "small", "hashed"}}) {
+    const Signature signature = LargeSignature(context);
+    ExpectUsable(signature, MadeBatches(signature, {}));
+  }
+}
+
+TEST(MadeBatches, ReachBothEndsOfATable) {
+  const auto batches = MadeBatches(SumSignature(), {});
+  const SparseView& view = batches[10][0].checked.sparse.at(0);
+  ASSERT_EQ(view.num_ids, 64);
+  std::int64_t first = -1, last = -1;
+  std::memcpy(&first, view.values, 8);
+  std::memcpy(&last, view.values + 8 * 63, 8);
+  EXPECT_EQ(first, 0);
+  EXPECT_EQ(last, 999'999);
+}
+
+TEST(MadeBatches, AreNoLargerThanTheLimitsExceptThatOfOneRow) {
+  const Signature signature = LargeSignature({"id"});
+  BatchLimits by_rows;
+  by_rows.max_batch_rows = 8;
+  std::int64_t most = 0;
+  for (const auto& batch : MadeBatches(signature, by_rows)) {
+    most = std::max(most, ShapeOf(batch).second);
+  }
+  EXPECT_EQ(most, 8);
+  BatchLimits smallest;
+  smallest.max_batch_ids = 1;
+  EXPECT_EQ(ShapesOf(MadeBatches(signature, smallest)), (std::vector<Shape>(4, {1, 1})));
+}
+
+class CapturedTest : public testing::Test {
+ protected:
+  CapturedTest()
+      : path_(testing::TempDir() + "capture" + std::to_string(getpid())),
+        checker_(SumSignature(true), {8, 1000, 1'000'000}),
+        data_(CaptureHeader(0)) {}
+  ~CapturedTest() override { std::remove(path_.c_str()); }
+
+  void Add(std::size_t num_rows, bool has_context = false) {
+    const SumRequest::Ids ids(num_rows, {1, 2});
+    SumRequest request(answers_, "a", ids, has_context);
+    request.Read(*hosted_.hosted);
+    AddData(SerializedForCapture(request.raw));
+  }
+  void AddData(std::string data) {
+    CapturedRequest request;
+    request.model = "sum";
+    request.data = std::move(data);
+    data_ += CaptureRecord(request);
+  }
+  std::vector<WarmUpBatch> Batches(const BatchLimits& limits = {}) {
+    std::ofstream(path_, std::ios::binary) << data_;
+    return CapturedBatches(path_, checker_, limits);
+  }
+
+  const std::string path_;
+  Metrics metrics_;
+  Answers answers_;
+  Opened hosted_ = HostSum(metrics_, [](Request&, const Status&, Message) {});
+  const RequestChecker checker_;
+  std::string data_;
+};
+
+TEST_F(CapturedTest, AreOfOneAndOfManyRequestsAndByKind) {
+  const HeardLog log;
+  for (int i = 0; i < 80; ++i) {
+    Add(1);
+    Add(2, true);
+  }
+  const auto batches = Batches();
+  std::vector<std::size_t> sizes;
+  for (const auto& batch : batches) sizes.push_back(batch.size());
+  EXPECT_EQ(sizes, (std::vector<std::size_t>{1, 8, 64, 1, 6, 1, 8, 64, 1, 6}));
+  for (std::size_t i = 0; i < batches.size(); ++i) {
+    for (const auto& request : batches[i]) EXPECT_EQ(request.checked.has_context, i >= 5);
+  }
+  BatchWriter writer(SumSignature(true));
+  for (const auto& requests : batches) {
+    std::vector<const CheckedRequest*> checked;
+    for (const auto& request : requests) checked.push_back(&request.checked);
+    for (const float sum : SumsOf(writer.Write(checked))) EXPECT_GE(sum, 3);
+  }
+  EXPECT_NE(log.text().find("160 captured requests are used, 0 do not fit the model"),
+            std::string::npos);
+}
+
+TEST_F(CapturedTest, RequestsThatDoNotFitAreLeftOutAndCounted) {
+  const HeardLog log;
+  Add(9);
+  Add(2);
+  AddData("");
+  Add(3);
+  EXPECT_EQ(ShapesOf(Batches()), (std::vector<Shape>{{1, 2}, {1, 3}}));
+  EXPECT_NE(log.text().find("2 captured requests are used, 2 do not fit the model"),
+            std::string::npos);
+}
+
+TEST_F(CapturedTest, KeepWithinTheLimitsOfABatch) {
+  for (int i = 0; i < 60; ++i) Add(1 + i % 3);
+  BatchLimits limits;
+  limits.max_batch_rows = 5;
+  std::size_t num_requests = 0;
+  for (const auto& [size, num_rows] : ShapesOf(Batches(limits))) {
+    EXPECT_LE(num_rows, 5);
+    num_requests += size;
+  }
+  EXPECT_EQ(num_requests, 60U);
+  limits.max_batch_ids = 1;
+  for (const auto& [size, num_rows] : ShapesOf(Batches(limits))) EXPECT_EQ(size, 1U);
+}
+
+TEST_F(CapturedTest, ADamagedFileIsUsedUpToItsDamage) {
+  const HeardLog log;
+  for (int i = 0; i < 10; ++i) Add(1);
+  data_.back() = static_cast<char>(data_.back() ^ 1);
+  EXPECT_EQ(ShapesOf(Batches()), (std::vector<Shape>{{1, 1}, {8, 8}}));
+  EXPECT_NE(
+      log.text().find("the capture for the warm-up is used up to its damage: record 10, at byte"),
+      std::string::npos)
+      << log.text();
+}
+
+TEST_F(CapturedTest, ARecordThatIsNoRequestIsDamage) {
+  const HeardLog log;
+  Add(1);
+  AddData("\xff\xff");
+  Add(1);
+  EXPECT_EQ(ShapesOf(Batches()), (std::vector<Shape>{{1, 1}}));
+  EXPECT_NE(log.text().find("a record holds 2 bytes that are not a PredictRequest"),
+            std::string::npos);
+}
+
+TEST_F(CapturedTest, ALongFileIsNotUsedWhole) {
+  for (int i = 0; i < 2010; ++i) Add(1);
+  std::size_t num_requests = 0;
+  for (const auto& batch : Batches()) num_requests += batch.size();
+  EXPECT_EQ(num_requests, 2000U);
+}
+
+TEST_F(CapturedTest, AHostedVersionIsWarmedUpWithItsRequests) {
+  for (int i = 0; i < 3; ++i) Add(7);
+  Batches();
+  ModelSettings settings;
+  settings.warm_up = path_;
+  hosted_ = HostSum(
+      metrics_, [](Request&, const Status&, Message) {}, settings, "2", true);
+  std::multiset<std::int64_t> sizes;
+  hosted_.model->on_predict = [&](const Batch& batch) { sizes.insert(batch.num_rows); };
+  hosted_.hosted->Open();
+  hosted_.hosted->Close();
+  EXPECT_EQ(sizes.count(7), 1U);
+  EXPECT_EQ(sizes.count(14), 1U);
+}
+
+TEST_F(CapturedTest, AMissingFileIsAnErrorThatLeavesNothing) {
+  ModelSettings settings;
+  settings.warm_up = path_ + "none";
+  hosted_ = HostSum(
+      metrics_, [](Request&, const Status&, Message) {}, settings, "2");
+  try {
+    hosted_.hosted->Open();
+    FAIL() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kCapture);
+    EXPECT_EQ(std::string(error.what()).rfind("warm_up: capture ", 0), 0U) << error.what();
+  }
+  EXPECT_EQ(metrics_.Page().find("version=\"2\""), std::string::npos);
+}
+
+}  // namespace
+}  // namespace recsys
