@@ -1,5 +1,8 @@
 #include "check/delta_header.h"
 
+#include <algorithm>
+#include <limits>
+
 #include "base/text.h"
 #include "check/checked_json.h"
 #include "check/manifest.h"
@@ -48,7 +51,9 @@ DeltaHeader DeltaHeaderFromJson(const Json& data, std::int64_t end) {
     table.num_rows = JsonCount(item, "num_rows", at);
     table.data_type = DataTypeOf(JsonChoice(item, "data_type", at, DataTypeNames()));
     table.embedding_dim = JsonCount(item, "embedding_dim", at);
-    const Wide row_bytes = table.row_format().row_bytes();
+    // No product of two int64 overflows; a row of exabytes is refused whatever their number is.
+    const Wide row_bytes =
+        std::min<Wide>(table.row_format().row_bytes(), std::numeric_limits<std::int64_t>::max());
     table.rows = SectionOf(item, "rows", at, row_bytes * table.num_rows, end, &start);
     table.numbers = SectionOf(item, "numbers", at, kNumberBytes * table.num_rows, end, &start);
     table.num_embeddings = JsonCount(item, "num_embeddings", at);

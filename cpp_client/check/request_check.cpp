@@ -18,6 +18,8 @@ namespace {
 
 constexpr Wide kIdBytes = 8;
 constexpr Wide kFloatBytes = 4;
+// More than any request has, and few enough that no size overflows, whatever widths a signature names.
+constexpr std::int64_t kMostRows = std::int64_t{1} << 48;
 
 template <typename Input>
 std::vector<std::uint32_t> ByName(const std::vector<Input>& inputs) {
@@ -169,6 +171,7 @@ RequestChecker::RequestChecker(Signature signature, RequestLimits limits, bool a
       is_weighted_(signature_.is_weighted()),
       dense_by_name_(ByName(signature_.dense)),
       sparse_by_name_(ByName(signature_.sparse)) {
+  limits_.max_rows = std::min(limits_.max_rows, kMostRows);
   for (const DenseInput& input : signature_.dense) {
     dense_in_context_.push_back(signature_.InContext(input.name));
   }

@@ -1,0 +1,129 @@
+"""The native runtime library at the end of a pipe (cpp_client/tests/tools/predict_tool.cpp)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from recsys import errors
+from recsys.signature import Signature
+from serve import errors as serve_errors
+from serve.raw import RawRequestLike
+
+#: Where `make native` builds, unless the environment says otherwise.
+BUILD = Path(os.environ.get("RECSYS_NATIVE_BUILD", Path(__file__).parents[2] / "build" / "native"))
+PROGRAM = BUILD / "recsys-predict-tool"
+
+needs_tool = pytest.mark.skipif(
+    not PROGRAM.is_file(),
+    reason=f"no {PROGRAM.name} in the native build ({BUILD.name}); `make native` builds it, RECSYS_NATIVE_BUILD names it",
+)
+
+
+class NativeError(Exception):
+    """An error of the library.
+
+    Attributes:
+        kind: the Python class that stands for it.
+    """
+
+    def __init__(self, name: str, text: str) -> None:
+        super().__init__(text)
+        self.kind: Any = getattr(errors, name, None) or getattr(serve_errors, name, None) or name
+
+
+class NativeModel:
+    """A process that holds one model at a time."""
+
+    def __init__(self, **environment: str) -> None:
+        self._process = subprocess.Popen(
+            [PROGRAM],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **environment},
+        )
+
+    def call(self, command: str, **arguments: Any) -> Any:
+        """What a command answers.
+
+        Raises:
+            NativeError: the library's error.
+        """
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps({"command": command, **arguments}) + "\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        assert line, f"the program ended with {self._process.wait()}"
+        answer = json.loads(line)
+        if "error" in answer:
+            raise NativeError(answer["error"], answer["text"])
+        return answer["ok"]
+
+    def open(self, path: Path, **options: Any) -> Any:
+        """Open an artifact; the description."""
+        return self.call("open", path=str(path), **options)
+
+    def predict(
+        self, signature: Signature, requests: Sequence[RawRequestLike]
+    ) -> dict[str, npt.NDArray[np.float32]]:
+        """One batch of the requests."""
+        found = self.call("predict", requests=[as_json(request) for request in requests])
+        num_rows = sum(request.num_rows for request in requests)
+        return outputs_of(signature, found, num_rows)
+
+    def predict_one(
+        self, signature: Signature, request: RawRequestLike
+    ) -> dict[str, npt.NDArray[np.float32]]:
+        """A request on its own, checked and put together within the library."""
+        found = self.call("predict_one", request=as_json(request))
+        return outputs_of(signature, found, request.num_rows)
+
+    def close(self) -> int:
+        """End the process; its exit code."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        code = self._process.wait()
+        self._process.stdout.close()
+        return code
+
+
+def outputs_of(
+    signature: Signature, found: dict[str, str], num_rows: int
+) -> dict[str, npt.NDArray[np.float32]]:
+    """The program's answer as arrays."""
+    return {
+        output.name: np.frombuffer(bytes.fromhex(found[output.name]), "<f4").reshape(num_rows, *output.shape)
+        for output in signature.outputs
+    }
+
+
+def as_json(request: RawRequestLike) -> dict[str, Any]:
+    """A request as the program reads it."""
+
+    def dense(inputs: Any) -> list[dict[str, str]]:
+        return [{"name": i.name, "values": i.values.hex()} for i in inputs]
+
+    def sparse(inputs: Any) -> list[dict[str, str]]:
+        return [
+            {"name": i.name, **{key: getattr(i, key).hex() for key in ("lengths", "values", "weights")}}
+            for i in inputs
+        ]
+
+    return {
+        "num_rows": request.num_rows,
+        "dense": dense(request.dense),
+        "sparse": sparse(request.sparse),
+        "context_dense": dense(request.context_dense),
+        "context_sparse": sparse(request.context_sparse),
+    }
