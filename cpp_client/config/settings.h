@@ -56,7 +56,7 @@ struct Routing {
   std::set<std::string> Named() const;
   /// The same where neither canary nor shadow is `version`.
   Routing Without(const std::string& version) const;
-  /// The same with `version` serving, and neither canary nor shadow.
+  /// The same with `version` serving, and so neither canary nor shadow.
   Routing Pinned(const std::string& version) const;
 };
 

@@ -1,0 +1,99 @@
+// The C allocator: what is freed is kept for the next batch, and goes back where it should.
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/allocator.h"
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define RECSYS_OTHER_ALLOCATOR 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define RECSYS_OTHER_ALLOCATOR 1
+#endif
+#endif
+
+namespace recsys {
+namespace {
+
+constexpr std::size_t kPieceBytes = 1 << 20;
+constexpr std::size_t kNumPieces = 64;
+constexpr std::int64_t kHalfKb = kPieceBytes * kNumPieces / 2 / 1024;
+
+/// Resident memory of the process that is no file's.
+std::int64_t AnonymousKb() {
+  std::ifstream status("/proc/self/status");
+  for (std::string word; status >> word;) {
+    std::int64_t kb = 0;
+    if (word == "RssAnon:" && status >> kb) return kb;
+  }
+  return 0;
+}
+
+/// Takes memory, writes to all of it, and frees it again.
+void UseMemory() {
+  std::vector<void*> pieces;
+  for (std::size_t i = 0; i < kNumPieces; ++i) {
+    pieces.push_back(std::malloc(kPieceBytes));
+    std::memset(pieces.back(), 1, kPieceBytes);
+  }
+  for (void* piece : pieces) std::free(piece);
+}
+
+TEST(Allocator, WhatIsFreedIsKeptUntilItIsReturned) {
+  ASSERT_TRUE(TuneMalloc());
+#ifdef RECSYS_OTHER_ALLOCATOR
+  GTEST_SKIP() << "the sanitizer has an allocator of its own";
+#endif
+  const std::int64_t before = AnonymousKb();
+  UseMemory();
+  EXPECT_GT(AnonymousKb() - before, kHalfKb);
+  ReturnMemory();
+  EXPECT_LT(AnonymousKb() - before, kHalfKb / 4);
+}
+
+TEST(Allocator, AThreadReturnsWhatItFreesMeanwhile) {
+  ASSERT_TRUE(TuneMalloc());
+#ifdef RECSYS_OTHER_ALLOCATOR
+  GTEST_SKIP() << "the sanitizer has an allocator of its own";
+#endif
+  std::int64_t kept = 0, left = 0;
+  std::thread([&kept, &left] {
+    const std::int64_t before = AnonymousKb();
+    UseMemory();
+    kept = AnonymousKb() - before;
+    {
+      const ReturningMemory returning;
+      UseMemory();
+    }
+    left = AnonymousKb() - before;
+  }).join();
+  EXPECT_GT(kept, kHalfKb);
+  EXPECT_LT(left, kHalfKb / 4);
+}
+
+TEST(Allocator, MallocKeepsAgainOnceTheLastReturnIsOver) {
+  ASSERT_TRUE(TuneMalloc());
+#ifdef RECSYS_OTHER_ALLOCATOR
+  GTEST_SKIP() << "the sanitizer has an allocator of its own";
+#endif
+  {
+    const ReturningMemory outer;
+    { const ReturningMemory inner; }
+    const std::int64_t before = AnonymousKb();
+    UseMemory();
+    EXPECT_LT(AnonymousKb() - before, kHalfKb / 4) << "the outer one still returns memory";
+  }
+  const std::int64_t before = AnonymousKb();
+  UseMemory();
+  EXPECT_GT(AnonymousKb() - before, kHalfKb);
+}
+
+}  // namespace
+}  // namespace recsys
