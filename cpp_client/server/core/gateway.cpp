@@ -99,7 +99,7 @@ void Gateway::Accept(const std::shared_ptr<Request>& request) {
 bool Gateway::Join(const std::shared_ptr<Request>& request, Route* route) {
   *route = router_.Find(request->model, request->version, Draw());
   Hosted& hosted = *route->primary;
-  request->hosted = route->primary;
+  request->hosted = std::move(route->primary);
   request->Read(hosted);
   hosted.checker().Check(request->raw, &request->checked);
   request->twin = route->shadow == nullptr ? nullptr : route->shadow->Begin(*request, hosted);
