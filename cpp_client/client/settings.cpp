@@ -7,10 +7,13 @@
 #include <cerrno>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <memory>
 #include <regex>
+#include <system_error>
+#include <utility>
 
 #include "base/text.h"
 
@@ -34,12 +37,16 @@ using Key = std::unique_ptr<EVP_PKEY, Freed<EVP_PKEY_free>>;
 
 std::string ReadFile(const std::string& name, const std::string& path) {
   if (path.empty()) return {};
+  const auto refuse = [&](int reason) {
+    Refuse(name + ": cannot read " + Repr(path) + ": " + std::strerror(reason));
+  };
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) refuse(EISDIR);
   errno = 0;
   std::ifstream file(path, std::ios::binary);
+  if (!file.is_open()) refuse(errno);
   std::string data{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  if (!file.is_open() || file.bad() || (data.empty() && errno == EISDIR)) {
-    Refuse(name + ": cannot read " + Repr(path) + ": " + std::strerror(errno == 0 ? EIO : errno));
-  }
+  if (file.bad()) refuse(EIO);
   return data;
 }
 

@@ -15,3 +15,6 @@ if(RECSYS_MODEL)
     ${CMAKE_CURRENT_SOURCE_DIR}/bench/peers/until_stopped.cpp)
   target_link_libraries(recsys-plain-server PRIVATE recsys_options recsys_protos recsys_model)
 endif()
+
+add_executable(example_client ${CMAKE_CURRENT_SOURCE_DIR}/examples/client.cpp)
+target_link_libraries(example_client PRIVATE recsys_client)
