@@ -36,8 +36,11 @@ grpc_ssl_certificate_config_reload_status PortCredentials::Fetch(
     const std::shared_ptr<const TlsMaterial> material = credentials.files_->material();
     if (material == credentials.handed_out_) return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_UNCHANGED;
     const grpc_ssl_pem_key_cert_pair pair = {material->key.c_str(), material->certificate.c_str()};
-    const char* const authorities = material->client_ca ? material->client_ca->c_str() : nullptr;
-    *config = grpc_ssl_server_certificate_config_create(authorities, &pair, 1);
+    // gRPC 1.51 insists on authorities, also where no client is asked for a certificate: there they
+    // have no effect, and our own certificate is as good as any.
+    const std::string& authorities =
+        material->client_ca ? *material->client_ca : material->certificate;
+    *config = grpc_ssl_server_certificate_config_create(authorities.c_str(), &pair, 1);
     credentials.handed_out_ = material;
     return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_NEW;
   } catch (...) {
