@@ -71,9 +71,9 @@ void SayStopped(const NativeServer& server, bool in_time, bool as_json) {
   nlohmann::ordered_json values = {{"event", "stopped"}};
   values["in_time"] = as_json ? nlohmann::ordered_json(in_time)
                               : nlohmann::ordered_json(in_time ? "True" : "False");
-  static constexpr const char* kNames[] = {"ok",        "invalid",     "not_found",
-                                           "rejected",  "expired",     "cancelled",
-                                           "unavailable", "failed",    "accepted"};
+  static constexpr const char* kNames[] = {"ok",          "invalid", "not_found",
+                                           "rejected",    "expired", "cancelled",
+                                           "unavailable", "failed",  "accepted"};
   const auto outcomes = server.outcomes();
   for (const char* name : kNames) values[name] = outcomes.at(name);
   Say(values, as_json);
@@ -93,7 +93,8 @@ Signals::Signals() {
   pthread_sigmask(SIG_BLOCK, &handled, nullptr);
   signals_ = signalfd(-1, &handled, SFD_CLOEXEC);
   wakes_ = eventfd(0, EFD_CLOEXEC);
-  if (signals_ < 0 || wakes_ < 0) throw std::system_error(errno, std::generic_category(), "signals");
+  if (signals_ < 0 || wakes_ < 0)
+    throw std::system_error(errno, std::generic_category(), "signals");
 }
 
 Signals::~Signals() {
@@ -126,7 +127,7 @@ void Signals::Wake() {
 
 int ServeUntilStopped(Signals& signals, const std::function<std::unique_ptr<NativeServer>()>& start,
                       const ServerSettings& settings, bool as_json) {
-  const std::unique_ptr<NativeServer> server = start();
+  std::unique_ptr<NativeServer> server = start();
   const auto loaded = std::make_shared<Loaded>();
   server->Load([loaded, &signals](std::exception_ptr error) {
     const std::lock_guard lock(loaded->mutex);
@@ -142,6 +143,7 @@ int ServeUntilStopped(Signals& signals, const std::function<std::unique_ptr<Nati
       const std::lock_guard lock(loaded->mutex);
       if (loaded->error) {
         server->Stop();
+        static_cast<void>(server.release());
         std::rethrow_exception(loaded->error);
       }
       SayReady(server->ready_facts(), settings.host, as_json);
@@ -152,6 +154,9 @@ int ServeUntilStopped(Signals& signals, const std::function<std::unique_ptr<Nati
   }
   const bool in_time = server->Stop();
   SayStopped(*server, in_time, as_json);
+  // The process ends now. Threads of the server may still load a model or compute a batch, and
+  // would be waited for.
+  static_cast<void>(server.release());
   return in_time ? 0 : 1;
 }
 

@@ -8,8 +8,8 @@
 
 namespace recsys {
 
-/// SIGTERM, SIGINT and SIGHUP as events that one thread waits for. To be made before the process has a second thread:
-/// threads have the signals blocked that were blocked when they were made.
+/// SIGTERM, SIGINT and SIGHUP as events that one thread waits for. To be made before the process
+/// has a second thread: threads have the signals blocked that were blocked when they were made.
 class Signals {
  public:
   Signals();
@@ -28,8 +28,9 @@ class Signals {
   int wakes_ = -1;
 };
 
-/// Serves until SIGTERM or SIGINT, then drains; SIGHUP looks for new models and versions (serve/lifetime.py). Prints the
-/// ready and the stopped line. Returns the exit code; throws what the start throws.
+/// Serves until SIGTERM or SIGINT, then drains; SIGHUP looks for new models and versions
+/// (serve/lifetime.py). Prints the ready and the stopped line. Returns the exit code; throws what
+/// the start throws.
 int ServeUntilStopped(Signals& signals, const std::function<std::unique_ptr<NativeServer>()>& start,
                       const ServerSettings& settings, bool as_json);
 

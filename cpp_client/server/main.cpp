@@ -1,10 +1,12 @@
-// recsys-server: serves an artifact, or a repository of models, until SIGTERM; the twin of recsys-serve.
+// recsys-server: serves an artifact, or a repository of models, until SIGTERM; the twin of
+// recsys-serve.
+
+#include <unistd.h>
 
 #include <cstdio>
 #include <map>
 #include <memory>
 #include <string>
-#include <unistd.h>
 
 #include "config/cli.h"
 #include "recsys/model.h"
