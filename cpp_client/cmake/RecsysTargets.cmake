@@ -29,3 +29,11 @@ function(recsys_program name folder)
   add_executable(${name} ${sources})
   target_link_libraries(${name} PRIVATE recsys_options)
 endfunction()
+
+# recsys_heavy_header(NAME HEADER): read once for all files of a room that it would take longest in.
+function(recsys_heavy_header name header)
+  get_target_property(type ${name} TYPE)
+  if(NOT type STREQUAL INTERFACE_LIBRARY)
+    target_precompile_headers(${name} PRIVATE ${header})
+  endif()
+endfunction()
