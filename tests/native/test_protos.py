@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from google.protobuf import descriptor_pb2
@@ -20,9 +21,7 @@ PROTOS = Path(__file__).parents[2] / "cpp_client" / "protos"
         ("grpc/reflection/v1alpha/reflection.proto", reflection_pb2),
     ],
 )
-def test_a_protocol_of_grpcs_has_the_official_descriptors(
-    name: str, official: object, tmp_path: Path
-) -> None:
+def test_a_protocol_of_grpcs_has_the_official_descriptors(name: str, official: Any, tmp_path: Path) -> None:
     out = tmp_path / "descriptors"
     arguments = ["protoc", f"--proto_path={PROTOS}", f"--descriptor_set_out={out}", name]
     assert protoc.main(arguments) == 0
