@@ -260,7 +260,7 @@ LIES: dict[str, Callable[[Any], None]] = {
     "plan of none": _set(["targets", 0, "plan"], {}),
     "plan of texts": _set(["targets", 0, "plan"], {"a": "b"}),
     "an unknown skeleton": _set(["targets", 0, "skeleton"], "x.pt"),
-    "rows' rank": lambda m: m["targets"][0]["rows"].update({k: 7 for k in m["targets"][0]["rows"]}),
+    "rows' rank": lambda m: m["targets"][0]["rows"].update(dict.fromkeys(m["targets"][0]["rows"], 7)),
     "rows' other buffers": _set(["targets", 0, "rows"], {"x.y": 0}),
     "no ranking": _set(["targets", 0, "ranking"], {"skeleton": "target-0.pt", "rows": {}, "ranks": {}}),
     "dense dtype": _set(["targets", 0, "dense_dtype"], "float64"),

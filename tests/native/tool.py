@@ -24,7 +24,8 @@ PROGRAM = BUILD / "recsys-predict-tool"
 
 needs_tool = pytest.mark.skipif(
     not PROGRAM.is_file(),
-    reason=f"no {PROGRAM.name} in the native build ({BUILD.name}); `make native` builds it, RECSYS_NATIVE_BUILD names it",
+    reason=f"no {PROGRAM.name} in the native build ({BUILD.name}): `make native` builds it, RECSYS_NATIVE_BUILD tells "
+    "where else it lies",
 )
 
 

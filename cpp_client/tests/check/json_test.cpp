@@ -1,0 +1,94 @@
+#include "check/json.h"
+
+#include <gtest/gtest.h>
+
+#include "check/checked_json.h"
+#include "check/manifest.h"
+#include "check/zip_directory.h"
+#include "recsys/error.h"
+
+namespace recsys {
+namespace {
+
+TEST(ParseJson, KeepsTheLastOfFieldsThatStandTwiceAtThePlaceOfTheFirst) {
+  EXPECT_EQ(CanonicalJson(ParseJson(R"({"b": 1, "a": 2, "b": {"c": 1, "c": 2}})")),
+            R"({"a":2,"b":{"c":2}})");
+  EXPECT_EQ(ParseJson(R"({"b": 1, "a": 2, "b": 3})").begin().key(), "b");
+}
+
+TEST(ParseJson, RefusesWhatIsNoJsonOrTooDeep) {
+  for (const std::string text :
+       {"", "{", "[1,]", "nan", "NaN", "\xff", "\"\\ud800\"", "1e999", "[1] x", "{\"a\": 1,}"}) {
+    EXPECT_THROW(ParseJson(text), JsonError) << text;
+  }
+  EXPECT_THROW(ParseJson(std::string(100'000, '[')), JsonError);
+  std::string objects;
+  for (int i = 0; i < 100'000; ++i) objects += "{\"a\":";
+  EXPECT_THROW(ParseJson(objects), JsonError);
+  EXPECT_NO_THROW(ParseJson(std::string(100, '[') + std::string(100, ']')));
+}
+
+TEST(ParseJson, TakesNoMoreThanProportionateTimeForManyFields) {
+  std::string text = "{";
+  for (int i = 0; i < 200'000; ++i) text += "\"" + std::to_string(i) + "\":0,";
+  EXPECT_EQ(ParseJson(text + "\"x\":0}").size(), 200'001U);
+}
+
+// json.dumps(json.loads(text), sort_keys=True, separators=(",", ":")).
+TEST(CanonicalJsonTest, WritesWhatPythonWrites) {
+  EXPECT_EQ(CanonicalJson(
+                ParseJson(R"({"b": [1.0, -0.5, 1e16, 1E-7, true, null, []], "a": {}, "Z": -3})")),
+            R"({"Z":-3,"a":{},"b":[1.0,-0.5,1e+16,1e-07,true,null,[]]})");
+  EXPECT_EQ(
+      CanonicalJson(ParseJson(R"(["\u00fc", "\ud83d\ude00", "\u0000\b\f\n\r\t\"\\/\u007f"])")),
+      R"(["\u00fc","\ud83d\ude00","\u0000\b\f\n\r\t\"\\/\u007f"])");
+}
+
+TEST(IndentedJsonTest, WritesWhatPythonWrites) {
+  EXPECT_EQ(IndentedJson(ParseJson(R"({"b": [1, {}], "a": []})")),
+            "{\n \"b\": [\n  1,\n  {}\n ],\n \"a\": []\n}");
+}
+
+TEST(StrOf, WritesTheBeginningOfPythonsText) {
+  EXPECT_EQ(StrOf(ParseJson(R"({"a": [true, null, 1.0, "x'y"]})")),
+            R"({'a': [True, None, 1.0, "x'y"]})");
+  EXPECT_EQ(StrOf(ParseJson("\"x\"")), "x");
+  std::string many = "[0";
+  for (int i = 0; i < 1000; ++i) many += ",0";
+  EXPECT_EQ(StrOf(ParseJson(many + "]")).size(), 80U);
+}
+
+TEST(ReadManifestTest, RefusesWhatIsNoManifest) {
+  const auto kind_of = [](const std::string& text) {
+    try {
+      ReadManifest(text);
+    } catch (const Error& error) {
+      return error.kind();
+    }
+    return ErrorKind::kInternal;
+  };
+  EXPECT_EQ(kind_of("x"), ErrorKind::kManifest);
+  EXPECT_EQ(kind_of("[]"), ErrorKind::kForeignFile);
+  EXPECT_EQ(kind_of(R"({"format": "x"})"), ErrorKind::kForeignFile);
+  EXPECT_EQ(kind_of(R"({"format": "recsys-artifact"})"), ErrorKind::kManifest);
+  EXPECT_EQ(kind_of(R"({"format": "recsys-artifact", "format_version": 2})"),
+            ErrorKind::kNewerFormat);
+  EXPECT_EQ(kind_of(R"({"format": "recsys-artifact", "format_version": 1})"), ErrorKind::kManifest);
+}
+
+TEST(Crc32Test, IsThatOfZipFiles) {
+  EXPECT_EQ(Crc32("123456789"), 0xcbf43926U);
+  EXPECT_EQ(Crc32("6789", Crc32("12345")), 0xcbf43926U);
+  EXPECT_EQ(Crc32(""), 0U);
+}
+
+TEST(ZipMembersTest, RefusesWhatIsCutOff) {
+  for (const std::string& text : {std::string(), std::string("PK"), std::string("PK\5\6"),
+                                  "PK\5\6" + std::string(18, '\xff')}) {
+    EXPECT_THROW(ZipMembers(text), ZipError);
+  }
+  EXPECT_TRUE(ZipMembers("PK\5\6" + std::string(18, '\0')).empty());
+}
+
+}  // namespace
+}  // namespace recsys

@@ -1,0 +1,375 @@
+"""Makes requests.json: requests, right and wrong, and what both implementations of the checks must make of them.
+
+``python -m tests.cases.requests`` writes the file anew. It is read by tests/cases/test_requests.py and by the C++ tests
+(cpp_client/tests/check), which know nothing of Python. Bytes are hexadecimal digits, as the wire has them; ``times``
+says how often an input stands there.
+
+Shape letters: B rows of a request, F sparse inputs, N number of IDs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from recsys.signature import DenseInput, IdPolicy, Output, Signature, SparseInput, TableUse
+from serve.batching import BatchLimits
+from serve.collate import collate
+from serve.errors import RequestError
+from serve.raw import RawDense, RawRequest, RawSparse
+from serve.request_check import RequestChecker
+from tests.serve.cases import random_sample
+from tests.serve.models import SIGNATURE
+from tests.serve.test_ranking_check import split
+from tests.serve.wrong import WRONG, good
+
+FILE = Path(__file__).parent / "requests.json"
+Json = dict[str, Any]
+RANKING = replace(SIGNATURE, context=("context", "user", "tags"))
+#: No weights, and an input that several tables limit.
+SHARED = Signature(
+    dense=(),
+    sparse=(
+        SparseInput(
+            name="it's",
+            tables=(
+                TableUse(name="a", num_embeddings=9),
+                TableUse(name="b", num_embeddings=5),
+                TableUse(name="c", num_embeddings=3, id_policy=IdPolicy.ZERO),
+                TableUse(name="d", num_embeddings=5),
+            ),
+            pooling="sum",
+        ),
+        SparseInput(
+            name="raw",
+            tables=(TableUse(name="e", num_embeddings=4, id_policy=IdPolicy.MAPPED),),
+            pooling="none",
+        ),
+    ),
+    outputs=(Output(name="score", shape=()),),
+)
+#: More inputs than messages list.
+WIDE = Signature(
+    dense=tuple(DenseInput(name=f"dense {i}", width=1) for i in range(70)),
+    sparse=(),
+    outputs=(Output(name="score", shape=()),),
+)
+SIGNATURES = {"plain": SIGNATURE, "ranking": RANKING, "shared": SHARED, "wide": WIDE}
+
+
+def _array(dtype: str, *values: float) -> bytes:
+    return np.array(values, dtype).tobytes()
+
+
+def _ranking() -> Any:
+    """Three rows that share the context of ``RANKING``."""
+    rng = np.random.default_rng(5)
+    sample, one = random_sample(SIGNATURE, 3, rng, 3), random_sample(SIGNATURE, 1, rng, 3)
+    one.sparse["user"][0] = [3, 4]
+    one.sparse["tags"][0], one.weights["tags"][0] = [5], [0.5]
+    return split(sample, one, {"context", "user", "tags"})[0]
+
+
+def _shared(*ids: int) -> RawRequest:
+    lengths = _array("<i4", 1, len(ids) - 1)
+    sparse = [RawSparse("it's", lengths, _array("<i8", *ids)), RawSparse("raw", bytes(8), b"")]
+    return RawRequest(num_rows=2, sparse=sparse)
+
+
+def _wide(num: int) -> RawRequest:
+    return RawRequest(num_rows=1, dense=[RawDense(f"dense {i}", bytes(4)) for i in range(num)])
+
+
+def _spoiled(make: Callable[[], Any], *changes: Callable[[Any], object]) -> Any:
+    request = make()
+    for change in changes:
+        change(request)
+    return request
+
+
+def _set(kind: str, at: int, **values: object) -> Callable[[Any], None]:
+    def change(request: Any) -> None:
+        for key, value in values.items():
+            setattr(getattr(request, kind)[at], key, value)
+
+    return change
+
+
+NAMES = {
+    "quote": "it's",
+    "both-quotes": 'it\'s "it"',
+    "backslash": "a\\b",
+    "controls": "a\tb\nc\rd\x00e\x1ff\x7fg",
+    "latin": "größe\xa0\xad",
+    "wide": "評価 \u200b\u2028\ue000\ufeff",
+    "emoji": "\U0001f600 \U000e0001",
+    "unassigned": "\u0378\U0003fffe",
+    "63-chars": "ü" * 63,
+    "64-chars": "ü" * 64,
+    "65-chars": "ü" * 65,
+}
+
+
+def _wrong_context() -> Iterator[tuple[str, Any]]:
+    """Ways for the context of a request to be wrong."""
+    ways: dict[str, Callable[[Any], object]] = {
+        "doubled": lambda r: r.sparse.add().CopyFrom(r.context_sparse[0]),
+        "doubled-within": lambda r: r.context_dense.add().CopyFrom(r.context_dense[0]),
+        "two-rows": _set("context_sparse", 0, lengths=_array("<i4", 1, 1)),
+        "bad-id": _set("context_sparse", 0, values=_array("<i8", 3, 50)),
+        "unknown": lambda r: r.context_dense.add(name="price2"),
+        "nan": _set("context_dense", 0, values=_array("<f4", 0, float("nan"), 0)),
+        "short": _set("context_dense", 0, values=b""),
+        "missing": lambda r: r.context_sparse.pop(),
+        "negative-length": _set("context_sparse", 0, lengths=_array("<i4", -2)),
+        "wrong-sum": _set("context_sparse", 0, lengths=_array("<i4", 1)),
+        "weights": _set("context_sparse", 0, weights=bytes(8)),
+        "no-weights": _set("context_sparse", 1, weights=b""),
+        "inf-weight": _set("context_sparse", 1, weights=_array("<f4", float("inf"))),
+        "both-wrong": lambda r: (
+            _set("context_sparse", 0, lengths=_array("<i4", 1))(r),
+            _set("sparse", 0, lengths=b"")(r),
+        ),
+        "rows-wrong": _set("sparse", 0, lengths=b""),
+        "dense-before-sparse": lambda r: (
+            _set("context_sparse", 0, lengths=b"")(r),
+            _set("dense", 0, values=b"")(r),
+        ),
+    }
+    for name, change in ways.items():
+        yield name, _spoiled(_ranking, change)
+
+
+def _requests() -> Iterator[Json]:
+    """Each case without its outcome: name, signature, limits, whether numbers may be infinite, request."""
+
+    def case(name: str, request: Any, signature: str = "plain", **other: Any) -> Json:
+        return {"name": name, "signature": signature, "request": request, **other}
+
+    for wrong in WRONG:
+        yield case(wrong.name, _spoiled(good, wrong.spoil))
+    for name, text in NAMES.items():
+        yield case(f"unknown-{name}", _spoiled(good, _set("sparse", 1, name=text)))
+    for signature in ("ranking", "plain"):
+        for name, request in _wrong_context():
+            yield case(f"context-{name}-{signature}", request, signature)
+        yield case(f"context-{signature}", _ranking(), signature)
+        yield case(f"context-too-many-ids-{signature}", _ranking(), signature, max_ids=4)
+        yield case(f"context-too-many-bytes-{signature}", _ranking(), signature, max_bytes=50)
+    yield case("context-floods", _flooded(), "ranking")
+    yield case("id-of-several-tables", _shared(4, 5, 9), "shared")
+    yield case("id-of-the-largest-table", _shared(9, 1), "shared")
+    yield case("any-raw-id", _spoiled(lambda: _shared(4), _raw(-(2**63), 2**63 - 1)), "shared")
+    yield case("wide", _wide(70), "wide")
+    yield case("wide-missing", _wide(3), "wide")
+    yield case("wide-unknown", _wide(71), "wide")
+    yield case("negative-length-before-a-wrong-sum", _spoiled(good, *_sum_and_sign()))
+    yield case("wrong-sum-before-a-bad-id", _spoiled(good, *_sum_and_id()))
+    yield case("size-before-a-negative-length", _spoiled(good, *_size_and_sign()))
+    yield case("too-many-ids", good(), max_ids=7)
+    yield case("as-many-ids-as-may-be", good(), max_ids=8)
+    yield case("too-many-ids-before-a-bad-length", _spoiled(good, *_sum_and_sign()), max_ids=7)
+    yield case("good", good())
+    yield case("good-in-another-order", _spoiled(good, _reverse))
+    yield case("no-rows", _no_rows())
+    yield case("no-ids", _spoiled(good, _without_ids))
+    yield case("non-finite", _spoiled(good, *_non_finite()), allow_non_finite=True)
+    yield case("non-finite-refused", _spoiled(good, *_non_finite()))
+
+
+def _raw(*ids: int) -> Callable[[Any], None]:
+    return _set("sparse", 1, lengths=_array("<i4", 0, len(ids)), values=_array("<i8", *ids))
+
+
+def _sum_and_sign() -> list[Callable[[Any], None]]:
+    return [_set("sparse", 0, lengths=_array("<i4", 1, 1)), _set("sparse", 2, lengths=_array("<i4", 3, -1))]
+
+
+def _sum_and_id() -> list[Callable[[Any], None]]:
+    return [_set("sparse", 0, values=_array("<i8", 3, 4, 50)), _set("sparse", 2, lengths=_array("<i4", 1, 2))]
+
+
+def _size_and_sign() -> list[Callable[[Any], None]]:
+    return [_set("sparse", 0, lengths=_array("<i4", 4, -1)), _set("sparse", 3, weights=b"")]
+
+
+def _non_finite() -> list[Callable[[Any], None]]:
+    return [
+        _set("dense", 1, values=_array("<f4", float("nan"), float("inf"))),
+        _set("sparse", 3, weights=_array("<f4", float("nan"), float("-inf"))),
+    ]
+
+
+def _reverse(request: Any) -> None:
+    for inputs in (request.dense, request.sparse):
+        messages = list(inputs)[::-1]
+        del inputs[:]
+        inputs.extend(messages)
+
+
+def _without_ids(request: Any) -> None:
+    for i in range(len(request.sparse)):
+        _set("sparse", i, lengths=bytes(8), values=b"", weights=b"")(request)
+
+
+def _no_rows() -> Any:
+    request = good()
+    request.num_rows = 0
+    for dense in request.dense:
+        dense.values = b""
+    for sparse in request.sparse:
+        sparse.lengths = sparse.values = sparse.weights = b""
+    return request
+
+
+def _flooded() -> RawRequest:
+    flood = [RawSparse("user", bytes(4), b"")] * 1000
+    dense = [RawDense("context", bytes(12)), RawDense("price", bytes(4))]
+    return RawRequest(num_rows=1, dense=dense, sparse=flood, context_sparse=flood)
+
+
+def _input_json(message: Any, keys: tuple[str, ...], times: int) -> Json:
+    found: Json = {"name": message.name, **{key: getattr(message, key).hex() for key in keys}}
+    return {**found, "times": times} if times > 1 else found
+
+
+def _inputs_json(messages: Any, keys: tuple[str, ...]) -> list[Json]:
+    """Equal inputs that follow each other are written once."""
+    found: list[tuple[Any, int]] = []
+    for message in messages:
+        if found and found[-1][0] == message:
+            found[-1] = (message, found[-1][1] + 1)
+        else:
+            found.append((message, 1))
+    return [_input_json(message, keys, times) for message, times in found]
+
+
+def request_json(request: Any) -> Json:
+    """A request as plain data; fields that are empty are left out."""
+    sparse = ("lengths", "values", "weights")
+    parts = {
+        "dense": _inputs_json(request.dense, ("values",)),
+        "sparse": _inputs_json(request.sparse, sparse),
+        "context_dense": _inputs_json(request.context_dense, ("values",)),
+        "context_sparse": _inputs_json(request.context_sparse, sparse),
+    }
+    return {"num_rows": request.num_rows, **{key: part for key, part in parts.items() if part}}
+
+
+def request_of(data: Json) -> RawRequest:
+    """What ``request_json`` wrote."""
+
+    def dense(key: str) -> list[RawDense]:
+        return [
+            RawDense(d["name"], bytes.fromhex(d["values"]))
+            for d in data.get(key, [])
+            for _ in range(d.get("times", 1))
+        ]
+
+    def sparse(key: str) -> list[RawSparse]:
+        return [
+            RawSparse(s["name"], *(bytes.fromhex(s[part]) for part in ("lengths", "values", "weights")))
+            for s in data.get(key, [])
+            for _ in range(s.get("times", 1))
+        ]
+
+    return RawRequest(
+        num_rows=data["num_rows"],
+        dense=dense("dense"),
+        sparse=sparse("sparse"),
+        context_dense=dense("context_dense"),
+        context_sparse=sparse("context_sparse"),
+    )
+
+
+def checker_of(case: Json) -> RequestChecker:
+    """The Python checker of a case."""
+    limits = BatchLimits(
+        max_request_ids=case.get("max_ids", BatchLimits.max_request_ids),
+        max_queue_bytes=case.get("max_bytes", BatchLimits.max_queue_bytes),
+    )
+    return RequestChecker(
+        SIGNATURES[case["signature"]], limits, allow_non_finite=case.get("allow_non_finite", False)
+    )
+
+
+def outcome_of(case: Json, request: Any) -> Json:
+    """What Python makes of it: the error, or the batch of this request alone."""
+    try:
+        checked = checker_of(case).check(request)
+    except RequestError as error:
+        return {"error": type(error).__name__, "text": str(error)}
+    counts = {"num_ids": checked.num_ids, "spread_bytes": checked.spread_bytes}
+    return {**counts, "batch": batch_json(checked.context is not None, collate([checked]))}
+
+
+def batch_json(is_ranking: bool, inputs: Any) -> Json:
+    """What the graph takes, argument by argument."""
+    arrays: list[npt.NDArray[Any]] = [tensor.numpy() for tensor in inputs]
+    return {
+        "is_ranking": is_ranking,
+        "inputs": [np.ascontiguousarray(array).tobytes().hex() for array in arrays],
+    }
+
+
+def _batches() -> Iterator[Json]:
+    """Several requests as one batch."""
+    rng = np.random.default_rng(8)
+    for i, rows in enumerate([[1, 1], [2, 0, 3], [0, 0], [5], [1, 4, 2, 1]]):
+        requests = [random_sample(SIGNATURE, n, rng, 3).request() for n in rows]
+        yield _batch_case(f"rows-{i}", "plain", requests)
+        for name, shared in (("ranking", {"context", "user", "tags"}), ("plain", {"user", "tags", "price"})):
+            requests = [
+                split(random_sample(SIGNATURE, n, rng, 3), random_sample(SIGNATURE, 1, rng, 3), shared)[0]
+                for n in rows
+            ]
+            yield _batch_case(f"context-{name}-{i}", name, requests)
+
+
+def _batch_case(name: str, signature: str, requests: list[Any]) -> Json:
+    checked = [checker_of({"signature": signature}).check(request) for request in requests]
+    return {
+        "name": name,
+        "signature": signature,
+        "requests": [request_json(request) for request in requests],
+        "batch": batch_json(checked[0].context is not None, collate(checked)),
+    }
+
+
+def made() -> Json:
+    """The content of the file."""
+    limits = BatchLimits()
+    cases = []
+    for case in _requests():
+        request = case.pop("request")
+        cases.append({**case, "request": request_json(request), **outcome_of(case, request)})
+    return {
+        "signatures": {name: signature.to_json() for name, signature in SIGNATURES.items()},
+        "max_rows": limits.max_request_rows,
+        "max_ids": limits.max_request_ids,
+        "max_bytes": limits.max_queue_bytes,
+        "cases": cases,
+        "batches": list(_batches()),
+    }
+
+
+def dumps(data: Json) -> str:
+    """One line for each case."""
+    lines = []
+    for key, value in data.items():
+        if isinstance(value, list):
+            items = ",\n".join(json.dumps(item) for item in value)
+            lines.append(f'"{key}": [\n{items}\n]')
+        else:
+            lines.append(f'"{key}": {json.dumps(value)}')
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+if __name__ == "__main__":
+    FILE.write_text(dumps(made()))
