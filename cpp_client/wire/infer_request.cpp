@@ -1,5 +1,7 @@
 #include "wire/infer_request.h"
 
+#include <cstring>
+#include <optional>
 #include <string>
 
 #include "base/text.h"
@@ -44,9 +46,11 @@ void ReadValue(Cursor* cursor, ParameterValue* value) {
   cursor->Leave(inner);
 }
 
-/// An entry of a map of parameters.
-std::string_view ReadParameter(Cursor* cursor, ParameterValue* value) {
+/// An entry of a map of parameters; none where it holds what no entry does: Python's protobuf
+/// passes over such an entry as a whole.
+std::optional<std::string_view> ReadParameter(Cursor* cursor, ParameterValue* value) {
   std::string_view key;
+  bool is_entry = true;
   Cursor inner = cursor->Enter();
   while (inner.Next()) {
     switch (inner.tag()) {
@@ -57,16 +61,17 @@ std::string_view ReadParameter(Cursor* cursor, ParameterValue* value) {
         ReadValue(&inner, value);
         break;
       default:
+        is_entry = false;
         inner.Skip();
     }
   }
   cursor->Leave(inner);
-  return key;
+  return is_entry ? std::make_optional(key) : std::nullopt;
 }
 
 void ReadRefused(Cursor* cursor, RefusedParameters* refused) {
   ParameterValue value;
-  const std::string_view key = ReadParameter(cursor, &value);
+  const std::optional<std::string_view> key = ReadParameter(cursor, &value);
   refused->shared_memory_region |= key == "shared_memory_region";
   refused->classification |= key == "classification";
 }
@@ -156,9 +161,10 @@ void Read(Cursor* cursor, InferOutput* output) {
 
 void ReadParameters(Cursor* cursor, ParameterValues* parameters) {
   ParameterValue value;
-  const std::string_view key = ReadParameter(cursor, &value);
+  const std::optional<std::string_view> key = ReadParameter(cursor, &value);
+  if (!key) return;
   // Of a key that comes twice the later entry counts, also where it has no value.
-  if (ParameterValue* found = parameters->Find(key)) *found = value;
+  if (ParameterValue* found = parameters->Find(*key)) *found = value;
 }
 
 void Refuse(const std::string& field, const RefusedParameters& refused) {
