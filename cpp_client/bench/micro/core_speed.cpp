@@ -26,9 +26,15 @@ class Window {
   explicit Window(int size) : size_(size) {}
 
   void Enter() {
-    if (++num_inside_ <= size_) return;
-    std::unique_lock<std::mutex> lock(mutex_);
-    left_.wait(lock, [this] { return num_inside_.load() <= size_ / 2 + 1; });
+    for (int inside = num_inside_.load();;) {
+      if (inside < size_) {
+        if (num_inside_.compare_exchange_weak(inside, inside + 1)) return;
+        continue;
+      }
+      std::unique_lock<std::mutex> lock(mutex_);
+      left_.wait(lock, [this] { return num_inside_.load() <= size_ / 2; });
+      inside = num_inside_.load();
+    }
   }
   void Leave() {
     if (--num_inside_ != size_ / 2) return;
