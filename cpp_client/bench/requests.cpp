@@ -128,7 +128,7 @@ std::vector<Prepared> Prepare(const ModelMetadata& metadata, const Shape& shape,
                               std::uint64_t seed) {
   std::vector<Prepared> requests;
   if (shape.payload_bytes > 0) {
-    const grpc::Slice slice(std::string(static_cast<std::size_t>(shape.payload_bytes), 'x'));
+    const grpc::Slice slice(std::string(static_cast<std::size_t>(shape.payload_bytes), '\xff'));
     requests.push_back({grpc::ByteBuffer(&slice, 1), 1, 0});
     return requests;
   }

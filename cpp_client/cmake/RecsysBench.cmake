@@ -18,3 +18,9 @@ endif()
 
 add_executable(example_client ${CMAKE_CURRENT_SOURCE_DIR}/examples/client.cpp)
 target_link_libraries(example_client PRIVATE recsys_client)
+
+# What tests in Python drive the client with.
+if(RECSYS_TESTS)
+  add_executable(recsys-client-tool ${CMAKE_CURRENT_SOURCE_DIR}/tests/tools/client/client_tool.cpp)
+  target_link_libraries(recsys-client-tool PRIVATE recsys_client)
+endif()

@@ -198,15 +198,15 @@ TEST_F(LoadTest, ASearchEndsWithARateAndItsSteps) {
   std::mutex model;
   server_.service.on_predict = [&](auto*, const auto& request, auto* response) {
     const std::lock_guard<std::mutex> lock(model);
-    std::this_thread::sleep_for(std::chrono::milliseconds(4));
+    std::this_thread::sleep_for(std::chrono::microseconds(500));
     return FakeService::Score(request, response);
   };
-  const Result result = RunWith({"--find-rate", "--p99-ms", "40", "--start-rate", "400",
+  const Result result = RunWith({"--find-rate", "--p99-ms", "40", "--start-rate", "4000",
                                  "--precision", "1", "--max-in-flight", "100"});
   ASSERT_TRUE(result.found);
   const Json json = result.ToJson();
   EXPECT_EQ(json["steps"].size(), result.steps.size());
-  EXPECT_NE(json["steps"][0]["verdict"], "ok") << "400/s is more than 250/s";
+  EXPECT_NE(json["steps"][0]["verdict"], "ok") << "4000/s is more than 2000/s";
   EXPECT_NE(Report(result).find("steps"), std::string::npos);
 }
 

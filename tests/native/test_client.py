@@ -1,0 +1,284 @@
+"""The native client and recsys-cpp-bench against the Python server."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from recsys.artifact import LoadedArtifact
+from serve.config import ServerConfig
+from serve.model import ServedModel
+from tests.native.tool import BUILD
+from tests.serve.cases import Sample, answer, assert_answers, random_sample
+from tests.serve.certificates import Authority, write_tls
+from tests.serve.conftest import artifact_path, live, model
+from tests.serve.live import LiveServer
+from tests.serve.models import SIGNATURE, FailingModel, GatedModel
+
+__all__ = ["artifact_path", "live", "model"]  # fixtures
+TOOL = BUILD / "recsys-client-tool"
+BENCH = BUILD / "recsys-cpp-bench"
+# No server listens on the discard port of loopback.
+NOBODY = "127.0.0.1:9"
+
+pytestmark = pytest.mark.skipif(
+    not (TOOL.is_file() and BENCH.is_file()),
+    reason=f"no {TOOL.name} and {BENCH.name} in the native build ({BUILD.name}): `make native` builds them, "
+    "RECSYS_NATIVE_BUILD tells where else they lie",
+)
+
+
+class Tool:
+    """A process with one client (cpp_client/tests/tools/client/client_tool.cpp)."""
+
+    def __init__(self, address: str, **options: Any) -> None:
+        self._process = subprocess.Popen([TOOL], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.connected = self.call("connect", address=address, **options)
+
+    def call(self, command: str, **arguments: Any) -> Any:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps({"command": command, **arguments}) + "\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
+
+    def __enter__(self) -> Tool:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        assert self._process.wait(60) == 0
+        self._process.stdout.close()
+
+
+def as_json(sample: Sample, request_id: str = "") -> dict[str, Any]:
+    return {
+        "num_rows": sample.num_rows,
+        "dense": sample.dense,
+        "sparse": sample.sparse,
+        "weights": sample.weights,
+        "request_id": request_id,
+    }
+
+
+def assert_answered(found: Any, model: ServedModel, sample: Sample) -> None:
+    outputs = {
+        name: np.array(output["values"], np.float32).reshape(output["dims"])
+        for name, output in found["outputs"].items()
+    }
+    expected = answer(model, sample)
+    assert_answers({name: outputs[name] for name in expected}, expected)
+
+
+def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
+    short = (
+        [] if "--help" in arguments else ["--duration-s", "0.5", "--warm-up-s", "0.1", "--distinct", "100"]
+    )
+    return subprocess.run(
+        [BENCH, *arguments, *short], capture_output=True, text=True, check=False, timeout=120
+    )
+
+
+@pytest.fixture(scope="module")
+def tool(live: LiveServer) -> Iterator[Tool]:
+    with Tool(live.address, num_connections=2) as made:
+        yield made
+
+
+@pytest.mark.parametrize("num_rows", [0, 1, 5])
+def test_the_client_gets_the_models_answers(tool: Tool, model: LoadedArtifact, num_rows: int) -> None:
+    sample = random_sample(SIGNATURE, num_rows, np.random.default_rng(num_rows))
+    found = tool.call("predict", **as_json(sample))
+    assert (found["model"], found["version"], found["num_attempts"]) == ("small", "7", 1)
+    assert_answered(found, model, sample)
+
+
+def test_many_requests_at_once_get_each_its_own_answer(tool: Tool, model: LoadedArtifact) -> None:
+    samples = [random_sample(SIGNATURE, 1 + seed % 4, np.random.default_rng(seed)) for seed in range(32)]
+    found = tool.call("many", requests=[as_json(sample) for sample in samples])
+    for sample, one in zip(samples, found["answers"], strict=True):
+        assert_answered(one, model, sample)
+
+
+def test_a_ranking_request_gives_the_context_once(tool: Tool, model: LoadedArtifact) -> None:
+    one = random_sample(SIGNATURE, 1, np.random.default_rng(0))
+    rows = random_sample(SIGNATURE, 3, np.random.default_rng(1))
+    sparse = {**rows.sparse, "user": one.sparse["user"] * 3, "tags": one.sparse["tags"] * 3}
+    repeated = Sample(
+        3,
+        {**rows.dense, "context": one.dense["context"] * 3},
+        sparse,
+        {"tags": one.weights["tags"] * 3},
+    )
+    found = tool.call(
+        "predict",
+        num_rows=3,
+        dense={"price": rows.dense["price"]},
+        sparse={name: rows.sparse[name] for name in ("genres", "item")},
+        context_dense={"context": one.dense["context"]},
+        context_sparse={"user": one.sparse["user"][0], "tags": one.sparse["tags"][0]},
+        weights=one.weights,
+    )
+    assert_answered(found, model, repeated)
+
+
+def test_a_stream_answers_each_request_by_its_id(tool: Tool, model: LoadedArtifact) -> None:
+    samples = {str(seed): random_sample(SIGNATURE, 2, np.random.default_rng(seed)) for seed in range(20)}
+    requests = [as_json(sample, name) for name, sample in samples.items()]
+    requests[7]["sparse"] = {**requests[7]["sparse"], "user": [[50], []]}
+    found = tool.call("stream", requests=requests)["answers"]
+    assert "sparse['user'].values: got ID 50 in row 0" in found.pop("7")["error"]["message"]
+    assert set(found) == set(samples) - {"7"}
+    for name, one in found.items():
+        assert_answered(one, model, samples[name])
+
+
+def test_the_client_reads_the_metadata(tool: Tool) -> None:
+    found = tool.call("metadata")
+    assert found["model"] == "small"
+    assert found["dense"] == {"context": 3, "price": 1}
+    assert found["sparse"]["user"] == {"weighted": False, "pooling": "sum", "id_limit": 50}
+    assert found["sparse"]["genres"]["pooling"] == "mean"
+    assert found["sparse"]["item"]["id_limit"] == -1
+    assert found["sparse"]["tags"]["weighted"] is True
+
+
+def test_a_refused_request_is_sent_once_and_says_why(tool: Tool) -> None:
+    error = tool.call("predict", num_rows=1, sparse={"user": [[1]]})["error"]
+    assert error["code"] == "INVALID_ARGUMENT"
+    assert error["message"].startswith("dense: missing 'context'")
+    assert error["num_attempts"] == 1
+
+
+def test_an_unknown_model_is_not_found(live: LiveServer) -> None:
+    with Tool(live.address, model="other") as tool:
+        assert tool.call("metadata")["error"]["code"] == "NOT_FOUND"
+
+
+def test_deadlines_failures_and_nobody(model: LoadedArtifact) -> None:
+    sample = random_sample(SIGNATURE, 1, np.random.default_rng(0))
+    gated = GatedModel(model)
+    with LiveServer(gated) as server, Tool(server.address, timeout_s=0.2) as tool:
+        gated.close_gate()
+        assert tool.call("predict", **as_json(sample))["error"]["code"] == "DEADLINE_EXCEEDED"
+        gated.gate.set()
+    # No ID of the warm-up's.
+    with LiveServer(FailingModel(model, 1_000_003)) as server, Tool(server.address) as tool:
+        failing = as_json(sample) | {"sparse": {**sample.sparse, "item": [[1_000_003]]}}
+        assert tool.call("predict", **failing)["error"]["code"] == "INTERNAL"
+    with Tool(NOBODY) as tool:
+        error = tool.call("metadata")["error"]
+        assert (error["code"], error["num_attempts"]) == ("UNAVAILABLE", 3)
+
+
+def test_mutual_tls(model: LoadedArtifact, tmp_path: Path) -> None:
+    authority = Authority()
+    own = authority.issue("client")
+    tls = write_tls(tmp_path, authority.issue(), authority.certificate)
+    files = {name: str(tmp_path / name) for name in ("ca", "certificate", "key")}
+    for name, data in (("ca", authority.certificate), ("certificate", own.certificate), ("key", own.key)):
+        Path(files[name]).write_bytes(data)
+    sample = random_sample(SIGNATURE, 2, np.random.default_rng(0))
+    with LiveServer(model, ServerConfig(port=0, metrics_port=0, tls=tls)) as server:
+        with Tool(server.address, tls=files) as tool:
+            assert_answered(tool.call("predict", **as_json(sample)), model, sample)
+        with Tool(server.address, tls={"ca": files["ca"]}) as tool:
+            assert tool.call("metadata")["error"]["code"] == "UNAVAILABLE"
+        with Tool(server.address) as tool:
+            assert "may want TLS" in tool.call("metadata")["error"]["message"]
+        flags = [text for name in files for text in (f"--tls-{name}", files[name])]
+        assert bench(server.address, "--in-flight", "4", *flags).returncode == 0
+    other = authority.issue(password=b"secret")
+    Path(files["key"]).write_bytes(other.key)
+    with Tool(NOBODY, tls=files) as tool:
+        assert "is encrypted, expected a key without a password" in tool.connected["refused"]
+
+
+@pytest.mark.parametrize(
+    "load",
+    [
+        pytest.param(["--in-flight", "8", "--rows", "1:0.9,5:0.1"], id="closed"),
+        pytest.param(["--rate", "100", "--ids-per-bag", "genres=0-4", "--zipf", "1.1"], id="open"),
+    ],
+)
+def test_bench_sends_valid_requests(live: LiveServer, load: list[str]) -> None:
+    made = bench(live.address, *load, "--json")
+    found = json.loads(made.stdout)
+    measurement = found["measurement"]
+    assert measurement["errors"] == {}
+    assert measurement["num_answered"] > 10
+    assert made.returncode == (0 if measurement["is_valid"] else 3)
+    assert found["server"]["model"] == "small"
+    assert sum(count for _, count in measurement["histogram"]) == measurement["num_answered"]
+    assert made.stderr.count("\n") == (0 if measurement["is_valid"] else 1)
+
+
+def test_bench_has_the_fields_of_the_python_tool(live: LiveServer) -> None:
+    native = json.loads(bench(live.address, "--in-flight", "2", "--json").stdout)
+    command = [sys.executable, "-m", "serve.bench", live.address, "--in-flight", "2", "--json"]
+    told = subprocess.run(
+        [*command, "--duration-s", "0.5", "--warm-up-s", "0.1", "--distinct", "100"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    python = json.loads(told.stdout)
+    assert set(python) == set(native)
+    for part in ("measurement", "server", "machine"):
+        assert set(python[part]) == set(native[part])
+    assert set(python["settings"]) <= set(native["settings"])
+    assert list(python["measurement"]["latency_ms"]) == list(native["measurement"]["latency_ms"])
+
+
+def test_bench_counts_failed_requests(model: LoadedArtifact) -> None:
+    gated = GatedModel(model)
+    with LiveServer(gated) as server:
+        gated.close_gate()
+        made = bench(server.address, "--in-flight", "4", "--timeout-s", "0.1")
+        gated.gate.set()
+    assert made.returncode == 1
+    assert made.stdout.startswith("nothing was answered")
+    assert "DEADLINE_EXCEEDED" in made.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        ([NOBODY], 1, "recsys-cpp-bench: UNAVAILABLE: "),
+        (["nobody"], 2, "recsys-cpp-bench: address: got 'nobody', expected host:port"),
+        ([NOBODY, "--ratee", "5"], 2, "recsys-cpp-bench: got '--ratee', which is no option"),
+        ([NOBODY, "--tls-ca", "/missing"], 2, "recsys-cpp-bench: tls.ca: cannot read '/missing'"),
+    ],
+)
+def test_bench_says_in_one_line_what_is_wrong(arguments: list[str], code: int, text: str) -> None:
+    made = bench(*arguments)
+    assert made.returncode == code
+    assert made.stderr.startswith(text)
+    assert made.stderr.count("\n") == 1
+    assert made.stdout == ""
+
+
+def test_bench_help_shows_an_example_and_the_exit_codes() -> None:
+    made = bench("--help")
+    assert made.returncode == 0
+    assert "example:" in made.stdout
+    assert "exit codes: 0" in made.stdout
+
+
+def test_bench_finds_the_rate_that_a_bound_allows(live: LiveServer) -> None:
+    made = bench(
+        live.address, "--find-rate", "--p99-ms", "2000", "--start-rate", "2000", "--precision", "1", "--json"
+    )
+    found = json.loads(made.stdout)
+    assert found["steps"]
+    assert (made.returncode == 0) == (found["search"]["requests_per_s"] is not None)
+    assert "step 1: 2000/s" in made.stderr
