@@ -188,6 +188,20 @@ ModelVersionStatus ModelManager::ApplyDelta(const std::string& name, const std::
 }
 
 void ModelManager::Rescan() {
+  {
+    const std::lock_guard<Monitor> lock(shop_.monitor);
+    if (is_rescan_waiting_) return;
+    is_rescan_waiting_ = true;
+  }
+  const std::lock_guard<Turns> turn(rescans_);
+  {
+    const std::lock_guard<Monitor> lock(shop_.monitor);
+    is_rescan_waiting_ = false;
+  }
+  RescanAll();
+}
+
+void ModelManager::RescanAll() {
   std::vector<std::string> found;
   try {
     found = shop_.source->Names();

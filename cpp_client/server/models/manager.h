@@ -113,6 +113,7 @@ class ModelManager : public Router {
   struct Snapshot;
   using Models = std::map<std::string, std::shared_ptr<ManagedModel>>;
 
+  void RescanAll();
   template <typename Function>
   auto Change(const std::shared_ptr<ManagedModel>& model, Function&& change);
   /// A model that may have come to the repository since that was last looked through.
@@ -137,6 +138,9 @@ class ModelManager : public Router {
   std::condition_variable_any all_changed_;
   std::int64_t num_changes_ = 0;
   bool is_closed_ = false;
+  bool is_rescan_waiting_ = false;
+  /// Taken by whoever looks through the repository.
+  Turns rescans_;
   /// The last member: its versions use the others until they have left.
   Models models_;
 };

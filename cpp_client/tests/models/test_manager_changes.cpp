@@ -185,6 +185,30 @@ TEST_F(Changes, OneVersionIsLoadedAtATimeAlsoOfDifferentModels) {
   EXPECT_EQ(world_->loads().size(), 3U);
 }
 
+TEST_F(Changes, LooksThroughTheRepositoryDoNotPileUp) {
+  Start();
+  world_->load_gate.Close();
+  world_->Add("2");
+  std::thread first([this] { manager().Rescan(); });
+  world_->load_gate.WaitUntilReached();
+  // The next one waits for the first, and sees what comes meanwhile; all others leave it to that
+  // one.
+  world_->Add("3");
+  std::atomic<int> num_done{0};
+  std::vector<std::thread> others;
+  for (int i = 0; i < 4; ++i) {
+    others.emplace_back([&] {
+      manager().Rescan();
+      ++num_done;
+    });
+  }
+  while (num_done < 3) std::this_thread::yield();
+  world_->load_gate.Open();
+  first.join();
+  for (std::thread& thread : others) thread.join();
+  EXPECT_EQ(world_->Serving(), "3");
+}
+
 TEST_F(Changes, ChangesThatComeAtOnceAreMadeOneAfterTheOtherAndNoRequestFails) {
   Start({}, {"1", "2", "3", "4"});
   std::atomic<bool> is_done{false};
