@@ -10,6 +10,7 @@ namespace recsys {
 namespace {
 
 constexpr std::size_t kMaxDepth = 32;
+constexpr std::string_view kBeforeString = " \t\n=[{,.";
 
 /// Behind the string that begins at `at`; npos where it does not end.
 std::size_t EndOfString(std::string_view text, std::size_t at) {
@@ -37,8 +38,7 @@ class Brackets {
     while (at < text_.size()) {
       const char c = text_[at];
       if (c == '"' || c == '\'') {
-        at = EndOfString(text_, at);
-        if (at == text_.npos) return;
+        at = BehindString(at);
         continue;
       }
       if (c == '#') {
@@ -51,6 +51,17 @@ class Brackets {
   }
 
  private:
+  /// Nothing may hide in a string that cpptoml takes for a part of a key: it lets a bare key have
+  /// quotes.
+  std::size_t BehindString(std::size_t at) const {
+    if (at > 0 && kBeforeString.find(text_[at - 1]) == kBeforeString.npos) {
+      Refuse("a quote stands in the middle of a word", at);
+    }
+    const std::size_t end = EndOfString(text_, at);
+    if (end == text_.npos) Refuse("a string is not closed", at);
+    return end;
+  }
+
   void Take(char c, std::size_t at) {
     if (c == '[' || c == '{') {
       if (open_.size() == kMaxDepth) Refuse("brackets are nested too deep", at);

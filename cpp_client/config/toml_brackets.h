@@ -6,8 +6,8 @@
 namespace recsys {
 
 /// Sees that brackets and braces outside strings and comments close each other, and nest no deeper
-/// than a reader that calls itself can go: cpptoml minds neither. Throws Error (kConfig) with the
-/// line. A string that does not end ends the search: whoever reads the document finds it.
+/// than a reader that calls itself can go, and that strings begin where TOML has them begin, and
+/// end: cpptoml minds none of it. Throws Error (kConfig) with the line.
 void CheckBrackets(std::string_view text);
 
 }  // namespace recsys

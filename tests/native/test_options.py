@@ -47,12 +47,9 @@ def test_the_table_of_settings_is_current(tmp_path: Path) -> None:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where both servers are called: an artifact, a repository of its own, TLS files and a token."""
     path = tmp_path_factory.mktemp("settings")
-    export_small(path / "A")
-    (path / "models" / "small").mkdir(parents=True)
-    (path / "models" / "small" / "1").symlink_to("../../A")
-    export_small(path / "models" / "other" / "7", seed=2)
-    (path / "models" / "small" / "1").unlink()
-    export_small(path / "models" / "small" / "1", seed=3)
+    for name in ("A", "models/small/1", "models/other/7"):
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        export_small(path / name)
     authority = Authority()
     write_tls(path, authority.issue(), authority.certificate)
     (path / "other.key").write_bytes(authority.issue().key)

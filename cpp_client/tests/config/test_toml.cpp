@@ -64,6 +64,19 @@ TEST(Toml, NestingWithoutEndIsRefused) {
   }
 }
 
+TEST(Toml, NestingDoesNotHideBehindQuotesThatAreNoStrings) {
+  const std::string deep(100'000, '[');
+  for (const std::string& head : {std::string("a\" = "), std::string("a\r\" = "),
+                                  std::string("a' = "), std::string("a\"b = 1\nx = ")}) {
+    for (const char* tail : {"", "\"", "'"}) {
+      EXPECT_NE(ErrorOf([&] { ParseToml(head + deep + tail); }), "nothing was thrown") << head;
+    }
+  }
+  EXPECT_EQ(ErrorOf([] { ParseToml("[models.sm'l]"); }),
+            "a quote stands in the middle of a word at line 1");
+  EXPECT_EQ(ErrorOf([] { ParseToml("a = 1\nb = \"c\n"); }), "a string is not closed at line 2");
+}
+
 TEST(Toml, FilesThatAreSpoiledAtRandomAreReadOrRefused) {
   std::mt19937 random(7);  // NOLINT(cert-msc51-cpp): the same files in every run
   const std::string document = kDocument;
