@@ -1,0 +1,26 @@
+# The runtime library for programs outside: `recsys`, shared and static, and a package that find_package(recsys) finds.
+#   cmake --install <build> --component recsys --prefix <where>
+include(CMakePackageConfigHelpers)
+
+set(recsys_rooms $<TARGET_OBJECTS:recsys_base> $<TARGET_OBJECTS:recsys_check> $<TARGET_OBJECTS:recsys_model>)
+add_library(recsys SHARED EXCLUDE_FROM_ALL ${recsys_rooms})
+set_target_properties(recsys PROPERTIES
+  LINKER_LANGUAGE CXX VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}
+  # Torch lies where its wheel was installed, in no folder that loaders know.
+  INSTALL_RPATH_USE_LINK_PATH ON)
+target_link_libraries(recsys PRIVATE recsys_options recsys_torch OpenSSL::Crypto Threads::Threads)
+add_library(recsys_static STATIC EXCLUDE_FROM_ALL ${recsys_rooms})
+set_target_properties(recsys_static PROPERTIES LINKER_LANGUAGE CXX OUTPUT_NAME recsys)
+
+configure_package_config_file(${CMAKE_CURRENT_SOURCE_DIR}/cmake/recsysConfig.cmake.in
+  ${CMAKE_CURRENT_BINARY_DIR}/recsysConfig.cmake INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/recsys
+  PATH_VARS CMAKE_INSTALL_INCLUDEDIR CMAKE_INSTALL_LIBDIR)
+write_basic_package_version_file(${CMAKE_CURRENT_BINARY_DIR}/recsysConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(TARGETS recsys recsys_static OPTIONAL
+  LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT recsys NAMELINK_COMPONENT recsys
+  ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT recsys)
+foreach(header batch_writer error model request signature span)
+  install(FILES include/recsys/${header}.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/recsys COMPONENT recsys)
+endforeach()
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/recsysConfig.cmake ${CMAKE_CURRENT_BINARY_DIR}/recsysConfigVersion.cmake
+  DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/recsys COMPONENT recsys)

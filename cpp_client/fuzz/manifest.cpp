@@ -1,0 +1,71 @@
+// Manifests, and headers of deltas, of which nobody knows who wrote them. The digest that guards a
+// manifest against accidents is made to fit, so that what lies behind it is reached.
+#include "check/manifest.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "base/sha256.h"
+#include "check/delta_header.h"
+#include "check/zip_directory.h"
+#include "recsys/error.h"
+
+namespace {
+
+using recsys::Json;
+
+void ReadDelta(const Json& data, std::size_t size) {
+  try {
+    recsys::DeltaHeaderFromJson(data, static_cast<std::int64_t>(size));
+  } catch (const recsys::Error&) {
+  }
+}
+
+void ReadZip(std::string_view text) {
+  try {
+    for (const recsys::ZipMember& member : recsys::ZipMembers(text)) {
+      recsys::Crc32(recsys::StoredBytes(text, member));
+    }
+  } catch (const recsys::ZipError&) {
+  }
+}
+
+void ReadManifest(std::string_view text) {
+  try {
+    const recsys::Manifest manifest = recsys::ReadManifest(text);
+    // What is written can be read, and says the same.
+    const std::string written = manifest.Dumps();
+    if (recsys::ReadManifest(written).Dumps() != written) __builtin_trap();
+  } catch (const recsys::Error&) {
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t size) {
+  const std::string_view text(reinterpret_cast<const char*>(bytes), size);
+  ReadZip(text);
+  ReadManifest(text);
+  Json data;
+  try {
+    data = recsys::ParseJson(text);
+  } catch (const recsys::JsonError&) {
+    return 0;
+  }
+  if (recsys::CanonicalJson(recsys::ParseJson(recsys::CanonicalJson(data))) !=
+      recsys::CanonicalJson(data)) {
+    __builtin_trap();
+  }
+  ReadDelta(data, size);
+  if (!data.is_object()) return 0;
+  data.erase("manifest_sha256");
+  data["manifest_sha256"] = recsys::Sha256Hex([&] {
+    Json rest = data;
+    rest.erase("manifest_sha256");
+    return recsys::CanonicalJson(rest);
+  }());
+  ReadManifest(recsys::IndentedJson(data));
+  return 0;
+}
