@@ -6,7 +6,7 @@ set -euo pipefail
 
 packages=(g++ cmake ninja-build pkg-config ccache
   libgrpc++-dev libgrpc-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
-  libssl-dev nlohmann-json3-dev libcpp-httplib-dev libcpptoml-dev)
+  libssl-dev nlohmann-json3-dev zlib1g-dev libcpptoml-dev)
 if [[ "${1:-}" == --tests ]]; then
   packages+=(libgtest-dev clang-14 libclang-rt-14-dev clang-format-14 clang-tidy-14)
 fi

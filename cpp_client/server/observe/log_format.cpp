@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <ctime>
 
 #include "base/text.h"
 #include "base/utf8.h"
+#include "server/observe/json_text.h"
 
 namespace recsys {
 namespace {
@@ -47,37 +47,6 @@ std::string Bounded(std::string_view text, std::size_t max_chars) {
 std::string BoundedException(std::string_view text) {
   if (text.size() <= kMaxExceptionBytes) return std::string(text);
   return "..." + std::string(text.substr(text.size() - (kMaxExceptionBytes - 3)));
-}
-
-/// In ASCII alone: nothing in it can end a line, or turn one around in a terminal. What is no UTF-8
-/// becomes U+FFFD.
-void AppendJsonString(std::string_view value, std::string* line) {
-  constexpr std::uint32_t kReplacement = 0xfffd;
-  constexpr char kShort[] = "\"\\\n\r\t\f\b";
-  constexpr char kLetters[] = "\"\\nrtfb";
-  *line += '"';
-  for (std::size_t at = 0; at < value.size();) {
-    const Utf8Char found = CharAt(value, at);
-    at += found.num_bytes;
-    const std::uint32_t code = found.is_valid ? found.code : kReplacement;
-    const bool is_ascii = code != 0 && code < 0x80;
-    const char* const special = is_ascii ? std::strchr(kShort, static_cast<int>(code)) : nullptr;
-    if (special != nullptr) {
-      *line += '\\';
-      *line += kLetters[special - kShort];
-    } else if (code >= 0x20 && code < 0x7f) {
-      *line += static_cast<char>(code);
-    } else if (code < 0x10000) {
-      *line += "\\u";
-      AppendHex(code, 4, line);
-    } else {
-      *line += "\\u";
-      AppendHex(0xd800 + ((code - 0x10000) >> 10), 4, line);
-      *line += "\\u";
-      AppendHex(0xdc00 + ((code - 0x10000) & 0x3ff), 4, line);
-    }
-  }
-  *line += '"';
 }
 
 bool IsAllPrintable(std::string_view text) {

@@ -1,6 +1,8 @@
 #include "server/observe/log_writer.h"
 
 #include <poll.h>
+#include <pthread.h>
+#include <signal.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -116,6 +118,11 @@ std::int64_t LogWriter::num_dropped() const {
 }
 
 void LogWriter::Loop() {
+  // A reader that has gone shows as an error of the write.
+  sigset_t broken_pipe;
+  sigemptyset(&broken_pipe);
+  sigaddset(&broken_pipe, SIGPIPE);
+  pthread_sigmask(SIG_BLOCK, &broken_pipe, nullptr);
   for (;;) {
     LogRecord record;
     {
