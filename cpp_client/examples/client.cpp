@@ -1,9 +1,9 @@
 // Asks a server for scores: one request, a ranking request, and many without waiting for each.
 //
-//   recsys-serve small/ --port 8500
+//   recsys-serve ARTIFACT --port 8500
 //   build/native/example_client 127.0.0.1:8500
 //
-// The inputs are those of the model in docs/native_client.md; other models need other names.
+// The inputs are those of the README's model, as in docs/wire.md; other models need other names.
 #include "recsys/client.h"
 
 #include <cstdio>
@@ -21,13 +21,17 @@ int main(int argc, char** argv) {
     request.AddDense("dense_features", std::vector<float>{0.1F, 0.2F, 0.3F})
         .AddSparse("user", {{7}})
         .AddSparse("item", {{3}})
-        .AddSparse("recent_items", {{5, 9}});
+        .AddSparse("recent_items", {{5, 9}})
+        .AddSparse("category", {{1}})
+        .AddSparse("hour", {{23}});
     std::printf("score %.4f\n", client.Predict(request).output("score").values[0]);
 
     // Two candidates for one user, whose inputs are sent and looked up once.
     recsys::ClientRequest ranking(/*num_rows=*/2);
     ranking.AddDense("dense_features", std::vector<float>{0.1F, 0.2F, 0.3F, 0.3F, 0.1F, 0.2F})
         .AddSparse("item", {{3}, {8}})
+        .AddSparse("category", {{1}, {4}})
+        .AddSparse("hour", {{23}, {23}})
         .AddContextSparse("user", std::vector<std::int64_t>{7})
         .AddContextSparse("recent_items", std::vector<std::int64_t>{5, 9});
     for (const float score : client.Predict(ranking).output("score").values) {
