@@ -10,6 +10,10 @@ JOBS ?= 2
 # Where the native side is built, and how many compilers run at a time.
 NATIVE := build/native
 NATIVE_JOBS ?= $(shell nproc)
+# What one clone has compiled serves the next one.
+export CCACHE_BASEDIR := $(CURDIR)
+export CCACHE_NOHASHDIR := 1
+export CCACHE_SLOPPINESS := pch_defines,time_macros
 
 .PHONY: help setup demo test lint bench protos native native-test native-conformance wheel-check clean
 

@@ -130,7 +130,7 @@ std::vector<std::string> LackingDevices(const Target& target) {
 
 }  // namespace
 
-bool IsFolder(const std::string& path) {
+bool IsArtifactFolder(const std::string& path) {
   std::error_code ignored;
   return std::filesystem::is_directory(path, ignored);
 }
@@ -149,7 +149,7 @@ Manifest ManifestAt(const std::string& path) {
   if (!std::filesystem::exists(path, ignored)) {
     throw Error(ErrorKind::kArtifactNotFound, "artifact: nothing at " + name);
   }
-  if (!IsFolder(path)) return ReadManifest(ManifestOfFile(path));
+  if (!IsArtifactFolder(path)) return ReadManifest(ManifestOfFile(path));
   const std::string file = path + "/" + kManifestName;
   if (!std::filesystem::is_regular_file(file, ignored)) {
     throw Error(ErrorKind::kForeignFile, std::string("artifact: no ") + kManifestName + " in " +
@@ -172,7 +172,7 @@ void CheckPartSize(const std::string& file, std::int64_t size_bytes) {
 }
 
 void CheckAllSizes(const std::string& path, const Manifest& manifest) {
-  if (!IsFolder(path)) return;
+  if (!IsArtifactFolder(path)) return;
   for (const Part& part : manifest.skeletons)
     CheckPartSize(path + "/" + part.path, part.size_bytes);
   if (manifest.rows_path) CheckPartSize(path + "/" + *manifest.rows_path, manifest.rows_bytes);

@@ -11,7 +11,7 @@ namespace recsys {
 /// Throws Error.
 Manifest ManifestAt(const std::string& path);
 
-bool IsFolder(const std::string& path);
+bool IsArtifactFolder(const std::string& path);
 
 /// Throws Error (kMissingPart, kPartSize).
 void CheckPartSize(const std::string& file, std::int64_t size_bytes);

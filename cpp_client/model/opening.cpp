@@ -121,7 +121,7 @@ std::unique_ptr<Model::Parts> Opening::Run() {
   rows_->manifest = ManifestAt(path_);
   target_ = &ChooseTarget(manifest(), options_.target);
   LoadFbgemm(options_.fbgemm_path);
-  if (IsFolder(path_)) {
+  if (IsArtifactFolder(path_)) {
     LoadFolder();
   } else {
     LoadFile();

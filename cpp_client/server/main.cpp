@@ -3,15 +3,20 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <cstdio>
 #include <map>
 #include <memory>
 #include <string>
 
+#include "base/log.h"
 #include "config/cli.h"
+#include "config/machine.h"
 #include "recsys/model.h"
 #include "server/artifact_model.h"
 #include "server/lifetime.h"
+#include "server/models/manager.h"
 #include "server/models/repository.h"
 #include "server/native_server.h"
 #include "server/observe/capture_file.h"
@@ -20,6 +25,9 @@
 namespace {
 
 using recsys::ModelSource;
+
+// More than any machine has processors.
+constexpr std::int64_t kMaxThreads = 1 << 16;
 
 std::unique_ptr<ModelSource> SourceOf(const recsys::SourceSettings& source) {
   if (source.repository) {
@@ -42,20 +50,29 @@ recsys::ModelsThere ModelsOf(const recsys::SourceSettings& settings) {
   };
   models.check_manifest = [](const std::string& path) { recsys::DescribeArtifact(path); };
   models.check_artifact = recsys::CheckArtifact;
-  models.check_capture = recsys::CheckCaptureFile;
+  models.check_capture = [](const std::string& path) { recsys::CaptureReader reader(path); };
   return models;
 }
 
 int Serve(recsys::Signals& signals, const recsys::CommandLine& line) {
   const recsys::Settings& settings = line.settings();
-  recsys::SetIntraOpThreads(static_cast<int>(settings.process.intra_op_threads));
+  recsys::SetIntraOpThreads(
+      static_cast<int>(std::min<std::int64_t>(settings.process.intra_op_threads, kMaxThreads)));
   recsys::ProcessLog log(settings.server.log.as_json);
+  const std::string warning = recsys::OpenFilesWarning(settings.server);
+  if (!warning.empty()) recsys::Log(recsys::LogLevel::kWarning, warning);
   const auto start = [&] {
     return std::make_unique<recsys::NativeServer>(SourceOf(settings.source), settings.server,
                                                   recsys::OpenArtifact,
                                                   [&log] { return log.Counts(); });
   };
-  return recsys::ServeUntilStopped(signals, start, settings.server, line.json);
+  try {
+    return recsys::ServeUntilStopped(signals, start, settings.server, line.json);
+  } catch (const recsys::NotServingError& error) {
+    // What lies in a repository may be another thing at the next start.
+    if (!error.is_unusable() || !settings.source.artifact) throw;
+    throw recsys::Error(recsys::ErrorKind::kConfig, error.what());
+  }
 }
 
 }  // namespace
