@@ -247,7 +247,7 @@ TEST_F(Changes, ChangesThatComeAtOnceAreMadeOneAfterTheOtherAndNoRequestFails) {
   asking.join();
   EXPECT_EQ(num_wrong.load(), 0);
   world_->Settle();
-  world_->ExpectAnswer(world_->Serving());
+  world_->ExpectAnswer(world_->Serving(), world_->Serving());
 }
 
 TEST_F(Changes, AVersionThatFailedAndIsLoadedAgainCounts) {
