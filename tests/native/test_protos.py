@@ -9,7 +9,7 @@ import pytest
 from google.protobuf import descriptor_pb2
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
-from grpc_tools import protoc
+from grpc_tools import protoc  # type: ignore[import-untyped]
 
 PROTOS = Path(__file__).parents[2] / "cpp_client" / "protos"
 

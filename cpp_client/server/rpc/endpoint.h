@@ -13,6 +13,8 @@
 
 namespace recsys {
 
+class Outbox;
+
 /// How many calls are open on a port. Thread-safe; calls share no lock but for the last one that
 /// somebody waits for.
 class OpenCalls {
@@ -41,6 +43,8 @@ struct PortState {
 struct Endpoint {
   PortState* port = nullptr;
   grpc_completion_queue* queue = nullptr;
+  /// Where other threads leave answers for the polling one; null where they send them themselves.
+  Outbox* outbox = nullptr;
   /// "/package.Service/Method".
   std::string path;
   Method method;

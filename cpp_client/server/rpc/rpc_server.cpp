@@ -1,5 +1,6 @@
 #include "server/rpc/rpc_server.h"
 
+#include <absl/synchronization/mutex.h>
 #include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
@@ -7,6 +8,7 @@
 #include <algorithm>
 #include <condition_variable>
 #include <deque>
+#include <limits>
 #include <mutex>
 #include <set>
 #include <thread>
@@ -18,6 +20,7 @@
 #include "server/rpc/completion.h"
 #include "server/rpc/endpoint.h"
 #include "server/rpc/listening.h"
+#include "server/rpc/outbox.h"
 #include "server/rpc/port_credentials.h"
 
 namespace recsys {
@@ -38,26 +41,31 @@ ListeningSocket ListenAsAsked(const RpcOptions& options) {
 }
 
 void Poll(grpc::CompletionQueue* queue) {
+  PollsHere(queue->cq());
   void* tag = nullptr;
   bool ok = false;
   while (queue->Next(&tag, &ok)) static_cast<Completion*>(tag)->Completed(ok);
 }
 
-// Set by gRPC once all connections of a server that shuts down have ended.
-class Flag final : public Completion {
+// Waited for by one thread, and set by a polling one: when an operation of gRPC's is done, or when
+// all events have been seen that came before it was posted.
+class Flag final : public Completion, public Outgoing {
  public:
   ~Flag() override = default;
-  void Completed(bool /*ok*/) override {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    is_set_ = true;
-    set_.notify_all();
-  }
+  void Completed(bool /*ok*/) override { Set(); }
+  void Send() override { Set(); }
   void Wait() {
     std::unique_lock<std::mutex> lock(mutex_);
     set_.wait(lock, [this] { return is_set_; });
   }
 
  private:
+  void Set() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    is_set_ = true;
+    set_.notify_all();
+  }
+
   std::mutex mutex_;
   std::condition_variable set_;
   bool is_set_ = false;
@@ -85,6 +93,7 @@ struct RpcServer::Parts {
   void Register(grpc_server* found);
   void AddEndpoint(std::size_t at, const Method& method, std::string path, void* registered);
   void Drain();
+  void EndAllCalls();
   void Close();
 
   const RpcOptions options;
@@ -93,6 +102,7 @@ struct RpcServer::Parts {
   PortState state;
   /// Of each queue, which has a thread of its own.
   std::vector<std::unique_ptr<grpc::ServerCompletionQueue>> queues;
+  std::vector<std::unique_ptr<Outbox>> outboxes;
   struct Registered {
     const Method* method = nullptr;
     std::string path;
@@ -133,6 +143,7 @@ void RpcServer::Parts::AddEndpoint(std::size_t at, const Method& method, std::st
   Endpoint& endpoint = endpoints.emplace_back();
   endpoint.port = &state;
   endpoint.queue = queues[at]->cq();
+  if (options.hands_over_answers) endpoint.outbox = outboxes[at].get();
   endpoint.path = std::move(path);
   endpoint.method = method;
   endpoint.registered = registered;
@@ -150,6 +161,9 @@ void RpcServer::Parts::AddEndpoint(std::size_t at, const Method& method, std::st
 
 void RpcServer::Parts::Start() {
   CheckNames(services);
+  // Debian's gRPC is built so that each of its locks looks for deadlocks, under one lock of them
+  // all.
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   state.authorize = options.authorize;
   auto files = options.tls ? std::make_unique<TlsFiles>(*options.tls) : nullptr;
   ListeningSocket listening = ListenAsAsked(options);
@@ -160,8 +174,10 @@ void RpcServer::Parts::Start() {
   for (const auto& [name, value] : ChannelArguments(options.connections))
     builder.AddChannelArgument(name, value);
   builder.RegisterAsyncGenericService(&unknown);
-  for (int i = 0; i < std::max(options.num_threads, 1); ++i)
+  for (int i = 0; i < std::max(options.num_threads, 1); ++i) {
     queues.push_back(builder.AddCompletionQueue());
+    outboxes.push_back(std::make_unique<Outbox>(queues.back().get()));
+  }
   entrance = builder.experimental().AddExternalConnectionAcceptor(
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials);
   server = builder.BuildAndStart();
@@ -187,6 +203,20 @@ void RpcServer::Parts::Drain() {
   if (!pollers.empty()) grpc_server_shutdown_and_notify(state.server, queues[0]->cq(), &all_ended);
 }
 
+// Afterwards nobody starts an operation on the queues any more.
+void RpcServer::Parts::EndAllCalls() {
+  grpc_server_cancel_all_calls(state.server);
+  // All connections have ended then, but not all that we have of their calls: events are on their
+  // way, and threads may be about to answer.
+  all_ended.Wait();
+  for (const auto& outbox : outboxes) {
+    Flag seen;
+    outbox->Post(&seen);
+    seen.Wait();
+  }
+  state.open_calls.WaitUntilNone(std::numeric_limits<double>::infinity());
+}
+
 void RpcServer::Parts::Close() {
   Drain();
   {
@@ -194,8 +224,7 @@ void RpcServer::Parts::Close() {
     if (std::exchange(is_closed, true)) return;
   }
   if (!pollers.empty()) {
-    grpc_server_cancel_all_calls(state.server);
-    all_ended.Wait();
+    EndAllCalls();
   }
   if (server != nullptr) server->Shutdown();
   for (const auto& queue : queues) queue->Shutdown();

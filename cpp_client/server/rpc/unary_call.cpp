@@ -11,12 +11,13 @@
 #include "server/rpc/call_info.h"
 #include "server/rpc/completion.h"
 #include "server/rpc/endpoint.h"
+#include "server/rpc/outbox.h"
 #include "server/rpc/wire_message.h"
 
 namespace recsys {
 namespace {
 
-class WireUnaryCall final : public UnaryCall {
+class WireUnaryCall final : public UnaryCall, private Outgoing {
  public:
   explicit WireUnaryCall(Endpoint* endpoint) : endpoint_(endpoint) {}
   static void Await(Endpoint* endpoint);
@@ -36,13 +37,18 @@ class WireUnaryCall final : public UnaryCall {
   void OnSent(bool ok);
   void OnClosed(bool ok);
   void RunMethod();
+  /// Sends the end, here or in the polling thread; for who has claimed it.
+  void SendEnd();
+  void Send() override;
   bool ClaimEnd() { return state_.fetch_or(kIsEnded) == 0; }
   void Over();
 
   Endpoint* const endpoint_;
   CallInfo info_;
   ReceivedMessage request_;
+  /// Of whoever has claimed the end: the answer, or none and how the call fails.
   ByteBufferPtr answer_;
+  Status end_;
   /// State bits: who sets one first has a right, or a duty.
   std::atomic<unsigned> state_{0};
   int cancelled_ = 0;
@@ -92,18 +98,25 @@ void WireUnaryCall::RunMethod() {
 void WireUnaryCall::Answer(Message message) {
   if (!ClaimEnd()) return;
   answer_ = ToByteBuffer(std::move(message));
-  SendBatch batch;
-  batch.AddInitialMetadata();
-  batch.AddMessage(answer_.get());
-  batch.AddStatus({});
-  batch.Start(info_.call(), &on_sent_);
+  SendEnd();
 }
 
 void WireUnaryCall::Fail(const Status& status) {
   if (!ClaimEnd()) return;
+  end_ = status;
+  SendEnd();
+}
+
+void WireUnaryCall::SendEnd() {
+  if (endpoint_->outbox == nullptr || IsPolledHere(endpoint_->queue)) return Send();
+  endpoint_->outbox->Post(this);
+}
+
+void WireUnaryCall::Send() {
   SendBatch batch;
   batch.AddInitialMetadata();
-  batch.AddStatus(status);
+  if (answer_ != nullptr) batch.AddMessage(answer_.get());
+  batch.AddStatus(end_);
   batch.Start(info_.call(), &on_sent_);
 }
 
