@@ -12,6 +12,9 @@ import numpy as np
 import pytest
 import torch
 
+from export.config import ExportConfig
+from export.pipeline import export_model
+from recsys import EmbeddingBagCollection, KeyedJaggedTensor
 from recsys.artifact import LoadedArtifact, load_artifact
 from recsys.delta import apply, prepare
 from recsys.signature import Signature
@@ -26,6 +29,7 @@ from tests.artifact.deltas import CHANGES, GOODS, USERS, write_delta
 from tests.artifact.test_damage import DAMAGES, FOREIGN
 from tests.artifact.test_delta_damage import DAMAGE
 from tests.conformance.artifacts import Exported, export_policies, export_small
+from tests.helpers import bag
 from tests.native.tool import NativeError, NativeModel, needs_tool
 from tests.serve.cases import random_sample
 from tests.serve.test_ranking_check import split
@@ -392,4 +396,42 @@ def test_a_missing_library_is_named(artifact: Path, tmp_path: Path) -> None:
     ) as caught:
         model.open(artifact)
     assert str(tmp_path) not in str(caught.value)
+    assert model.close() == 0
+
+
+def test_models_leave_no_memory_behind(small: Exported) -> None:
+    model = NativeModel()
+    requests = next(batches(small.signature, 12))
+    resident = []
+    for _ in range(30):
+        model.open(small.path)
+        model.predict(small.signature, requests)
+        model.call("close")
+        resident.append(model.resident_kib())
+    assert resident[-1] - resident[9] < 2048
+    assert model.close() == 0
+
+
+def test_rows_of_a_single_file_go_back_with_the_model(tmp_path: Path) -> None:
+    num_rows = 400_000
+
+    class Large(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rows = EmbeddingBagCollection([bag("ids", num_rows, 64, ["id"])])
+
+        def forward(self, features: KeyedJaggedTensor) -> dict[str, torch.Tensor]:
+            return {"score": self.rows(features).values().sum(dim=1)}
+
+    path = tmp_path / "large.pt"
+    export_model(Large().eval(), path, ExportConfig(name="large", single_file=True))
+    large_kib = path.stat().st_size // 1024
+    model = NativeModel()
+    model.open(path)
+    assert model.resident_kib() > large_kib
+    model.call("close")
+    first = model.resident_kib()
+    model.open(path)
+    model.call("close")
+    assert model.resident_kib() - first < large_kib // 4
     assert model.close() == 0

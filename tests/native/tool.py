@@ -89,6 +89,11 @@ class NativeModel:
         found = self.call("predict_one", request=as_json(request))
         return outputs_of(signature, found, request.num_rows)
 
+    def resident_kib(self) -> int:
+        """What of the process lies in memory."""
+        status = Path(f"/proc/{self._process.pid}/status").read_text()
+        return int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1])
+
     def close(self) -> int:
         """End the process; its exit code."""
         assert self._process.stdin is not None
