@@ -12,6 +12,7 @@
 #include "recsys/error.h"
 #include "server/core/gateway.h"
 #include "server/http/metrics_server.h"
+#include "server/http/rest_server.h"
 #include "server/models/manager.h"
 #include "server/observe/metrics.h"
 #include "server/protocols/admin.h"
@@ -118,6 +119,14 @@ struct NativeServer::Parts {
       page.port = static_cast<int>(*settings.metrics_port);
       metrics_server = std::make_unique<MetricsServer>(metrics, page);
     }
+    if (settings.http_port) {
+      RestOptions rest_options;
+      rest_options.host = settings.host;
+      rest_options.port = static_cast<int>(*settings.http_port);
+      rest_options.connections = settings.connections;
+      rest_options.tls = settings.tls;
+      rest = std::make_unique<RestServer>(gateway, View(), rest_options);
+    }
     if (settings.admin) ListenForOperators(std::move(options));
   }
 
@@ -169,6 +178,7 @@ struct NativeServer::Parts {
   // What listens is the last to come and the first to go.
   std::unique_ptr<RpcServer> rpc;
   std::unique_ptr<MetricsServer> metrics_server;
+  std::unique_ptr<RestServer> rest;
   std::unique_ptr<RpcServer> admin;
 };
 
@@ -211,6 +221,7 @@ ReadyFacts NativeServer::ready_facts() const {
   facts.target = first->model().target_name();
   facts.port = parts_->rpc->port();
   if (parts_->metrics_server) facts.metrics_port = parts_->metrics_server->port();
+  if (parts_->rest) facts.http_port = parts_->rest->port();
   if (parts_->admin) facts.admin_port = parts_->admin->port();
   return facts;
 }
@@ -236,6 +247,7 @@ bool NativeServer::Stop() {
   parts_->rpc->Close();
   const bool is_closed =
       parts_->manager->Close(in_time ? until_s : MonotonicSeconds() + kLastWordsS);
+  if (parts_->rest) parts_->rest->Close();
   parts_->metrics_server.reset();
   if (parts_->admin) {
     parts_->admin_health.Shutdown();
