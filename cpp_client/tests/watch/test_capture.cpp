@@ -44,7 +44,7 @@ Capture::Options Drawing(double draw) {
   return options;
 }
 
-RawRequest RequestOf(std::int64_t num_rows, const std::string& values) {
+RawRequest RequestOf(std::int64_t num_rows, std::string_view values) {
   RawRequest raw;
   raw.num_rows = num_rows;
   raw.dense = {{"price", values}};
