@@ -136,7 +136,8 @@ TEST(PredictRequestTest, MemoryIsUsedAgainAndHoldsNothingOfTheRequestBefore) {
 
 TEST(NamedModelTest, NameAndVersionAreRead) {
   NamedModel named;
-  EXPECT_TRUE(ReadNamedModel(Field(1, "m") + Field(2, "7"), &named));
+  const std::string message = Field(1, "m") + Field(2, "7");
+  EXPECT_TRUE(ReadNamedModel(message, &named));
   EXPECT_EQ(named.name, "m");
   EXPECT_EQ(named.version, "7");
   EXPECT_FALSE(ReadNamedModel("\xff", &named));
