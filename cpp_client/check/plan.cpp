@@ -4,6 +4,7 @@
 #include <cctype>
 #include <cstdlib>
 #include <set>
+#include <tuple>
 
 #include "base/text.h"
 #include "check/checked_json.h"

@@ -30,7 +30,7 @@ from tests.artifact.test_damage import DAMAGES, FOREIGN
 from tests.artifact.test_delta_damage import DAMAGE
 from tests.conformance.artifacts import Exported, export_policies, export_small
 from tests.helpers import bag
-from tests.native.tool import NativeError, NativeModel, needs_tool
+from tests.native.tool import NativeError, NativeModel, as_json, needs_tool
 from tests.serve.cases import random_sample
 from tests.serve.test_ranking_check import split
 
@@ -143,6 +143,19 @@ def test_a_request_on_its_own_gets_the_same_bits(native: NativeModel, small: Exp
         request = random_sample(small.signature, num_rows, rng).request()
         found = native.predict_one(small.signature, request)
         assert [values.tobytes() for values in found.values()] == python_answer(small.model, [request])
+
+
+@pytest.mark.parametrize("shared", [set(), {"context", "user", "tags"}], ids=len)
+def test_threads_predict_at_once(native: NativeModel, small: Exported, shared: set[str]) -> None:
+    native.open(small.path)
+    rng = np.random.default_rng(13)
+    samples = [
+        (random_sample(small.signature, n, rng), random_sample(small.signature, 1, rng)) for n in (3, 5)
+    ]
+    requests = [split(rows, one, shared)[0] if shared else rows.request() for rows, one in samples]
+    found = native.call("predict_in_threads", requests=[as_json(request) for request in requests])
+    assert found["num_different"] == 0
+    assert [bytes.fromhex(v) for v in found["outputs"].values()] == python_answer(small.model, requests)
 
 
 @pytest.mark.parametrize("kind", ["small", "policies", "artifact", "single"])

@@ -1,11 +1,13 @@
 // The runtime library at the end of a pipe, for tests in other languages: one JSON object a line
 // in, one a line out. Bytes are hexadecimal digits. tests/native/tool.py has the commands.
 
+#include <atomic>
 #include <iostream>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "check/json.h"
@@ -92,6 +94,7 @@ class Tool {
       return Json::object();
     }
     if (name == "predict") return Predict(command["requests"]);
+    if (name == "predict_in_threads") return PredictInThreads(command["requests"]);
     if (name == "predict_one") return Written(model_->Predict(Request(command["request"]).raw()));
     if (name == "describe") return Described(recsys::DescribeArtifact(text("path")));
     if (name == "check") {
@@ -117,7 +120,7 @@ class Tool {
     return Described(model_->description());
   }
 
-  Json Predict(const Json& requests) {
+  Json Predict(const Json& requests) const {
     constexpr std::int64_t kMany = std::int64_t{1} << 40;
     const recsys::RequestChecker checker(model_->signature(), {kMany, kMany, kMany});
     std::vector<std::unique_ptr<Request>> raw;
@@ -130,6 +133,23 @@ class Tool {
     }
     recsys::BatchWriter writer(model_->signature());
     return Written(model_->Predict(writer.Write({pointers.data(), pointers.size()})));
+  }
+
+  /// The same batch in several threads at once, again and again: what it says, and how often it
+  /// said something else.
+  Json PredictInThreads(const Json& requests) const {
+    const Json expected = Predict(requests);
+    std::atomic<int> num_different{0};
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 4; ++i) {
+      threads.emplace_back([&] {
+        for (int time = 0; time < 200; ++time) {
+          if (Predict(requests) != expected) ++num_different;
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    return {{"outputs", expected}, {"num_different", num_different.load()}};
   }
 
   Json Written(const recsys::Outputs& outputs) const {
