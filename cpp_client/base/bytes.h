@@ -21,7 +21,8 @@ struct Bytes {
   }
 };
 
-/// A serialized message in parts, so that large ones need not be put together. Small ones are one part.
+/// A serialized message in parts, so that large ones need not be put together. Small ones are one
+/// part.
 struct Message {
   std::vector<Bytes> parts;
 

@@ -7,7 +7,8 @@
 
 namespace recsys {
 
-/// A text as Python's repr() writes it, so that both servers say the same: quotes, escapes, what is no UTF-8 as \x..
+/// A text as Python's repr() writes it, so that both servers say the same: quotes, escapes, what is
+/// no UTF-8 as \x..
 std::string Repr(std::string_view text);
 
 /// Repr of at most 64 characters of it (serve/texts.py).
@@ -16,7 +17,8 @@ std::string Short(std::string_view text);
 /// Names with commas between: the first eight, and how many more there are (serve/texts.py).
 std::string Listed(const std::vector<std::string>& names);
 
-/// `; did you mean a or b?`, or nothing where nothing known is near (serve/texts.py, difflib's ratio).
+/// `; did you mean a or b?`, or nothing where nothing known is near (serve/texts.py, difflib's
+/// ratio).
 std::string NearMisses(std::string_view name, const std::vector<std::string>& known);
 
 /// A double as Python's repr() writes it: the shortest text that reads back as the same number.

@@ -18,7 +18,8 @@ namespace {
 
 constexpr Wide kIdBytes = 8;
 constexpr Wide kFloatBytes = 4;
-// More than any request has, and few enough that no size overflows, whatever widths a signature names.
+// More than any request has, and few enough that no size overflows, whatever widths a signature
+// names.
 constexpr std::int64_t kMostRows = std::int64_t{1} << 48;
 
 template <typename Input>

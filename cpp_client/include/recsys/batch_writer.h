@@ -10,14 +10,15 @@
 
 namespace recsys {
 
-/// Puts checked requests together: from each request's views straight to the batch's key-major place, one copy each.
-/// The memory is used again by the next batch. Not thread-safe: one for each executor.
+/// Puts checked requests together: from each request's views straight to the batch's key-major
+/// place, one copy each. The memory is used again by the next batch. Not thread-safe: one for each
+/// executor.
 class BatchWriter {
  public:
   explicit BatchWriter(const Signature& signature);
 
-  /// At least one request, all checked against the signature, all with a context or all without; in their order.
-  /// The batch's spans are valid until the next Write.
+  /// At least one request, all checked against the signature, all with a context or all without; in
+  /// their order. The batch's spans are valid until the next Write.
   const Batch& Write(Span<const CheckedRequest* const> requests);
 
  private:

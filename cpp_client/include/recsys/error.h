@@ -8,7 +8,8 @@
 
 namespace recsys {
 
-/// What can go wrong, as users may tell it apart; the names and texts are those of the Python packages.
+/// What can go wrong, as users may tell it apart; the names and texts are those of the Python
+/// packages.
 enum class ErrorKind {
   // Of an artifact (recsys/errors.py).
   kArtifactNotFound,
@@ -41,7 +42,8 @@ enum class ErrorKind {
   kInternal,
 };
 
-/// An error with a text for people: field, got, expected. The text of a request's error goes to the client.
+/// An error with a text for people: field, got, expected. The text of a request's error goes to the
+/// client.
 class Error : public std::runtime_error {
  public:
   Error(ErrorKind kind, const std::string& text) : std::runtime_error(text), kind_(kind) {}

@@ -21,15 +21,18 @@ namespace recsys {
 struct ModelOptions {
   /// Which of the artifact's targets; empty for the first that this machine has the devices for.
   std::string target;
-  /// Compare the digests of the rows, which reads every byte. Sizes, and digests of all other parts, are checked anyway.
+  /// Compare the digests of the rows, which reads every byte. Sizes, and digests of all other
+  /// parts, are checked anyway.
   bool verify_checksums = true;
   /// Read the rows into memory of our own instead of mapping their file.
   bool copy_rows = false;
-  /// Where fbgemm_gpu's libraries lie; empty for what was found at build time, or RECSYS_FBGEMM_PATH.
+  /// Where fbgemm_gpu's libraries lie; empty for what was found at build time, or
+  /// RECSYS_FBGEMM_PATH.
   std::string fbgemm_path;
 };
 
-/// Bags of all sparse inputs of a batch, key-major: all B lengths of the first input, then the next.
+/// Bags of all sparse inputs of a batch, key-major: all B lengths of the first input, then the
+/// next.
 struct SparseBatch {
   /// int64 [F * B]
   Span<std::int64_t> lengths;
@@ -39,10 +42,12 @@ struct SparseBatch {
   Span<float> weights;
 };
 
-/// One batch, as the model's graph takes it. The memory is the caller's, writable, and stays until Predict returns.
+/// One batch, as the model's graph takes it. The memory is the caller's, writable, and stays until
+/// Predict returns.
 struct Batch {
   std::int64_t num_rows = 0;
-  /// In the signature's order, [B, width] each; of a ranking batch [Q, width] for inputs of the context.
+  /// In the signature's order, [B, width] each; of a ranking batch [Q, width] for inputs of the
+  /// context.
   std::vector<Span<float>> dense;
   /// All sparse inputs; of a ranking batch those that are not of the context.
   SparseBatch sparse;
@@ -54,7 +59,8 @@ struct Batch {
   Span<std::int64_t> row_context;
 };
 
-/// A batch's outputs, in the signature's order: float32, row-major [B, *shape] each. They live as long as `owner`.
+/// A batch's outputs, in the signature's order: float32, row-major [B, *shape] each. They live as
+/// long as `owner`.
 struct Outputs {
   std::vector<Span<const float>> values;
   std::shared_ptr<const void> owner;
@@ -83,7 +89,8 @@ class Model {
   struct Parts;
 
   /// Opens an artifact: a folder or a single file that recsys-export wrote.
-  /// Throws Error: its kind says what is wrong, its text with which part; the texts are those of recsys/artifact.py.
+  /// Throws Error: its kind says what is wrong, its text with which part; the texts are those of
+  /// recsys/artifact.py.
   static Model Open(const std::string& path, const ModelOptions& options = {});
 
   Model(Model&&) noexcept;
@@ -93,18 +100,21 @@ class Model {
   const Signature& signature() const;
   const ModelDescription& description() const;
 
-  /// Computes a batch that is right: a RequestChecker has passed its requests, a BatchWriter has put it together.
-  /// Throws Error: kChecksum where somebody has written into the rows' file since it was opened, kExecution where the
-  /// graph fails or returns something other than the signature says.
+  /// Computes a batch that is right: a RequestChecker has passed its requests, a BatchWriter has
+  /// put it together. Throws Error: kChecksum where somebody has written into the rows' file since
+  /// it was opened, kExecution where the graph fails or returns something other than the signature
+  /// says.
   Outputs Predict(const Batch& batch) const;
 
-  /// Checks one request, puts it into a batch of its own and computes it: for programs that batch nothing.
-  /// Throws Error as RequestChecker::Check and Predict do.
+  /// Checks one request, puts it into a batch of its own and computes it: for programs that batch
+  /// nothing. Throws Error as RequestChecker::Check and Predict do.
   Outputs Predict(const RawRequest& request) const;
 
-  /// Which rows they are: the artifact's digest as loaded, else that of the last delta that was applied.
+  /// Which rows they are: the artifact's digest as loaded, else that of the last delta that was
+  /// applied.
   std::string rows_state() const;
-  /// Reads and checks a delta of recsys-export --delta. Throws Error (kDelta and others, texts of recsys/delta.py).
+  /// Reads and checks a delta of recsys-export --delta. Throws Error (kDelta and others, texts of
+  /// recsys/delta.py).
   std::shared_ptr<const PreparedDelta> PrepareDelta(const std::string& path) const;
   /// Exchanges rows in place. The caller sees to it that no batch runs meanwhile.
   void ApplyDelta(const PreparedDelta& delta);
@@ -116,14 +126,15 @@ class Model {
   std::unique_ptr<Parts> parts_;
 };
 
-/// Threads of torch within one operator, of the whole process; to be called before the first model is opened.
+/// Threads of torch within one operator, of the whole process; to be called before the first model
+/// is opened.
 void SetIntraOpThreads(int num_threads);
 
 /// Reads and checks an artifact's manifest without loading it; throws Error.
 ModelDescription DescribeArtifact(const std::string& path, Signature* signature = nullptr);
 
-/// Sees that every part of an artifact is there and as long as its manifest says, and that `target` (empty: any) is
-/// one of its targets that this machine has the devices for; throws Error.
+/// Sees that every part of an artifact is there and as long as its manifest says, and that `target`
+/// (empty: any) is one of its targets that this machine has the devices for; throws Error.
 void CheckArtifact(const std::string& path, const std::string& target);
 
 }  // namespace recsys

@@ -1,8 +1,8 @@
 #ifndef RECSYS_REQUEST_H_
 #define RECSYS_REQUEST_H_
 
-// A request before and after its checks. Nothing is copied: views into the wire's bytes, which the caller keeps.
-// Shape letters: B rows of a request, N number of IDs of one input.
+// A request before and after its checks. Nothing is copied: views into the wire's bytes, which the
+// caller keeps. Shape letters: B rows of a request, N number of IDs of one input.
 
 #include <cstdint>
 #include <string_view>
@@ -18,7 +18,8 @@ struct RawDense {
   std::string_view values;
 };
 
-/// One sparse input as it came: lengths int32 [B], values int64 [N], weights float32 [N] or empty; little-endian.
+/// One sparse input as it came: lengths int32 [B], values int64 [N], weights float32 [N] or empty;
+/// little-endian.
 struct RawSparse {
   std::string_view name;
   std::string_view lengths;
@@ -26,7 +27,8 @@ struct RawSparse {
   std::string_view weights;
 };
 
-/// A request as every protocol brings it; nothing of it is checked. Context inputs have one row, which stands for all.
+/// A request as every protocol brings it; nothing of it is checked. Context inputs have one row,
+/// which stands for all.
 struct RawRequest {
   std::int64_t num_rows = 0;
   std::vector<RawDense> dense;
@@ -85,8 +87,9 @@ class RequestChecker {
  public:
   RequestChecker(Signature signature, RequestLimits limits, bool allow_non_finite = false);
 
-  /// Throws Error (kRequest, kRequestTooLarge) with the texts of serve/request_check.py and serve/sparse_check.py.
-  /// `checked` is filled, its vectors' memory used again; its views point into what `request`'s point into.
+  /// Throws Error (kRequest, kRequestTooLarge) with the texts of serve/request_check.py and
+  /// serve/sparse_check.py. `checked` is filled, its vectors' memory used again; its views point
+  /// into what `request`'s point into.
   void Check(const RawRequest& request, CheckedRequest* checked) const;
 
   const Signature& signature() const { return signature_; }
