@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -145,6 +146,8 @@ struct NativeServer::Parts {
   /// answers.
   void UpdateHealth() {
     if (manager == nullptr) return;
+    // Whoever asks last says last.
+    const std::lock_guard lock(health_mutex);
     for (const std::string& name : manager->names()) {
       health.Set(std::string(kOurService) + "/" + name, manager->IsReady(name));
     }
@@ -169,6 +172,7 @@ struct NativeServer::Parts {
   const Opener open;
   Metrics metrics;
   std::unique_ptr<Watchers> watchers;
+  std::mutex health_mutex;
   Health health;
   Health admin_health;
   std::unique_ptr<ModelManager> manager;
@@ -190,7 +194,13 @@ NativeServer::NativeServer(std::unique_ptr<ModelSource> source, const ServerSett
   parts_->Listen();
 }
 
-NativeServer::~NativeServer() = default;
+NativeServer::~NativeServer() {
+  parts_->admin.reset();
+  parts_->rest.reset();
+  parts_->rpc.reset();
+  // Its versions answer what they have accepted through the gateway.
+  parts_->manager.reset();
+}
 
 void NativeServer::Load(std::function<void(std::exception_ptr)> done) {
   parts_->worker.Run([parts = parts_.get(), done = std::move(done)] {
