@@ -5,18 +5,22 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from export.config import ExportConfig
 from export.pipeline import export_model
 from recsys import EmbeddingBagCollection, KeyedJaggedTensor
 from recsys.artifact import LoadedArtifact, load_artifact
 from recsys.delta import apply, prepare
+from recsys.errors import ArtifactError
 from recsys.signature import Signature
 from serve.batching import BatchLimits
 from serve.collate import check_outputs, collate
@@ -24,10 +28,11 @@ from serve.loading import model_info
 from serve.raw import RawRequestLike
 from serve.request_check import RequestChecker
 from tests.artifact.conftest import artifact, delta, loaded, pristine, pristine_file, single
-from tests.artifact.damage import flip, lie
+from tests.artifact.damage import flip, lie, manifest_of, write_manifest
 from tests.artifact.deltas import CHANGES, GOODS, USERS, write_delta
 from tests.artifact.test_damage import DAMAGES, FOREIGN
 from tests.artifact.test_delta_damage import DAMAGE
+from tests.artifact.test_fuzz import VALUES, _mutated, _paths
 from tests.conformance.artifacts import Exported, export_policies, export_small
 from tests.helpers import bag
 from tests.native.tool import NativeError, NativeModel, as_json, needs_tool
@@ -448,3 +453,35 @@ def test_rows_of_a_single_file_go_back_with_the_model(tmp_path: Path) -> None:
     model.call("close")
     assert model.resident_kib() - first < large_kib // 4
     assert model.close() == 0
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    at=st.integers(0, 10_000),
+    kind=st.sampled_from(["replace", "replace", "delete", "twice", "nudge"]),
+    value=VALUES,
+)
+def test_a_manifest_with_anything_in_any_place_is_the_same_error(
+    native: NativeModel, pristine: Path, tmp_path: Path, at: int, kind: str, value: Any
+) -> None:
+    path = tmp_path / "ranker"
+    if not path.exists():
+        shutil.copytree(pristine, path)
+    shutil.copy(pristine / "manifest.json", path)
+    places = _paths(manifest_of(path))
+    with suppress(TypeError):
+        write_manifest(path, _mutated(manifest_of(path), places[at % len(places)], kind, value))
+    try:
+        load_artifact(path)
+    except ArtifactError as error:
+        expected: tuple[type, str] | None = (type(error), str(error))
+    else:
+        expected = None
+    found: tuple[type, str] | None = None
+    try:
+        native.open(path)
+    except NativeError as error:
+        if "not readable as JSON" in str(error):
+            return  # Numbers and texts that JSON does not know, and Python does.
+        found = (error.kind, str(error))
+    assert found == expected
