@@ -1,5 +1,6 @@
 #include "model/fbgemm.h"
 
+#include <ATen/Parallel.h>
 #include <dlfcn.h>
 #include <torch/version.h>
 
@@ -47,6 +48,16 @@ std::string WithoutFolder(std::string text, const std::string& folder) {
   return text;
 }
 
+/// FBGEMM's libraries look for libtorch.so by name alone. A program that was linked with what it
+/// calls has none: it calls what lies in the libraries beside it.
+void LoadTorch() {
+  Dl_info found{};
+  if (dladdr(reinterpret_cast<void*>(&at::get_num_threads), &found) == 0) return;
+  const auto library = std::filesystem::path(found.dli_fname).parent_path() / "libtorch.so";
+  // Where it cannot be loaded, the next library's error says so.
+  dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
+}
+
 }  // namespace
 
 void LoadFbgemm(const std::string& path) {
@@ -55,6 +66,7 @@ void LoadFbgemm(const std::string& path) {
   const std::lock_guard<std::mutex> lock(mutex);
   if (is_loaded) return;
   const std::string folder = FolderOf(path);
+  LoadTorch();
   for (const char* library : kLibraries) {
     const std::string file = folder + "/" + library;
     std::error_code ignored;
