@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_open_metrics
 
@@ -58,11 +60,13 @@ def _filled() -> Metrics:
     [("page.txt", generate_latest), ("page_open_metrics.txt", generate_open_metrics)],
     ids=["text", "open_metrics"],
 )
-def test_the_native_page_is_held_to_what_python_shows(name, encode):
+def test_the_native_page_is_held_to_what_python_shows(
+    name: str, encode: Callable[[CollectorRegistry], bytes]
+) -> None:
     page = encode(_filled().registry).decode().partition("# HELP process_")[0]
     assert page == (DATA / name).read_text()
 
 
-def test_the_native_server_names_the_release_of_the_package():
+def test_the_native_server_names_the_release_of_the_package() -> None:
     header = DATA.parents[2] / "server" / "observe" / "release.h"
     assert f'kRelease = "{server_version()}";' in header.read_text()

@@ -17,15 +17,16 @@ using google::protobuf::Reflection;
 
 /// One value of a field; `i`: which of a repeated one, or -1.
 class Value {
- public:
-  Value(const Message& message, const FieldDescriptor& field, int i)
-      : message_(message), field_(field), reflection_(*message.GetReflection()), i_(i) {}
-
+  // Before its uses, which need its type.
   template <typename One, typename Many>
   auto Get(One one, Many many) const {
     return i_ < 0 ? (reflection_.*one)(message_, &field_)
                   : (reflection_.*many)(message_, &field_, i_);
   }
+
+ public:
+  Value(const Message& message, const FieldDescriptor& field, int i)
+      : message_(message), field_(field), reflection_(*message.GetReflection()), i_(i) {}
 
   void Append(std::string* json) const {
     switch (field_.cpp_type()) {
