@@ -9,6 +9,8 @@ build=$1
 shift
 parts=("$@")
 [[ ${#parts[@]} -gt 0 ]] || parts=(style unit address thread fuzz)
+# fuzzer-no-link: what fuzzers find their way by.
+fuzzed=address,undefined,fuzzer-no-link
 launcher=()
 command -v ccache >/dev/null && launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
 
@@ -28,7 +30,7 @@ unit() {
 }
 
 address() {
-  configure "$build-address" address,undefined -DRECSYS_FUZZERS=ON
+  configure "$build-address" "$fuzzed" -DRECSYS_FUZZERS=ON
   cmake --build "$build-address"
   ctest --test-dir "$build-address" --output-on-failure --timeout 300
 }
@@ -42,7 +44,7 @@ thread() {
 
 # Each target for so many seconds, on what it has found before and on the seeds; says how many inputs it ran.
 fuzz() {
-  configure "$build-address" address,undefined -DRECSYS_FUZZERS=ON
+  configure "$build-address" "$fuzzed" -DRECSYS_FUZZERS=ON
   cmake --build "$build-address"
   local target name corpus
   for target in "$build-address"/fuzz_*; do

@@ -24,5 +24,6 @@ foreach(proto recsys/v1/predict recsys/v1/admin inference/open_inference predict
   list(APPEND protos_sources ${made})
 endforeach()
 add_library(recsys_protos STATIC ${protos_sources})
+set_target_properties(recsys_protos PROPERTIES UNITY_BUILD OFF)
 target_include_directories(recsys_protos SYSTEM PUBLIC ${protos_out})
 target_link_libraries(recsys_protos PUBLIC PkgConfig::PROTOBUF PkgConfig::GRPC)

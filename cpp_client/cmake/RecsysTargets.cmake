@@ -14,12 +14,6 @@ endif()
 # recsys_library(NAME FOLDER): the .cpp files that lie in FOLDER itself.
 function(recsys_library name folder)
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/*.cpp)
-  if(NOT sources)
-    # A room without files yet is a library all the same, so that others can name it.
-    set(sources ${CMAKE_CURRENT_BINARY_DIR}/empty.cpp)
-    file(WRITE ${sources}.new "")
-    configure_file(${sources}.new ${sources} COPYONLY)
-  endif()
   add_library(${name} STATIC ${sources})
   target_link_libraries(${name} PUBLIC recsys_options)
 endfunction()
@@ -30,10 +24,10 @@ function(recsys_program name folder)
   target_link_libraries(${name} PRIVATE recsys_options)
 endfunction()
 
-# recsys_heavy_header(NAME HEADER): read once for all files of a room that it would take longest in.
-function(recsys_heavy_header name header)
-  get_target_property(type ${name} TYPE)
-  if(NOT type STREQUAL INTERFACE_LIBRARY)
-    target_precompile_headers(${name} PRIVATE ${header})
-  endif()
-endfunction()
+# Files whose names for things of their own are others' too: in builds that compile several files as one
+# (CMAKE_UNITY_BUILD) they stay apart.
+file(GLOB recsys_apart CONFIGURE_DEPENDS server/http/*.cpp bench/*.cpp)
+set_source_files_properties(${recsys_apart} check/sparse_check.cpp check/manifest.cpp config/settings.cpp config/report.cpp config/tls_files.cpp
+  wire/torchrec_request.cpp wire/infer_tensors.cpp server/observe/metrics_page.cpp server/observe/metrics.cpp
+  server/models/manager.cpp server/models/repository.cpp server/models/route_table.cpp
+  server/protocols/torchrec.cpp server/protocols/kserve_messages.cpp PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)

@@ -9,6 +9,8 @@ function(recsys_test name)
     return()
   endif()
   add_executable(test_${name} ${sources})
+  set_target_properties(test_${name} PROPERTIES UNITY_BUILD OFF)
+  target_precompile_headers(test_${name} PRIVATE <gtest/gtest.h>)
   target_link_libraries(test_${name} PRIVATE ${of_ROOMS} GTest::gtest_main)
   target_compile_definitions(test_${name} PRIVATE
     RECSYS_TEST_DATA="${CMAKE_CURRENT_SOURCE_DIR}/tests/data")
