@@ -10,12 +10,14 @@ JOBS ?= 2
 # Where the native side is built, and how many compilers run at a time.
 NATIVE := build/native
 NATIVE_JOBS ?= $(shell nproc)
+# Processes that run the cases against the native server, which is seldom the one that is waited for.
+NATIVE_TEST_JOBS ?= 3
 # What one clone has compiled serves the next one.
 export CCACHE_BASEDIR := $(CURDIR)
 export CCACHE_NOHASHDIR := 1
 export CCACHE_SLOPPINESS := pch_defines,time_macros
 
-.PHONY: help setup demo test lint bench protos native native-test native-conformance wheel-check clean
+.PHONY: help setup demo test lint bench protos native native-build native-test native-test-packages native-thread soak wheel-check clean
 
 help:
 	@echo "make demo         train, export, serve and predict on this machine (no GPU needed)"
@@ -23,7 +25,9 @@ help:
 	@echo "make lint         ruff, mypy --strict, import-linter"
 	@echo "make setup        the environment with all extras, peers included"
 	@echo "make native       recsys-server, recsys-cpp-bench and the C++ libraries, in $(NATIVE)"
-	@echo "make native-test  their style, tests, sanitizers and fuzzers, and the conformance cases"
+	@echo "make native-test  their style, tests, sanitizer and fuzzers, and the conformance cases"
+	@echo "make native-thread  their tests of threads under ThreadSanitizer"
+	@echo "make soak         200 000 requests to each server"
 	@echo "make bench        the benchmarks, peers included"
 	@echo "make protos       generate the wire's Python code anew from protos/"
 	@echo "make wheel-check  build the wheel and check its top-level names"
@@ -69,19 +73,29 @@ protos: $(VENV)/.base
 native: $(VENV)/.base
 	cpp_client/packages.sh
 	cmake -G Ninja -S cpp_client -B $(NATIVE) $$(command -v ccache >/dev/null && echo -DCMAKE_CXX_COMPILER_LAUNCHER=ccache) \
-	  $$($(BIN)/python cpp_client/wheels.py)
+	  -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=12 $$($(BIN)/python cpp_client/wheels.py) >/dev/null
 	cmake --build $(NATIVE) -j $(NATIVE_JOBS) --target native
 
-native-test: native $(VENV)/.peer
-	cpp_client/packages.sh --tests
-	cpp_client/test.sh $(CURDIR)/$(NATIVE)
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile tests/native
-	$(MAKE) native-conformance
+# All that native-test runs, compiled.
+native-build: native-test-packages native
+	cpp_client/test.sh $(CURDIR)/$(NATIVE) build
 
-# The same cases as for the Python server.
-native-conformance: native $(VENV)/.peer
+native-test: native-build $(VENV)/.peer
+	cpp_client/test.sh $(CURDIR)/$(NATIVE) style unit address fuzz
 	RECSYS_CONFORMANCE_SERVER=$(CURDIR)/$(NATIVE)/recsys-server \
-	  $(BIN)/python -m pytest -n $(JOBS) --dist loadfile tests/conformance
+	  $(BIN)/python -m pytest -n $(NATIVE_TEST_JOBS) --dist loadfile tests/native tests/conformance
+
+# The parts that are left to threads under ThreadSanitizer, which takes a build of its own.
+native-thread: native-test-packages
+	cpp_client/test.sh $(CURDIR)/$(NATIVE) thread
+
+native-test-packages:
+	cpp_client/packages.sh --tests
+
+# 200 000 requests of every kind to each server.
+soak: native $(VENV)/.peer
+	$(BIN)/python -m pytest tests/conformance/test_soak.py
+	RECSYS_CONFORMANCE_SERVER=$(CURDIR)/$(NATIVE)/recsys-server $(BIN)/python -m pytest tests/conformance/test_soak.py
 
 # Without what an earlier build left: files that are gone would be packed again.
 wheel-check: $(VENV)/.base

@@ -179,7 +179,8 @@ def _bench(args: argparse.Namespace, address: str, *options: str) -> dict[str, A
         str(args.seconds),
         "--json",
     ]
-    figures: dict[str, Any] = run_json(command)["measurement"]
+    # 3: the generator fell behind in an open loop; its figures say so.
+    figures: dict[str, Any] = run_json(command, good_codes=(0, 3))["measurement"]
     return figures
 
 
@@ -194,6 +195,10 @@ def _goals(found: Found) -> list[Goal]:
     floor = 1 / (1 / rate(ECHO, _MANY) + 1 / statistics.median(found.best[0]))
     least_ms = found.figure(ECHO, _ONE)["p50_ms"] + statistics.median(found.alone_ms)
     tail = statistics.median(f["latency_ms"]["p99"] / f["latency_ms"]["p50"] for f in found.open_loop)
+    late = sum(not f["is_valid"] for f in found.open_loop)
+    unsure = (
+        f" ({late} of {len(found.open_loop)} rounds not valid: the generator fell behind)" if late else ""
+    )
     return [
         Goal("64 in flight: ÷ recsys-serve", 5, ratio(PYTHON)),
         Goal("64 in flight: ÷ C++ without batching", 6, ratio(PLAIN)),
@@ -213,7 +218,7 @@ def _goals(found: Found) -> list[Goal]:
             0.95,
             rate(NATIVE, _RANKING) / statistics.median(found.best[200]),
         ),
-        Goal("open loop at 70 % of the highest rate: p99 ÷ p50", 3, tail, is_most=True),
+        Goal(f"open loop at 70 % of the highest rate: p99 ÷ p50{unsure}", 3, tail, is_most=True),
     ]
 
 

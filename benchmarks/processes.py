@@ -86,14 +86,18 @@ def started(command: list[str]) -> Iterator[Started]:
             process.communicate()
 
 
-def run_json(command: list[str]) -> dict[str, Any]:
+def run_json(command: list[str], *, good_codes: tuple[int, ...] = (0,)) -> dict[str, Any]:
     """Run a tool to its end: the JSON that it prints.
+
+    Args:
+        command: of the tool.
+        good_codes: exit codes with which it has printed something all the same.
 
     Raises:
         StepError: it failed.
     """
     done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=False)
-    if done.returncode:
+    if done.returncode not in good_codes:
         raise StepError(f"{' '.join(command[:3])}: {done.stderr.strip() or done.returncode}")
     found: dict[str, Any] = json.loads(done.stdout)
     return found

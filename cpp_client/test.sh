@@ -1,14 +1,18 @@
 #!/usr/bin/env bash
 # Everything that proves the native side: style, tests, sanitizers, fuzzers. `make native-test` calls it.
-#   test.sh BUILD [part ...]    BUILD: the folder of `make native`; parts: style unit address thread fuzz (default: all)
-# FUZZ_SECONDS: of each fuzz target (default 10).
+#   test.sh BUILD [part ...]   BUILD: the folder of `make native`
+# Parts: build (compiles what the next ones run), style, unit, address, fuzz; thread compiles for itself.
+# FUZZ_SECONDS: of each fuzz target (default 5).
 set -euo pipefail
 cd "$(dirname "$0")"
 
 build=$1
 shift
 parts=("$@")
-[[ ${#parts[@]} -gt 0 ]] || parts=(style unit address thread fuzz)
+[[ ${#parts[@]} -gt 0 ]] || parts=(build style unit address fuzz thread)
+# Rooms that need gRPC or torch; all others are tested with sanitizers alone.
+programs=(test_client test_bench test_rpc test_protocols test_http
+  recsys-predict-tool recsys-client-tool example_client)
 # fuzzer-no-link: what fuzzers find their way by.
 fuzzed=address,undefined,fuzzer-no-link
 launcher=()
@@ -17,7 +21,14 @@ command -v ccache >/dev/null && launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
 # configure FOLDER SANITIZERS [more]: the rooms without torch and gRPC, with clang.
 configure() {
   cmake -G Ninja -S . -B "$1" "${launcher[@]}" -DCMAKE_CXX_COMPILER=clang++-14 -DCMAKE_BUILD_TYPE=Debug \
-    -DCMAKE_CXX_FLAGS_DEBUG="-O1 -g1" -DRECSYS_MODEL=OFF -DRECSYS_RPC=OFF -DRECSYS_SANITIZE="$2" "${@:3}" >/dev/null
+    -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=12 -DCMAKE_CXX_FLAGS_DEBUG="-O1 -g1" \
+    -DRECSYS_MODEL=OFF -DRECSYS_RPC=OFF -DRECSYS_SANITIZE="$2" "${@:3}" >/dev/null
+}
+
+build() {
+  cmake --build "$build" --target "${programs[@]}"
+  configure "$build-address" "$fuzzed" -DRECSYS_FUZZERS=ON
+  cmake --build "$build-address"
 }
 
 style() {
@@ -25,13 +36,10 @@ style() {
 }
 
 unit() {
-  cmake --build "$build" --target all
-  ctest --test-dir "$build" --output-on-failure --timeout 300
+  ctest --test-dir "$build" --output-on-failure --timeout 300 -R '^(client|bench|rpc|protocols|http)$'
 }
 
 address() {
-  configure "$build-address" "$fuzzed" -DRECSYS_FUZZERS=ON
-  cmake --build "$build-address"
   ctest --test-dir "$build-address" --output-on-failure --timeout 300
 }
 
@@ -44,15 +52,13 @@ thread() {
 
 # Each target for so many seconds, on what it has found before and on the seeds; says how many inputs it ran.
 fuzz() {
-  configure "$build-address" "$fuzzed" -DRECSYS_FUZZERS=ON
-  cmake --build "$build-address"
   local target name corpus
   for target in "$build-address"/fuzz_*; do
     [[ -x "$target" && ! -d "$target" ]] || continue
     name=$(basename "$target")
     corpus="$build-address/corpus/$name"
     mkdir -p "$corpus"
-    "$target" -max_total_time="${FUZZ_SECONDS:-10}" -max_len=65536 -print_final_stats=1 "$corpus" \
+    "$target" -max_total_time="${FUZZ_SECONDS:-5}" -max_len=65536 -print_final_stats=1 "$corpus" \
       $([[ -d "fuzz/seeds/${name#fuzz_}" ]] && echo "fuzz/seeds/${name#fuzz_}") >"$build-address/$name.log" 2>&1 ||
       { tail -40 "$build-address/$name.log" >&2; return 1; }
     echo "$name: $(sed -n 's/^stat::number_of_executed_units: *//p' "$build-address/$name.log") inputs"

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <map>
 #include <memory>
 #include <string>
@@ -80,6 +81,8 @@ int Serve(recsys::Signals& signals, const recsys::CommandLine& line) {
 int main(int argc, char** argv) {
   // Before there is a second thread.
   recsys::Signals signals;
+  // What clients do wrong stands in our own log.
+  setenv("GRPC_VERBOSITY", "NONE", 0);
   recsys::ServerCommands commands;
   commands.open_models = ModelsOf;
   commands.serve = [&signals](const recsys::CommandLine& line) { return Serve(signals, line); };

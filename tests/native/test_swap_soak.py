@@ -1,0 +1,57 @@
+"""Versions are exchanged again and again under the load of a native generator: no request fails, no memory stays.
+
+``RECSYS_SWAP_SOAK_S`` says for how long; by hand it may be hours.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from serve.wire import admin_pb2
+from tests.conformance.artifacts import export_small
+from tests.conformance.harness import put_version, running, with_admin
+from tests.native.tool import BUILD
+
+SECONDS = float(os.environ.get("RECSYS_SWAP_SOAK_S", "20"))
+BENCH = BUILD / "recsys-cpp-bench"
+# Small models: what a swap leaves behind would show, what the allocator keeps by chance would not.
+MOST_GROWTH_BYTES = 16e6
+_NUM_FIRST = 4
+
+pytestmark = pytest.mark.skipif(not BENCH.exists(), reason="needs recsys-cpp-bench; make native builds it")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300 + 2 * SECONDS)
+def test_a_swap_every_second_under_full_load_fails_no_request_and_leaves_no_memory(tmp_path: Path) -> None:
+    repository = tmp_path / "repository"
+    for number in (1, 2):
+        put_version(repository, "m", str(number), export_small(tmp_path / f"small{number}", seed=number).path)
+    options = ("--repository", repository, "--no-keep-previous", *with_admin(tmp_path))
+    with running(*options, folder=tmp_path) as server:
+        load = [BENCH, server.address, "--in-flight", "32", "--duration-s", str(SECONDS), "--json"]
+        with subprocess.Popen(load, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as generator:
+            swaps, resident = 0, []
+            while generator.poll() is None:
+                began_s = time.monotonic()
+                routing = admin_pb2.Routing(serve=str(1 + swaps % 2))
+                server.admin().SetRouting(admin_pb2.SetRoutingRequest(model="m", routing=routing))
+                resident.append(server.rss_bytes())
+                swaps += 1
+                try:
+                    generator.wait(max(0.0, 1.0 - (time.monotonic() - began_s)))
+                except subprocess.TimeoutExpired:
+                    continue
+            output, errors = generator.communicate()
+        assert generator.returncode == 0, errors
+        measured = json.loads(output)["measurement"]
+        assert measured["num_failed"] == 0, measured["errors"]
+        assert swaps > _NUM_FIRST
+        assert measured["num_answered"] > 100 * swaps
+        assert max(resident[_NUM_FIRST:]) - max(resident[:_NUM_FIRST]) < MOST_GROWTH_BYTES, resident
