@@ -24,10 +24,11 @@ function(recsys_program name folder)
   target_link_libraries(${name} PRIVATE recsys_options)
 endfunction()
 
-# Files whose names for things of their own are others' too: in builds that compile several files as one
-# (CMAKE_UNITY_BUILD) they stay apart.
+# Files whose names for things of their own are others' too, or whose types are so: in builds that compile several files
+# as one (CMAKE_UNITY_BUILD) they stay apart.
 file(GLOB recsys_apart CONFIGURE_DEPENDS server/http/*.cpp bench/*.cpp)
-set_source_files_properties(${recsys_apart} check/sparse_check.cpp check/manifest.cpp config/settings.cpp config/report.cpp config/tls_files.cpp
-  wire/torchrec_request.cpp wire/infer_tensors.cpp server/observe/metrics_page.cpp server/observe/metrics.cpp
-  server/models/manager.cpp server/models/repository.cpp server/models/route_table.cpp
-  server/protocols/torchrec.cpp server/protocols/kserve_messages.cpp PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+set_source_files_properties(${recsys_apart} check/sparse_check.cpp check/manifest.cpp model/delta.cpp
+  config/settings.cpp config/report.cpp config/tls_files.cpp wire/torchrec_request.cpp wire/infer_tensors.cpp
+  server/observe/metrics_page.cpp server/observe/metrics.cpp server/models/manager.cpp server/models/repository.cpp
+  server/models/route_table.cpp server/rpc/rpc_server.cpp server/protocols/torchrec.cpp
+  server/protocols/kserve_messages.cpp PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
