@@ -126,6 +126,7 @@ auto ModelManager::Change(const std::shared_ptr<ManagedModel>& model, Function&&
   const std::lock_guard<Turns> turn(model->turns());
   const std::lock_guard<Monitor> lock(shop_.monitor);
   if (is_closed_) throw Error(ErrorKind::kDraining, "the server is stopping");
+  Keep(model);
   struct Counted {
     explicit Counted(ModelManager& manager) : of(manager) { ++of.num_changes_; }
     ~Counted() {
@@ -219,7 +220,16 @@ void ModelManager::RescanAll() {
     for (const std::string& name : found) Added(name);
     models = models_;
   }
-  for (const auto& [name, model] : models) RescanModel(model);
+  // Those that somebody changes may take long, and keep no other waiting.
+  std::vector<std::shared_ptr<ManagedModel>> busy;
+  for (const auto& [name, model] : models) {
+    if (model->turns().is_taken()) {
+      busy.push_back(model);
+    } else {
+      RescanModel(model);
+    }
+  }
+  for (const auto& model : busy) RescanModel(model);
   const std::lock_guard<Monitor> lock(shop_.monitor);
   if (snapshot()->has_started) return;
   Show([](Snapshot& next) { next.has_started = true; });
@@ -292,6 +302,19 @@ std::shared_ptr<ManagedModel> ModelManager::Added(const std::string& name) {
     Publish(std::make_shared<const RouteTable>(std::move(table)));
   }
   return model;
+}
+
+void ModelManager::Keep(const std::shared_ptr<ManagedModel>& model) {
+  std::shared_ptr<ManagedModel>& known = models_[model->name()];
+  if (known == model) return;
+  if (known) {
+    throw Error(ErrorKind::kModelChange, "model " + Repr(model->name()) +
+                                             " was removed meanwhile, and came back; try again");
+  }
+  known = model;
+  RouteTable table;
+  table.model = model->name();
+  Publish(std::make_shared<const RouteTable>(std::move(table)));
 }
 
 std::shared_ptr<ManagedModel> ModelManager::Known(const std::string& name) const {

@@ -121,6 +121,8 @@ class ModelManager : public Router {
   // With the monitor held.
   std::shared_ptr<ManagedModel> Added(const std::string& name);
   std::shared_ptr<ManagedModel> Known(const std::string& name) const;
+  /// Brings a model back that was removed, because it had nothing, before a change's turn came.
+  void Keep(const std::shared_ptr<ManagedModel>& model);
   void RescanModel(const std::shared_ptr<ManagedModel>& model);
   void RemoveIfGone(const std::shared_ptr<ManagedModel>& model);
   void Publish(std::shared_ptr<const RouteTable> table);

@@ -3,11 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <filesystem>
 #include <functional>
 #include <future>
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "server/models/shadow.h"
@@ -393,6 +395,46 @@ TEST_F(Changes, APinnedRoutingOfTheSettingsLoadsThatVersionWhichCannotBeUnloaded
             "version '1' is the one that the routing of model 'small' serves: set another routing "
             "first, or unload the whole model");
   EXPECT_EQ(world_->States(), "1:ready 2:ready 3:available");
+}
+
+TEST_F(Changes, AModelThatIsRemovedBeforeItsLoadHasItsTurnComesBack) {
+  Start();
+  std::filesystem::create_directory(world_->root() + "/later");
+  const auto loader = std::this_thread::get_id();
+  bool is_first = true;
+  // Told that the model was added, before its load begins.
+  world_->changed = [&] {
+    if (std::this_thread::get_id() != loader || !std::exchange(is_first, false)) return;
+    std::thread([this] { manager().Rescan(); }).join();
+    EXPECT_EQ(world_->Serving("later"), "no such model");
+    world_->Add("7", "later");
+  };
+  EXPECT_EQ(manager().Load("later").version, "7");
+  world_->changed = nullptr;
+  EXPECT_EQ(world_->Serving("later"), "7");
+  EXPECT_EQ(world_->Ask(5, "", "later").version, "7");
+}
+
+TEST_F(Changes, AModelWhoseChangeTakesLongKeepsNoOtherFromItsNewVersion) {
+  world_ = std::make_unique<World>();
+  world_->wrap["5"] = [this](AddModel& model) { model.gate = gate_; };
+  world_->Add("5", "early");
+  world_->Add("1");
+  manager().Rescan();
+  gate_->Close();
+  auto waiting = world_->AskLater(1, "", "early");
+  gate_->WaitUntilReached();
+  auto unloading = std::async(std::launch::async, [this] { manager().Unload("early"); });
+  while (world_->States("early") != "5:draining") std::this_thread::yield();
+  world_->Add("2");
+  auto rescan = std::async(std::launch::async, [this] { manager().Rescan(); });
+  const double until_s = MonotonicSeconds() + 10;
+  while (world_->Serving() != "2" && MonotonicSeconds() < until_s) std::this_thread::yield();
+  EXPECT_EQ(world_->Serving(), "2");
+  gate_->Open();
+  unloading.get();
+  rescan.get();
+  EXPECT_EQ(waiting.get().version, "5");
 }
 
 }  // namespace
