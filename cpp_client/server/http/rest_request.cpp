@@ -77,6 +77,7 @@ void RestRequest::Done(const Status& status, Message answer) {
 InferRestRequest::InferRestRequest(Gateway& gateway, std::shared_ptr<HttpExchange> exchange,
                                    const RestRoute& route, std::unique_ptr<InferBody> body)
     : RestRequest(gateway, std::move(exchange), route), body_(std::move(body)) {
+  payload.owner = body_;
   const InferParameters& parameters = body_->parameters();
   request_id = body_->id();
   priority = static_cast<Priority>(parameters.priority);
@@ -101,18 +102,20 @@ HttpResponse InferRestRequest::ResponseOf(Message answer) {
 
 PlainRestRequest::PlainRestRequest(Gateway& gateway, std::shared_ptr<HttpExchange> exchange,
                                    const RestRoute& route, JsonValue::Object body)
-    : RestRequest(gateway, std::move(exchange), route), body_(std::move(body)) {
-  if (const auto* const id = FindEntry<std::string>(body_, "id", "body")) request_id = *id;
+    : RestRequest(gateway, std::move(exchange), route),
+      kept_(std::make_shared<Kept>(Kept{std::move(body), {}})) {
+  payload.owner = kept_;
+  if (const auto* const id = FindEntry<std::string>(kept_->body, "id", "body")) request_id = *id;
   CheckRequestId(request_id, "id");
   std::vector<std::string> shown;
-  ParameterValues given = ParametersOf(&body_, &shown);
+  ParameterValues given = ParametersOf(&kept_->body, &shown);
   given = ParameterValues{{}, given.priority, {}, {}};
   priority = static_cast<Priority>(ReadParameters(given).priority);
 }
 
 void PlainRestRequest::Read(const Hosted& by) {
-  owned_.Clear();
-  ReadPlain(body_, by.signature(), by.settings().limits, &owned_, &raw);
+  kept_->owned.Clear();
+  ReadPlain(kept_->body, by.signature(), by.settings().limits, &kept_->owned, &raw);
 }
 
 Message PlainRestRequest::Encode(const Hosted& by, const Rows& rows) {

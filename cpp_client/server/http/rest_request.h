@@ -55,7 +55,8 @@ class InferRestRequest final : public RestRequest {
   HttpResponse ResponseOf(Message answer) override;
 
  private:
-  const std::unique_ptr<InferBody> body_;
+  /// The payload too: a twin may read its inputs after the request has gone.
+  const std::shared_ptr<InferBody> body_;
   std::size_t num_json_bytes_ = 0;
 };
 
@@ -73,8 +74,13 @@ class PlainRestRequest final : public RestRequest {
   HttpResponse ResponseOf(Message answer) override;
 
  private:
-  const JsonValue::Object body_;
-  OwnedBytes owned_;
+  /// What the inputs point into.
+  struct Kept {
+    JsonValue::Object body;
+    OwnedBytes owned;
+  };
+  /// The payload too: a twin may read its inputs after the request has gone.
+  const std::shared_ptr<Kept> kept_;
 };
 
 }  // namespace recsys
