@@ -265,8 +265,9 @@ bool NativeServer::Stop() {
     parts_->admin->WaitUntilIdle(MonotonicSeconds() + kLastWordsS);
     parts_->admin->Close();
   }
-  // Nobody tells them anything any more; they write what is left.
-  if (in_time && is_closed) parts_->watchers.reset();
+  // They write what is left, and stay: threads of the HTTP port may still read a request, which is
+  // refused then, and seen.
+  if (in_time && is_closed) parts_->watchers->Close();
   return in_time && is_closed;
 }
 

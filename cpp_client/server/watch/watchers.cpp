@@ -32,7 +32,9 @@ Watchers::Watchers(const ServerSettings& settings, Metrics& metrics, ReadCounts 
   if (settings.log.requests != "none") request_log_ = std::make_unique<RequestLog>(settings.log);
 }
 
-Watchers::~Watchers() {
+Watchers::~Watchers() { Close(); }
+
+void Watchers::Close() {
   if (capture_ != nullptr) capture_->Close();
 }
 

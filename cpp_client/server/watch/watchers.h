@@ -25,8 +25,11 @@ class Watchers {
   /// `log_counts`: what the log has lost (ProcessLog::Counts); may be empty. Throws
   /// std::system_error: the capture's file cannot be made.
   Watchers(const ServerSettings& settings, Metrics& metrics, ReadCounts log_counts = nullptr);
-  /// Writes what is left; blocks, for a few seconds at most.
+  /// Closes.
   ~Watchers();
+  /// Writes what is left; blocks, for a few seconds at most. Requests may come and go all the same:
+  /// they are not captured any more. Idempotent.
+  void Close();
 
   /// For the gateway.
   std::vector<Watcher*> all() const;

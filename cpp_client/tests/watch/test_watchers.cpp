@@ -190,5 +190,35 @@ TEST(Watchers, CaptureWhatWasAcceptedAndShowItOnThePageAlsoAfterTheirEnd) {
   rmdir(folder.c_str());
 }
 
+TEST(Watchers, SeeRequestsThatEndAfterTheyWereClosed) {
+  std::string folder = testing::TempDir() + "recsys-watchers-XXXXXX";
+  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  const Heard heard;
+  Metrics metrics;
+  ServerSettings settings;
+  settings.capture = CaptureSettings();
+  settings.capture->path = folder + "/requests.capture";
+  settings.capture->share = 1.0;
+  Watchers watchers(settings, metrics);
+  AnyRequest request;
+  request.hosted = HostedOf("dlrm", "9f", metrics);
+  const auto see = [&] {
+    for (Watcher* const watcher : watchers.all()) {
+      watcher->Accepted(request);
+      watcher->Ended(request, "invalid", kInvalid);
+    }
+  };
+  see();
+  watchers.Close();
+  see();
+  watchers.Close();
+  EXPECT_EQ(heard.records().size(), 2U);
+  const std::string page = metrics.Page();
+  EXPECT_NE(page.find("recsys_captured_requests_total{result=\"written\"} 1.0"), page.npos);
+  EXPECT_NE(page.find("recsys_captured_requests_total{result=\"dropped\"} 1.0"), page.npos);
+  unlink(settings.capture->path.c_str());
+  rmdir(folder.c_str());
+}
+
 }  // namespace
 }  // namespace recsys
