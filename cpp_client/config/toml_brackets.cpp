@@ -10,6 +10,8 @@ namespace recsys {
 namespace {
 
 constexpr std::size_t kMaxDepth = 32;
+// Behind them another key begins, or a value.
+constexpr std::string_view kBetweenKeys = "\n=,[]{}";
 constexpr std::string_view kBeforeString = " \t\n=[{,.";
 
 /// Behind the string that begins at `at`; npos where it does not end.
@@ -63,6 +65,9 @@ class Brackets {
   }
 
   void Take(char c, std::size_t at) {
+    // Each part of a key is a table in another.
+    if (c == '.' && ++num_dots_ > kMaxDepth) Refuse("a key has too many parts", at);
+    if (kBetweenKeys.find(c) != kBetweenKeys.npos) num_dots_ = 0;
     if (c == '[' || c == '{') {
       if (open_.size() == kMaxDepth) Refuse("brackets are nested too deep", at);
       open_.push_back(c == '[' ? ']' : '}');
@@ -80,6 +85,7 @@ class Brackets {
 
   std::string_view text_;
   std::vector<char> open_;
+  std::size_t num_dots_ = 0;
 };
 
 }  // namespace

@@ -64,6 +64,17 @@ TEST(Toml, NestingWithoutEndIsRefused) {
   }
 }
 
+TEST(Toml, KeysOfPartsWithoutEndAreRefused) {
+  std::string parts;
+  for (int i = 0; i < 100'000; ++i) parts += i % 2 == 0 ? "a." : "\"b\" . ";
+  for (const std::string& text : {"[" + parts + "a]", "[[" + parts + "a]]", parts + "a = 1"}) {
+    EXPECT_EQ(ErrorOf([&text] { ParseToml(text); }), "a key has too many parts at line 1");
+  }
+  std::string numbers = "a.b.c = [1.5";
+  for (int i = 0; i < 1000; ++i) numbers += ", 1.5";
+  EXPECT_EQ(ParseToml(numbers + "]\n").table["a"].table["b"].table["c"].items.size(), 1001U);
+}
+
 TEST(Toml, NestingDoesNotHideBehindQuotesThatAreNoStrings) {
   const std::string deep(100'000, '[');
   for (const std::string& head : {std::string("a\" = "), std::string("a\r\" = "),
