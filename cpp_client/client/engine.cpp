@@ -71,6 +71,7 @@ Engine::~Engine() {
   std::vector<std::shared_ptr<Operation>> open;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
+    is_ending_ = true;
     for (const auto& [key, operation] : operations_) open.push_back(operation);
   }
   // Without the lock: what ends takes itself away.
@@ -93,9 +94,13 @@ grpc::CompletionQueue* Engine::queue() {
 }
 
 void Engine::Add(std::shared_ptr<Operation> operation) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  const Operation* key = operation.get();
-  operations_.emplace(key, std::move(operation));
+  bool is_ending;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    is_ending = is_ending_;
+    operations_.emplace(operation.get(), operation);
+  }
+  if (is_ending) operation->Cancel();
 }
 
 void Engine::Remove(const Operation* operation) {

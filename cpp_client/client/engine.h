@@ -52,7 +52,8 @@ class Engine {
   grpc::GenericStub& stub();
   grpc::CompletionQueue* queue();
 
-  /// From before the operation starts until it has ended.
+  /// From before the operation starts until it has ended. Where the engine ends, so does the
+  /// operation: callbacks may still begin some.
   void Add(std::shared_ptr<Operation> operation);
   /// The last that an operation does: it may be gone afterwards.
   void Remove(const Operation* operation);
@@ -75,6 +76,7 @@ class Engine {
   std::mutex mutex_;
   std::condition_variable all_ended_;
   std::unordered_map<const Operation*, std::shared_ptr<Operation>> operations_;
+  bool is_ending_ = false;
   std::vector<std::thread> threads_;
 };
 

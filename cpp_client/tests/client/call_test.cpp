@@ -322,5 +322,23 @@ TEST(Client, ReadsTheModelsMetadata) {
   EXPECT_EQ(ErrorOf([&] { wrong.Metadata(); }).kind(), ErrorKind::kModelNotFound);
 }
 
+TEST(Client, EndsCallsThatItsCallbacksBeginWhileItIsDestroyed) {
+  FakeServer server;
+  constexpr double kLongS = 5;
+  const double start_s = MonotonicSeconds();
+  std::atomic<int> num_answers{0};
+  auto client = std::make_unique<Client>(server.address());
+  // One call after the other, as long as they succeed.
+  const std::function<void(ClientResult)> go_on = [&, asks = client.get()](ClientResult result) {
+    ++num_answers;
+    if (!result.ok() || MonotonicSeconds() - start_s > kLongS) return;
+    asks->PredictAsync(RowsOf(1), go_on);
+  };
+  for (int i = 0; i < 4; ++i) client->PredictAsync(RowsOf(1), go_on);
+  while (num_answers < 20) std::this_thread::yield();
+  client.reset();
+  EXPECT_LT(MonotonicSeconds() - start_s, kLongS);
+}
+
 }  // namespace
 }  // namespace recsys
