@@ -28,6 +28,8 @@ bool IsControl(char c) {
   return (byte < 0x20 && c != '\t') || byte == 0x7f;
 }
 
+bool HasControls(std::string_view text) { return std::any_of(text.begin(), text.end(), IsControl); }
+
 std::string Lower(std::string_view text) {
   std::string lower(text);
   for (char& c : lower) {
@@ -98,6 +100,9 @@ bool HttpParser::TakeLine(std::string_view data, std::size_t* used, std::string*
 }
 
 void HttpParser::ReadLine(const std::string& line) {
+  // Some readers end a line at a carriage return alone.
+  const bool is_chunked = part_ == Part::kChunkSize || part_ == Part::kTrailers;
+  if (is_chunked && HasControls(line)) return Fail("got a chunk with control characters");
   switch (part_) {
     case Part::kRequestLine:
       // Some clients send an empty line after a body.
@@ -150,9 +155,7 @@ void HttpParser::ReadHeader(const std::string& line) {
   if (colon == line.npos || !IsToken(std::string_view(line).substr(0, colon))) {
     return Fail("got a header without a name");
   }
-  if (std::any_of(line.begin(), line.end(), IsControl)) {
-    return Fail("got a header with control characters");
-  }
+  if (HasControls(line)) return Fail("got a header with control characters");
   if (request_.headers.size() >= limits_.max_headers) return Fail("got too many headers");
   const std::string_view value = Trimmed(std::string_view(line).substr(colon + 1));
   request_.headers.push_back({Lower(line.substr(0, colon)), std::string(value)});

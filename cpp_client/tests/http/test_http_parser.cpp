@@ -110,7 +110,9 @@ INSTANTIATE_TEST_SUITE_P(
                     "GET / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\n",
                     "GET / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n-1\r\n",
                     "GET / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nabc\r\n",
-                    "GET / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1\nab"));
+                    "GET / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1\nab",
+                    "GET / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1;\rx\r\na\r\n",
+                    "GET / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nA: x\rB: y\r\n"));
 
 TEST(HttpParser, TakesNoMoreThanItsLimits) {
   const auto fails = [](const std::string& data) {
