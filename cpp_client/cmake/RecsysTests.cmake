@@ -37,6 +37,9 @@ if(RECSYS_RPC)
   recsys_test(rpc ROOMS recsys_rpc)
   recsys_test(protocols ROOMS recsys_protocols)
   recsys_test(http ROOMS recsys_http)
+  # Of the program, without what needs torch.
+  recsys_test(server ROOMS recsys_http)
+  target_sources(test_server PRIVATE server/lifetime.cpp server/native_server.cpp)
 endif()
 if(RECSYS_MODEL)
   # The runtime library at the end of a pipe: tests/native compares it with the Python one.

@@ -90,7 +90,10 @@ struct Loaded {
 
 Signals::Signals() {
   const sigset_t handled = Handled();
-  pthread_sigmask(SIG_BLOCK, &handled, nullptr);
+  sigset_t blocked = handled;
+  // Whoever writes where nobody reads is told so by the write, gRPC's log on stderr too.
+  sigaddset(&blocked, SIGPIPE);
+  pthread_sigmask(SIG_BLOCK, &blocked, nullptr);
   signals_ = signalfd(-1, &handled, SFD_CLOEXEC);
   wakes_ = eventfd(0, EFD_CLOEXEC);
   if (signals_ < 0 || wakes_ < 0)
@@ -127,36 +130,37 @@ void Signals::Wake() {
 
 int ServeUntilStopped(Signals& signals, const std::function<std::unique_ptr<NativeServer>()>& start,
                       const ServerSettings& settings, bool as_json) {
-  std::unique_ptr<NativeServer> server = start();
+  // Never destroyed: the process ends with it. Its threads may then still load a model or compute a
+  // batch, and would be waited for.
+  NativeServer& server = *start().release();
   const auto loaded = std::make_shared<Loaded>();
-  server->Load([loaded, &signals](std::exception_ptr error) {
+  server.Load([loaded, &signals](std::exception_ptr error) {
     const std::lock_guard lock(loaded->mutex);
     loaded->is_done = true;
     loaded->error = std::move(error);
     signals.Wake();
   });
   bool is_ready = false;
+  bool is_asked = false;
   while (true) {
     const Signals::Event event = signals.Wait(is_ready ? settings.poll_repository_s : 0);
     if (event == Signals::Event::kStop) break;
     if (event == Signals::Event::kWoken) {
       const std::lock_guard lock(loaded->mutex);
       if (loaded->error) {
-        server->Stop();
-        static_cast<void>(server.release());
+        server.Stop();
         std::rethrow_exception(loaded->error);
       }
-      SayReady(server->ready_facts(), settings.host, as_json);
+      SayReady(server.ready_facts(), settings.host, as_json);
       is_ready = true;
-    } else if (is_ready) {
-      server->Rescan();
+    } else {
+      is_asked = true;
     }
+    // What is asked for while the first look is under way comes after it.
+    if (is_ready && std::exchange(is_asked, false)) server.Rescan();
   }
-  const bool in_time = server->Stop();
-  SayStopped(*server, in_time, as_json);
-  // The process ends now. Threads of the server may still load a model or compute a batch, and
-  // would be waited for.
-  static_cast<void>(server.release());
+  const bool in_time = server.Stop();
+  SayStopped(server, in_time, as_json);
   return in_time ? 0 : 1;
 }
 

@@ -8,8 +8,9 @@
 
 namespace recsys {
 
-/// SIGTERM, SIGINT and SIGHUP as events that one thread waits for. To be made before the process
-/// has a second thread: threads have the signals blocked that were blocked when they were made.
+/// SIGTERM, SIGINT and SIGHUP as events that one thread waits for; SIGPIPE ends no thread. To be
+/// made before the process has a second thread: threads have the signals blocked that were blocked
+/// when they were made.
 class Signals {
  public:
   Signals();

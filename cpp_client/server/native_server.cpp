@@ -218,17 +218,18 @@ void NativeServer::Load(std::function<void(std::exception_ptr)> done) {
 
 ReadyFacts NativeServer::ready_facts() const {
   ReadyFacts facts;
-  std::string version;
   for (const ModelStatus& status : parts_->manager->statuses()) {
     if (status.serving.empty()) continue;
     if (facts.num_models++ == 0) {
       facts.model = status.model;
-      version = status.serving;
+      facts.version = status.serving;
     }
   }
-  const std::shared_ptr<Hosted> first = parts_->gateway.FindHosted(facts.model, version);
-  facts.version = first->version();
-  facts.target = first->model().target_name();
+  try {
+    facts.target = parts_->gateway.FindHosted(facts.model, facts.version)->model().target_name();
+  } catch (const Error&) {
+    // An operator has unloaded it meanwhile.
+  }
   facts.port = parts_->rpc->port();
   if (parts_->metrics_server) facts.metrics_port = parts_->metrics_server->port();
   if (parts_->rest) facts.http_port = parts_->rest->port();
