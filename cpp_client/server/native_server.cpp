@@ -34,6 +34,8 @@ constexpr double kLastWordsS = 1.0;
 // The first load, later looks through the repository, and changes that operators ask for: each may
 // wait for others of its model.
 constexpr int kNumWorkers = 8;
+// So that a rollback does not wait for loads that were asked for again and again.
+constexpr int kMostWorkers = 64;
 
 std::vector<std::string> NamesOf(const std::vector<Service>& services) {
   std::vector<std::string> names = {Health::kServiceName, kReflectionServiceName};
@@ -177,7 +179,7 @@ struct NativeServer::Parts {
   Health admin_health;
   std::unique_ptr<ModelManager> manager;
   Gateway gateway;
-  Worker worker{kNumWorkers};
+  Worker worker{kNumWorkers, kMostWorkers};
   std::unique_ptr<TokenCheck> token;
   // What listens is the last to come and the first to go.
   std::unique_ptr<RpcServer> rpc;

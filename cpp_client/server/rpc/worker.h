@@ -2,6 +2,7 @@
 #define RECSYS_SERVER_RPC_WORKER_H_
 
 #include <condition_variable>
+#include <cstddef>
 #include <deque>
 #include <functional>
 #include <mutex>
@@ -14,17 +15,24 @@ namespace recsys {
 /// throw. Thread-safe.
 class Worker {
  public:
-  explicit Worker(int num_threads);
+  /// `num_threads` from the start, and up to `most` where all are at work and a task would have to
+  /// wait for them.
+  explicit Worker(int num_threads, int most = 0);
   /// Runs what was given, then ends the threads.
   ~Worker();
   void Run(std::function<void()> task);
 
  private:
   void Loop();
+  /// With the lock held.
+  void AddThread();
 
+  const std::size_t most_;
   std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<std::function<void()>> tasks_;
+  /// Threads that run a task.
+  std::size_t num_busy_ = 0;
   bool is_closed_ = false;
   std::vector<std::thread> threads_;
 };
