@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
-#include <unordered_map>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -18,21 +18,32 @@ constexpr std::size_t kMaxStrChars = 80;
 
 using Fields = std::vector<std::pair<const std::string, Json>>;
 
-/// Of fields that stand twice, the last counts, at the place of the first.
+/// Of fields that stand twice, the last counts, at the place of the first. Sorts them: names that
+/// somebody chooses could all fall into one place of a hash table.
 void KeepLast(Json* object) {
   Fields& fields = object->get_ref<Json::object_t&>();
-  std::unordered_map<std::string_view, std::size_t> places;
+  if (fields.size() < 2) return;
+  std::vector<std::size_t> order(fields.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::sort(order.begin(), order.end(), [&fields](std::size_t a, std::size_t b) {
+    const int compared = fields[a].first.compare(fields[b].first);
+    return compared < 0 || (compared == 0 && a < b);
+  });
+  std::vector<bool> is_kept(fields.size(), true);
   bool is_doubled = false;
-  for (std::size_t i = 0; i < fields.size(); ++i) {
-    const auto [found, is_new] = places.emplace(fields[i].first, i);
-    if (is_new) continue;
-    fields[found->second].second.swap(fields[i].second);
+  for (std::size_t i = 1, first = 0; i < order.size(); ++i) {
+    if (fields[order[first]].first != fields[order[i]].first) {
+      first = i;
+      continue;
+    }
+    fields[order[first]].second = std::move(fields[order[i]].second);
+    is_kept[order[i]] = false;
     is_doubled = true;
   }
   if (!is_doubled) return;
   Json::object_t kept;
   for (std::size_t i = 0; i < fields.size(); ++i) {
-    if (places.at(fields[i].first) != i) continue;
+    if (!is_kept[i]) continue;
     static_cast<Fields&>(kept).emplace_back(fields[i].first, std::move(fields[i].second));
   }
   *object = std::move(kept);

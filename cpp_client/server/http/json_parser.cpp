@@ -1,8 +1,9 @@
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
 #include <limits>
-#include <unordered_map>
+#include <numeric>
 #include <utility>
 
 #include "base/text.h"
@@ -29,23 +30,34 @@ struct TooMuch {};
 
 bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 
-/// Of names that stand twice, the last counts, at the place of the first.
+/// Of names that stand twice, the last counts, at the place of the first. Sorts them: names that a
+/// client chooses could all fall into one place of a hash table.
 void KeepLast(JsonValue::Object* object) {
   if (object->size() < 2) return;
-  std::unordered_map<std::string_view, std::size_t> places;
-  bool is_doubled = false;
-  for (std::size_t i = 0; i < object->size(); ++i) {
-    const auto [found, is_new] = places.emplace((*object)[i].name, i);
-    if (is_new) continue;
-    std::swap((*object)[found->second].value, (*object)[i].value);
-    is_doubled = true;
+  std::vector<std::size_t> order(object->size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::sort(order.begin(), order.end(), [object](std::size_t a, std::size_t b) {
+    const int compared = (*object)[a].name.compare((*object)[b].name);
+    return compared < 0 || (compared == 0 && a < b);
+  });
+  std::vector<bool> is_kept(object->size(), true);
+  std::size_t num_kept = object->size();
+  for (std::size_t i = 1, first = 0; i < order.size(); ++i) {
+    JsonMember& earlier = (*object)[order[first]];
+    JsonMember& later = (*object)[order[i]];
+    if (earlier.name != later.name) {
+      first = i;
+      continue;
+    }
+    earlier.value = std::move(later.value);
+    is_kept[order[i]] = false;
+    --num_kept;
   }
-  if (!is_doubled) return;
-  std::vector<bool> is_first(object->size(), false);
-  for (const auto& [name, place] : places) is_first[place] = true;
+  if (num_kept == object->size()) return;
   JsonValue::Object kept;
+  kept.reserve(num_kept);
   for (std::size_t i = 0; i < object->size(); ++i) {
-    if (is_first[i]) kept.push_back(std::move((*object)[i]));
+    if (is_kept[i]) kept.push_back(std::move((*object)[i]));
   }
   *object = std::move(kept);
 }

@@ -2,10 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
+
 #include "check/checked_json.h"
 #include "check/manifest.h"
 #include "check/zip_directory.h"
 #include "recsys/error.h"
+#include "tests/colliding_names.h"
 
 namespace recsys {
 namespace {
@@ -32,6 +35,22 @@ TEST(ParseJson, TakesNoMoreThanProportionateTimeForManyFields) {
   std::string text = "{";
   for (int i = 0; i < 200'000; ++i) text += "\"" + std::to_string(i) + "\":0,";
   EXPECT_EQ(ParseJson(text + "\"x\":0}").size(), 200'001U);
+}
+
+TEST(ParseJson, TakesNoLongerForNamesThatSomebodyHasChosenToBeSlow) {
+  const std::vector<std::string> chosen = CollidingNames(5000);
+  ASSERT_EQ(std::hash<std::string_view>()(chosen.front()),
+            std::hash<std::string_view>()(chosen.back()));
+  std::vector<std::string> others;
+  for (std::size_t i = 0; i < chosen.size(); ++i) {
+    others.push_back(std::to_string(1'000'000'000'000'000 + i));
+  }
+  const auto seconds_of = [](const std::vector<std::string>& names) {
+    const std::string text = ObjectOfNames(names);
+    return CpuSeconds([&] { EXPECT_EQ(ParseJson(text).size(), names.size()); });
+  };
+  const double usual_s = seconds_of(others);
+  EXPECT_LT(seconds_of(chosen), 8 * usual_s + 0.05);
 }
 
 // json.dumps(json.loads(text), sort_keys=True, separators=(",", ":")).
