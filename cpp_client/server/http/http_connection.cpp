@@ -231,7 +231,7 @@ void HttpConnection::TimedOut() {
   if (stage_ == Stage::kAnswering && now_s < ends_s_) {
     deadline_s_ = std::numeric_limits<double>::infinity();
     const auto exchange = exchange_;
-    exchange->Gone();
+    exchange->TooLate();
   } else if (stage_ == Stage::kReading && now_s < ends_s_ &&
              parser_.state() == HttpParser::State::kBody) {
     Refuse(HttpFault::kBodyTimeout, "");

@@ -44,6 +44,16 @@ HttpExchange::HttpExchange(HttpRequest request, std::shared_ptr<HttpMailbox> mai
       connection_(connection),
       number_(number) {}
 
+std::string HttpExchange::TakeBody() {
+  const Lock lock(mutex_);
+  return std::exchange(request_.body, {});
+}
+
+bool HttpExchange::is_gone() const {
+  const Lock lock(mutex_);
+  return is_gone_;
+}
+
 void HttpExchange::Answer(HttpResponse response) {
   std::function<void()> unused;
   {
@@ -70,7 +80,7 @@ void HttpExchange::SetDeadline(double deadline_s) {
   mailbox_->Post({connection_, number_, deadline_s, {}});
 }
 
-void HttpExchange::Gone() {
+void HttpExchange::TooLate() {
   std::function<void()> gone;
   {
     const Lock lock(mutex_);
@@ -78,6 +88,11 @@ void HttpExchange::Gone() {
     gone = std::exchange(gone_, nullptr);
   }
   if (gone) gone();
+}
+
+void HttpExchange::Gone() {
+  TakeBody();
+  TooLate();
 }
 
 }  // namespace recsys

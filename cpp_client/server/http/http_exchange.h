@@ -48,9 +48,12 @@ class HttpExchange {
   HttpExchange(HttpRequest request, std::shared_ptr<HttpMailbox> mailbox, std::uint64_t connection,
                std::uint64_t number);
 
+  /// Its body is only for who reads it within HttpHandler::Handle.
   const HttpRequest& request() const { return request_; }
-  /// The body, for who has no use for the copy in request().
-  std::string TakeBody() { return std::move(request_.body); }
+  /// The body, once, from any thread; empty where the client has left: what waits for its turn must
+  /// not keep the bodies of all who have left meanwhile.
+  std::string TakeBody();
+  bool is_gone() const;
   /// Answers; only the first answer counts.
   void Answer(HttpResponse response);
   /// Calls `gone` once, from any thread, perhaps at once, where the client leaves, or the deadline
@@ -58,7 +61,9 @@ class HttpExchange {
   void WhenGone(std::function<void()> gone);
   void SetDeadline(double deadline_s);
 
-  /// The server's: the client has left, or the deadline has passed.
+  /// The server's: the deadline has passed.
+  void TooLate();
+  /// The server's: the client has left.
   void Gone();
 
  private:
@@ -66,7 +71,7 @@ class HttpExchange {
   const std::shared_ptr<HttpMailbox> mailbox_;
   const std::uint64_t connection_;
   const std::uint64_t number_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::function<void()> gone_;
   bool is_gone_ = false;
   bool is_answered_ = false;

@@ -41,6 +41,25 @@ std::string JsonValue::Short() const {
   return is_null() ? "NoneType" : As<List>() != nullptr ? "list" : "dict";
 }
 
+std::size_t JsonValue::num_held_bytes() const {
+  if (const auto* const object = As<Object>()) return HeldBytes(*object);
+  if (const auto* const text = As<std::string>()) return text->capacity();
+  if (const auto* const big = As<Big>()) return big->digits.capacity();
+  const auto* const list = As<List>();
+  if (list == nullptr) return 0;
+  std::size_t sum = list->capacity() * sizeof(JsonValue);
+  for (const JsonValue& entry : *list) sum += entry.num_held_bytes();
+  return sum;
+}
+
+std::size_t HeldBytes(const JsonValue::Object& object) {
+  std::size_t sum = object.capacity() * sizeof(JsonMember);
+  for (const JsonMember& member : object) {
+    sum += member.name.capacity() + member.value.num_held_bytes();
+  }
+  return sum;
+}
+
 const JsonValue* FindMember(const JsonValue::Object& object, std::string_view name) {
   for (const JsonMember& member : object) {
     if (member.name == name) return &member.value;

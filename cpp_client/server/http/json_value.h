@@ -49,6 +49,8 @@ class JsonValue {
   const char* kind() const;
   /// As serve/texts.py's short() has it.
   std::string Short() const;
+  /// The memory of what is in it.
+  std::size_t num_held_bytes() const;
 
  private:
   std::variant<std::nullptr_t, bool, std::int64_t, Big, double, std::string, List, Object> value_ =
@@ -62,6 +64,10 @@ struct JsonMember {
 
 /// The value of a name; null where there is none.
 const JsonValue* FindMember(const JsonValue::Object& object, std::string_view name);
+
+/// The memory that an object takes, which is many times its text where that is full of small
+/// numbers.
+std::size_t HeldBytes(const JsonValue::Object& object);
 
 /// The JSON object that a body holds. Throws Error: kBodyTooLarge (it is longer than `max_bytes`),
 /// kRequest (it holds none; the texts are those of serve/rest_json.py). Takes time and memory in

@@ -33,6 +33,8 @@ class InferBody {
 
   const std::string& id() const { return id_; }
   const InferParameters& parameters() const { return parameters_; }
+  /// The memory that it takes until it is answered.
+  std::size_t num_held_bytes() const { return data_.size() + HeldBytes(body_); }
 
   /// The inputs, for one model; `raw` points into this. May be called again. Throws Error.
   void ReadInputs(const Hosted& hosted, RawRequest* raw);

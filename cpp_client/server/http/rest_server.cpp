@@ -188,6 +188,12 @@ class RestServer::Handler : public HttpHandler {
 
   /// In a worker's thread.
   void AnswerLater(const std::shared_ptr<HttpExchange>& exchange, const RestRoute& route) {
+    if (exchange->is_gone()) {
+      if (route.is_inference()) {
+        gateway_.Refused({StatusCode::kCancelled, "the client gave up", 0}, "rest");
+      }
+      return;
+    }
     try {
       if (route.action == RestAction::kIndex) {
         HttpResponse response = Index(BodyOf(*exchange));
@@ -217,7 +223,7 @@ class RestServer::Handler : public HttpHandler {
                                            const RestRoute& route) {
     const std::optional<double> timeout_s = TimeoutOf(exchange->request().query);
     std::string body = BodyOf(*exchange);
-    const auto num_bytes = static_cast<std::int64_t>(body.size());
+    std::size_t num_bytes = 0;
     std::shared_ptr<RestRequest> request;
     if (route.action == RestAction::kInfer) {
       std::optional<std::int64_t> num_json_bytes;
@@ -225,12 +231,15 @@ class RestServer::Handler : public HttpHandler {
         num_json_bytes = WholeNumber(kJsonLengthHeader, *text);
       }
       auto read = std::make_unique<InferBody>(std::move(body), num_json_bytes, max_json_bytes_);
+      num_bytes = read->num_held_bytes();
       request = std::make_shared<InferRestRequest>(gateway_, exchange, route, std::move(read));
     } else {
-      request = std::make_shared<PlainRestRequest>(gateway_, exchange, route,
-                                                   ParseJsonBody(body, max_json_bytes_));
+      JsonValue::Object read = ParseJsonBody(body, max_json_bytes_);
+      num_bytes = HeldBytes(read);
+      request = std::make_shared<PlainRestRequest>(gateway_, exchange, route, std::move(read));
     }
-    request->num_bytes = num_bytes;
+    // What the queue is bounded by: JSON that was read takes more than its text.
+    request->num_bytes = static_cast<std::int64_t>(num_bytes);
     request->SetTimeout(timeout_s);
     return request;
   }
@@ -245,7 +254,7 @@ class RestServer::Handler : public HttpHandler {
                             Repr(FirstChars(encoding, kMaxShownEncoding)) +
                             ", expected none, or one of gzip, deflate"};
     }
-    return Inflate(exchange.request().body, max_body_bytes_);
+    return Inflate(exchange.TakeBody(), max_body_bytes_);
   }
 
   Gateway& gateway_;

@@ -106,6 +106,7 @@ class Rest : public testing::Test {
     settings.limits.max_request_rows = 8;
     settings.limits.max_batch_rows = 8;
     settings.limits.max_queue_rows = 8;
+    settings.limits.max_queue_bytes = max_queue_bytes_;
     router_.hosted =
         std::make_shared<Hosted>(std::move(opened), settings, metrics_,
                                  [this](Request& request, const Status& status, Message answer) {
@@ -137,6 +138,7 @@ class Rest : public testing::Test {
     EXPECT_TRUE(reply.Has("Content-Type: application/json"));
     return Json::parse(reply.body).at("error");
   }
+  std::int64_t max_queue_bytes_ = 1 << 20;
   std::int64_t Count(const char* outcome) { return metrics_.Outcomes().at(outcome); }
 
   Metrics metrics_;
@@ -417,6 +419,18 @@ TEST_F(Rest, AnswersADeadlineThatPassesAlsoWhereItIsComputed) {
   EXPECT_EQ(Count("expired"), 1);
   EXPECT_EQ(ErrorOf(400, Post(kPredict + "?timeout_ms=soon"s, "{}")),
             "timeout_ms: got 'soon', expected a whole number");
+}
+
+TEST_F(Rest, BoundsTheQueueByTheMemoryOfJsonAndNotByItsText) {
+  max_queue_bytes_ = 64 << 10;
+  Start();
+  Json body = TensorBody();
+  EXPECT_EQ(Ask(Post(kInfer, body.dump())).status, 200);
+  // Of no use to anybody, and kept until the request is answered.
+  body["other"] = std::vector<int>(4000);
+  EXPECT_EQ(ErrorOf(400, Post(kInfer, body.dump())).rfind("message: got ", 0), 0U);
+  body["other"] = std::string(8000, ' ');
+  EXPECT_EQ(Ask(Post(kInfer, body.dump())).status, 200);
 }
 
 TEST_F(Rest, SaysWhenToComeBackToAFullQueue) {

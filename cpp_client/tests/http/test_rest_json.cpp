@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <optional>
 
 #include "recsys/error.h"
@@ -9,6 +10,7 @@
 #include "server/http/json_value.h"
 #include "server/http/rest_encoding.h"
 #include "server/http/rest_route.h"
+#include "tests/colliding_names.h"
 
 namespace recsys {
 namespace {
@@ -50,6 +52,41 @@ TEST(JsonBody, IsReadAsPythonReadsIt) {
   EXPECT_EQ(Member(body, "big").As<JsonValue::Big>()->digits, "12345678901234567890");
   EXPECT_EQ(*Member(body, "t").As<std::string>(), "\u00e9\n\U0001f600/");
   EXPECT_EQ(*Member(body, "half").As<std::string>(), "\xed\xa0\x80");
+}
+
+TEST(JsonBody, TakesNoLongerForNamesThatSomebodyHasChosenToBeSlow) {
+  const std::vector<std::string> chosen = CollidingNames(5000);
+  ASSERT_EQ(std::hash<std::string_view>()(chosen.front()),
+            std::hash<std::string_view>()(chosen.back()));
+  std::vector<std::string> others;
+  for (std::size_t i = 0; i < chosen.size(); ++i) {
+    others.push_back(std::to_string(1'000'000'000'000'000 + i));
+  }
+  const auto seconds_of = [](const std::vector<std::string>& names) {
+    const std::string text = ObjectOfNames(names);
+    return CpuSeconds([&] { EXPECT_EQ(Parsed(text).size(), names.size()); });
+  };
+  const double usual_s = seconds_of(others);
+  EXPECT_LT(seconds_of(chosen), 8 * usual_s + 0.05);
+}
+
+TEST(JsonBody, OfNamesThatStandSeveralTimesKeepsThePlacesOfTheFirst) {
+  const auto body = Parsed("{\"b\":1,\"a\":2,\"c\":3,\"a\":4,\"b\":5,\"a\":6}");
+  std::string found;
+  for (const JsonMember& member : body) found += member.name + member.value.Short();
+  EXPECT_EQ(found, "b5a6c3");
+}
+
+TEST(JsonBody, KnowsTheMemoryThatItTakes) {
+  std::string zeros = "0";
+  for (int i = 1; i < 1000; ++i) zeros += ",0";
+  const std::size_t list_bytes = 1000 * sizeof(JsonValue);
+  EXPECT_GE(HeldBytes(Parsed("{\"a\":[" + zeros + "]}")), list_bytes);
+  EXPECT_GE(HeldBytes(Parsed("{\"a\":{\"b\":[[" + zeros + "],[" + zeros + "]]}}")), 2 * list_bytes);
+  EXPECT_GE(HeldBytes(Parsed("{\"" + std::string(500, 'a') + "\":\"" + std::string(700, 'b') +
+                             "\",\"c\":" + std::string(300, '9') + "}")),
+            1500U);
+  EXPECT_LT(HeldBytes(Parsed("{\"a\":1}")), 1000U);
 }
 
 TEST(JsonBody, KeepsEveryBitOfAnInt64) {
