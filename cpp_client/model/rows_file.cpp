@@ -38,7 +38,12 @@ RowsFile::RowsFile(const std::string& path)
 
 RowsFile::~RowsFile() { close(file_); }
 
-at::Tensor RowsFile::Mapped(std::int64_t num_bytes) const { return Pages(file_, num_bytes); }
+at::Tensor RowsFile::Mapped(std::int64_t num_bytes) const {
+  // Another file may have come to this name since its size was checked; to read behind the end of
+  // one that is mapped would end the process.
+  if (state_.size < num_bytes) throw EndsEarly(state_.size, num_bytes);
+  return Pages(file_, num_bytes);
+}
 
 at::Tensor RowsFile::Copied(std::int64_t num_bytes) const {
   at::Tensor rows = Pages(-1, num_bytes);
@@ -47,12 +52,16 @@ at::Tensor RowsFile::Copied(std::int64_t num_bytes) const {
     const ssize_t num_read = pread(file_, to + at, static_cast<std::size_t>(num_bytes - at), at);
     if (num_read < 0 && errno == EINTR) continue;
     if (num_read <= 0) {
-      throw Error(ErrorKind::kPartSize, "part " + Repr(name_) + ": got " + std::to_string(at) +
-                                            " bytes, expected " + std::to_string(num_bytes));
+      throw EndsEarly(at, num_bytes);
     }
     at += num_read;
   }
   return rows;
+}
+
+Error RowsFile::EndsEarly(std::int64_t found, std::int64_t expected) const {
+  return {ErrorKind::kPartSize, "part " + Repr(name_) + ": got " + std::to_string(found) +
+                                    " bytes, expected " + std::to_string(expected)};
 }
 
 void RowsFile::Check() const {

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <string>
 
+#include "recsys/error.h"
+
 namespace recsys {
 
 /// The file that an artifact's rows lie in: mapped, or copied, and watched (recsys/rows_file.py).
@@ -19,7 +21,8 @@ class RowsFile {
   RowsFile& operator=(const RowsFile&) = delete;
 
   /// The first bytes as uint8, mapped privately: pages are shared with others until they are
-  /// written to. The file has at least as many. Throws Error (kInternal) where the system refuses.
+  /// written to. Throws Error: kPartSize (the file is shorter by now), kInternal (the system
+  /// refuses).
   at::Tensor Mapped(std::int64_t num_bytes) const;
   /// The first bytes in memory of their own. Throws Error (kPartSize) where the file is shorter by
   /// now.
@@ -33,6 +36,7 @@ class RowsFile {
     std::int64_t size, seconds, nanoseconds;
   };
   State PresentState() const;
+  Error EndsEarly(std::int64_t found, std::int64_t expected) const;
 
   std::string name_;
   int file_;
