@@ -17,7 +17,7 @@ export CCACHE_BASEDIR := $(CURDIR)
 export CCACHE_NOHASHDIR := 1
 export CCACHE_SLOPPINESS := pch_defines,time_macros
 
-.PHONY: help setup demo test lint bench protos native native-build native-test native-test-packages native-thread soak wheel-check clean
+.PHONY: help setup demo test lint bench protos native native-build native-test native-conformance native-test-packages native-thread soak wheel-check clean
 
 help:
 	@echo "make demo         train, export, serve and predict on this machine (no GPU needed)"
@@ -84,6 +84,11 @@ native-test: native-build $(VENV)/.peer
 	cpp_client/test.sh $(CURDIR)/$(NATIVE) style unit address fuzz
 	RECSYS_CONFORMANCE_SERVER=$(CURDIR)/$(NATIVE)/recsys-server \
 	  $(BIN)/python -m pytest -n $(NATIVE_TEST_JOBS) --dist loadfile tests/native tests/conformance
+
+# The conformance cases alone.
+native-conformance: native $(VENV)/.peer
+	RECSYS_CONFORMANCE_SERVER=$(CURDIR)/$(NATIVE)/recsys-server \
+	  $(BIN)/python -m pytest -n $(NATIVE_TEST_JOBS) --dist loadfile tests/conformance
 
 # The parts that are left to threads under ThreadSanitizer, which takes a build of its own.
 native-thread: native-test-packages
