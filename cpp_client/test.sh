@@ -32,7 +32,7 @@ build() {
 }
 
 style() {
-  git ls-files '*.h' '*.cpp' | xargs clang-format-14 --dry-run -Werror
+  find . \( -name '*.h' -o -name '*.cpp' \) -print0 | xargs -0 clang-format-14 --dry-run -Werror
 }
 
 unit() {

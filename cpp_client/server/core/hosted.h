@@ -18,26 +18,30 @@ namespace recsys {
 
 class Executor;
 
-/// One loaded version of a model: its tables, its threads, its checks (serve/hosted.py). Held by shared_ptr: whoever
-/// routed a request to it keeps it alive. Open and Close block and belong to one thread; the rest is thread-safe.
+/// One loaded version of a model: its tables, its threads, its checks (serve/hosted.py). Held by
+/// shared_ptr: whoever routed a request to it keeps it alive. Open and Close block and belong to
+/// one thread; the rest is thread-safe.
 class Hosted : public std::enable_shared_from_this<Hosted> {
  public:
-  /// Gives an answer to whoever asked (the gateway's End); called from executors' threads, for requests whose
-  /// `is_ended` the executor has set. Must not throw.
+  /// Gives an answer to whoever asked (the gateway's End); called from executors' threads, for
+  /// requests whose `is_ended` the executor has set. Must not throw.
   using Deliver = std::function<void(Request&, const Status&, Message)>;
 
   Hosted(OpenedModel opened, ModelSettings settings, Metrics& metrics, Deliver deliver,
          Clock clock = MonotonicSeconds);
   ~Hosted();
 
-  /// Starts the executors' threads and warms them up (serve/warm_up.py), with captured requests too where the settings
-  /// name a file. Throws Error where the model fails on a warm-up batch or the file is no capture; nothing is left then.
+  /// Starts the executors' threads and warms them up (serve/warm_up.py), with captured requests too
+  /// where the settings name a file. Throws Error where the model fails on a warm-up batch or the
+  /// file is no capture; nothing is left then.
   void Open();
-  /// Answers what was accepted and ends the threads; idempotent. The series go from the metrics. To be called before
-  /// the last reference goes: that may lie in a request that one of the threads lets go.
+  /// Answers what was accepted and ends the threads; idempotent. The series go from the metrics. To
+  /// be called before the last reference goes: that may lie in a request that one of the threads
+  /// lets go.
   void Close();
 
-  /// Lets a checked request join the queue. Throws Error: kRequestTooLarge, kDraining; QueueFullError.
+  /// Lets a checked request join the queue. Throws Error: kRequestTooLarge, kDraining;
+  /// QueueFullError.
   void Submit(const std::shared_ptr<Request>& request);
   /// Drops a request that waits; false where it does not wait any more.
   bool Cancel(Request& request);

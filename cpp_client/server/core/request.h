@@ -22,7 +22,8 @@ class Twin;
 
 enum class Priority { kHigh = 1, kNormal = 2, kLow = 3 };
 
-/// A request's own rows of a batch's outputs: views into the batch's memory, which lives as long as `owner`.
+/// A request's own rows of a batch's outputs: views into the batch's memory, which lives as long as
+/// `owner`.
 struct Rows {
   std::int64_t num_rows = 0;
   /// For each of the signature's outputs its little-endian float32, row-major [B, *shape].
@@ -40,23 +41,27 @@ struct BatchTimes {
   std::int64_t num_rows = 0;
 };
 
-/// A request on its way: what a protocol's adapter made of it, and where it stands. An adapter derives from it.
+/// A request on its way: what a protocol's adapter made of it, and where it stands. An adapter
+/// derives from it.
 ///
-/// One thread at a time holds it: first the adapter's, then the gateway's, then an executor's. Only Gateway::Cancel may
-/// come from another thread meanwhile.
+/// One thread at a time holds it: first the adapter's, then the gateway's, then an executor's. Only
+/// Gateway::Cancel may come from another thread meanwhile.
 class Request {
  public:
   virtual ~Request() = default;
 
-  /// Fills `raw` (a protocol that needs no model may have done so before); may look at the model. Called again, with
-  /// another version, where the first one was closed meanwhile: it must then begin anew. Throws Error.
+  /// Fills `raw` (a protocol that needs no model may have done so before); may look at the model.
+  /// Called again, with another version, where the first one was closed meanwhile: it must then
+  /// begin anew. Throws Error.
   virtual void Read(const Hosted& hosted) = 0;
-  /// Writes the answer in the protocol's own form, in an executor's thread; what it throws is the answer then.
+  /// Writes the answer in the protocol's own form, in an executor's thread; what it throws is the
+  /// answer then.
   virtual Message Encode(const Hosted& hosted, const Rows& rows) = 0;
-  /// Takes the answer: `status` is OK and `answer` holds the message, or it says why there is none. Called exactly
-  /// once for each request that was given to the gateway, also for those that were cancelled; from any thread,
-  /// perhaps before Gateway::Predict returns. Must be quick and must not throw. What the adapter has set (`payload`,
-  /// `raw`) stays as it is: others may still read it.
+  /// Takes the answer: `status` is OK and `answer` holds the message, or it says why there is none.
+  /// Called exactly once for each request that was given to the gateway, also for those that were
+  /// cancelled; from any thread, perhaps before Gateway::Predict returns. Must be quick and must
+  /// not throw. What the adapter has set (`payload`, `raw`) stays as it is: others may still read
+  /// it.
   virtual void Done(const Status& status, Message answer) = 0;
 
   // What the adapter sets.
@@ -97,7 +102,8 @@ class Request {
   /// Holds the request while it waits.
   std::shared_ptr<Request> self;
 
-  /// Whether the client has given up, or the answer is on its way: whoever sets it ends the request.
+  /// Whether the client has given up, or the answer is on its way: whoever sets it ends the
+  /// request.
   std::atomic<bool> is_ended{false};
 
   /// Bits of `progress`. Whoever sets the second of the two lets a cancelled request end.
@@ -109,7 +115,8 @@ class Request {
   bool is_counted = false;
 };
 
-/// A request that is computed by another version too, whose answer is compared and never returned (serve/shadow.py).
+/// A request that is computed by another version too, whose answer is compared and never returned
+/// (serve/shadow.py).
 class Twin {
  public:
   virtual ~Twin() = default;

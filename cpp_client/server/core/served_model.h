@@ -29,8 +29,9 @@ struct ModelInfo {
   }
 };
 
-/// What the server needs of a model; recsys::Model is one through server/artifact_model.h, tests have their own.
-/// Predict is called from executors' threads, several at once; ApplyDelta only while no Predict runs.
+/// What the server needs of a model; recsys::Model is one through server/artifact_model.h, tests
+/// have their own. Predict is called from executors' threads, several at once; ApplyDelta only
+/// while no Predict runs.
 class ServedModel {
  public:
   virtual ~ServedModel() = default;
@@ -40,7 +41,8 @@ class ServedModel {
   /// Throws whatever the model throws.
   virtual Outputs Predict(const Batch& batch) = 0;
 
-  /// A delta that was read and checked: what exchanges the rows, and how many dense weights it leaves as they are.
+  /// A delta that was read and checked: what exchanges the rows, and how many dense weights it
+  /// leaves as they are.
   struct Delta {
     std::function<void()> apply;
     std::int64_t num_dense_left = 0;

@@ -38,8 +38,8 @@ struct Status {
   bool ok() const { return code == StatusCode::kOk; }
 };
 
-/// The one table from errors to status codes (serve/errors.py). What is no Error, or one of kInternal, is a fault of
-/// ours: its text could hold anything and stays in the log.
+/// The one table from errors to status codes (serve/errors.py). What is no Error, or one of
+/// kInternal, is a fault of ours: its text could hold anything and stays in the log.
 Status StatusOf(const std::exception& error);
 /// Of whatever is being handled: to be called within a catch block.
 Status StatusOfCurrentException();

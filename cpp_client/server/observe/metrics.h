@@ -31,8 +31,8 @@ struct HostedDescription {
   BatchLimits limits;
 };
 
-/// The numbers of one loaded version. Thread-safe and quick: plain numbers under a lock that is held for nanoseconds.
-/// An implementation for Prometheus' page reads them through Metrics.
+/// The numbers of one loaded version. Thread-safe and quick: plain numbers under a lock that is
+/// held for nanoseconds. An implementation for Prometheus' page reads them through Metrics.
 class ModelMetrics {
  public:
   ModelMetrics(std::string model, std::string version);
@@ -73,11 +73,14 @@ class Metrics {
   Metrics();
   ~Metrics();
 
-  /// The numbers of a version that is being loaded: all zero, also where an earlier load of it is not gone yet.
+  /// The numbers of a version that is being loaded: all zero, also where an earlier load of it is
+  /// not gone yet.
   std::shared_ptr<ModelMetrics> Begin(const std::string& model, const std::string& version);
-  /// Lets the series of a version that was unloaded disappear; its requests are still counted among all.
+  /// Lets the series of a version that was unloaded disappear; its requests are still counted among
+  /// all.
   void Drop(const std::shared_ptr<ModelMetrics>& model);
-  /// "loading", "ready", "draining", "failed", or "available" for one that only lies in the repository.
+  /// "loading", "ready", "draining", "failed", or "available" for one that only lies in the
+  /// repository.
   void SetState(const std::string& model, const std::string& version, const std::string& state);
   /// Counts one request that named no model that the server holds.
   void Unrouted(const char* outcome);
@@ -88,7 +91,8 @@ class Metrics {
   /// Prometheus' text format, as the Python server's page: same families, labels, values, order.
   /// `is_open_metrics`: in OpenMetrics 1.0 instead, for those who ask for it.
   std::string Page(bool is_open_metrics = false) const;
-  /// What KServe's ModelStatistics and others read of one version; see the implementation's header for its fields.
+  /// What KServe's ModelStatistics and others read of one version; see the implementation's header
+  /// for its fields.
   struct Snapshot;
   std::vector<Snapshot> Snapshots() const;
 
