@@ -69,6 +69,7 @@ std::vector<std::size_t> WantedOutputs(const std::vector<std::string_view>& name
                                     [name](const Output& output) { return output.name == name; });
     if (found == outputs.end()) {
       std::vector<std::string> known;
+      known.reserve(outputs.size());
       for (const Output& output : outputs) known.push_back(output.name);
       throw Error(ErrorKind::kRequest, "outputs: got an unknown output " +
                                            Repr(FirstChars(name, 64)) + ", expected " +

@@ -64,6 +64,7 @@ void NameDense(const TorchrecFeatures& features, const std::vector<DenseInput>& 
   for (const DenseInput& input : inputs) width += input.width;
   if (features.num_features != width) {
     std::vector<std::string> names;
+    names.reserve(inputs.size());
     for (const DenseInput& input : inputs) {
       names.push_back(input.name + " [" + std::to_string(input.width) + "]");
     }

@@ -144,7 +144,9 @@ def kinds_of(small: Exported) -> list[Kind]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_hundreds_of_thousands_of_requests_leave_nothing_behind(server: ServerUnderTest, small: Exported) -> None:
+def test_hundreds_of_thousands_of_requests_leave_nothing_behind(
+    server: ServerUnderTest, small: Exported
+) -> None:
     soak = Soak(kinds_of(small))
     asyncio.run(soak.run(server.address, NUM_FIRST))
     before = server.rss_bytes()

@@ -102,7 +102,7 @@ std::string Word(const LogValue& value) {
   if (const auto* const whole = std::get_if<std::int64_t>(&value)) return std::to_string(*whole);
   if (const auto* const flag = std::get_if<bool>(&value)) return *flag ? "True" : "False";
   if (const auto* const number = std::get_if<double>(&value)) return ReprFloat(*number);
-  const std::string text = Bounded(std::get<std::string>(value), kMaxFieldChars);
+  std::string text = Bounded(std::get<std::string>(value), kMaxFieldChars);
   if (IsAllPrintable(text) && text.find_first_of(" \"=\\") == text.npos) return text;
   std::string quoted;
   for (const char c : text) {
