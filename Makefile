@@ -76,12 +76,12 @@ native: $(VENV)/.base
 	  -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=12 $$($(BIN)/python cpp_client/wheels.py) >/dev/null
 	cmake --build $(NATIVE) -j $(NATIVE_JOBS) --target native
 
-# All that native-test runs, compiled.
+# All that native-test runs, compiled; and what needs no run.
 native-build: native-test-packages native
-	cpp_client/test.sh $(CURDIR)/$(NATIVE) build
+	cpp_client/test.sh $(CURDIR)/$(NATIVE) style build
 
 native-test: native-build $(VENV)/.peer
-	cpp_client/test.sh $(CURDIR)/$(NATIVE) style unit address fuzz
+	cpp_client/test.sh $(CURDIR)/$(NATIVE) unit address fuzz
 	RECSYS_CONFORMANCE_SERVER=$(CURDIR)/$(NATIVE)/recsys-server \
 	  $(BIN)/python -m pytest -n $(NATIVE_TEST_JOBS) --dist loadfile tests/native tests/conformance
 

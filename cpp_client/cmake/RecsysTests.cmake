@@ -14,6 +14,8 @@ function(recsys_test name)
   add_executable(test_${name} ${sources})
   set_target_properties(test_${name} PROPERTIES UNITY_BUILD OFF)
   target_precompile_headers(test_${name} PRIVATE <gtest/gtest.h>)
+  # Tests run for less time than it takes to optimize them.
+  target_compile_options(test_${name} PRIVATE -O0)
   target_link_libraries(test_${name} PRIVATE ${of_ROOMS} GTest::gtest_main)
   target_compile_definitions(test_${name} PRIVATE
     RECSYS_TEST_DATA="${CMAKE_CURRENT_SOURCE_DIR}/tests/data")
