@@ -17,7 +17,7 @@ export CCACHE_BASEDIR := $(CURDIR)
 export CCACHE_NOHASHDIR := 1
 export CCACHE_SLOPPINESS := pch_defines,time_macros
 
-.PHONY: help setup demo test lint bench protos native native-build native-test native-conformance native-test-packages native-thread soak wheel-check clean
+.PHONY: help setup demo test lint bench protos native native-build native-test native-run native-conformance native-test-packages native-thread soak wheel-check clean
 
 help:
 	@echo "make demo         train, export, serve and predict on this machine (no GPU needed)"
@@ -80,7 +80,10 @@ native: $(VENV)/.base
 native-build: native-test-packages native
 	cpp_client/test.sh $(CURDIR)/$(NATIVE) style build
 
-native-test: native-build $(VENV)/.peer
+native-test: native-build native-run
+
+# Of native-test what runs.
+native-run: $(VENV)/.peer
 	cpp_client/test.sh $(CURDIR)/$(NATIVE) unit address fuzz
 	RECSYS_CONFORMANCE_SERVER=$(CURDIR)/$(NATIVE)/recsys-server \
 	  $(BIN)/python -m pytest -n $(NATIVE_TEST_JOBS) --dist loadfile tests/native tests/conformance
