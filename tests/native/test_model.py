@@ -119,7 +119,7 @@ def test_ranking_batches_get_the_same_bits(
         assert_same(native, model, requests)
 
 
-@pytest.mark.parametrize("shared", [{"user"}, {"price", "genres"}], ids=str)
+@pytest.mark.parametrize("shared", [{"user"}, {"price", "genres"}], ids=["user", "price and genres"])
 def test_inputs_that_are_given_once_and_are_no_context_get_the_same_bits(
     native: NativeModel, small: Exported, shared: set[str]
 ) -> None:
