@@ -49,9 +49,10 @@ setup: $(VENV)/.peer
 demo: $(VENV)/.base
 	$(BIN)/python examples/demo.py --dir $(DEMO_DIR)
 
-# Whole files to one process or the other: what a file's tests share is made once.
+# Whole files to one process or the other: what a file's tests share is made once. tests/native belongs to native-test,
+# which has built what they need.
 test: $(VENV)/.peer
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --ignore tests/native
 
 lint: $(VENV)/.base
 	$(BIN)/ruff check .
