@@ -22,13 +22,10 @@ from rich.progress import Progress
 from rich.table import Table
 
 from benchmarks.machine import prepare, wide_console
-from benchmarks.model import FEATURE_NAMES, build
 from benchmarks.native_memory import measure as measure_memory
 from benchmarks.native_memory import server_command
 from benchmarks.processes import Seen, StepError, module, run_json, started
-from benchmarks.serving import CASES, Case
-from export.config import ExportConfig
-from export.pipeline import export_model
+from benchmarks.serving import CASES, Case, export_dlrm
 from recsys.options import count
 
 _EPILOG = """\
@@ -38,7 +35,6 @@ examples:
 
 Exit codes: 0 measured, 1 a server or a step failed, 2 bad usage.
 """
-_NUM_CONTEXT = 13
 NATIVE, PYTHON, PLAIN, ECHO = "recsys-server", "recsys-serve", "C++, no batching", "gRPC echo"
 _ONE, _MANY = CASES[0], CASES[2]
 _RANKING = CASES[4]
@@ -86,11 +82,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     machine = prepare()
     try:
         with tempfile.TemporaryDirectory() as folder:
-            artifact = _export(Path(folder) / "dlrm.artifact", args.table_rows)
+            artifact = export_dlrm(Path(folder) / "dlrm.artifact", args.table_rows)
             found = _measure(artifact, args)
             memory = None
             if args.large_table_rows:
-                large = _export(Path(folder) / "large.artifact", args.large_table_rows)
+                large = export_dlrm(Path(folder) / "large.artifact", args.large_table_rows)
                 memory = measure_memory(args.build, large, args.rounds)
     except (StepError, OSError) as error:
         print(f"benchmarks.native: {error}", file=sys.stderr)
@@ -111,12 +107,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     if memory is not None:
         console.print(_memory_table(memory))
     return 0
-
-
-def _export(path: Path, table_rows: int) -> Path:
-    config = ExportConfig(name="dlrm", context=FEATURE_NAMES[:_NUM_CONTEXT])
-    export_model(build(table_rows), path, config)
-    return path
 
 
 def _measure(artifact: Path, args: argparse.Namespace) -> Found:

@@ -72,9 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     machine = prepare()
     try:
         with tempfile.TemporaryDirectory() as folder:
-            artifact = Path(folder) / "dlrm.artifact"
-            config = ExportConfig(name="dlrm", context=FEATURE_NAMES[:_NUM_CONTEXT])
-            export_model(build(args.table_rows), artifact, config)
+            artifact = export_dlrm(Path(folder) / "dlrm.artifact", args.table_rows)
             seen, ceilings = _measure(artifact, args)
     except (StepError, OSError) as error:
         print(f"benchmarks.serving: {error}", file=sys.stderr)
@@ -93,6 +91,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     console.print(_table(rows))
     return 0
+
+
+def export_dlrm(path: Path, table_rows: int) -> Path:
+    """The model that servers are measured with, of tables of so many rows; half of its features may be a context."""
+    config = ExportConfig(name="dlrm", context=FEATURE_NAMES[:_NUM_CONTEXT])
+    export_model(build(table_rows), path, config)
+    return path
 
 
 def _measure(
