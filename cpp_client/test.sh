@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Everything that proves the native side: style, tests, sanitizers, fuzzers. `make native-test` calls it.
+# Prove the C++ side: style, tests, sanitizers, fuzzers. `make native-test` calls it.
 #   test.sh BUILD [part ...]   BUILD: the folder of `make native`
 # Parts: build (compiles what the next ones run), style, unit, address, fuzz; thread compiles for itself.
 # FUZZ_SECONDS: of each fuzz target (default 5).
@@ -10,10 +10,9 @@ build=$1
 shift
 parts=("$@")
 [[ ${#parts[@]} -gt 0 ]] || parts=(build style unit address fuzz thread)
-# Rooms that need gRPC or torch; all others are tested with sanitizers alone.
-programs=(test_client test_bench test_rpc test_protocols test_http
-  recsys-predict-tool recsys-client-tool example_client)
-# fuzzer-no-link: what fuzzers find their way by.
+# Rooms that need gRPC, torch or generated messages; all others are tested with sanitizers alone.
+programs=(test_client test_bench test_rpc test_protocols test_engine recsys-predict-tool recsys-client-tool compiled)
+# fuzzer-no-link makes a fuzzer see what its inputs reach.
 fuzzed=address,undefined,fuzzer-no-link
 launcher=()
 command -v ccache >/dev/null && launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
@@ -33,13 +32,13 @@ build() {
 
 style() {
   find . \( -name '*.h' -o -name '*.cpp' \) -print0 | xargs -0 clang-format-14 --dry-run -Werror
-  # The rooms that every request passes, and those that read what strangers send.
-  find base wire server/core server/observe server/watch -name '*.cpp' -print0 |
+  # The rooms that every request passes, and those that read untrusted bytes.
+  find base wire engine/core engine/counters engine/http2 engine/routes engine/settings -name '*.cpp' -print0 |
     xargs -0 -P "$(nproc)" -I{} clang-tidy-14 --quiet {} -- -std=c++17 -I. -Iinclude 2>/dev/null
 }
 
 unit() {
-  ctest --test-dir "$build" --output-on-failure --timeout 300 -R '^(client|bench|rpc|protocols|http)$'
+  ctest --test-dir "$build" --output-on-failure --timeout 300 -R '^(client|bench|rpc|protocols|engine)$'
 }
 
 address() {
@@ -50,10 +49,10 @@ thread() {
   configure "$build-thread" thread
   cmake --build "$build-thread"
   TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp halt_on_error=1" \
-    ctest --test-dir "$build-thread" --output-on-failure --timeout 300 -R '^(core|observe|watch|models)$'
+    ctest --test-dir "$build-thread" --output-on-failure --timeout 300 -R '^(core|counters|http2|routes|settings)$'
 }
 
-# Each target for so many seconds, on what it has found before and on the seeds; says how many inputs it ran.
+# Run each target for FUZZ_SECONDS on its seeds and on what it found before; print how many inputs it ran.
 fuzz() {
   local target name corpus
   for target in "$build-address"/fuzz_*; do

@@ -3,11 +3,15 @@
 
 #include <chrono>
 #include <functional>
+#include <limits>
 
 namespace recsys {
 
 /// Seconds on a clock that never goes back; tests inject their own.
 using Clock = std::function<double()>;
+
+/// A time that never comes.
+inline constexpr double kNever = std::numeric_limits<double>::infinity();
 
 /// CLOCK_MONOTONIC, as Python's time.monotonic().
 inline double MonotonicSeconds() {

@@ -1,6 +1,5 @@
 #include "base/log.h"
 
-#include <chrono>
 #include <cstdio>
 #include <mutex>
 #include <shared_mutex>
@@ -19,14 +18,9 @@ Sink& TheSink() {
   return *sink;
 }
 
-double EpochSeconds() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
 }  // namespace
 
 void Log(LogRecord record) {
-  if (record.time_s == 0.0) record.time_s = EpochSeconds();
   Sink& sink = TheSink();
   const std::shared_lock<std::shared_mutex> lock(sink.mutex);
   if (sink.take) {

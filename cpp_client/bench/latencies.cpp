@@ -1,7 +1,6 @@
 #include "bench/latencies.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 namespace recsys::bench {
@@ -9,16 +8,13 @@ namespace {
 
 constexpr int kSignificantBits = 8;
 constexpr std::size_t kHalf = std::size_t{1} << (kSignificantBits - 1);
-constexpr std::pair<const char*, double> kQuantiles[] = {
-    {"p50", 0.5}, {"p90", 0.9}, {"p95", 0.95}, {"p99", 0.99}, {"p99.9", 0.999}};
-// Eleven days: longer durations than that come from a broken clock.
+// Eleven days: longer durations come from a broken clock.
 constexpr double kMostSeconds = 1e6;
+constexpr std::size_t kMostIntervals = 240;
 
 std::int64_t Nanoseconds(double seconds) {
   return static_cast<std::int64_t>(std::clamp(seconds, 0.0, kMostSeconds) * 1e9);
 }
-
-Json NullOr(const std::optional<double>& value) { return value ? Json(*value) : Json(nullptr); }
 
 }  // namespace
 
@@ -53,47 +49,35 @@ void Latencies::Merge(const Latencies& other) {
   max_ns_ = std::max(max_ns_, other.max_ns_);
 }
 
-std::optional<double> Latencies::QuantileMs(double quantile) const {
-  if (count_ == 0) return std::nullopt;
-  const double wanted = std::ceil(quantile * static_cast<double>(count_));
-  const auto rank = std::clamp<std::int64_t>(static_cast<std::int64_t>(wanted), 1, count_);
-  std::int64_t seen = 0;
-  for (std::size_t bucket = 0; bucket < counts_.size(); ++bucket) {
-    seen += counts_[bucket];
-    if (seen < rank) continue;
-    const auto [least, end] = BucketBounds(bucket);
-    const double middle = static_cast<double>(least + end - 1) / 2;
-    return std::min(middle, static_cast<double>(max_ns_)) * 1e-6;
+void Series::Add(double at_s, double latency_s) {
+  // A time far beyond any run comes from a broken clock.
+  at_s = std::clamp(at_s, 0.0, 1e9);
+  while (at_s >= static_cast<double>(width_s_) * kMostIntervals) Widen();
+  const auto number = static_cast<std::size_t>(at_s / static_cast<double>(width_s_));
+  if (number >= intervals_.size()) intervals_.resize(number + 1);
+  if (latency_s < 0) {
+    ++intervals_[number].num_failed;
+  } else {
+    intervals_[number].latencies.Add(latency_s);
   }
-  return std::nullopt;
 }
 
-double Latencies::ShareAbove(double seconds) const {
-  std::int64_t above = 0;
-  for (std::size_t i = BucketOf(Nanoseconds(seconds)) + 1; i < counts_.size(); ++i) {
-    above += counts_[i];
+void Series::Merge(const Series& other) {
+  while (width_s_ < other.width_s_) Widen();
+  for (std::size_t number = 0; number < other.intervals_.size(); ++number) {
+    const auto here =
+        number * static_cast<std::size_t>(other.width_s_) / static_cast<std::size_t>(width_s_);
+    if (here >= intervals_.size()) intervals_.resize(here + 1);
+    intervals_[here].latencies.Merge(other.intervals_[number].latencies);
+    intervals_[here].num_failed += other.intervals_[number].num_failed;
   }
-  return static_cast<double>(above) / static_cast<double>(std::max<std::int64_t>(count_, 1));
 }
 
-Json Latencies::FiguresMs() const {
-  Json figures = Json::object();
-  for (const auto& [name, quantile] : kQuantiles) figures[name] = NullOr(QuantileMs(quantile));
-  figures["max"] = count_ == 0 ? Json(nullptr) : Json(static_cast<double>(max_ns_) * 1e-6);
-  figures["mean"] = count_ == 0
-                        ? Json(nullptr)
-                        : Json(static_cast<double>(sum_ns_) / static_cast<double>(count_) * 1e-6);
-  return figures;
-}
-
-Json Latencies::Histogram() const {
-  Json buckets = Json::array();
-  for (std::size_t i = 0; i < counts_.size(); ++i) {
-    if (counts_[i] == 0) continue;
-    const double bound_ms = static_cast<double>(BucketBounds(i)[1]) * 1e-6;
-    buckets.push_back(Json::array({bound_ms, counts_[i]}));
-  }
-  return buckets;
+void Series::Widen() {
+  Series wider;
+  wider.width_s_ = width_s_ * 2;
+  wider.Merge(*this);
+  *this = std::move(wider);
 }
 
 }  // namespace recsys::bench

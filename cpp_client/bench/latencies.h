@@ -3,33 +3,23 @@
 
 #include <array>
 #include <cstdint>
-#include <nlohmann/json.hpp>
-#include <optional>
 #include <vector>
 
 namespace recsys::bench {
 
-using Json = nlohmann::ordered_json;
-
-/// A histogram of durations whose buckets are at most 1/128 of their value wide: percentiles are at
-/// most 0.4 % off, however many are counted. The buckets are those of recsys-bench. Not
-/// thread-safe: one for each thread, merged.
+/// A histogram of durations with the buckets of serve/bench/load/latencies.py, which computes the
+/// percentiles. Not thread-safe: use one per thread and merge them.
 class Latencies {
  public:
   /// A negative duration counts as 0.
   void Add(double seconds);
   void Merge(const Latencies& other);
 
+  /// Durations by bucket.
+  const std::vector<std::int64_t>& counts() const { return counts_; }
   std::int64_t count() const { return count_; }
-  /// The smallest duration that at least this share does not exceed; 0 < quantile <= 1. None where
-  /// there is nothing.
-  std::optional<double> QuantileMs(double quantile) const;
-  /// The share of durations above a bound, as far as buckets can tell.
-  double ShareAbove(double seconds) const;
-  /// p50 p90 p95 p99 p99.9 max mean in milliseconds; null each where there is nothing.
-  Json FiguresMs() const;
-  /// [upper bound in ms, count] of each bucket that was hit, ascending.
-  Json Histogram() const;
+  std::int64_t sum_ns() const { return sum_ns_; }
+  std::int64_t max_ns() const { return max_ns_; }
 
  private:
   std::vector<std::int64_t> counts_;
@@ -38,11 +28,34 @@ class Latencies {
   std::int64_t max_ns_ = 0;
 };
 
-/// The number of a value's bucket: ascending with the value, without gaps.
+/// Returns the number of a value's bucket: ascending with the value, without gaps.
 std::size_t BucketOf(std::int64_t value_ns);
 
-/// The least value of a bucket, and the least above it, in nanoseconds.
+/// Returns the least value of a bucket and of the next one, in nanoseconds.
 std::array<std::int64_t, 2> BucketBounds(std::size_t bucket);
+
+/// Latencies over time in bounded memory: where there are too many intervals, their width doubles.
+class Series {
+ public:
+  struct Interval {
+    Latencies latencies;
+    std::int64_t num_failed = 0;
+  };
+
+  /// `at_s` counts from the start of the measured time; `latency_s` is negative for a failed
+  /// request.
+  void Add(double at_s, double latency_s);
+  void Merge(const Series& other);
+
+  std::int64_t width_s() const { return width_s_; }
+  const std::vector<Interval>& intervals() const { return intervals_; }
+
+ private:
+  void Widen();
+
+  std::int64_t width_s_ = 1;
+  std::vector<Interval> intervals_;
+};
 
 }  // namespace recsys::bench
 

@@ -7,66 +7,52 @@
 #include <vector>
 
 #include "bench/latencies.h"
-#include "recsys/client.h"
 
 namespace recsys::bench {
 
-/// The code of a request that became due while too many others were unanswered.
-inline constexpr char kNotSent[] = "NOT_SENT";
+/// Stands for a gRPC status code: the request became due while too many others were unanswered.
+inline constexpr int kNotSent = -1;
 
-/// Throughput and latency over time in bounded memory: intervals double when there are too many.
-class Series {
- public:
-  /// `at_s` after the start of the measured time; `latency_s` is negative where the request failed.
-  void Add(double at_s, double latency_s);
-  void Merge(const Series& other);
-  Json Points(double duration_s) const;
-
- private:
-  struct Interval {
-    Latencies latencies;
-    std::int64_t num_failed = 0;
-  };
-  void Widen();
-
-  std::int64_t width_s_ = 1;
-  std::vector<Interval> intervals_;
-};
-
-/// Counts of one thread, or of many.
+/// Counts of one thread, or the sum over several. serve/bench/load/measured.py has the same fields.
 struct Measured {
   struct Kind {
     Latencies latencies;
     std::int64_t num_failed = 0;
   };
-  /// Of the answered requests, from when they should have been sent; from when they were; and how
-  /// late that was.
+  /// The failed requests of one status code, and the text of the first one.
+  struct Failures {
+    std::int64_t count = 0;
+    std::string text;
+  };
+
+  /// Of the answered requests, from when they were due.
   Latencies latencies;
+  /// The same from when they were sent, and how long after they were due that was: open loops only.
   Latencies services;
   Latencies lags;
-  /// Failed requests by code, and what the first of each said.
-  std::map<std::string, std::int64_t> errors;
-  std::map<std::string, std::string> texts;
+  std::map<int, Failures> errors;
   std::vector<Kind> kinds;
   Series series;
-  /// Answers that came within the measured time, and rows of these.
+  /// Answers within the measured time, and their rows.
   std::int64_t num_in_time = 0;
   std::int64_t num_rows = 0;
+  /// The share of a core that each sending thread used.
+  std::vector<double> cpu_shares;
+  /// When the last answer was waited for no longer, by MonotonicSeconds().
+  double ended_s = 0;
 
-  std::int64_t num_answered() const { return latencies.count(); }
-  std::int64_t num_failed() const;
   void Merge(const Measured& other);
 };
 
-/// When a request should have been sent, was, and ended.
+/// When a request was due, was sent, and ended.
 struct Times {
   double due_s;
   double sent_s;
   double done_s;
 };
 
-/// Counts what belongs to the measured time: in an open loop by when a request was due, else by
-/// when it ended. Belongs to one thread.
+/// Counts the requests of the measured time: those of an open loop by when they were due, those of
+/// a closed one by when they ended. Not thread-safe.
 class Recorder {
  public:
   struct Window {
@@ -79,7 +65,7 @@ class Recorder {
 
   explicit Recorder(const Window& window);
   void Answered(const Times& times, std::int32_t kind, std::int32_t num_rows);
-  void Failed(const Times& times, std::int32_t kind, const char* code, const std::string& text);
+  void Failed(const Times& times, std::int32_t kind, int code, const std::string& text);
 
   const Measured& measured() const { return measured_; }
 

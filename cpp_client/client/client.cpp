@@ -2,11 +2,11 @@
 
 #include <utility>
 
-#include "client/engine.h"
+#include "client/calls/engine.h"
+#include "client/calls/stream.h"
+#include "client/calls/unary_call.h"
 #include "client/messages.h"
 #include "client/settings.h"
-#include "client/stream.h"
-#include "client/unary_call.h"
 
 namespace recsys {
 namespace {

@@ -5,7 +5,8 @@
 
 #include <grpcpp/support/byte_buffer.h>
 
-#include "client/unary_call.h"
+#include "client/answers.h"
+#include "client/calls/unary_call.h"
 #include "recsys/client.h"
 
 namespace recsys::client {
@@ -20,17 +21,12 @@ grpc::ByteBuffer BytesOf(const ClientRequest& request, const ClientOptions& opti
 /// Asks for the client's model.
 grpc::ByteBuffer MetadataRequest(const ClientOptions& options);
 
-/// An answer, or the error that the call ended with, or that the answer is none.
+/// The answer, or the error that the call ended with.
 ClientResult ResultOf(CallEnd end);
 
 /// The same of GetModelMetadata; throws ClientError.
 ModelMetadata MetadataOf(CallEnd end);
 
-/// One answer of a stream.
-struct StreamAnswer {
-  std::string request_id;
-  ClientResult result;
-};
 /// Throws ClientError (kInternal): the bytes are no such message.
 StreamAnswer StreamAnswerOf(grpc::ByteBuffer* bytes);
 

@@ -140,6 +140,10 @@ void CheckOptions(const ClientOptions& options) {
       Refuse(std::string(name) + ": got " + std::to_string(count) + ", expected 1 to 1024");
     }
   }
+  if (options.max_stream_bytes < 1) {
+    Refuse("max_stream_bytes: got " + std::to_string(options.max_stream_bytes) +
+           ", expected at least 1");
+  }
   CheckRetries(options.retries);
 }
 

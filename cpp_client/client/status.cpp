@@ -30,28 +30,6 @@ ErrorKind KindOf(StatusCode code) {
 
 }  // namespace
 
-const char* StatusName(StatusCode code) {
-  static constexpr const char* kNames[] = {"OK",
-                                           "CANCELLED",
-                                           "UNKNOWN",
-                                           "INVALID_ARGUMENT",
-                                           "DEADLINE_EXCEEDED",
-                                           "NOT_FOUND",
-                                           "ALREADY_EXISTS",
-                                           "PERMISSION_DENIED",
-                                           "RESOURCE_EXHAUSTED",
-                                           "FAILED_PRECONDITION",
-                                           "ABORTED",
-                                           "OUT_OF_RANGE",
-                                           "UNIMPLEMENTED",
-                                           "INTERNAL",
-                                           "UNAVAILABLE",
-                                           "DATA_LOSS",
-                                           "UNAUTHENTICATED"};
-  const auto number = static_cast<std::size_t>(code);
-  return number < std::size(kNames) ? kNames[number] : "UNKNOWN";
-}
-
 ClientError::ClientError(StatusCode code, const std::string& message,
                          std::optional<std::int64_t> retry_after_ms, int num_attempts)
     : Error(KindOf(code), std::string(StatusName(code)) + ": " + message),
@@ -65,13 +43,18 @@ ClientResponse ClientResult::Take() {
   return std::get<ClientResponse>(std::move(result_));
 }
 
-const ClientOutput& ClientResponse::output(const std::string& name) const {
+const ClientOutput& ClientResponse::output(const std::string& name) const& {
   std::string known;
   for (const ClientOutput& output : outputs) {
     if (output.name == name) return output;
     known += known.empty() ? output.name : ", " + output.name;
   }
   throw Error(ErrorKind::kRequest, "output: got '" + name + "', expected one of " + known);
+}
+
+ClientOutput ClientResponse::output(const std::string& name) && {
+  const ClientResponse& self = *this;
+  return self.output(name);
 }
 
 }  // namespace recsys

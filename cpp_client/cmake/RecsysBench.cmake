@@ -1,23 +1,26 @@
-# recsys-cpp-bench, and what it is held against (bench/peers).
-file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/bench/*.cpp)
-list(FILTER sources EXCLUDE REGEX "/bench/main\\.cpp$")
-add_library(recsys_bench STATIC ${sources})
+# The native sender of recsys-bench, and the servers that benchmarks compare with (bench/peers, target `peers`).
+add_library(recsys_bench STATIC bench/lane.cpp bench/latencies.cpp bench/measured.cpp bench/sender.cpp)
 target_link_libraries(recsys_bench PUBLIC recsys_client)
-target_compile_definitions(recsys_bench PRIVATE RECSYS_VERSION="${PROJECT_VERSION}")
-add_executable(recsys-cpp-bench ${CMAKE_CURRENT_SOURCE_DIR}/bench/main.cpp)
-target_link_libraries(recsys-cpp-bench PRIVATE recsys_bench)
-
-add_executable(recsys-echo-server ${CMAKE_CURRENT_SOURCE_DIR}/bench/peers/echo_server.cpp
-  ${CMAKE_CURRENT_SOURCE_DIR}/bench/peers/until_stopped.cpp)
-target_link_libraries(recsys-echo-server PRIVATE recsys_options recsys_protos Threads::Threads)
-if(RECSYS_MODEL)
-  add_executable(recsys-plain-server ${CMAKE_CURRENT_SOURCE_DIR}/bench/peers/plain_server.cpp
-    ${CMAKE_CURRENT_SOURCE_DIR}/bench/peers/until_stopped.cpp)
-  target_link_libraries(recsys-plain-server PRIVATE recsys_options recsys_protos recsys_model)
+if(RECSYS_MODEL AND RECSYS_PYTHON)
+  recsys_python_module(_sender serve/bench/load bench/binding.cpp)
+  target_link_libraries(_sender PRIVATE recsys_bench)
 endif()
 
-add_executable(example_client ${CMAKE_CURRENT_SOURCE_DIR}/examples/client.cpp)
-target_link_libraries(example_client PRIVATE recsys_client)
+# recsys_peer(NAME SOURCE LIBRARY...)
+function(recsys_peer name source)
+  add_executable(${name} EXCLUDE_FROM_ALL bench/peers/${source} bench/peers/until_stopped.cpp)
+  target_link_libraries(${name} PRIVATE recsys_options Threads::Threads ${ARGN})
+endfunction()
+
+if(TARGET recsys_protos)
+  recsys_peer(recsys-echo-server echo_server.cpp recsys_protos)
+  recsys_peer(recsys-port-server port_server.cpp recsys_rpc)
+  add_custom_target(peers DEPENDS recsys-echo-server recsys-port-server)
+  if(RECSYS_MODEL)
+    recsys_peer(recsys-plain-server plain_server.cpp recsys_protos recsys_model)
+    add_dependencies(peers recsys-plain-server)
+  endif()
+endif()
 
 # What tests in Python drive the client with.
 if(RECSYS_TESTS)

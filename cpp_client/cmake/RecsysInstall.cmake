@@ -1,4 +1,4 @@
-# The runtime library for programs outside: `recsys`, shared and static, and a package that find_package(recsys) finds.
+# The runtime library for other programs: `recsys`, shared and static, with a package for find_package(recsys).
 #   cmake --install <build> --component recsys --prefix <where>
 include(CMakePackageConfigHelpers)
 
@@ -6,7 +6,7 @@ set(recsys_rooms $<TARGET_OBJECTS:recsys_base> $<TARGET_OBJECTS:recsys_check> $<
 add_library(recsys SHARED EXCLUDE_FROM_ALL ${recsys_rooms})
 set_target_properties(recsys PROPERTIES
   LINKER_LANGUAGE CXX VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}
-  # Torch lies where its wheel was installed, in no folder that loaders know.
+  # The folder of the installed torch package, which the loader does not search by itself.
   INSTALL_RPATH_USE_LINK_PATH ON)
 target_link_libraries(recsys PRIVATE recsys_options recsys_torch OpenSSL::Crypto Threads::Threads)
 add_library(recsys_static STATIC EXCLUDE_FROM_ALL ${recsys_rooms})
@@ -23,4 +23,5 @@ foreach(header batch_writer error model request signature span)
   install(FILES include/recsys/${header}.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/recsys COMPONENT recsys)
 endforeach()
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/recsysConfig.cmake ${CMAKE_CURRENT_BINARY_DIR}/recsysConfigVersion.cmake
+  ${CMAKE_CURRENT_SOURCE_DIR}/cmake/RecsysTorch.cmake
   DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/recsys COMPONENT recsys)

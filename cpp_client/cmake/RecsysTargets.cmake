@@ -1,4 +1,4 @@
-# Every room is a static library of all its files: nothing to list twice, and no list to forget.
+# Every room is a static library of all its files; none is listed by name.
 
 add_library(recsys_options INTERFACE)
 target_compile_options(recsys_options INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Werror)
@@ -11,24 +11,31 @@ if(RECSYS_SANITIZE)
   target_link_options(recsys_options INTERFACE -fsanitize=${RECSYS_SANITIZE})
 endif()
 
-# recsys_library(NAME FOLDER): the .cpp files that lie in FOLDER itself.
-function(recsys_library name folder)
-  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/*.cpp)
+# recsys_sources(VARIABLE FOLDER...): the .cpp files that lie in the folders themselves.
+function(recsys_sources variable)
+  list(TRANSFORM ARGN PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/ OUTPUT_VARIABLE patterns)
+  list(TRANSFORM patterns APPEND /*.cpp)
+  file(GLOB sources CONFIGURE_DEPENDS ${patterns})
+  set(${variable} ${sources} PARENT_SCOPE)
+endfunction()
+
+# recsys_library(NAME FOLDER...): a static library of the folders' .cpp files.
+function(recsys_library name)
+  recsys_sources(sources ${ARGN})
   add_library(${name} STATIC ${sources})
   target_link_libraries(${name} PUBLIC recsys_options)
 endfunction()
 
+# recsys_program(NAME FOLDER)
 function(recsys_program name folder)
-  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/*.cpp)
+  recsys_sources(sources ${folder})
   add_executable(${name} ${sources})
   target_link_libraries(${name} PRIVATE recsys_options)
 endfunction()
 
-# Files whose names for things of their own are others' too, or whose types are so: in builds that compile several files
-# as one (CMAKE_UNITY_BUILD) they stay apart.
-file(GLOB recsys_apart CONFIGURE_DEPENDS server/http/*.cpp bench/*.cpp)
-set_source_files_properties(${recsys_apart} check/sparse_check.cpp check/manifest.cpp model/delta.cpp
-  config/settings.cpp config/report.cpp config/tls_files.cpp wire/torchrec_request.cpp wire/infer_tensors.cpp
-  server/observe/metrics_page.cpp server/observe/metrics.cpp server/models/manager.cpp server/models/repository.cpp
-  server/models/route_table.cpp server/rpc/rpc_server.cpp server/protocols/torchrec.cpp
-  server/protocols/kserve_messages.cpp PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+# These are compiled one by one also where several files are compiled as one (CMAKE_UNITY_BUILD): they define names or
+# types in unnamed namespaces that other files of their folder define as well.
+file(GLOB recsys_apart CONFIGURE_DEPENDS bench/*.cpp)
+set_source_files_properties(${recsys_apart} check/requests/sparse_check.cpp check/files/manifest.cpp model/delta.cpp
+  wire/torchrec_request.cpp wire/infer/infer_tensors.cpp engine/settings/settings.cpp engine/core/queue/turn.cpp
+  engine/rpc/rpc_server.cpp engine/protocols/torchrec.cpp PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)

@@ -1,16 +1,40 @@
-# libtorch of the installed torch wheel, and the folder of fbgemm_gpu's libraries in its own.
-# Given by `make native`: -DCMAKE_PREFIX_PATH=<torch.utils.cmake_prefix_path> -DRECSYS_FBGEMM_PATH=<folder>.
-if(NOT DEFINED RECSYS_FBGEMM_PATH)
-  message(FATAL_ERROR "RECSYS_FBGEMM_PATH: got nothing, expected the folder of the installed fbgemm_gpu package; "
-    "`make native` finds it")
+# recsys_torch: headers and libraries of an installed torch wheel, named directly.
+#
+# The wheel's find_package(Torch) is of no use here: PyPI's wheel for Linux is the CUDA build, and its Caffe2Config
+# stops where the CUDA toolkit is missing. Nothing in this project calls CUDA's own headers or libraries.
+#
+# RECSYS_TORCH_PATH is the folder of the installed package `torch`; cpp_client/wheels.py prints it.
+if(NOT RECSYS_TORCH_PATH)
+  message(FATAL_ERROR "RECSYS_TORCH_PATH: got nothing, expected the folder of the installed torch package. "
+    "`make native` sets it; by hand: cmake ... $(python cpp_client/wheels.py)")
 endif()
-if(NOT EXISTS ${RECSYS_FBGEMM_PATH}/fbgemm_gpu_tbe_inference.so)
-  message(FATAL_ERROR "RECSYS_FBGEMM_PATH: no fbgemm_gpu_tbe_inference.so in ${RECSYS_FBGEMM_PATH}, "
-    "expected the folder of fbgemm-gpu 1.8")
+foreach(file lib/libtorch_cpu.so lib/libc10.so include/ATen/ATen.h version.py)
+  if(NOT EXISTS ${RECSYS_TORCH_PATH}/${file})
+    message(FATAL_ERROR "RECSYS_TORCH_PATH: no ${file} in ${RECSYS_TORCH_PATH}, expected an installed torch package "
+      "for Linux, version 2.11 to 2.13 (CPU or CUDA build)")
+  endif()
+endforeach()
+
+file(STRINGS ${RECSYS_TORCH_PATH}/version.py line REGEX "^__version__ = ")
+string(REGEX MATCH "[0-9]+\\.[0-9]+\\.[0-9]+" RECSYS_TORCH_VERSION "${line}")
+if(RECSYS_TORCH_VERSION VERSION_LESS 2.11 OR RECSYS_TORCH_VERSION VERSION_GREATER_EQUAL 2.14)
+  message(FATAL_ERROR "torch: got version ${RECSYS_TORCH_VERSION} in ${RECSYS_TORCH_PATH}, expected 2.11 to 2.13")
 endif()
-find_package(Torch REQUIRED)
+
+# The wheel's C++ ABI: which std::string the names of its functions contain.
+file(STRINGS ${RECSYS_TORCH_PATH}/lib/libc10.so names REGEX "_ZN3c105ErrorC[12].*__cxx1112basic_string" LIMIT_COUNT 1)
+if(names STREQUAL "")
+  message(FATAL_ERROR "torch: ${RECSYS_TORCH_PATH}/lib/libc10.so was compiled with _GLIBCXX_USE_CXX11_ABI=0, expected 1 "
+    "as in PyPI's wheels: Debian's C++ libraries fit no other")
+endif()
+
 add_library(recsys_torch INTERFACE)
-target_link_libraries(recsys_torch INTERFACE ${TORCH_LIBRARIES})
 # System headers: their warnings are not ours.
-target_include_directories(recsys_torch SYSTEM INTERFACE ${TORCH_INCLUDE_DIRS})
-target_compile_definitions(recsys_torch INTERFACE RECSYS_FBGEMM_PATH="${RECSYS_FBGEMM_PATH}")
+target_include_directories(recsys_torch SYSTEM INTERFACE
+  ${RECSYS_TORCH_PATH}/include ${RECSYS_TORCH_PATH}/include/torch/csrc/api/include)
+target_compile_definitions(recsys_torch INTERFACE _GLIBCXX_USE_CXX11_ABI=1)
+target_link_libraries(recsys_torch INTERFACE
+  # A CUDA build's libtorch_cpu needs libcudart and libcupti, which only its own RPATH finds, at run time.
+  -Wl,--allow-shlib-undefined
+  ${RECSYS_TORCH_PATH}/lib/libtorch_cpu.so ${RECSYS_TORCH_PATH}/lib/libc10.so ${CMAKE_DL_LIBS})
+message(STATUS "torch ${RECSYS_TORCH_VERSION} in ${RECSYS_TORCH_PATH}")

@@ -1,7 +1,7 @@
 // inference.ModelInferRequest: the reader, parameters, tensors, the checks, and a batch of what
 // passes them. A second pass that keeps less must count the same.
 
-#include "wire/infer_request.h"
+#include "wire/infer/infer_request.h"
 
 #include <cstddef>
 #include <cstdint>

@@ -1,6 +1,6 @@
 // Manifests, and headers of deltas, of which nobody knows who wrote them. The digest that guards a
 // manifest against accidents is made to fit, so that what lies behind it is reached.
-#include "check/manifest.h"
+#include "check/files/manifest.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -8,8 +8,8 @@
 #include <string_view>
 
 #include "base/sha256.h"
-#include "check/delta_header.h"
-#include "check/zip_directory.h"
+#include "check/files/delta_header.h"
+#include "check/files/zip_directory.h"
 #include "recsys/error.h"
 
 namespace {

@@ -13,9 +13,9 @@
 #include <iterator>
 
 #include "base/text.h"
-#include "check/checked_json.h"
-#include "check/file_name.h"
-#include "check/zip_directory.h"
+#include "check/files/file_name.h"
+#include "check/files/zip_directory.h"
+#include "check/json/checked_json.h"
 #include "recsys/error.h"
 
 namespace recsys {

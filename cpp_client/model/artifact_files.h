@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "check/manifest.h"
+#include "check/files/manifest.h"
 
 namespace recsys {
 

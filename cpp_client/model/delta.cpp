@@ -7,8 +7,8 @@
 #include <set>
 
 #include "base/text.h"
-#include "check/checked_json.h"
-#include "check/delta_file.h"
+#include "check/files/delta_file.h"
+#include "check/json/checked_json.h"
 #include "model/parts.h"
 #include "recsys/error.h"
 

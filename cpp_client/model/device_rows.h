@@ -7,7 +7,7 @@
 
 #include <vector>
 
-#include "check/manifest.h"
+#include "check/files/manifest.h"
 
 namespace recsys {
 

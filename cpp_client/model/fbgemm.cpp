@@ -29,10 +29,19 @@ constexpr char kWhatToDo[] =
     "; set RECSYS_FBGEMM_PATH to the folder of an installed fbgemm_gpu package that fits this "
     "torch (";
 
-std::string FolderOf(const std::string& asked) {
-  if (!asked.empty()) return asked;
-  const char* environment = std::getenv("RECSYS_FBGEMM_PATH");
-  return environment != nullptr && *environment != '\0' ? environment : RECSYS_FBGEMM_PATH;
+/// The folder of libtorch, which this process has loaded already.
+std::filesystem::path FolderOfTorch() {
+  Dl_info found{};
+  if (dladdr(reinterpret_cast<void*>(&at::get_num_threads), &found) == 0) return {};
+  return std::filesystem::path(found.dli_fname).parent_path();
+}
+
+/// Without a path and a variable: beside the package torch, where pip installs both.
+std::string FolderOf(const std::string& path) {
+  if (!path.empty()) return path;
+  const char* variable = std::getenv("RECSYS_FBGEMM_PATH");
+  if (variable != nullptr && *variable != '\0') return variable;
+  return (FolderOfTorch() / "../../fbgemm_gpu").lexically_normal().string();
 }
 
 [[noreturn]] void Refuse(const char* library, const std::string& why) {
@@ -48,14 +57,11 @@ std::string WithoutFolder(std::string text, const std::string& folder) {
   return text;
 }
 
-/// FBGEMM's libraries look for libtorch.so by name alone. A program that was linked with what it
-/// calls has none: it calls what lies in the libraries beside it.
+/// FBGEMM's libraries need libtorch.so by name alone. A program that was linked with the libraries
+/// that it calls has not loaded it.
 void LoadTorch() {
-  Dl_info found{};
-  if (dladdr(reinterpret_cast<void*>(&at::get_num_threads), &found) == 0) return;
-  const auto library = std::filesystem::path(found.dli_fname).parent_path() / "libtorch.so";
   // Where it cannot be loaded, the next library's error says so.
-  dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
+  dlopen((FolderOfTorch() / "libtorch.so").c_str(), RTLD_NOW | RTLD_LOCAL);
 }
 
 }  // namespace

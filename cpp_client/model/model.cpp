@@ -1,5 +1,6 @@
 #include "recsys/model.h"
 
+#include <ATen/Parallel.h>
 #include <c10/core/InferenceMode.h>
 
 #include "base/allocator.h"
@@ -38,6 +39,10 @@ Outputs Model::Predict(const Batch& batch) const {
                 "signature.context: got none, expected inputs: the model has no ranking form");
   }
   const c10::InferenceMode guard;
+  // A thread takes the number of intra-op threads over when it is first asked for. Operators that
+  // go to MKL or oneDNN do not ask: in a new thread they would start a team of as many as
+  // processors.
+  static_cast<void>(at::get_num_threads());
   try {
     const std::vector<c10::IValue> inputs = GraphInputs(batch, signature());
     const Callable& graph = batch.is_ranking ? *parts_->forward_ranking : *parts_->forward;

@@ -4,7 +4,7 @@
 
 #include "base/sha256.h"
 #include "base/text.h"
-#include "check/file_name.h"
+#include "check/files/file_name.h"
 #include "model/artifact_files.h"
 #include "model/fbgemm.h"
 #include "model/parts.h"

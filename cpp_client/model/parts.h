@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "check/manifest.h"
+#include "check/files/manifest.h"
 #include "model/device_rows.h"
 #include "model/rows_file.h"
 #include "recsys/model.h"

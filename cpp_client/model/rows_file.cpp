@@ -8,7 +8,7 @@
 #include <cerrno>
 
 #include "base/text.h"
-#include "check/file_name.h"
+#include "check/files/file_name.h"
 #include "recsys/error.h"
 
 namespace recsys {

@@ -9,7 +9,7 @@
 #include <set>
 
 #include "base/text.h"
-#include "check/file_name.h"
+#include "check/files/file_name.h"
 #include "recsys/error.h"
 
 namespace recsys {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "check/manifest.h"
+#include "check/files/manifest.h"
 #include "model/device_rows.h"
 
 namespace recsys {

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "wire/cursor.h"
+#include "wire/writer.h"
 
 namespace recsys {
 namespace {
@@ -55,6 +56,31 @@ bool Append(Cursor* cursor, std::size_t max_inputs, std::vector<Input>* inputs) 
   return has_room;
 }
 
+// Fields of recsys.v1.PredictRequest (protos/recsys/v1/predict.proto).
+constexpr std::uint32_t kNumRows = 3, kDense = 4, kSparse = 5, kContextDense = 6,
+                        kContextSparse = 7;
+
+void WriteDense(std::uint32_t field, const std::vector<RawDense>& inputs, Writer* writer) {
+  for (const RawDense& input : inputs) {
+    const std::size_t size = (input.name.empty() ? 0 : DelimitedSize(1, input.name.size())) +
+                             (input.values.empty() ? 0 : DelimitedSize(2, input.values.size()));
+    writer->DelimitedHead(field, size);
+    writer->Text(1, input.name);
+    writer->Text(2, input.values);
+  }
+}
+
+void WriteSparse(std::uint32_t field, const std::vector<RawSparse>& inputs, Writer* writer) {
+  for (const RawSparse& input : inputs) {
+    const std::string_view parts[] = {input.name, input.lengths, input.values, input.weights};
+    std::size_t size = 0;
+    for (const std::string_view part : parts)
+      size += part.empty() ? 0 : DelimitedSize(1, part.size());
+    writer->DelimitedHead(field, size);
+    for (std::uint32_t i = 0; i < std::size(parts); ++i) writer->Text(i + 1, parts[i]);
+  }
+}
+
 }  // namespace
 
 bool ReadPredictRequest(std::string_view message, std::size_t max_inputs, PredictFields* fields,
@@ -105,21 +131,27 @@ bool ReadPredictRequest(std::string_view message, std::size_t max_inputs, Predic
   return cursor.ok();
 }
 
-bool ReadNamedModel(std::string_view message, NamedModel* named) {
-  Cursor cursor(message);
-  while (cursor.Next()) {
-    switch (cursor.tag()) {
-      case DelimitedTag(1):
-        named->name = cursor.ReadText();
-        break;
-      case DelimitedTag(2):
-        named->version = cursor.ReadText();
-        break;
-      default:
-        cursor.Skip();
+std::string WritePredictRequest(const RawRequest& raw) {
+  Writer writer(NumBytesOf(raw) + 256);
+  if (raw.num_rows != 0) writer.VarintField(kNumRows, static_cast<std::uint64_t>(raw.num_rows));
+  WriteDense(kDense, raw.dense, &writer);
+  WriteSparse(kSparse, raw.sparse, &writer);
+  WriteDense(kContextDense, raw.context_dense, &writer);
+  WriteSparse(kContextSparse, raw.context_sparse, &writer);
+  return writer.Finish().Joined();
+}
+
+std::size_t NumBytesOf(const RawRequest& raw) {
+  std::size_t sum = 0;
+  for (const auto* const inputs : {&raw.dense, &raw.context_dense}) {
+    for (const RawDense& input : *inputs) sum += input.values.size();
+  }
+  for (const auto* const inputs : {&raw.sparse, &raw.context_sparse}) {
+    for (const RawSparse& input : *inputs) {
+      sum += input.lengths.size() + input.values.size() + input.weights.size();
     }
   }
-  return cursor.ok();
+  return sum;
 }
 
 }  // namespace recsys

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 #include "recsys/request.h"
@@ -23,19 +24,17 @@ struct PredictFields {
 /// memory where millions were sent.
 constexpr std::size_t kMaxInputsKept = 1024;
 
-/// Reads a PredictRequest in place: nothing of it is checked but that it is one, whole. False where
-/// Python's protobuf finds none. The vectors' memory of `raw` is used again. Of each list the first
-/// `max_inputs` are kept: one more than a model has are enough to see what is wrong with it.
+/// Reads a PredictRequest in place; checks only that it is one, as protobuf does: false where it is
+/// not. Reuses the memory of `raw`. Of each list the first `max_inputs` are kept: one more than a
+/// model has are enough to see what is wrong with it.
 bool ReadPredictRequest(std::string_view message, std::size_t max_inputs, PredictFields* fields,
                         RawRequest* raw);
 
-/// What a request that names a model asks for (GetModelMetadataRequest and others: name 1,
-/// version 2); false where it is none.
-struct NamedModel {
-  std::string_view name;
-  std::string_view version;
-};
-bool ReadNamedModel(std::string_view message, NamedModel* named);
+/// A serialized PredictRequest with these inputs.
+std::string WritePredictRequest(const RawRequest& raw);
+
+/// The bytes of a request's inputs, without their names.
+std::size_t NumBytesOf(const RawRequest& raw);
 
 }  // namespace recsys
 

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "wire/infer_tensors.h"
+#include "wire/infer/infer_tensors.h"
 
 namespace recsys {
 

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "base/text.h"
-#include "check/dense_check.h"
-#include "check/wide.h"
+#include "check/requests/dense_check.h"
+#include "check/requests/wide.h"
 #include "recsys/error.h"
 #include "wire/cursor.h"
 

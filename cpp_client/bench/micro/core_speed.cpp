@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "server/core/gateway.h"
-#include "server/core/hosted.h"
+#include "engine/core/gateway.h"
+#include "engine/core/servable.h"
 
 namespace recsys {
 namespace {
@@ -76,8 +76,8 @@ class EmptyRequest : public Request {
     }
     num_bytes = 100;
   }
-  void Read(const Hosted&) override {}
-  Message Encode(const Hosted&, const Rows&) override { return {}; }
+  void Read(const Servable&) override {}
+  Message Encode(const Servable&, const Rows&) override { return {}; }
   void Done(const Status& status, Message) override {
     if (!status.ok()) std::abort();
     window_.Leave();
@@ -98,7 +98,6 @@ class EmptyModel : public ServedModel {
     signature_.outputs = {{"score", {}}};
   }
   const Signature& signature() const override { return signature_; }
-  std::string target_name() const override { return "none"; }
   Outputs Predict(const Batch& batch) override {
     Outputs outputs;
     outputs.values.emplace_back(zeros_.data(), static_cast<std::size_t>(batch.num_rows));
@@ -113,10 +112,8 @@ class EmptyModel : public ServedModel {
 
 class OneModel : public Router {
  public:
-  Route Find(std::string_view, std::string_view, double) const override {
-    return {hosted, nullptr};
-  }
-  std::shared_ptr<Hosted> hosted;
+  Route Find(const RouteQuery&) const override { return {servable, nullptr}; }
+  std::shared_ptr<Servable> servable;
 };
 
 double ProcessorSeconds() {
@@ -129,19 +126,18 @@ double ProcessorSeconds() {
 }
 
 void Measure(int num_requests, int num_in_flight, int num_senders, int num_sparse) {
-  Metrics metrics;
   OneModel router;
-  Gateway gateway(router, metrics, {});
+  Gateway gateway(router, nullptr);
   OpenedModel opened;
   opened.model = std::make_unique<EmptyModel>(num_sparse);
   opened.info.name = "none";
   opened.info.version = "1";
-  router.hosted =
-      std::make_shared<Hosted>(std::move(opened), ModelSettings{}, metrics,
-                               [&](Request& request, const Status& status, Message answer) {
-                                 gateway.End(request, status, std::move(answer));
-                               });
-  router.hosted->Open();
+  router.servable =
+      std::make_shared<Servable>(std::move(opened), VersionSettings{},
+                                 [&](Request& request, const Status& status, Message answer) {
+                                   gateway.End(request, status, std::move(answer));
+                                 });
+  router.servable->Open();
   const Wire wire;
   Window window(num_in_flight);
   const double began_s = MonotonicSeconds(), used_s = ProcessorSeconds();
@@ -162,7 +158,7 @@ void Measure(int num_requests, int num_in_flight, int num_senders, int num_spars
       "%2d sparse inputs, %d in flight, %d senders: %.2f us of processor time a request, "
       "%.0f requests/s\n",
       num_sparse, num_in_flight, num_senders, us, per_s);
-  router.hosted->Close();
+  router.servable->Close();
 }
 
 }  // namespace

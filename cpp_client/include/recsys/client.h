@@ -18,32 +18,9 @@
 #include "recsys/request.h"
 #include "recsys/signature.h"
 #include "recsys/span.h"
+#include "recsys/status_code.h"
 
 namespace recsys {
-
-/// gRPC's status codes, by their numbers.
-enum class StatusCode {
-  kOk = 0,
-  kCancelled = 1,
-  kUnknown = 2,
-  kInvalidArgument = 3,
-  kDeadlineExceeded = 4,
-  kNotFound = 5,
-  kAlreadyExists = 6,
-  kPermissionDenied = 7,
-  kResourceExhausted = 8,
-  kFailedPrecondition = 9,
-  kAborted = 10,
-  kOutOfRange = 11,
-  kUnimplemented = 12,
-  kInternal = 13,
-  kUnavailable = 14,
-  kDataLoss = 15,
-  kUnauthenticated = 16,
-};
-
-/// As gRPC writes it, such as "INVALID_ARGUMENT".
-const char* StatusName(StatusCode code);
 
 /// A call failed. Its kind says how, for programs that catch Error: kRequest, kModelNotFound,
 /// kQueueFull, kDeadlineExpired, kNotReady (nobody listens there, or the server is stopping),
@@ -116,6 +93,8 @@ struct ClientOptions {
   int num_connections = 1;
   /// That wait for answers and run callbacks.
   int num_threads = 1;
+  /// Most bytes of requests that one stream holds because the server does not read them yet.
+  std::int64_t max_stream_bytes = 64 << 20;
 };
 
 /// Cancels calls: any number of them that were given it. Thread-safe.
@@ -202,8 +181,10 @@ struct ClientResponse {
   /// How often the request was sent.
   int num_attempts = 1;
 
-  /// By name; throws Error (kRequest) where the model has no such output.
-  const ClientOutput& output(const std::string& name) const;
+  /// By name; throws Error (kRequest) where the model has no such output. Of a temporary response
+  /// it is a copy, so that no reference outlives the response.
+  const ClientOutput& output(const std::string& name) const&;
+  ClientOutput output(const std::string& name) &&;
 };
 
 /// An answer, or what the call failed with.
@@ -252,7 +233,9 @@ class ClientStream {
 
   /// Queues a request and returns; its answer comes to the stream's callback, once and in any
   /// order, under its request_id. Throws Error (kRequest): it has none, or one that is still
-  /// unanswered, or Finish was called; and ClientError where the stream has ended.
+  /// unanswered, or Finish was called; and ClientError where the stream has ended, or where it
+  /// holds max_stream_bytes of unsent requests (kResourceExhausted: send it again after further
+  /// answers).
   void Send(const ClientRequest& request);
   /// No more requests; waits for the answers of all. Throws ClientError where the stream itself
   /// failed. Not to be called from a callback.

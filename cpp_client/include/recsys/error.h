@@ -8,10 +8,9 @@
 
 namespace recsys {
 
-/// What can go wrong, as users may tell it apart; the names and texts are those of the Python
-/// packages.
+/// What went wrong, as far as callers may tell it apart.
 enum class ErrorKind {
-  // Of an artifact (recsys/errors.py).
+  // Artifacts.
   kArtifactNotFound,
   kForeignFile,
   kManifest,
@@ -23,7 +22,7 @@ enum class ErrorKind {
   kDelta,
   /// A library that the artifact's operators need is missing or does not fit.
   kLibrary,
-  // Of a request (serve/errors.py).
+  // Requests.
   kRequest,
   kRequestTooLarge,
   kBodyTooLarge,
@@ -35,10 +34,10 @@ enum class ErrorKind {
   kDraining,
   kDeadlineExpired,
   kExecution,
-  // Of settings and files that settings name.
+  // Settings, the files that they name, and the port.
   kConfig,
-  kCapture,
-  /// A fault of ours; its text stays in the log.
+  kListen,
+  /// A fault of this library; its text stays in the log.
   kInternal,
 };
 
@@ -63,6 +62,9 @@ class QueueFullError : public Error {
  private:
   std::int64_t retry_after_ms_;
 };
+
+/// The name without its k in lower case with underscores, such as "queue_full".
+const char* KindName(ErrorKind kind);
 
 /// Whether the error is one of an artifact's, or of the libraries that its operators need.
 inline bool IsArtifactError(ErrorKind kind) { return kind <= ErrorKind::kLibrary; }

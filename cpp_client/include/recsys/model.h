@@ -26,8 +26,8 @@ struct ModelOptions {
   bool verify_checksums = true;
   /// Read the rows into memory of our own instead of mapping their file.
   bool copy_rows = false;
-  /// Where fbgemm_gpu's libraries lie; empty for what was found at build time, or
-  /// RECSYS_FBGEMM_PATH.
+  /// Folder of fbgemm_gpu's libraries; empty for RECSYS_FBGEMM_PATH of the environment, or else the
+  /// installed package beside the one of torch.
   std::string fbgemm_path;
 };
 

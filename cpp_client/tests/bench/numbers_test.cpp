@@ -1,29 +1,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
-#include <functional>
-#include <map>
+#include <numeric>
 #include <string>
-#include <vector>
 
-#include "bench/ids.h"
 #include "bench/latencies.h"
 #include "bench/measured.h"
-#include "bench/mixes.h"
-#include "recsys/error.h"
 
 namespace recsys::bench {
 namespace {
-
-std::string TextOf(const std::function<void()>& wrong) {
-  try {
-    wrong();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
 
 TEST(Latencies, BucketsFollowOneAnotherWithoutGaps) {
   std::int64_t end = 0;
@@ -37,16 +22,18 @@ TEST(Latencies, BucketsFollowOneAnotherWithoutGaps) {
   }
 }
 
-TEST(Latencies, PercentilesAreThoseOfTheValuesToTheBucketsWidth) {
+TEST(Latencies, CountsEachDurationInItsBucket) {
   Latencies latencies;
   for (int i = 1; i <= 10'000; ++i) latencies.Add(i * 1e-5);
-  EXPECT_NEAR(*latencies.QuantileMs(0.5), 50, 50 * 0.004);
-  EXPECT_NEAR(*latencies.QuantileMs(0.99), 99, 99 * 0.004);
-  EXPECT_NEAR(*latencies.QuantileMs(1), 100, 100 * 0.004);
-  const Json figures = latencies.FiguresMs();
-  EXPECT_NEAR(figures["max"].get<double>(), 100, 1e-5);
-  EXPECT_NEAR(figures["mean"].get<double>(), 50.005, 1e-3);
-  EXPECT_NEAR(latencies.ShareAbove(0.09), 0.1, 0.005);
+  const auto& counts = latencies.counts();
+  EXPECT_EQ(latencies.count(), 10'000);
+  EXPECT_EQ(std::accumulate(counts.begin(), counts.end(), std::int64_t{0}), 10'000);
+  EXPECT_NEAR(static_cast<double>(latencies.max_ns()), 1e8, 1);
+  EXPECT_NEAR(static_cast<double>(latencies.sum_ns()), 50.005e6 * 10'000, 1e4);
+  const auto middle = static_cast<std::ptrdiff_t>(BucketOf(50'000'000));
+  const std::int64_t below =
+      std::accumulate(counts.begin(), counts.begin() + middle, std::int64_t{0});
+  EXPECT_NEAR(static_cast<double>(below), 5'000, 40);
 }
 
 TEST(Latencies, MergedAreAsIfCountedTogether) {
@@ -56,88 +43,18 @@ TEST(Latencies, MergedAreAsIfCountedTogether) {
     (i % 3 == 0 ? first : second).Add(i * 1e-4);
   }
   first.Merge(second);
-  EXPECT_EQ(first.Histogram(), all.Histogram());
-  EXPECT_EQ(first.FiguresMs(), all.FiguresMs());
+  EXPECT_EQ(first.counts(), all.counts());
+  EXPECT_EQ(first.sum_ns(), all.sum_ns());
+  EXPECT_EQ(first.max_ns(), all.max_ns());
 }
 
-TEST(Latencies, NothingHasNoFigures) {
-  EXPECT_FALSE(Latencies().QuantileMs(0.5));
-  EXPECT_TRUE(Latencies().FiguresMs()["p99"].is_null());
-  EXPECT_EQ(Latencies().ShareAbove(0), 0);
-}
-
-TEST(Latencies, WhatABrokenClockSaysIsCountedAllTheSame) {
+TEST(Latencies, DurationsOfABrokenClockAreBounded) {
   Latencies latencies;
   latencies.Add(-1);
   latencies.Add(1e300);
   EXPECT_EQ(latencies.count(), 2);
-  EXPECT_EQ(latencies.FiguresMs()["p50"], 0);
-}
-
-TEST(Mix, ReadsWhatRecsysBenchReads) {
-  EXPECT_EQ(ParseMix("8").text(), "8");
-  EXPECT_EQ(ParseMix("1-20").text(), "1-20");
-  EXPECT_EQ(ParseMix("1:0.9, 50:0.1").text(), "1:0.9,50:0.1");
-  EXPECT_EQ(TextOf([] { ParseMix("x"); }),
-            "got 'x', expected a whole number from 0 to 1000000000, or a range such as 1-20");
-  for (const char* wrong :
-       {"", "-1", "5-3", "1.5", "1,2", "1:0,2:1", "1:x", "1:inf,2:1", "1-", "9999999999"}) {
-    EXPECT_NE(TextOf([&] { ParseMix(wrong); }), "nothing was thrown") << wrong;
-  }
-}
-
-TEST(Mix, DrawsEachChoiceByItsWeight) {
-  const Mix mix = ParseMix("1:0.9,50-51:0.1");
-  Generator generator(1);
-  std::map<std::int64_t, int> counts;
-  for (int i = 0; i < 20'000; ++i) ++counts[mix.Draw(generator)];
-  EXPECT_EQ(counts.size(), 3U);
-  EXPECT_NEAR(counts[1], 18'000, 300);
-  EXPECT_NEAR(counts[50], 1'000, 200);
-}
-
-TEST(IdDraw, FollowsZipfsLaw) {
-  constexpr int kDraws = 200'000, kRows = 100;
-  for (const double exponent : {0.7, 1.0, 1.4}) {
-    const IdDraw ids(kRows, exponent);
-    Generator generator(2);
-    std::vector<int> counts(kRows);
-    for (int i = 0; i < kDraws; ++i) ++counts.at(static_cast<std::size_t>(ids.Draw(generator)));
-    std::sort(counts.rbegin(), counts.rend());
-    double sum = 0;
-    for (int rank = 1; rank <= kRows; ++rank) sum += std::pow(rank, -exponent);
-    for (const int rank : {1, 2, 10, 50}) {
-      const double expected = kDraws * std::pow(rank, -exponent) / sum;
-      EXPECT_NEAR(counts[static_cast<std::size_t>(rank) - 1], expected,
-                  6 * std::sqrt(expected) + 0.02 * expected)
-          << exponent << " " << rank;
-    }
-  }
-}
-
-TEST(IdDraw, HotRowsLieWhereRecsysBenchPutsThem) {
-  // Rank k is the ID (k - 1) * 61 mod 100: 61 is the first from 0.618 * 100 on without a common
-  // factor.
-  const IdDraw ids(100, 1.2);
-  Generator generator(3);
-  std::vector<int> counts(100);
-  for (int i = 0; i < 100'000; ++i) ++counts[static_cast<std::size_t>(ids.Draw(generator))];
-  EXPECT_GT(counts[0], counts[61]);
-  EXPECT_GT(counts[61], counts[22]);
-  EXPECT_GT(counts[22], counts[1]);
-}
-
-TEST(IdDraw, StaysWithinTheTable) {
-  for (const double exponent : {0.0, 0.01, 1.0, 50.0}) {
-    for (const std::int64_t rows : {1, 2, 7, 1'000'000'007}) {
-      const IdDraw ids(rows, exponent);
-      Generator generator(4);
-      for (int i = 0; i < 1000; ++i) {
-        const std::int64_t id = ids.Draw(generator);
-        ASSERT_TRUE(0 <= id && id < rows) << exponent << " " << rows << " " << id;
-      }
-    }
-  }
+  EXPECT_EQ(latencies.counts()[0], 1);
+  EXPECT_EQ(latencies.max_ns(), 1'000'000'000'000'000);
 }
 
 TEST(Recorder, AnOpenLoopCountsFromWhenRequestsWereDue) {
@@ -145,38 +62,57 @@ TEST(Recorder, AnOpenLoopCountsFromWhenRequestsWereDue) {
   recorder.Answered({10.5, 10.7, 11.0}, 0, 3);
   recorder.Answered({9.9, 10.1, 10.2}, 0, 3);   // due before
   recorder.Answered({19.9, 19.9, 25.0}, 0, 3);  // due within, answered after
+  recorder.Failed({12, 12, 12}, 0, kNotSent, "full");
   const Measured& measured = recorder.measured();
-  EXPECT_EQ(measured.num_answered(), 2);
+  EXPECT_EQ(measured.latencies.count(), 2);
   EXPECT_EQ(measured.num_in_time, 1);
   EXPECT_EQ(measured.num_rows, 3);
-  EXPECT_NEAR(*measured.latencies.QuantileMs(0.5), 500, 2);
-  EXPECT_NEAR(*measured.services.QuantileMs(0.5), 300, 2);
-  EXPECT_NEAR(*measured.lags.QuantileMs(1), 200, 1);
+  EXPECT_NEAR(static_cast<double>(measured.latencies.sum_ns()), 5.6e9, 10);
+  EXPECT_NEAR(static_cast<double>(measured.services.sum_ns()), 5.4e9, 10);
+  EXPECT_EQ(measured.lags.count(), 2) << "without the one that was not sent";
+  EXPECT_NEAR(static_cast<double>(measured.lags.max_ns()), 0.2e9, 10);
 }
 
 TEST(Recorder, AClosedLoopCountsWhatEndsInTime) {
   Recorder recorder({10, 20, false, 2});
   recorder.Answered({9, 9, 11}, 1, 1);
   recorder.Answered({19, 19, 21}, 1, 1);
-  recorder.Failed({12, 12, 13}, 0, "UNAVAILABLE", std::string(1000, 'x'));
+  recorder.Failed({12, 12, 13}, 0, 14, std::string(1000, 'x'));
+  recorder.Failed({12, 12, 13}, 0, 14, "second");
   const Measured& measured = recorder.measured();
-  EXPECT_EQ(measured.num_answered(), 1);
+  EXPECT_EQ(measured.latencies.count(), 1);
   EXPECT_EQ(measured.lags.count(), 0);
-  EXPECT_EQ(measured.num_failed(), 1);
-  EXPECT_EQ(measured.texts.at("UNAVAILABLE").size(), 300U);
-  EXPECT_EQ(measured.kinds[0].num_failed, 1);
+  EXPECT_EQ(measured.errors.at(14).count, 2);
+  EXPECT_EQ(measured.errors.at(14).text, std::string(300, 'x'));
+  EXPECT_EQ(measured.kinds[0].num_failed, 2);
   EXPECT_EQ(measured.kinds[1].latencies.count(), 1);
+}
+
+TEST(Measured, AddsUpThreads) {
+  Recorder first({0, 10, false, 1}), second({0, 10, false, 1});
+  first.Answered({1, 1, 2}, 0, 1);
+  second.Answered({1, 1, 3}, 0, 2);
+  second.Failed({1, 1, 3}, 0, 4, "late");
+  Measured sum = first.measured();
+  sum.cpu_shares = {0.25};
+  Measured other = second.measured();
+  other.cpu_shares = {0.5};
+  sum.Merge(other);
+  EXPECT_EQ(sum.num_in_time, 2);
+  EXPECT_EQ(sum.num_rows, 3);
+  EXPECT_EQ(sum.errors.at(4).text, "late");
+  EXPECT_EQ(sum.kinds[0].latencies.count(), 2);
+  EXPECT_EQ(sum.cpu_shares, (std::vector<double>{0.25, 0.5}));
 }
 
 TEST(Series, DoublesItsIntervalsWhereTheyWouldBeTooMany) {
   Series series;
   for (int second = 0; second < 1000; ++second) series.Add(second + 0.5, 0.001);
   series.Add(999.5, -1);
-  const Json points = series.Points(1000);
-  EXPECT_EQ(points.size(), 125U);
-  EXPECT_EQ(points[0]["width_s"], 8);
-  EXPECT_EQ(points[0]["requests_per_s"], 1);
-  EXPECT_EQ(points[124]["failed_per_s"], 0.125);
+  EXPECT_EQ(series.width_s(), 8);
+  ASSERT_EQ(series.intervals().size(), 125U);
+  EXPECT_EQ(series.intervals()[0].latencies.count(), 8);
+  EXPECT_EQ(series.intervals()[124].num_failed, 1);
 }
 
 }  // namespace

@@ -1,12 +1,12 @@
-#include "check/json.h"
+#include "check/json/json.h"
 
 #include <gtest/gtest.h>
 
 #include <functional>
 
-#include "check/checked_json.h"
-#include "check/manifest.h"
-#include "check/zip_directory.h"
+#include "check/files/manifest.h"
+#include "check/files/zip_directory.h"
+#include "check/json/checked_json.h"
 #include "recsys/error.h"
 #include "tests/colliding_names.h"
 

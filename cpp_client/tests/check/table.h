@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "check/json.h"
-#include "check/signature_json.h"
+#include "check/json/json.h"
+#include "check/json/signature_json.h"
 #include "recsys/model.h"
 #include "recsys/request.h"
 
@@ -91,7 +91,7 @@ class Table {
 
  private:
   Table() {
-    std::ifstream file(RECSYS_TEST_DATA "/../../../tests/cases/requests.json");
+    std::ifstream file(RECSYS_TEST_CASES "/requests.json");
     const std::string text{std::istreambuf_iterator<char>(file), {}};
     data_ = ParseJson(text);
   }

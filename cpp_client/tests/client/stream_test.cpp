@@ -193,6 +193,32 @@ TEST(ClientStream, TheClientsEndAnswersWhatIsUnanswered) {
   EXPECT_THROW(stream->Send(Named("b")), ClientError);
 }
 
+TEST(ClientStream, HoldsABoundedNumberOfBytesForAServerThatDoesNotRead) {
+  FakeServer server;
+  server.service.on_stream = [](grpc::ServerContext* context, FakeService::Stream*) {
+    while (!context->IsCancelled()) std::this_thread::yield();
+    return grpc::Status::OK;
+  };
+  ClientOptions options;
+  options.max_stream_bytes = 1 << 20;
+  Client client(server.address(), options);
+  Answers answers;
+  const auto stream = client.Stream(answers.callback());
+  int num_sent = 0;
+  try {
+    for (; num_sent < 1000; ++num_sent) {
+      ClientRequest request(1);
+      request.AddDense("d", std::vector<float>(25'000)).SetRequestId(std::to_string(num_sent));
+      stream->Send(request);
+    }
+    FAIL() << "1000 requests of 100 KB were taken";
+  } catch (const ClientError& error) {
+    EXPECT_EQ(error.code(), StatusCode::kResourceExhausted);
+  }
+  EXPECT_GE(num_sent, 10);
+  stream->Cancel();
+}
+
 TEST(ClientStream, HasADeadlineOfItsOwn) {
   FakeServer server;
   server.service.on_stream = [](grpc::ServerContext* context, FakeService::Stream* stream) {

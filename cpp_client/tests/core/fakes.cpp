@@ -18,6 +18,18 @@ std::string_view ViewOf(const std::vector<T>& values) {
   return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
 }
 
+/// A model that somebody else keeps.
+class ModelOf : public ServedModel {
+ public:
+  explicit ModelOf(std::shared_ptr<SumModel> model) : model_(std::move(model)) {}
+  const Signature& signature() const override { return model_->signature(); }
+  Outputs Predict(const Batch& batch) override { return model_->Predict(batch); }
+  Delta PrepareDelta(const std::string& path) override { return model_->PrepareDelta(path); }
+
+ private:
+  const std::shared_ptr<SumModel> model_;
+};
+
 }  // namespace
 
 void Answers::Take(const std::string& name, Answer answer) {
@@ -76,14 +88,14 @@ SumRequest::SumRequest(Answers& answers, std::string name, const Ids& ids, bool 
   num_bytes = static_cast<std::int64_t>(8 * values_.size() + 4 * lengths_.size());
 }
 
-void SumRequest::Read(const Hosted& by) {
+void SumRequest::Read(const Servable& by) {
   raw.dense = {{"d", ViewOf(dense_)}};
   std::vector<RawSparse> sparse = {{"id", ViewOf(lengths_), ViewOf(values_), {}}};
   (has_context_ ? raw.context_sparse : raw.sparse) = std::move(sparse);
   if (on_read) on_read(by);
 }
 
-Message SumRequest::Encode(const Hosted&, const Rows& rows) {
+Message SumRequest::Encode(const Servable&, const Rows& rows) {
   if (on_encode) return on_encode(rows);
   return Message::Of(std::string(rows.values.at(0)));
 }
@@ -163,10 +175,10 @@ std::vector<std::int64_t> SumModel::batches() const {
   return batches_;
 }
 
-Route OneRoute::Find(std::string_view model, std::string_view, double) const {
+Route OneRoute::Find(const RouteQuery& query) const {
   if (on_find) on_find();
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (!model.empty() && model != "sum") {
+  if (!query.model.empty() && query.model != "sum") {
     throw Error(ErrorKind::kModelNotFound, "no such model");
   }
   if (route_.primary == nullptr) throw Error(ErrorKind::kNotReady, "not ready");
@@ -178,17 +190,17 @@ void OneRoute::Set(Route route) {
   route_ = std::move(route);
 }
 
-Opened HostSum(Metrics& metrics, Hosted::Deliver deliver, const ModelSettings& settings,
+Opened HostSum(Servable::Deliver deliver, const VersionSettings& settings,
                const std::string& version, bool has_context) {
-  auto model = std::make_unique<SumModel>(has_context);
   Opened opened;
-  opened.model = model.get();
+  opened.model = std::make_shared<SumModel>(has_context);
   OpenedModel parts;
-  parts.model = std::move(model);
+  parts.model = std::make_unique<ModelOf>(opened.model);
   parts.info.name = "sum";
   parts.info.version = version;
+  parts.info.target = "fake";
   parts.info.table_bytes = {{"table", 4'000'000}};
-  opened.hosted = std::make_shared<Hosted>(std::move(parts), settings, metrics, std::move(deliver));
+  opened.servable = std::make_shared<Servable>(std::move(parts), settings, std::move(deliver));
   return opened;
 }
 

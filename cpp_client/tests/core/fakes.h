@@ -15,10 +15,10 @@
 #include <vector>
 
 #include "base/log.h"
-#include "server/core/gateway.h"
-#include "server/core/hosted.h"
-#include "server/core/request.h"
-#include "server/core/served_model.h"
+#include "engine/core/gateway.h"
+#include "engine/core/request.h"
+#include "engine/core/servable.h"
+#include "engine/core/served_model.h"
 
 namespace recsys {
 
@@ -50,13 +50,13 @@ class SumRequest : public Request {
   using Ids = std::vector<std::vector<std::int64_t>>;
   SumRequest(Answers& answers, std::string name, const Ids& ids, bool has_context = false);
 
-  void Read(const Hosted& by) override;
-  Message Encode(const Hosted& by, const Rows& rows) override;
+  void Read(const Servable& by) override;
+  Message Encode(const Servable& by, const Rows& rows) override;
   void Done(const Status& status, Message answer) override;
 
   const std::vector<float>& expected() const { return expected_; }
   /// Called by Read, and instead of Encode where it is set.
-  std::function<void(const Hosted&)> on_read;
+  std::function<void(const Servable&)> on_read;
   std::function<Message(const Rows&)> on_encode;
 
  private:
@@ -77,9 +77,8 @@ class SumModel : public ServedModel {
   explicit SumModel(bool has_context = false) : signature_(SumSignature(has_context)) {}
 
   const Signature& signature() const override { return signature_; }
-  std::string target_name() const override { return "fake"; }
   Outputs Predict(const Batch& batch) override;
-  Delta PrepareDelta(const std::string&) override { return {}; }
+  Delta PrepareDelta(const std::string&) override { return {on_delta, 3}; }
 
   /// Batches wait at a closed gate, each after it has been counted as started.
   void CloseGate();
@@ -91,6 +90,8 @@ class SumModel : public ServedModel {
 
   /// Called with each batch; may throw.
   std::function<void(const Batch&)> on_predict;
+  /// Exchanges the rows of a delta.
+  std::function<void()> on_delta = [] {};
   std::atomic<bool> returns_too_little{false};
 
  private:
@@ -110,7 +111,7 @@ std::vector<float> SumsOf(const Batch& batch);
 /// Knows one model, whose version can be exchanged. Thread-safe.
 class OneRoute : public Router {
  public:
-  Route Find(std::string_view model, std::string_view version, double draw) const override;
+  Route Find(const RouteQuery& query) const override;
   void Set(Route route);
   std::function<void()> on_find;
 
@@ -119,13 +120,13 @@ class OneRoute : public Router {
   Route route_;
 };
 
-/// A model, hosted.
+/// A model, servable.
 struct Opened {
-  /// Valid as long as `hosted` is.
-  SumModel* model = nullptr;
-  std::shared_ptr<Hosted> hosted;
+  /// Outlives the servable, which frees its own.
+  std::shared_ptr<SumModel> model;
+  std::shared_ptr<Servable> servable;
 };
-Opened HostSum(Metrics& metrics, Hosted::Deliver deliver, const ModelSettings& settings = {},
+Opened HostSum(Servable::Deliver deliver, const VersionSettings& settings = {},
                const std::string& version = "1", bool has_context = false);
 
 /// Collects records while it lives. Thread-safe.

@@ -16,15 +16,15 @@
 namespace recsys {
 
 /// Notes what it sees.
-class NotingWatcher : public Watcher {
+class NotingObserver : public Observer {
  public:
   void Accepted(const Request& request) override {
     const std::lock_guard<std::mutex> lock(mutex_);
     accepted_.push_back(request.request_id);
   }
-  void Ended(const Request& request, const char* outcome, const Status& status) override {
+  void Ended(const Request& request, const Status& status) override {
     const std::lock_guard<std::mutex> lock(mutex_);
-    ended_.push_back(request.request_id + " " + outcome + " " + NameOf(status.code));
+    ended_.push_back(request.request_id + " " + StatusName(status.code));
     protocols_.emplace_back(request.protocol);
   }
   std::vector<std::string> accepted() const {
@@ -45,22 +45,20 @@ class NotingWatcher : public Watcher {
 class GatewayTest : public testing::Test {
  protected:
   ~GatewayTest() override {
-    for (const Opened& opened : all_) opened.hosted->Close();
+    for (const Opened& opened : all_) opened.servable->Close();
   }
 
-  Opened Host(const ModelSettings& settings = {}, const std::string& version = "1") {
-    all_.push_back(HostSum(
-        metrics_,
-        [this](Request& request, const Status& status, Message answer) {
-          gateway_.End(request, status, std::move(answer));
-        },
-        settings, version));
-    all_.back().hosted->Open();
+  Opened Host(const VersionSettings& settings = {}, const std::string& version = "1") {
+    all_.push_back(
+        HostSum([this](Request& request, const Status& status,
+                       Message answer) { gateway_.End(request, status, std::move(answer)); },
+                settings, version));
+    all_.back().servable->Open();
     return all_.back();
   }
-  Opened Serve(const ModelSettings& settings = {}) {
+  Opened Serve(const VersionSettings& settings = {}) {
     const Opened opened = Host(settings);
-    router_.Set({opened.hosted, nullptr});
+    router_.Set({opened.servable, nullptr});
     return opened;
   }
   std::shared_ptr<SumRequest> Make(const std::string& name, const SumRequest::Ids& ids = {{1}}) {
@@ -75,13 +73,22 @@ class GatewayTest : public testing::Test {
     gateway_.Predict(request);
     return answers_.Of(request->request_id).status;
   }
-  std::int64_t Count(const std::string& outcome) const { return metrics_.Outcomes()[outcome]; }
+  /// Over all versions, and requests that reached none.
+  std::int64_t Count(Outcome outcome) const {
+    std::int64_t sum = gateway_.unrouted()[static_cast<std::size_t>(outcome)];
+    for (const Opened& opened : all_) sum += opened.servable->metrics().Totals().of(outcome);
+    return sum;
+  }
+  std::int64_t num_accepted() const {
+    std::int64_t sum = 0;
+    for (const Opened& opened : all_) sum += opened.servable->metrics().Totals().accepted;
+    return sum;
+  }
 
-  Metrics metrics_;
   Answers answers_;
   OneRoute router_;
-  NotingWatcher watcher_;
-  Gateway gateway_{router_, metrics_, {&watcher_}};
+  NotingObserver watcher_;
+  Gateway gateway_{router_, &watcher_};
   std::vector<Opened> all_;
 };
 

@@ -8,18 +8,17 @@
 #include <string>
 #include <vector>
 
-#include "server/core/batch_queue.h"
+#include "base/clock.h"
+#include "engine/core/queue/batch_queue.h"
 
 namespace recsys {
-
-inline constexpr double kNever = std::numeric_limits<double>::infinity();
 
 /// Waits, and nothing else.
 class Waiting : public Request {
  public:
   explicit Waiting(std::string name) { request_id = std::move(name); }
-  void Read(const Hosted&) override {}
-  Message Encode(const Hosted&, const Rows&) override { return {}; }
+  void Read(const Servable&) override {}
+  Message Encode(const Servable&, const Rows&) override { return {}; }
   void Done(const Status&, Message) override {}
 };
 
@@ -66,7 +65,8 @@ inline Taken TakeFrom(BatchQueue& queue) {
 /// What had to leave.
 inline Names PutInto(BatchQueue& queue, const std::shared_ptr<Request>& request) {
   Requests expired;
-  queue.Put(request, &expired);
+  queue.CheckSize(*request);
+  if (const auto full = queue.Put(request, &expired)) BatchQueue::Throw(*full);
   return NamesOf(expired);
 }
 

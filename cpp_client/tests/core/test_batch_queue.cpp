@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "recsys/error.h"
+#include "tests/core/allocations.h"
 #include "tests/core/queue_parts.h"
 
 namespace recsys {
@@ -314,33 +315,38 @@ TEST_F(QueueTest, ExpiredRequestsMakeRoomAndAreReported) {
   EXPECT_EQ(Batches(), (std::vector<Names>{{"a"}, {"b"}}));
 }
 
-TEST_F(QueueTest, ExpiredRequestsThatDidNotMakeEnoughRoomAreReportedNext) {
+TEST_F(QueueTest, ExpiredRequestsThatDidNotMakeEnoughRoomAreReportedAllTheSame) {
   Put(Wait("a", 20));
   Put(Wait("gone", 1, 1, 1.0));
   Put(Wait("b", 9));
   now_s_ = 1.0;
-  Refused(Wait("c", 2), ErrorKind::kQueueFull);
+  Requests expired;
+  EXPECT_TRUE(queue_.Put(Wait("c", 2), &expired));
+  EXPECT_EQ(NamesOf(expired), Names{"gone"});
   EXPECT_EQ(queue_.num_rows(), 29);
-  EXPECT_EQ(queue_.ReadyAt(), 1.0);
-  EXPECT_EQ(Put(Wait("d", 1)), Names{"gone"});
   EXPECT_TRUE(Take().expired.empty());
 }
 
-TEST_F(QueueTest, WhatIsToBeReportedKeepsAnEmptyQueueAwake) {
-  const auto first = Wait("a", 20);
-  Put(first);
-  Put(Wait("gone", 10, 1, 1.0));
-  now_s_ = 1.0;
-  Refused(Wait("b", 11), ErrorKind::kQueueFull);
-  queue_.Cancel(*first);
-  EXPECT_EQ(queue_.num_requests(), 0);
-  EXPECT_FALSE(queue_.is_idle());
-  EXPECT_EQ(queue_.ReadyAt(), 1.0);
-  const Taken taken = Take();
-  EXPECT_EQ(taken.expired, Names{"gone"});
-  EXPECT_TRUE(taken.batch.empty());
-  EXPECT_EQ(queue_.ReadyAt(), std::nullopt);
-  EXPECT_TRUE(queue_.is_idle());
+TEST_F(QueueTest, ARefusalAllocatesNothing) {
+  Fill();
+  const auto refused = Wait("refused");
+  Requests expired;
+  const std::size_t before = NumAllocations();
+  const auto full = queue_.Put(refused, &expired);
+  EXPECT_EQ(NumAllocations(), before);
+  ASSERT_TRUE(full);
+  EXPECT_THROW(BatchQueue::Throw(*full), QueueFullError);
+  EXPECT_GT(NumAllocations(), before);
+}
+
+TEST_F(QueueTest, ABatchEndsOnceItHasEnoughRows) {
+  for (const char* name : {"a", "b", "c", "d"}) Put(Wait(name, 2));
+  Requests batch, expired;
+  queue_.Take(&batch, &expired, 3);
+  EXPECT_EQ(NamesOf(batch), (Names{"a", "b"}));
+  batch.clear();
+  queue_.Take(&batch, &expired, 1);
+  EXPECT_EQ(NamesOf(batch), Names{"c"});
 }
 
 TEST_F(QueueTest, RoomIsNotLookedForWhereThereIsEnough) {
@@ -494,4 +500,5 @@ TEST_F(DelayedQueueTest, AClockThatJumpsBackNeitherExpiresNorDelaysNorReorders) 
 }
 
 }  // namespace
+
 }  // namespace recsys

@@ -1,13 +1,15 @@
-// A hosted version without a gateway: batches, failures, deadlines, warm-up, pauses, close.
+// A servable version without a gateway: batches, failures, deadlines, warm-up, pauses, close.
 
 #include <gtest/gtest.h>
 #include <sched.h>
 
 #include <chrono>
 #include <future>
+#include <limits>
 #include <thread>
 
 #include "base/text.h"
+#include "engine/core/queue/turn.h"
 #include "recsys/error.h"
 #include "tests/core/fakes.h"
 
@@ -33,24 +35,24 @@ class ExecutorTest : public testing::Test {
  protected:
   ExecutorTest() = default;
   ~ExecutorTest() override {
-    if (opened_.hosted != nullptr) opened_.hosted->Close();
+    if (opened_.servable != nullptr) opened_.servable->Close();
   }
 
-  void Open(const ModelSettings& settings = {}, bool has_context = false) {
-    opened_ = HostSum(metrics_, DeliverAtOnce, settings, "1", has_context);
-    opened_.hosted->Open();
+  void Open(const VersionSettings& settings = {}, bool has_context = false) {
+    opened_ = HostSum(DeliverAtOnce, settings, "1", has_context);
+    opened_.servable->Open();
   }
   std::shared_ptr<SumRequest> Make(const std::string& name, const SumRequest::Ids& ids,
                                    bool has_context = false) {
     auto request = std::make_shared<SumRequest>(answers_, name, ids, has_context);
-    request->hosted = opened_.hosted;
-    request->Read(*opened_.hosted);
-    opened_.hosted->checker().Check(request->raw, &request->checked);
+    request->servable = opened_.servable;
+    request->Read(*opened_.servable);
+    opened_.servable->checker().Check(request->raw, &request->checked);
     return request;
   }
   std::shared_ptr<SumRequest> Submit(const std::string& name, const SumRequest::Ids& ids) {
     auto request = Make(name, ids);
-    opened_.hosted->Submit(request);
+    opened_.servable->Submit(request);
     return request;
   }
   /// Keeps the (only) executor busy until the gate is opened.
@@ -65,7 +67,6 @@ class ExecutorTest : public testing::Test {
     EXPECT_EQ(answer.scores, request.expected());
   }
 
-  Metrics metrics_;
   Answers answers_;
   Opened opened_;
 };
@@ -99,9 +100,9 @@ TEST_F(ExecutorTest, RankingRequestsRunInABatchOfTheirOwn) {
   Plug();
   const auto plain = Submit("plain", {{1}, {2}});
   const auto ranking = Make("ranking", {{5}, {5}, {5}}, true), other = Make("other", {{6}}, true);
-  opened_.hosted->Submit(ranking);
+  opened_.servable->Submit(ranking);
   const auto last = Submit("last", {{9}});
-  opened_.hosted->Submit(other);
+  opened_.servable->Submit(other);
   opened_.model->OpenGate();
   answers_.Wait(5);
   EXPECT_EQ(opened_.model->batches(), (std::vector<std::int64_t>{1, 3, 4}));
@@ -154,8 +155,8 @@ TEST_F(ExecutorTest, AnAnswerThatCannotBeWrittenFailsItsOwnRequestOnly) {
   refused->on_encode = [](const Rows&) -> Message {
     throw Error(ErrorKind::kRequest, "outputs: got 'x', expected 'score'");
   };
-  opened_.hosted->Submit(unwritable);
-  opened_.hosted->Submit(refused);
+  opened_.servable->Submit(unwritable);
+  opened_.servable->Submit(refused);
   const auto neighbour = Submit("neighbour", {{3}});
   opened_.model->OpenGate();
   answers_.Wait(4);
@@ -172,7 +173,7 @@ TEST_F(ExecutorTest, AnExpiredRequestIsAnsweredWithoutBeingComputed) {
   Plug();
   const auto late = Make("late", {{1}});
   late->deadline_s = 0;
-  opened_.hosted->Submit(late);
+  opened_.servable->Submit(late);
   const auto in_time = Submit("in time", {{2}, {3}});
   opened_.model->OpenGate();
   answers_.Wait(3);
@@ -184,13 +185,13 @@ TEST_F(ExecutorTest, AnExpiredRequestIsAnsweredWithoutBeingComputed) {
 }
 
 TEST_F(ExecutorTest, RequestsThatLeftToMakeRoomAreAnsweredAtOnce) {
-  ModelSettings settings;
+  VersionSettings settings;
   settings.limits.max_request_rows = settings.limits.max_queue_rows = 2;
   Open(settings);
   Plug();
   const auto late = Make("late", {{1}, {2}});
   late->deadline_s = 0;
-  opened_.hosted->Submit(late);
+  opened_.servable->Submit(late);
   EXPECT_EQ(answers_.num_done(), 0);
   Submit("next", {{3}, {4}});
   EXPECT_EQ(answers_.Of("late").status.code, StatusCode::kDeadlineExceeded);
@@ -201,11 +202,11 @@ TEST_F(ExecutorTest, ACancelledRequestIsNotComputed) {
   Open();
   Plug();
   const auto unwanted = Submit("unwanted", {{1}});
-  EXPECT_TRUE(opened_.hosted->Cancel(*unwanted));
-  EXPECT_FALSE(opened_.hosted->Cancel(*unwanted));
+  EXPECT_TRUE(opened_.servable->Cancel(*unwanted));
+  EXPECT_FALSE(opened_.servable->Cancel(*unwanted));
   opened_.model->OpenGate();
   answers_.Wait(1);
-  opened_.hosted->Close();
+  opened_.servable->Close();
   EXPECT_EQ(opened_.model->batches(), std::vector<std::int64_t>{1});
   EXPECT_EQ(answers_.names(), std::vector<std::string>{"plug"});
 }
@@ -214,18 +215,18 @@ TEST_F(ExecutorTest, CloseAnswersWhatWasAcceptedAndTakesNoMore) {
   Open();
   Plug();
   for (const char* name : {"a", "b", "c"}) Submit(name, {{1}});
-  auto closing = std::async(std::launch::async, [this] { opened_.hosted->Close(); });
+  auto closing = std::async(std::launch::async, [this] { opened_.servable->Close(); });
   opened_.model->OpenGate();
   closing.get();
   EXPECT_EQ(answers_.num_done(), 4);
   std::string text;
   EXPECT_EQ(KindOf([this] { Submit("too late", {{1}}); }, &text), ErrorKind::kDraining);
   EXPECT_EQ(text, "the server is stopping; send the request to another one");
-  opened_.hosted->Close();
+  opened_.servable->Close();
 }
 
 TEST_F(ExecutorTest, SeveralExecutorsComputeAtTheSameTime) {
-  ModelSettings settings;
+  VersionSettings settings;
   settings.num_executors = 2;
   Open(settings);
   opened_.model->CloseGate();
@@ -240,19 +241,20 @@ TEST_F(ExecutorTest, SeveralExecutorsComputeAtTheSameTime) {
 }
 
 TEST_F(ExecutorTest, WorkBetweenBatchesWaitsForTheRunningOneAndHoldsUpTheNext) {
-  ModelSettings settings;
+  VersionSettings settings;
   settings.num_executors = 2;
   Open(settings);
   Plug();
   std::promise<void> inside, leave;
   std::vector<std::int64_t> at_start, at_end;
   auto changing = std::async(std::launch::async, [&] {
-    opened_.hosted->RunBetweenBatches([&] {
+    opened_.model->on_delta = [&] {
       at_start = opened_.model->batches();
       inside.set_value();
       leave.get_future().wait();
       at_end = opened_.model->batches();
-    });
+    };
+    EXPECT_EQ(opened_.servable->ApplyDelta("a.delta"), 3);
   });
   EXPECT_EQ(inside.get_future().wait_for(std::chrono::milliseconds(20)),
             std::future_status::timeout);
@@ -270,18 +272,16 @@ TEST_F(ExecutorTest, WorkBetweenBatchesWaitsForTheRunningOneAndHoldsUpTheNext) {
 
 TEST_F(ExecutorTest, WhatWorkBetweenBatchesThrowsReachesItsCallerAndBatchesGoOn) {
   Open();
-  EXPECT_EQ(
-      KindOf([this] {
-        opened_.hosted->RunBetweenBatches([] { throw Error(ErrorKind::kDelta, "no such delta"); });
-      }),
-      ErrorKind::kDelta);
+  opened_.model->on_delta = [] { throw Error(ErrorKind::kDelta, "no such delta"); };
+  EXPECT_EQ(KindOf([this] { opened_.servable->ApplyDelta("a.delta"); }), ErrorKind::kDelta);
+  EXPECT_EQ(opened_.servable->metrics().Totals().deltas_failed, 1);
   const auto after = Submit("after", {{1}});
   answers_.Wait(1);
   ExpectAnswered(*after);
 }
 
 TEST_F(ExecutorTest, ABatchMayWaitToBeFilledWhereItIsAskedFor) {
-  ModelSettings settings;
+  VersionSettings settings;
   settings.limits.max_delay_us = 60'000'000;
   settings.limits.max_batch_rows = 6;
   Open(settings);
@@ -294,13 +294,13 @@ TEST_F(ExecutorTest, ABatchMayWaitToBeFilledWhereItIsAskedFor) {
   answers_.Wait(3);
   EXPECT_EQ(opened_.model->batches(), std::vector<std::int64_t>{6});
   Submit("closing ends the wait", {{1}});
-  opened_.hosted->Close();
+  opened_.servable->Close();
   EXPECT_EQ(opened_.model->batches(), (std::vector<std::int64_t>{6, 1}));
 }
 
 TEST_F(ExecutorTest, AWaitToBeFilledEndsAfterTheDelayAndBeforeADeadline) {
   for (const std::int64_t delay_us : {2'000, 10'000'000}) {
-    ModelSettings settings;
+    VersionSettings settings;
     settings.limits.max_delay_us = delay_us;
     settings.num_executors = 3;
     Open(settings);
@@ -308,10 +308,10 @@ TEST_F(ExecutorTest, AWaitToBeFilledEndsAfterTheDelayAndBeforeADeadline) {
     const auto last = Make("last" + std::to_string(delay_us), {{2}});
     // So that less than the delay would be left.
     last->deadline_s = MonotonicSeconds() + 10.0;
-    opened_.hosted->Submit(last);
+    opened_.servable->Submit(last);
     answers_.Wait(delay_us == 2'000 ? 2 : 4);
     ExpectAnswered(*last);
-    opened_.hosted->Close();
+    opened_.servable->Close();
   }
 }
 
@@ -321,10 +321,10 @@ TEST_F(ExecutorTest, ExecutorsStayOnTheirProcessorsAndHaveNames) {
   ASSERT_EQ(sched_getaffinity(0, sizeof(allowed), &allowed), 0);
   std::int64_t first = 0;
   while (!CPU_ISSET(static_cast<std::size_t>(first), &allowed)) ++first;
-  ModelSettings settings;
+  VersionSettings settings;
   settings.cpus = {first};
   settings.num_executors = 2;
-  opened_ = HostSum(metrics_, DeliverAtOnce, settings);
+  opened_ = HostSum(DeliverAtOnce, settings);
   std::mutex mutex;
   std::map<std::string, int> seen;
   opened_.model->on_predict = [&](const Batch&) {
@@ -336,52 +336,137 @@ TEST_F(ExecutorTest, ExecutorsStayOnTheirProcessorsAndHaveNames) {
     const std::lock_guard<std::mutex> lock(mutex);
     seen[name] = std::max(seen[name], CPU_COUNT(&cpus));
   };
-  opened_.hosted->Open();
-  // Each was warmed up itself.
+  opened_.servable->Open();
+  EXPECT_EQ(seen, (std::map<std::string, int>{{"executor-sum-0", 1}}));
+  // A further thread is started once it is needed.
+  opened_.model->CloseGate();
+  Submit("a", {{1}});
+  opened_.model->WaitUntilStarted(1);
+  Submit("b", {{2}});
+  opened_.model->WaitUntilStarted(2);
+  opened_.model->OpenGate();
+  answers_.Wait(2);
+  opened_.servable->Close();
   EXPECT_EQ(seen, (std::map<std::string, int>{{"executor-sum-0", 1}, {"executor-sum-1", 1}}));
 }
 
-TEST_F(ExecutorTest, AProcessorThatIsNotThereIsAnErrorAtTheStart) {
-  ModelSettings settings;
-  settings.cpus = {65'000};
-  opened_ = HostSum(metrics_, DeliverAtOnce, settings);
+TEST_F(ExecutorTest, AtTheEndOfAPollingTurnAShortBatchRunsInThePollingThread) {
+  Open();
+  const std::thread::id here = std::this_thread::get_id();
+  std::vector<bool> ran_here;
+  opened_.model->on_predict = [&](const Batch&) {
+    ran_here.push_back(std::this_thread::get_id() == here);
+  };
+  PollingTurn turn;
+  EXPECT_EQ(turn.WaitS(), kNever);
+  const auto a = Submit("a", {{1}}), b = Submit("b", {{2}, {3}});
+  EXPECT_EQ(answers_.num_done(), 0);
+  EXPECT_EQ(turn.WaitS(), 0);
+  turn.End();
+  EXPECT_EQ(answers_.num_done(), 2);
+  ExpectAnswered(*a);
+  ExpectAnswered(*b);
+  EXPECT_EQ(ran_here, std::vector<bool>{true});
+  EXPECT_EQ(turn.WaitS(), kNever);
+}
+
+TEST_F(ExecutorTest, ALongBatchLeavesThePollingThreadFree) {
+  // As seen while it was warmed up.
+  opened_ = HostSum(DeliverAtOnce);
+  opened_.model->on_predict = [](const Batch&) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  };
+  opened_.servable->Open();
+  const std::thread::id here = std::this_thread::get_id();
+  opened_.model->on_predict = [&](const Batch&) { EXPECT_NE(std::this_thread::get_id(), here); };
+  PollingTurn turn;
+  const auto a = Submit("a", {{1}});
+  turn.End();
+  answers_.Wait(1);
+  ExpectAnswered(*a);
+}
+
+TEST_F(ExecutorTest, NothingRunsInThePollingThreadWhileAnythingElseRuns) {
+  Open();
+  Plug();
+  PollingTurn turn;
+  const auto a = Submit("a", {{1}});
+  turn.End();
+  EXPECT_EQ(answers_.num_done(), 0);
+  opened_.model->OpenGate();
+  answers_.Wait(2);
+  ExpectAnswered(*a);
+}
+
+TEST_F(ExecutorTest, WhatALateBatchHoldsUpIsLookedAtAgain) {
+  VersionSettings settings;
+  settings.num_executors = 2;
+  Open(settings);
+  Plug();
+  PollingTurn turn;
+  const auto a = Submit("a", {{1}});
+  // The batch that runs never ends by itself: sooner or later a further executor is started.
+  const double until_s = MonotonicSeconds() + 10;
+  while (opened_.model->batches().size() < 2 && MonotonicSeconds() < until_s) turn.End();
+  EXPECT_EQ(opened_.model->batches().size(), 2U);
+  opened_.model->OpenGate();
+  answers_.Wait(2);
+  ExpectAnswered(*a);
+}
+
+TEST_F(ExecutorTest, AFullQueueRefusesWithoutLosingWhatHasExpired) {
+  VersionSettings settings;
+  settings.limits.max_request_rows = settings.limits.max_queue_rows = 3;
+  Open(settings);
+  Plug();
+  const auto late = Make("late", {{1}});
+  late->deadline_s = 0;
+  opened_.servable->Submit(late);
+  const auto kept = Submit("kept", {{1}, {2}});
   std::string text;
-  EXPECT_EQ(KindOf([this] { opened_.hosted->Open(); }, &text), ErrorKind::kExecution);
+  EXPECT_EQ(KindOf([this] { Submit("too much", {{1}, {2}}); }, &text), ErrorKind::kQueueFull);
+  EXPECT_EQ(text, "queue: 2 rows wait, at most 3 may; try again later");
+  EXPECT_EQ(answers_.Of("late").status.code, StatusCode::kDeadlineExceeded);
+  opened_.model->OpenGate();
+  answers_.Wait(3);
+  ExpectAnswered(*kept);
+}
+
+TEST_F(ExecutorTest, AProcessorThatIsNotThereIsAnErrorAtTheStart) {
+  VersionSettings settings;
+  settings.cpus = {65'000};
+  opened_ = HostSum(DeliverAtOnce, settings);
+  std::string text;
+  EXPECT_EQ(KindOf([this] { opened_.servable->Open(); }, &text), ErrorKind::kExecution);
   EXPECT_EQ(text, "the model failed to warm up: [Errno 22] Invalid argument");
 }
 
 TEST_F(ExecutorTest, AModelThatCannotWarmUpIsAnErrorAtTheStartAndLeavesNothing) {
   for (const std::int64_t num_executors : {1, 3}) {
-    ModelSettings settings;
+    VersionSettings settings;
     settings.num_executors = num_executors;
-    opened_ = HostSum(metrics_, DeliverAtOnce, settings);
+    opened_ = HostSum(DeliverAtOnce, settings);
     opened_.model->on_predict = [](const Batch&) { throw std::runtime_error("no warmth"); };
     std::string text;
-    EXPECT_EQ(KindOf([this] { opened_.hosted->Open(); }, &text), ErrorKind::kExecution);
+    EXPECT_EQ(KindOf([this] { opened_.servable->Open(); }, &text), ErrorKind::kExecution);
     EXPECT_EQ(text, "the model failed to warm up: no warmth");
-    EXPECT_EQ(metrics_.Page().find("model=\"sum\""), std::string::npos) << metrics_.Page();
   }
 }
 
-TEST_F(ExecutorTest, WarmUpCountsInNoMetricAndBatchesDo) {
+TEST_F(ExecutorTest, WarmUpIsNotCountedAndBatchesAre) {
   Open();
-  EXPECT_NE(metrics_.Page().find("recsys_batch_rows_count{model=\"sum\",version=\"1\"} 0"),
-            std::string::npos)
-      << metrics_.Page();
+  EXPECT_EQ(opened_.servable->metrics().Totals().batch_rows.count(), 0);
   Submit("a", {{1}, {2}});
   answers_.Wait(1);
-  const std::string page = metrics_.Page();
-  EXPECT_NE(page.find("recsys_batch_rows_sum{model=\"sum\",version=\"1\"} 2"), std::string::npos);
-  EXPECT_NE(page.find("recsys_requests_accepted_total{model=\"sum\",version=\"1\"} 1"),
-            std::string::npos)
-      << page;
+  const VersionTotals totals = opened_.servable->metrics().Totals();
+  EXPECT_EQ(totals.batch_rows.sum(), 2);
+  EXPECT_EQ(totals.accepted, 1);
 }
 
-TEST_F(ExecutorTest, RemembersItsDeltasInTheirOrder) {
+TEST_F(ExecutorTest, AClosedVersionTakesNoDelta) {
   Open();
-  opened_.hosted->AddDelta("b.delta");
-  opened_.hosted->AddDelta("a.delta");
-  EXPECT_EQ(opened_.hosted->deltas(), (std::vector<std::string>{"b.delta", "a.delta"}));
+  opened_.servable->Close();
+  EXPECT_EQ(KindOf([this] { opened_.servable->ApplyDelta("a.delta"); }), ErrorKind::kModelChange);
 }
 
 }  // namespace

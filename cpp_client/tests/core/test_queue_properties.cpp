@@ -112,11 +112,11 @@ class QueueMachine {
     if (!Fits(request)) Expire();
     Requests expired;
     if (!Fits(request)) {
-      EXPECT_THROW(queue_.Put(request, &expired), QueueFullError);
-      EXPECT_TRUE(expired.empty());
+      EXPECT_TRUE(queue_.Put(request, &expired));
+      CheckReport(expired);
       return;
     }
-    queue_.Put(request, &expired);
+    EXPECT_FALSE(queue_.Put(request, &expired));
     CheckReport(expired);
     waiting_.push_back(request);
   }

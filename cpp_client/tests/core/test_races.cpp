@@ -33,14 +33,14 @@ class RaceTest : public GatewayTest {
     std::sort(names.begin(), names.end());
     EXPECT_EQ(std::unique(names.begin(), names.end()), names.end());
     std::int64_t sum = 0;
-    for (const char* outcome : kOutcomes) sum += Count(outcome);
+    for (std::size_t i = 0; i < kNumOutcomes; ++i) sum += Count(static_cast<Outcome>(i));
     EXPECT_EQ(sum, num);
     EXPECT_EQ(watcher_.ended().size(), static_cast<std::size_t>(num));
   }
 };
 
 TEST_F(RaceTest, CancelsRaceWithAnswers) {
-  ModelSettings settings;
+  VersionSettings settings;
   settings.num_executors = 2;
   settings.limits.max_batch_rows = 16;
   Serve(settings);
@@ -84,8 +84,8 @@ TEST_F(RaceTest, VersionsAreSwappedUnderLoadWithoutOneFailedRequest) {
   std::thread swapper([&] {
     while (!is_over.load() && version.load() < 200) {
       const Opened next = Host({}, std::to_string(++version));
-      router_.Set({next.hosted, nullptr});
-      now.hosted->Close();
+      router_.Set({next.servable, nullptr});
+      now.servable->Close();
       now = next;
     }
   });
@@ -93,36 +93,35 @@ TEST_F(RaceTest, VersionsAreSwappedUnderLoadWithoutOneFailedRequest) {
   is_over = true;
   swapper.join();
   ExpectAllDoneOnce(kNumThreads * kNumEach);
-  EXPECT_EQ(Count("ok"), kNumThreads * kNumEach);
+  EXPECT_EQ(Count(Outcome::kOk), kNumThreads * kNumEach);
   EXPECT_GT(version.load(), 1);
 }
 
 TEST_F(RaceTest, NoBatchSeesADeltaHalfDone) {
-  ModelSettings settings;
+  VersionSettings settings;
   settings.num_executors = 2;
   settings.limits.max_batch_rows = 4;
-  all_.push_back(HostSum(
-      metrics_,
-      [this](Request& request, const Status& status, Message answer) {
-        gateway_.End(request, status, std::move(answer));
-      },
-      settings));
+  all_.push_back(
+      HostSum([this](Request& request, const Status& status,
+                     Message answer) { gateway_.End(request, status, std::move(answer)); },
+              settings));
   const Opened opened = all_.back();
   int left = 0, right = 0;  // plain numbers: a race would show
   opened.model->on_predict = [&](const Batch&) {
     if (left != right) throw std::runtime_error("half a delta");
   };
-  opened.hosted->Open();
-  router_.Set({opened.hosted, nullptr});
+  opened.model->on_delta = [&] {
+    ++left;
+    ++right;
+  };
+  opened.servable->Open();
+  router_.Set({opened.servable, nullptr});
   std::atomic<bool> is_over{false};
   std::vector<std::thread> changers;
   for (int i = 0; i < 2; ++i) {
     changers.emplace_back([&] {
       while (!is_over.load()) {
-        opened.hosted->RunBetweenBatches([&] {
-          ++left;
-          ++right;
-        });
+        opened.servable->ApplyDelta("a.delta");
       }
     });
   }
@@ -131,12 +130,12 @@ TEST_F(RaceTest, NoBatchSeesADeltaHalfDone) {
   is_over = true;
   for (std::thread& changer : changers) changer.join();
   ExpectAllDoneOnce(kNumThreads * kNumEach);
-  EXPECT_EQ(Count("ok"), kNumThreads * kNumEach);
+  EXPECT_EQ(Count(Outcome::kOk), kNumThreads * kNumEach);
   EXPECT_GT(left, 0);
 }
 
 TEST_F(RaceTest, AFullQueueAndADrainRefuseAndWhatWasAcceptedIsAnswered) {
-  ModelSettings settings;
+  VersionSettings settings;
   settings.limits.max_request_rows = settings.limits.max_queue_rows = 8;
   settings.limits.max_batch_rows = 2;
   settings.limits.max_delay_us = 200;
@@ -146,10 +145,10 @@ TEST_F(RaceTest, AFullQueueAndADrainRefuseAndWhatWasAcceptedIsAnswered) {
     if (number == kNumEach * kNumThreads - kNumEach / 2) gateway_.Drain();
     Predict(std::to_string(number), SumRequest::Ids(static_cast<std::size_t>(number % 4), {1}));
   });
-  opened.hosted->Close();
+  opened.servable->Close();
   ExpectAllDoneOnce(kNumThreads * kNumEach);
-  EXPECT_EQ(Count("accepted"), Count("ok"));
-  EXPECT_GT(Count("unavailable"), 0);
+  EXPECT_EQ(num_accepted(), Count(Outcome::kOk));
+  EXPECT_GT(Count(Outcome::kUnavailable), 0);
 }
 
 }  // namespace

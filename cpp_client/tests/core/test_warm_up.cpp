@@ -1,18 +1,15 @@
 // Warm-up batches: made ones, and those of captured requests.
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <cstdio>
 #include <cstring>
-#include <fstream>
 #include <set>
 
+#include "engine/core/warm_up.h"
 #include "recsys/batch_writer.h"
 #include "recsys/error.h"
-#include "server/core/warm_up.h"
-#include "server/observe/capture_file.h"
 #include "tests/core/fakes.h"
+#include "wire/predict_request.h"
 
 namespace recsys {
 namespace {
@@ -124,35 +121,24 @@ TEST(MadeBatches, AreNoLargerThanTheLimitsExceptThatOfOneRow) {
 
 class CapturedTest : public testing::Test {
  protected:
-  CapturedTest()
-      : path_(testing::TempDir() + "capture" + std::to_string(getpid())),
-        checker_(SumSignature(true), {8, 1000, 1'000'000}),
-        data_(CaptureHeader(0)) {}
-  ~CapturedTest() override { std::remove(path_.c_str()); }
+  CapturedTest() : checker_(SumSignature(true), {8, 1000, 1'000'000}) {}
 
   void Add(std::size_t num_rows, bool has_context = false) {
     const SumRequest::Ids ids(num_rows, {1, 2});
     SumRequest request(answers_, "a", ids, has_context);
-    request.Read(*hosted_.hosted);
-    AddData(SerializedForCapture(request.raw));
-  }
-  void AddData(std::string data) {
-    CapturedRequest request;
-    request.model = "sum";
-    request.data = std::move(data);
-    data_ += CaptureRecord(request);
+    request.Read(*opened_.servable);
+    messages_.push_back(WritePredictRequest(request.raw));
   }
   std::vector<WarmUpBatch> Batches(const BatchLimits& limits = {}) {
-    std::ofstream(path_, std::ios::binary) << data_;
-    return CapturedBatches(path_, checker_, limits);
+    std::vector<WarmUpBatch> batches;
+    AddCapturedBatches(messages_, checker_, limits, &batches);
+    return batches;
   }
 
-  const std::string path_;
-  Metrics metrics_;
   Answers answers_;
-  Opened hosted_ = HostSum(metrics_, [](Request&, const Status&, Message) {});
+  Opened opened_ = HostSum([](Request&, const Status&, Message) {});
   const RequestChecker checker_;
-  std::string data_;
+  std::vector<std::string> messages_;
 };
 
 TEST_F(CapturedTest, AreOfOneAndOfManyRequestsAndByKind) {
@@ -182,10 +168,11 @@ TEST_F(CapturedTest, RequestsThatDoNotFitAreLeftOutAndCounted) {
   const HeardLog log;
   Add(9);
   Add(2);
-  AddData("");
+  messages_.emplace_back();
+  messages_.emplace_back("\xff\xff");
   Add(3);
   EXPECT_EQ(ShapesOf(Batches()), (std::vector<Shape>{{1, 2}, {1, 3}}));
-  EXPECT_NE(log.text().find("2 captured requests are used, 2 do not fit the model"),
+  EXPECT_NE(log.text().find("2 captured requests are used, 3 do not fit the model"),
             std::string::npos);
 }
 
@@ -203,62 +190,22 @@ TEST_F(CapturedTest, KeepWithinTheLimitsOfABatch) {
   for (const auto& [size, num_rows] : ShapesOf(Batches(limits))) EXPECT_EQ(size, 1U);
 }
 
-TEST_F(CapturedTest, ADamagedFileIsUsedUpToItsDamage) {
-  const HeardLog log;
-  for (int i = 0; i < 10; ++i) Add(1);
-  data_.back() = static_cast<char>(data_.back() ^ 1);
-  EXPECT_EQ(ShapesOf(Batches()), (std::vector<Shape>{{1, 1}, {8, 8}}));
-  EXPECT_NE(
-      log.text().find("the capture for the warm-up is used up to its damage: record 10, at byte"),
-      std::string::npos)
-      << log.text();
-}
-
-TEST_F(CapturedTest, ARecordThatIsNoRequestIsDamage) {
-  const HeardLog log;
-  Add(1);
-  AddData("\xff\xff");
-  Add(1);
-  EXPECT_EQ(ShapesOf(Batches()), (std::vector<Shape>{{1, 1}}));
-  EXPECT_NE(log.text().find("a record holds 2 bytes that are not a PredictRequest"),
-            std::string::npos);
-}
-
-TEST_F(CapturedTest, ALongFileIsNotUsedWhole) {
+TEST_F(CapturedTest, ALongCaptureIsNotUsedWhole) {
   for (int i = 0; i < 2010; ++i) Add(1);
   std::size_t num_requests = 0;
   for (const auto& batch : Batches()) num_requests += batch.size();
   EXPECT_EQ(num_requests, 2000U);
 }
 
-TEST_F(CapturedTest, AHostedVersionIsWarmedUpWithItsRequests) {
+TEST_F(CapturedTest, AVersionIsWarmedUpWithItsRequests) {
   for (int i = 0; i < 3; ++i) Add(7);
-  Batches();
-  ModelSettings settings;
-  settings.warm_up = path_;
-  hosted_ = HostSum(
-      metrics_, [](Request&, const Status&, Message) {}, settings, "2", true);
+  opened_ = HostSum([](Request&, const Status&, Message) {}, {}, "2", true);
   std::multiset<std::int64_t> sizes;
-  hosted_.model->on_predict = [&](const Batch& batch) { sizes.insert(batch.num_rows); };
-  hosted_.hosted->Open();
-  hosted_.hosted->Close();
+  opened_.model->on_predict = [&](const Batch& batch) { sizes.insert(batch.num_rows); };
+  opened_.servable->Open(messages_);
+  opened_.servable->Close();
   EXPECT_EQ(sizes.count(7), 1U);
   EXPECT_EQ(sizes.count(14), 1U);
-}
-
-TEST_F(CapturedTest, AMissingFileIsAnErrorThatLeavesNothing) {
-  ModelSettings settings;
-  settings.warm_up = path_ + "none";
-  hosted_ = HostSum(
-      metrics_, [](Request&, const Status&, Message) {}, settings, "2");
-  try {
-    hosted_.hosted->Open();
-    FAIL() << "nothing was thrown";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kCapture);
-    EXPECT_EQ(std::string(error.what()).rfind("warm_up: capture ", 0), 0U) << error.what();
-  }
-  EXPECT_EQ(metrics_.Page().find("version=\"2\""), std::string::npos);
 }
 
 }  // namespace

@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "server/rpc/service.h"
+#include "engine/rpc/service.h"
 
 namespace recsys {
 

@@ -47,11 +47,12 @@ void SummingModel::Open() {
   changed_.notify_all();
 }
 
-Route SmallRouter::Find(std::string_view model, std::string_view version, double /*draw*/) const {
-  if ((!model.empty() && model != "small") || (!version.empty() && version != "1")) {
-    throw Error(ErrorKind::kModelNotFound, "no such model: got '" + std::string(model) + "'");
+Route SmallRouter::Find(const RouteQuery& query) const {
+  if ((!query.model.empty() && query.model != "small") ||
+      (!query.version.empty() && query.version != "1")) {
+    throw Error(ErrorKind::kModelNotFound, "no such model");
   }
-  return {hosted, nullptr};
+  return {servable, nullptr};
 }
 
 ServedTest::ServedTest() {
@@ -62,12 +63,12 @@ ServedTest::ServedTest() {
   opened.info.name = "small";
   opened.info.version = "1";
   opened.info.digest = "d1";
-  router_.hosted =
-      std::make_shared<Hosted>(std::move(opened), ModelSettings{}, metrics_,
-                               [this](Request& request, const Status& status, Message answer) {
-                                 gateway_.End(request, status, std::move(answer));
-                               });
-  router_.hosted->Open();
+  router_.servable =
+      std::make_shared<Servable>(std::move(opened), VersionSettings{},
+                                 [this](Request& request, const Status& status, Message answer) {
+                                   gateway_.End(request, status, std::move(answer));
+                                 });
+  router_.servable->Open();
 }
 
 std::pair<Status, std::string> ServedTest::Call(const Service& service, const std::string& method,

@@ -12,9 +12,9 @@
 #include <utility>
 #include <vector>
 
+#include "engine/core/gateway.h"
+#include "engine/core/servable.h"
 #include "recsys/error.h"
-#include "server/core/gateway.h"
-#include "server/core/hosted.h"
 #include "tests/protocols/fake_calls.h"
 #include "tests/wire/messages.h"
 
@@ -24,7 +24,6 @@ namespace recsys {
 class SummingModel : public ServedModel {
  public:
   const Signature& signature() const override { return signature_; }
-  std::string target_name() const override { return "cpu"; }
   Outputs Predict(const Batch& batch) override;
   Delta PrepareDelta(const std::string&) override { return {}; }
 
@@ -42,24 +41,25 @@ class SummingModel : public ServedModel {
 /// Serves one model, "small".
 class SmallRouter : public Router {
  public:
-  Route Find(std::string_view model, std::string_view version, double draw) const override;
-  std::shared_ptr<Hosted> hosted;
+  Route Find(const RouteQuery& query) const override;
+  std::shared_ptr<Servable> servable;
 };
 
-/// What it counts stands in `metrics_`.
 class ServedTest : public testing::Test {
  protected:
   ServedTest();
-  ~ServedTest() override { router_.hosted->Close(); }
+  ~ServedTest() override { router_.servable->Close(); }
 
   /// Makes a unary call and waits for its end.
   std::pair<Status, std::string> Call(const Service& service, const std::string& method,
                                       const std::string& message, const CallFacts& facts = {});
-  std::int64_t Count(const std::string& outcome) { return metrics_.Outcomes()[outcome]; }
+  std::int64_t Count(Outcome outcome) const {
+    return gateway_.unrouted()[static_cast<std::size_t>(outcome)] +
+           router_.servable->metrics().Totals().of(outcome);
+  }
 
-  Metrics metrics_;
   SmallRouter router_;
-  Gateway gateway_{router_, metrics_, {}};
+  Gateway gateway_{router_, nullptr};
   SummingModel* model_ = nullptr;
 };
 

@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "engine/protocols/services.h"
 #include "inference/open_inference.pb.h"
-#include "server/protocols/services.h"
 #include "tests/protocols/served_model.h"
 
 namespace recsys {
@@ -39,37 +39,13 @@ inference::ModelInferRequest Request(float price = 1) {
 
 class KserveTest : public ServedTest {
  protected:
-  static std::vector<ModelStatus> Statuses() {
-    ModelVersionStatus old, ready, broken;
-    old.version = "0";
-    ready.version = "1";
-    ready.state = ModelState::kReady;
-    broken.version = "2";
-    broken.state = ModelState::kFailed;
-    broken.reason = "damaged";
-    ModelStatus status;
-    status.model = "small";
-    status.versions = {old, ready, broken};
-    return {status};
-  }
-
-  template <typename Response>
-  Response Ask(const std::string& method, const std::string& request) {
-    const auto [status, answer] = Call(service_, method, request);
-    EXPECT_TRUE(status.ok()) << status.text;
-    Response response;
-    EXPECT_TRUE(response.ParseFromString(answer));
-    return response;
-  }
   std::pair<Status, std::string> Infer(const inference::ModelInferRequest& request,
                                        const CallFacts& facts = {}) {
     return Call(service_, "ModelInfer", request.SerializeAsString(), facts);
   }
 
-  bool is_ready_ = true;
   double now_s_ = MonotonicSeconds();
-  Service service_ = KserveService(gateway_, {[this] { return is_ready_; }, Statuses}, {},
-                                   [this] { return now_s_; });
+  Service service_ = KserveService(gateway_, {}, [this] { return now_s_; });
 };
 
 TEST_F(KserveTest, AnInferenceIsAnsweredInProtobufsOwnBytes) {
@@ -115,7 +91,7 @@ TEST_F(KserveTest, WhatCannotBeReadIsRefusedAndCountedOnce) {
   request = Request();
   request.mutable_inputs(0)->set_name("stranger");
   EXPECT_EQ(Infer(request).first.code, StatusCode::kInvalidArgument);
-  EXPECT_EQ(Count("invalid"), 4);
+  EXPECT_EQ(Count(Outcome::kInvalid), 4);
 }
 
 TEST_F(KserveTest, AFloodOfTensorsIsRefusedByItsCount) {
@@ -139,7 +115,7 @@ TEST_F(KserveTest, TheEarlierOfTheCallsDeadlineAndTheTimeoutHolds) {
   model_->Open();
   EXPECT_TRUE(busy->Wait().first.ok());
   EXPECT_EQ(call->Wait().first.code, StatusCode::kDeadlineExceeded);
-  EXPECT_EQ(Count("expired"), 1);
+  EXPECT_EQ(Count(Outcome::kExpired), 1);
 }
 
 TEST_F(KserveTest, AStreamAnswersInOrderAndErrorsEndOnlyTheirRequest) {
@@ -170,76 +146,6 @@ TEST_F(KserveTest, AStreamAnswersInOrderAndErrorsEndOnlyTheirRequest) {
       EXPECT_EQ(response.infer_response().raw_output_contents(0),
                 Floats({static_cast<float>(i) + 7}));
     }
-  }
-}
-
-TEST_F(KserveTest, TheServerSaysThatItLivesAndWhetherItIsReady) {
-  EXPECT_TRUE(Ask<inference::ServerLiveResponse>("ServerLive", "").live());
-  EXPECT_TRUE(Ask<inference::ServerReadyResponse>("ServerReady", "").ready());
-  is_ready_ = false;
-  EXPECT_FALSE(Ask<inference::ServerReadyResponse>("ServerReady", "").ready());
-  const auto about = Ask<inference::ServerMetadataResponse>("ServerMetadata", "");
-  EXPECT_EQ(about.name(), "recsys-serving");
-  EXPECT_EQ(about.extensions_size(), 6);
-}
-
-TEST_F(KserveTest, AModelIsReadyWhereItAnswers) {
-  const auto is_ready = [this](const std::string& request) {
-    return Ask<inference::ModelReadyResponse>("ModelReady", request).ready();
-  };
-  EXPECT_TRUE(is_ready(Field(1, "small")));
-  EXPECT_TRUE(is_ready(Field(1, "small") + Field(2, "1")));
-  EXPECT_FALSE(is_ready(Field(1, "small") + Field(2, "9")));
-  EXPECT_FALSE(is_ready(Field(1, "other")));
-}
-
-TEST_F(KserveTest, MetadataAndConfigurationListTheTensors) {
-  const auto metadata = Ask<inference::ModelMetadataResponse>("ModelMetadata", Field(1, "small"));
-  ASSERT_EQ(metadata.versions_size(), 1);
-  EXPECT_EQ(metadata.versions(0), "1");
-  ASSERT_EQ(metadata.inputs_size(), 2 + 3 * 2 + 3);
-  EXPECT_EQ(metadata.inputs(2).name(), "user.values");
-  EXPECT_EQ(metadata.inputs(3).datatype(), "INT32");
-  EXPECT_EQ(metadata.outputs(1).shape_size(), 3);
-  const auto config =
-      Ask<inference::ModelConfigResponse>("ModelConfig", Field(1, "small")).config();
-  EXPECT_EQ(config.input_size(), metadata.inputs_size());
-  EXPECT_EQ(config.input(2).data_type(), inference::TYPE_INT64);
-  EXPECT_EQ(config.instance_group(0).kind(), inference::ModelInstanceGroup::KIND_CPU);
-  EXPECT_EQ(config.dynamic_batching().default_priority_level(), 2U);
-  EXPECT_EQ(config.parameters().at("target").string_value(), "cpu");
-  EXPECT_EQ(Call(service_, "ModelConfig", Field(1, "other")).first.code, StatusCode::kNotFound);
-}
-
-TEST_F(KserveTest, StatisticsGrowWithRequests) {
-  ASSERT_TRUE(Infer(Request()).first.ok());
-  ASSERT_TRUE(Infer(Request()).first.ok());
-  const auto all = Ask<inference::ModelStatisticsResponse>("ModelStatistics", "");
-  ASSERT_EQ(all.model_stats_size(), 1);
-  EXPECT_EQ(all.model_stats(0).name(), "small");
-  EXPECT_EQ(all.model_stats(0).inference_count(), 2U);
-  EXPECT_EQ(all.model_stats(0).execution_count(), 2U);
-  EXPECT_EQ(all.model_stats(0).inference_stats().success().count(), 2U);
-  EXPECT_GT(all.model_stats(0).inference_stats().success().ns(), 0U);
-  EXPECT_EQ(Call(service_, "ModelStatistics", Field(1, "other")).first.code, StatusCode::kNotFound);
-}
-
-TEST_F(KserveTest, TheIndexListsVersionsOrThoseThatAreReady) {
-  const auto all = Ask<inference::RepositoryIndexResponse>("RepositoryIndex", "");
-  ASSERT_EQ(all.models_size(), 3);
-  EXPECT_EQ(all.models(0).reason(), "not loaded");
-  EXPECT_EQ(all.models(1).state(), "READY");
-  EXPECT_EQ(all.models(2).state(), "UNAVAILABLE");
-  EXPECT_EQ(all.models(2).reason(), "damaged");
-  EXPECT_EQ(Ask<inference::RepositoryIndexResponse>("RepositoryIndex", Number(2, 1)).models_size(),
-            1);
-}
-
-TEST_F(KserveTest, LoadingAndUnloadingAreNotAllowedHere) {
-  for (const char* method : {"RepositoryModelLoad", "RepositoryModelUnload"}) {
-    EXPECT_EQ(Call(service_, method, Field(2, "small")).first.code, StatusCode::kPermissionDenied);
-    EXPECT_EQ(Call(service_, method, "\xff").first.text,
-              std::string("message: got 1 bytes that are not a ") + method + "Request");
   }
 }
 

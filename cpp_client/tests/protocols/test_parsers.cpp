@@ -15,7 +15,7 @@
 #include "predictor/predictor.pb.h"
 #include "recsys/v1/predict.pb.h"
 #include "tests/wire/messages.h"
-#include "wire/infer_request.h"
+#include "wire/infer/infer_request.h"
 #include "wire/predict_request.h"
 #include "wire/torchrec_request.h"
 

@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "engine/protocols/services.h"
 #include "predictor/predictor.pb.h"
-#include "server/protocols/services.h"
 #include "tests/protocols/served_model.h"
 
 namespace recsys {
@@ -65,7 +65,7 @@ TEST_F(TorchrecTest, WrongRequestsAreRefusedByTheirFields) {
   request.set_batch_size(1 << 20);
   EXPECT_EQ(Call(service_, "Predict", request.SerializeAsString()).first.text,
             "num_rows: got 1048576, expected at most 4096 in one request; split it");
-  EXPECT_EQ(Count("invalid"), 2);
+  EXPECT_EQ(Count(Outcome::kInvalid), 2);
 }
 
 }  // namespace

@@ -6,12 +6,7 @@
 #include <openssl/evp.h>
 #include <openssl/pem.h>
 #include <openssl/x509v3.h>
-#include <sys/stat.h>
 
-#include <cstdio>
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <mutex>
 #include <vector>
 
@@ -100,23 +95,6 @@ Pair Authority::Issue(const std::string& name) const {
     PEM_write_bio_PrivateKey(bio, key.get(), nullptr, nullptr, 0, nullptr, nullptr);
   });
   return pair;
-}
-
-void Replace(const std::string& path, const std::string& data, unsigned mode) {
-  const std::string fresh = path + ".new";
-  std::ofstream(fresh, std::ios::binary) << data;
-  ASSERT_EQ(chmod(fresh.c_str(), mode), 0);
-  ASSERT_EQ(std::rename(fresh.c_str(), path.c_str()), 0);
-}
-
-Folder::Folder() {
-  std::string name = (std::filesystem::temp_directory_path() / "recsys.XXXXXX").string();
-  path_ = mkdtemp(name.data());
-}
-
-Folder::~Folder() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
 }
 
 struct LogRecords::Lines {

@@ -31,22 +31,6 @@ class Authority {
   std::string certificate_;
 };
 
-/// Puts a file where another may be, in one step.
-void Replace(const std::string& path, const std::string& data, unsigned mode = 0600);
-
-/// A folder that goes with its owner.
-class Folder {
- public:
-  Folder();
-  ~Folder();
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  std::string Path(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
-};
-
 /// Takes all records of the log while it lives.
 class LogRecords {
  public:

@@ -14,11 +14,12 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "base/clock.h"
-#include "server/rpc/rpc_server.h"
+#include "engine/rpc/rpc_server.h"
 
 namespace recsys {
 
@@ -124,6 +125,49 @@ inline std::string TextOf(const grpc::ByteBuffer& buffer) {
   return text;
 }
 
+/// The queue of all calls of a test. A thread polls it, so that clients read also while the test
+/// waits for something else.
+class ClientQueue {
+ public:
+  static grpc::CompletionQueue* Get() {
+    static ClientQueue queue;
+    return &queue.queue_;
+  }
+  /// What a call waits for.
+  class Event {
+   public:
+    void Set() {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      is_set_ = true;
+      set_.notify_all();
+    }
+    void Wait() {
+      std::unique_lock<std::mutex> lock(mutex_);
+      set_.wait(lock, [this] { return is_set_; });
+    }
+
+   private:
+    std::mutex mutex_;
+    std::condition_variable set_;
+    bool is_set_ = false;
+  };
+
+ private:
+  ClientQueue() : thread_([this] { Poll(); }) {}
+  ~ClientQueue() {
+    queue_.Shutdown();
+    thread_.join();
+  }
+  void Poll() {
+    void* tag = nullptr;
+    bool ok = false;
+    while (queue_.Next(&tag, &ok)) static_cast<Event*>(tag)->Set();
+  }
+
+  grpc::CompletionQueue queue_;
+  std::thread thread_;
+};
+
 /// One call that is under way.
 class ClientCall {
  public:
@@ -136,24 +180,17 @@ class ClientCall {
       const auto limit = std::chrono::microseconds(static_cast<std::int64_t>(timeout_s * 1e6));
       context_.set_deadline(std::chrono::system_clock::now() + limit);
     }
-    reader_ = stub_.PrepareUnaryCall(&context_, method, BufferOf(request), &queue_);
+    reader_ = stub_.PrepareUnaryCall(&context_, method, BufferOf(request), ClientQueue::Get());
     reader_->StartCall();
-    reader_->Finish(&answer_, &status_, this);
+    reader_->Finish(&answer_, &status_, &done_);
   }
   ~ClientCall() {
     context_.TryCancel();
     Wait();
-    queue_.Shutdown();
-    void* tag = nullptr;
-    bool ok = false;
-    while (queue_.Next(&tag, &ok)) {
-    }
   }
   grpc::ClientContext& context() { return context_; }
   const grpc::Status& Wait() {
-    void* tag = nullptr;
-    bool ok = false;
-    if (!is_done_) is_done_ = queue_.Next(&tag, &ok);
+    done_.Wait();
     return status_;
   }
   std::string Text() {
@@ -163,12 +200,11 @@ class ClientCall {
 
  private:
   grpc::GenericStub stub_;
-  grpc::CompletionQueue queue_;
   grpc::ClientContext context_;
   std::unique_ptr<grpc::GenericClientAsyncResponseReader> reader_;
   grpc::ByteBuffer answer_;
   grpc::Status status_;
-  bool is_done_ = false;
+  ClientQueue::Event done_;
 };
 
 }  // namespace recsys

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "tests/wire/messages.h"
-#include "wire/infer_response.h"
+#include "wire/infer/infer_response.h"
 #include "wire/predict_response.h"
 #include "wire/torchrec_request.h"
 

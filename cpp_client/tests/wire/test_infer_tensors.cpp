@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "tests/wire/messages.h"
-#include "wire/infer_request.h"
+#include "wire/infer/infer_request.h"
 
 namespace recsys {
 namespace {

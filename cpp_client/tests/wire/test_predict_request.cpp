@@ -134,14 +134,20 @@ TEST(PredictRequestTest, MemoryIsUsedAgainAndHoldsNothingOfTheRequestBefore) {
   EXPECT_EQ(raw.num_rows, 0);
 }
 
-TEST(NamedModelTest, NameAndVersionAreRead) {
-  NamedModel named;
-  const std::string message = Field(1, "m") + Field(2, "7");
-  EXPECT_TRUE(ReadNamedModel(message, &named));
-  EXPECT_EQ(named.name, "m");
-  EXPECT_EQ(named.version, "7");
-  EXPECT_FALSE(ReadNamedModel("\xff", &named));
-  EXPECT_FALSE(ReadNamedModel("\x0a\x02\xff\xfe", &named));
+TEST(PredictRequestTest, WhatIsWrittenReadsBack) {
+  PredictFields fields;
+  RawRequest raw, again;
+  ASSERT_TRUE(ReadPredictRequest(Whole(), kMaxInputsKept, &fields, &raw));
+  const std::string written = WritePredictRequest(raw);
+  ASSERT_TRUE(ReadPredictRequest(written, kMaxInputsKept, &fields, &again));
+  EXPECT_EQ(again.num_rows, raw.num_rows);
+  EXPECT_EQ(again.dense.size(), raw.dense.size());
+  EXPECT_EQ(again.sparse.size(), raw.sparse.size());
+  EXPECT_EQ(again.context_dense.size(), raw.context_dense.size());
+  EXPECT_EQ(again.context_sparse.size(), raw.context_sparse.size());
+  EXPECT_EQ(NumBytesOf(again), NumBytesOf(raw));
+  EXPECT_EQ(WritePredictRequest(again), written);
+  EXPECT_EQ(WritePredictRequest({}), "");
 }
 
 }  // namespace

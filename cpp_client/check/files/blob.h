@@ -1,0 +1,64 @@
+#ifndef RECSYS_CHECK_FILES_BLOB_H_
+#define RECSYS_CHECK_FILES_BLOB_H_
+
+// Where each table's stored rows lie in one run of bytes, and how long they are (recsys/blob.py,
+// recsys/rows.py).
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "check/requests/wide.h"
+
+namespace recsys {
+
+/// What a table's numbers are stored as.
+enum class DataType { kFp32, kFp16, kInt8, kInt4, kInt2 };
+
+/// "FP32", ...: the names of DataType, in its order.
+const std::vector<std::string>& DataTypeNames();
+DataType DataTypeOf(const std::string& name);
+
+/// How rows of `dim` numbers are stored at alignment 1.
+struct RowFormat {
+  DataType data_type = DataType::kFp32;
+  std::int64_t dim = 0;
+
+  int bits() const;
+  bool is_quantized() const { return bits() <= 8; }
+  /// Columns can be cut at multiples of it.
+  std::int64_t dim_multiple() const;
+  /// Bytes of scale and bias in front of the codes.
+  std::int64_t header_bytes() const { return is_quantized() ? 4 : 0; }
+  Wide row_bytes(std::int64_t alignment = 1) const;
+};
+
+/// Columns [column_start, column_end) of rows [row_start, row_end) of a table.
+struct RowBlock {
+  std::string table;
+  DataType data_type = DataType::kFp32;
+  std::int64_t row_start = 0;
+  std::int64_t row_end = 0;
+  std::int64_t column_start = 0;
+  std::int64_t column_end = 0;
+  std::int64_t offset_bytes = 0;
+  std::int64_t row_alignment = 1;
+
+  std::int64_t num_rows() const { return row_end - row_start; }
+  RowFormat row_format() const { return {data_type, column_end - column_start}; }
+  Wide row_bytes() const { return row_format().row_bytes(row_alignment); }
+  Wide num_bytes() const { return row_bytes() * num_rows(); }
+};
+
+/// Bytes of a blob whose last block ends at `end`, the readable tail included.
+Wide BlobBytes(Wide end);
+
+/// `size` stretched to a multiple of `alignment`.
+Wide Aligned(Wide size, std::int64_t alignment);
+
+/// Blocks start at multiples of this.
+inline constexpr std::int64_t kBlockAlignmentBytes = 128;
+
+}  // namespace recsys
+
+#endif  // RECSYS_CHECK_FILES_BLOB_H_

@@ -1,0 +1,45 @@
+#ifndef RECSYS_CHECK_FILES_DELTA_FILE_H_
+#define RECSYS_CHECK_FILES_DELTA_FILE_H_
+
+#include <cstdint>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "check/files/delta_header.h"
+
+namespace recsys {
+
+/// One table's changes: ascending numbers of rows, and those rows at alignment 1, all columns.
+struct DeltaRows {
+  std::vector<std::int64_t> numbers;
+  std::vector<unsigned char> rows;
+};
+
+/// A delta that is being read (recsys/delta_file.py has the layout). Not thread-safe.
+class DeltaFile {
+ public:
+  /// Opens the file and checks its header. Throws Error; its kind says what is wrong.
+  explicit DeltaFile(const std::string& path);
+
+  const DeltaHeader& header() const { return header_; }
+  /// Its name by content: twelve hexadecimal digits.
+  const std::string& digest() const { return digest_; }
+
+  /// Throws Error: kChecksum, kPartSize where the file was cut off meanwhile, kManifest where
+  /// numbers are no ascending rows of the table or a row is not finite.
+  DeltaRows Read(const TableDelta& table);
+
+ private:
+  std::string ReadHeader(std::int64_t* start);
+  void ReadSection(const DeltaSection& section, const std::string& what, char* to);
+
+  std::string name_;
+  std::ifstream file_;
+  std::string digest_;
+  DeltaHeader header_;
+};
+
+}  // namespace recsys
+
+#endif  // RECSYS_CHECK_FILES_DELTA_FILE_H_

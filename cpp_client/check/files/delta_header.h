@@ -1,0 +1,53 @@
+#ifndef RECSYS_CHECK_FILES_DELTA_HEADER_H_
+#define RECSYS_CHECK_FILES_DELTA_HEADER_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "check/files/blob.h"
+#include "check/json/json.h"
+
+namespace recsys {
+
+/// Bytes of a delta's file.
+struct DeltaSection {
+  std::int64_t offset_bytes = 0;
+  std::int64_t num_bytes = 0;
+  std::string sha256;
+};
+
+/// The rows of one table that change.
+struct TableDelta {
+  std::string name;
+  std::int64_t num_embeddings = 0;
+  std::int64_t embedding_dim = 0;
+  DataType data_type = DataType::kFp32;
+  std::int64_t num_rows = 0;
+  DeltaSection rows;
+  DeltaSection numbers;
+
+  RowFormat row_format() const { return {data_type, embedding_dim}; }
+};
+
+/// What a delta says of itself (recsys/delta_header.py, docs/deltas.md).
+struct DeltaHeader {
+  std::string model;
+  /// The digest of the artifact that it fits.
+  std::string artifact;
+  /// The state that it was made from: that digest, or of the delta before.
+  std::string base;
+  std::int64_t num_dense_left = 0;
+  std::vector<TableDelta> tables;
+};
+
+/// Where the sections of a delta's file may start.
+inline constexpr std::int64_t kDeltaPreambleBytes = 64;
+
+/// Reads a header, whose sections end at `end`; trusts nothing.
+/// Throws Error: kForeignFile, kNewerFormat or kManifest.
+DeltaHeader DeltaHeaderFromJson(const Json& data, std::int64_t end);
+
+}  // namespace recsys
+
+#endif  // RECSYS_CHECK_FILES_DELTA_HEADER_H_

@@ -1,0 +1,87 @@
+#include "base/sha256.h"
+#include "check/files/manifest.h"
+#include "check/json/signature_json.h"
+
+namespace recsys {
+namespace {
+
+Json RanksToJson(const RankedPaths& paths) {
+  Json data = Json::object();
+  for (const auto& [path, rank] : paths) data[path] = rank;
+  return data;
+}
+
+Json TargetToJson(const Target& target) {
+  Json data = {{"name", target.name}, {"devices", target.device_names}};
+  data["plan"] = PlanToJson(target.plan);
+  data["skeleton"] = target.graph.skeleton;
+  data["rows"] = RanksToJson(target.graph.rows);
+  data["ranks"] = RanksToJson(target.graph.ranks);
+  data["dense_dtype"] = target.dense_dtype;
+  if (target.ranking) {
+    Json& ranking = data["ranking"] = Json::object();
+    ranking["skeleton"] = target.ranking->skeleton;
+    ranking["rows"] = RanksToJson(target.ranking->rows);
+    ranking["ranks"] = RanksToJson(target.ranking->ranks);
+  }
+  return data;
+}
+
+Json TableToJson(const TableInfo& table) {
+  Json data = {{"name", table.name},
+               {"num_embeddings", table.num_embeddings},
+               {"embedding_dim", table.embedding_dim},
+               {"data_type", DataTypeNames()[static_cast<std::size_t>(table.data_type)]},
+               {"zero_row", table.zero_row},
+               {"pooling", table.pooling}};
+  data["sqnr_db"] = nullptr;
+  if (table.sqnr_db) data["sqnr_db"] = *table.sqnr_db;
+  return data;
+}
+
+Json RowsToJson(const Manifest& manifest) {
+  Json blocks = Json::array();
+  for (std::size_t i = 0; i < manifest.blocks.size(); ++i) {
+    const RowBlock& block = manifest.blocks[i];
+    Json data = Json::object();
+    data["table"] = block.table;
+    data["columns"] = {block.column_start, block.column_end};
+    data["num_rows"] = block.num_rows();
+    data["row_bytes"] = static_cast<std::int64_t>(block.row_bytes());
+    data["offset_bytes"] = block.offset_bytes;
+    data["sha256"] = manifest.block_sha256[i];
+    blocks.push_back(std::move(data));
+  }
+  Json rows = Json::object();
+  rows["path"] = nullptr;
+  if (manifest.rows_path) rows["path"] = *manifest.rows_path;
+  rows["size_bytes"] = manifest.rows_bytes;
+  rows["blocks"] = std::move(blocks);
+  return rows;
+}
+
+}  // namespace
+
+std::string Manifest::Dumps() const {
+  Json data = {{"format", "recsys-artifact"}, {"format_version", 1}, {"name", name}};
+  Json& packages = data["versions"] = Json::object();
+  for (const auto& [package, version] : versions) packages[package] = version;
+  data["signature"] = SignatureToJson(signature);
+  Json& all_tables = data["tables"] = Json::array();
+  for (const TableInfo& table : tables) all_tables.push_back(TableToJson(table));
+  data["rows"] = RowsToJson(*this);
+  Json& all_targets = data["targets"] = Json::array();
+  for (const Target& target : targets) all_targets.push_back(TargetToJson(target));
+  Json& parts = data["skeletons"] = Json::array();
+  for (const Part& part : skeletons) {
+    parts.push_back(
+        {{"path", part.path}, {"size_bytes", part.size_bytes}, {"sha256", part.sha256}});
+  }
+  data["verification"] = verification;
+  data["manifest_sha256"] = Sha256Hex(CanonicalJson(data));
+  return IndentedJson(data) + "\n";
+}
+
+std::string Manifest::Digest() const { return Sha256Hex(Dumps()).substr(0, kDigestDigits); }
+
+}  // namespace recsys

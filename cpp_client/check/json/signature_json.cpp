@@ -1,0 +1,117 @@
+#include "check/json/signature_json.h"
+
+#include <algorithm>
+#include <set>
+#include <vector>
+
+#include "base/text.h"
+#include "check/json/checked_json.h"
+
+namespace recsys {
+namespace {
+
+const std::vector<std::string>& IdPolicyNames() {
+  static const std::vector<std::string> names{"reject", "hash", "zero", "mapped"};
+  return names;
+}
+
+IdPolicy IdPolicyOf(const std::string& name) {
+  const auto& names = IdPolicyNames();
+  return static_cast<IdPolicy>(std::find(names.begin(), names.end(), name) - names.begin());
+}
+
+SparseInput SparseFromJson(const Json& data, const std::string& at) {
+  SparseInput input;
+  input.name = JsonText(data, "name", at);
+  input.pooling = JsonChoice(data, "pooling", at, {"sum", "mean", "none"});
+  input.weighted = JsonFlag(data, "weighted", at);
+  ForEachItem(data, "tables", at, [&](const std::string& to, const Json& table) {
+    input.tables.push_back({JsonText(table, "name", to), JsonCount(table, "num_embeddings", to),
+                            IdPolicyOf(JsonChoice(table, "id_policy", to, IdPolicyNames()))});
+  });
+  return input;
+}
+
+void CheckUnique(const char* what, const std::vector<std::string>& names) {
+  if (Doubled(names).empty()) return;
+  throw Error(ErrorKind::kManifest,
+              std::string("signature: ") + what + " names are not unique: " + PythonList(names));
+}
+
+std::vector<std::string> ContextFromJson(const Json& data, const std::vector<std::string>& inputs) {
+  std::vector<std::string> names;
+  if (!data.contains("context")) return names;
+  const std::set<std::string> known(inputs.begin(), inputs.end());
+  ForEachItem(data, "context", "signature", [&](const std::string& at, const Json& name) {
+    if (!name.is_string() || known.count(name.get<std::string>()) == 0) {
+      throw Error(ErrorKind::kManifest, at + ": got " + Repr(StrOf(name)) +
+                                            ", expected a dense or sparse input, one of " +
+                                            PythonList({known.begin(), known.end()}, 8));
+    }
+    names.push_back(name.get<std::string>());
+  });
+  if (!Doubled(names).empty()) {
+    throw Error(ErrorKind::kManifest,
+                "signature.context: names are not unique: " + PythonList(names));
+  }
+  return names;
+}
+
+}  // namespace
+
+std::string IdPolicyName(IdPolicy policy) {
+  return IdPolicyNames()[static_cast<std::size_t>(policy)];
+}
+
+Signature SignatureFromJson(const Json& data) {
+  Signature signature;
+  std::vector<std::string> inputs, outputs;
+  ForEachItem(data, "dense", "signature", [&](const std::string& at, const Json& item) {
+    signature.dense.push_back({JsonText(item, "name", at), JsonCount(item, "width", at)});
+    inputs.push_back(signature.dense.back().name);
+  });
+  ForEachItem(data, "sparse", "signature", [&](const std::string& at, const Json& item) {
+    signature.sparse.push_back(SparseFromJson(item, at));
+    inputs.push_back(signature.sparse.back().name);
+  });
+  ForEachItem(data, "outputs", "signature", [&](const std::string& at, const Json& item) {
+    signature.outputs.push_back({JsonText(item, "name", at), JsonShape(item, "shape", at)});
+    outputs.push_back(signature.outputs.back().name);
+  });
+  CheckUnique("dense and sparse", inputs);
+  CheckUnique("outputs", outputs);
+  if (outputs.empty() || inputs.empty()) {
+    throw Error(ErrorKind::kManifest,
+                "signature: got no inputs or no outputs, expected at least one of each");
+  }
+  signature.context = ContextFromJson(data, inputs);
+  return signature;
+}
+
+Json SignatureToJson(const Signature& signature) {
+  Json dense = Json::array(), sparse = Json::array(), outputs = Json::array();
+  for (const DenseInput& input : signature.dense) {
+    dense.push_back({{"name", input.name}, {"width", input.width}});
+  }
+  for (const SparseInput& input : signature.sparse) {
+    Json tables = Json::array();
+    for (const TableUse& use : input.tables) {
+      tables.push_back({{"name", use.name},
+                        {"num_embeddings", use.num_embeddings},
+                        {"id_policy", IdPolicyName(use.id_policy)}});
+    }
+    sparse.push_back({{"name", input.name},
+                      {"pooling", input.pooling},
+                      {"weighted", input.weighted},
+                      {"tables", std::move(tables)}});
+  }
+  for (const Output& output : signature.outputs) {
+    outputs.push_back({{"name", output.name}, {"shape", output.shape}});
+  }
+  Json data = {
+      {"dense", std::move(dense)}, {"sparse", std::move(sparse)}, {"outputs", std::move(outputs)}};
+  if (!signature.context.empty()) data["context"] = signature.context;
+  return data;
+}
+
+}  // namespace recsys

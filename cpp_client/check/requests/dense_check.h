@@ -1,0 +1,36 @@
+#ifndef RECSYS_CHECK_REQUESTS_DENSE_CHECK_H_
+#define RECSYS_CHECK_REQUESTS_DENSE_CHECK_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "check/requests/wide.h"
+#include "recsys/request.h"
+#include "recsys/signature.h"
+
+namespace recsys {
+
+/// Throws Error (kRequestTooLarge) where a request is larger than one may be.
+void CheckSizes(const RequestLimits& limits, std::int64_t num_rows, Wide num_ids, Wide num_bytes);
+
+/// Where the first of `num` little-endian float32 that is not finite stands; `num` if all are.
+std::int64_t FirstNonFinite(const char* floats, std::int64_t num);
+
+/// `nan`, `inf` or `-inf`, as numpy writes them.
+std::string NonFiniteText(const char* floats, std::int64_t at);
+
+/// The check of one dense input.
+struct DenseCheck {
+  const DenseInput& input;
+  std::int64_t num_rows;
+  /// Whether it was given once for all rows, for messages.
+  bool once;
+
+  /// Throws Error (kRequest).
+  void Run(std::string_view values, bool allow_non_finite) const;
+};
+
+}  // namespace recsys
+
+#endif  // RECSYS_CHECK_REQUESTS_DENSE_CHECK_H_

@@ -1,0 +1,81 @@
+#ifndef RECSYS_CHECK_REQUESTS_PLAN_H_
+#define RECSYS_CHECK_REQUESTS_PLAN_H_
+
+// What shard of which table lies where (recsys/sharding/plan.py), and the devices of a target
+// (env.py).
+
+#include <cstdint>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "check/json/json.h"
+#include "check/requests/wide.h"
+
+namespace recsys {
+
+/// A plan does not fit the tables or the devices.
+class PlanError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// A rectangle of a table.
+struct Shard {
+  std::int64_t row_start = 0, column_start = 0;
+  std::int64_t num_rows = 0, num_columns = 0;
+  std::int64_t rank = 0;
+
+  std::pair<Wide, Wide> rows() const { return {row_start, Wide{row_start} + num_rows}; }
+  std::pair<Wide, Wide> columns() const { return {column_start, Wide{column_start} + num_columns}; }
+};
+
+/// How one table is cut.
+struct TablePlan {
+  std::string name;
+  std::string sharding_type;
+  std::vector<Shard> shards;
+  /// Empty: left to who shards.
+  std::string compute_kernel;
+
+  bool is_replicated() const { return sharding_type == "data_parallel"; }
+};
+
+/// A collection's tables; `path` is "" where the collection is the model itself.
+struct CollectionPlan {
+  std::string path;
+  std::vector<TablePlan> tables;
+
+  /// A table's name within the whole model.
+  std::string TablePath(const TablePlan& table) const {
+    return path.empty() ? table.name : path + "." + table.name;
+  }
+};
+
+using Plan = std::vector<CollectionPlan>;
+
+/// Trusts nothing. Throws PlanError.
+Plan PlanFromJson(const Json& data);
+Json PlanToJson(const Plan& plan);
+
+/// The table's shards cover it exactly once, and every rank exists. Throws PlanError.
+void CheckTablePlan(const TablePlan& plan, std::int64_t num_embeddings, std::int64_t embedding_dim,
+                    std::int64_t world_size);
+
+/// One of a target's devices.
+struct Device {
+  /// "cpu", "cuda" or "meta".
+  std::string type;
+  int index = 0;
+
+  std::string name() const { return type == "cuda" ? "cuda:" + std::to_string(index) : type; }
+};
+
+/// Throws PlanError: no device, or one of an unknown kind.
+std::vector<Device> DevicesOf(const std::vector<std::string>& names);
+
+}  // namespace recsys
+
+#endif  // RECSYS_CHECK_REQUESTS_PLAN_H_

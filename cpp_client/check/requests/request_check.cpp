@@ -1,0 +1,191 @@
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "check/requests/dense_check.h"
+#include "check/requests/picks.h"
+#include "check/requests/sparse_check.h"
+#include "check/requests/wide.h"
+#include "recsys/error.h"
+#include "recsys/request.h"
+
+namespace recsys {
+namespace {
+
+constexpr Wide kIdBytes = 8;
+constexpr Wide kFloatBytes = 4;
+// More than any request has, and few enough that no size overflows, whatever widths a signature
+// names.
+constexpr std::int64_t kMostRows = std::int64_t{1} << 48;
+
+template <typename Input>
+std::vector<std::uint32_t> ByName(const std::vector<Input>& inputs) {
+  std::vector<std::uint32_t> order(inputs.size());
+  std::iota(order.begin(), order.end(), 0U);
+  std::sort(order.begin(), order.end(),
+            [&](std::uint32_t a, std::uint32_t b) { return inputs[a].name < inputs[b].name; });
+  return order;
+}
+
+}  // namespace
+
+/// The checks of one request.
+class RequestCheck {
+ public:
+  RequestCheck(const RequestChecker& checker, const RawRequest& request, CheckedRequest* checked)
+      : checker_(checker),
+        signature_(checker.signature_),
+        request_(request),
+        checked_(checked),
+        dense_(signature_.dense.size()),
+        sparse_(signature_.sparse.size()) {}
+
+  void Run() {
+    const std::int64_t num_rows = request_.num_rows;
+    if (num_rows < 0) {
+      throw Error(ErrorKind::kRequest,
+                  "num_rows: got " + std::to_string(num_rows) + ", expected 0 or more");
+    }
+    CheckSizes(checker_.limits_, num_rows, 0, 0);
+    Picker<DenseInput, RawDense>("dense", signature_.dense, checker_.dense_by_name_)
+        .Pick(request_.dense, request_.context_dense, &dense_);
+    Picker<SparseInput, RawSparse>("sparse", signature_.sparse, checker_.sparse_by_name_)
+        .Pick(request_.sparse, request_.context_sparse, &sparse_);
+    checked_->num_rows = num_rows;
+    checked_->has_context = HasContext();
+    CheckDense();
+    CheckSparse();
+    Count();
+  }
+
+ private:
+  /// Whether the request gives the model's own context once: then its ranking graph computes it.
+  bool HasContext() {
+    if (!checker_.has_context_) return false;
+    if (request_.context_dense.empty() && request_.context_sparse.empty()) return false;
+    for (std::size_t i = 0; i < dense_.size(); ++i) {
+      if (checker_.dense_in_context_[i] && !dense_[i].once) return false;
+    }
+    for (std::size_t i = 0; i < sparse_.size(); ++i) {
+      if (checker_.sparse_in_context_[i] && !sparse_[i].once) return false;
+    }
+    return true;
+  }
+
+  void CheckDense() {
+    checked_->dense.resize(dense_.size());
+    for (std::size_t i = 0; i < dense_.size(); ++i) {
+      const bool once = dense_[i].once;
+      const DenseCheck check{signature_.dense[i], once ? 1 : request_.num_rows, once};
+      check.Run(dense_[i].raw->values, checker_.allow_non_finite_);
+      const bool in_graph = checked_->has_context && checker_.dense_in_context_[i];
+      checked_->dense[i] = {dense_[i].raw->values.data(), once && !in_graph};
+    }
+  }
+
+  void CheckSparse() {
+    PlaceSparse();
+    SparseCheck check(signature_, checker_.largest_ids_, checker_.limits_,
+                      !checker_.allow_non_finite_);
+    const auto run = [&](bool once) {
+      check.Start(once ? "context_sparse" : "sparse", once ? 1 : request_.num_rows);
+      ForEachSparse([&](std::size_t i, SparseView* view) {
+        if (sparse_[i].once == once) check.Size(i, *sparse_[i].raw, view);
+      });
+      check.Total();
+      ForEachSparse([&](std::size_t i, SparseView* view) {
+        if (sparse_[i].once == once) check.Lengths(i, *view);
+      });
+      check.EndOfLengths();
+      ForEachSparse([&](std::size_t i, SparseView* view) {
+        if (sparse_[i].once == once) check.Ids(i, *view);
+      });
+      if (!checker_.is_weighted_) return;
+      ForEachSparse([&](std::size_t i, SparseView* view) {
+        if (sparse_[i].once == once) check.Weights(i, *view);
+      });
+    };
+    if (!request_.context_sparse.empty()) run(true);
+    run(false);
+  }
+
+  /// Makes room: inputs of the context apart from the others where the ranking graph takes them.
+  void PlaceSparse() {
+    std::size_t num_context = 0;
+    if (checked_->has_context) {
+      const std::vector<bool>& in_context = checker_.sparse_in_context_;
+      num_context =
+          static_cast<std::size_t>(std::count(in_context.begin(), in_context.end(), true));
+    }
+    checked_->context.resize(num_context);
+    checked_->sparse.resize(sparse_.size() - num_context);
+  }
+
+  /// Calls with each sparse input's position in the signature and its view.
+  template <typename Call>
+  void ForEachSparse(Call call) {
+    SparseView* context = checked_->context.data();
+    SparseView* rows = checked_->sparse.data();
+    for (std::size_t i = 0; i < sparse_.size(); ++i) {
+      const bool apart = checked_->has_context && checker_.sparse_in_context_[i];
+      call(i, apart ? context++ : rows++);
+    }
+  }
+
+  /// What was given once and is computed row by row grows; what comes of it is bounded too.
+  void Count() {
+    Wide num_ids = 0, spread_bytes = 0;
+    const Wide num_rows = request_.num_rows;
+    ForEachSparse([&](std::size_t i, SparseView* view) {
+      const bool apart = checked_->has_context && checker_.sparse_in_context_[i];
+      view->repeat = sparse_[i].once && !apart;
+      const Wide num = view->repeat ? view->num_ids * num_rows : view->num_ids;
+      num_ids += num;
+      if (view->repeat) spread_bytes += num * kIdBytes;
+    });
+    for (std::size_t i = 0; i < dense_.size(); ++i) {
+      if (checked_->dense[i].repeat)
+        spread_bytes += signature_.dense[i].width * kFloatBytes * num_rows;
+    }
+    CheckSizes(checker_.limits_, request_.num_rows, num_ids, spread_bytes);
+    checked_->num_ids = static_cast<std::int64_t>(num_ids);
+    checked_->spread_bytes = static_cast<std::int64_t>(spread_bytes);
+  }
+
+  const RequestChecker& checker_;
+  const Signature& signature_;
+  const RawRequest& request_;
+  CheckedRequest* checked_;
+  Picks<RawDense> dense_;
+  Picks<RawSparse> sparse_;
+};
+
+RequestChecker::RequestChecker(Signature signature, RequestLimits limits, bool allow_non_finite)
+    : signature_(std::move(signature)),
+      limits_(limits),
+      allow_non_finite_(allow_non_finite),
+      has_context_(!signature_.context.empty()),
+      is_weighted_(signature_.is_weighted()),
+      dense_by_name_(ByName(signature_.dense)),
+      sparse_by_name_(ByName(signature_.sparse)) {
+  limits_.max_rows = std::min(limits_.max_rows, kMostRows);
+  for (const DenseInput& input : signature_.dense) {
+    dense_in_context_.push_back(signature_.InContext(input.name));
+  }
+  for (const SparseInput& input : signature_.sparse) {
+    sparse_in_context_.push_back(signature_.InContext(input.name));
+    const std::optional<std::int64_t> limit = input.id_limit();
+    largest_ids_.push_back(limit ? static_cast<std::uint64_t>(*limit - 1)
+                                 : std::numeric_limits<std::uint64_t>::max());
+  }
+}
+
+void RequestChecker::Check(const RawRequest& request, CheckedRequest* checked) const {
+  RequestCheck(*this, request, checked).Run();
+}
+
+}  // namespace recsys

@@ -1,0 +1,53 @@
+#ifndef RECSYS_CHECK_REQUESTS_SPARSE_CHECK_H_
+#define RECSYS_CHECK_REQUESTS_SPARSE_CHECK_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "recsys/request.h"
+#include "recsys/signature.h"
+
+namespace recsys {
+
+/// The checks of the sparse inputs of one request that have equally many bags: each step for all
+/// inputs in the signature's order, then the next step. Throws Error (kRequest, kRequestTooLarge).
+class SparseCheck {
+ public:
+  SparseCheck(const Signature& signature, const std::vector<std::uint64_t>& largest_ids,
+              const RequestLimits& limits, bool finite)
+      : signature_(signature), largest_ids_(largest_ids), limits_(limits), finite_(finite) {}
+
+  /// `field`: of the request, for messages.
+  void Start(const char* field, std::int64_t num_rows);
+  /// Sizes in bytes; fills the view.
+  void Size(std::size_t input, const RawSparse& raw, SparseView* view);
+  void Total() const;
+  void Lengths(std::size_t input, const SparseView& view);
+  /// Only now are sums that do not fit an error: a negative length of any input comes first.
+  void EndOfLengths() const;
+  void Ids(std::size_t input, const SparseView& view) const;
+  void Weights(std::size_t input, const SparseView& view) const;
+
+ private:
+  std::string At(std::size_t input, const char* part) const;
+  [[noreturn]] void RefuseId(std::size_t input, const SparseView& view) const;
+
+  const Signature& signature_;
+  const std::vector<std::uint64_t>& largest_ids_;
+  const RequestLimits& limits_;
+  bool finite_;
+  const char* field_ = "";
+  std::int64_t num_rows_ = 0;
+  std::int64_t num_ids_ = 0;
+  struct WrongSum {
+    std::size_t input;
+    std::int64_t num_ids, sum;
+  };
+  std::optional<WrongSum> wrong_sum_;
+};
+
+}  // namespace recsys
+
+#endif  // RECSYS_CHECK_REQUESTS_SPARSE_CHECK_H_

@@ -1,0 +1,140 @@
+#include "engine/calls/forwarded_calls.h"
+
+#include <cmath>
+#include <utility>
+
+namespace recsys {
+namespace {
+
+Status NoRoom() {
+  return {StatusCode::kResourceExhausted, "too many calls of this kind wait; try again later", 0};
+}
+
+}  // namespace
+
+/// Forgets a unary call whose client has gone.
+class ForwardedCalls::Unary final : public UnaryHandler {
+ public:
+  Unary(std::shared_ptr<ForwardedCalls> calls, std::int64_t id)
+      : calls_(std::move(calls)), id_(id) {}
+  void Cancelled() override { calls_->Remove(id_); }
+
+ private:
+  const std::shared_ptr<ForwardedCalls> calls_;
+  const std::int64_t id_;
+};
+
+class ForwardedCalls::Stream final : public StreamHandler,
+                                     public std::enable_shared_from_this<Stream> {
+ public:
+  Stream(std::shared_ptr<ForwardedCalls> calls, std::shared_ptr<StreamCall> call)
+      : calls_(std::move(calls)), call_(std::move(call)) {}
+
+  void Start() {
+    id_ = calls_->Add({nullptr, shared_from_this()});
+    call_->Read();
+  }
+  void OnMessage(Bytes message) override {
+    if (!calls_->Hand(id_, *call_, message, false)) Fail(NoRoom());
+  }
+  /// Comes only where every message is answered: none is read before.
+  void OnHalfClose() override { Fail({}); }
+  void OnCancelled() override { calls_->Remove(id_); }
+
+  void Answer(std::string message) {
+    call_->Write(Message::Of(std::move(message)), [self = shared_from_this()](bool has_left) {
+      if (has_left) self->call_->Read();
+    });
+  }
+  /// Ends the call; OK too.
+  void Fail(const Status& status) {
+    calls_->Remove(id_);
+    call_->Finish(status);
+  }
+
+ private:
+  const std::shared_ptr<ForwardedCalls> calls_;
+  const std::shared_ptr<StreamCall> call_;
+  std::int64_t id_ = 0;
+};
+
+Method ForwardedCalls::UnaryMethod() {
+  Method method;
+  method.unary = [self = shared_from_this()](const std::shared_ptr<UnaryCall>& call,
+                                             const Bytes& message) -> std::shared_ptr<Unary> {
+    const std::int64_t id = self->Add({call, nullptr});
+    if (!self->Hand(id, *call, message, true)) {
+      self->Remove(id);
+      call->Fail(NoRoom());
+      return nullptr;
+    }
+    return std::make_shared<Unary>(self, id);
+  };
+  return method;
+}
+
+Method ForwardedCalls::StreamMethod() {
+  Method method;
+  method.stream = [self = shared_from_this()](std::shared_ptr<StreamCall> call) {
+    auto stream = std::make_shared<Stream>(self, std::move(call));
+    stream->Start();
+    return stream;
+  };
+  return method;
+}
+
+void ForwardedCalls::Answer(std::int64_t id, std::string message) {
+  if (const std::shared_ptr<Stream> stream = FindStream(id)) {
+    stream->Answer(std::move(message));
+  } else if (const Open open = Remove(id); open.unary != nullptr) {
+    open.unary->Answer(Message::Of(std::move(message)));
+  }
+}
+
+void ForwardedCalls::Fail(std::int64_t id, const Status& status) {
+  if (const std::shared_ptr<Stream> stream = FindStream(id)) {
+    stream->Fail(status);
+  } else if (const Open open = Remove(id); open.unary != nullptr) {
+    open.unary->Fail(status);
+  }
+}
+
+std::int64_t ForwardedCalls::num_open() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return static_cast<std::int64_t>(open_.size());
+}
+
+std::int64_t ForwardedCalls::Add(Open open) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  open_[next_id_] = std::move(open);
+  return next_id_++;
+}
+
+ForwardedCalls::Open ForwardedCalls::Remove(std::int64_t id) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = open_.find(id);
+  if (found == open_.end()) return {};
+  Open open = std::move(found->second);
+  open_.erase(found);
+  return open;
+}
+
+std::shared_ptr<ForwardedCalls::Stream> ForwardedCalls::FindStream(std::int64_t id) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = open_.find(id);
+  return found == open_.end() ? nullptr : found->second.stream;
+}
+
+bool ForwardedCalls::Hand(std::int64_t id, const Call& call, const Bytes& message, bool is_last) {
+  CallEvent event;
+  event.id = id;
+  event.method = call.method();
+  event.message = message.view;
+  if (std::isfinite(call.deadline_s())) event.deadline_s = call.deadline_s();
+  event.metadata = call.AllMetadata();
+  event.peer = call.peer();
+  event.is_last = is_last;
+  return take_(std::move(event));
+}
+
+}  // namespace recsys

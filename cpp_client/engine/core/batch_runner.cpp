@@ -1,0 +1,196 @@
+#include "engine/core/batch_runner.h"
+
+#include <algorithm>
+#include <exception>
+#include <string>
+#include <utility>
+
+#include "base/log.h"
+#include "base/text.h"
+#include "engine/core/shadow.h"
+#include "recsys/error.h"
+
+namespace recsys {
+namespace {
+
+constexpr const char* kExpired = "the deadline passed while the request waited for its batch";
+constexpr const char* kFailed =
+    "the model failed on the batch that held this request; the log says why";
+constexpr int kMaxIdsInLog = 16;
+
+std::string TextOfCurrentException() {
+  try {
+    throw;
+  } catch (const std::exception& error) {
+    return error.what();
+  } catch (...) {
+    return "an exception of an unknown type";
+  }
+}
+
+std::int64_t SumOfIds(Span<const std::shared_ptr<Request>> part) {
+  std::int64_t sum = 0;
+  for (const auto& request : part) sum += request->checked.num_ids;
+  return sum;
+}
+
+void LogFailure(const Servable& servable, Span<const std::shared_ptr<Request>> part,
+                const BatchTimes& times) {
+  std::string ids;
+  for (std::size_t i = 0; i < part.size() && i < kMaxIdsInLog; ++i) {
+    if (part[i]->request_id.empty()) continue;
+    ids += (ids.empty() ? "" : ", ") + Repr(part[i]->request_id);
+  }
+  LogRecord record;
+  record.level = LogLevel::kError;
+  record.message = "a batch failed: model " + servable.name() + ", version " + servable.version() +
+                   ", " + std::to_string(part.size()) + " requests, " +
+                   std::to_string(times.num_rows) + " rows, " + std::to_string(SumOfIds(part)) +
+                   " IDs; request IDs: " + (ids.empty() ? "none given" : ids);
+  record.exception = TextOfCurrentException();
+  Log(std::move(record));
+}
+
+}  // namespace
+
+void GiveExpired(Request& request, const Servable::Deliver& deliver) {
+  if (request.is_ended.exchange(true)) return;
+  deliver(request, {StatusCode::kDeadlineExceeded, kExpired, 0}, {});
+}
+
+BatchRunner::BatchRunner(Servable& servable, const Servable::Deliver& deliver, const Clock& clock)
+    : servable_(servable), deliver_(deliver), clock_(clock), writer_(servable.signature()) {
+  for (const Output& output : servable.signature().outputs) {
+    output_elements_.push_back(output.num_elements());
+  }
+  rows_.values.resize(output_elements_.size());
+}
+
+void BatchRunner::WarmUp(const WarmUpBatch& batch) {
+  checked_.clear();
+  for (const OwnedRequest& request : batch) checked_.push_back(&request.checked);
+  BatchTimes times;
+  Compute(&times);
+}
+
+void BatchRunner::Run(std::vector<std::shared_ptr<Request>>* requests) {
+  const auto is_by_row = [](const auto& request) { return !request->checked.has_context; };
+  auto ranking = requests->begin();
+  if (std::is_partitioned(requests->begin(), requests->end(), is_by_row)) {
+    ranking = std::partition_point(requests->begin(), requests->end(), is_by_row);
+  } else {
+    ranking = std::stable_partition(requests->begin(), requests->end(), is_by_row);
+  }
+  const auto num_by_row = static_cast<std::size_t>(ranking - requests->begin());
+  RunPart(Part(requests->data(), num_by_row));
+  RunPart(Part(requests->data() + num_by_row, requests->size() - num_by_row));
+}
+
+void BatchRunner::RunPart(Part part) {
+  if (part.empty()) return;
+  BatchTimes times;
+  times.taken_s = clock_();
+  times.num_requests = static_cast<std::int64_t>(part.size());
+  try {
+    checked_.clear();
+    queued_s_.clear();
+    for (const auto& request : part) {
+      checked_.push_back(&request->checked);
+      queued_s_.push_back(times.taken_s - request->enqueued_s);
+      times.num_rows += request->checked.num_rows;
+    }
+    servable_.metrics().ObserveBatch(times.num_requests, times.num_rows, SumOfIds(part));
+    Encode(part, Compute(&times));
+  } catch (...) {
+    Fail(part, times);
+    return;
+  }
+  times.responded_s = clock_();
+  servable_.metrics().ObserveStages(queued_s_, times.collated_s - times.taken_s,
+                                    times.executed_s - times.collated_s,
+                                    times.responded_s - times.executed_s);
+  for (std::size_t i = 0; i < part.size(); ++i) Give(*part[i], times, std::move(answers_[i]));
+  answers_.clear();
+}
+
+Outputs BatchRunner::Compute(BatchTimes* times) {
+  const Batch& batch = writer_.Write(checked_);
+  times->collated_s = clock_();
+  Outputs outputs = servable_.model().Predict(batch);
+  CheckOutputs(outputs, batch.num_rows);
+  times->executed_s = clock_();
+  return outputs;
+}
+
+void BatchRunner::CheckOutputs(const Outputs& outputs, std::int64_t num_rows) const {
+  if (outputs.values.size() != output_elements_.size()) {
+    throw Error(ErrorKind::kExecution, "outputs: got " + std::to_string(outputs.values.size()) +
+                                           ", expected " + std::to_string(output_elements_.size()));
+  }
+  for (std::size_t i = 0; i < output_elements_.size(); ++i) {
+    const auto expected = static_cast<std::size_t>(num_rows * output_elements_[i]);
+    if (outputs.values[i].size() == expected) continue;
+    throw Error(ErrorKind::kExecution, "output " + Repr(servable_.signature().outputs[i].name) +
+                                           ": got " + std::to_string(outputs.values[i].size()) +
+                                           " numbers, expected " + std::to_string(expected));
+  }
+}
+
+void BatchRunner::Encode(Part part, const Outputs& outputs) {
+  answers_.clear();
+  answers_.resize(part.size());
+  rows_.owner = outputs.owner;
+  std::int64_t start = 0;
+  for (std::size_t number = 0; number < part.size(); ++number) {
+    Request& request = *part[number];
+    rows_.num_rows = request.checked.num_rows;
+    for (std::size_t i = 0; i < output_elements_.size(); ++i) {
+      const std::int64_t num = output_elements_[i];
+      rows_.values[i] =
+          std::string_view(reinterpret_cast<const char*>(outputs.values[i].data() + start * num),
+                           static_cast<std::size_t>(rows_.num_rows * num) * sizeof(float));
+    }
+    start += rows_.num_rows;
+    EncodeOne(request, &answers_[number]);
+    if (request.shadow != nullptr) ShowShadow(request);
+  }
+  rows_.owner.reset();
+}
+
+void BatchRunner::EncodeOne(Request& request, Answer* answer) {
+  try {
+    // The answer of a request that was given up is not needed; its shadow compares all the same.
+    if (!request.is_ended.load(std::memory_order_relaxed)) {
+      answer->message = request.Encode(servable_, rows_);
+    }
+  } catch (...) {
+    answer->status = LoggedStatusOfCurrentException();
+    answer->message = {};
+  }
+}
+
+void BatchRunner::ShowShadow(Request& request) const {
+  try {
+    request.shadow->PrimaryAnswered(rows_);
+  } catch (const std::exception& error) {
+    Log(LogLevel::kError,
+        std::string("an answer could not be kept for the shadow: ") + error.what());
+    request.shadow->Failed();
+  }
+}
+
+void BatchRunner::Fail(Part part, const BatchTimes& times) {
+  LogFailure(servable_, part, times);
+  for (const double seconds : queued_s_) servable_.metrics().Observe(Stage::kQueue, seconds);
+  for (const auto& request : part) {
+    Give(*request, times, {{StatusCode::kInternal, kFailed, 0}, {}});
+  }
+}
+
+void BatchRunner::Give(Request& request, const BatchTimes& times, Answer answer) {
+  if (request.is_ended.exchange(true)) return;
+  request.times = times;
+  deliver_(request, answer.status, std::move(answer.message));
+}
+
+}  // namespace recsys

@@ -1,0 +1,161 @@
+#include "engine/core/gateway.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "base/random.h"
+#include "base/text.h"
+#include "engine/core/servable.h"
+#include "engine/core/shadow.h"
+#include "recsys/error.h"
+
+namespace recsys {
+namespace {
+
+// A client whose deadline has passed may hang up a moment before our clock says so.
+constexpr double kClocksApartS = 0.02;
+// Longer request IDs would only serve to fill the log.
+constexpr std::size_t kMaxRequestIdBytes = 128;
+// Versions may be swapped while a request is routed; that many times for one request is a fault.
+constexpr int kMaxRoutes = 8;
+// WaitUntilIdle looks again after that at the latest.
+constexpr double kLongestWaitS = 3600.0;
+
+[[noreturn]] void ThrowDraining() {
+  throw Error(ErrorKind::kDraining, "the server is stopping; send the request to another one");
+}
+
+/// Stands for a request that could not be read.
+class UnreadRequest : public Request {
+ public:
+  void Read(const Servable&) override {}
+  Message Encode(const Servable&, const Rows&) override { return {}; }
+  void Done(const Status&, Message) override {}
+};
+
+}  // namespace
+
+void CheckRequestId(std::string_view text, std::string_view field) {
+  // JSON can escape what UTF-8 cannot say.
+  if (!IsUtf8(text)) {
+    throw Error(ErrorKind::kRequest,
+                std::string(field) + ": got half a surrogate pair, expected text in UTF-8");
+  }
+  if (text.size() > kMaxRequestIdBytes) {
+    throw Error(ErrorKind::kRequest, std::string(field) + ": got " + std::to_string(text.size()) +
+                                         " bytes, expected at most " +
+                                         std::to_string(kMaxRequestIdBytes));
+  }
+}
+
+Gateway::Gateway(const Router& router, Observer* observer, Clock clock)
+    : router_(router), observer_(observer), clock_(std::move(clock)) {}
+
+void Gateway::Predict(const std::shared_ptr<Request>& request) {
+  num_active_.fetch_add(1);
+  request->is_counted = true;
+  request->started_s = clock_();
+  try {
+    Accept(request);
+  } catch (...) {
+    if (!request->is_ended.exchange(true)) {
+      End(*request, LoggedStatusOfCurrentException(), {});
+    }
+  }
+}
+
+void Gateway::Accept(const std::shared_ptr<Request>& request) {
+  if (is_draining_.load()) ThrowDraining();
+  Route route;
+  for (int tries = 1; !Join(request, &route); ++tries) {
+    if (tries == kMaxRoutes) ThrowDraining();
+  }
+  // From here on an executor may answer it.
+  if (request->shadow != nullptr) route.shadow->Submit(request->shadow);
+  if (observer_ != nullptr) observer_->Accepted(*request);
+  if ((request->progress.fetch_or(Request::kAccepted) & Request::kCancelled) != 0) {
+    GiveUp(*request);
+  }
+}
+
+bool Gateway::Join(const std::shared_ptr<Request>& request, Route* route) {
+  *route = router_.Find({request->model, request->version, request->drew_version, RandomShare()});
+  Servable& servable = *route->primary;
+  request->servable = std::move(route->primary);
+  request->Read(servable);
+  servable.checker().Check(request->raw, &request->checked);
+  request->shadow = route->shadow == nullptr ? nullptr : route->shadow->Begin(*request, servable);
+  try {
+    servable.Submit(request);
+  } catch (const Error& error) {
+    // The version was closed meanwhile: another one has taken its place.
+    if (error.kind() == ErrorKind::kDraining && !is_draining_.load()) return false;
+    throw;
+  }
+  return true;
+}
+
+void Gateway::Cancel(const std::shared_ptr<Request>& request) {
+  // Before it has joined a queue, Predict sees to it.
+  if ((request->progress.fetch_or(Request::kCancelled) & Request::kAccepted) != 0) {
+    GiveUp(*request);
+  }
+}
+
+void Gateway::GiveUp(Request& request) {
+  if (request.is_ended.exchange(true)) return;
+  request.servable->Cancel(request);
+  if (request.deadline_s <= clock_() + kClocksApartS) {
+    End(request, {StatusCode::kDeadlineExceeded, "the deadline passed", 0}, {});
+  } else {
+    End(request, {StatusCode::kCancelled, "the client gave up", 0}, {});
+  }
+}
+
+void Gateway::End(Request& request, const Status& status, Message answer) {
+  // Requests of the shadow have no client.
+  if (!request.is_counted) {
+    request.Done(status, std::move(answer));
+    return;
+  }
+  if (request.servable == nullptr) {
+    unrouted_.Count(OutcomeOf(status.code));
+  } else if (status.ok()) {
+    request.servable->metrics().Answered(clock_() - request.started_s);
+  } else {
+    request.servable->metrics().Count(OutcomeOf(status.code));
+  }
+  if (observer_ != nullptr) observer_->Ended(request, status);
+  request.Done(status, std::move(answer));
+  Left();
+}
+
+void Gateway::Left() {
+  if (num_active_.fetch_sub(1) > 1) return;
+  // A thread that waits either has not looked yet or is woken.
+  const std::lock_guard<std::mutex> lock(mutex_);
+  idle_.notify_all();
+}
+
+void Gateway::Refused(const Status& status, const char* protocol) {
+  UnreadRequest request;
+  request.protocol = protocol;
+  request.started_s = clock_();
+  unrouted_.Count(OutcomeOf(status.code));
+  if (observer_ != nullptr) observer_->Ended(request, status);
+}
+
+void Gateway::Drain() { is_draining_.store(true); }
+
+bool Gateway::WaitUntilIdle(double until_s) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  for (;;) {
+    if (num_active_.load() == 0) return true;
+    const double left_s = until_s - MonotonicSeconds();
+    if (left_s <= 0) return false;
+    idle_.wait_for(lock, std::chrono::duration<double>(std::min(left_s, kLongestWaitS)));
+  }
+}
+
+}  // namespace recsys

@@ -1,0 +1,158 @@
+#include "engine/core/queue/batch_queue.h"
+
+#include <cmath>
+#include <string>
+
+#include "recsys/error.h"
+
+namespace recsys {
+namespace {
+
+/// What a request takes of the queue's room: rows, IDs, bytes.
+Amounts AmountsOf(const Request& request) {
+  const CheckedRequest& checked = request.checked;
+  return {std::max<std::int64_t>(checked.num_rows, 1), checked.num_ids,
+          std::max(request.num_bytes, checked.spread_bytes)};
+}
+
+}  // namespace
+
+BatchQueue::BatchQueue(const BatchLimits& limits, Clock clock)
+    : limits_(limits),
+      window_s_(static_cast<double>(limits.priority_window_us) * 1e-6),
+      delay_s_(static_cast<double>(limits.max_delay_us) * 1e-6),
+      clock_(std::move(clock)) {}
+
+BatchQueue::~BatchQueue() {
+  // Requests hold themselves while they wait.
+  while (Request* const request = Next()) Leave(*request);
+}
+
+void BatchQueue::CheckSize(const Request& request) const {
+  const Amounts amounts = AmountsOf(request);
+  limits_.CheckRequest(request.checked.num_rows, amounts[1], amounts[2]);
+}
+
+std::optional<BatchQueue::Full> BatchQueue::Put(const std::shared_ptr<Request>& request,
+                                                Requests* expired) {
+  const Amounts amounts = AmountsOf(*request);
+  const double now_s = clock_.Now();
+  if (LackFor(amounts)) {
+    Expire(now_s, expired);
+    if (const std::optional<Lack> lack = LackFor(amounts)) {
+      return Full{lack->what, waiting_[static_cast<int>(lack->what)], lack->at_most,
+                  rate_.RetryAfterMs(lack->what, lack->amount, now_s)};
+    }
+  }
+  if (std::isfinite(request->deadline_s)) {
+    deadlines_.Add(*request, request->deadline_s + clock_.behind_s());
+  }
+  request->self = request;
+  request->enqueued_s = now_s;
+  request->level = static_cast<int>(request->priority) + (IsHuge(*request) ? 1 : 0);
+  Join(*request);
+  for (int i = 0; i < kNumAmounts; ++i) waiting_[i] += amounts[i];
+  return std::nullopt;
+}
+
+void BatchQueue::Throw(const Full& full) {
+  static constexpr const char* kNames[] = {"rows", "IDs", "bytes"};
+  throw QueueFullError("queue: " + std::to_string(full.waiting) + " " +
+                           kNames[static_cast<int>(full.what)] + " wait, at most " +
+                           std::to_string(full.at_most) + " may; try again later",
+                       full.retry_after_ms);
+}
+
+std::shared_ptr<Request> BatchQueue::Cancel(Request& request) {
+  return request.is_waiting ? Leave(request) : nullptr;
+}
+
+std::optional<double> BatchQueue::ReadyAt() {
+  if (is_idle()) return std::nullopt;
+  const double now_s = clock_.Now();
+  const bool is_full = num_rows() >= limits_.max_batch_rows || num_ids() >= limits_.max_batch_ids;
+  if (is_full || !has_delay()) return now_s - clock_.behind_s();
+  double oldest_s = std::numeric_limits<double>::infinity();
+  for (const Line& line : lines_) {
+    if (line.first != nullptr) oldest_s = std::min(oldest_s, line.first->enqueued_s);
+  }
+  return std::min(oldest_s + delay_s_, deadlines_.earliest_s() - delay_s_) - clock_.behind_s();
+}
+
+void BatchQueue::Take(Requests* batch, Requests* expired, std::int64_t enough_rows) {
+  const double now_s = clock_.Now();
+  Expire(now_s, expired);
+  std::int64_t num_rows = 0, num_ids = 0;
+  bool is_empty = true;
+  while (Request* const next = Next()) {
+    if (num_rows >= enough_rows) break;
+    const Amounts amounts = AmountsOf(*next);
+    num_rows += amounts[0];
+    num_ids += amounts[1];
+    if (!is_empty && (num_rows > limits_.max_batch_rows || num_ids > limits_.max_batch_ids)) break;
+    batch->push_back(Leave(*next));
+    is_empty = false;
+  }
+  rate_.Taken(now_s, num_requests_ == 0);
+}
+
+std::optional<BatchQueue::Lack> BatchQueue::LackFor(const Amounts& amounts) const {
+  const Amounts at_most = {limits_.max_queue_rows, limits_.max_queue_ids, limits_.max_queue_bytes};
+  for (int i = 0; i < kNumAmounts; ++i) {
+    const std::int64_t lacking = waiting_[i] + amounts[i] - at_most[i];
+    if (lacking > 0) return Lack{static_cast<Amount>(i), lacking, at_most[i]};
+  }
+  return std::nullopt;
+}
+
+bool BatchQueue::IsHuge(const Request& request) const {
+  return request.checked.num_rows > limits_.max_batch_rows ||
+         request.checked.num_ids > limits_.max_batch_ids;
+}
+
+Request* BatchQueue::Next() const {
+  Request* next = nullptr;
+  double next_s = 0;
+  for (const Line& line : lines_) {
+    Request* const head = line.first;
+    if (head == nullptr) continue;
+    const double head_s = head->enqueued_s + head->level * window_s_;
+    if (next == nullptr || head_s < next_s) {
+      next = head;
+      next_s = head_s;
+    }
+  }
+  return next;
+}
+
+void BatchQueue::Join(Request& request) {
+  Line& line = lines_[static_cast<std::size_t>(request.level)];
+  request.is_waiting = true;
+  request.next = nullptr;
+  request.previous = line.last;
+  (line.last == nullptr ? line.first : line.last->next) = &request;
+  line.last = &request;
+  ++num_requests_;
+}
+
+std::shared_ptr<Request> BatchQueue::Leave(Request& request) {
+  Line& line = lines_[static_cast<std::size_t>(request.level)];
+  (request.previous == nullptr ? line.first : request.previous->next) = request.next;
+  (request.next == nullptr ? line.last : request.next->previous) = request.previous;
+  request.previous = request.next = nullptr;
+  request.is_waiting = false;
+  --num_requests_;
+  deadlines_.Discard(request);
+  const Amounts amounts = AmountsOf(request);
+  for (int i = 0; i < kNumAmounts; ++i) waiting_[i] -= amounts[i];
+  rate_.Left(amounts);
+  return std::move(request.self);
+}
+
+void BatchQueue::Expire(double now_s, Requests* expired) {
+  while (Request* const request = deadlines_.TakePassed(now_s)) {
+    expired->push_back(Leave(*request));
+  }
+}
+
+}  // namespace recsys

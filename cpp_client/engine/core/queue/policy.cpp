@@ -1,0 +1,202 @@
+#include "engine/core/queue/policy.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace recsys {
+namespace {
+
+// What is expected of a model that was never run: a small DLRM on one core. Only the order of
+// magnitude matters; a few batches replace it.
+constexpr std::array<double, 3> kFirstCosts = {100e-6, 20e-6, 0.05e-6};
+// Standard deviation of the first costs, as a multiple of them.
+constexpr double kFirstDoubt = 3.0;
+// Drift of a cost from batch to batch, as a share of it: durations of some 20 batches ago count
+// half. The first batches drift more: their model has only just been loaded.
+constexpr double kDrift = 0.01;
+constexpr double kFirstDrift = 0.3;
+// Scatter of durations around their expectation: a share of it, and a constant.
+constexpr double kScatter = 0.2;
+constexpr double kScatterS = 5e-6;
+// One duration moves the costs by so many standard deviations at most.
+constexpr double kMostDeviations = 3.0;
+// Batches that have run before the costs are relied on.
+constexpr int kNumKnown = 4;
+constexpr int kNumCounted = 1000;
+
+// Weight of the last batch in the slowdown and of the last waking in its cost.
+constexpr double kWeight = 0.1;
+// Of the last batch in the shortage.
+constexpr double kShortageWeight = 0.02;
+constexpr double kMostSlowdown = 8.0;
+// Where no batches run side by side the slowdown is forgotten, so that it is tried again now and
+// then.
+constexpr double kForget = 0.002;
+// A waking that took longer says little about the next one.
+constexpr double kLongestWakeS = 2e-3;
+// A further executor's share of what waits takes at least as long as starting it and its batch, and
+// so many times longer where processors are short; then it also waits for so many times that.
+constexpr double kThrift = 3.0;
+constexpr double kPatience = 5.0;
+// The rate of requests is that of the last so many seconds.
+constexpr double kRateS = 5e-3;
+// Requests that may be expected while a batch runs in the polling thread. One client that waits for
+// each answer sends fewer than one.
+constexpr double kFewArrivals = 1.2;
+// A batch is looked at again when it takes longer than expected by a quarter and by this: the
+// polling thread's timers count milliseconds.
+constexpr double kLookAgainS = 1e-3;
+
+}  // namespace
+
+BatchCosts::BatchCosts() : costs_(kFirstCosts) {
+  for (int i = 0; i < kNum; ++i) variance_[i][i] = std::pow(kFirstDoubt * kFirstCosts[i], 2);
+}
+
+double BatchCosts::SecondsOf(const BatchSize& size) const {
+  return costs_[0] + costs_[1] * static_cast<double>(size.num_rows) +
+         costs_[2] * static_cast<double>(size.num_ids);
+}
+
+bool BatchCosts::is_known() const { return num_learned_ >= kNumKnown; }
+
+void BatchCosts::Learn(const BatchSize& size, double seconds) {
+  if (!std::isfinite(seconds) || seconds < 0) return;
+  num_learned_ = std::min(num_learned_ + 1, kNumCounted);
+  const double drift = kDrift + kFirstDrift / num_learned_;
+  const Vector x = {1, static_cast<double>(size.num_rows), static_cast<double>(size.num_ids)};
+  for (int i = 0; i < kNum; ++i) {
+    const double unit = std::max(costs_[i], 0.01 * kFirstCosts[i]);
+    const double most = std::pow(kFirstDoubt * unit, 2);
+    if (variance_[i][i] < most) variance_[i][i] += std::pow(drift * unit, 2);
+  }
+  Vector spread{};
+  double doubt = 0;
+  for (int i = 0; i < kNum; ++i) {
+    for (int j = 0; j < kNum; ++j) spread[i] += variance_[i][j] * x[j];
+    doubt += x[i] * spread[i];
+  }
+  const double expected_s = SecondsOf(size);
+  const double total = doubt + std::pow(kScatter * expected_s + kScatterS, 2);
+  const double most_s = kMostDeviations * std::sqrt(total);
+  const double error_s = std::clamp(seconds - expected_s, -most_s, most_s);
+  for (int i = 0; i < kNum; ++i) {
+    costs_[i] = std::max(costs_[i] + spread[i] / total * error_s, 0.0);
+  }
+  for (int i = 0; i < kNum; ++i) {
+    for (int j = 0; j < kNum; ++j) variance_[i][j] -= spread[i] * spread[j] / total;
+  }
+}
+
+void BatchPolicy::Arrived(double now_s) {
+  rate_ = RateAt(now_s) + 1 / kRateS;
+  last_arrived_s_ = now_s;
+}
+
+double BatchPolicy::RateAt(double now_s) const {
+  return rate_ * std::exp(std::min(last_arrived_s_ - now_s, 0.0) / kRateS);
+}
+
+bool BatchPolicy::IsForHere(const State& state) const {
+  if (!state.may_run_here || !costs_.is_known()) return false;
+  const double seconds = costs_.SecondsOf(state.waiting);
+  if (seconds > std::clamp(4 * wake_s_, kShortS, kLongestHereS)) return false;
+  return RateAt(state.now_s) * seconds < kFewArrivals;
+}
+
+Act BatchPolicy::Decide(const State& state) const {
+  if (num_running_ == 0) return IsForHere(state) ? Act::kRunHere : Act::kWake;
+  return state.num_free > 0 && Pays(state, wake_s_) ? Act::kWake : Act::kLeave;
+}
+
+bool BatchPolicy::GoesOn(const State& state) const { return num_running_ == 0 || Pays(state, 0); }
+
+bool BatchPolicy::Pays(const State& state, double wake_s) const {
+  if (!costs_.is_known()) return true;
+  const double remaining_s = RemainingS(state.now_s);
+  const double alone_s = costs_.SecondsOf(state.waiting);
+  // The batches that run side by side slow each other down.
+  const double lost_s = (slowdown_ - 1) * (alone_s + std::min(remaining_s, alone_s));
+  if (wake_s + lost_s >= remaining_s) return false;
+  // Where processors are short, small batches wait to become larger, but not for very long.
+  const double work_s = alone_s - costs_.fixed_s();
+  const double least_s = shortage_ * kThrift * (costs_.fixed_s() + wake_s);
+  return work_s >= least_s || remaining_s > kPatience * least_s;
+}
+
+double BatchPolicy::WorthwhileS() const {
+  return (1 + shortage_ * kThrift) * (costs_.fixed_s() + wake_s_) * slowdown_;
+}
+
+std::int64_t BatchPolicy::ShareOf(const State& state) const {
+  const std::int64_t rows = std::max<std::int64_t>(state.waiting.num_rows, 1);
+  const double least_s = WorthwhileS();
+  const double work_s = costs_.SecondsOf(state.waiting) - costs_.fixed_s();
+  if (!costs_.is_known() || state.num_free <= 0 || work_s < 2 * least_s) return rows;
+  const double num =
+      std::min(static_cast<double>(state.num_free) + 1, std::floor(work_s / least_s));
+  // Where several batches take so much longer that the others would not be started after all.
+  if (wake_s_ > (2 - slowdown_) * (costs_.fixed_s() + work_s / num)) return rows;
+  return static_cast<std::int64_t>(std::ceil(static_cast<double>(rows) / num));
+}
+
+double BatchPolicy::RemainingS(double now_s) const {
+  double least_s = std::numeric_limits<double>::infinity();
+  for (const Running& one : running_) {
+    if (!one.is_running) continue;
+    const double left_s = one.began_s + one.expected_s - now_s;
+    // The longer a batch is overdue, the longer it is expected to take from here.
+    least_s = std::min(least_s, std::max(left_s, -left_s));
+  }
+  return least_s;
+}
+
+double BatchPolicy::LooksAgainS(double now_s) const {
+  double at_s = std::numeric_limits<double>::infinity();
+  for (const Running& one : running_) {
+    if (one.is_running) at_s = std::min(at_s, one.began_s + 1.25 * one.expected_s);
+  }
+  return std::max(at_s, now_s) + kLookAgainS;
+}
+
+int BatchPolicy::Began(const BatchSize& size, double now_s, int num_beside) {
+  int number = 0;
+  const int num = static_cast<int>(running_.size());
+  while (number < num && running_[number].is_running) ++number;
+  if (number == num) running_.emplace_back();
+  if (num_running_ > 0) {
+    for (Running& one : running_) one.has_company = true;
+  }
+  const bool has_company = num_beside > 0;
+  const double expected_s = costs_.SecondsOf(size) * (has_company ? slowdown_ : 1);
+  running_[number] = {true, size, now_s, expected_s, has_company};
+  ++num_running_;
+  return number;
+}
+
+void BatchPolicy::Ended(int number, double now_s, int num_beside, bool was_preempted) {
+  shortage_ += kShortageWeight * ((was_preempted ? 1 : 0) - shortage_);
+  Dropped(number);
+  const Running& one = running_[number];
+  const double seconds = now_s - one.began_s;
+  if (one.has_company || num_beside > 0) {
+    const double ratio = seconds / std::max(costs_.SecondsOf(one.size), 1e-9);
+    slowdown_ += kWeight * (std::clamp(ratio, 1.0, kMostSlowdown) - slowdown_);
+    costs_.Learn(one.size, seconds / slowdown_);
+  } else {
+    slowdown_ += kForget * (1 - slowdown_);
+    costs_.Learn(one.size, seconds);
+  }
+}
+
+void BatchPolicy::Dropped(int number) {
+  running_[number].is_running = false;
+  --num_running_;
+}
+
+void BatchPolicy::Woke(double seconds) {
+  wake_s_ += kWeight * (std::clamp(seconds, 0.0, kLongestWakeS) - wake_s_);
+}
+
+}  // namespace recsys

@@ -1,0 +1,72 @@
+#include "engine/core/servable.h"
+
+#include <utility>
+
+#include "base/allocator.h"
+#include "engine/core/executor.h"
+#include "engine/core/warm_up.h"
+#include "recsys/error.h"
+
+namespace recsys {
+namespace {
+
+RequestLimits LimitsOfRequests(const BatchLimits& limits) {
+  return {limits.max_request_rows, limits.max_request_ids, limits.max_queue_bytes};
+}
+
+}  // namespace
+
+Servable::Servable(OpenedModel opened, VersionSettings settings, Deliver deliver, Clock clock)
+    : model_(std::move(opened.model)),
+      info_(std::move(opened.info)),
+      signature_(model_->signature()),
+      settings_(std::move(settings)),
+      checker_(signature_, LimitsOfRequests(settings_.limits), settings_.allow_non_finite),
+      executor_(std::make_unique<Executor>(*this, std::move(deliver), std::move(clock))) {}
+
+Servable::~Servable() { Close(); }
+
+void Servable::Open(const std::vector<std::string>& warm_up) {
+  try {
+    std::vector<WarmUpBatch> batches = MadeBatches(signature_, settings_.limits);
+    AddCapturedBatches(warm_up, checker_, settings_.limits, &batches);
+    executor_->Start(std::move(batches));
+    executor_->WaitUntilWarm();
+  } catch (...) {
+    Close();
+    throw;
+  }
+}
+
+void Servable::Close() {
+  const std::lock_guard<std::mutex> lock(life_);
+  if (is_closed_) return;
+  is_closed_ = true;
+  executor_->Close();
+  // No thread runs batches any more: the tables go now, even where answered requests still hold
+  // the servable.
+  const ReturningMemory returning_memory;
+  model_.reset();
+}
+
+void Servable::Submit(const std::shared_ptr<Request>& request) { executor_->Submit(request); }
+
+bool Servable::Cancel(Request& request) { return executor_->Cancel(request); }
+
+std::int64_t Servable::ApplyDelta(const std::string& path) {
+  const std::lock_guard<std::mutex> lock(life_);
+  if (is_closed_) {
+    throw Error(ErrorKind::kModelChange, "the version is closed and takes no delta");
+  }
+  try {
+    const ServedModel::Delta delta = model_->PrepareDelta(path);
+    executor_->RunBetweenBatches(delta.apply);
+    counters_.DeltaApplied();
+    return delta.num_dense_left;
+  } catch (...) {
+    counters_.DeltaFailed();
+    throw;
+  }
+}
+
+}  // namespace recsys

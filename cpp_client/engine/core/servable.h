@@ -1,0 +1,76 @@
+#ifndef RECSYS_ENGINE_CORE_SERVABLE_H_
+#define RECSYS_ENGINE_CORE_SERVABLE_H_
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "engine/core/request.h"
+#include "engine/core/served_model.h"
+#include "engine/counters/version_counters.h"
+#include "engine/settings/settings.h"
+#include "recsys/request.h"
+
+namespace recsys {
+
+class Executor;
+
+/// One loaded version of a model: its tables, its threads, its checks, its counters. Held by
+/// shared_ptr: a request that was routed to it keeps it alive. Open and Close block and belong to
+/// one thread; the rest is thread-safe.
+class Servable : public std::enable_shared_from_this<Servable> {
+ public:
+  /// Takes an answer (Gateway::End); called from executors' threads, for requests whose `is_ended`
+  /// the executor has set. Must not throw.
+  using Deliver = std::function<void(Request&, const Status&, Message)>;
+
+  Servable(OpenedModel opened, VersionSettings settings, Deliver deliver,
+           Clock clock = MonotonicSeconds);
+  ~Servable();
+
+  /// Starts the executors' threads and warms them up with made batches and with `warm_up`
+  /// (serialized recsys.v1.PredictRequests). Throws Error where the model fails on a warm-up batch;
+  /// it is closed then.
+  void Open(const std::vector<std::string>& warm_up = {});
+  /// Answers what was accepted, ends the threads and frees the model; idempotent.
+  void Close();
+
+  /// Lets a checked request join the queue. Throws Error: kRequestTooLarge, kDraining;
+  /// QueueFullError.
+  void Submit(const std::shared_ptr<Request>& request);
+  /// Drops a request that waits; false where it does not wait any more.
+  bool Cancel(Request& request);
+  /// Reads a delta and exchanges its rows between two batches; returns how many dense weights it
+  /// leaves as they are. Blocks. Throws Error; nothing has changed then.
+  std::int64_t ApplyDelta(const std::string& path);
+
+  const std::string& name() const { return info_.name; }
+  const std::string& version() const { return info_.version; }
+  const ModelInfo& info() const { return info_; }
+  const Signature& signature() const { return signature_; }
+  const VersionSettings& settings() const { return settings_; }
+  const RequestChecker& checker() const { return checker_; }
+  /// Not to be called after Close.
+  ServedModel& model() { return *model_; }
+  VersionCounters& metrics() { return counters_; }
+  const VersionCounters& metrics() const { return counters_; }
+
+ private:
+  std::unique_ptr<ServedModel> model_;
+  ModelInfo info_;
+  Signature signature_;
+  VersionSettings settings_;
+  RequestChecker checker_;
+  VersionCounters counters_;
+  /// Held while a delta is applied and while the servable closes.
+  std::mutex life_;
+  bool is_closed_ = false;
+  std::unique_ptr<Executor> executor_;
+};
+
+}  // namespace recsys
+
+#endif  // RECSYS_ENGINE_CORE_SERVABLE_H_

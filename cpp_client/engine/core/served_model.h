@@ -1,0 +1,56 @@
+#ifndef RECSYS_ENGINE_CORE_SERVED_MODEL_H_
+#define RECSYS_ENGINE_CORE_SERVED_MODEL_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "recsys/model.h"
+#include "recsys/signature.h"
+
+namespace recsys {
+
+/// What is known of a loaded model.
+struct ModelInfo {
+  std::string name;
+  std::string version;
+  std::string digest;
+  /// Which of the artifact's targets it is, such as "cpu".
+  std::string target;
+  std::map<std::string, std::int64_t> table_bytes;
+  std::string format_version;
+  std::string torch_version;
+  std::string fbgemm_version;
+};
+
+/// The model as the engine sees it: an artifact (engine/artifact/artifact_model.h), or a test's
+/// own. Predict is called from executors' threads, several at once; a delta is applied only while
+/// no Predict runs.
+class ServedModel {
+ public:
+  virtual ~ServedModel() = default;
+  virtual const Signature& signature() const = 0;
+  /// Throws whatever the model throws.
+  virtual Outputs Predict(const Batch& batch) = 0;
+
+  /// A delta that was read and checked: a function that exchanges the rows, and how many dense
+  /// weights it leaves as they are.
+  struct Delta {
+    std::function<void()> apply;
+    std::int64_t num_dense_left = 0;
+  };
+  /// Throws Error.
+  virtual Delta PrepareDelta(const std::string& path) = 0;
+};
+
+/// A model in memory.
+struct OpenedModel {
+  std::unique_ptr<ServedModel> model;
+  ModelInfo info;
+};
+
+}  // namespace recsys
+
+#endif  // RECSYS_ENGINE_CORE_SERVED_MODEL_H_

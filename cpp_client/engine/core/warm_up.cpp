@@ -1,0 +1,107 @@
+#include "engine/core/warm_up.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+namespace recsys {
+namespace {
+
+struct Size {
+  std::int64_t num_requests;
+  std::int64_t num_rows;
+};
+// A single request and many: batches of both kinds are put together.
+constexpr Size kSizes[] = {{1, 1}, {1, 2}, {2, 1}, {8, 1}, {32, 1}, {1, 64}, {128, 1}};
+
+/// What the views of a made request point into: shared by its inputs where that is possible.
+struct Memory {
+  std::vector<float> zeros;
+  std::vector<float> ones;
+  std::vector<std::int32_t> lengths;
+  std::vector<std::vector<std::int64_t>> ids;
+};
+
+const char* BytesOf(const void* data) { return static_cast<const char*>(data); }
+
+/// IDs spread over a table, so that its pages are read in.
+std::vector<std::int64_t> SpreadIds(std::int64_t limit, std::int64_t num) {
+  std::vector<std::int64_t> ids(static_cast<std::size_t>(num));
+  const double last = static_cast<double>(limit - 1);
+  for (std::int64_t i = 0; i + 1 < num; ++i) {
+    ids[static_cast<std::size_t>(i)] =
+        static_cast<std::int64_t>(static_cast<double>(i) * last / static_cast<double>(num - 1));
+  }
+  if (num > 1) ids.back() = limit - 1;
+  return ids;
+}
+
+/// One ID in each bag.
+SparseView MakeSparse(const SparseInput& input, std::int64_t num_bags, bool is_weighted,
+                      Memory* memory) {
+  const std::int64_t limit = input.id_limit().value_or(1);
+  memory->ids.push_back(SpreadIds(limit > 0 ? limit : 1, num_bags));
+  SparseView view;
+  view.lengths = BytesOf(memory->lengths.data());
+  view.values = BytesOf(memory->ids.back().data());
+  view.weights = is_weighted ? BytesOf(memory->ones.data()) : nullptr;
+  view.num_ids = num_bags;
+  return view;
+}
+
+OwnedRequest MakeRequest(const Signature& signature, std::int64_t num_rows, bool has_context) {
+  auto memory = std::make_shared<Memory>();
+  std::int64_t width = 0;
+  for (const DenseInput& input : signature.dense) width = std::max(width, input.width);
+  const auto rows = static_cast<std::size_t>(num_rows);
+  memory->zeros.resize(rows * static_cast<std::size_t>(width));
+  memory->ones.assign(rows, 1.0F);
+  memory->lengths.assign(rows, 1);
+  // Views point into them: the outer one must not move its elements' memory, and does not.
+  memory->ids.reserve(signature.sparse.size());
+
+  OwnedRequest request;
+  CheckedRequest& checked = request.checked;
+  checked.num_rows = num_rows;
+  checked.has_context = has_context;
+  checked.dense.assign(signature.dense.size(), {BytesOf(memory->zeros.data()), false});
+  for (const SparseInput& input : signature.sparse) {
+    const bool is_shared = has_context && signature.InContext(input.name);
+    const SparseView view =
+        MakeSparse(input, is_shared ? 1 : num_rows, signature.is_weighted(), memory.get());
+    (is_shared ? checked.context : checked.sparse).push_back(view);
+    checked.num_ids += view.num_ids;
+  }
+  request.owner = std::move(memory);
+  return request;
+}
+
+bool Fits(std::int64_t num_rows, std::int64_t num_ids, const BatchLimits& limits) {
+  return num_rows <= limits.max_batch_rows && num_ids <= limits.max_batch_ids;
+}
+
+void AddMade(const Signature& signature, const BatchLimits& limits, bool has_context,
+             std::vector<WarmUpBatch>* batches) {
+  for (const Size& size : kSizes) {
+    const OwnedRequest request = MakeRequest(signature, size.num_rows, has_context);
+    const std::int64_t num_rows = size.num_requests * size.num_rows;
+    const std::int64_t num_ids = size.num_requests * request.checked.num_ids;
+    if (num_rows > 1 && !Fits(num_rows, num_ids, limits)) continue;
+    const WarmUpBatch batch(static_cast<std::size_t>(size.num_requests), request);
+    // Code is specialised anew for the first few calls.
+    batches->push_back(batch);
+    batches->push_back(batch);
+  }
+}
+
+}  // namespace
+
+std::vector<WarmUpBatch> MadeBatches(const Signature& signature, const BatchLimits& limits) {
+  std::vector<WarmUpBatch> batches;
+  AddMade(signature, limits, false, &batches);
+  if (!signature.context.empty()) AddMade(signature, limits, true, &batches);
+  return batches;
+}
+
+}  // namespace recsys

@@ -1,0 +1,337 @@
+#include "engine/engine.h"
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <unordered_map>
+#include <utility>
+
+#include "base/allocator.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "check/json/json.h"
+#include "check/json/signature_json.h"
+#include "engine/calls/forwarded_calls.h"
+#include "engine/calls/health.h"
+#include "engine/calls/submitted_calls.h"
+#include "engine/core/gateway.h"
+#include "engine/core/queue/slots.h"
+#include "engine/core/servable.h"
+#include "engine/core/shadow.h"
+#include "engine/protocols/services.h"
+#include "engine/records.h"
+#include "engine/routes/route_table.h"
+#include "engine/rpc/rpc_server.h"
+#include "recsys/error.h"
+
+namespace recsys {
+namespace {
+
+// How long a draining engine that has answered every request waits for the last answers to reach
+// the wire, and for streams to end by themselves.
+constexpr double kLastAnswersS = 1.0;
+
+}  // namespace
+
+/// What versions and requests need for as long as they live.
+struct EngineCore {
+  explicit EngineCore(const EngineSettings& settings)
+      : records(settings), gateway(routes, &records), submitted(gateway, records) {}
+  ~EngineCore() {
+    // The last reference to a version may be a route; it answers through the gateway.
+    routes.Clear();
+  }
+  EngineCore(const EngineCore&) = delete;
+  EngineCore& operator=(const EngineCore&) = delete;
+
+  Records records;
+  Routes routes;
+  Gateway gateway;
+  SubmittedCalls submitted;
+};
+
+struct Version::Parts {
+  /// Outlives the servable.
+  std::shared_ptr<EngineCore> core;
+  std::shared_ptr<Servable> servable;
+};
+
+Version::Version(std::shared_ptr<Parts> parts) : parts_(std::move(parts)) {}
+
+Version::~Version() { parts_->servable->Close(); }
+
+std::string Version::Description() const {
+  const Servable& servable = *parts_->servable;
+  const ModelInfo& info = servable.info();
+  return Json{{"name", info.name},
+              {"version", info.version},
+              {"target", info.target},
+              {"digest", info.digest},
+              {"table_bytes", info.table_bytes},
+              {"format", info.format_version},
+              {"torch", info.torch_version},
+              {"fbgemm", info.fbgemm_version},
+              {"num_executors", servable.settings().num_executors},
+              {"signature", SignatureToJson(servable.signature())}}
+      .dump();
+}
+
+std::int64_t Version::ApplyDelta(const std::string& path) {
+  return parts_->servable->ApplyDelta(path);
+}
+
+std::string Version::Totals() const { return parts_->servable->metrics().Totals().Json(); }
+
+void Version::Close() { parts_->servable->Close(); }
+
+struct Engine::Parts {
+  Parts(const EngineSettings& settings, Opener opener)
+      : core(std::make_shared<EngineCore>(settings)),
+        open(std::move(opener)),
+        forwarded(std::make_shared<ForwardedCalls>([records = &core->records](CallEvent event) {
+          return records->Add(std::move(event));
+        })) {}
+
+  /// The engine's own services, with the methods that the owner answers.
+  std::vector<Service> Services(const ConnectionLimits& limits,
+                                const std::vector<std::string>& calls,
+                                const std::vector<std::string>& streams) const;
+  void Start(const PortSettings& settings, const std::vector<std::string>& calls,
+             const std::vector<std::string>& streams, std::optional<TlsPem> pem);
+  bool WaitUntilIdle(double until_s) const;
+
+  const std::shared_ptr<EngineCore> core;
+  const Opener open;
+  const std::shared_ptr<ForwardedCalls> forwarded;
+  Health health;
+  /// Null for plain text.
+  std::shared_ptr<TlsStore> tls;
+  /// Guards what follows; the port is null before Listen.
+  mutable std::mutex mutex;
+  std::unique_ptr<RpcServer> port;
+  bool is_closed = false;
+  bool was_idle = true;
+};
+
+namespace {
+
+/// Splits "/package.Service/Method"; throws Error (kConfig).
+std::pair<std::string, std::string> MethodOf(const std::string& path) {
+  const std::size_t slash = path.rfind('/');
+  if (path.empty() || path[0] != '/' || slash == 0 || slash + 1 == path.size()) {
+    throw Error(ErrorKind::kConfig,
+                "calls: got " + Repr(path) + ", expected a name such as /package.Service/Method");
+  }
+  return {path.substr(1, slash - 1), path.substr(slash + 1)};
+}
+
+}  // namespace
+
+std::vector<Service> Engine::Parts::Services(const ConnectionLimits& limits,
+                                             const std::vector<std::string>& calls,
+                                             const std::vector<std::string>& streams) const {
+  std::map<std::string, Service> services;
+  const auto add = [&services](Service service) { services[service.name] = std::move(service); };
+  Gateway& gateway = core->gateway;
+  add(RecsysV1Service(gateway, limits));
+  add(KserveService(gateway, limits));
+  add(TorchrecService(gateway));
+  add(health.MakeService());
+  const auto forward = [&services](const std::string& path, Method method) {
+    const auto [service, name] = MethodOf(path);
+    services[service].name = service;
+    if (!services[service].methods.emplace(name, std::move(method)).second) {
+      throw Error(ErrorKind::kConfig, "calls: got " + path + ", which the engine answers already");
+    }
+  };
+  for (const std::string& path : calls) forward(path, forwarded->UnaryMethod());
+  for (const std::string& path : streams) forward(path, forwarded->StreamMethod());
+  std::vector<Service> all;
+  for (auto& [name, service] : services) all.push_back(std::move(service));
+  return all;
+}
+
+void Engine::Parts::Start(const PortSettings& settings, const std::vector<std::string>& calls,
+                          const std::vector<std::string>& streams, std::optional<TlsPem> pem) {
+  if (port != nullptr || is_closed) {
+    throw Error(ErrorKind::kInternal, "the engine listens once, before it is closed");
+  }
+  RpcOptions options;
+  options.host = settings.host;
+  options.port = settings.port;
+  options.num_threads = settings.num_threads;
+  options.connections = settings.connections;
+  if (pem) options.tls = tls = std::make_shared<TlsStore>(std::move(*pem));
+  port = std::make_unique<RpcServer>(std::move(options),
+                                     Services(settings.connections, calls, streams));
+}
+
+bool Engine::Parts::WaitUntilIdle(double until_s) const {
+  while (core->gateway.WaitUntilIdle(until_s)) {
+    if (port == nullptr) return true;
+    // Requests that were on their way may still come.
+    if (port->WaitUntilIdle(std::min(until_s, MonotonicSeconds() + kLastAnswersS))) return true;
+    if (core->gateway.num_active() == 0) return true;
+  }
+  return core->gateway.num_active() == 0;
+}
+
+Engine::Engine(const EngineSettings& settings, Opener open) {
+  settings.Check();
+  if (settings.num_processors > 0) {
+    Slots::Shared().Set(static_cast<int>(std::min<std::int64_t>(settings.num_processors, 1 << 20)));
+  }
+  parts_ = std::make_unique<Parts>(settings, std::move(open));
+  SetLogSink([core = parts_->core](LogRecord record) { core->records.Add(std::move(record)); });
+}
+
+Engine::~Engine() {
+  Close(0);
+  SetLogSink({});
+}
+
+int Engine::event_fd() const { return parts_->core->records.event_fd(); }
+
+std::vector<Event> Engine::Take(std::size_t at_most) { return parts_->core->records.Take(at_most); }
+
+int Engine::Listen(const PortSettings& settings, const std::vector<std::string>& calls,
+                   const std::vector<std::string>& streams, std::optional<TlsPem> tls) {
+  settings.Check();
+  const std::lock_guard<std::mutex> lock(parts_->mutex);
+  parts_->Start(settings, calls, streams, std::move(tls));
+  return parts_->port->port();
+}
+
+void Engine::SetTls(TlsPem tls) {
+  const std::lock_guard<std::mutex> lock(parts_->mutex);
+  if (parts_->tls == nullptr) {
+    throw Error(ErrorKind::kConfig, "tls: the port was not opened with TLS");
+  }
+  parts_->tls->Set(std::move(tls));
+}
+
+void Engine::SetHealth(const std::string& service, bool is_serving) {
+  parts_->health.Set(service, is_serving);
+}
+
+std::shared_ptr<Version> Engine::Open(const std::string& path, const VersionSettings& settings,
+                                      std::vector<std::string> warm_up) {
+  settings.Check();
+  auto version = std::make_shared<Version::Parts>();
+  version->core = parts_->core;
+  {
+    const MemoryApart memory_apart;
+    OpenedModel opened = parts_->open(path, settings);
+    if (!settings.name.empty()) opened.info.name = settings.name;
+    if (!settings.version.empty()) opened.info.version = settings.version;
+    version->servable = std::make_shared<Servable>(
+        std::move(opened), settings,
+        [gateway = &parts_->core->gateway](Request& request, const Status& status, Message answer) {
+          gateway->End(request, status, std::move(answer));
+        });
+    version->servable->Open(warm_up);
+  }
+  // Memory that was needed only to load, such as a file's bytes.
+  ReturnMemory();
+  return std::make_shared<Version>(std::move(version));
+}
+
+void Engine::Publish(const RouteSpec& spec, const std::vector<std::shared_ptr<Version>>& versions) {
+  std::vector<std::shared_ptr<Servable>> servables;
+  for (const std::shared_ptr<Version>& version : versions) {
+    servables.push_back(version->parts_->servable);
+  }
+  std::shared_ptr<const Shadow> shadow;
+  for (const std::shared_ptr<Servable>& servable : servables) {
+    if (spec.shadow_share == 0 || servable->version() != spec.shadow) continue;
+    shadow = std::make_shared<const Shadow>(servable, servables,
+                                            [records = &parts_->core->records](ShadowPair pair) {
+                                              return records->Add(std::move(pair));
+                                            });
+  }
+  parts_->core->routes.Publish(
+      std::make_shared<const RouteTable>(spec, servables, std::move(shadow)));
+}
+
+void Engine::Withdraw(const std::string& model) { parts_->core->routes.Withdraw(model); }
+
+void Engine::Submit(std::int64_t ticket, const SubmitOptions& options, std::string message) {
+  parts_->core->submitted.Submit(ticket, options, std::move(message));
+}
+
+void Engine::Cancel(std::int64_t ticket) { parts_->core->submitted.Cancel(ticket); }
+
+void Engine::Answer(std::int64_t call, std::string message) {
+  parts_->forwarded->Answer(call, std::move(message));
+}
+
+void Engine::Fail(std::int64_t call, const Status& status) {
+  parts_->forwarded->Fail(call, status);
+}
+
+namespace {
+
+Json JsonOf(const PortCounters& counters) {
+  return Json{{"open", counters.num_open.load()},
+              {"accepted", counters.accepted.load()},
+              {"refused", counters.refused.load()},
+              {"closed_silent", counters.closed_silent.load()},
+              {"closed_resets", counters.closed_resets.load()},
+              {"closed_control_frames", counters.closed_control_frames.load()},
+              {"closed_memory", counters.closed_memory.load()},
+              {"resets", counters.resets.load()},
+              {"stalled_messages", counters.stalled_messages.load()},
+              {"held_bytes", counters.held_bytes.load()}};
+}
+
+}  // namespace
+
+std::string Engine::Counts() const {
+  const EngineCore& core = *parts_->core;
+  Json unrouted = Json::object();
+  const OutcomeCounts counts = core.gateway.unrouted();
+  for (std::size_t i = 0; i < kNumOutcomes; ++i) {
+    unrouted[OutcomeName(static_cast<Outcome>(i))] = counts[i];
+  }
+  const Records::Dropped dropped = core.records.dropped();
+  Json counted{{"unrouted", std::move(unrouted)},
+               {"active", core.gateway.num_active()},
+               {"calls", parts_->forwarded->num_open()},
+               {"dropped",
+                {{"calls", dropped.calls},
+                 {"ended", dropped.ended},
+                 {"captured", dropped.captured},
+                 {"shadow", dropped.shadow},
+                 {"log", dropped.log}}}};
+  const std::lock_guard<std::mutex> lock(parts_->mutex);
+  if (parts_->port != nullptr) counted["port"] = JsonOf(parts_->port->counters());
+  return counted.dump();
+}
+
+std::int64_t Engine::num_active() const { return parts_->core->gateway.num_active(); }
+
+void Engine::Drain() {
+  parts_->core->gateway.Drain();
+  parts_->health.Shutdown();
+  const std::lock_guard<std::mutex> lock(parts_->mutex);
+  if (parts_->port != nullptr) parts_->port->Drain();
+}
+
+bool Engine::WaitUntilIdle(double timeout_s) {
+  return parts_->WaitUntilIdle(MonotonicSeconds() + timeout_s);
+}
+
+bool Engine::Close(double grace_s) {
+  {
+    const std::lock_guard<std::mutex> lock(parts_->mutex);
+    if (parts_->is_closed) return parts_->was_idle;
+    parts_->is_closed = true;
+  }
+  Drain();
+  parts_->was_idle = parts_->WaitUntilIdle(MonotonicSeconds() + grace_s);
+  if (parts_->port != nullptr) parts_->port->Close();
+  return parts_->was_idle;
+}
+
+}  // namespace recsys

@@ -1,0 +1,111 @@
+#ifndef RECSYS_ENGINE_EVENTS_H_
+#define RECSYS_ENGINE_EVENTS_H_
+
+// What the engine tells its owner. Records are plain values that own their memory. They wait in
+// bounded rings inside the engine until Engine::Take.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "base/log.h"
+#include "base/status.h"
+
+namespace recsys {
+
+/// A call of a method that the owner answers (Engine::Listen named it): Engine::Answer or
+/// Engine::Fail with `id`, once for a unary call and once for each message of a stream.
+struct CallEvent {
+  std::int64_t id = 0;
+  /// "/package.Service/Method".
+  std::string method;
+  std::string message;
+  /// On the clock of MonotonicSeconds; none where the client set no deadline.
+  std::optional<double> deadline_s;
+  std::vector<std::pair<std::string, std::string>> metadata;
+  /// "ipv4:127.0.0.1:1234" and the like.
+  std::string peer;
+  /// Whether no further message comes under this id: true for unary calls. A stream ends by itself
+  /// when the client has half-closed it and every message is answered.
+  bool is_last = true;
+};
+
+/// The end of a request that was given to Engine::Submit.
+struct AnswerEvent {
+  std::int64_t ticket = 0;
+  Status status;
+  std::string message;
+};
+
+/// When a batch passed its stages, in seconds on the clock of MonotonicSeconds.
+struct EndedTimes {
+  double taken_s = 0;
+  double collated_s = 0;
+  double executed_s = 0;
+  double responded_s = 0;
+  std::int64_t num_requests = 0;
+  std::int64_t num_rows = 0;
+};
+
+/// A request that has ended, for logs and traces.
+struct EndedEvent {
+  /// The W3C traceparent header; empty where the client sent none.
+  std::string trace_parent;
+  std::string protocol;
+  std::string model;
+  std::string version;
+  std::string request_id;
+  std::string outcome;
+  /// Name of the status code, such as "INVALID_ARGUMENT".
+  std::string code;
+  std::string reason;
+  std::int64_t num_rows = 0;
+  std::int64_t num_ids = 0;
+  double started_s = 0;
+  double ended_s = 0;
+  /// 0 where it joined no queue.
+  double enqueued_s = 0;
+  /// None where it was in no batch that ran.
+  std::optional<EndedTimes> times;
+  /// Whether the settings want a line of the log for it.
+  bool is_logged = false;
+  /// Whether it is to be traced: as its client says, or else by the share.
+  bool is_traced = false;
+};
+
+/// A sampled request that was accepted.
+struct CapturedEvent {
+  /// When it came, on the clock of MonotonicSeconds.
+  double time_s = 0;
+  std::string model;
+  std::string version;
+  /// A serialized recsys.v1.PredictRequest with the inputs, whatever the protocol was.
+  std::string message;
+};
+
+/// One request's outputs of the version that answered and of the shadow: for each output of the
+/// version's signature its float32, little-endian, row-major.
+struct ShadowEvent {
+  std::string model;
+  std::string version;
+  std::string shadow;
+  std::int64_t num_rows = 0;
+  std::vector<std::string> expected;
+  std::vector<std::string> got;
+};
+
+struct LogEvent {
+  LogLevel level = LogLevel::kInfo;
+  std::string logger;
+  std::string text;
+};
+
+using Event =
+    std::variant<CallEvent, AnswerEvent, EndedEvent, CapturedEvent, ShadowEvent, LogEvent>;
+
+}  // namespace recsys
+
+#endif  // RECSYS_ENGINE_EVENTS_H_

@@ -1,0 +1,32 @@
+#ifndef RECSYS_ENGINE_HTTP2_BOUNDS_COUNTERS_H_
+#define RECSYS_ENGINE_HTTP2_BOUNDS_COUNTERS_H_
+
+#include <atomic>
+#include <cstdint>
+
+namespace recsys {
+
+/// What happened on a port since it was opened. Counters only grow but for `num_open` and
+/// `held_bytes`.
+struct PortCounters {
+  std::atomic<std::int64_t> num_open{0};
+  std::atomic<std::int64_t> accepted{0};
+  /// One connection too many.
+  std::atomic<std::int64_t> refused{0};
+  /// Closed because it did not finish a handshake or open a call in time, or was gone.
+  std::atomic<std::int64_t> closed_silent{0};
+  /// Closed for resets, for control frames, and for the memory that it held.
+  std::atomic<std::int64_t> closed_resets{0};
+  std::atomic<std::int64_t> closed_control_frames{0};
+  std::atomic<std::int64_t> closed_memory{0};
+  /// Calls that the client reset before they were answered.
+  std::atomic<std::int64_t> resets{0};
+  /// Messages that did not grow in time.
+  std::atomic<std::int64_t> stalled_messages{0};
+  /// Of unfinished messages and answers not yet sent, now.
+  std::atomic<std::int64_t> held_bytes{0};
+};
+
+}  // namespace recsys
+
+#endif  // RECSYS_ENGINE_HTTP2_BOUNDS_COUNTERS_H_

@@ -1,0 +1,184 @@
+#ifndef RECSYS_ENGINE_HTTP2_CONNECTION_H_
+#define RECSYS_ENGINE_HTTP2_CONNECTION_H_
+
+#include <nghttp2/nghttp2.h>
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "base/status.h"
+#include "engine/http2/bounds/memory_ledger.h"
+#include "engine/http2/bounds/token_bucket.h"
+#include "engine/http2/call.h"
+#include "engine/http2/polling/timers.h"
+#include "engine/http2/port_state.h"
+#include "engine/http2/socket.h"
+
+namespace recsys::http2 {
+
+class Loop;
+
+/// Why a connection is closed although the client did nothing that HTTP/2 forbids.
+enum class Abuse { kResets, kControlFrames, kMemory, kHeaders };
+
+/// One client's connection: nghttp2's session between a socket and calls. For its polling thread
+/// alone.
+class Connection final : public Timed {
+ public:
+  Connection(Loop* loop, std::int64_t id, FileHandle file, std::shared_ptr<SSL_CTX> context);
+  ~Connection() override;
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+
+  std::int64_t id() const { return id_; }
+  int file() const { return socket_.number(); }
+  /// Whether it can be deleted.
+  bool is_closed() const { return state_ == State::kClosed; }
+
+  /// Of epoll.
+  void OnReady(std::uint32_t events);
+  /// Reads on where bytes wait that epoll does not tell of.
+  void ReadPending();
+  /// Sends what there is to send.
+  void Flush();
+  void OnDue(double now_s) override;
+  /// Lets open calls end and takes no new ones (GOAWAY), then closes.
+  void Drain();
+  /// Ends all calls as CANCELLED, sends what can be sent at once, and closes.
+  void End();
+  void CloseFor(Abuse abuse);
+
+  // For calls.
+  void Send(WireCall& call, Message message, Written written);
+  /// Ends the call with a status after what was sent.
+  void End(WireCall& call, const Status& status);
+  /// Ends a call that its handler has not ended, and tells the handler.
+  void Abort(WireCall& call, const Status& status);
+  /// Takes the complete message of a call, whose room is free again then.
+  Status TakeMessage(WireCall& call, Bytes* message);
+  /// Lets the client send the message that has begun, however large it is.
+  void AwaitMessage(WireCall& call);
+  /// For nghttp2: how much of the call's messages goes into the next frame.
+  ssize_t ProvideData(WireCall& call, std::size_t size, std::uint32_t* flags);
+
+ private:
+  friend struct Callback;
+  enum class State { kHandshake, kWaiting, kOpen, kLingering, kClosed };
+  using Calls = std::unordered_map<std::int32_t, std::shared_ptr<WireCall>>;
+  struct DeleteSession {
+    void operator()(nghttp2_session* session) const { nghttp2_session_del(session); }
+  };
+
+  // connection.cpp: the socket's side and times.
+  void ContinueHandshake();
+  void Read();
+  void Receive(std::string_view data);
+  bool OpenSession();
+  bool HoldsTooMuch() const;
+  /// Moves what nghttp2 has to send to `out_`; false where there is nothing more.
+  bool Pull();
+  /// False where the socket takes no more now.
+  bool Write();
+  void MarkDirty();
+  void UpdateInterest();
+  void CloseIfOver();
+  void FinishDrain();
+  void CheckTimes(double now_s);
+  double NextTime() const;
+  void NoteIdle();
+  void CheckMessages(double now_s);
+  void CheckSilence(double now_s);
+  /// Reads on for a moment, so that what was sent arrives although the client still sends.
+  void Linger();
+  void CloseNow();
+  void DropCalls();
+  void Goodbye(std::uint32_t code, std::string_view text);
+
+  // connection_calls.cpp: nghttp2's callbacks, on the side of calls.
+  int OnFrameHeader(const nghttp2_frame_hd& head);
+  void OnHeadersBegin(std::int32_t stream_id);
+  int OnHeader(std::int32_t stream_id, std::string_view name, std::string_view value);
+  void OnFrame(const nghttp2_frame& frame);
+  void OnRequest(std::int32_t stream_id, bool is_half_closed);
+  void OnData(std::int32_t stream_id, std::string_view data);
+  void OnHalfClose(std::int32_t stream_id);
+  void OnStreamClosed(std::int32_t stream_id, std::uint32_t code);
+  int OnFrameSent(const nghttp2_frame& frame);
+  void OnPingReply(const std::uint8_t* data);
+  void SendData(WireCall& call, const std::uint8_t* head, std::size_t size);
+  void RefuseHttp(std::int32_t stream_id);
+  void Begin(WireCall& call);
+  void Grant(WireCall& call);
+  void ReleaseRoom(WireCall& call);
+  void ReleaseHeld(WireCall& call);
+  void NoteProgress(WireCall& call);
+  /// The stream is closed: ends what the connection has of the call.
+  void Forget(WireCall& call);
+  WireCall* Find(std::int32_t stream_id);
+  /// False where the connection may do no more of this; it is being closed then.
+  bool Charge(TokenBucket* bucket, double tokens, Abuse abuse);
+
+  Loop* const loop_;
+  PortState& port_;
+  const std::int64_t id_;
+  const std::shared_ptr<SSL_CTX> context_;
+  Socket socket_;
+  const std::shared_ptr<const std::string> peer_;
+  State state_ = State::kHandshake;
+  std::unique_ptr<nghttp2_session, DeleteSession> session_;
+  Calls calls_;
+  MemoryLedger::Account account_;
+
+  /// Of the request whose headers are coming; 0 for none.
+  std::int32_t headers_stream_ = 0;
+  RequestHeaders headers_;
+
+  /// Whole frames on their way to the socket, from `out_at_` on.
+  std::string out_;
+  std::size_t out_at_ = 0;
+  /// As the ledger knows it.
+  std::int64_t out_held_ = 0;
+  std::vector<Written> written_;
+  std::uint32_t interest_ = 0;
+  bool is_blocked_ = false;
+  /// Whether the loop will flush it in this round.
+  bool is_dirty_ = false;
+  bool has_ended_writing_ = false;
+  std::size_t num_lingered_ = 0;
+
+  TokenBucket resets_;
+  TokenBucket control_frames_;
+  /// Why the session must not be used any more; set within nghttp2's callbacks.
+  std::optional<Abuse> abuse_;
+
+  /// Room that large messages were granted, and the calls that wait for some, in order.
+  std::size_t reserved_bytes_ = 0;
+  std::deque<std::int32_t> waiting_for_room_;
+  /// Calls whose message has begun and is not complete.
+  std::unordered_set<WireCall*> unfinished_;
+
+  const double opened_s_;
+  double read_s_;
+  double idle_since_s_;
+  /// When the last PING was sent that is not answered; infinite for none.
+  double pinged_s_;
+  double drain_began_s_;
+  double lingers_until_s_ = 0;
+  bool has_had_call_ = false;
+  bool is_draining_ = false;
+  /// Whether the client knows which call is the last.
+  bool is_last_call_known_ = false;
+};
+
+}  // namespace recsys::http2
+
+#endif  // RECSYS_ENGINE_HTTP2_CONNECTION_H_

@@ -1,0 +1,79 @@
+#include "engine/http2/polling/listener.h"
+
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+namespace recsys::http2 {
+namespace {
+
+// Accepted in a row; open connections come in between.
+constexpr int kMostAtOnce = 64;
+// How long connections wait to be accepted where the process has no file left.
+constexpr double kPauseS = 0.05;
+
+}  // namespace
+
+Listener::Listener(ListeningSocket socket, PortState* port,
+                   std::vector<std::unique_ptr<Loop>>* loops)
+    : socket_(std::move(socket)), port_(port), loops_(loops) {}
+
+// The file stays open, so that its number means nothing else, until the listener is gone.
+void Listener::Refuse() { shutdown(file(), SHUT_RDWR); }
+
+void Listener::AcceptAll(double now_s) {
+  for (int i = 0; i < kMostAtOnce && !is_stopped_; ++i) {
+    FileHandle accepted(accept4(file(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (accepted.is_open()) {
+      Take(std::move(accepted));
+    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+      return;
+    } else if (port_->is_draining) {
+      return Stop();
+    } else if (errno != ECONNABORTED && errno != EINTR && errno != EPROTO) {
+      return Pause(now_s);
+    }
+  }
+}
+
+void Listener::Take(FileHandle file) {
+  const std::int64_t most = port_->limits.max_connections;
+  std::int64_t num_open = 0;
+  for (const auto& loop : *loops_) num_open += loop->num_connections();
+  if (most > 0 && num_open >= most) {
+    ++port_->counters.refused;
+    return;
+  }
+  ++port_->counters.accepted;
+  const auto& least = *std::min_element(loops_->begin(), loops_->end(), [](auto& a, auto& b) {
+    return a->num_connections() < b->num_connections();
+  });
+  least->Adopt(std::move(file));
+}
+
+void Listener::Pause(double now_s) {
+  Watch(0);
+  first().timers().Set(this, now_s + kPauseS);
+}
+
+void Listener::OnDue(double /*now_s*/) {
+  if (!is_stopped_) Watch(EPOLLIN);
+}
+
+void Listener::Stop() {
+  if (std::exchange(is_stopped_, true)) return;
+  first().timers().Remove(this);
+  epoll_ctl(first().epoll(), EPOLL_CTL_DEL, file(), nullptr);
+}
+
+void Listener::Watch(std::uint32_t events) {
+  epoll_event event = {};
+  event.events = events;
+  event.data.u64 = Loop::kListenerId;
+  epoll_ctl(first().epoll(), EPOLL_CTL_MOD, file(), &event);
+}
+
+}  // namespace recsys::http2

@@ -1,0 +1,41 @@
+#ifndef RECSYS_ENGINE_HTTP2_POLLING_LISTENER_H_
+#define RECSYS_ENGINE_HTTP2_POLLING_LISTENER_H_
+
+#include <memory>
+#include <vector>
+
+#include "engine/http2/polling/loop.h"
+#include "engine/rpc/net/listening.h"
+
+namespace recsys::http2 {
+
+/// Accepts the connections of a port, in the thread of its first loop, and spreads them over all.
+/// Connections beyond the bound are closed at once.
+class Listener final : public Timed {
+ public:
+  Listener(ListeningSocket socket, PortState* port, std::vector<std::unique_ptr<Loop>>* loops);
+
+  int file() const { return socket_.file.number(); }
+  /// Any thread: connections are refused from now on.
+  void Refuse();
+
+  // First loop's thread only, like everything below.
+  void AcceptAll(double now_s);
+  void Stop();
+  void OnDue(double now_s) override;
+
+ private:
+  void Pause(double now_s);
+  void Take(FileHandle file);
+  void Watch(std::uint32_t events);
+  Loop& first() { return *loops_->front(); }
+
+  const ListeningSocket socket_;
+  PortState* const port_;
+  std::vector<std::unique_ptr<Loop>>* const loops_;
+  bool is_stopped_ = false;
+};
+
+}  // namespace recsys::http2
+
+#endif  // RECSYS_ENGINE_HTTP2_POLLING_LISTENER_H_

@@ -1,0 +1,204 @@
+#include "engine/http2/polling/loop.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <time.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <system_error>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "engine/core/queue/turn.h"
+#include "engine/http2/polling/listener.h"
+
+namespace recsys::http2 {
+namespace {
+
+constexpr int kMaxEvents = 256;
+// What one connection may have read in a round: others wait meanwhile.
+constexpr std::size_t kReadBytes = 64 << 10;
+constexpr std::chrono::milliseconds kPause(50);
+// The longest sleep: clocks of the system overflow.
+constexpr double kMostPatienceS = 3600;
+
+void Watch(int epoll, int file, std::int64_t id) {
+  epoll_event event = {};
+  event.events = EPOLLIN;
+  event.data.u64 = static_cast<std::uint64_t>(id);
+  if (epoll_ctl(epoll, EPOLL_CTL_ADD, file, &event) != 0) {
+    throw std::system_error(errno, std::generic_category(), "epoll_ctl");
+  }
+}
+
+// OpenSSL writes to connections that the client has closed meanwhile.
+void BlockBrokenPipes() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGPIPE);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+}
+
+}  // namespace
+
+Loop::Loop(PortState* port)
+    : port_(port),
+      epoll_(epoll_create1(EPOLL_CLOEXEC)),
+      outbox_(std::make_shared<Outbox>()),
+      buffer_(kReadBytes) {
+  if (!epoll_.is_open()) throw std::system_error(errno, std::generic_category(), "epoll_create1");
+  http2::Watch(epoll(), outbox_->file(), kOutboxId);
+}
+
+Loop::~Loop() { Stop(); }
+
+void Loop::Start() {
+  thread_ = std::thread([this] { Run(); });
+}
+
+void Loop::Stop() {
+  if (!thread_.joinable()) return;
+  outbox_->Run([this] { is_ending_ = true; });
+  thread_.join();
+}
+
+void Loop::Watch(Listener* listener) {
+  listener_ = listener;
+  http2::Watch(epoll(), listener->file(), kListenerId);
+}
+
+void Loop::Adopt(FileHandle file) {
+  ++num_connections_;
+  // Tasks are copied, files are not.
+  auto shared = std::make_shared<FileHandle>(std::move(file));
+  const bool is_taken = outbox_->Run([this, shared] { Open(std::move(*shared)); });
+  if (!is_taken) --num_connections_;
+}
+
+void Loop::Drain() {
+  outbox_->Run([this] {
+    if (listener_ != nullptr) listener_->Stop();
+    for (const auto& [id, connection] : connections_) connection->Drain();
+  });
+}
+
+void Loop::Open(FileHandle file) {
+  const std::int64_t id = ++last_id_;
+  auto connection = std::make_unique<Connection>(
+      this, id, std::move(file), port_->tls ? port_->tls() : std::shared_ptr<SSL_CTX>());
+  Connection& opened = *connection;
+  connections_.emplace(id, std::move(connection));
+  if (port_->is_draining) opened.Drain();
+}
+
+void Loop::CloseForMemory(std::int64_t id) {
+  if (Connection* const connection = Find(id)) connection->CloseFor(Abuse::kMemory);
+}
+
+Connection* Loop::Find(std::int64_t id) {
+  const auto found = connections_.find(id);
+  return found == connections_.end() ? nullptr : found->second.get();
+}
+
+double Loop::PatienceS(const PollingTurn& turn) {
+  if (!pending_.empty() || !outbox_->Sleep()) return 0;
+  return std::min(timers_.next_s() - MonotonicSeconds(), turn.WaitS());
+}
+
+int Loop::Wait(double seconds, epoll_event* events) {
+  timespec time = {};
+  if (seconds > 0 && !std::isinf(seconds)) {
+    seconds = std::min(seconds, kMostPatienceS);
+    time.tv_sec = static_cast<time_t>(seconds);
+    time.tv_nsec = static_cast<long>((seconds - std::floor(seconds)) * 1e9);  // NOLINT: POSIX
+  }
+  const int num_events =
+      port_->wait(epoll(), events, kMaxEvents, std::isinf(seconds) ? nullptr : &time, nullptr);
+  if (num_events < 0 && errno != EINTR) PauseAfter(errno);
+  outbox_->Awake();
+  now_s_ = MonotonicSeconds();
+  return num_events;
+}
+
+// The system may be short of memory for a moment: the port goes on trying.
+void Loop::PauseAfter(int error) {
+  if (std::exchange(logged_error_, error) != error) {
+    Log(LogLevel::kError,
+        std::string("the port cannot wait for events and tries again: ") + std::strerror(error));
+  }
+  std::this_thread::sleep_for(kPause);
+}
+
+void Loop::Run() {
+  BlockBrokenPipes();
+  outbox_->BeginPolling();
+  // Decides about requests once nothing more can be read: by then they are one batch.
+  PollingTurn turn;
+  epoll_event events[kMaxEvents];
+  while (!is_ending_) {
+    const int num_events = Wait(PatienceS(turn), events);
+    std::vector<std::int64_t> pending;
+    pending.swap(pending_);
+    for (const std::int64_t id : pending) {
+      if (Connection* const connection = Find(id)) connection->OnReady(EPOLLIN);
+    }
+    for (int i = 0; i < num_events; ++i) {
+      Dispatch(events[i]);
+      turn.Seen();
+    }
+    DeliverPosted();
+    timers_.Fire(now_s_);
+    if (num_events <= 0 && pending.empty()) turn.End();
+    FlushDirty();
+  }
+  turn.End();
+  EndAll();
+}
+
+void Loop::Dispatch(const epoll_event& event) {
+  const auto id = static_cast<std::int64_t>(event.data.u64);
+  if (id == kOutboxId) return outbox_->ClearWake();
+  if (id == kListenerId) return listener_->AcceptAll(now_s_);
+  if (Connection* const connection = Find(id)) connection->OnReady(event.events);
+}
+
+void Loop::DeliverPosted() {
+  outbox_->Take(&posted_, &tasks_);
+  for (const auto& task : tasks_) task();
+  for (const auto& call : posted_) call->Deliver();
+  tasks_.clear();
+  posted_.clear();
+}
+
+void Loop::FlushDirty() {
+  // Flushing may make others dirty.
+  for (std::size_t i = 0; i < dirty_.size(); ++i) {
+    const std::int64_t id = dirty_[i];
+    Connection* const connection = Find(id);
+    if (connection == nullptr) continue;
+    if (!connection->is_closed()) connection->Flush();
+    if (!connection->is_closed()) continue;
+    connections_.erase(id);
+    --num_connections_;
+  }
+  dirty_.clear();
+}
+
+void Loop::EndAll() {
+  // Answers that were posted before the end still go out.
+  DeliverPosted();
+  FlushDirty();
+  for (const auto& [id, connection] : connections_) connection->End();
+  num_connections_ -= static_cast<std::int64_t>(connections_.size());
+  connections_.clear();
+  outbox_->Close();
+}
+
+}  // namespace recsys::http2

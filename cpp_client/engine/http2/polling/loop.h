@@ -1,0 +1,101 @@
+#ifndef RECSYS_ENGINE_HTTP2_POLLING_LOOP_H_
+#define RECSYS_ENGINE_HTTP2_POLLING_LOOP_H_
+
+#include <sys/epoll.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/http2/connection.h"
+#include "engine/http2/polling/outbox.h"
+#include "engine/http2/polling/timers.h"
+#include "engine/http2/port_state.h"
+
+namespace recsys {
+class PollingTurn;
+}
+
+namespace recsys::http2 {
+
+class Listener;
+
+/// A thread that polls connections: each belongs to one loop for good.
+class Loop {
+ public:
+  /// Throws std::system_error: the process has no files left.
+  explicit Loop(PortState* port);
+  /// Ends it.
+  ~Loop();
+  Loop(const Loop&) = delete;
+  Loop& operator=(const Loop&) = delete;
+
+  void Start();
+  /// Ends all calls and connections, then the thread. Idempotent; any thread but its own.
+  void Stop();
+  std::int64_t num_connections() const { return num_connections_.load(); }
+  const std::shared_ptr<Outbox>& outbox() const { return outbox_; }
+  /// Any thread, like the three above: takes an accepted connection over.
+  void Adopt(FileHandle file);
+  /// Any thread: has all connections drained.
+  void Drain();
+  /// Before Start: has `listener` told when a connection waits.
+  void Watch(Listener* listener);
+
+  // Polling thread only, like everything below.
+  Timers& timers() { return timers_; }
+  PortState& port() { return *port_; }
+  /// At the beginning of this round of events.
+  double now_s() const { return now_s_; }
+  /// What connections read into.
+  std::vector<char>& buffer() { return buffer_; }
+  /// Has the connection flushed, and looked at, at the end of this round.
+  void MarkDirty(std::int64_t id) { dirty_.push_back(id); }
+  /// Has the connection read on in the next round.
+  void MarkPending(std::int64_t id) { pending_.push_back(id); }
+  int epoll() const { return epoll_.number(); }
+  void CloseForMemory(std::int64_t id);
+  /// What epoll knows the listener by; connections have larger numbers.
+  static constexpr std::int64_t kListenerId = 1;
+
+ private:
+  static constexpr std::int64_t kOutboxId = 0;
+  void Run();
+  /// For how long epoll may sleep; infinite for as long as it likes.
+  double PatienceS(const PollingTurn& turn);
+  int Wait(double seconds, epoll_event* events);
+  void PauseAfter(int error);
+  void Dispatch(const epoll_event& event);
+  void DeliverPosted();
+  void FlushDirty();
+  void Open(FileHandle file);
+  void EndAll();
+  Connection* Find(std::int64_t id);
+
+  PortState* const port_;
+  FileHandle epoll_;
+  const std::shared_ptr<Outbox> outbox_;
+  std::thread thread_;
+  std::atomic<std::int64_t> num_connections_{0};
+  Listener* listener_ = nullptr;
+  Timers timers_;
+  double now_s_ = 0;
+  std::vector<char> buffer_;
+  /// By id, which is never used again, unlike a file's number.
+  std::unordered_map<std::int64_t, std::unique_ptr<Connection>> connections_;
+  std::int64_t last_id_ = kListenerId;
+  std::vector<std::int64_t> dirty_;
+  std::vector<std::int64_t> pending_;
+  std::vector<std::shared_ptr<WireCall>> posted_;
+  std::vector<std::function<void()>> tasks_;
+  bool is_ending_ = false;
+  int logged_error_ = 0;
+};
+
+}  // namespace recsys::http2
+
+#endif  // RECSYS_ENGINE_HTTP2_POLLING_LOOP_H_

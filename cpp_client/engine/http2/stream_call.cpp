@@ -1,0 +1,199 @@
+// Calls with many requests and answers. Read, Write and Finish may be called by any thread; they
+// leave what they want under the lock, and the polling thread does it. The handler is called by the
+// polling thread alone.
+
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "engine/http2/call.h"
+#include "engine/http2/connection.h"
+
+namespace recsys::http2 {
+namespace {
+
+class WireStreamCall final : public StreamCall, public WireCall {
+ public:
+  using WireCall::WireCall;
+
+  std::string_view Metadata(std::string_view key) const override { return headers().Metadata(key); }
+  int CountMetadata(std::string_view key) const override { return headers().Count(key); }
+  std::vector<std::pair<std::string, std::string>> AllMetadata() const override {
+    return MetadataCopy();
+  }
+  double deadline_s() const override { return WireCall::deadline_s(); }
+  std::string peer() const override { return PeerText(); }
+  std::string_view method() const override { return headers().path(); }
+  void Read() override;
+  void Write(Message message, std::function<void(bool)> written) override;
+  void Finish(const Status& status) override;
+
+  void Start() override;
+  void OnData() override { HandOnMessages(); }
+  void Deliver() override;
+  void Cancel() override;
+
+ private:
+  struct Waiting {
+    Message message;
+    Written written;
+  };
+
+  /// Has what was left under the lock done by the polling thread.
+  void Notify();
+  /// Gives the handler what it has asked for, as far as it is there.
+  void HandOnMessages();
+  bool WantsMessage();
+  void Release() override { handler_ = nullptr; }
+
+  std::shared_ptr<StreamHandler> handler_;
+  bool is_handing_on_ = false;
+
+  std::mutex mutex_;
+  std::deque<Waiting> waiting_;
+  std::optional<Status> status_;
+  bool wants_message_ = false;
+  /// Whether the call is in the outbox.
+  bool is_posted_ = false;
+  bool is_closed_ = false;
+};
+
+void WireStreamCall::Start() {
+  const auto self = std::static_pointer_cast<WireStreamCall>(shared_from_this());
+  const Status fault = Guarded([&] { handler_ = method_of_port()->stream(self); });
+  if (!fault.ok()) return Finish(fault);
+  // The handler may have asked for a message before it was known.
+  HandOnMessages();
+}
+
+void WireStreamCall::Read() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (is_closed_ || status_) return;
+    wants_message_ = true;
+  }
+  Notify();
+}
+
+void WireStreamCall::Write(Message message, std::function<void(bool)> written) {
+  bool is_over = false;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    is_over = is_closed_ || status_;
+    if (!is_over) waiting_.push_back({std::move(message), std::move(written)});
+  }
+  if (!is_over) return Notify();
+  if (written) written(false);
+}
+
+void WireStreamCall::Finish(const Status& status) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (is_closed_ || status_) return;
+    status_ = status;
+  }
+  Notify();
+}
+
+void WireStreamCall::Notify() {
+  if (outbox().IsHere()) return Deliver();
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (std::exchange(is_posted_, true)) return;
+  }
+  outbox().Post(shared_from_this());
+}
+
+void WireStreamCall::Deliver() {
+  std::deque<Waiting> waiting;
+  std::optional<Status> status;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    is_posted_ = false;
+    // What waits when the call is closed was taken, and told, by Cancel.
+    if (is_closed_) return;
+    waiting.swap(waiting_);
+    status = status_;
+  }
+  if (connection() == nullptr) return;
+  for (Waiting& one : waiting) {
+    connection()->Send(*this, std::move(one.message), std::move(one.written));
+  }
+  if (status && !end) {
+    is_deaf = true;
+    connection()->End(*this, *status);
+  }
+  HandOnMessages();
+}
+
+bool WireStreamCall::WantsMessage() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return wants_message_ && !is_closed_ && !status_;
+}
+
+void WireStreamCall::HandOnMessages() {
+  // A handler that asks for the next message from within OnMessage gets it here, not there.
+  if (is_handing_on_ || handler_ == nullptr || connection() == nullptr) return;
+  const std::shared_ptr<StreamHandler> handler = handler_;
+  is_handing_on_ = true;
+  while (!is_deaf && WantsMessage()) {
+    if (!reader.has_message()) {
+      if (!reader.failure().ok()) {
+        connection()->Abort(*this, reader.failure());
+        break;
+      }
+      if (!is_half_closed) {
+        connection()->AwaitMessage(*this);
+        break;
+      }
+      if (reader.is_unfinished()) {
+        connection()->Abort(*this, {StatusCode::kInternal, "the last message is incomplete", 0});
+        break;
+      }
+    }
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      wants_message_ = false;
+    }
+    if (!reader.has_message()) {
+      const Status fault = Guarded([&] { handler->OnHalfClose(); });
+      if (!fault.ok()) Finish(fault);
+      break;
+    }
+    Bytes message;
+    const Status failure = connection()->TakeMessage(*this, &message);
+    if (!failure.ok()) {
+      connection()->Abort(*this, failure);
+      break;
+    }
+    const Status fault = Guarded([&] { handler->OnMessage(std::move(message)); });
+    if (!fault.ok()) Finish(fault);
+  }
+  is_handing_on_ = false;
+}
+
+void WireStreamCall::Cancel() {
+  std::deque<Waiting> never_sent;
+  bool is_ended = false;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (std::exchange(is_closed_, true)) return;
+    is_ended = status_.has_value();
+    never_sent.swap(waiting_);
+  }
+  is_deaf = true;
+  if (!is_ended && handler_ != nullptr) Guarded([this] { handler_->OnCancelled(); });
+  for (const Waiting& one : never_sent) {
+    if (one.written) one.written(false);
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<WireCall> MakeStreamCall(CallOrigin origin) {
+  return std::make_shared<WireStreamCall>(std::move(origin));
+}
+
+}  // namespace recsys::http2

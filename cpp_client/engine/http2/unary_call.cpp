@@ -1,0 +1,130 @@
+// Calls with one request and one answer. The answer may be given by any thread; all else happens in
+// the polling one.
+
+#include <atomic>
+#include <memory>
+#include <utility>
+
+#include "engine/http2/call.h"
+#include "engine/http2/connection.h"
+
+namespace recsys::http2 {
+namespace {
+
+class WireUnaryCall final : public UnaryCall, public WireCall {
+ public:
+  using WireCall::WireCall;
+
+  std::string_view Metadata(std::string_view key) const override { return headers().Metadata(key); }
+  int CountMetadata(std::string_view key) const override { return headers().Count(key); }
+  std::vector<std::pair<std::string, std::string>> AllMetadata() const override {
+    return MetadataCopy();
+  }
+  double deadline_s() const override { return WireCall::deadline_s(); }
+  std::string peer() const override { return PeerText(); }
+  std::string_view method() const override { return headers().path(); }
+  void Answer(Message message) override;
+  void Fail(const Status& status) override;
+
+  void Start() override;
+  void OnData() override;
+  void Deliver() override;
+  void Cancel() override;
+
+ private:
+  enum State : unsigned { kIsEnded = 1, kIsClosed = 2 };
+
+  /// Whoever ends the call first has the right to.
+  bool ClaimEnd() { return state_.fetch_or(kIsEnded) == 0; }
+  void SendEnd();
+  void Release() override { handler_ = nullptr; }
+  std::shared_ptr<WireUnaryCall> Self() {
+    return std::static_pointer_cast<WireUnaryCall>(shared_from_this());
+  }
+
+  std::atomic<unsigned> state_{0};
+  /// Of the thread that has claimed the end, until it has posted the call: the answer, or why the
+  /// call fails.
+  std::optional<Message> answer_;
+  Status status_;
+  std::shared_ptr<UnaryHandler> handler_;
+};
+
+void WireUnaryCall::Start() {
+  if (method_of_port() == nullptr) Fail({StatusCode::kUnimplemented, "Method not found!", 0});
+}
+
+void WireUnaryCall::OnData() {
+  if (is_deaf) return;
+  if (!reader.failure().ok()) {
+    is_deaf = true;
+    return Fail(reader.failure());
+  }
+  if (!reader.has_message()) {
+    if (is_half_closed) Fail({StatusCode::kInternal, "the call has no request", 0});
+    return;
+  }
+  is_deaf = true;
+  Bytes request;
+  Status failure = connection()->TakeMessage(*this, &request);
+  if (failure.ok()) {
+    failure = Guarded([&] { handler_ = method_of_port()->unary(Self(), std::move(request)); });
+  }
+  if (!failure.ok()) Fail(failure);
+}
+
+void WireUnaryCall::Answer(Message message) {
+  if (!ClaimEnd()) return;
+  answer_ = std::move(message);
+  SendEnd();
+}
+
+void WireUnaryCall::Fail(const Status& status) {
+  if (!ClaimEnd()) return;
+  status_ = status;
+  SendEnd();
+}
+
+void WireUnaryCall::SendEnd() {
+  if (outbox().IsHere()) return Deliver();
+  outbox().Post(shared_from_this());
+}
+
+void WireUnaryCall::Deliver() {
+  if (connection() != nullptr) {
+    if (answer_) connection()->Send(*this, std::move(*answer_), {});
+    connection()->End(*this, status_);
+  }
+  answer_.reset();
+}
+
+void WireUnaryCall::Cancel() {
+  if (state_.fetch_or(kIsClosed) != 0) return;
+  if (handler_ != nullptr) Guarded([this] { handler_->Cancelled(); });
+}
+
+}  // namespace
+
+std::shared_ptr<WireCall> MakeUnaryCall(CallOrigin origin) {
+  return std::make_shared<WireUnaryCall>(std::move(origin));
+}
+
+void WireCall::OnDue(double /*now_s*/) {
+  if (end) return;
+  origin_.connection->Abort(*this, {StatusCode::kDeadlineExceeded, "Deadline Exceeded", 0});
+}
+
+void WireCall::Over() {
+  origin_.connection = nullptr;
+  is_over_.store(true);
+  Release();
+}
+
+std::vector<std::pair<std::string, std::string>> WireCall::MetadataCopy() const {
+  std::vector<std::pair<std::string, std::string>> copy;
+  headers().ForEach(
+      [&copy](std::string_view name, std::string_view value) { copy.emplace_back(name, value); });
+  return copy;
+}
+
+}  // namespace recsys::http2

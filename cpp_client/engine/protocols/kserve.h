@@ -1,0 +1,36 @@
+#ifndef RECSYS_ENGINE_PROTOCOLS_KSERVE_H_
+#define RECSYS_ENGINE_PROTOCOLS_KSERVE_H_
+
+#include <cstddef>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+#include "engine/core/gateway.h"
+#include "engine/protocols/protocol_request.h"
+#include "wire/infer/infer_request.h"
+
+namespace recsys {
+
+/// A ModelInferRequest of Open Inference, read in place.
+class InferCall final : public ProtocolRequest {
+ public:
+  /// `clock`: of the request's own timeout; must outlive the request.
+  InferCall(Gateway& gateway, const Clock& clock, bool is_on_stream);
+
+  void Load(const Call& call, Bytes message) override;
+  void Read(const Servable& by) override;
+  Message Encode(const Servable& by, const Rows& rows) override;
+  Message OnStream(const Status& status, Message answer) override;
+
+ private:
+  const Clock& clock_;
+  const bool is_on_stream_;
+  InferMessage message_;
+  std::string_view context_;
+  std::vector<std::size_t> wanted_;
+};
+
+}  // namespace recsys
+
+#endif  // RECSYS_ENGINE_PROTOCOLS_KSERVE_H_

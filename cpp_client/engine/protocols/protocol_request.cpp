@@ -1,0 +1,56 @@
+#include "engine/protocols/protocol_request.h"
+
+#include <string>
+#include <utility>
+
+#include "engine/protocols/request_memory.h"
+#include "engine/protocols/request_stream.h"
+
+namespace recsys {
+
+ProtocolRequest::ProtocolRequest(Gateway& gateway) : gateway_(gateway) {
+  RequestMemory::Shared().Take(this);
+}
+
+ProtocolRequest::~ProtocolRequest() { RequestMemory::Shared().Give(this); }
+
+void ProtocolRequest::LoadFrom(const Call& call, Bytes message) {
+  if (gateway_.reads_trace()) trace_parent = call.Metadata("traceparent");
+  Load(call, std::move(message));
+}
+
+void ProtocolRequest::Done(const Status& status, Message answer) {
+  // The call holds the request as its handler: breaks the cycle.
+  const std::shared_ptr<UnaryCall> call = std::move(call_);
+  const std::shared_ptr<RequestStream> stream = std::move(stream_);
+  if (stream) {
+    stream->Answered(*this, OnStream(status, std::move(answer)));
+  } else if (status.ok()) {
+    call->Answer(std::move(answer));
+  } else {
+    call->Fail(status);
+  }
+}
+
+std::shared_ptr<UnaryHandler> AnswerUnary(Gateway& gateway,
+                                          const std::shared_ptr<ProtocolRequest>& request,
+                                          std::shared_ptr<UnaryCall> call, Bytes message) {
+  try {
+    request->LoadFrom(*call, std::move(message));
+  } catch (...) {
+    const Status status = StatusOfCurrentException();
+    gateway.Refused(status, request->protocol);
+    call->Fail(status);
+    return nullptr;
+  }
+  request->AnswerTo(std::move(call));
+  gateway.Predict(request);
+  return request;
+}
+
+Error NoMessage(std::string_view message, std::string_view kind) {
+  return Error(ErrorKind::kRequest, "message: got " + std::to_string(message.size()) +
+                                        " bytes that are not a " + std::string(kind));
+}
+
+}  // namespace recsys

@@ -1,0 +1,64 @@
+#ifndef RECSYS_ENGINE_PROTOCOLS_PROTOCOL_REQUEST_H_
+#define RECSYS_ENGINE_PROTOCOLS_PROTOCOL_REQUEST_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <utility>
+
+#include "engine/core/gateway.h"
+#include "engine/core/request.h"
+#include "engine/rpc/service.h"
+#include "recsys/error.h"
+
+namespace recsys {
+
+class RequestStream;
+
+/// A request of a call, and where its answer goes: to a call of its own, or to the stream that it
+/// came on. Protocols derive from it; one allocation holds a whole request.
+class ProtocolRequest : public Request,
+                        public UnaryHandler,
+                        public std::enable_shared_from_this<ProtocolRequest> {
+ public:
+  explicit ProtocolRequest(Gateway& gateway);
+  ~ProtocolRequest() override;
+
+  /// Takes over a serialized message and reads the parts that need no model. Throws Error.
+  virtual void Load(const Call& call, Bytes message) = 0;
+  /// The stream's message about the end of the request; `answer` is Encode's.
+  virtual Message OnStream(const Status& status, Message answer) = 0;
+
+  /// Loads `message` of a call, with the call's trace. Throws Error.
+  void LoadFrom(const Call& call, Bytes message);
+  /// Where the answer goes; to be called before the request is given to the gateway.
+  void AnswerTo(std::shared_ptr<UnaryCall> call) { call_ = std::move(call); }
+  void AnswerTo(std::shared_ptr<RequestStream> stream) { stream_ = std::move(stream); }
+
+  void Done(const Status& status, Message answer) final;
+  /// The call ended before it was answered.
+  void Cancelled() final { gateway_.Cancel(shared_from_this()); }
+
+ private:
+  friend class RequestStream;
+  Gateway& gateway_;
+  std::shared_ptr<UnaryCall> call_;
+  std::shared_ptr<RequestStream> stream_;
+  // For the stream: the request's place in its list, and its number.
+  std::size_t slot_ = 0;
+  std::uint64_t number_ = 0;
+};
+
+/// Reads a unary call's message into a request and gives it to the gateway. Returns the handler of
+/// the call's early end; null where the message cannot be read, which ends the call.
+std::shared_ptr<UnaryHandler> AnswerUnary(Gateway& gateway,
+                                          const std::shared_ptr<ProtocolRequest>& request,
+                                          std::shared_ptr<UnaryCall> call, Bytes message);
+
+/// The error of bytes that are not a message of this kind, such as "PredictRequest".
+Error NoMessage(std::string_view message, std::string_view kind);
+
+}  // namespace recsys
+
+#endif  // RECSYS_ENGINE_PROTOCOLS_PROTOCOL_REQUEST_H_

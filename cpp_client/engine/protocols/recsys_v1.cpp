@@ -1,0 +1,98 @@
+#include "engine/protocols/recsys_v1.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "engine/protocols/request_stream.h"
+#include "engine/protocols/services.h"
+#include "recsys/error.h"
+#include "wire/predict_response.h"
+
+namespace recsys {
+namespace {
+
+Priority PriorityOf(std::int32_t number) {
+  switch (number) {
+    case 0:
+    case 2:
+      return Priority::kNormal;
+    case 1:
+      return Priority::kHigh;
+    case 3:
+      return Priority::kLow;
+    default:
+      throw Error(ErrorKind::kRequest, "priority: got " + std::to_string(number) +
+                                           ", expected HIGH (1), NORMAL (2) or LOW (3)");
+  }
+}
+
+Method Predict(Gateway& gateway) {
+  Method method;
+  method.unary = [&gateway](std::shared_ptr<UnaryCall> call, Bytes message) {
+    return AnswerUnary(gateway, std::make_shared<PredictCall>(gateway), std::move(call),
+                       std::move(message));
+  };
+  return method;
+}
+
+Method PredictStream(Gateway& gateway, std::int64_t max_requests) {
+  Method method;
+  method.stream = [&gateway, max_requests](std::shared_ptr<StreamCall> call) {
+    StreamRules rules;
+    rules.make = [&gateway] { return std::make_shared<PredictCall>(gateway); };
+    rules.max_requests = max_requests;
+    auto stream = std::make_shared<RequestStream>(gateway, std::move(call), std::move(rules));
+    stream->Start();
+    return stream;
+  };
+  return method;
+}
+
+}  // namespace
+
+void PredictCall::Load(const Call& call, Bytes message) {
+  payload = std::move(message);
+  num_bytes = static_cast<std::int64_t>(payload.view.size());
+  PredictFields fields;
+  if (!ReadPredictRequest(payload.view, num_kept_, &fields, &raw)) {
+    throw NoMessage(payload.view, "PredictRequest");
+  }
+  CheckRequestId(fields.request_id);
+  priority = PriorityOf(fields.priority);
+  model = fields.model;
+  version = fields.version;
+  request_id = fields.request_id;
+  deadline_s = call.deadline_s();
+  is_cut_ = fields.is_cut;
+}
+
+void PredictCall::Read(const Servable& by) {
+  const Signature& signature = by.signature();
+  const std::size_t num_looked_at = std::max(signature.dense.size(), signature.sparse.size()) + 1;
+  if (!is_cut_ || num_looked_at <= num_kept_) return;
+  num_kept_ = num_looked_at;
+  PredictFields fields;
+  ReadPredictRequest(payload.view, num_kept_, &fields, &raw);
+}
+
+Message PredictCall::Encode(const Servable& by, const Rows& rows) {
+  return WritePredictResponse(by.name(), by.version(), by.signature().outputs,
+                              {rows.num_rows, rows.values, rows.owner});
+}
+
+Message PredictCall::OnStream(const Status& status, Message answer) {
+  if (status.ok()) return WriteStreamResponse(request_id, std::move(answer));
+  return WriteStreamError(request_id, static_cast<int>(status.code), status.text,
+                          status.retry_after_ms);
+}
+
+Service RecsysV1Service(Gateway& gateway, const ConnectionLimits& limits) {
+  Service service;
+  service.name = "recsys.v1.PredictionService";
+  service.methods["Predict"] = Predict(gateway);
+  service.methods["PredictStream"] = PredictStream(gateway, limits.max_stream_requests);
+  return service;
+}
+
+}  // namespace recsys

@@ -1,0 +1,40 @@
+#include "engine/protocols/request_memory.h"
+
+#include <utility>
+
+namespace recsys {
+
+RequestMemory& RequestMemory::Shared() {
+  static RequestMemory& shared = *new RequestMemory;
+  return shared;
+}
+
+void RequestMemory::Take(Request* request) {
+  const std::lock_guard lock(mutex_);
+  if (kept_.empty()) return;
+  std::swap(request->raw, kept_.back().raw);
+  std::swap(request->checked, kept_.back().checked);
+  kept_.pop_back();
+}
+
+void RequestMemory::Give(Request* request) {
+  RawRequest& raw = request->raw;
+  CheckedRequest& checked = request->checked;
+  const std::size_t num_inputs = raw.dense.capacity() + raw.sparse.capacity() +
+                                 raw.context_dense.capacity() + raw.context_sparse.capacity();
+  if (num_inputs == 0 || num_inputs > kMaxInputs) return;
+  raw.num_rows = 0;
+  raw.dense.clear();
+  raw.sparse.clear();
+  raw.context_dense.clear();
+  raw.context_sparse.clear();
+  checked.num_rows = checked.num_ids = checked.spread_bytes = 0;
+  checked.dense.clear();
+  checked.sparse.clear();
+  checked.context.clear();
+  checked.has_context = false;
+  const std::lock_guard lock(mutex_);
+  if (kept_.size() < kMaxKept) kept_.push_back({std::move(raw), std::move(checked)});
+}
+
+}  // namespace recsys

@@ -1,0 +1,30 @@
+#ifndef RECSYS_ENGINE_PROTOCOLS_SERVICES_H_
+#define RECSYS_ENGINE_PROTOCOLS_SERVICES_H_
+
+// The methods of the inference port that the engine answers itself, each service ready for
+// RpcServer. The gateway must outlive the services and the calls that they answer.
+
+#include <string>
+
+#include "base/clock.h"
+#include "engine/core/gateway.h"
+#include "engine/rpc/service.h"
+#include "engine/settings/settings.h"
+
+namespace recsys {
+
+/// recsys.v1.PredictionService: Predict, PredictStream.
+Service RecsysV1Service(Gateway& gateway, const ConnectionLimits& limits);
+
+/// inference.GRPCInferenceService: ModelInfer, ModelStreamInfer. `clock`: for the requests' own
+/// timeouts.
+Service KserveService(Gateway& gateway, const ConnectionLimits& limits,
+                      Clock clock = MonotonicSeconds);
+
+/// predictor.Predictor: Predict. `model` answers calls whose metadata name none; empty for the only
+/// model.
+Service TorchrecService(Gateway& gateway, std::string model = "");
+
+}  // namespace recsys
+
+#endif  // RECSYS_ENGINE_PROTOCOLS_SERVICES_H_

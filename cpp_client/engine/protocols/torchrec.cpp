@@ -1,0 +1,62 @@
+#include "engine/protocols/torchrec.h"
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "engine/core/servable.h"
+#include "engine/protocols/services.h"
+#include "wire/owned_bytes.h"
+
+namespace recsys {
+namespace {
+
+// Names of a call's metadata: which model, and which of its versions.
+constexpr char kModelKey[] = "recsys-model";
+constexpr char kVersionKey[] = "recsys-version";
+
+/// What the inputs of a request point into.
+struct Kept {
+  std::shared_ptr<const void> message;
+  OwnedBytes owned;
+  /// Its signature has the names.
+  std::shared_ptr<const Servable> servable;
+};
+
+}  // namespace
+
+void TorchrecCall::Load(const Call& call, Bytes message) {
+  payload = std::move(message);
+  num_bytes = static_cast<std::int64_t>(payload.view.size());
+  if (!ReadTorchrecRequest(payload.view, &message_)) {
+    throw NoMessage(payload.view, "PredictionRequest");
+  }
+  if (call.CountMetadata(kModelKey) > 0) model = call.Metadata(kModelKey);
+  version = call.Metadata(kVersionKey);
+  deadline_s = call.deadline_s();
+}
+
+void TorchrecCall::Read(const Servable& by) {
+  const auto kept = std::make_shared<Kept>();
+  NameTorchrecInputs(message_, by.signature(), by.checker().limits(), &kept->owned, &raw);
+  kept->message = payload.owner;
+  kept->servable = by.weak_from_this().lock();
+  payload.owner = kept;
+}
+
+Message TorchrecCall::Encode(const Servable& by, const Rows& rows) {
+  return WriteTorchrecResponse(by.signature().outputs, {rows.num_rows, rows.values, rows.owner});
+}
+
+Service TorchrecService(Gateway& gateway, std::string model) {
+  Service service;
+  service.name = "predictor.Predictor";
+  service.methods["Predict"].unary = [&gateway, model = std::move(model)](
+                                         std::shared_ptr<UnaryCall> call, Bytes message) {
+    return AnswerUnary(gateway, std::make_shared<TorchrecCall>(gateway, model), std::move(call),
+                       std::move(message));
+  };
+  return service;
+}
+
+}  // namespace recsys

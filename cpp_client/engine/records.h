@@ -1,0 +1,67 @@
+#ifndef RECSYS_ENGINE_RECORDS_H_
+#define RECSYS_ENGINE_RECORDS_H_
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+#include "engine/core/gateway.h"
+#include "engine/core/shadow.h"
+#include "engine/counters/ring.h"
+#include "engine/events.h"
+#include "engine/rpc/net/listening.h"
+#include "engine/settings/settings.h"
+
+namespace recsys {
+
+/// Whether a W3C traceparent header asks for a trace; kNone where it is missing or malformed.
+enum class TraceFlag { kNone, kNotSampled, kSampled };
+TraceFlag TraceFlagOf(std::string_view trace_parent);
+
+/// The events that wait for the engine's owner. Thread-safe.
+class Records final : public Observer {
+ public:
+  /// Throws std::system_error: the process has no files left.
+  explicit Records(const EngineSettings& settings, Clock clock = MonotonicSeconds);
+
+  int event_fd() const { return wake_.number(); }
+  std::vector<Event> Take(std::size_t at_most);
+
+  /// False where there is no room.
+  bool Add(CallEvent event);
+  bool Add(ShadowPair pair);
+  void Add(AnswerEvent event);
+  void Add(LogRecord record);
+
+  bool reads_trace() const override;
+  void Accepted(const Request& request) override;
+  void Ended(const Request& request, const Status& status) override;
+
+  /// Events that found no room.
+  struct Dropped {
+    std::int64_t calls, ended, captured, shadow, log;
+  };
+  Dropped dropped() const;
+
+ private:
+  /// Makes event_fd() readable.
+  void Wake();
+
+  const EngineSettings settings_;
+  const Clock clock_;
+  FileHandle wake_;
+  std::atomic<bool> is_awake_{false};
+  Ring<AnswerEvent> answers_;
+  Ring<CallEvent> calls_;
+  Ring<EndedEvent> ended_;
+  Ring<ShadowEvent> shadow_;
+  Ring<CapturedEvent> captured_;
+  Ring<LogEvent> log_;
+};
+
+}  // namespace recsys
+
+#endif  // RECSYS_ENGINE_RECORDS_H_

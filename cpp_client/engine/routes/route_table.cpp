@@ -1,0 +1,158 @@
+#include "engine/routes/route_table.h"
+
+#include <algorithm>
+#include <atomic>
+#include <utility>
+
+#include "base/text.h"
+#include "base/utf8.h"
+#include "recsys/error.h"
+
+namespace recsys {
+namespace {
+
+constexpr std::size_t kMaxShownChars = 64;
+constexpr std::size_t kMaxShownNames = 8;
+
+void CheckShare(const char* name, const std::string& version, double share) {
+  if (share >= 0 && share <= 1 && (share == 0 || !version.empty())) return;
+  throw Error(ErrorKind::kConfig, std::string(name) + ": got " + ReprFloat(share) +
+                                      ", expected 0 to 1, and 0 where there is no version");
+}
+
+[[noreturn]] void RefuseUnknown(std::string_view model, const std::vector<std::string>& known) {
+  std::string expected = "but there is none";
+  if (known.size() == 1) {
+    expected = "expected " + Repr(known[0]) + " (or nothing: there is only one)";
+  } else if (!known.empty()) {
+    expected = "expected one of ";
+    for (std::size_t i = 0; i < std::min(known.size(), kMaxShownNames); ++i) {
+      expected += (i == 0 ? "" : ", ") + Repr(known[i]);
+    }
+  }
+  throw Error(ErrorKind::kModelNotFound,
+              "model: got " + Repr(FirstChars(model, kMaxShownChars)) + ", " + expected);
+}
+
+}  // namespace
+
+RouteTable::RouteTable(RouteSpec spec, const std::vector<std::shared_ptr<Servable>>& versions,
+                       std::shared_ptr<const Shadow> shadow)
+    : spec_(std::move(spec)), shadow_(std::move(shadow)) {
+  if (spec_.model.empty()) {
+    throw Error(ErrorKind::kConfig, "model: got an empty text, expected the name of a model");
+  }
+  CheckShare("canary_share", spec_.canary, spec_.canary_share);
+  CheckShare("shadow_share", spec_.shadow, spec_.shadow_share);
+  for (const std::shared_ptr<Servable>& servable : versions) {
+    versions_[servable->version()] = servable;
+  }
+}
+
+Route RouteTable::Find(const RouteQuery& query) const {
+  if (query.version.empty()) {
+    const bool is_canary = query.draw < spec_.canary_share;
+    const auto primary = versions_.find(is_canary ? spec_.canary : spec_.serving);
+    if (primary == versions_.end()) RefuseModel();
+    return {primary->second, ShadowFor(primary->first, query.draw)};
+  }
+  const auto named = versions_.find(query.version);
+  if (named == versions_.end()) RefuseVersion(query.version);
+  if (!query.drew_version) return {named->second, nullptr};
+  // The draw that chose the version lay in its range.
+  const bool is_canary = spec_.canary_share > 0 && named->first == spec_.canary;
+  const double draw = is_canary ? query.draw * spec_.canary_share
+                                : spec_.canary_share + query.draw * (1 - spec_.canary_share);
+  return {named->second, ShadowFor(named->first, draw)};
+}
+
+std::shared_ptr<const Shadow> RouteTable::ShadowFor(const std::string& version, double draw) const {
+  return draw >= 1 - spec_.shadow_share && version != spec_.shadow ? shadow_ : nullptr;
+}
+
+void RouteTable::RefuseVersion(std::string_view version) const {
+  if (spec_.loading.count(std::string(version)) > 0) {
+    throw Error(ErrorKind::kNotReady, "version " + Repr(version) + " of model " +
+                                          Repr(spec_.model) + " is being loaded; try again later");
+  }
+  throw Error(ErrorKind::kModelNotFound,
+              "version: got " + Repr(FirstChars(version, kMaxShownChars)) + " of model " +
+                  Repr(spec_.model) +
+                  ", expected one that is loaded, or nothing for the one that serves");
+}
+
+void RouteTable::RefuseModel() const {
+  if (spec_.is_unloaded) {
+    throw Error(ErrorKind::kModelNotFound, "model: got " + Repr(spec_.model) +
+                                               ", which was unloaded, expected one that is loaded");
+  }
+  throw Error(ErrorKind::kNotReady,
+              "model " + Repr(spec_.model) + " has no version that is ready; try again later");
+}
+
+/// Never changes: a new one takes its place.
+struct Routes::Snapshot {
+  std::map<std::string, std::shared_ptr<const RouteTable>, std::less<>> tables;
+  /// The table for requests that name no model; null for none.
+  std::shared_ptr<const RouteTable> only;
+  /// Whether a model was published or withdrawn before.
+  bool has_begun = false;
+};
+
+template <typename Change>
+void Routes::Exchange(Change change) {
+  // Freed after the lock: the last reference to a version may lie in the old snapshot.
+  std::shared_ptr<const Snapshot> old;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  old = std::atomic_load(&snapshot_);
+  auto next = std::make_shared<Snapshot>(*old);
+  next->has_begun = true;
+  change(next.get());
+  std::atomic_store(&snapshot_, std::shared_ptr<const Snapshot>(std::move(next)));
+}
+
+Routes::Routes() : snapshot_(std::make_shared<const Snapshot>()) {}
+
+Route Routes::Find(const RouteQuery& query) const {
+  const std::shared_ptr<const Snapshot> seen = std::atomic_load(&snapshot_);
+  if (query.model.empty()) {
+    if (seen->only) return seen->only->Find(query);
+  } else {
+    const auto found = seen->tables.find(query.model);
+    if (found != seen->tables.end()) return found->second->Find(query);
+  }
+  if (!seen->has_begun) {
+    throw Error(ErrorKind::kNotReady, "no model is ready yet; try again later");
+  }
+  std::vector<std::string> known;
+  for (const auto& [name, table] : seen->tables) known.push_back(name);
+  RefuseUnknown(query.model, known);
+}
+
+void Routes::Publish(std::shared_ptr<const RouteTable> table) {
+  Exchange([&table](Snapshot* next) {
+    const std::string& model = table->spec().model;
+    if (table->spec().is_only) {
+      next->only = table;
+    } else if (next->only && next->only->spec().model == model) {
+      next->only = nullptr;
+    }
+    next->tables[model] = std::move(table);
+  });
+}
+
+void Routes::Withdraw(const std::string& model) {
+  Exchange([&model](Snapshot* next) {
+    next->tables.erase(model);
+    if (next->only && next->only->spec().model == model) next->only = nullptr;
+  });
+}
+
+void Routes::Clear() {
+  Exchange([](Snapshot* next) {
+    next->tables.clear();
+    next->only = nullptr;
+  });
+}
+
+}  // namespace recsys

@@ -1,0 +1,134 @@
+#include "engine/rpc/net/tls.h"
+
+#include <openssl/err.h>
+#include <openssl/pem.h>
+#include <openssl/ssl.h>
+#include <openssl/x509.h>
+
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "recsys/error.h"
+
+namespace recsys {
+namespace {
+
+struct FreeOpenSsl {
+  void operator()(BIO* bio) const { BIO_free(bio); }
+  void operator()(X509* certificate) const { X509_free(certificate); }
+  void operator()(EVP_PKEY* key) const { EVP_PKEY_free(key); }
+  void operator()(SSL_CTX* context) const { SSL_CTX_free(context); }
+};
+
+using Bio = std::unique_ptr<BIO, FreeOpenSsl>;
+using Certificate = std::unique_ptr<X509, FreeOpenSsl>;
+
+[[noreturn]] void Refuse(const std::string& text) { throw Error(ErrorKind::kConfig, text); }
+
+/// OpenSSL's last reason, such as "key values mismatch"; clears its queue.
+std::string TakeReason() {
+  const unsigned long code = ERR_peek_last_error();  // NOLINT(google-runtime-int): OpenSSL's own
+  const char* reason = ERR_reason_error_string(code);
+  ERR_clear_error();
+  return reason == nullptr ? "unknown" : reason;
+}
+
+Bio BioOf(const std::string& data) {
+  const auto size = std::min<std::size_t>(data.size(), std::numeric_limits<int>::max());
+  return Bio(BIO_new_mem_buf(data.data(), static_cast<int>(size)));
+}
+
+/// Whether OpenSSL found nothing more to read, rather than something wrong.
+bool IsAtEnd() {
+  const unsigned long code = ERR_peek_last_error();  // NOLINT(google-runtime-int): OpenSSL's own
+  const bool is_end =
+      ERR_GET_LIB(code) == ERR_LIB_PEM && ERR_GET_REASON(code) == PEM_R_NO_START_LINE;
+  if (is_end) ERR_clear_error();
+  return is_end;
+}
+
+/// Called by OpenSSL where a key has a password.
+int NoPassword(char*, int, int, void* was_asked) {
+  *static_cast<bool*>(was_asked) = true;
+  return -1;
+}
+
+bool UseCertificates(SSL_CTX* context, const std::string& data) {
+  const Bio bio = BioOf(data);
+  const Certificate own(PEM_read_bio_X509_AUX(bio.get(), nullptr, nullptr, nullptr));
+  if (own == nullptr || SSL_CTX_use_certificate(context, own.get()) != 1) return false;
+  while (true) {
+    Certificate next(PEM_read_bio_X509(bio.get(), nullptr, nullptr, nullptr));
+    if (next == nullptr) return IsAtEnd();
+    if (SSL_CTX_add0_chain_cert(context, next.get()) != 1) return false;
+    next.release();  // The context owns it.
+  }
+}
+
+bool UseKey(SSL_CTX* context, const std::string& data) {
+  const Bio bio = BioOf(data);
+  bool is_encrypted = false;
+  const std::unique_ptr<EVP_PKEY, FreeOpenSsl> key(
+      PEM_read_bio_PrivateKey(bio.get(), nullptr, NoPassword, &is_encrypted));
+  if (is_encrypted) {
+    ERR_clear_error();
+    Refuse("tls.key: got an encrypted key, expected one without a password");
+  }
+  return key != nullptr && SSL_CTX_use_PrivateKey(context, key.get()) == 1 &&
+         SSL_CTX_check_private_key(context) == 1;
+}
+
+void UseAuthorities(SSL_CTX* context, const std::string& data) {
+  const Bio bio = BioOf(data);
+  for (int num_read = 0;; ++num_read) {
+    const Certificate one(PEM_read_bio_X509(bio.get(), nullptr, nullptr, nullptr));
+    if (one == nullptr && num_read > 0 && IsAtEnd()) return;
+    if (one != nullptr && X509_STORE_add_cert(SSL_CTX_get_cert_store(context), one.get()) == 1) {
+      continue;
+    }
+    Refuse("tls.client_ca: expected certificates in PEM (" + TakeReason() + ")");
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<SSL_CTX> MakeServerContext(const TlsPem& pem) {
+  ERR_clear_error();
+  std::shared_ptr<SSL_CTX> context(SSL_CTX_new(TLS_server_method()), FreeOpenSsl());
+  if (context == nullptr) throw Error(ErrorKind::kInternal, "tls: OpenSSL makes no context");
+  if (!UseCertificates(context.get(), pem.certificate) || !UseKey(context.get(), pem.key)) {
+    Refuse("tls.certificate, tls.key: expected a certificate in PEM and its own key (" +
+           TakeReason() + ")");
+  }
+  if (pem.client_ca) {
+    UseAuthorities(context.get(), *pem.client_ca);
+    SSL_CTX_set_verify(context.get(), SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
+  }
+  return context;
+}
+
+void CheckTls(const TlsPem& pem) { MakeServerContext(pem); }
+
+TlsStore::TlsStore(TlsPem pem) {
+  CheckTls(pem);
+  pem_ = std::make_shared<const TlsPem>(std::move(pem));
+}
+
+void TlsStore::Set(TlsPem pem) {
+  CheckTls(pem);
+  auto next = std::make_shared<const TlsPem>(std::move(pem));
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (next->client_ca.has_value() != pem_->client_ca.has_value()) {
+    Refuse("tls.client_ca: whether clients must show a certificate cannot change on an open port");
+  }
+  pem_ = std::move(next);
+}
+
+std::shared_ptr<const TlsPem> TlsStore::pem() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return pem_;
+}
+
+}  // namespace recsys

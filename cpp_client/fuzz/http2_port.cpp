@@ -1,0 +1,89 @@
+// Bytes of a client on a connection of the port, from the socket to handlers and back.
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "engine/http2/polling/loop.h"
+#include "engine/http2/port_state.h"
+
+namespace {
+
+using recsys::Bytes;
+using recsys::Message;
+
+class Echoing final : public recsys::StreamHandler {
+ public:
+  explicit Echoing(std::shared_ptr<recsys::StreamCall> call) : call_(std::move(call)) {}
+  void OnMessage(Bytes message) override {
+    Message answer;
+    answer.parts.push_back(std::move(message));
+    call_->Write(std::move(answer), [call = call_](bool ok) {
+      if (ok) call->Read();
+    });
+  }
+  void OnHalfClose() override { call_->Finish({}); }
+  void OnCancelled() override {}
+
+ private:
+  std::shared_ptr<recsys::StreamCall> call_;
+};
+
+/// A polling thread without a port: connections are handed to it.
+struct Polled {
+  Polled() : state(Limits()), loop(&state) {
+    state.methods["/a/U"].unary = [](std::shared_ptr<recsys::UnaryCall> call, Bytes request) {
+      Message answer;
+      answer.parts.push_back(std::move(request));
+      call->Answer(std::move(answer));
+      return nullptr;
+    };
+    state.methods["/a/H"].unary = [](std::shared_ptr<recsys::UnaryCall>, Bytes) { return nullptr; };
+    state.methods["/a/S"].stream = [](std::shared_ptr<recsys::StreamCall> call) {
+      call->Read();
+      return std::make_shared<Echoing>(call);
+    };
+    loop.Start();
+  }
+  static recsys::ConnectionLimits Limits() {
+    recsys::ConnectionLimits limits;
+    limits.max_message_bytes = 1 << 16;
+    limits.max_connection_bytes = 1 << 18;
+    return limits;
+  }
+  recsys::http2::PortState state;
+  recsys::http2::Loop loop;
+};
+
+constexpr char kHello[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0";
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t size) {
+  static Polled polled;
+  int files[2] = {};
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, files) != 0) std::abort();
+  const recsys::FileHandle client(files[0]);
+  // The first byte says whether the client is polite at first.
+  std::string data(reinterpret_cast<const char*>(bytes), size);
+  if (!data.empty() && (data[0] & 1) == 0)
+    data = std::string(kHello, sizeof kHello) + data.substr(1);
+  if (send(client.number(), data.data(), data.size(), MSG_NOSIGNAL) < 0 && !data.empty()) return 0;
+  shutdown(client.number(), SHUT_WR);
+  polled.loop.Adopt(recsys::FileHandle(files[1]));
+  // Its end is the connection's, which holds nothing any more.
+  while (polled.loop.num_connections() != 0) {
+    char answer[4096];
+    while (recv(client.number(), answer, sizeof answer, 0) > 0) {
+    }
+    usleep(10);
+  }
+  if (!polled.state.open_calls.WaitUntilNone(0)) std::abort();
+  if (polled.state.counters.held_bytes != 0) std::abort();
+  return 0;
+}

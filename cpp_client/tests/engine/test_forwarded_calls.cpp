@@ -1,0 +1,97 @@
+// Calls that the engine's owner answers.
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/calls/forwarded_calls.h"
+#include "tests/protocols/fake_calls.h"
+
+namespace recsys {
+namespace {
+
+class ForwardedTest : public testing::Test {
+ protected:
+  std::vector<CallEvent> events_;
+  bool has_room_ = true;
+  const std::shared_ptr<ForwardedCalls> calls_ =
+      std::make_shared<ForwardedCalls>([this](CallEvent event) {
+        if (has_room_) events_.push_back(std::move(event));
+        return has_room_;
+      });
+};
+
+TEST_F(ForwardedTest, AUnaryCallIsAnsweredByItsIdOnce) {
+  CallFacts facts;
+  facts.deadline_s = 7;
+  const auto first = std::make_shared<FakeUnaryCall>(facts),
+             second = std::make_shared<FakeUnaryCall>();
+  const Method method = calls_->UnaryMethod();
+  method.unary(first, Bytes::Of("one"));
+  method.unary(second, Bytes::Of("two"));
+  ASSERT_EQ(events_.size(), 2U);
+  EXPECT_EQ(events_[0].message, "one");
+  EXPECT_EQ(events_[0].deadline_s, 7);
+  EXPECT_EQ(events_[0].peer, "fake");
+  EXPECT_TRUE(events_[0].is_last);
+  EXPECT_FALSE(events_[1].deadline_s.has_value());
+  calls_->Answer(events_[1].id, "second");
+  calls_->Answer(events_[1].id, "again");
+  calls_->Fail(events_[0].id, {StatusCode::kNotFound, "none", 0});
+  EXPECT_EQ(second->Wait().second, "second");
+  EXPECT_EQ(first->Wait().first.code, StatusCode::kNotFound);
+  EXPECT_EQ(first->num_ends() + second->num_ends(), 2);
+  EXPECT_EQ(calls_->num_open(), 0);
+}
+
+TEST_F(ForwardedTest, AnAnswerToACallWhoseClientHasGoneIsDropped) {
+  const auto call = std::make_shared<FakeUnaryCall>();
+  calls_->UnaryMethod().unary(call, Bytes::Of(""))->Cancelled();
+  calls_->Answer(events_[0].id, "late");
+  EXPECT_EQ(call->num_ends(), 0);
+  EXPECT_EQ(calls_->num_open(), 0);
+}
+
+TEST_F(ForwardedTest, WhereThereIsNoRoomTheCallIsRefused) {
+  has_room_ = false;
+  const auto call = std::make_shared<FakeUnaryCall>();
+  EXPECT_EQ(calls_->UnaryMethod().unary(call, Bytes::Of("")), nullptr);
+  EXPECT_EQ(call->Wait().first.code, StatusCode::kResourceExhausted);
+  const auto stream = std::make_shared<FakeStreamCall>();
+  calls_->StreamMethod().stream(stream)->OnMessage(Bytes::Of(""));
+  EXPECT_EQ(stream->WaitForEnd().code, StatusCode::kResourceExhausted);
+  EXPECT_EQ(calls_->num_open(), 0);
+}
+
+TEST_F(ForwardedTest, AStreamIsReadOnAfterEachAnswerAndEndsWithItsClient) {
+  const auto call = std::make_shared<FakeStreamCall>();
+  const auto stream = calls_->StreamMethod().stream(call);
+  EXPECT_EQ(call->num_reads(), 1);
+  for (int i = 0; i < 3; ++i) {
+    stream->OnMessage(Bytes::Of(std::to_string(i)));
+    EXPECT_EQ(call->num_reads(), i + 1);
+    EXPECT_EQ(events_.back().message, std::to_string(i));
+    EXPECT_FALSE(events_.back().is_last);
+    calls_->Answer(events_[0].id, "to " + std::to_string(i));
+    EXPECT_EQ(call->num_reads(), i + 2);
+  }
+  stream->OnHalfClose();
+  EXPECT_TRUE(call->WaitForEnd().ok());
+  EXPECT_EQ(call->WaitForAnswers(3), (std::vector<std::string>{"to 0", "to 1", "to 2"}));
+  calls_->Answer(events_[0].id, "late");
+  EXPECT_EQ(call->num_ends(), 1);
+}
+
+TEST_F(ForwardedTest, AStreamCanBeFailed) {
+  const auto call = std::make_shared<FakeStreamCall>();
+  const auto stream = calls_->StreamMethod().stream(call);
+  stream->OnMessage(Bytes::Of(""));
+  calls_->Fail(events_[0].id, {StatusCode::kPermissionDenied, "no", 0});
+  EXPECT_EQ(call->WaitForEnd().code, StatusCode::kPermissionDenied);
+  EXPECT_EQ(calls_->num_open(), 0);
+}
+
+}  // namespace
+}  // namespace recsys

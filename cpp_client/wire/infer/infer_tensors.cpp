@@ -1,0 +1,285 @@
+#include "wire/infer/infer_tensors.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <set>
+#include <utility>
+
+#include "base/text.h"
+#include "base/utf8.h"
+#include "check/requests/dense_check.h"
+#include "check/requests/wide.h"
+#include "recsys/error.h"
+#include "wire/context_names.h"
+#include "wire/tensor_index.h"
+
+namespace recsys {
+namespace {
+
+constexpr char kFloat[] = "FP32";
+constexpr char kId[] = "INT64";
+constexpr char kLength[] = "INT32";
+constexpr std::int64_t kMaxLength = std::numeric_limits<std::int32_t>::max();
+
+Error Wrong(const std::string& text) { return Error(ErrorKind::kRequest, text); }
+
+std::string ListOf(const InferShape& shape) {
+  std::string text = "[";
+  for (std::size_t i = 0; i < std::min(shape.num_dims, shape.sizes.size()); ++i) {
+    if (i > 0) text += ", ";
+    text += std::to_string(shape.sizes[i]);
+  }
+  return text + "]";
+}
+
+Error WrongShape(const InferTensor& tensor, const std::string& expected) {
+  return Wrong(TensorField(tensor.name) + ".shape: got " + ListOf(tensor.shape) + ", expected " +
+               expected);
+}
+
+bool IsSameShape(const InferShape& a, const InferShape& b) {
+  return a.num_dims == b.num_dims &&
+         std::equal(a.sizes.begin(), a.sizes.begin() + std::min(a.num_dims, a.sizes.size()),
+                    b.sizes.begin());
+}
+
+/// A count of numbers as a count of bytes, which may be more than even Wide holds.
+std::string BytesText(Wide count, std::size_t number_bytes) {
+  std::string digits = WideText(count);
+  for (; number_bytes > 1; number_bytes /= 2) {
+    int carry = 0;
+    for (auto digit = digits.rbegin(); digit != digits.rend(); ++digit) {
+      const int doubled = 2 * (*digit - '0') + carry;
+      *digit = static_cast<char>('0' + doubled % 10);
+      carry = doubled / 10;
+    }
+    if (carry > 0) digits.insert(0, 1, '1');
+  }
+  return digits;
+}
+
+/// Whether the data are as long as the type and the shape say, of one or two sizes.
+void CheckSize(const InferTensor& tensor) {
+  const std::int64_t* sizes = tensor.shape.sizes.data();
+  const Wide first = sizes[0];
+  const Wide second = tensor.shape.num_dims == 2 ? sizes[1] : 1;
+  if (first < 0 || second < 0) throw WrongShape(tensor, "sizes of 0 or more");
+  const std::size_t number_bytes = DatatypeBytes(tensor.datatype);
+  const Wide count = first * second;
+  const bool is_whole = tensor.data.size() % number_bytes == 0;
+  if (is_whole && count == static_cast<Wide>(tensor.data.size() / number_bytes)) return;
+  throw Wrong(TensorField(tensor.name) + ": got " + std::to_string(tensor.data.size()) +
+              " bytes, expected " + BytesText(count, number_bytes) + " (" +
+              std::string(tensor.datatype) + " " + ListOf(tensor.shape) + ")");
+}
+
+Error WrongType(const InferTensor& tensor, const std::string& expected) {
+  return Wrong(TensorField(tensor.name) + ".datatype: got " +
+               Repr(FirstChars(tensor.datatype, 64)) + ", expected " + expected);
+}
+
+void CheckFloats(const InferTensor& tensor) {
+  if (tensor.datatype != kFloat) throw WrongType(tensor, kFloat);
+  CheckSize(tensor);
+}
+
+void CheckWholeNumbers(const InferTensor& tensor) {
+  if (tensor.datatype != kId && tensor.datatype != kLength) {
+    throw WrongType(tensor, std::string(kId) + " or " + kLength);
+  }
+  CheckSize(tensor);
+}
+
+/// int32 [B]; what int32 cannot hold is refused, all else is left to the request's checks.
+std::string_view LengthsOf(const InferTensor& tensor, OwnedBytes* owned) {
+  if (tensor.shape.num_dims != 1) throw WrongShape(tensor, "[-1]");
+  CheckWholeNumbers(tensor);
+  if (tensor.datatype == kLength) return tensor.data;
+  for (std::size_t row = 0; row < tensor.data.size() / sizeof(std::int64_t); ++row) {
+    const auto length = LoadAt<std::int64_t>(tensor.data, row);
+    if (length >= 0 && length <= kMaxLength) continue;
+    throw Wrong(TensorField(tensor.name) + ": got " + std::to_string(length) + " in row " +
+                std::to_string(row) + ", expected 0 to " + std::to_string(kMaxLength));
+  }
+  return Converted<std::int64_t, std::int32_t>(tensor.data, owned);
+}
+
+/// int32 [B], all of them L.
+std::string_view EqualLengths(const InferTensor& tensor, const RequestLimits& limits,
+                              OwnedBytes* owned) {
+  const InferShape& shape = tensor.shape;
+  if (shape.num_dims != 1 && shape.num_dims != 2) throw WrongShape(tensor, "[-1, -1] or [-1]");
+  // A tensor without IDs may claim any number of rows; one with IDs has as many bytes as it says.
+  CheckWholeNumbers(tensor);
+  CheckSizes(limits, shape.sizes[0], 0, 0);
+  const auto num_rows = static_cast<std::size_t>(shape.sizes[0]);
+  const auto length = static_cast<std::int32_t>(shape.num_dims == 2 ? shape.sizes[1] : 1);
+  char* const made = owned->Add(num_rows * sizeof length);
+  for (std::size_t row = 0; row < num_rows; ++row) {
+    std::memcpy(made + row * sizeof length, &length, sizeof length);
+  }
+  return {made, num_rows * sizeof length};
+}
+
+std::string_view IdsOf(const InferTensor& tensor, OwnedBytes* owned) {
+  CheckWholeNumbers(tensor);
+  if (tensor.datatype == kId) return tensor.data;
+  return Converted<std::int32_t, std::int64_t>(tensor.data, owned);
+}
+
+/// Puts one request together.
+class Assembly {
+ public:
+  Assembly(const std::vector<InferTensor>& tensors, const Signature& signature,
+           const RequestLimits& limits, OwnedBytes* owned)
+      : tensors_(tensors), signature_(signature), limits_(limits), owned_(owned), given_(tensors) {}
+
+  void Run(std::string_view context, RawRequest* raw) {
+    rows_.reserve(signature_.dense.size() + signature_.sparse.size());
+    for (const DenseInput& input : signature_.dense) raw->dense.push_back(Dense(input));
+    for (const SparseInput& input : signature_.sparse) raw->sparse.push_back(Sparse(input));
+    if (given_.num_left() > 0) RefuseUnknown();
+    const ContextNames shared(context, signature_);
+    raw->num_rows = NumRows(shared);
+    if (shared.any()) Divide(shared, raw);
+  }
+
+ private:
+  RawDense Dense(const DenseInput& input) {
+    const InferTensor* tensor = given_.Take(input.name);
+    if (tensor == nullptr) throw Missing(input.name);
+    const InferShape& shape = tensor->shape;
+    const bool is_flat = input.width == 1 && shape.num_dims == 1;
+    if (!is_flat && (shape.num_dims != 2 || shape.sizes[1] != input.width)) {
+      throw WrongShape(*tensor, "[-1, " + std::to_string(input.width) + "]");
+    }
+    CheckFloats(*tensor);
+    rows_.push_back(shape.sizes[0]);
+    return {tensor->name, tensor->data};
+  }
+
+  RawSparse Sparse(const SparseInput& input) {
+    const std::string& name = input.name;
+    const InferTensor* whole = given_.Take(name);
+    const InferTensor* values = given_.Take(name, ".values");
+    const InferTensor* lengths = given_.Take(name, ".lengths");
+    const InferTensor* weights = given_.Take(name, ".weights");
+    if (whole != nullptr && (values != nullptr || lengths != nullptr)) {
+      throw Wrong("inputs: got " + Repr(name) + " whole and in parts, expected one of the two");
+    }
+    const InferTensor* ids = whole == nullptr ? values : whole;
+    if (ids == nullptr) throw Missing(name + ".values");
+    if (whole == nullptr && lengths == nullptr) throw Missing(name + ".lengths");
+    if (weights == nullptr && input.weighted) throw Missing(name + ".weights");
+    RawSparse raw;
+    raw.name = ids->name.substr(0, name.size());
+    if (whole == nullptr) {
+      raw.lengths = LengthsOf(*lengths, owned_);
+      if (ids->shape.num_dims != 1) throw WrongShape(*ids, "[-1]");
+    } else {
+      raw.lengths = EqualLengths(*whole, limits_, owned_);
+    }
+    rows_.push_back((whole == nullptr ? lengths : whole)->shape.sizes[0]);
+    raw.values = IdsOf(*ids, owned_);
+    if (weights == nullptr) return raw;
+    if (!IsSameShape(weights->shape, ids->shape)) {
+      throw WrongShape(*weights, ListOf(ids->shape) + ", that of the IDs");
+    }
+    CheckFloats(*weights);
+    raw.weights = weights->data;
+    return raw;
+  }
+
+  /// What is missing may be there under a name that is misspelt.
+  Error Missing(const std::string& name) {
+    RefuseUnknown();
+    return Wrong("inputs: missing " + Repr(name) + ", expected each of the model's inputs once");
+  }
+
+  /// Refuses the first tensor that no input has, if there is one.
+  void RefuseUnknown() {
+    std::set<std::string> known;
+    for (const DenseInput& input : signature_.dense) known.insert(input.name);
+    for (const SparseInput& input : signature_.sparse) {
+      known.insert(input.name);
+      for (const char* part : {".values", ".lengths", ".weights"}) known.insert(input.name + part);
+    }
+    for (const InferTensor& tensor : tensors_) {
+      if (known.count(std::string(tensor.name)) > 0) continue;
+      std::vector<std::string> expected;
+      for (TensorSpec& spec : InputSpecs(signature_)) expected.push_back(std::move(spec.name));
+      throw Wrong("inputs: got an unknown tensor " + Repr(FirstChars(tensor.name, 64)) +
+                  ", expected " + Listed(expected));
+    }
+  }
+
+  /// B, the same in all inputs but those of the context, which have one row.
+  std::int64_t NumRows(const ContextNames& shared) const {
+    std::size_t first = 0;
+    while (first < rows_.size() && shared.Has(first)) ++first;
+    if (first == rows_.size()) {
+      throw Wrong(
+          "parameters['context']: got every input, expected at least one with all the rows");
+    }
+    for (std::size_t i = 0; i < rows_.size(); ++i) {
+      if (rows_[i] == (shared.Has(i) ? 1 : rows_[first])) continue;
+      const std::string got =
+          "inputs[" + Repr(NameOf(i)) + "]: got " + std::to_string(rows_[i]) + " rows, expected ";
+      if (shared.Has(i)) throw Wrong(got + "1: it is of the context");
+      throw Wrong(got + std::to_string(rows_[first]) + ", as many as " + Repr(NameOf(first)) +
+                  " has");
+    }
+    return rows_[first];
+  }
+
+  const std::string& NameOf(std::size_t input) const {
+    const std::size_t num_dense = signature_.dense.size();
+    return input < num_dense ? signature_.dense[input].name
+                             : signature_.sparse[input - num_dense].name;
+  }
+
+  /// Moves the inputs that are shared to where they belong.
+  template <typename Input>
+  static void Move(const ContextNames& shared, std::size_t first, std::vector<Input>* inputs,
+                   std::vector<Input>* context) {
+    std::size_t num_left = 0;
+    for (std::size_t i = 0; i < inputs->size(); ++i) {
+      const Input input = (*inputs)[i];
+      if (shared.Has(first + i)) {
+        context->push_back(input);
+      } else {
+        (*inputs)[num_left++] = input;
+      }
+    }
+    inputs->resize(num_left);
+  }
+
+  void Divide(const ContextNames& shared, RawRequest* raw) const {
+    Move(shared, 0, &raw->dense, &raw->context_dense);
+    Move(shared, signature_.dense.size(), &raw->sparse, &raw->context_sparse);
+  }
+
+  const std::vector<InferTensor>& tensors_;
+  const Signature& signature_;
+  const RequestLimits& limits_;
+  OwnedBytes* const owned_;
+  TensorIndex given_;
+  /// Of each input, dense ones first.
+  std::vector<std::int64_t> rows_;
+};
+
+}  // namespace
+
+void ReadInferTensors(const std::vector<InferTensor>& tensors, std::string_view context,
+                      const Signature& signature, const RequestLimits& limits, OwnedBytes* owned,
+                      RawRequest* raw) {
+  raw->num_rows = 0;
+  raw->dense.clear();
+  raw->sparse.clear();
+  raw->context_dense.clear();
+  raw->context_sparse.clear();
+  Assembly(tensors, signature, limits, owned).Run(context, raw);
+}
+
+}  // namespace recsys
