@@ -25,7 +25,7 @@ from benchmarks.peer import PeerMissingError, check_installed, script_peer
 from benchmarks.profiling import OperatorShare, profile_artifact
 from benchmarks.rounds import CLOCKS, RoundsConfig
 from benchmarks.speed import BATCH_SIZES, DisagreementError, SpeedResult, check_agreement, measure_speed
-from recsys.options import count, counts
+from recsys.cli import count, counts
 
 _DESCRIPTION = """\
 Samples per second of an exported DLRM (13-512-256-64, 26 tables of dim 64, 512-256-1) and of TorchRec's own

@@ -14,15 +14,15 @@ import torch
 from torch import Tensor
 
 from benchmarks.model import DENSE_LAYERS, EMBEDDING_DIM, OVER_LAYERS, export_and_load
-from recsys.artifact import LoadedArtifact
-from recsys.keyed_jagged import KeyedJaggedTensor
+from recsys.artifact.load import LoadedArtifact
+from recsys.jagged.keyed_jagged import KeyedJaggedTensor
 from recsys.models.click import ClickModel
-from recsys.train.batches import batches
 from recsys.train.config import ModelConfig
-from recsys.train.examples import Dataset
+from recsys.train.data.batches import batches
+from recsys.train.data.examples import Dataset
+from recsys.train.data.metrics import auc
 from recsys.train.job import train
-from recsys.train.metrics import auc
-from recsys.train.sources import DEFAULTS, SourceConfig, open_dataset
+from recsys.train.sources import DEFAULTS, DataConfig, open_dataset
 
 #: How far an artifact's AUC may lie from the float model's.
 TOLERANCE = 0.0005
@@ -54,19 +54,19 @@ class AucResult:
         return {**asdict(self), "largest_difference": self.largest_difference, "tolerance": TOLERANCE}
 
 
-def sources(quick: bool) -> list[SourceConfig]:
+def sources(quick: bool) -> list[DataConfig]:
     """The synthetic stream, and MovieLens-100k where it lies in RECSYS_DATA_DIR or ../shared/data."""
     if quick:
-        return [SourceConfig(name="synthetic", limit_rows=20_000)]
+        return [DataConfig(name="synthetic", limit_rows=20_000)]
     root = Path(__file__).resolve().parent.parent
     folder = Path(os.environ.get("RECSYS_DATA_DIR") or root.parent / "shared" / "data")
-    found = [SourceConfig(name="synthetic")]
+    found = [DataConfig(name="synthetic")]
     if (folder / "ml-100k.inter").is_file():
-        found.append(SourceConfig(name="movielens", path=folder))
+        found.append(DataConfig(name="movielens", path=folder))
     return found
 
 
-def compare_auc(source: SourceConfig, folder: Path) -> AucResult:
+def compare_auc(source: DataConfig, folder: Path) -> AucResult:
     """Train a model with the layers of the speed comparison, export it, and measure all on held-out data."""
     dataset = open_dataset(source)
     config = ModelConfig(

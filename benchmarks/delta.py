@@ -26,11 +26,11 @@ from benchmarks.machine import prepare as prepare_machine
 from benchmarks.machine import wide_console
 from export.pipeline import export_model
 from recsys import EmbeddingBagCollection, EmbeddingBagConfig
-from recsys.artifact import LoadedArtifact, load_artifact
-from recsys.delta import apply, prepare
-from recsys.delta_file import DeltaWriter
-from recsys.delta_header import DeltaHeader
-from recsys.rows import quantize_rows
+from recsys.artifact.delta import apply, prepare
+from recsys.artifact.delta_file import DeltaWriter
+from recsys.artifact.delta_header import DeltaHeader
+from recsys.artifact.load import LoadedArtifact, load_artifact
+from recsys.rows.format import quantize_rows
 
 _DIM = 64
 T = TypeVar("T")

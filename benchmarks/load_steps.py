@@ -20,7 +20,7 @@ from benchmarks.model import EMBEDDING_DIM, NUM_DENSE, NUM_TABLES, build, reques
 from export.config import ExportConfig
 from export.pipeline import export_model
 from recsys.allocator import tune_malloc
-from recsys.artifact import LoadedArtifact, load_artifact
+from recsys.artifact.load import LoadedArtifact, load_artifact
 from recsys.configs import DataType
 
 _FLOAT_BYTES = 4

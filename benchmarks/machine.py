@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import torch
 from rich.console import Console
 
 from recsys.allocator import tune_malloc
+from recsys.machine import package_versions
 
 TABLE_WIDTH = 150
 _PACKAGES = ("torch", "fbgemm-gpu-cpu", "fbgemm-gpu", "torchrec")
@@ -63,7 +63,7 @@ def prepare(num_threads: int = 1, tune_allocator: bool = True) -> Machine:
         instruction_set=torch.backends.cpu.get_cpu_capability(),
         num_threads=torch.get_num_threads(),
         malloc_tuned=malloc_tuned,
-        versions=_versions(),
+        versions=package_versions(_PACKAGES),
     )
 
 
@@ -72,16 +72,6 @@ def _cpu_name() -> str:
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
     return "unknown CPU"
-
-
-def _versions() -> dict[str, str]:
-    found = {}
-    for package in _PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
 
 
 def wide_console() -> Console:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from export.config import DENSE_DTYPES, ExportConfig
 from export.pipeline import export_model
-from recsys.artifact import LoadedArtifact, load_artifact
+from recsys.artifact.load import LoadedArtifact, load_artifact
 from recsys.models.click import ClickModel, build_dlrm
 
 NUM_TABLES = 26

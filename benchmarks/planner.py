@@ -29,11 +29,11 @@ from rich.table import Table
 
 from benchmarks.machine import prepare, wide_console
 from benchmarks.planner_sets import SetShape, large_set, random_set, small_set
-from recsys.planner.bounds import of_choice
-from recsys.planner.exact import least_cost_us
 from recsys.planner.fit import Problem, with_room
 from recsys.planner.planner import EmbeddingShardingPlanner
-from recsys.planner.search import search
+from recsys.planner.search.bounds import of_choice
+from recsys.planner.search.search import search
+from tests.support.exact_plans import least_cost_us
 
 
 @dataclass(frozen=True, kw_only=True)

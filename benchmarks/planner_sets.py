@@ -9,12 +9,12 @@ import random
 from dataclasses import dataclass, replace
 
 from recsys.configs import EmbeddingBagConfig
-from recsys.planner.constraints import ParameterConstraints
-from recsys.planner.enumerators import Option
-from recsys.planner.estimate import Workload
+from recsys.planner.cost.constraints import ParameterConstraints
+from recsys.planner.cost.enumerators import ShardingOption
+from recsys.planner.cost.estimate import Workload
+from recsys.planner.cost.tables import planned_tables
+from recsys.planner.cost.topology import Link, default_topology
 from recsys.planner.fit import Problem
-from recsys.planner.tables import planned_tables
-from recsys.planner.topology import Link, default_topology
 
 _DIMS = (16, 32, 64, 128, 256)
 #: How much memory there is, in parts of what the tables need at least, shared out evenly.
@@ -107,5 +107,5 @@ def _with_memory(problem: Problem, fill: float) -> Problem:
     return replace(problem, topology=replace(topology, hbm=replace(topology.hbm, capacity_bytes=capacity)))
 
 
-def _bytes(option: Option) -> float:
+def _bytes(option: ShardingOption) -> float:
     return float(option.hbm_bytes + option.ddr_bytes)

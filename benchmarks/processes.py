@@ -33,7 +33,7 @@ class Seen:
 
         Args:
             name: of the server, for the error.
-            figures: the ``measurement`` that recsys-bench or recsys-cpp-bench printed.
+            figures: the ``measurement`` that recsys-bench printed.
 
         Raises:
             StepError: a request failed.

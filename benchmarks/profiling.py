@@ -12,7 +12,7 @@ from typing import Any
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.model import Request
-from recsys.artifact import LoadedArtifact
+from recsys.artifact.load import LoadedArtifact
 
 _NUM_WARM_UP_CALLS = 50
 

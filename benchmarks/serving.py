@@ -27,7 +27,7 @@ from benchmarks.model import FEATURE_NAMES, build
 from benchmarks.processes import Seen, StepError, module, run_json, started
 from export.config import ExportConfig
 from export.pipeline import export_model
-from recsys.options import count
+from recsys.cli import count
 
 _EPILOG = """\
 examples:
@@ -122,7 +122,7 @@ def _measure(
 @contextmanager
 def _ours(artifact: Path, executors: int) -> Iterator[str]:
     options = ("--port", "0", "--no-metrics", "--executors", str(executors), "--json")
-    with started(module("serve.cli", str(artifact), *options)) as server:
+    with started(module("serve.app.cli", str(artifact), *options)) as server:
         yield server.address
 
 

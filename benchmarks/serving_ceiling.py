@@ -18,14 +18,13 @@ import torch
 from torch import Tensor
 
 from recsys.allocator import tune_malloc
-from recsys.artifact import LoadedArtifact
-from serve.batching import BatchLimits
-from serve.bench.mixes import parse_mix
-from serve.bench.requests import Shape, draw_requests
-from serve.collate import collate
-from serve.loading import load_model
-from serve.metadata import model_metadata
-from serve.request_check import RequestChecker
+from recsys.artifact.load import LoadedArtifact
+from serve.bench.load.requests import Shape, draw_requests, parse_mix
+from serve.config.models import BatchLimits, ModelSettings
+from serve.engine.reference.collate import collate
+from serve.engine.reference.engine import load_model
+from serve.engine.reference.request_check import RequestChecker
+from serve.rpc.metadata import model_metadata
 from serve.wire import predict_pb2 as wire
 
 #: Requests of a batch: single samples, and ranking requests.
@@ -105,11 +104,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     tune_malloc()
     torch.set_num_threads(1)
-    artifact, info = load_model(args.artifact, None, verify_checksums=False)
+    artifact, info = load_model(args.artifact, ModelSettings(verify_checksums=False))
     metadata = model_metadata(
         artifact.signature,
         info,
-        target=artifact.target_name,
         limits=BatchLimits(),
         max_message_bytes=1 << 22,
     )

@@ -19,16 +19,14 @@ import grpc
 import torch
 
 from recsys.allocator import tune_malloc
-from serve.answers import ResponseWriter
-from serve.batching import BatchLimits
 from serve.client import CHANNEL_OPTIONS
-from serve.collate import check_outputs, collate
-from serve.loading import load_model
-from serve.metadata import model_metadata
-from serve.recsys_v1 import SERVICE
-from serve.request_check import RequestChecker
+from serve.config.models import BatchLimits, ModelSettings
+from serve.engine.reference.collate import check_outputs, collate
+from serve.engine.reference.engine import load_model
+from serve.engine.reference.protocols.recsys_v1 import SERVICE, encode_response
+from serve.engine.reference.request_check import RequestChecker
+from serve.rpc.metadata import model_metadata
 from serve.wire import predict_pb2 as wire
-from serve.work import Rows
 
 _NUM_THREADS = 8
 
@@ -41,10 +39,9 @@ class PlainServer:
     """
 
     def __init__(self, path: Path) -> None:
-        self._model, self._info = load_model(path, None, verify_checksums=False)
+        self._model, self._info = load_model(path, ModelSettings(verify_checksums=False))
         self._signature = self._model.signature
         self._checker = RequestChecker(self._signature, BatchLimits())
-        self._writer = ResponseWriter(self._info, self._signature)
         self._server = grpc.server(ThreadPoolExecutor(_NUM_THREADS), options=CHANNEL_OPTIONS)
         handlers = {
             "Predict": grpc.unary_unary_rpc_method_handler(self._predict),
@@ -67,13 +64,12 @@ class PlainServer:
         with torch.inference_mode():
             forward = self._model.forward if checked.context is None else self._model.forward_ranking
             outputs = check_outputs(forward(*inputs), self._signature, checked.num_rows)
-        return self._writer.write(Rows(self._info, self._signature, checked.num_rows, outputs))
+        return encode_response(self._info, self._signature, checked.num_rows, outputs)
 
     def _metadata(self, _data: bytes, _context: Any) -> bytes:
         message = model_metadata(
             self._signature,
             self._info,
-            target=self._model.target_name,
             limits=BatchLimits(),
             max_message_bytes=4 << 20,
         )

@@ -17,7 +17,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -30,20 +30,20 @@ from benchmarks.machine import prepare, wide_console
 from benchmarks.model import build
 from export.config import ExportConfig
 from export.pipeline import export_model
-from recsys.artifact import LoadedArtifact
-from recsys.options import count
-from serve.bench.requests import Shape, draw_requests
-from serve.config import ModelSettings
-from serve.gateway import Gateway, deliverer
-from serve.hosted import HostedModel
-from serve.loading import load_model
-from serve.manager import ModelManager
-from serve.metrics import Metrics
-from serve.model import ModelInfo
-from serve.recsys_v1 import RecsysV1
-from serve.repository import SingleArtifact
-from serve.wire import predict_pb2 as wire
-from serve.work import Answered
+from recsys.artifact.load import LoadedArtifact
+from recsys.cli import count
+from serve.bench.load.requests import Shape, draw_requests
+from serve.config.models import ModelSettings
+from serve.config.settings import ConnectionLimits, ServerConfig
+from serve.engine.interface import ModelInfo, PortSettings, Servable
+from serve.engine.reference.engine import ReferenceEngine, load_model
+from serve.engine.reference.executor import ServedModel
+from serve.engine.reference.port import Port
+from serve.metrics.registry import Metrics
+from serve.models.manager import ModelManager
+from serve.models.repository import SingleArtifact
+from serve.observe.observers import Observers
+from serve.rpc.metadata import servable_metadata
 
 _EPILOG = """\
 examples:
@@ -127,20 +127,24 @@ def measure(path: Path, num_in_flight: int, seconds: float) -> Spent:
 
 
 async def _measure(path: Path, num_in_flight: int, seconds: float) -> Spent:
-    source, metrics = SingleArtifact(path), Metrics()
-    deliver = deliverer(asyncio.get_running_loop())
+    metrics = Metrics()
     timed: list[TimedModel] = []
 
-    def host(_name: str, _version: str, where: Path, settings: ModelSettings) -> HostedModel:
-        artifact, info = load_model(where, None, verify_checksums=False)
+    def load(where: Path, settings: ModelSettings) -> tuple[ServedModel, ModelInfo]:
+        artifact, info = load_model(where, settings)
+        assert isinstance(artifact, LoadedArtifact)
         timed.append(TimedModel(artifact))
-        return _opened(timed[0], info, settings, metrics, deliver)
+        return timed[0], info
 
-    manager = ModelManager(source, host, lambda _: ModelSettings())
+    engine = ReferenceEngine(Observers(ServerConfig(), metrics), load)
+    manager = ModelManager(
+        SingleArtifact(path), engine, lambda _: ModelSettings(verify_checksums=False), metrics
+    )
     await manager.rescan()
-    gateway = Gateway(manager, metrics)
-    service = RecsysV1(gateway, max_message_bytes=_MAX_MESSAGE_BYTES, max_stream_requests=64)
-    data = _requests(gateway.hosted())
+    # Its handlers alone: no connection is opened.
+    settings = PortSettings(host="127.0.0.1", port=0, limits=ConnectionLimits())
+    service = Port(engine.gateway, settings, {})
+    data = _requests(manager.route("", "", 0.5).primary)
     model, call = timed[0], NoCall()
     done = 0
     end_s = time.perf_counter() + 0.5
@@ -169,20 +173,8 @@ async def _measure(path: Path, num_in_flight: int, seconds: float) -> Spent:
     return spent
 
 
-def _opened(
-    model: TimedModel,
-    info: ModelInfo,
-    settings: ModelSettings,
-    metrics: Metrics,
-    deliver: Callable[[Answered], None],
-) -> HostedModel:
-    hosted = HostedModel(model, info, settings, metrics, deliver)
-    hosted.open()
-    return hosted
-
-
-def _requests(hosted: HostedModel) -> list[bytes]:
-    metadata = wire.ModelMetadata.FromString(hosted.metadata(_MAX_MESSAGE_BYTES))
+def _requests(servable: Servable) -> list[bytes]:
+    metadata = servable_metadata(servable, _MAX_MESSAGE_BYTES)
     generator = np.random.default_rng(0)
     return [r.SerializeToString() for r, _ in draw_requests(metadata, Shape(), _NUM_REQUESTS, generator)]
 

@@ -14,7 +14,7 @@ import torch
 from benchmarks.model import Request, requests
 from benchmarks.peer import OUTPUT_NAME, TensorDict, as_peer_inputs
 from benchmarks.rounds import Contestant, RoundsConfig, run_rounds
-from recsys.artifact import LoadedArtifact
+from recsys.artifact.load import LoadedArtifact
 
 BATCH_SIZES = (1, 8, 32, 128, 512)
 PEER = "TorchRec"

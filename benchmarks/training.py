@@ -32,8 +32,8 @@ from benchmarks.training_rounds import (
     profiled,
     turn,
 )
-from recsys.options import count
-from tests.ranks import RankError, RankPool, run_ranks
+from recsys.cli import count
+from tests.support.ranks import RankError, RankPool, run_ranks
 
 _DESCRIPTION = """\
 Samples per second of our DistributedModelParallel and of TorchRec's: 26 tables of dim 64 on two gloo ranks of this

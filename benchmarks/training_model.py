@@ -15,8 +15,8 @@ from fbgemm_gpu.split_embedding_configs import EmbOptimType
 from torch import Tensor, nn
 
 from recsys.configs import EmbeddingBagConfig
-from recsys.sharding.cuts import column_wise, row_wise, table_wise
-from recsys.sharding.plan import ParameterSharding
+from recsys.sharding.plan.plan import ParameterSharding
+from recsys.sharding.plan.sharding_types import column_wise, row_wise, table_wise
 
 EMBEDDING_DIM = 64
 NUM_DENSE = 13

@@ -22,7 +22,7 @@ from benchmarks.training_model import (
     Side,
     TrainingCase,
 )
-from recsys.sharding.plan import ParameterSharding
+from recsys.sharding.plan.plan import ParameterSharding
 
 
 def peer_side(case: TrainingCase) -> Side:

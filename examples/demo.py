@@ -15,15 +15,16 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
 from rich.table import Table
 
 from recsys import KeyedJaggedTensor
-from recsys.artifact import read_manifest
+from recsys.artifact.load import read_manifest
+from recsys.artifact.samples import Batch, random_batch
 from recsys.checkpoint import build_model, load_checkpoint
-from recsys.samples import Batch, random_batch
 from recsys.signature import Signature
 from serve.client import Client
 
@@ -86,7 +87,7 @@ def server(console: Console, artifact: Path) -> Iterator[str]:
             console.print(stopped.strip())
 
 
-def request(batch: Batch, signature: Signature) -> dict[str, dict[str, list[list[float]]]]:
+def request(batch: Batch, signature: Signature) -> dict[str, Any]:
     """A batch as named plain lists, the way a caller has them."""
     sparse: dict[str, list[list[float]]] = {}
     ids = torch.split(batch.values, batch.lengths.tolist())

@@ -81,7 +81,7 @@ def tutorial(rank: int) -> dict[str, Any]:
     show("sharded module", type(sharded_ebc).__name__)
 
     # 5. Results that are on their way. Whatever needs one waits for it; torch's functions do so too.
-    ones = LazyAwaitable(lambda: torch.ones(3, 2))
+    ones: Any = LazyAwaitable(lambda: torch.ones(3, 2))
     show("sum of a LazyAwaitable", torch.sum(ones).item())
 
     # 6. The forward pass: a LazyAwaitable of what the unsharded module would give.

@@ -6,22 +6,27 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from export.cli_parts import default_out, named, progress_bar, report_console, source_of, stem
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
 from export.config import DENSE_DTYPES, ExportConfig
-from export.delta_cli import add_options, check_options
-from export.delta_cli import run as run_delta
+from export.delta.delta import DeltaConfig, check_replaceable, export_delta
+from export.delta.report import print_delta
+from export.graph.prepared import Progress as OnProgress
 from export.pipeline import export_model
 from export.report import print_report
-from export.source import load_model
+from export.source.load import Source, load_model, read_arguments
+from recsys.artifact.load import read_manifest
+from recsys.cli import Parser, size
 from recsys.configs import DataType
 from recsys.errors import ExportError, PlanError
-from recsys.options import size
-from recsys.planner.plan_file import read_plan
-from recsys.sharding.plan import ShardingPlan
+from recsys.sharding.plan.plan import ShardingPlan
+from recsys.sharding.plan.plan_file import read_plan
 from recsys.signature import IdPolicy
 
 _EPILOG = """\
@@ -47,21 +52,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     arguments = parser.parse_args(argv)
     try:
-        check_options(arguments, parser)
+        _check_delta_options(arguments, parser)
         if arguments.delta:
-            return run_delta(arguments)
-        checkpoint = named(arguments.checkpoint[0])
-        out = arguments.out or default_out(
+            return _run_delta(arguments)
+        checkpoint = _named(arguments.checkpoint[0])
+        out = arguments.out or _default_out(
             checkpoint, ".artifact.pt" if arguments.single_file else ".artifact"
         )
         config = _config(arguments, checkpoint)
-        source = source_of(arguments, [checkpoint, *arguments.checkpoint[1:]], out)
+        source = _source_of(arguments, [checkpoint, *arguments.checkpoint[1:]], out)
     except (ExportError, PlanError) as error:
         print(f"recsys-export: {error}", file=sys.stderr)
         return 2
     try:
         model = load_model(source)
-        with progress_bar() as progress:
+        with _progress_bar() as progress:
             report = export_model(model, out, config, progress)
     except (ValueError, OSError) as error:
         print(f"recsys-export: {error}", file=sys.stderr)
@@ -72,12 +77,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.json:
         print(json.dumps(report.to_json()))
     else:
-        print_report(report, report_console())
+        print_report(report, _report_console())
     return 0
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="recsys-export",
         description="Quantize, shard, trace and script a trained model; verify it; write an artifact.",
         epilog=_EPILOG,
@@ -152,7 +157,7 @@ def _parser() -> argparse.ArgumentParser:
         help="the checkpoint is a pickled module: loading it RUNS ANY CODE that the file holds",
     )
     model.add_argument("--samples", type=Path, help="requests in JSON, one a line, to verify with")
-    add_options(parser)
+    _add_delta_options(parser)
     return parser
 
 
@@ -165,7 +170,7 @@ def _config(arguments: argparse.Namespace, checkpoint: Path) -> ExportConfig:
     if doubled:
         raise ExportError(f"--plan: got more than one for {', '.join(doubled)}, expected one")
     return ExportConfig(
-        name=arguments.name or stem(checkpoint),
+        name=arguments.name or _stem(checkpoint),
         data_type=_ROW_TYPES[arguments.dtype],
         table_data_types={
             name: _one_of(value, _ROW_TYPES, "--table-dtype")
@@ -217,11 +222,167 @@ def _size(text: str) -> int:
 
 
 def _plan_option(text: str) -> tuple[str | None, ShardingPlan]:
-    """``TARGET=FILE`` or ``FILE``; a file that is there is one, whatever its name holds."""
+    """Parse ``TARGET=FILE`` or ``FILE``. A file that exists is one, whatever characters its name has."""
     if "=" not in text or Path(text).is_file():
         return None, read_plan(Path(text))
     target, path = _assignment(text, "--plan")
     return target, read_plan(Path(path))
+
+
+# Columns of a report that goes into a pipe or a file, where there is no terminal to ask.
+_PIPE_WIDTH = 110
+
+
+def _stem(checkpoint: Path) -> str:
+    """Return a checkpoint's name without what says that it is one."""
+    if checkpoint.is_dir():
+        return checkpoint.name or "model"
+    return checkpoint.name.removesuffix(".pt").removesuffix(".pth") or "model"
+
+
+def _named(checkpoint: Path) -> Path:
+    """Return the path of a checkpoint in a form that has a name."""
+    return checkpoint.resolve() if checkpoint.name in ("", "..") else checkpoint
+
+
+def _default_out(checkpoint: Path, suffix: str) -> Path:
+    """Return what is written beside a checkpoint where no name is given."""
+    return checkpoint.with_name(_stem(checkpoint) + suffix)
+
+
+def _source_of(arguments: argparse.Namespace, paths: list[Path], out: Path) -> Source:
+    """Return where a model comes from, as the command's options say.
+
+    Raises:
+        ExportError: The factory's arguments are no JSON object.
+    """
+    return Source(
+        path=paths[0],
+        others=tuple(paths[1:]),
+        factory=arguments.model,
+        arguments=read_arguments(arguments.model_args),
+        unsafe_pickle=arguments.unsafe_pickle,
+        scratch=out.absolute().parent,
+    )
+
+
+def _report_console() -> Console:
+    """Return where reports go: stdout, wide enough for tables where it is no terminal."""
+    return Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH)
+
+
+@contextmanager
+def _progress_bar() -> Iterator[OnProgress]:
+    """Show progress on stderr, if that is a terminal."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
+        tasks: dict[str, TaskID] = {}
+
+        def show(step: str, done: int, total: int) -> None:
+            if step not in tasks:
+                tasks[step] = bar.add_task(step, total=total)
+            bar.update(tasks[step], completed=done, total=total)
+
+        yield show
+
+
+# Of the command's options those that a delta takes too.
+_DELTA_SHARED = {"checkpoint", "out", "force", "json", "model", "model_args", "unsafe_pickle"}
+_DELTA_OWN = ("artifact", "after", "tables_only")
+
+
+def _add_delta_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of deltas."""
+    group = parser.add_argument_group("deltas")
+    group.add_argument(
+        "--delta",
+        action="store_true",
+        help="write the rows that differ between two checkpoints, OLD NEW, for the artifact of the old one",
+    )
+    group.add_argument(
+        "--artifact", type=Path, help="the artifact (default: the old checkpoint's name with .artifact)"
+    )
+    group.add_argument(
+        "--after",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="DELTA",
+        help="a delta that was made for the artifact before, whose new checkpoint is now the old one; repeatable, in "
+        "order",
+    )
+    group.add_argument(
+        "--tables-only",
+        action="store_true",
+        help="where dense weights differ too, leave them as they are instead of refusing",
+    )
+
+
+def _check_delta_options(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+    """Check that options of deltas go with ``--delta``, and those of artifacts do not.
+
+    Raises:
+        ExportError: Names those that do not go.
+    """
+    given = [
+        name
+        for name in vars(arguments)
+        if getattr(arguments, name) != parser.get_default(name) and name != "delta"
+    ]
+    if not arguments.delta:
+        _refuse_options([name for name in given if name in _DELTA_OWN], "--delta with it")
+        return
+    _refuse_options(
+        [name for name in given if name not in (*_DELTA_SHARED, *_DELTA_OWN)],
+        "none with --delta: the artifact decides it",
+    )
+    if len(arguments.checkpoint) != 2:
+        raise ExportError(f"--delta: got {len(arguments.checkpoint)} checkpoints, expected two: OLD NEW")
+
+
+def _refuse_options(names: Sequence[str], expected: str) -> None:
+    if names:
+        raise ExportError(f"--{names[0].replace('_', '-')}: got it, expected {expected}")
+
+
+def _run_delta(arguments: argparse.Namespace) -> int:
+    """Make a delta; 0 when it is written, 1 when it is not, 2 for bad usage."""
+    old, new = (_named(path) for path in arguments.checkpoint)
+    out = arguments.out or _default_out(new, ".delta")
+    config = DeltaConfig(
+        artifact=arguments.artifact or _default_out(old, ".artifact"),
+        after=tuple(arguments.after),
+        tables_only=arguments.tables_only,
+        overwrite=arguments.force,
+    )
+    try:
+        sources = [_source_of(arguments, [path], out) for path in (old, new)]
+    except ExportError as error:
+        print(f"recsys-export: {error}", file=sys.stderr)
+        return 2
+    try:
+        check_replaceable(out, config.overwrite)
+        read_manifest(config.artifact)  # before anything that takes long
+        before, after = (load_model(source) for source in sources)
+        with _progress_bar() as progress:
+            report = export_delta(before, after, out, config, progress)
+    except (ValueError, OSError) as error:
+        print(f"recsys-export: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("recsys-export: interrupted, nothing was written", file=sys.stderr)
+        return 1
+    if report.num_dense_left:
+        print(
+            f"recsys-export: warning: {report.num_dense_left} dense weights differ and stay as the artifact has them",
+            file=sys.stderr,
+        )
+    if arguments.json:
+        print(json.dumps(report.to_json()))
+    else:
+        print_delta(report, _report_console())
+    return 0
 
 
 if __name__ == "__main__":

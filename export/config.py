@@ -1,4 +1,4 @@
-"""What an export is asked to do, checked once."""
+"""The options of an export, validated once."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch
 
 from recsys.configs import DataType
 from recsys.errors import ExportError
-from recsys.sharding.env import ShardingEnv
-from recsys.sharding.plan import ShardingPlan
+from recsys.sharding.plan.env import ShardingEnv
+from recsys.sharding.plan.plan import ShardingPlan
 from recsys.signature import IdPolicy
 
 DENSE_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -22,22 +22,22 @@ class ExportConfig:
     """How to export a model.
 
     Attributes:
-        name: the model's name in the artifact and on the wire.
-        data_type: of every table's rows, where none is named.
-        table_data_types: by table name or path.
-        targets: one list of devices for each target.
-        plan: the plan of every target that ``target_plans`` does not name; placed by the planner if None.
-        target_plans: plans by target name.
-        device_memory_bytes: for rows on each device, for the placement; None for no bound.
-        id_policy: of every table, where none is named.
-        table_id_policies: by table name or path.
+        name: The model's name in the artifact and on the wire.
+        data_type: The data type of tables for which none is named.
+        table_data_types: By table name or path.
+        targets: One list of devices for each target.
+        plan: The plan of every target that ``target_plans`` does not name; placed by the planner if None.
+        target_plans: Plans by target name.
+        device_memory_bytes: For rows on each device, for the placement; None for no bound.
+        id_policy: The ID policy of tables for which none is named.
+        table_id_policies: By table name or path.
         dense_dtype: ``float32`` or ``bfloat16``.
-        dense_widths: of dense arguments whose width no layer tells.
-        context: the dense and sparse inputs, by the names that the signature gives them, that a ranking request gives
+        dense_widths: Of dense arguments whose width no layer tells.
+        context: The dense and sparse inputs, by the names that the signature gives them, that a ranking request gives
             once for all of its rows; with any, the artifact has a ranking form (``recsys.signature``).
-        samples: requests in JSON to verify with; random ones if None.
-        single_file: write one TorchScript file instead of a directory.
-        overwrite: replace what is at the destination.
+        samples: Requests in JSON to verify with; random ones if None.
+        single_file: Write one TorchScript file instead of a directory.
+        overwrite: Replace what is at the destination.
     """
 
     name: str = "model"
@@ -79,5 +79,5 @@ class ExportConfig:
 
 
 def target_name(devices: tuple[str, ...]) -> str:
-    """A target's name: its devices."""
+    """Return a target's name: its devices."""
     return ",".join(str(device) for device in ShardingEnv.from_local(devices).devices)

@@ -1,4 +1,4 @@
-"""The road from a float model to a verified artifact.
+"""The steps from a float model to a verified artifact.
 
 quantize → shard → trace → script → verify → write. Nothing is left at the destination unless all of it succeeds.
 
@@ -17,96 +17,95 @@ from typing import Any
 import torch
 from torch import nn
 
-from export.binding import Binding, bind, dense_inputs, sparse_inputs
-from export.config import ExportConfig
-from export.destination import Destination
-from export.graph import signature_shapes
-from export.job import NUM_SAMPLES, SAMPLES_SEED, Job, Progress, skeletons_of
-from export.managed import find_managed
-from export.proof import float_outputs, verify
+from export.artifact.destination import Destination
+from export.artifact.writing import make_manifest, sqnr, write_graphs, write_single_file
+from export.config import DENSE_DTYPES, ExportConfig
+from export.graph.binding import Binding, bind, dense_inputs, sparse_inputs
+from export.graph.graph import signature_shapes
+from export.graph.managed import find_managed
+from export.graph.prepared import PreparedModel, Progress, skeletons_of
 from export.report import ExportReport, TableReport
-from export.tables import plan_tables
-from export.tree import find_collections
-from export.verify import Difference
-from export.writing import sqnr, write_graphs, write_single_file, write_tables
-from recsys.artifact import MANIFEST_NAME
+from export.tables.rows_file import write_rows
+from export.tables.tables import plan_tables
+from export.verify.compare import Difference
+from export.verify.run import FloatOutputs, Verified, float_outputs, verify
+from recsys.artifact.load import MANIFEST_NAME, ROWS_NAME
+from recsys.artifact.samples import Batch, random_batch, read_samples
+from recsys.embedding import find_collections
 from recsys.errors import ExportError, ManifestError
-from recsys.samples import random_batch, read_samples
-from recsys.sharding.device_rows import table_path
+from recsys.quant import float_weights
+from recsys.rows.quantize import QuantizationError
+from recsys.sharding.plan.device_rows import table_path
 from recsys.signature import Output, Signature
-from recsys.store import QuantizationError
+
+#: Rows of the random batch that an export is verified with, and its seed.
+NUM_SAMPLES = 256
+SAMPLES_SEED = 20260101
 
 
 def export_model(
     model: nn.Module, path: str | Path, config: ExportConfig | None = None, progress: Progress | None = None
 ) -> ExportReport:
-    """Export a float model, which stays as it is.
+    """Export a float model, which is not changed.
 
     Args:
-        model: holds EmbeddingBagCollections or EmbeddingCollections; its ``forward`` takes float32 tensors
+        model: Holds EmbeddingBagCollections or EmbeddingCollections; its ``forward`` takes float32 tensors
             ``[B, width]`` and KeyedJaggedTensors, and returns tensors with one row per row of the batch.
-        path: the artifact to write.
-        config: how.
-        progress: called with a step's name, what is done and what there is to do.
+        path: The artifact to write.
+        config: How.
+        progress: Called with a step's name, the number of units done and the total.
 
     Returns:
-        what was written and how far it differs from the float model.
+        What was written and how far it differs from the float model.
 
     Raises:
-        ExportError: the model cannot be exported as asked; ``VerificationError`` where the artifact would be wrong.
-        PlanError: the plan or the memory does not fit.
+        ExportError: The model cannot be exported as asked; ``VerificationError`` where the artifact would be wrong.
+        PlanError: The plan or the memory does not fit.
     """
     started = time.monotonic()
     config = config or ExportConfig()
+    progress = progress or (lambda *_: None)
     with Destination(Path(path), single_file=config.single_file, overwrite=config.overwrite) as destination:
-        job = _prepare(model, config, progress or (lambda *_: None))
-        expected, from_floats = float_outputs(job)
-        job.signature = replace(
-            job.signature,
-            outputs=tuple(
-                Output(name=name, shape=shape)
-                for name, shape in signature_shapes(expected, job.samples.num_rows).items()
-            ),
-        )
-        _check_names(job.signature)
         work = destination.work
-        digests, errors = write_tables(job, work)
-        manifest = write_graphs(job, work, digests, errors)
-        verified = verify(job, work, expected, from_floats)
-        manifest = replace(
-            manifest,
-            verification={
-                "num_samples": job.samples.num_rows,
-                "differences": _plain(verified.differences),
-                "verified_on": verified.ran_on,
-                **({"ranking_differences": _plain(verified.ranking)} if verified.ranking else {}),
-            },
-        )
+        prepared = prepare(model, config, progress)
+        floats = float_outputs(prepared)
+        prepared = _with_outputs(prepared, floats)
+        digests, errors = write_rows(work / ROWS_NAME, prepared.stored, prepared.weights, progress)
+        graphs = [write_graphs(prepared, target, work) for target in prepared.stored.envs]
+        manifest = make_manifest(prepared, graphs, digests, errors)
+        (work / MANIFEST_NAME).write_text(manifest.dumps())
+        verified = verify(prepared, work, floats)
+        manifest = replace(manifest, verification=_verification(prepared, verified))
         if config.single_file:
-            write_single_file(job, work, manifest, destination.file)
+            write_single_file(prepared, work, manifest, destination.file)
         else:
             (work / MANIFEST_NAME).write_text(manifest.dumps())
         artifact_bytes = destination.commit()
     return ExportReport(
         path=str(path),
-        tables=_table_reports(job, errors),
+        tables=_table_reports(prepared, errors),
         differences=verified.differences,
         ranking_differences=verified.ranking,
         verified_on=verified.ran_on,
-        num_samples=job.samples.num_rows,
+        num_samples=prepared.samples.num_rows,
         artifact_bytes=artifact_bytes,
         peak_rss_bytes=_peak_rss_bytes(),
         seconds=time.monotonic() - started,
     )
 
 
-def _prepare(model: nn.Module, config: ExportConfig, progress: Progress) -> Job:
+def prepare(model: nn.Module, config: ExportConfig, progress: Progress) -> PreparedModel:
+    """Decide everything about an export, and check that the model can be exported.
+
+    Raises:
+        ExportError: The model cannot be exported as asked.
+        PlanError: The plan or the memory does not fit.
+    """
     progress("plan", 0, 1)
-    collections = find_collections(model)
+    collections = find_collections(model, error=ExportError)
     managed = find_managed(model, collections)
     stored = plan_tables(collections, config, managed.known_ids)
-    first = next(iter(stored.envs))
-    skeletons = skeletons_of(collections, stored, first, torch.float32)
+    skeletons = skeletons_of(collections, stored, next(iter(stored.envs)), torch.float32)
     binding = bind(model, collections, skeletons, config.dense_widths)
     signature = Signature(
         dense=dense_inputs(binding),
@@ -119,7 +118,7 @@ def _prepare(model: nn.Module, config: ExportConfig, progress: Progress) -> Job:
     else:
         generator = torch.Generator().manual_seed(SAMPLES_SEED)
         samples = random_batch(signature, NUM_SAMPLES, generator, known_ids=managed.known_ids)
-    return Job(
+    return PreparedModel(
         model=model,
         config=config,
         collections=collections,
@@ -128,15 +127,59 @@ def _prepare(model: nn.Module, config: ExportConfig, progress: Progress) -> Job:
         binding=binding,
         signature=signature,
         samples=samples,
+        clean=_in_range(signature, samples),
+        dense_dtype=DENSE_DTYPES[config.dense_dtype],
+        weights={
+            table_path(path, name): weight
+            for path, collection in collections.items()
+            for name, weight in float_weights(collection).items()
+        },
         progress=progress,
     )
 
 
-def _context(binding: Binding, wanted: Sequence[str]) -> tuple[str, ...]:
-    """The inputs of the context in the signature's order.
+def _in_range(signature: Signature, samples: Batch) -> Batch:
+    """Return the samples as the float model can take them: IDs that a policy lets through are taken modulo.
+
+    Raw IDs of managed tables stay as they are.
+    """
+    ids_per_feature = samples.lengths.view(len(signature.sparse), samples.num_rows).sum(dim=1)
+    by_feature = torch.split(samples.values, ids_per_feature.tolist())
+    limits = [feature.row_limit for feature in signature.sparse]
+    values = [ids if limit is None else ids % limit for ids, limit in zip(by_feature, limits, strict=True)]
+    return replace(samples, values=torch.cat(values))
+
+
+def _with_outputs(prepared: PreparedModel, floats: FloatOutputs) -> PreparedModel:
+    """Return the model with the outputs that the float model has.
 
     Raises:
-        ExportError: one is no input.
+        ExportError: An output does not have one row per row of the batch, or has a name that no manifest can hold.
+    """
+    shapes = signature_shapes(floats.outputs, prepared.samples.num_rows)
+    outputs = tuple(Output(name=name, shape=shape) for name, shape in shapes.items())
+    signature = replace(prepared.signature, outputs=outputs)
+    _check_names(signature)
+    return replace(
+        prepared, signature=signature, binding=replace(prepared.binding, casts_outputs=floats.are_cast)
+    )
+
+
+def _verification(prepared: PreparedModel, verified: Verified) -> dict[str, Any]:
+    """Return what the manifest says of the verification."""
+    return {
+        "num_samples": prepared.samples.num_rows,
+        "differences": _plain(verified.differences),
+        "verified_on": verified.ran_on,
+        **({"ranking_differences": _plain(verified.ranking)} if verified.ranking else {}),
+    }
+
+
+def _context(binding: Binding, wanted: Sequence[str]) -> tuple[str, ...]:
+    """Return the inputs of the context in the signature's order.
+
+    Raises:
+        ExportError: One is no input.
     """
     inputs = [*binding.dense, *binding.wire_names]
     unknown = sorted(set(wanted) - set(inputs))
@@ -146,7 +189,7 @@ def _context(binding: Binding, wanted: Sequence[str]) -> tuple[str, ...]:
 
 
 def _check_names(signature: Signature) -> None:
-    """What readers of the manifest will check, while the user can still do something about it."""
+    """Check names as readers of the manifest will, while the user can still change them."""
     try:
         Signature.from_json(signature.to_json())
     except ManifestError as error:
@@ -158,22 +201,24 @@ def _plain(differences: Mapping[str, Mapping[str, Difference]]) -> dict[str, Any
 
 
 def _peak_rss_bytes() -> int:
-    """The most memory that this process has held; getrusage would count what its parent held before exec."""
+    """Return the most memory that this process has held; getrusage would count what its parent held before exec."""
     found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
     return int(found[1]) * 1024 if found else 0
 
 
-def _table_reports(job: Job, errors: Mapping[str, QuantizationError]) -> tuple[TableReport, ...]:
-    weights = job.float_weights()
-    placements: dict[str, dict[str, str]] = {name: {} for name in job.stored.stored}
-    for target, plan in job.stored.plans.items():
+def _table_reports(
+    prepared: PreparedModel, errors: Mapping[str, QuantizationError]
+) -> tuple[TableReport, ...]:
+    weights = prepared.weights
+    placements: dict[str, dict[str, str]] = {name: {} for name in prepared.stored.stored}
+    for target, plan in prepared.stored.plans.items():
         for path, group in plan.plan.items():
             for name, sharding in group.items():
                 ranks = ",".join(str(rank) for rank in dict.fromkeys(sharding.ranks))
                 kind = sharding.sharding_type.replace("_", "-")
                 placements[table_path(path, name)][target] = f"{kind} {ranks}"
     sizes = dict.fromkeys(placements, 0)
-    for block in job.stored.layout.blocks:
+    for block in prepared.stored.layout.blocks:
         sizes[block.table] += block.num_bytes
     return tuple(
         TableReport(
@@ -187,5 +232,5 @@ def _table_reports(job: Job, errors: Mapping[str, QuantizationError]) -> tuple[T
             max_abs_error=errors[name].max_abs,
             placement=placements[name],
         )
-        for name, table in job.stored.stored.items()
+        for name, table in prepared.stored.stored.items()
     )

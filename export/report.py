@@ -1,4 +1,4 @@
-"""What an export tells people and machines."""
+"""The report of an export, for people and as JSON."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from export.verify import Difference
-from recsys.terminal import size_text, whole_table
+from export.verify.compare import Difference
+from recsys.cli import size_text, whole_table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,10 +18,10 @@ class TableReport:
     """One table.
 
     Attributes:
-        bytes_before: as float numbers.
-        bytes_after: as stored rows.
-        sqnr_db: signal to quantization noise in dB; None where nothing was lost.
-        placement: for each target, the sharding type and the ranks.
+        bytes_before: As float numbers.
+        bytes_after: As stored rows.
+        sqnr_db: Signal to quantization noise in dB; None if nothing was lost.
+        placement: For each target, the sharding type and the ranks.
     """
 
     name: str
@@ -40,14 +40,14 @@ class ExportReport:
     """One export.
 
     Attributes:
-        path: the artifact.
-        tables: in the order of their rows.
-        differences: for each target and output, the artifact against the float model.
-        ranking_differences: the ranking form against the plain form of the expanded batch; empty without a context.
-        verified_on: for each target, where it was verified.
-        num_samples: rows that were compared.
-        peak_rss_bytes: the process's largest resident set so far.
-        seconds: of the whole export.
+        path: The artifact.
+        tables: In the order of their rows.
+        differences: For each target and output, the artifact against the float model.
+        ranking_differences: The ranking form against the plain form of the expanded batch; empty without a context.
+        verified_on: For each target, where it was verified.
+        num_samples: Rows that were compared.
+        peak_rss_bytes: The process's largest resident set so far.
+        seconds: The duration of the whole export.
     """
 
     path: str
@@ -61,12 +61,12 @@ class ExportReport:
     seconds: float
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return plain data."""
         return asdict(self)
 
 
 def print_report(report: ExportReport, console: Console) -> None:
-    """The report as tables that keep their numbers whole on a narrow terminal."""
+    """Print the report as tables that do not wrap numbers on a narrow terminal."""
     last_names = [table.name.rsplit(".", 1)[-1] for table in report.tables]
     names = [
         last_name if last_names.count(last_name) == 1 else table.name

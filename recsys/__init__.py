@@ -1,19 +1,17 @@
-"""The sharded core: jagged data types, embedding collections, quantized rows, sharding, training over ranks.
+"""Jagged data types, embedding collections, quantized rows, sharding, and training over ranks.
 
-What only training needs is imported when it is first asked for: a server never does.
+Names are imported on first access: a server never imports what only training needs, and a client never imports torch.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from recsys.configs import DataType, EmbeddingBagConfig, EmbeddingConfig, PoolingType
-from recsys.embedding import EmbeddingBagCollection, EmbeddingCollection
-from recsys.jagged import JaggedTensor
-from recsys.keyed import KeyedTensor
-from recsys.keyed_jagged import KeyedJaggedTensor
-from recsys.quant import QuantEmbeddingBagCollection, QuantEmbeddingCollection
-
 if TYPE_CHECKING:
+    from recsys.configs import DataType, EmbeddingBagConfig, EmbeddingConfig, PoolingType
+    from recsys.embedding import EmbeddingBagCollection, EmbeddingCollection
+    from recsys.jagged.keyed import KeyedTensor
+    from recsys.jagged.keyed_jagged import KeyedJaggedTensor
+    from recsys.jagged.tensor import JaggedTensor
     from recsys.model_parallel import DistributedModelParallel
     from recsys.optim.combined import CombinedOptimizer, OptimizerWrapper
     from recsys.optim.fused import FusedOptimizer
@@ -21,21 +19,28 @@ if TYPE_CHECKING:
     from recsys.optim.in_backward import apply_optimizer_in_backward, in_backward_optimizer_filter
     from recsys.optim.keyed import KeyedOptimizer, KeyedOptimizerWrapper
     from recsys.optim.rowwise_adagrad import RowWiseAdagrad
-    from recsys.planner.constraints import ParameterConstraints
+    from recsys.planner.cost.constraints import ParameterConstraints
+    from recsys.planner.cost.topology import Topology
     from recsys.planner.planner import EmbeddingShardingPlanner
-    from recsys.planner.topology import Topology
-    from recsys.sharding.awaitable import Awaitable, LazyAwaitable, NoWait
-    from recsys.sharding.env import ShardingEnv
-    from recsys.sharding.group_transport import CommsConfig
-    from recsys.sharding.plan import ParameterSharding, ShardingPlan, ShardMetadata
+    from recsys.quant import QuantEmbeddingBagCollection, QuantEmbeddingCollection
+    from recsys.sharding.plan.env import ShardingEnv
+    from recsys.sharding.plan.plan import ParameterSharding, ShardingPlan, ShardMetadata
     from recsys.sharding.sharded import ShardedEmbeddingBagCollection, ShardedEmbeddingCollection
     from recsys.sharding.sharders import (
         EmbeddingBagCollectionSharder,
         EmbeddingCollectionSharder,
         get_default_sharders,
     )
+    from recsys.sharding.transport.awaitable import Awaitable, LazyAwaitable, NoWait
+    from recsys.sharding.transport.group_transport import CommsConfig
 
 _LAZY = {
+    "recsys.configs": ("DataType", "EmbeddingBagConfig", "EmbeddingConfig", "PoolingType"),
+    "recsys.embedding": ("EmbeddingBagCollection", "EmbeddingCollection"),
+    "recsys.jagged.keyed": ("KeyedTensor",),
+    "recsys.jagged.keyed_jagged": ("KeyedJaggedTensor",),
+    "recsys.jagged.tensor": ("JaggedTensor",),
+    "recsys.quant": ("QuantEmbeddingBagCollection", "QuantEmbeddingCollection"),
     "recsys.model_parallel": ("DistributedModelParallel",),
     "recsys.optim.combined": ("CombinedOptimizer", "OptimizerWrapper"),
     "recsys.optim.fused": ("FusedOptimizer",),
@@ -43,13 +48,13 @@ _LAZY = {
     "recsys.optim.in_backward": ("apply_optimizer_in_backward", "in_backward_optimizer_filter"),
     "recsys.optim.keyed": ("KeyedOptimizer", "KeyedOptimizerWrapper"),
     "recsys.optim.rowwise_adagrad": ("RowWiseAdagrad",),
-    "recsys.planner.constraints": ("ParameterConstraints",),
+    "recsys.planner.cost.constraints": ("ParameterConstraints",),
     "recsys.planner.planner": ("EmbeddingShardingPlanner",),
-    "recsys.planner.topology": ("Topology",),
-    "recsys.sharding.awaitable": ("Awaitable", "LazyAwaitable", "NoWait"),
-    "recsys.sharding.env": ("ShardingEnv",),
-    "recsys.sharding.group_transport": ("CommsConfig",),
-    "recsys.sharding.plan": ("ParameterSharding", "ShardMetadata", "ShardingPlan"),
+    "recsys.planner.cost.topology": ("Topology",),
+    "recsys.sharding.transport.awaitable": ("Awaitable", "LazyAwaitable", "NoWait"),
+    "recsys.sharding.plan.env": ("ShardingEnv",),
+    "recsys.sharding.transport.group_transport": ("CommsConfig",),
+    "recsys.sharding.plan.plan": ("ParameterSharding", "ShardMetadata", "ShardingPlan"),
     "recsys.sharding.sharded": ("ShardedEmbeddingBagCollection", "ShardedEmbeddingCollection"),
     "recsys.sharding.sharders": (
         "EmbeddingBagCollectionSharder",
@@ -101,6 +106,14 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from recsys.machine import package_version
+
+        return package_version("recsys-serving") or "unknown"
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(_MODULE_OF[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, "__version__"})

@@ -1,4 +1,4 @@
-"""The C allocator, set for servers and for training in host memory: keep what was freed instead of returning it.
+"""Settings of the C allocator for servers and for training in host memory: freed memory is kept for reuse.
 
 With glibc's defaults, every large buffer (a worker thread's output, a step's embeddings and gradients) is mapped,
 faulted in page by page and unmapped again, which costs more than the lookup that fills it. The three settings only
@@ -44,12 +44,12 @@ def tune_malloc() -> bool:
 
 @contextmanager
 def memory_apart() -> Iterator[None]:
-    """What is allocated within has pages of its own if it is large, which go back to the system when it is freed.
+    """Give large allocations inside the context pages of their own, which are returned to the system when freed.
 
     But for what fits into the room that the thread's arena has left, at most 64 MiB.
 
     For what stays for long and leaves for good, such as a model: among the buffers of batches, in arenas that small
-    things pin, a part of it would be lost for as long as the process lives. Other threads' large buffers are mapped
+    objects pin, a part of it would be lost for the lifetime of the process. Other threads' large buffers are mapped
     too meanwhile, and cost the more.
     """
     if _is_tuned:
@@ -63,7 +63,7 @@ def memory_apart() -> Iterator[None]:
 
 @contextmanager
 def returning_memory() -> Iterator[None]:
-    """What is freed within goes back to the system, also where ``tune_malloc`` would have it kept.
+    """Return memory that is freed inside the context to the system, even if ``tune_malloc`` was called.
 
     So does what the calling thread has freed before. For large things that leave for good, such as a model. It costs
     some milliseconds, in which other threads' freed memory goes back too, and is faulted in again.
@@ -89,7 +89,7 @@ def _set(settings: tuple[tuple[int, int], ...]) -> bool:
 
 
 def _function(name: str) -> Any:
-    """A function of the C library; None where it has none of this name."""
+    """Return a function of the C library; None if it has none of this name."""
     try:
         return getattr(ctypes.CDLL(None), name)
     except (OSError, AttributeError):

@@ -1,4 +1,4 @@
-"""How embedding tables are described.
+"""Configurations of embedding tables.
 
 Shape letters: D embedding dim, R rows.
 """
@@ -44,12 +44,12 @@ class BaseEmbeddingConfig:
     Attributes:
         num_embeddings: R.
         embedding_dim: D.
-        name: the table's name; state dicts and plans use it.
+        name: The table's name; state dicts and plans use it.
         data_type: FP32, FP16 or BF16 for float tables.
-        feature_names: the features that are looked up in the table.
-        weight_init_max: upper end of the uniform initialization, ``1 / sqrt(R)`` if None.
-        weight_init_min: lower end, ``-1 / sqrt(R)`` if None.
-        init_fn: initializes the ``[R, D]`` weight in place, instead of the uniform initialization.
+        feature_names: The features that are looked up in the table.
+        weight_init_max: Upper end of the uniform initialization, ``1 / sqrt(R)`` if None.
+        weight_init_min: Lower end, ``-1 / sqrt(R)`` if None.
+        init_fn: Initializes the ``[R, D]`` weight in place, instead of the uniform initialization.
     """
 
     num_embeddings: int
@@ -62,15 +62,15 @@ class BaseEmbeddingConfig:
     init_fn: Callable[[Tensor], Tensor | None] | None = None
 
     def get_weight_init_max(self) -> float:
-        """The upper end of the uniform initialization."""
+        """Return the upper end of the uniform initialization."""
         return self.num_embeddings**-0.5 if self.weight_init_max is None else self.weight_init_max
 
     def get_weight_init_min(self) -> float:
-        """The lower end of the uniform initialization."""
+        """Return the lower end of the uniform initialization."""
         return -(self.num_embeddings**-0.5) if self.weight_init_min is None else self.weight_init_min
 
     def num_features(self) -> int:
-        """How many features are looked up in the table."""
+        """Return how many features are looked up in the table."""
         return len(self.feature_names)
 
 
@@ -87,10 +87,10 @@ class EmbeddingConfig(BaseEmbeddingConfig):
 
 
 def check_tables(tables: Sequence[BaseEmbeddingConfig]) -> None:
-    """What every collection of tables must fulfil.
+    """Check the tables of a collection.
 
     Raises:
-        ValueError: names the table and the field, with what was found and what was expected.
+        ValueError: A field is wrong; the message names the table, the field, what was found and what was expected.
     """
     if not tables:
         raise ValueError("tables: got none, expected at least one")
@@ -117,7 +117,7 @@ def check_tables(tables: Sequence[BaseEmbeddingConfig]) -> None:
 
 
 def embedding_names(tables: Sequence[BaseEmbeddingConfig]) -> list[list[str]]:
-    """The name of each (table, feature) pair: the feature's, or ``feature@table`` where several tables share it."""
+    """Return the name of each (table, feature) pair: the feature, or ``feature@table`` if several tables share it."""
     features = [feature for table in tables for feature in table.feature_names]
     return [
         [

@@ -1,4 +1,4 @@
-"""Float, unsharded embedding collections: what is trained on one rank, and the oracle of every other path.
+"""Float, unsharded embedding collections: trained on one rank, and the reference for all other paths.
 
 Shape letters: B batch, F features, D embedding dim, R rows, N number of IDs.
 """
@@ -23,9 +23,9 @@ from recsys.configs import (
     check_tables,
     embedding_names,
 )
-from recsys.jagged import JaggedTensor
-from recsys.keyed import KeyedTensor
-from recsys.keyed_jagged import KeyedJaggedTensor
+from recsys.jagged.keyed import KeyedTensor
+from recsys.jagged.keyed_jagged import KeyedJaggedTensor
+from recsys.jagged.tensor import JaggedTensor
 
 FLOAT_DTYPES = {DataType.FP32: torch.float32, DataType.FP16: torch.float16, DataType.BF16: torch.bfloat16}
 _MODES = {PoolingType.SUM: "sum", PoolingType.MEAN: "mean"}
@@ -36,7 +36,7 @@ _TABLE_DEVICE: ContextVar[torch.device | str | None] = ContextVar("table_device"
 
 @contextmanager
 def tables_on(device: torch.device | str) -> Iterator[None]:
-    """Collections that are made in this context put their tables there, unless they name a device themselves.
+    """Set the device of tables of collections that are made in the context without a device.
 
     ``"meta"`` makes a model whose tables take no memory, for weights that are assigned afterwards.
     """
@@ -48,10 +48,10 @@ def tables_on(device: torch.device | str) -> Iterator[None]:
 
 
 def select_features(kjt: KeyedJaggedTensor, features: Sequence[str]) -> dict[str, JaggedTensor]:
-    """The features by name.
+    """Return the features by name.
 
     Raises:
-        ValueError: names the features that are missing.
+        ValueError: Names the features that are missing.
     """
     missing = sorted(set(features) - set(kjt.keys()))
     if missing:
@@ -62,10 +62,10 @@ def select_features(kjt: KeyedJaggedTensor, features: Sequence[str]) -> dict[str
 def pool(
     weight: Tensor, ids: JaggedTensor, pooling: PoolingType, per_id_weights: Tensor | None = None
 ) -> Tensor:
-    """Pooled rows, bag by bag.
+    """Return pooled rows, bag by bag.
 
     Args:
-        weight: the table, ``[R, D]``.
+        weight: The table, ``[R, D]``.
         ids: B bags of row numbers.
         pooling: SUM or MEAN.
         per_id_weights: ``[N]``. With MEAN the weighted sum is divided by the number of IDs, as FBGEMM does
@@ -92,19 +92,19 @@ def pool(
 def expand_to_full_batch(
     pooled: list[Tensor], names: Sequence[str], features: KeyedJaggedTensor
 ) -> list[Tensor]:
-    """Pooled rows of features that have batches of their own, spread over the full batch.
+    """Return pooled rows of features that have batches of their own, spread over the full batch.
 
     Args:
-        pooled: for each of ``names`` its pooled rows, ``[its batch, D]``.
-        names: features, some maybe more than once.
-        features: whose inverse indices say which row of a feature's batch stands in which row of the full one. The
+        pooled: For each of ``names`` its pooled rows, ``[its batch, D]``.
+        names: Features, some maybe more than once.
+        features: A batch whose inverse indices map rows of the full batch to rows of each feature's batch. The
             indices are trusted: ``KeyedJaggedTensor.validate`` checks them.
 
     Returns:
         ``[B, D]`` each. As they are given where the features share one batch.
 
     Raises:
-        ValueError: batch sizes differ and there are no inverse indices.
+        ValueError: Batch sizes differ and there are no inverse indices.
     """
     inverse = features.inverse_indices_or_none()
     if inverse is not None:
@@ -138,9 +138,9 @@ class EmbeddingBagCollection(nn.Module):
     """Pooled embeddings of several tables.
 
     Args:
-        tables: the tables; several features may share one, and a feature may be looked up in several.
-        is_weighted: whether every ID comes with a weight.
-        device: where the tables lie; ``"meta"`` allocates nothing.
+        tables: The tables; several features may share one, and a feature may be looked up in several.
+        is_weighted: Whether every ID comes with a weight.
+        device: Where the tables lie; ``"meta"`` allocates nothing.
 
     The state dict's names are ``embedding_bags.<table>.weight``, ``[R, D]``.
     """
@@ -179,14 +179,14 @@ class EmbeddingBagCollection(nn.Module):
         """Look up and pool.
 
         Args:
-            features: must hold every feature of the tables, in any order; others are left alone. A batch size per
+            features: Must hold every feature of the tables, in any order; others are left alone. A batch size per
                 feature needs inverse indices, which spread each feature's pooled rows over the full batch.
 
         Returns:
             ``[B, sum of D]`` float32, one key per (table, feature) in the tables' order.
 
         Raises:
-            ValueError: a feature is missing, or the weights are, or the inverse indices of different batch sizes.
+            ValueError: A feature is missing, or the weights are, or the inverse indices of different batch sizes.
         """
         jagged = select_features(features, self._features)
         if self._is_weighted:
@@ -202,11 +202,11 @@ class EmbeddingBagCollection(nn.Module):
         return KeyedTensor(self._embedding_names, self._dims, torch.cat(pooled, dim=1))
 
     def is_weighted(self) -> bool:
-        """Whether every ID comes with a weight."""
+        """Return whether every ID comes with a weight."""
         return self._is_weighted
 
     def embedding_bag_configs(self) -> list[EmbeddingBagConfig]:
-        """The tables."""
+        """Return the tables."""
         return self._tables
 
     @property
@@ -219,8 +219,8 @@ class EmbeddingCollection(nn.Module):
     """Sequence embeddings of several tables: one row for each ID, not pooled.
 
     Args:
-        tables: the tables, all of the same ``embedding_dim``.
-        device: where the tables lie; ``"meta"`` allocates nothing.
+        tables: The tables, all of the same ``embedding_dim``.
+        device: Where the tables lie; ``"meta"`` allocates nothing.
 
     The state dict's names are ``embeddings.<table>.weight``, ``[R, D]``.
     """
@@ -250,14 +250,14 @@ class EmbeddingCollection(nn.Module):
         """Look up.
 
         Args:
-            features: must hold every feature of the tables, in any order; others are left alone.
+            features: Must hold every feature of the tables, in any order; others are left alone.
 
         Returns:
-            for each (table, feature) a JaggedTensor with values ``[N of the feature, D]`` float32. Where each
-            feature has a batch size of its own, so has its JaggedTensor: inverse indices are not applied.
+            For each (table, feature) a JaggedTensor with values ``[N of the feature, D]`` float32. Where each
+            feature has its own batch size, so has its JaggedTensor: inverse indices are not applied.
 
         Raises:
-            ValueError: a feature is missing.
+            ValueError: A feature is missing.
         """
         jagged = select_features(features, self._features)
         found: dict[str, JaggedTensor] = {}
@@ -271,15 +271,15 @@ class EmbeddingCollection(nn.Module):
         return found
 
     def embedding_dim(self) -> int:
-        """D."""
+        """Return D."""
         return self._tables[0].embedding_dim
 
     def embedding_configs(self) -> list[EmbeddingConfig]:
-        """The tables."""
+        """Return the tables."""
         return self._tables
 
     def embedding_names_by_table(self) -> list[list[str]]:
-        """The outputs' names, table by table."""
+        """Return the outputs' names, table by table."""
         return self._embedding_names_by_table
 
     @property
@@ -294,3 +294,34 @@ def _check_float(table: BaseEmbeddingConfig) -> None:
             f"tables[{table.name!r}].data_type: got {table.data_type.value}, expected FP32, FP16 or BF16 "
             "(quantize a trained collection with recsys.quant)"
         )
+
+
+#: The collections of a float model.
+FloatCollection = EmbeddingBagCollection | EmbeddingCollection
+
+
+def find_collections(
+    model: nn.Module,
+    module_types: tuple[type[nn.Module], ...] = (EmbeddingBagCollection, EmbeddingCollection),
+    error: type[ValueError] = ValueError,
+) -> dict[str, FloatCollection]:
+    """Return the collections of a model by path; the path of a model that is a collection itself is ``""``.
+
+    Args:
+        model: Any module.
+        module_types: The kinds of collections to find.
+        error: The error to raise.
+
+    Raises:
+        error: The model holds none.
+    """
+    found = {
+        path: module
+        for path, module in model.named_modules()
+        if isinstance(module, (EmbeddingBagCollection, EmbeddingCollection))
+        and isinstance(module, module_types)
+    }
+    if not found:
+        names = " or ".join(f"recsys.{kind.__name__}" for kind in module_types)
+        raise error(f"model: {type(model).__name__} holds no {names}, expected at least one")
+    return found

@@ -1,4 +1,4 @@
-"""The named errors that users of the library meet. All are ``ValueError``: the input is at fault, not us."""
+"""Named errors for users of the library. All of them are ``ValueError``: the input is wrong."""
 
 
 class ArtifactError(ValueError):

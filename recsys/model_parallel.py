@@ -1,4 +1,4 @@
-"""DistributedModelParallel: tables over the ranks, the rest of the model on each of them.
+"""DistributedModelParallel: tables sharded over ranks, the rest of the model replicated.
 
 Shape letters: B batch, W world size.
 """
@@ -15,37 +15,38 @@ from torch import distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from recsys.allocator import tune_malloc
+from recsys.embedding import find_collections
 from recsys.errors import PlanError
 from recsys.managed import ManagedCollisionCollection
 from recsys.optim.combined import CombinedOptimizer
 from recsys.optim.keyed import KeyedOptimizer
 from recsys.planner.planner import EmbeddingShardingPlanner, topology_here
-from recsys.sharding.env import ShardingEnv
-from recsys.sharding.plan import ShardingPlan
+from recsys.sharding.plan.env import ShardingEnv
+from recsys.sharding.plan.plan import ShardingPlan
 from recsys.sharding.sharded import ShardedCollection
 from recsys.sharding.sharders import CollectionSharder, get_default_sharders
 from recsys.sharding.table_shards import TableShards
 
 
 class DistributedModelParallel(nn.Module):
-    """A model over the ranks of a process group, each with a batch of its own.
+    """A model over the ranks of a process group, each with its own batch.
 
     The collections that sharders know are sharded by a plan, in place: the module that is given becomes the sharded
     one. What remains is wrapped in ``DistributedDataParallel``. Names in ``state_dict`` and ``named_parameters``
     are those of the unsharded model.
 
     Args:
-        module: the model; tables on the meta device are made shard by shard, other layers on the rank's device.
-        env: the ranks; all of the default process group if None.
-        device: this rank's; the env's if None.
-        plan: what lies where; the planner makes one if None.
-        sharders: for each kind of collection how it is sharded; ``get_default_sharders()`` if None.
+        module: The model; tables on the meta device are made shard by shard, other layers on the rank's device.
+        env: The ranks; all of the default process group if None.
+        device: This rank's; the env's if None.
+        plan: The placement; the planner makes one if None.
+        sharders: For each kind of collection how it is sharded; ``get_default_sharders()`` if None.
 
-    In host memory a step's large buffers come and go: glibc's malloc is set, for the whole process, to keep what was
+    For training in host memory, glibc's malloc is set, for the whole process, to keep what was
     freed (``recsys.allocator``), unless the environment says ``RECSYS_MALLOC=default``.
 
     Raises:
-        PlanError: the plan names collections that the model lacks, or does not fit.
+        PlanError: The plan names collections that the model lacks, or does not fit.
     """
 
     def __init__(
@@ -94,9 +95,7 @@ class DistributedModelParallel(nn.Module):
         dense = [p for name, p in module.named_parameters() if name not in ignored and p.requires_grad]
         if not dense or self.env.world_size == 1:
             return module
-        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(  # type: ignore[no-untyped-call]
-            module, sorted(ignored)
-        )
+        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, sorted(ignored))
         return DistributedDataParallel(
             module,
             device_ids=[self.device] if self.device.type == "cuda" else None,
@@ -111,20 +110,20 @@ class DistributedModelParallel(nn.Module):
         return cast(nn.Module, wrapped.module) if isinstance(wrapped, DistributedDataParallel) else wrapped
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The model's."""
+        """Return the model's."""
         return self._dmp_wrapped_module(*args, **kwargs)
 
     def sharded_modules(self) -> dict[str, ShardedCollection]:
-        """The sharded collections by path."""
+        """Return the sharded collections by path."""
         return dict(self._sharded)
 
     @property
     def fused_optimizer(self) -> KeyedOptimizer:
-        """Of all tables that are trained in the backward pass; parameters by their names in the model."""
+        """The optimizer of all tables that are trained in the backward pass, with the model's names."""
         return self._fused_optimizer
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
-        """The model's, with ShardedTensors for sharded tables."""
+        """Return the model's, with ShardedTensors for sharded tables."""
         state: dict[str, Any] = self.module.state_dict(*args, **kwargs)
         return state
 
@@ -134,35 +133,30 @@ class DistributedModelParallel(nn.Module):
         """Take a state dict of the model: sharded under the same plan, or of the unsharded model.
 
         Raises:
-            RuntimeError: as ``nn.Module.load_state_dict``.
+            RuntimeError: As ``nn.Module.load_state_dict``.
         """
         return self.module.load_state_dict(state_dict, strict=strict, assign=assign)
 
     def named_parameters(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, nn.Parameter]]:
-        """The model's: of sharded tables this rank's shards."""
+        """Return the model's: of sharded tables this rank's shards."""
         return self.module.named_parameters(prefix, recurse, remove_duplicate)
 
     def named_buffers(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, Tensor]]:
-        """The model's."""
+        """Return the model's."""
         return self.module.named_buffers(prefix, recurse, remove_duplicate)
 
 
 def _collections(
     module: nn.Module, sharders: Sequence[CollectionSharder]
 ) -> dict[str, tuple[nn.Module, CollectionSharder]]:
-    found = {}
-    for path, part in module.named_modules():
-        for sharder in sharders:
-            if type(part) is sharder.module_type:
-                found[path] = (part, sharder)
-    if not found:
-        kinds = [sharder.module_type.__name__ for sharder in sharders]
-        raise PlanError(f"module: {type(module).__name__} holds none of {kinds}, expected at least one")
-    return found
+    """Return each collection by path, with the sharder of exactly its type."""
+    sharder_of = {sharder.module_type: sharder for sharder in sharders}
+    found = find_collections(module, tuple(sharder_of), PlanError)
+    return {path: (part, sharder_of[type(part)]) for path, part in found.items() if type(part) in sharder_of}
 
 
 def _replaced(module: nn.Module, path: str, new: nn.Module) -> nn.Module:
@@ -174,19 +168,19 @@ def _replaced(module: nn.Module, path: str, new: nn.Module) -> nn.Module:
 
 
 def _decide_together(module: nn.Module, group: dist.ProcessGroup) -> None:
-    """Which raw ID owns which row is the same on every rank."""
+    """Give managed collections the group over which ranks agree which raw ID owns which row."""
     managed = [part for part in module.modules() if isinstance(part, ManagedCollisionCollection)]
     if not managed or dist.get_world_size(group) == 1:
         return
     if "gloo" not in dist.get_backend(group):
-        # The mapping lies in host memory.
+        # The mapping is in host memory.
         group = dist.new_group(dist.get_process_group_ranks(group), backend="gloo")
     for collection in managed:
         collection.set_process_group(group)
 
 
 def _materialize(module: nn.Module, device: torch.device) -> None:
-    """Layers on the meta device become real ones, with initial weights; others move to the rank's device."""
+    """Make real layers of those on the meta device, with initial weights; move others to the rank's device."""
     # Raw IDs are mapped, and batches routed, in host memory: what that takes stays there.
     staying = {
         part

@@ -1,4 +1,4 @@
-"""The one place that loads FBGEMM's operators, so that ``torch.ops.fbgemm`` is filled wherever it is used."""
+"""FBGEMM's operators. Importing this module loads them into ``torch.ops.fbgemm``."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ fbgemm: Any = torch.ops.fbgemm
 
 
 def is_traced(*values: object) -> bool:
-    """Whether any of the values is an FX proxy: its contents, and with them its truth, are unknown."""
+    """Return whether any of the values is an FX proxy: its contents, and with them its truth, are unknown."""
     return any(isinstance(v, fx.Proxy) for v in values)
 
 
 def lengths_to_offsets(lengths: Tensor) -> Tensor:
-    """``[n]`` lengths to ``[n + 1]`` offsets of the same dtype, the leading zero and the total included."""
+    """Return the offsets ``[n + 1]`` of lengths ``[n]``, with the leading zero and the total, in the same dtype."""
     offsets: Tensor = fbgemm.asynchronous_complete_cumsum(lengths)
     return offsets
 
 
 def joined(parts: list[Tensor]) -> Tensor:
-    """The parts one after the other; the only part as it is."""
+    """Return the parts one after the other; the only part as it is."""
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def present(tensor: Tensor | None) -> Tensor:
-    """What an operator is declared to return optionally and does return here; TorchScript wants to be told."""
+    """Return a value that is declared optional but is present; TorchScript needs the assertion."""
     if isinstance(tensor, fx.Proxy):
         unwrapped: Tensor = tensor.tracer.create_proxy(
             "call_function", torch.jit._unwrap_optional, (tensor,), {}

@@ -12,18 +12,19 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from recsys.blob import BlobLayout
 from recsys.configs import BaseEmbeddingConfig, DataType, EmbeddingBagConfig, EmbeddingConfig
-from recsys.embedding import EmbeddingBagCollection, EmbeddingCollection
+from recsys.embedding import EmbeddingBagCollection, EmbeddingCollection, FloatCollection
 from recsys.errors import PlanError
-from recsys.jagged import JaggedTensor
-from recsys.keyed import KeyedTensor
-from recsys.keyed_jagged import KeyedJaggedTensor
-from recsys.rows import HOST_ROW_ALIGNMENT, dequantize_rows
-from recsys.sharding.cuts import table_wise, without_replicas
-from recsys.sharding.device_rows import DeviceRows, device_layouts, fill, table_path
-from recsys.sharding.env import ShardingEnv
-from recsys.sharding.plan import ParameterSharding, check_plan
+from recsys.jagged.keyed import KeyedTensor
+from recsys.jagged.keyed_jagged import KeyedJaggedTensor
+from recsys.jagged.tensor import JaggedTensor
+from recsys.rows.format import HOST_ROW_ALIGNMENT, dequantize_rows
+from recsys.rows.layout import BlobLayout
+from recsys.rows.quantize import StoredTable, memory_writer, plan_blob, recut, store_table
+from recsys.sharding.plan.device_rows import DeviceRows, device_layouts, fill, table_path
+from recsys.sharding.plan.env import ShardingEnv
+from recsys.sharding.plan.plan import ParameterSharding, check_plan
+from recsys.sharding.plan.sharding_types import table_wise, without_replicas
 from recsys.sharding.sharded import (
     ShardedCollection,
     ShardedEmbeddingBagCollection,
@@ -31,33 +32,30 @@ from recsys.sharding.sharded import (
     ShardedOptions,
 )
 from recsys.signature import IdPolicy
-from recsys.store import StoredTable, memory_writer, plan_blob, recut, store_table
-
-FloatCollection = EmbeddingBagCollection | EmbeddingCollection
 
 
 def float_weights(module: FloatCollection) -> dict[str, Tensor]:
-    """Each table's ``[R, D]`` weight."""
+    """Return each table's ``[R, D]`` weight."""
     tables = module.embedding_bags if isinstance(module, EmbeddingBagCollection) else module.embeddings
     return {name: cast(Tensor, table.weight) for name, table in tables.items()}
 
 
 def float_tables(module: FloatCollection) -> Sequence[BaseEmbeddingConfig]:
-    """The collection's tables."""
+    """Return the collection's tables."""
     if isinstance(module, EmbeddingBagCollection):
         return module.embedding_bag_configs()
     return module.embedding_configs()
 
 
 def column_cuts(sharding: ParameterSharding) -> tuple[tuple[int, int], ...]:
-    """The column blocks that a plan asks for."""
+    """Return the column blocks that a plan asks for."""
     return tuple(sorted({shard.columns for shard in sharding.shards}))
 
 
 def stored_table(
     table: BaseEmbeddingConfig, path: str, sharding: ParameterSharding, id_policy: IdPolicy
 ) -> StoredTable:
-    """How a table of a collection at ``path`` is stored."""
+    """Return how a table of a collection at ``path`` is stored."""
     return StoredTable(
         name=table_path(path, table.name),
         num_embeddings=table.num_embeddings,
@@ -131,10 +129,10 @@ class QuantCollection(nn.Module):
         return cls(tables, layout, blob, options)
 
     def shard(self, plan: Mapping[str, ParameterSharding], env: ShardingEnv) -> Any:
-        """The same tables, cut and laid out by a plan; rows that stay in host memory whole are shared.
+        """Return the same tables, cut and laid out by a plan; rows that stay in host memory whole are shared.
 
         Raises:
-            PlanError: the plan does not fit the tables or the devices.
+            PlanError: The plan does not fit the tables or the devices.
         """
         check_plan(self._tables, plan, env.world_size)
         plan = without_replicas(self._tables, plan)
@@ -161,7 +159,7 @@ class QuantCollection(nn.Module):
 class QuantEmbeddingBagCollection(QuantCollection):
     """Pooled embeddings from stored rows, on FBGEMM's int-nbit lookup.
 
-    The state dict's names are ``embedding_bags.<table>.weight``, ``[R, row_bytes]`` uint8 (see recsys/rows.py).
+    The state dict's names are ``embedding_bags.<table>.weight``, ``[R, row_bytes]`` uint8 (see recsys/rows/format.py).
     """
 
     _sharded_type = ShardedEmbeddingBagCollection
@@ -176,17 +174,17 @@ class QuantEmbeddingBagCollection(QuantCollection):
         row_alignment: int = HOST_ROW_ALIGNMENT,
         options: ShardedOptions | None = None,
     ) -> QuantEmbeddingBagCollection:
-        """Quantize a trained collection, which stays as it is.
+        """Quantize a trained collection, which is not changed.
 
         Args:
-            module: the trained collection.
+            module: The trained collection.
             data_type: FP32, FP16, INT8, INT4 or INT2, of every table that is not named.
-            table_data_types: by table.
-            row_alignment: in bytes; 1 in host memory, 16 for what goes to CUDA as it is.
-            options: output dtype, ID policies, bounds check.
+            table_data_types: By table.
+            row_alignment: In bytes; 1 in host memory, 16 for what goes to CUDA as it is.
+            options: Output dtype, ID policies, bounds check.
 
         Raises:
-            ValueError: a table is unknown, or a row cannot be stored faithfully in its type.
+            ValueError: A table is unknown, or a row cannot be stored faithfully in its type.
         """
         options = replace(options or ShardedOptions(), is_weighted=module.is_weighted())
         made: QuantEmbeddingBagCollection = cls._from_float(
@@ -195,16 +193,16 @@ class QuantEmbeddingBagCollection(QuantCollection):
         return made
 
     def forward(self, features: KeyedJaggedTensor) -> KeyedTensor:
-        """``[B, sum of D]``, one key per (feature, table) in the tables' order.
+        """Return ``[B, sum of D]``, one key per (feature, table) in the tables' order.
 
         Raises:
-            ValueError: a feature or the weights are missing, or an ID is out of range (mode FATAL).
+            ValueError: A feature or the weights are missing, or an ID is out of range (mode FATAL).
         """
         pooled: KeyedTensor = self.sharded(features)
         return pooled
 
     def dequantize(self) -> EmbeddingBagCollection:
-        """The float collection that predicts what this one does."""
+        """Return the float collection that predicts what this one does."""
         tables = [replace(cast(EmbeddingBagConfig, t), data_type=DataType.FP32) for t in self._tables]
         module = EmbeddingBagCollection(tables, is_weighted=self._options.is_weighted, device="meta")
         state = {f"embedding_bags.{t.name}.weight": self._dequantized(t) for t in self._tables}
@@ -215,7 +213,7 @@ class QuantEmbeddingBagCollection(QuantCollection):
 class QuantEmbeddingCollection(QuantCollection):
     """Sequence embeddings from stored rows, on FBGEMM's int-nbit lookup.
 
-    The state dict's names are ``embeddings.<table>.weight``, ``[R, row_bytes]`` uint8 (see recsys/rows.py).
+    The state dict's names are ``embeddings.<table>.weight``, ``[R, row_bytes]`` uint8 (see recsys/rows/format.py).
     """
 
     _sharded_type = ShardedEmbeddingCollection
@@ -237,16 +235,16 @@ class QuantEmbeddingCollection(QuantCollection):
         return made
 
     def forward(self, features: KeyedJaggedTensor) -> dict[str, JaggedTensor]:
-        """For each (feature, table) a JaggedTensor with values ``[N of the feature, D]``.
+        """Return for each (feature, table) a JaggedTensor with values ``[N of the feature, D]``.
 
         Raises:
-            ValueError: a feature is missing, or an ID is out of range (mode FATAL).
+            ValueError: A feature is missing, or an ID is out of range (mode FATAL).
         """
         found: dict[str, JaggedTensor] = self.sharded(features)
         return found
 
     def dequantize(self) -> EmbeddingCollection:
-        """The float collection that gives what this one does."""
+        """Return the float collection that gives what this one does."""
         tables = [replace(cast(EmbeddingConfig, t), data_type=DataType.FP32) for t in self._tables]
         module = EmbeddingCollection(tables, device="meta")
         state = {f"embeddings.{t.name}.weight": self._dequantized(t) for t in self._tables}

@@ -33,12 +33,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from recsys.checked import a_list, choice, count, flag, shape, text
 from recsys.errors import ManifestError
+from recsys.json_checks import a_list, choice, count, flag, shape, text
 
 
 class IdPolicy(StrEnum):
-    """What becomes of an ID outside ``0 <= id < num_embeddings``, or of every ID of a table that maps raw ones."""
+    """The treatment of an ID outside ``0 <= id < num_embeddings``, or of every ID of a table that maps raw ones."""
 
     REJECT = "reject"  # the request is refused with an error
     HASH = "hash"  # the ID is taken modulo the number of rows
@@ -68,10 +68,10 @@ class SparseInput:
     """A jagged input of int64 IDs, ``B`` bags of any length.
 
     Attributes:
-        name: the feature's name.
-        tables: every table that the feature is looked up in (usually one).
+        name: The feature's name.
+        tables: Every table that the feature is looked up in (usually one).
         pooling: ``sum``, ``mean``, or ``none`` for sequences.
-        weighted: whether each ID comes with a float32 weight.
+        weighted: Whether each ID comes with a float32 weight.
     """
 
     name: str
@@ -81,13 +81,13 @@ class SparseInput:
 
     @property
     def id_limit(self) -> int | None:
-        """IDs must lie in ``[0, id_limit)``; None where every table's policy takes any ID."""
+        """IDs must be in ``[0, id_limit)``; None if every table's policy takes any ID."""
         limits = [t.num_embeddings for t in self.tables if t.id_policy is IdPolicy.REJECT]
         return min(limits, default=None)
 
     @property
     def row_limit(self) -> int | None:
-        """IDs in ``[0, row_limit)`` are rows of every table whose IDs are rows; None where all tables map raw IDs."""
+        """IDs in ``[0, row_limit)`` are rows of every table whose IDs are rows; None if all tables map raw IDs."""
         limits = [t.num_embeddings for t in self.tables if t.id_policy is not IdPolicy.MAPPED]
         return min(limits, default=None)
 
@@ -105,11 +105,11 @@ class Signature:
     """A model's inputs and outputs, in the order in which ``forward`` takes and returns them.
 
     Attributes:
-        dense: dense inputs.
-        sparse: sparse inputs.
-        outputs: outputs.
-        context: the names of the dense and sparse inputs that a ranking request gives once for all of its rows;
-            empty where the model has no ranking form.
+        dense: Dense inputs.
+        sparse: Sparse inputs.
+        outputs: Outputs.
+        context: The names of the dense and sparse inputs that a ranking request gives once for all of its rows;
+            empty if the model has no ranking form.
     """
 
     dense: tuple[DenseInput, ...]
@@ -133,7 +133,7 @@ class Signature:
         return tuple(s for s in self.sparse if s.name not in self.context)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data that ``from_json`` reads back."""
+        """Return plain data that ``from_json`` reads back."""
         return {
             "dense": [{"name": d.name, "width": d.width} for d in self.dense],
             "sparse": [
@@ -155,10 +155,10 @@ class Signature:
 
     @classmethod
     def from_json(cls, data: Any) -> Signature:
-        """Read what ``to_json`` wrote; trusts nothing.
+        """Read untrusted data in the format of ``to_json``.
 
         Raises:
-            ManifestError: names the field, what was found and what was expected.
+            ManifestError: A field is wrong; the message names it, what was found and what was expected.
         """
         dense = tuple(
             DenseInput(name=text(d, "name", at), width=count(d, "width", at))
@@ -197,7 +197,7 @@ class Signature:
 
 
 def _context(data: Any, inputs: set[str]) -> tuple[str, ...]:
-    """The inputs of the context; none where the field is missing, as in what was written before there was one."""
+    """Return the inputs of the context; none if the field is missing, as in older manifests."""
     if "context" not in data:
         return ()
     for at, name in a_list(data, "context", "signature"):

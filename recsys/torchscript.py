@@ -23,7 +23,7 @@ from recsys.errors import ArtifactError, ManifestError
 def _quiet() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=r".*torch\.jit\.", category=DeprecationWarning)
-        # Said of torch's own containers (Linear, ModuleDict) in a traced module; nothing of ours is meant.
+        # A warning about torch's own containers (Linear, ModuleDict) in a traced module.
         warnings.filterwarnings(
             "ignore", message=r"The TorchScript type system doesn't", category=UserWarning
         )
@@ -51,14 +51,12 @@ def load(path: Path) -> torch.jit.ScriptModule:
     """Read a scripted module into host memory.
 
     Raises:
-        ArtifactError: an operator is missing here.
-        ManifestError: the file is damaged.
+        ArtifactError: An operator is missing here.
+        ManifestError: The file is damaged.
     """
     try:
         with _quiet():
-            loaded: torch.jit.ScriptModule = torch.jit.load(  # type: ignore[no-untyped-call]
-                str(path), map_location="cpu"
-            )
+            loaded: torch.jit.ScriptModule = torch.jit.load(str(path), map_location="cpu")
     except (RuntimeError, ValueError, OSError) as error:
         if "Unknown builtin op" in str(error):
             raise ArtifactError(
@@ -71,7 +69,7 @@ def load(path: Path) -> torch.jit.ScriptModule:
 
 
 def freeze(module: torch.jit.ScriptModule) -> torch.jit.ScriptModule:
-    """The module with its tensors as constants of the graph, by reference: they must be in place already.
+    """Return the module with its tensors as constants of the graph, by reference: they must be in place already.
 
     Calls get faster, the more so the smaller the batch: nothing is fetched attribute by attribute.
     """
@@ -82,7 +80,7 @@ def freeze(module: torch.jit.ScriptModule) -> torch.jit.ScriptModule:
 
 
 def operators(module: torch.jit.ScriptModule) -> Counter[str]:
-    """How often the graph calls each operator, by ``namespace::name``; ``prim`` is TorchScript's own."""
+    """Return how often the graph calls each operator, by ``namespace::name``; ``prim`` is TorchScript's own."""
     found: Counter[str] = Counter()
 
     def visit(block: Any) -> None:

@@ -5,7 +5,14 @@ Texts go to clients: they name field, got and expected, and never carry a path, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import grpc
+
+# So many characters and names of what clients sent stand in an error text.
+MAX_CHARS = 64
+_MAX_NAMES = 8
 
 
 class RequestError(ValueError):
@@ -37,7 +44,7 @@ class UnusableModelsError(RuntimeError):
 
 
 class NotAllowedError(RuntimeError):
-    """What was asked for is not to be had on this port."""
+    """Not permitted on this port."""
 
 
 class QueueFullError(RuntimeError):
@@ -89,7 +96,7 @@ HTTP_STATUS = {
     grpc.StatusCode.UNAVAILABLE: 503,
     grpc.StatusCode.DEADLINE_EXCEEDED: 504,
 }
-# How requests are counted that end with a status code (serve.model_metrics.OUTCOMES).
+# How requests are counted that end with a status code (serve.metrics.counters.OUTCOMES).
 OUTCOME_OF = {
     grpc.StatusCode.INVALID_ARGUMENT: "invalid",
     grpc.StatusCode.NOT_FOUND: "not_found",
@@ -109,3 +116,17 @@ def status_of(error: Exception) -> tuple[grpc.StatusCode, str]:
     if code is None:
         return grpc.StatusCode.INTERNAL, "the server failed on this request; its log says why"
     return code, str(error)
+
+
+def short(value: Any) -> str:
+    """A value as it would stand in a program; of long ones the beginning, of objects and lists their type alone."""
+    if isinstance(value, str):
+        return repr(value if len(value) <= MAX_CHARS else value[: MAX_CHARS - 3] + "...")
+    text = repr(value) if isinstance(value, (int, float)) else type(value).__name__
+    return text if len(text) <= MAX_CHARS else text[: MAX_CHARS - 3] + "..."
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names: the first of them, and how many more there are."""
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    return (", ".join(map(short, names[:_MAX_NAMES])) or "none") + more

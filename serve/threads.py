@@ -1,12 +1,13 @@
-"""Blocking work of the event loop's, in threads that keep nobody from exiting."""
+"""Blocking work in daemon threads, which never keep the process from ending."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import threading
+from collections import deque
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -48,3 +49,104 @@ async def in_thread(function: Callable[[], T], name: str) -> T:
 
     threading.Thread(target=run, name=name, daemon=True).start()
     return await future
+
+
+class Worker(Generic[T]):
+    """A thread that works off what others put into a bounded queue; it starts with the first item. Thread-safe.
+
+    Args:
+        name: of the thread.
+        work: takes items in their order, in the thread; must not raise.
+        max_waiting: items that may wait.
+        max_waiting_bytes: of items that wait; None for no bound.
+        max_taken: items that ``work`` takes at a time.
+        collect_s: how long the first item waits for others to be taken with it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        work: Callable[[list[T]], None],
+        *,
+        max_waiting: int,
+        max_waiting_bytes: int | None = None,
+        max_taken: int = 1,
+        collect_s: float = 0.0,
+    ) -> None:
+        self._name = name
+        self._work = work
+        self._max_waiting, self._max_waiting_bytes = max_waiting, max_waiting_bytes
+        self._max_taken, self._collect_s = max_taken, collect_s
+        self._changed = threading.Condition()
+        self._waiting: deque[tuple[T, int]] = deque()
+        self._waiting_bytes = 0
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def put(self, item: T, num_bytes: int = 0) -> bool:
+        """Let an item wait for its turn; never blocks.
+
+        Returns:
+            False where there is no room for it, or the worker is closed.
+        """
+        with self._changed:
+            if self._closed or not self._has_room(num_bytes) or not self._start():
+                return False
+            self._waiting.append((item, num_bytes))
+            self._waiting_bytes += num_bytes
+            # The first sets the time going; a full load need not wait for it.
+            if len(self._waiting) in (1, self._max_taken):
+                self._changed.notify()
+        return True
+
+    def close(self, timeout_s: float | None = None) -> bool:
+        """Work off what waits, and end the thread; idempotent. Blocks.
+
+        Args:
+            timeout_s: how long to wait; None for as long as it takes.
+
+        Returns:
+            Whether the thread has ended.
+        """
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+            thread = self._thread
+        if thread is not None:
+            thread.join(timeout_s)
+        return thread is None or not thread.is_alive()
+
+    def _has_room(self, num_bytes: int) -> bool:
+        most = self._max_waiting_bytes
+        return len(self._waiting) < self._max_waiting and (
+            most is None or self._waiting_bytes + num_bytes <= most
+        )
+
+    def _start(self) -> bool:
+        if self._thread is None:
+            thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # the interpreter is ending, or there are too many threads
+                return False
+            self._thread = thread
+        return True
+
+    def _run(self) -> None:
+        while items := self._take():
+            self._work(items)
+
+    def _take(self) -> list[T]:
+        """Wait for items; none once closed and empty."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._closed)
+            if self._collect_s:
+                self._changed.wait_for(
+                    lambda: len(self._waiting) >= self._max_taken or self._closed, self._collect_s
+                )
+            items: list[T] = []
+            while self._waiting and len(items) < self._max_taken:
+                item, num_bytes = self._waiting.popleft()
+                self._waiting_bytes -= num_bytes
+                items.append(item)
+            return items

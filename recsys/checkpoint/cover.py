@@ -1,4 +1,4 @@
-"""Do shards make a whole tensor? Each number must lie in exactly one of them.
+"""Coverage checks: each element of a tensor must be in exactly one shard.
 
 Shape letters: D embedding dim, R rows.
 """
@@ -22,15 +22,15 @@ _MAX_CELLS = 10**7
 
 
 def check_cover(name: str, shape: Sequence[int], boxes: Sequence[Box]) -> None:
-    """Shards cover a tensor exactly once. Those without numbers (a rank without rows) are left alone.
+    """Check that shards cover a tensor exactly once. Empty shards are ignored.
 
     Args:
-        name: the tensor's, for messages.
-        shape: of the whole tensor, such as ``[R, D]``.
-        boxes: of its shards.
+        name: The tensor's, for messages.
+        shape: The shape of the whole tensor, such as ``[R, D]``.
+        boxes: The boxes of its shards.
 
     Raises:
-        CheckpointError: a shard lies outside, two overlap, or a part is missing; names the rectangle.
+        CheckpointError: A shard is outside, two overlap, or a part is missing; names the rectangle.
     """
     for offsets, sizes in boxes:
         if not (len(offsets) == len(sizes) == len(shape)) or any(
@@ -63,7 +63,7 @@ def check_cover(name: str, shape: Sequence[int], boxes: Sequence[Box]) -> None:
 
 
 def _counts(edges: Sequence[Sequence[int]], boxes: Sequence[Box]) -> Tensor:
-    """How many shards hold each cell between the edges: their corners, summed up along each dim."""
+    """Return how many shards hold each cell between the edges: their corners, summed up along each dim."""
     places = [{cut: i for i, cut in enumerate(cuts)} for cuts in edges]
     corners: list[tuple[int, ...]] = []
     signs: list[int] = []
@@ -87,7 +87,7 @@ def _counts(edges: Sequence[Sequence[int]], boxes: Sequence[Box]) -> Tensor:
 
 
 def _region(found: Tensor, edges: Sequence[Sequence[int]]) -> str:
-    """The first rectangle of cells that are found, as large as it goes, last dim first."""
+    """Return the first rectangle of cells that are found, as large as it goes, last dim first."""
     first = found.nonzero()[0].tolist()
     spans = [(at, at + 1) for at in first]
     for d in reversed(range(len(spans))):

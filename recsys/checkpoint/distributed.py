@@ -1,6 +1,6 @@
 """Checkpoints of a training run on several ranks: written by all of them, loaded under any plan and world size.
 
-A run's checkpoints lie in one directory:
+A run's checkpoints are in one directory:
 
     run/latest               the name of the newest whole checkpoint, replaced in one step
     run/step-00000100/       .metadata, *.distcp: torch.distributed.checkpoint; training.json: all that is no tensor
@@ -25,6 +25,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.state_dict_saver import save
 
+from recsys.checkpoint.dcp_metadata import CheckpointReader
 from recsys.checkpoint.ranks import (
     from_first,
     gathered,
@@ -32,7 +33,6 @@ from recsys.checkpoint.ranks import (
     rng_states,
     set_rng_states,
 )
-from recsys.checkpoint.reading import CheckpointReader
 from recsys.checkpoint.run import (
     MODEL_PREFIX,
     OPTIMIZER_PREFIX,
@@ -44,9 +44,9 @@ from recsys.checkpoint.run import (
 )
 from recsys.checkpoint.state import OptimizerViews, View, model_views, optimizer_views
 from recsys.errors import CheckpointError
-from recsys.optim.row_states import recut_row_state
-from recsys.sharding.env import ShardingEnv
-from recsys.sharding.sharded_tensors import sharded_tensor
+from recsys.optim.state import recut_row_state
+from recsys.sharding.plan.env import ShardingEnv
+from recsys.sharding.table_shards import sharded_tensor
 
 T = TypeVar("T")
 
@@ -55,25 +55,25 @@ class StateDict(Protocol):
     """What has a state dict: a combined KeyedOptimizer."""
 
     def state_dict(self) -> dict[str, Any]:
-        """``{"state": {parameter: {name: tensor or number}}, "param_groups": [...]}``."""
+        """Return ``{"state": {parameter: {name: tensor or number}}, "param_groups": [...]}``."""
         ...
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Takes what ``state_dict`` gave, of the same or another run."""
+        """Load a result of ``state_dict``, of the same or another run."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingState:
-    """Where a run stands, beside its weights: plain data, as JSON knows it.
+    """The state of a run beside its weights, as JSON data.
 
     Attributes:
-        step: optimizer steps taken.
-        factory: ``recsys.models.x:function`` that builds the model, which ``recsys-export`` calls; None where there
+        step: Optimizer steps taken.
+        factory: ``recsys.models.x:function`` that builds the model, which ``recsys-export`` calls; None if there
             is none, and ``--model`` names one.
-        arguments: the factory's arguments by name.
-        shared: the same on every rank (rank 0's is written): epoch, metrics so far, the data set's name, settings.
-        local: of this rank: its position in the data. Loaded in a run of another world size it is None, because no
+        arguments: The factory's arguments by name.
+        shared: The same on every rank (rank 0's is written): epoch, metrics so far, the data set's name, settings.
+        local: This rank's position in the data. Loaded in a run of another world size it is None, because no
             rank of that run stands where one of the old run stood: take the position from ``shared`` then.
     """
 
@@ -98,17 +98,17 @@ def save_training(
     (torch's and Python's, of the CPU; torch's of the rank's CUDA device) are saved for each rank.
 
     Args:
-        run: the run's directory, which all ranks reach (the same file system).
-        model: a DistributedModelParallel (or, on one rank, any module).
-        optimizer: all of its optimizers combined; None saves none.
-        state: where the run stands.
-        keep: whole checkpoints that stay; older ones are removed.
+        run: The run's directory, which all ranks reach (the same file system).
+        model: A DistributedModelParallel (or, on one rank, any module).
+        optimizer: All of its optimizers combined; None saves none.
+        state: The state of the run.
+        keep: Whole checkpoints that stay; older ones are removed.
 
     Returns:
-        the checkpoint's directory.
+        The checkpoint's directory.
 
     Raises:
-        CheckpointError: the state is no plain data, or a rank could not write; on every rank.
+        CheckpointError: The state is no plain data, or a rank could not write; on every rank.
     """
     run = Path(run)
     group = group_of(model)
@@ -129,15 +129,15 @@ def load_training(
     Random number generators are set as they were where the world size is that of the saved run, and left alone else.
 
     Args:
-        run: the run's directory, or one checkpoint in it.
-        model: a model of the same tables, under any plan and world size.
-        optimizer: as it was saved; its state is made as the plan of this run needs it.
+        run: The run's directory, or one checkpoint in it.
+        model: A model of the same tables, under any plan and world size.
+        optimizer: As it was saved; its state is made as the plan of this run needs it.
 
     Returns:
-        where the run stood; None where the directory holds no whole checkpoint (a run that starts).
+        Where the run stood; None if the directory holds no whole checkpoint (a run that starts).
 
     Raises:
-        CheckpointError: what is there does not fit, or is damaged; on every rank.
+        CheckpointError: What is there does not fit, or is damaged; on every rank.
     """
     group = group_of(model)
     found = from_first(lambda: str(newest(run) or ""), group)
@@ -162,7 +162,7 @@ class _Mine:
     param_groups: Any
 
     def record(self, ranks: list[Any]) -> TrainingRecord:
-        """With what all ranks have told: a counter is that of the rank that has counted."""
+        """Merge the ranks' records: a counter is that of the rank that has counted."""
         counters: dict[str, float] = {}
         widths: dict[str, list[int]] = {}
         for rank in ranks:
@@ -247,7 +247,7 @@ class _Load:
         self._saved: dict[str, Any] = {"state": {}}
 
     def prepare(self) -> list[str]:
-        """Find what is there and what it goes into; the names of the optimizer's tensors."""
+        """Find the stored tensors and their targets; return the names of the optimizer's tensors."""
         self._record = read_record(self._directory)
         self._reader = CheckpointReader(self._directory)
         if self._optimizer is not None:
@@ -260,7 +260,7 @@ class _Load:
         return sorted(self._states)
 
     def check(self, names_by_rank: list[list[str]]) -> None:
-        """The checkpoint and this run have the same tensors; the same error on every rank."""
+        """Check that the checkpoint and this run have the same tensors; raise the same error on every rank."""
         held = list(self._reader.tensors)
         _check_names("model", self._weights, [name for name in held if name.startswith(MODEL_PREFIX)])
         if self._optimizer is None:
@@ -276,7 +276,7 @@ class _Load:
             _fill_plain(self._found, self._saved, self._record)
             self._optimizer.load_state_dict(self._saved)
         _fill(self._weights, self._reader, {})
-        # Its tensors are the model's own; what is told of a load (hooks of modules) must hear of this one.
+        # The tensors are the model's own; load_state_dict runs the hooks of its modules.
         self._model.load_state_dict(self._model_state)
         if self._has_this_world_size():
             set_rng_states(self._record.ranks[self._rank].get("rng"))
@@ -285,7 +285,7 @@ class _Load:
         return len(self._record.ranks) == self._world_size
 
     def state(self) -> TrainingState:
-        """Where the run stood."""
+        """Return where the run stood."""
         record = self._record
         return TrainingState(
             step=record.step,
@@ -301,7 +301,7 @@ def _prefixed(prefix: str, views: Mapping[str, View]) -> dict[str, View]:
 
 
 def _tried(step: Callable[[], T]) -> tuple[T | None, str | None]:
-    """A step's result, or its error, which all ranks must know of before they go on."""
+    """Return a step's result, or its error, which all ranks must know of before they continue."""
     try:
         return step(), None
     except (OSError, ValueError) as wrong:
@@ -328,7 +328,7 @@ def _fill(views: Mapping[str, View], reader: CheckpointReader, widths: Mapping[s
 
 
 def _fill_recut(name: str, view: View, reader: CheckpointReader, old: list[int]) -> None:
-    """A number for each row and block of columns, where the saved run had other blocks."""
+    """Load one number for each row and block of columns from a run that had other blocks."""
     assert view.widths is not None
     stored = reader.tensors[name]
     more = () if len(old) == 1 else (len(old),)
@@ -361,7 +361,7 @@ def _fill_plain(found: OptimizerViews, saved: dict[str, Any], record: TrainingRe
 
 
 def _groups(state: Mapping[str, Any], pair: type[list[Any]] | type[tuple[Any, ...]]) -> Any:
-    """Parameter groups, with numbers that come in pairs (Adam's betas) as lists, for JSON, or as tuples, for torch."""
+    """Return parameter groups with pairs of numbers (Adam's betas) as lists, for JSON, or as tuples, for torch."""
     if state.get("param_groups") is None:
         return None
     return [

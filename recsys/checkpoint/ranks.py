@@ -1,4 +1,4 @@
-"""What ranks must agree on when they write or read a checkpoint: values, errors, random numbers."""
+"""Agreement of ranks that write or read a checkpoint: values, errors, random numbers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from recsys.errors import CheckpointError
 
 
 def group_of(model: nn.Module) -> dist.ProcessGroup | None:
-    """The ranks that share a model; None for a process alone."""
+    """Return the ranks that share a model; None for a process alone."""
     env = getattr(model, "env", None)
     group = None if env is None else env.process_group
     if group is None and dist.is_available() and dist.is_initialized():
@@ -24,10 +24,10 @@ def group_of(model: nn.Module) -> dist.ProcessGroup | None:
 
 
 def gathered(value: Any, error: str | None, group: dist.ProcessGroup | None) -> list[Any]:
-    """Every rank's value, in their order, if none has an error.
+    """Return every rank's value, in their order, if none has an error.
 
     Raises:
-        CheckpointError: on every rank, what the first rank with an error has to say.
+        CheckpointError: On every rank, what the first rank with an error has to say.
     """
     told: list[Any] = [(value, error)]
     if group is not None:
@@ -40,10 +40,10 @@ def gathered(value: Any, error: str | None, group: dist.ProcessGroup | None) -> 
 
 
 def from_first(make: Callable[[], str], group: dist.ProcessGroup | None) -> str:
-    """What rank 0 makes, on every rank.
+    """Return what rank 0 makes, on every rank.
 
     Raises:
-        CheckpointError: on every rank, where rank 0 fails.
+        CheckpointError: On every rank, where rank 0 fails.
     """
     told: list[Any] = ["", None]
     if group is None or dist.get_rank(group) == 0:
@@ -59,7 +59,7 @@ def from_first(make: Callable[[], str], group: dist.ProcessGroup | None) -> str:
 
 
 def rng_states() -> dict[str, Any]:
-    """Of this process's random number generators: plain data."""
+    """Return the state of this process's random number generators as plain data."""
     version, numbers, gauss = random.getstate()
     states = {"torch": torch.get_rng_state()}
     if torch.cuda.is_available():
@@ -69,10 +69,10 @@ def rng_states() -> dict[str, Any]:
 
 
 def set_rng_states(saved: Any) -> None:
-    """Go on as ``rng_states`` found them.
+    """Restore the state that ``rng_states`` returned.
 
     Raises:
-        CheckpointError: it did not write that.
+        CheckpointError: It did not write that.
     """
     try:
         version, numbers, gauss = saved["python"]

@@ -1,4 +1,4 @@
-"""The directory of a training run: which checkpoint is the newest, and what is in it beside tensors.
+"""The directory of a training run: its newest checkpoint, and the contents of checkpoints beside tensors.
 
     run/latest              the name of the newest whole checkpoint, replaced in one step
     run/step-00000100/      .metadata, *.distcp: torch.distributed.checkpoint; training.json: this file's subject
@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from recsys.checked import a_list, json_field, shape, text, whole, wrong
-from recsys.checkpoint.metadata import METADATA_NAME
+from recsys.checkpoint.dcp_metadata import METADATA_NAME
 from recsys.checkpoint.single_file import check_plain
 from recsys.errors import CheckpointError, ManifestError
-from recsys.files import sync
+from recsys.files import read_json, replacing, sync
+from recsys.json_checks import a_list, json_field, shape, text, whole, wrong
 
 LATEST_NAME = "latest"
 TRAINING_NAME = "training.json"
@@ -31,7 +31,7 @@ FORMAT_VERSION = 1
 #: In front of the names of the model's tensors, and of its optimizers', in ``.metadata``.
 MODEL_PREFIX = "model."
 OPTIMIZER_PREFIX = "optimizer."
-# A step that is saved again gets another name, so that no name ever stands for two contents.
+# A step that is saved again gets another name, so that a name never has two contents.
 _STEP_NAME = re.compile(r"step-(\d{8,18})(?:\.(\d{1,6}))?", re.ASCII)
 # Far more than RNG states and positions of thousands of ranks take.
 _MAX_JSON_BYTES = 1 << 30
@@ -42,14 +42,14 @@ class TrainingRecord:
     """What ``training.json`` holds.
 
     Attributes:
-        step: optimizer steps taken.
-        factory: of the model; None where it was not named.
-        arguments: the factory's.
-        shared: the run's progress.
-        ranks: for each rank of the saved run ``{"local": its own progress, "rng": its random number generators}``.
-        plan: the sharding plan, as ``ShardingPlan.to_json`` gives it.
-        optimizer: what is no tensor of the optimizer's state: ``counters`` and ``values`` by name, ``column_widths``
-            of its tensors by name, ``param_groups`` (None where they are not kept).
+        step: Optimizer steps taken.
+        factory: The factory of the model; None if it was not named.
+        arguments: The factory's.
+        shared: The run's progress.
+        ranks: For each rank of the saved run ``{"local": its own progress, "rng": its random number generators}``.
+        plan: The sharding plan, as ``ShardingPlan.to_json`` gives it.
+        optimizer: What is no tensor of the optimizer's state: ``counters`` and ``values`` by name, ``column_widths``
+            of its tensors by name, ``param_groups`` (None if they are not kept).
     """
 
     step: int
@@ -61,10 +61,10 @@ class TrainingRecord:
     optimizer: Mapping[str, Any]
 
     def dumps(self) -> str:
-        """The file's text.
+        """Return the file's text.
 
         Raises:
-            CheckpointError: something is no plain data.
+            CheckpointError: Something is no plain data.
         """
         data = {
             "format": FORMAT,
@@ -82,14 +82,14 @@ class TrainingRecord:
 
 
 def free_name(run: Path, step: int) -> str:
-    """A name for a step's checkpoint that the run does not have yet."""
+    """Return a name for a step's checkpoint that the run does not have yet."""
     name = f"step-{step:08d}"
     taken = {path.name for path in steps(run)}
     return next(n for n in (name, *(f"{name}.{i}" for i in range(1, len(taken) + 2))) if n not in taken)
 
 
 def steps(run: Path) -> list[Path]:
-    """The checkpoints in a run's directory, oldest first. They get such names when they are whole."""
+    """Return the checkpoints in a run's directory, oldest first. They get such names when they are whole."""
     if not run.is_dir():
         return []
     found = {_order(match): path for path in run.iterdir() if (match := _STEP_NAME.fullmatch(path.name))}
@@ -101,7 +101,7 @@ def _order(match: re.Match[str]) -> tuple[int, int]:
 
 
 def outdated(run: Path, saved: Path, keep: int) -> list[Path]:
-    """What goes when a checkpoint was saved: all but the ``keep`` newest up to it, and all after it.
+    """Return what goes when a checkpoint was saved: all but the ``keep`` newest up to it, and all after it.
 
     Those after it are of a run that went back to an older checkpoint.
     """
@@ -111,9 +111,9 @@ def outdated(run: Path, saved: Path, keep: int) -> list[Path]:
 
 
 def newest(path: str | os.PathLike[str]) -> Path | None:
-    """The checkpoint of a run that ``latest`` names, or the path itself where it is one.
+    """Return the checkpoint of a run that ``latest`` names, or the path itself where it is one.
 
-    Where there is no ``latest``, or it names what is gone, the newest that is there; None where there is none.
+    Where there is no ``latest``, or it names what is gone, the newest that is there; None if there is none.
     """
     path = Path(path)
     if (path / METADATA_NAME).is_file():
@@ -132,7 +132,7 @@ def read_record(directory: Path) -> TrainingRecord:
     """Read a checkpoint's ``training.json``.
 
     Raises:
-        CheckpointError: it is missing or damaged; names the field.
+        CheckpointError: It is missing or damaged; names the field.
     """
     path = directory / TRAINING_NAME
     at = f"checkpoint {directory.name!r}: {TRAINING_NAME}"
@@ -141,12 +141,9 @@ def read_record(directory: Path) -> TrainingRecord:
     try:
         if path.stat().st_size > _MAX_JSON_BYTES:
             raise CheckpointError(f"got {path.stat().st_size} bytes, expected at most {_MAX_JSON_BYTES}")
-        data = json.loads(path.read_text(encoding="utf-8"))
-        return _record(data)
+        return _record(read_json(path, "training record", CheckpointError))
     except (ManifestError, CheckpointError) as error:
         raise CheckpointError(f"{at}: {error}") from None
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{at}: not readable as JSON: {error}") from None
 
 
 def _record(data: Any) -> TrainingRecord:
@@ -194,21 +191,19 @@ def _object(data: Any, key: str, at: str) -> dict[str, Any]:
 
 
 def new_directory(run: Path, record: TrainingRecord) -> Path:
-    """A directory for a checkpoint that is being written; what a killed run has left is removed."""
+    """Return a directory for a checkpoint that is being written; what a killed run has left is removed."""
     run.mkdir(parents=True, exist_ok=True)
     for left in run.glob(".saving-*"):
         shutil.rmtree(left)
     partial = run / f".saving-{secrets.token_hex(4)}"
     partial.mkdir()
-    with (partial / TRAINING_NAME).open("w", encoding="utf-8") as file:
-        file.write(record.dumps())
-        file.flush()
-        os.fsync(file.fileno())
+    (partial / TRAINING_NAME).write_text(record.dumps(), encoding="utf-8")
+    sync(partial / TRAINING_NAME)
     return partial
 
 
 def publish(run: Path, partial: Path, record: TrainingRecord, keep: int) -> Path:
-    """A checkpoint that is whole gets its name, in one step, and becomes the newest."""
+    """Return a checkpoint that is whole gets its name, in one step, and becomes the newest."""
     sync(partial)
     whole = run / free_name(run, record.step)
     partial.rename(whole)
@@ -220,10 +215,5 @@ def publish(run: Path, partial: Path, record: TrainingRecord, keep: int) -> Path
 
 
 def _point_to(run: Path, name: str) -> None:
-    pointer = run / f".{LATEST_NAME}"
-    with pointer.open("w", encoding="ascii") as file:
-        file.write(f"{name}\n")
-        file.flush()
-        os.fsync(file.fileno())
-    pointer.replace(run / LATEST_NAME)
-    sync(run)
+    with replacing(run / LATEST_NAME) as pointer:
+        pointer.write_text(f"{name}\n", encoding="ascii")

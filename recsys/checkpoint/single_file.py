@@ -13,7 +13,6 @@ import inspect
 import math
 import os
 import re
-import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from recsys.errors import CheckpointError
+from recsys.files import replacing
 
 FORMAT = "recsys-checkpoint"
 FORMAT_VERSION = 1
@@ -44,9 +44,9 @@ class Checkpoint:
 
     Attributes:
         factory: ``package.module:function``, a function of ``recsys.models`` that returns the model.
-        arguments: the factory's arguments by name: plain data, as JSON knows it.
-        state_dict: the model's tensors by name.
-        info: what people want to know of it (data set, metrics, feature names): plain data.
+        arguments: The factory's arguments by name: plain data, as JSON knows it.
+        state_dict: The model's tensors by name.
+        info: What people want to know of it (data set, metrics, feature names): plain data.
     """
 
     factory: str
@@ -56,11 +56,11 @@ class Checkpoint:
 
 
 def save_checkpoint(path: str | os.PathLike[str], checkpoint: Checkpoint) -> None:
-    """Write the file; whoever looks finds the old one or the whole new one.
+    """Write the file atomically.
 
     Raises:
-        CheckpointError: the checkpoint is not what ``load_checkpoint`` would accept.
-        OSError: the file cannot be written.
+        CheckpointError: The checkpoint is not what ``load_checkpoint`` would accept.
+        OSError: The file cannot be written.
     """
     path = Path(path)
     state_dict = {
@@ -76,27 +76,20 @@ def save_checkpoint(path: str | os.PathLike[str], checkpoint: Checkpoint) -> Non
         "info": checkpoint.info,
     }
     _checked(content)
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")
-    try:
-        with partial.open("xb") as file:
-            torch.save(content, file)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with replacing(path) as partial:
+        torch.save(content, partial)
 
 
 def load_checkpoint(path: str | os.PathLike[str], mmap: bool = True) -> Checkpoint:
-    """Read a file that nobody vouches for. Nothing in it is executed.
+    """Read an untrusted file. Nothing in it is executed.
 
     Args:
-        path: the file.
-        mmap: map the tensors instead of reading them: pages come in as they are used, and writing to a tensor
+        path: The file.
+        mmap: Map the tensors instead of reading them: pages come in as they are used, and writing to a tensor
             changes this process's copy only.
 
     Raises:
-        CheckpointError: says what is wrong with the file.
+        CheckpointError: The file cannot be used; the message says why.
     """
     path = Path(path)
     if not path.is_file():
@@ -115,13 +108,13 @@ def load_checkpoint(path: str | os.PathLike[str], mmap: bool = True) -> Checkpoi
 
 
 def build_model(checkpoint: Checkpoint) -> nn.Module:
-    """The trained model. Its parameters are the checkpoint's tensors themselves, not copies.
+    """Return the trained model. Its parameters are the checkpoint's tensors themselves, not copies.
 
     The model is built on the meta device first, so that arguments that ask for more memory than the file has
     tensors for are an error and not an allocation.
 
     Raises:
-        CheckpointError: the factory is not one of ours, refuses its arguments, or the tensors do not fit.
+        CheckpointError: The factory is not one of ours, refuses its arguments, or the tensors do not fit.
     """
     model = empty_model(checkpoint.factory, checkpoint.arguments)
     expected = model.state_dict()
@@ -144,14 +137,14 @@ def build_model(checkpoint: Checkpoint) -> nn.Module:
 
 
 def empty_model(factory: str, arguments: Mapping[str, Any]) -> nn.Module:
-    """A model on the meta device: its shapes, without memory.
+    """Return a model on the meta device: its shapes, without memory.
 
     Args:
-        factory: a function of ``recsys.models``.
-        arguments: the factory's, by name.
+        factory: A function of ``recsys.models``.
+        arguments: The factory's, by name.
 
     Raises:
-        CheckpointError: the factory is not one of ours, or refuses its arguments.
+        CheckpointError: The factory is not one of ours, or refuses its arguments.
     """
     function = _factory(factory)
     try:
@@ -162,16 +155,16 @@ def empty_model(factory: str, arguments: Mapping[str, Any]) -> nn.Module:
 
 
 def check_plain(data: Any, at: str) -> None:
-    """Data is plain: dicts with texts as keys, lists, texts, finite numbers, True, False and None.
+    """Check that data is plain: dicts with text keys, lists, texts, finite numbers, True, False and None.
 
     Raises:
-        CheckpointError: names the place.
+        CheckpointError: Names the place.
     """
     _check_plain(data, at, _MAX_DEPTH)
 
 
 def _compact(tensor: Tensor) -> Tensor:
-    """In host memory, dense, and without what else its storage holds, which ``torch.save`` would write too."""
+    """Return a dense copy in host memory with a storage of its own, because ``torch.save`` writes whole storages."""
     tensor = tensor.detach().to("cpu")
     if tensor.layout is torch.strided and not tensor.is_meta:
         tensor = tensor.contiguous()

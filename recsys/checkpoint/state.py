@@ -1,4 +1,4 @@
-"""What of a model and its optimizers goes into a training checkpoint, in a form that no plan has a part in.
+"""The state of a model and its optimizers in a training checkpoint, independent of sharding plans.
 
 A table's weight is ``[R, D]`` whatever its plan. Its optimizer state has one name for all kernels, such as
 ``<table>.momentum1``, and one form: ``[R, D]`` for a number per weight, ``[R]`` for a number per row, ``[R, K]`` for
@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from torch.distributed._shard.sharded_tensor.api import ShardedTensor
 
 from recsys.errors import CheckpointError
-from recsys.sharding.sharded_tensors import Rectangle, rectangle_of
-from recsys.sharding.table_shards import TableShards
+from recsys.sharding.table_shards import Rectangle, TableShards, rectangle_of
 
 # What torch's optimizers and ours call a state, for dense gradients -> FBGEMM's name for the same numbers.
 _CANONICAL = {"sum": "momentum1", "exp_avg": "momentum1", "exp_avg_sq": "momentum2"}
@@ -27,14 +26,14 @@ _CANONICAL = {"sum": "momentum1", "exp_avg": "momentum1", "exp_avg_sq": "momentu
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """A tensor of a run, and the parts of it that lie on this rank.
+    """A tensor of a run, and the parts of it that are on this rank.
 
     Attributes:
-        shape: of the whole.
-        dtype: of its numbers.
-        shards: the rank of each rectangle; None where every rank holds all of it.
-        local: this rank's rectangles (offsets, sizes) and the memory that is trained.
-        widths: for a number per row of a table: the columns of each block, from left to right.
+        shape: The shape of the whole.
+        dtype: The dtype of its elements.
+        shards: The rank of each rectangle; None if every rank holds all of it.
+        local: This rank's rectangles (offsets, sizes) and the memory that is trained.
+        widths: For a number per row of a table: the columns of each block, from left to right.
     """
 
     shape: tuple[int, ...]
@@ -49,10 +48,10 @@ class OptimizerViews:
     """An optimizer's state.
 
     Attributes:
-        tensors: by name.
-        counters: step counts of tables, int64 or float ``[1]`` or scalar tensors, by name; ranks without a shard may
+        tensors: By name.
+        counters: Step counts of tables, int64 or float ``[1]`` or scalar tensors, by name; ranks without a shard may
             not have counted.
-        values: what is no tensor, by name: the dict that holds it and its key.
+        values: What is no tensor, by name: the dict that holds it and its key.
     """
 
     tensors: dict[str, View] = field(default_factory=dict)
@@ -61,10 +60,10 @@ class OptimizerViews:
 
 
 def model_views(state: Mapping[str, Any]) -> dict[str, View]:
-    """A model's state dict.
+    """Return a model's state dict.
 
     Raises:
-        CheckpointError: it holds what is no tensor.
+        CheckpointError: It holds what is no tensor.
     """
     views = {}
     for name, value in state.items():
@@ -75,14 +74,14 @@ def model_views(state: Mapping[str, Any]) -> dict[str, View]:
 
 
 def optimizer_views(model: nn.Module, state: Mapping[str, Any]) -> OptimizerViews:
-    """An optimizer's state, ``state_dict()["state"]``.
+    """Return an optimizer's state, ``state_dict()["state"]``.
 
     Args:
-        model: whose tables it trains.
-        state: by parameter and state name; parameters of tables by their names in the model, or with a prefix.
+        model: Whose tables it trains.
+        state: By parameter and state name; parameters of tables by their names in the model, or with a prefix.
 
     Raises:
-        CheckpointError: a state of a table has a shape that no plan explains.
+        CheckpointError: A state of a table has a shape that no plan explains.
     """
     tables = {
         f"{name}.weight".removeprefix("."): part
@@ -119,13 +118,13 @@ def optimizer_views(model: nn.Module, state: Mapping[str, Any]) -> OptimizerView
 
 
 def _unwrapped(model: nn.Module) -> nn.Module:
-    """The module whose paths are the names in state dicts: a DistributedModelParallel's own."""
+    """Return the module whose paths are the names in state dicts: a DistributedModelParallel's own."""
     found = getattr(model, "module", None)
     return found if isinstance(found, nn.Module) and hasattr(model, "plan") else model
 
 
 def _table_of(parameter: str, tables: Mapping[str, TableShards]) -> tuple[str, int, TableShards | None]:
-    """The table of a parameter (``weight``, or ``weight_1`` for a rank's second shard), and the shard's number."""
+    """Return a parameter's table and shard number (``weight``, or ``weight_1`` for a rank's second shard)."""
     path, _, last = parameter.rpartition(".")
     number = last.removeprefix("weight").removeprefix("_") or "0"
     if last.startswith("weight") and number.isdecimal():
@@ -142,7 +141,7 @@ def _canonical(table: str, state: str) -> str:
 
 
 def _leaves(states: Mapping[Any, Any], at: str = "") -> Iterator[tuple[str, dict[Any, Any], Any]]:
-    """Every state of a parameter, nested dicts too: its name, the dict that holds it, its key."""
+    """Yield every state of a parameter, in nested dicts too: its name, the dict that holds it, its key."""
     for key, value in states.items():
         name = f"{at}.{key}" if at else str(key)
         if isinstance(value, dict):
@@ -172,7 +171,7 @@ def _rank(shard: Any) -> int:
 
 
 def _of_table(table: TableShards, view: View) -> View:
-    """A state of a whole table: does it hold a number per weight or per row?"""
+    """Return a state of a whole table: does it hold a number per weight or per row?"""
     widths = _widths(table)
     if view.shape == table.size:
         return view
@@ -186,7 +185,7 @@ def _of_table(table: TableShards, view: View) -> View:
 
 
 def _of_shards(table: TableShards, at: str, parts: Sequence[tuple[int, Tensor]]) -> View:
-    """A state of this rank's shards, each of which is a parameter of its own (the dense kernel)."""
+    """Return a state of this rank's shards, each of which is a parameter of its own (the dense kernel)."""
     mine = table.local_weights()
     row_wise = parts[0][1].dim() == 1
     local: list[tuple[Rectangle, Tensor]] = []

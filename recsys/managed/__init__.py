@@ -6,13 +6,13 @@ from recsys.managed.embedding import (
     ManagedCollisionEmbeddingCollection,
 )
 from recsys.managed.fresh_rows import reset_optimizer_rows
-from recsys.managed.module import ManagedCollisionModule, MCHManagedCollisionModule
-from recsys.managed.policies import (
+from recsys.managed.mapping import (
     DistanceLFU_EvictionPolicy,
     LFU_EvictionPolicy,
     LRU_EvictionPolicy,
     MCHEvictionPolicy,
 )
+from recsys.managed.module import ManagedCollisionModule, MCHManagedCollisionModule
 
 __all__ = [
     "DistanceLFU_EvictionPolicy",

@@ -14,7 +14,7 @@ from torch import Tensor, distributed, nn
 
 from recsys.configs import BaseEmbeddingConfig, check_tables
 from recsys.embedding import select_features
-from recsys.keyed_jagged import KeyedJaggedTensor
+from recsys.jagged.keyed_jagged import KeyedJaggedTensor
 from recsys.managed.module import ManagedCollisionModule
 from recsys.ops import is_traced, joined
 
@@ -25,12 +25,12 @@ class ManagedCollisionCollection(nn.Module):
     A table without a managed collision module takes its IDs as they are.
 
     Args:
-        managed_collision_modules: by table name. They live under ``_managed_collision_modules.<table>`` in state
+        managed_collision_modules: By table name. They live under ``_managed_collision_modules.<table>`` in state
             dicts.
-        embedding_configs: the tables of the collection that the batch goes to next.
+        embedding_configs: The tables of the collection that the batch goes to next.
 
     Raises:
-        ValueError: a module has no table, or another number of rows, or a feature of a table with a module is
+        ValueError: A module has no table, or another number of rows, or a feature of a table with a module is
             looked up in another table too: it could not be mapped for both.
     """
 
@@ -66,13 +66,13 @@ class ManagedCollisionCollection(nn.Module):
         self._table_of = {f: name for name in managed_collision_modules for f in by_name[name].feature_names}
 
     def forward(self, features: KeyedJaggedTensor) -> KeyedJaggedTensor:
-        """The batch with rows in place of raw IDs; in training mode the modules learn from it first.
+        """Return the batch with rows in place of raw IDs; in training mode the modules learn from it first.
 
         Args:
-            features: any features; those of managed tables hold int32 or int64 raw IDs.
+            features: Any features; those of managed tables hold int32 or int64 raw IDs.
 
         Raises:
-            ValueError: in training mode, a feature of a managed table is missing; the IDs are no integers.
+            ValueError: In training mode, a feature of a managed table is missing; the IDs are no integers.
         """
         if self.training:
             self.profile(features)
@@ -82,7 +82,7 @@ class ManagedCollisionCollection(nn.Module):
         """Let the modules learn from a batch. Each is told of each batch, with or without IDs of its own.
 
         Raises:
-            ValueError: a feature of a managed table is missing; the IDs are no integers.
+            ValueError: A feature of a managed table is missing; the IDs are no integers.
         """
         jagged = select_features(features, list(self._table_of))
         for table, module in self.managed_collision_modules().items():
@@ -90,10 +90,10 @@ class ManagedCollisionCollection(nn.Module):
             module.profile(joined(ids))
 
     def remap(self, features: KeyedJaggedTensor) -> KeyedJaggedTensor:
-        """The batch with rows in place of raw IDs. Changes nothing, reads only shapes, and FX can follow it.
+        """Return the batch with rows in place of raw IDs. Changes nothing, reads only shapes, and FX can follow it.
 
         Raises:
-            ValueError: the IDs are no integers.
+            ValueError: The IDs are no integers.
         """
         modules = self.managed_collision_modules()
         runs = [(t, list(keys)) for t, keys in groupby(features.keys(), self._table_of.get)]
@@ -117,28 +117,28 @@ class ManagedCollisionCollection(nn.Module):
         )
 
     def evict(self) -> dict[str, Tensor | None]:
-        """By table the rows that changed hands since the last call; see ``ManagedCollisionModule.evict``."""
+        """Return each table's rows with a new owner since the last call; see ``ManagedCollisionModule.evict``."""
         return {table: module.evict() for table, module in self.managed_collision_modules().items()}
 
     def open_slots(self) -> dict[str, int]:
-        """By table how many rows have no owner yet. Reads tensors."""
+        """Return for each table how many rows have no owner yet. Reads tensors."""
         return {table: module.open_slots() for table, module in self.managed_collision_modules().items()}
 
     def set_process_group(self, group: distributed.ProcessGroup | None) -> None:
-        """From now on decide together with all ranks of a group; None: alone."""
+        """Decide together with all ranks of a group from now on; None decides alone."""
         for module in self.managed_collision_modules().values():
             module.set_process_group(group)
 
     def embedding_configs(self) -> list[BaseEmbeddingConfig]:
-        """The tables."""
+        """Return the tables."""
         return self._configs
 
     def table_of_feature(self) -> dict[str, str]:
-        """For each feature of a managed table, that table."""
+        """Return for each feature of a managed table, that table."""
         return self._table_of
 
     def managed_collision_modules(self) -> dict[str, ManagedCollisionModule]:
-        """By table."""
+        """Return the module of each table."""
         return {
             table: cast(ManagedCollisionModule, module)
             for table, module in self._managed_collision_modules.items()
@@ -154,7 +154,7 @@ def _int64(ids: Tensor) -> Tensor:
 
 
 def mapping_buffer_names(model: nn.Module) -> list[str]:
-    """The names of all managed collision modules' buffers in a model.
+    """Return the names of all managed collision modules' buffers in a model.
 
     All ranks hold the same ones, and change them alike: DistributedDataParallel should leave them alone
     (``_set_params_and_buffers_to_ignore_for_model``) and not broadcast them with each batch.

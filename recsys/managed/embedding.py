@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from recsys.configs import EmbeddingBagConfig, EmbeddingConfig
 from recsys.embedding import EmbeddingBagCollection, EmbeddingCollection
-from recsys.keyed_jagged import KeyedJaggedTensor
+from recsys.jagged.keyed_jagged import KeyedJaggedTensor
 from recsys.managed.collection import ManagedCollisionCollection
 from recsys.managed.fresh_rows import reset_rows
 
@@ -27,13 +27,13 @@ class BaseManagedCollisionEmbeddingCollection(nn.Module):
     ``_embedding_module``; it is called with the mapped batch, and what it returns is handed on as it is.
 
     Args:
-        embedding_module: the tables.
-        managed_collision_collection: made for the same tables.
-        return_remapped_features: return the mapped batch too.
-        embeddings_only: return what the tables return and no tuple, so that this stands wherever a collection does.
+        embedding_module: The tables.
+        managed_collision_collection: Made for the same tables.
+        return_remapped_features: Return the mapped batch too.
+        embeddings_only: Return what the tables return and no tuple, so that this stands wherever a collection does.
 
     Raises:
-        ValueError: the tables are not the same, or both options are set.
+        ValueError: The tables are not the same, or both options are set.
     """
 
     def __init__(
@@ -62,14 +62,14 @@ class BaseManagedCollisionEmbeddingCollection(nn.Module):
         """Map raw IDs and look rows up. In training mode, rows that change hands get fresh weights first.
 
         Args:
-            features: must hold every feature of the tables; raw IDs for those of managed tables.
+            features: Must hold every feature of the tables; raw IDs for those of managed tables.
 
         Returns:
-            with ``embeddings_only`` what the tables return; otherwise, as TorchRec, a pair of this and of the
+            With ``embeddings_only`` what the tables return; otherwise, as TorchRec, a pair of this and of the
             mapped batch, or None without ``return_remapped_features``.
 
         Raises:
-            ValueError: a feature is missing, or IDs are no integers.
+            ValueError: A feature is missing, or IDs are no integers.
         """
         remapped = self._managed_collision_collection(features)
         if self.training:
@@ -80,7 +80,7 @@ class BaseManagedCollisionEmbeddingCollection(nn.Module):
         return embeddings, (remapped if self._return_remapped_features else None)
 
     def register_eviction_hook(self, hook: EvictionHook) -> None:
-        """Have a function called with a table's name and its rows that changed hands, int64 ``[N]``.
+        """Register a function that is called with a table's name and its rows that changed hands, int64 ``[N]``.
 
         It is called in ``forward`` in training mode, after the weights were reset and before they are looked up;
         see ``reset_optimizer_rows``.
@@ -113,13 +113,13 @@ class ManagedCollisionEmbeddingBagCollection(BaseManagedCollisionEmbeddingCollec
     """Pooled embeddings of raw IDs.
 
     Args:
-        embedding_bag_collection: the tables.
-        managed_collision_collection: made for the same tables.
-        return_remapped_features: return the mapped batch too.
-        embeddings_only: return the KeyedTensor and no tuple.
+        embedding_bag_collection: The tables.
+        managed_collision_collection: Made for the same tables.
+        return_remapped_features: Return the mapped batch too.
+        embeddings_only: Return the KeyedTensor and no tuple.
 
     Raises:
-        ValueError: the tables are not the same, or both options are set.
+        ValueError: The tables are not the same, or both options are set.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class ManagedCollisionEmbeddingBagCollection(BaseManagedCollisionEmbeddingCollec
         )
 
     def embedding_bag_configs(self) -> list[EmbeddingBagConfig]:
-        """The tables."""
+        """Return the tables."""
         return cast(list[EmbeddingBagConfig], self._managed_collision_collection.embedding_configs())
 
 
@@ -142,13 +142,13 @@ class ManagedCollisionEmbeddingCollection(BaseManagedCollisionEmbeddingCollectio
     """Sequence embeddings of raw IDs.
 
     Args:
-        embedding_collection: the tables.
-        managed_collision_collection: made for the same tables.
-        return_remapped_features: return the mapped batch too.
-        embeddings_only: return the JaggedTensors by name and no tuple.
+        embedding_collection: The tables.
+        managed_collision_collection: Made for the same tables.
+        return_remapped_features: Return the mapped batch too.
+        embeddings_only: Return the JaggedTensors by name and no tuple.
 
     Raises:
-        ValueError: the tables are not the same, or both options are set.
+        ValueError: The tables are not the same, or both options are set.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class ManagedCollisionEmbeddingCollection(BaseManagedCollisionEmbeddingCollectio
         )
 
     def embedding_configs(self) -> list[EmbeddingConfig]:
-        """The tables."""
+        """Return the tables."""
         return cast(list[EmbeddingConfig], self._managed_collision_collection.embedding_configs())
 
 

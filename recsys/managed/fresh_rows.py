@@ -1,4 +1,4 @@
-"""Rows that change hands start afresh: their weights, and what optimizers keep about them.
+"""Reset of rows that get a new owner: their weights and their optimizer state.
 
 Shape letters: D embedding dim, R rows, N number of evicted rows.
 """
@@ -23,19 +23,19 @@ class ResetsRows(Protocol):
         """Overwrite rows, and reset what the optimizer keeps about them.
 
         Args:
-            table: its name.
+            table: Its name.
             rows: ``[N]`` int64, rows of the whole table; every rank is given all of them.
             values: ``[N, D]`` float32 in host memory, the same on every rank.
         """
 
 
 def fresh_values(config: BaseEmbeddingConfig, num_rows: int, step: int) -> Tensor:
-    """Initial values for rows, as the table's config says, but the same on every rank at the same step.
+    """Return initial values for rows, as the table's config says, the same on every rank at the same step.
 
     Args:
-        config: the table's. Its ``init_fn``, where it has one, is given ``[num_rows, D]``, not the whole table.
+        config: The table's. Its ``init_fn``, where it has one, is given ``[num_rows, D]``, not the whole table.
         num_rows: N.
-        step: the training step.
+        step: The training step.
 
     Returns:
         ``[num_rows, D]`` float32 in host memory.
@@ -58,13 +58,13 @@ def reset_rows(collection: nn.Module, config: BaseEmbeddingConfig, rows: Tensor,
     """Give rows of a table fresh values.
 
     Args:
-        collection: holds the table.
-        config: the table's.
+        collection: Holds the table.
+        config: The table's.
         rows: ``[N]`` int64.
-        step: the training step.
+        step: The training step.
 
     Raises:
-        TypeError: the collection is neither one of ours nor has a ``reset_rows``.
+        TypeError: The collection is neither one of ours nor has a ``reset_rows``.
     """
     values = fresh_values(config, rows.numel(), step)
     if isinstance(collection, ResetsRows):
@@ -90,8 +90,8 @@ def reset_optimizer_rows(optimizer: torch.optim.Optimizer, parameter: nn.Paramet
     sum to the initial value that the optimizer was made with. Step counters stay.
 
     Args:
-        optimizer: of ``torch.optim``, or any that keeps its state as these do.
-        parameter: the table's weight, ``[R, D]``.
+        optimizer: Of ``torch.optim``, or any that keeps its state as these do.
+        parameter: The table's weight, ``[R, D]``.
         rows: ``[N]`` int64.
     """
     state: dict[str, Any] = optimizer.state.get(parameter, {})

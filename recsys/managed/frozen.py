@@ -1,4 +1,4 @@
-"""The mappings of several tables as one lookup that changes no more: what an exported graph runs.
+"""The frozen mappings of several tables as one lookup, which exported graphs run.
 
 Shape letters: F features, M managed tables, N number of IDs, K raw IDs that own rows, in all tables; P probes.
 
@@ -19,7 +19,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from recsys.keyed_jagged import KeyedJaggedTensor
+from recsys.jagged.keyed_jagged import KeyedJaggedTensor
 from recsys.managed.collection import ManagedCollisionCollection
 from recsys.managed.module import MCHManagedCollisionModule
 from recsys.ops import is_traced
@@ -40,11 +40,11 @@ class FrozenLookup(nn.Module):
     """Maps as the modules of a ManagedCollisionCollection do now.
 
     Args:
-        collection: all of its modules must be MCHManagedCollisionModules. Nothing of it is kept.
+        collection: All of its modules must be MCHManagedCollisionModules. No reference to it is kept.
 
     Raises:
-        TypeError: a module is of another kind.
-        ValueError: a table has more than 2^40 rows, or all tables together own 2^31 or more.
+        TypeError: A module is of another kind.
+        ValueError: A table has more than 2^40 rows, or all tables together own 2^31 or more.
     """
 
     salts: Tensor
@@ -92,10 +92,10 @@ class FrozenLookup(nn.Module):
         self.register_buffer(name, data, persistent=False)
 
     def forward(self, features: KeyedJaggedTensor) -> KeyedJaggedTensor:
-        """The batch with rows in place of raw IDs. Reads only shapes, and FX can follow it.
+        """Return the batch with rows in place of raw IDs. Reads only shapes, and FX can follow it.
 
         Args:
-            features: in host memory, int64; one batch for all features; lengths that sum to the number of IDs.
+            features: In host memory, int64; one batch for all features; lengths that sum to the number of IDs.
         """
         keys = features.keys()
         tables = [self._table_of.get(key, self._num_tables) for key in keys]
@@ -141,7 +141,7 @@ class FrozenLookup(nn.Module):
 
 
 def _hashed(ids: Tensor) -> Tensor:
-    """One int64 for each int64; products wrap."""
+    """Return one int64 for each int64; products wrap."""
     for shift, factor in zip(_SHIFTS, _FACTORS, strict=True):
         high = torch.bitwise_and(torch.bitwise_right_shift(ids, shift), 2 ** (64 - shift) - 1)
         ids = torch.bitwise_xor(ids, high) * factor
@@ -149,13 +149,13 @@ def _hashed(ids: Tensor) -> Tensor:
 
 
 def _bucket(hashes: Tensor, bucket_bits: int) -> Tensor:
-    """The top bits of hashes, in the order of the hashes as signed numbers."""
+    """Return the top bits of hashes, in the order of the hashes as signed numbers."""
     buckets: Tensor = torch.bitwise_right_shift(hashes, 64 - bucket_bits) + 2 ** (bucket_bits - 1)
     return buckets
 
 
 def _placed(ids: Sequence[Tensor]) -> tuple[list[int], Tensor, Tensor, int]:
-    """Salts with which no two IDs have one hash, the hashes ascending, their order, and the bits of a bucket."""
+    """Return salts with which no two IDs have one hash, the hashes ascending, their order, and the bits of a bucket."""
     num_ids = sum(part.numel() for part in ids)
     if num_ids >= 2**31:
         raise ValueError(f"raw IDs: got {num_ids} that own rows, expected fewer than 2^31")

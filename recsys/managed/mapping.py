@@ -1,4 +1,4 @@
-"""From raw IDs to rows: the lookup, and who gets which row.
+"""The mapping from raw IDs to rows: lookup, usage counts, eviction policies and admission.
 
 Shape letters: N number of IDs, Z ``zch_size``: rows of the table.
 
@@ -10,13 +10,133 @@ included, and no number is lost as a mark. There is always one free entry, so a 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
 
-from recsys.managed.policies import MCHEvictionPolicy
-from recsys.managed.uses import Uses
+from recsys.collectives import gather_rows
+
+
+class MCHEvictionPolicy(ABC):
+    """Gives each ID a score; the lowest scores lose their rows first.
+
+    Over several ranks each rank computes the scores itself, so they must follow from the arguments alone.
+    """
+
+    @abstractmethod
+    def scores(self, counts: Tensor, last_steps: Tensor, step: int) -> Tensor:
+        """Return a score for each ID.
+
+        Args:
+            counts: ``[N]`` int64, how often each ID was used since it got its row; for an ID without a row,
+                since the last admission.
+            last_steps: ``[N]`` int64, the step of its latest use.
+            step: The present step, not below any of ``last_steps``.
+
+        Returns:
+            ``[N]``, of any dtype that can be compared.
+        """
+
+
+class LFU_EvictionPolicy(MCHEvictionPolicy):
+    """The least frequently used ID goes first."""
+
+    def scores(self, counts: Tensor, last_steps: Tensor, step: int) -> Tensor:
+        """Return the counts."""
+        del last_steps, step
+        return counts
+
+
+class LRU_EvictionPolicy(MCHEvictionPolicy):
+    """The ID whose latest use is the longest ago goes first."""
+
+    def scores(self, counts: Tensor, last_steps: Tensor, step: int) -> Tensor:
+        """Return the steps of the latest uses."""
+        del counts, step
+        return last_steps
+
+
+class DistanceLFU_EvictionPolicy(MCHEvictionPolicy):
+    """Frequency that fades with the steps since the latest use: ``count / (steps + 1) ** decay_exponent``.
+
+    Args:
+        decay_exponent: 0 is LFU; the larger, the nearer to LRU. Ranks on machines of different kinds can round
+            powers otherwise than 1.0 differently, and so come to different mappings.
+
+    Raises:
+        ValueError: The exponent is negative.
+    """
+
+    def __init__(self, decay_exponent: float = 1.0) -> None:
+        if not decay_exponent >= 0:
+            raise ValueError(f"decay_exponent: got {decay_exponent}, expected 0 or more")
+        self._decay_exponent = decay_exponent
+
+    def scores(self, counts: Tensor, last_steps: Tensor, step: int) -> Tensor:
+        """Return the faded counts, float64."""
+        distance = (step - last_steps + 1).to(torch.float64)
+        return counts.to(torch.float64) / distance.pow(self._decay_exponent)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Uses:
+    """Distinct IDs and their use.
+
+    Attributes:
+        ids: ``[N]`` int64, ascending, each once.
+        counts: ``[N]`` int64, how often each was used; 1 at least.
+        last_steps: ``[N]`` int64, the step of the latest use.
+    """
+
+    ids: Tensor
+    counts: Tensor
+    last_steps: Tensor
+
+
+def uses_of(ids: Tensor, step: int) -> Uses:
+    """Return what one batch says.
+
+    Args:
+        ids: ``[N]`` int64, in any order.
+        step: The batch's number.
+    """
+    found, counts = torch.unique(ids, return_counts=True)
+    return Uses(ids=found, counts=counts, last_steps=torch.full_like(found, step))
+
+
+def merged(parts: Sequence[Uses]) -> Uses:
+    """Return what several batches say together; their order plays no part.
+
+    Args:
+        parts: At least one.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    ids, place = torch.unique(torch.cat([part.ids for part in parts]), return_inverse=True)
+    counts = torch.zeros_like(ids).index_add_(0, place, torch.cat([part.counts for part in parts]))
+    # Steps are counted from 1.
+    last_steps = torch.zeros_like(ids).scatter_reduce_(
+        0, place, torch.cat([part.last_steps for part in parts]), reduce="amax"
+    )
+    return Uses(ids=ids, counts=counts, last_steps=last_steps)
+
+
+def of_all_ranks(uses: Uses, group: distributed.ProcessGroup) -> Uses:
+    """Return what all ranks' batches say together: the same on every rank. Every rank of the group must call it.
+
+    Reads the numbers of IDs: a synchronization with the device, once in an eviction interval.
+
+    Args:
+        uses: The uses of this rank, on a device that the group's backend can send from.
+        group: The ranks.
+    """
+    packed = torch.stack([uses.ids, uses.counts, uses.last_steps], dim=1)
+    parts = [part.T.contiguous() for part in gather_rows(packed, group)]
+    return merged([Uses(ids=ids, counts=counts, last_steps=last_steps) for ids, counts, last_steps in parts])
+
 
 FREE = torch.iinfo(torch.int64).max
 
@@ -62,13 +182,13 @@ def admit(state: MappingState, uses: Uses, policy: MCHEvictionPolicy, step: int)
     It reads tensors: on a device it waits.
 
     Args:
-        state: changed in place.
-        uses: since the last admission.
-        policy: scores IDs.
-        step: the present step.
+        state: Changed in place.
+        uses: Since the last admission.
+        policy: Scores IDs.
+        step: The present step.
 
     Returns:
-        the rows that changed hands, int64, worst score first; their weights are still those of their former IDs.
+        The rows that changed hands, int64, worst score first; their weights are still those of their former IDs.
     """
     fallback = state.rows.numel() - 1
     place = torch.searchsorted(state.raw_ids, uses.ids)
@@ -109,7 +229,7 @@ def _best_first(uses: Uses, policy: MCHEvictionPolicy, step: int) -> Uses:
 
 
 def _outscored(state: MappingState, owned: Tensor, new: Uses, policy: MCHEvictionPolicy, step: int) -> Tensor:
-    """The rows that new IDs take from others: the i-th best new ID against the i-th worst owner, while it wins.
+    """Return the rows that new IDs take from others: the i-th best new ID against the i-th worst owner, while it wins.
 
     ``owned`` is in the order of the owners' IDs.
     """
@@ -122,10 +242,10 @@ def _outscored(state: MappingState, owned: Tensor, new: Uses, policy: MCHEvictio
 
 
 def check_state(state: MappingState, at: str) -> None:
-    """Whether tensors that come from a file are a mapping.
+    """Check that tensors from a file are a mapping.
 
     Raises:
-        ValueError: names the tensor and what is wrong with it.
+        ValueError: A tensor is wrong; the message names it.
     """
     fallback = state.rows.numel() - 1
     if bool((state.raw_ids[1:] < state.raw_ids[:-1]).any()):

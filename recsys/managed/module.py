@@ -12,9 +12,18 @@ import torch
 from torch import Tensor, distributed, nn
 
 from recsys.errors import CheckpointError
-from recsys.managed.mapping import FREE, MappingState, admit, check_state, rows_of
-from recsys.managed.policies import MCHEvictionPolicy
-from recsys.managed.uses import Uses, merged, of_all_ranks, uses_of
+from recsys.managed.mapping import (
+    FREE,
+    MappingState,
+    MCHEvictionPolicy,
+    Uses,
+    admit,
+    check_state,
+    merged,
+    of_all_ranks,
+    rows_of,
+    uses_of,
+)
 
 
 class ManagedCollisionModule(nn.Module, ABC):
@@ -26,30 +35,30 @@ class ManagedCollisionModule(nn.Module, ABC):
 
     @abstractmethod
     def remap(self, ids: Tensor) -> Tensor:
-        """Raw IDs ``[N]`` int64 to rows ``[N]`` int64. Changes nothing, and FX can follow it."""
+        """Map raw IDs ``[N]`` int64 to rows ``[N]`` int64. Changes nothing, and FX can follow it."""
 
     @abstractmethod
     def evict(self) -> Tensor | None:
-        """The rows that changed hands since the last call, int64, each once; None where none did."""
+        """Return the rows that changed hands since the last call, int64, each once; None if none did."""
 
     @abstractmethod
     def output_size(self) -> int:
-        """How many rows there are."""
+        """Return how many rows there are."""
 
     @abstractmethod
     def open_slots(self) -> int:
-        """How many rows have no owner yet. Reads a tensor."""
+        """Return how many rows have no owner yet. Reads a tensor."""
 
     @abstractmethod
     def current_step(self) -> int:
-        """How many batches it has learned from."""
+        """Return how many batches it has learned from."""
 
     @abstractmethod
     def set_process_group(self, group: distributed.ProcessGroup | None) -> None:
-        """From now on decide together with all ranks of a group; None: alone."""
+        """Decide together with all ranks of a group from now on; None decides alone."""
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Raw IDs ``[N]`` to rows ``[N]``, both int64; in training mode it learns from them first."""
+        """Map raw IDs ``[N]`` to rows ``[N]``, both int64; in training mode it learns from them first."""
         if self.training:
             self.profile(ids)
         return self.remap(ids)
@@ -62,20 +71,20 @@ class MCHManagedCollisionModule(ManagedCollisionModule):
     ``zch_size - 1``, which no ID ever owns. Every ``eviction_interval`` training batches the IDs of these batches
     are counted and new ones get rows, before the last of these batches is mapped.
 
-    The state (which IDs own which rows, their counts, the step) lies in buffers of fixed shape. What was counted
-    since the last admission is not part of it: a training that goes on from a checkpoint counts it anew.
+    The state (which IDs own which rows, their counts, the step) is in buffers of fixed shape. What was counted
+    since the last admission is not part of it: a training that continues from a checkpoint counts it anew.
 
     Args:
         zch_size: Z, the table's ``num_embeddings``; 2 at least.
-        eviction_policy: who loses a row first.
-        eviction_interval: batches between two admissions; 1 at least.
-        device: of the buffers.
-        process_group: where several ranks train on batches of their own: admissions then go by the batches of all
+        eviction_policy: Who loses a row first.
+        eviction_interval: Batches between two admissions; 1 at least.
+        device: The device of the buffers.
+        process_group: Where several ranks train on batches of their own: admissions then go by the batches of all
             ranks, and all ranks hold the same mapping. Every rank must call the module equally often. Its backend
             must be able to send from ``device``.
 
     Raises:
-        ValueError: the size or the interval is too small.
+        ValueError: The size or the interval is too small.
     """
 
     raw_ids: Tensor
@@ -94,7 +103,7 @@ class MCHManagedCollisionModule(ManagedCollisionModule):
     ) -> None:
         super().__init__()
         if zch_size < 2:
-            raise ValueError(f"zch_size: got {zch_size}, expected 2 or more: the last row is nobody's")
+            raise ValueError(f"zch_size: got {zch_size}, expected 2 or more: the last row has no owner")
         if eviction_interval < 1:
             raise ValueError(f"eviction_interval: got {eviction_interval}, expected 1 or more")
         self._zch_size = zch_size
@@ -137,11 +146,11 @@ class MCHManagedCollisionModule(ManagedCollisionModule):
             self._evicted.append(evicted)
 
     def remap(self, ids: Tensor) -> Tensor:
-        """Raw IDs ``[N]`` int64 to rows ``[N]`` int64; ``zch_size - 1`` for IDs without a row of their own."""
+        """Map raw IDs ``[N]`` int64 to rows ``[N]`` int64; ``zch_size - 1`` for IDs without a row of their own."""
         return rows_of(self.raw_ids, self.rows, ids)
 
     def evict(self) -> Tensor | None:
-        """The rows that changed hands since the last call, int64 ascending, each once; None where none did."""
+        """Return the rows that changed hands since the last call, int64 ascending, each once; None if none did."""
         if not self._evicted:
             return None
         evicted: Tensor = torch.unique(torch.cat(self._evicted))
@@ -149,39 +158,39 @@ class MCHManagedCollisionModule(ManagedCollisionModule):
         return evicted
 
     def output_size(self) -> int:
-        """Z."""
+        """Return Z."""
         return self._zch_size
 
     def open_slots(self) -> int:
-        """How many rows have no owner yet; Z - 1 at most, the last row being nobody's. Reads a tensor."""
+        """Return how many rows have no owner yet; at most Z - 1, because the last row never has one. Reads a tensor."""
         return self._zch_size - 1 - self.owned_ids().numel()
 
     def owned_ids(self) -> Tensor:
-        """The raw IDs that own rows, int64 ascending. Reads a tensor."""
+        """Return the raw IDs that own rows, int64 ascending. Reads a tensor."""
         return self.raw_ids[self.rows != self._zch_size - 1]
 
     def set_process_group(self, group: distributed.ProcessGroup | None) -> None:
-        """From now on decide together with all ranks of a group; None: alone."""
+        """Decide together with all ranks of a group from now on; None decides alone."""
         self._group = group
 
     def current_step(self) -> int:
-        """How many batches were profiled."""
+        """Return how many batches were profiled."""
         if self._step is None:
             # Read once, and again after a state was loaded.
             self._step = int(self.step)
         return self._step
 
     def state(self) -> MappingState:
-        """The buffers."""
+        """Return the buffers."""
         return MappingState(
             raw_ids=self.raw_ids, rows=self.rows, counts=self.counts, last_steps=self.last_steps
         )
 
     def validate_state(self) -> None:
-        """Whether the buffers are a mapping; called after a state was loaded. Reads tensors.
+        """Check that the buffers are a mapping, after a state was loaded. Reads tensors.
 
         Raises:
-            CheckpointError: names the tensor and what is wrong with it.
+            CheckpointError: A tensor is wrong; the message names it.
         """
         if self.raw_ids.is_meta:
             return

@@ -1,0 +1,1 @@
+"""Models: DLRM, and the click model of logits that checkpoints name."""

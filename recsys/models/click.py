@@ -36,7 +36,7 @@ class ClickModel(nn.Module):
     """The probability of a click.
 
     Args:
-        model: takes ``(dense_features, sparse_features)``, gives logits ``[B, 1]``.
+        model: Takes ``(dense_features, sparse_features)``, gives logits ``[B, 1]``.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -44,11 +44,11 @@ class ClickModel(nn.Module):
         self.model = model
 
     def forward(self, dense_features: Tensor, sparse_features: KeyedJaggedTensor) -> dict[str, Tensor]:
-        """``[B, number of dense features]`` and a batch of B rows to ``{"score": [B]}``, probabilities."""
+        """Map ``[B, number of dense features]`` and a batch of B rows to the probabilities ``{"score": [B]}``."""
         return {"score": self.logits(dense_features, sparse_features).sigmoid()}
 
     def logits(self, dense_features: Tensor, sparse_features: KeyedJaggedTensor) -> Tensor:
-        """The same before the sigmoid, ``[B]``; what training needs."""
+        """Return the same before the sigmoid, ``[B]``; what training needs."""
         logits: Tensor = self.model(dense_features, sparse_features)
         return logits.squeeze(1)
 
@@ -60,18 +60,18 @@ def build_dlrm(
     dense_arch_layer_sizes: Sequence[int],
     over_arch_layer_sizes: Sequence[int],
 ) -> ClickModel:
-    """A DLRM from plain data, as a checkpoint holds it.
+    """Return a DLRM from plain data, as a checkpoint holds it.
 
     Args:
-        tables: of each its ``name``, ``num_embeddings``, ``embedding_dim``, ``feature_names`` and, where it is
+        tables: For each its ``name``, ``num_embeddings``, ``embedding_dim``, ``feature_names`` and, where it is
             not "SUM", its ``pooling`` ("SUM" or "MEAN"). A table of raw IDs has ``managed`` too: an object with
             ``eviction`` ("lfu", "lru" or "distance_lfu") and ``interval``, batches between two admissions.
-        dense_in_features: number of dense features.
-        dense_arch_layer_sizes: the last one is the tables' ``embedding_dim``.
-        over_arch_layer_sizes: the last one is 1.
+        dense_in_features: Number of dense features.
+        dense_arch_layer_sizes: The last one is the tables' ``embedding_dim``.
+        over_arch_layer_sizes: The last one is 1.
 
     Raises:
-        ValueError: a field is missing, unknown, of another type, or does not fit the others.
+        ValueError: A field is missing, unknown, of another type, or does not fit the others.
     """
     if not isinstance(tables, Sequence) or not all(isinstance(table, Mapping) for table in tables):
         raise ValueError("tables: expected a list of objects")

@@ -29,7 +29,7 @@ class Perceptron(nn.Module):
         self._linear = nn.Linear(in_size, out_size, device=device)
 
     def forward(self, features: Tensor) -> Tensor:
-        """``[B, in_size]`` to ``[B, out_size]``."""
+        """Map ``[B, in_size]`` to ``[B, out_size]``."""
         return torch.relu(self._linear(features))
 
 
@@ -41,7 +41,7 @@ class MLP(nn.Module):
         self._mlp = nn.Sequential(*(Perceptron(a, b, device) for a, b in pairwise([in_size, *layer_sizes])))
 
     def forward(self, features: Tensor) -> Tensor:
-        """``[B, in_size]`` to ``[B, layer_sizes[-1]]``."""
+        """Map ``[B, in_size]`` to ``[B, layer_sizes[-1]]``."""
         hidden: Tensor = self._mlp(features)
         return hidden
 
@@ -50,11 +50,11 @@ class SparseArch(nn.Module):
     """Pooled embeddings, one vector per feature.
 
     Args:
-        embedding_bag_collection: its tables all have the same ``embedding_dim``; one of raw IDs is made with
+        embedding_bag_collection: Its tables all have the same ``embedding_dim``; one of raw IDs is made with
             ``embeddings_only``.
 
     Raises:
-        ValueError: the tables' dims differ.
+        ValueError: The tables' dims differ.
     """
 
     def __init__(self, embedding_bag_collection: BagCollection) -> None:
@@ -85,9 +85,9 @@ class DenseArch(nn.Module):
     """The layers that bring dense features to the embeddings' dim.
 
     Args:
-        in_features: number of dense features.
-        layer_sizes: sizes of the layers, the last being D.
-        device: where the weights lie.
+        in_features: Number of dense features.
+        layer_sizes: Sizes of the layers, the last being D.
+        device: Where the weights lie.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class DenseArch(nn.Module):
         self.model = MLP(in_features, layer_sizes, device)
 
     def forward(self, features: Tensor) -> Tensor:
-        """``[B, in_features]`` to ``[B, D]``."""
+        """Map ``[B, in_features]`` to ``[B, D]``."""
         embedded: Tensor = self.model(features)
         return embedded
 
@@ -122,7 +122,7 @@ class InteractionArch(nn.Module):
         self.register_buffer("pair_indices", rows * num_vectors + columns, persistent=False)
 
     def forward(self, dense_features: Tensor, sparse_features: Tensor) -> Tensor:
-        """Interact.
+        """Compute the interactions.
 
         Args:
             dense_features: ``[B, D]``.
@@ -144,12 +144,12 @@ class OverArch(nn.Module):
     """The layers over the interactions; the last one is linear.
 
     Args:
-        in_features: width of the input.
-        layer_sizes: sizes of the layers, two at least.
-        device: where the weights lie.
+        in_features: Width of the input.
+        layer_sizes: Sizes of the layers, two at least.
+        device: Where the weights lie.
 
     Raises:
-        ValueError: fewer than two layers.
+        ValueError: Fewer than two layers.
     """
 
     def __init__(
@@ -164,7 +164,7 @@ class OverArch(nn.Module):
         )
 
     def forward(self, features: Tensor) -> Tensor:
-        """``[B, in_features]`` to ``[B, layer_sizes[-1]]``."""
+        """Map ``[B, in_features]`` to ``[B, layer_sizes[-1]]``."""
         logits: Tensor = self.model(features)
         return logits
 
@@ -173,14 +173,14 @@ class DLRM(nn.Module):
     """The deep learning recommendation model.
 
     Args:
-        embedding_bag_collection: the tables, all of the same ``embedding_dim`` (D); see ``SparseArch``.
-        dense_in_features: number of dense features.
-        dense_arch_layer_sizes: sizes of the layers on the dense features, the last being D.
-        over_arch_layer_sizes: sizes of the layers over the interactions, the last being 1 for one logit.
-        dense_device: where the weights of the dense layers lie.
+        embedding_bag_collection: The tables, all of the same ``embedding_dim`` (D); see ``SparseArch``.
+        dense_in_features: Number of dense features.
+        dense_arch_layer_sizes: Sizes of the layers on the dense features, the last being D.
+        over_arch_layer_sizes: Sizes of the layers over the interactions, the last being 1 for one logit.
+        dense_device: Where the weights of the dense layers lie.
 
     Raises:
-        ValueError: the sizes do not fit together.
+        ValueError: The sizes do not fit together.
     """
 
     def __init__(
@@ -209,10 +209,10 @@ class DLRM(nn.Module):
 
         Args:
             dense_features: ``[B, dense_in_features]``.
-            sparse_features: batch size B; must hold every feature of the tables.
+            sparse_features: Batch size B; must hold every feature of the tables.
 
         Returns:
-            logits, ``[B, 1]``.
+            Logits, ``[B, 1]``.
         """
         embedded_dense = self.dense_arch(dense_features)
         embedded_sparse = self.sparse_arch(sparse_features)

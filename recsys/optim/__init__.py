@@ -15,8 +15,8 @@ from recsys.optim.in_backward import (
     mark_in_backward,
 )
 from recsys.optim.keyed import KeyedOptimizer, KeyedOptimizerWrapper
-from recsys.optim.row_states import recut_row_state
 from recsys.optim.rowwise_adagrad import RowWiseAdagrad
+from recsys.optim.state import recut_row_state
 
 __all__ = [
     "CombinedOptimizer",

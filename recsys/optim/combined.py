@@ -12,7 +12,7 @@ from recsys.optim.keyed import KeyedOptimizer, check_params
 
 
 class OptimizerWrapper(KeyedOptimizer):
-    """A base for optimizers around a keyed one: everything is passed on until a subclass says otherwise."""
+    """A base for optimizers that wrap a keyed one: everything is delegated unless a subclass overrides it."""
 
     def __init__(self, optimizer: KeyedOptimizer) -> None:
         self._optimizer = optimizer
@@ -37,32 +37,32 @@ class OptimizerWrapper(KeyedOptimizer):
         return self._optimizer.param_groups
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """As the wrapped optimizer does."""
+        """Delegate to the wrapped optimizer."""
         self._optimizer.zero_grad(set_to_none=set_to_none)
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """As the wrapped optimizer does."""
+        """Delegate to the wrapped optimizer."""
         return self._optimizer.step() if closure is None else self._optimizer.step(closure)
 
     def state_dict(self) -> dict[str, Any]:
-        """As the wrapped optimizer does."""
+        """Delegate to the wrapped optimizer."""
         return self._optimizer.state_dict()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """As the wrapped optimizer does."""
+        """Delegate to the wrapped optimizer."""
         self._optimizer.load_state_dict(state_dict)
         self.post_load_state_dict()
 
     def save_param_groups(self, save: bool) -> None:
-        """As the wrapped optimizer does."""
+        """Delegate to the wrapped optimizer."""
         self._optimizer.save_param_groups(save)
 
     def init_state(self, sparse_grad_parameter_names: Collection[str] = ()) -> None:
-        """As the wrapped optimizer does."""
+        """Delegate to the wrapped optimizer."""
         self._optimizer.init_state(sparse_grad_parameter_names)
 
     def set_optimizer_step(self, step: int) -> None:
-        """As the wrapped optimizer does."""
+        """Delegate to the wrapped optimizer."""
         self._optimizer.set_optimizer_step(step)
 
 
@@ -70,11 +70,11 @@ class CombinedOptimizer(KeyedOptimizer):
     """Several keyed optimizers as one: a fused one for tables, another for dense layers.
 
     Args:
-        optims: optimizers, or ``(name, optimizer)``: the name, with a dot, goes before the parameters' names.
+        optims: Optimizers, or ``(name, optimizer)``: the name, with a dot, goes before the parameters' names.
 
     Raises:
-        TypeError: an optimizer that is not keyed.
-        ValueError: a parameter, or a name of one, that two optimizers have.
+        TypeError: An optimizer that is not keyed.
+        ValueError: A parameter, or a name of one, that two optimizers have.
     """
 
     def __init__(self, optims: Sequence[KeyedOptimizer | tuple[str, KeyedOptimizer]]) -> None:
@@ -97,12 +97,12 @@ class CombinedOptimizer(KeyedOptimizer):
 
     @staticmethod
     def prepend_opt_key(name: str, opt_key: str) -> str:
-        """``opt_key.name``; either alone where the other is empty."""
+        """Return ``opt_key.name``, or one of the two if the other is empty."""
         return f"{opt_key}.{name}" if opt_key and name else opt_key or name
 
     @property
     def optimizers(self) -> list[tuple[str, KeyedOptimizer]]:
-        """``(name, optimizer)``, the name empty where none was given."""
+        """``(name, optimizer)``, the name empty if none was given."""
         return self._optims
 
     @property
@@ -121,12 +121,12 @@ class CombinedOptimizer(KeyedOptimizer):
         return [group for _, optim in self._optims for group in optim.param_groups]
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """As each of them does."""
+        """Delegate to each of them."""
         for _, optim in self._optims:
             optim.zero_grad(set_to_none=set_to_none)
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Each of them steps; the closure is evaluated once, before."""
+        """Return each of them steps; the closure is evaluated once, before."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -136,13 +136,13 @@ class CombinedOptimizer(KeyedOptimizer):
         return loss
 
     def save_param_groups(self, save: bool) -> None:
-        """Whether state dicts hold the parameter groups."""
+        """Set whether state dicts hold the parameter groups."""
         super().save_param_groups(save)
         for _, optim in self._optims:
             optim.save_param_groups(save)
 
     def post_load_state_dict(self) -> None:
-        """Tell each of them."""
+        """Call each of them."""
         for _, optim in self._optims:
             optim.post_load_state_dict()
 
@@ -153,6 +153,6 @@ class CombinedOptimizer(KeyedOptimizer):
             optim.init_state(names)
 
     def set_optimizer_step(self, step: int) -> None:
-        """Tell each of them."""
+        """Call each of them."""
         for _, optim in self._optims:
             optim.set_optimizer_step(step)

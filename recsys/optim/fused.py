@@ -23,19 +23,19 @@ class FusedKernel(Protocol):
         """The optimizer and its numbers."""
 
     def set_learning_rate(self, learning_rate: float, /) -> None:
-        """For lookups from now on: FBGEMM takes the rate at the lookup, not when gradients come."""
+        """Set the rate for later lookups: FBGEMM takes it at the lookup, not in the backward pass."""
 
     def fused_parameters(self) -> Mapping[str, Tensor]:
-        """Parameter name (``embedding_bags.t1.weight``) -> its weight on this rank."""
+        """Return each weight of this rank by parameter name (``embedding_bags.t1.weight``)."""
 
     def fused_states(self) -> Mapping[str, Mapping[str, Tensor]]:
-        """Parameter name -> state name (``t1.momentum1``) -> state, a view or a ShardedTensor of views."""
+        """Return states by parameter and state name (``t1.momentum1``), each a view or a ShardedTensor of views."""
 
     def step_count(self) -> Tensor:
-        """int64 ``[1]``, a view: how many steps were taken. Asked only where ``config.has_step_count()``."""
+        """Return how many steps were taken: int64 ``[1]``, a view. Called only if ``config.has_step_count()``."""
 
     def set_optimizer_step(self, step: int, /) -> None:
-        """Go on from this step. Asked only where ``config.has_step_count()``."""
+        """Continue from this step. Called only if ``config.has_step_count()``."""
 
 
 class FusedOptimizer(KeyedOptimizer):
@@ -48,10 +48,10 @@ class FusedOptimizer(KeyedOptimizer):
     State by parameter: what the kernels give; where updates depend on the number of steps, ``<table>.step`` too.
 
     Args:
-        kernels: the lookups. A parameter whose shards lie in several of them has its state from one.
+        kernels: The lookups. A parameter whose shards are in several of them has its state from one.
 
     Raises:
-        ValueError: two kernels give the same state of a parameter.
+        ValueError: Two kernels give the same state of a parameter.
     """
 
     def __init__(self, kernels: Sequence[FusedKernel]) -> None:
@@ -81,17 +81,17 @@ class FusedOptimizer(KeyedOptimizer):
         return "\n".join([*lines, ")"])
 
     def apply_learning_rates(self) -> None:
-        """Hand over the learning rates that have changed since they were handed over last."""
+        """Pass learning rates that have changed to the kernels."""
         for i, (kernel, group) in enumerate(zip(self._kernels, self.param_groups, strict=True)):
             if group["lr"] != self._learning_rates[i]:
                 self._learning_rates[i] = float(group["lr"])
                 kernel.set_learning_rate(self._learning_rates[i])
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Hand over learning rates; the updates have happened already.
+        """Pass learning rates to the kernels; the updates have happened already.
 
         Args:
-            closure: evaluated, its loss returned.
+            closure: Evaluated, its loss returned.
         """
         loss = None
         if closure is not None:
@@ -101,21 +101,21 @@ class FusedOptimizer(KeyedOptimizer):
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Hand over learning rates; there are no gradients."""
+        """Pass learning rates to the kernels; there are no gradients."""
         del set_to_none
         self.apply_learning_rates()
 
     def init_state(self, sparse_grad_parameter_names: Collection[str] = ()) -> None:
-        """Nothing: the lookups have made it."""
+        """Do nothing: the lookups have updated the tables."""
 
     def set_optimizer_step(self, step: int) -> None:
-        """Let kernels whose updates depend on the number of steps go on from ``step``."""
+        """Let kernels whose updates depend on the number of steps continue from ``step``."""
         for kernel in self._kernels:
             if kernel.config.has_step_count():
                 kernel.set_optimizer_step(step)
 
     def post_load_state_dict(self) -> None:
-        """Learning rates and counters that were loaded reach the kernels."""
+        """Pass loaded learning rates and counters to the kernels."""
         self.apply_learning_rates()
         for kernel in self._kernels:
             if kernel.config.has_step_count():

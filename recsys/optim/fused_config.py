@@ -31,13 +31,6 @@ _DEPRECATED = {
     EmbOptimType.SGD: EmbOptimType.EXACT_SGD,
     EmbOptimType.ROWWISE_ADAGRAD: EmbOptimType.EXACT_ROWWISE_ADAGRAD,
 }
-# What the same states are called by the optimizer class for dense gradients.
-_DENSE_STATE_NAMES = {
-    EmbOptimType.EXACT_SGD: {},
-    EmbOptimType.EXACT_ROWWISE_ADAGRAD: {"momentum1": "sum"},
-    EmbOptimType.EXACT_ADAGRAD: {"momentum1": "sum"},
-    EmbOptimType.ADAM: {"momentum1": "exp_avg", "momentum2": "exp_avg_sq"},
-}
 _CPU = (EmbOptimType.EXACT_SGD, EmbOptimType.EXACT_ADAGRAD, EmbOptimType.EXACT_ROWWISE_ADAGRAD)
 # Arguments of torch's optimizers that choose an implementation, not what is computed.
 _IMPLEMENTATION = ("foreach", "fused", "capturable")
@@ -64,19 +57,19 @@ class FusedConfig:
 
     Attributes:
         optimizer: EXACT_SGD, EXACT_ROWWISE_ADAGRAD, EXACT_ADAGRAD or ADAM.
-        learning_rate: at the start; schedules change it through the fused optimizer's parameter groups.
-        eps: added to the square root; SGD does not read it.
+        learning_rate: At the start; schedules change it through the fused optimizer's parameter groups.
+        eps: Added to the square root; SGD does not read it.
         beta1: Adam's.
         beta2: Adam's.
         weight_decay: Adam's (decoupled, as AdamW's), or row-wise Adagrad's as ``weight_decay_mode`` says. On CUDA only.
         weight_decay_mode: NONE, L2 or DECOUPLE, for row-wise Adagrad.
-        max_norm: row-wise Adagrad keeps the norm of updated rows below it; 0 for no bound. On CUDA only.
-        gradient_clipping: whether each number of a gradient is cut to ±``max_gradient``.
-        max_gradient: the bound of ``gradient_clipping``.
-        stochastic_rounding: for FP16 tables, whether updated weights are rounded at random to either neighbour.
+        max_norm: Row-wise Adagrad keeps the norm of updated rows below it; 0 for no bound. On CUDA only.
+        gradient_clipping: Whether each number of a gradient is cut to ±``max_gradient``.
+        max_gradient: The bound of ``gradient_clipping``.
+        stochastic_rounding: For FP16 tables, whether updated weights are rounded at random to either neighbour.
 
     Raises:
-        ValueError: an optimizer or number that FBGEMM has not, or one that this optimizer would silently ignore.
+        ValueError: An optimizer or number that FBGEMM has not, or one that this optimizer would silently ignore.
     """
 
     optimizer: EmbOptimType = EmbOptimType.EXACT_SGD
@@ -110,7 +103,7 @@ class FusedConfig:
         self._check_decay()
 
     def _check_decay(self) -> None:
-        """FBGEMM ignores these where its optimizer has no use for them; we say so."""
+        """Refuse settings that FBGEMM's optimizer would silently ignore."""
         mode, rowwise = self.weight_decay_mode, self.optimizer == EmbOptimType.EXACT_ROWWISE_ADAGRAD
         if mode not in _DECAY_MODES:
             raise ValueError(
@@ -138,10 +131,10 @@ class FusedConfig:
 
     @classmethod
     def from_params(cls, fused_params: Mapping[str, Any] | None) -> FusedConfig:
-        """From the ``fused_params`` of a sharder; SGD with a learning rate of 0.01 for None.
+        """Make one from the ``fused_params`` of a sharder; SGD with a learning rate of 0.01 for None.
 
         Raises:
-            ValueError: an unknown key or a value that FBGEMM has no use for.
+            ValueError: An unknown key or a value that FBGEMM has no use for.
         """
         params = dict(fused_params or {})
         allowed = [field.name for field in dataclasses.fields(cls)]
@@ -152,7 +145,7 @@ class FusedConfig:
 
     @classmethod
     def from_in_backward(cls, optimizer_class: type[Optimizer], kwargs: Mapping[str, Any]) -> FusedConfig:
-        """From an optimizer class and its arguments, as ``apply_optimizer_in_backward`` takes them.
+        """Make one from an optimizer class and its arguments, as ``apply_optimizer_in_backward`` takes them.
 
         Arguments that are left out have the class's defaults, not FBGEMM's.
 
@@ -185,10 +178,10 @@ class FusedConfig:
         return cls(optimizer=optimizer, **values)
 
     def check_device(self, device: torch.device) -> None:
-        """FBGEMM's CPU lookups have fewer optimizers, and ignore some settings without a word.
+        """Refuse what FBGEMM's CPU lookups lack: some optimizers, and some settings that they silently ignore.
 
         Raises:
-            ValueError: the optimizer or a setting does not exist on the device.
+            ValueError: The optimizer or a setting does not exist on the device.
         """
         if device.type != "cpu":
             return
@@ -205,28 +198,24 @@ class FusedConfig:
                 )
 
     def tbe_arguments(self) -> dict[str, Any]:
-        """Arguments of ``SplitTableBatchedEmbeddingBagsCodegen``."""
+        """Return the arguments of ``SplitTableBatchedEmbeddingBagsCodegen``."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     def state_names(self) -> tuple[str, ...]:
-        """What the optimizer keeps per table, by FBGEMM's names, in the order of ``split_optimizer_states()``."""
+        """Return FBGEMM's names of the optimizer's states, in the order of ``split_optimizer_states()``."""
         return tuple(_STATES[self.optimizer])
 
     def state_shape(self, name: str, num_rows: int, num_columns: int) -> tuple[int, ...]:
-        """``(R,)`` for a state of one number per row, ``(R, D)`` for one number per weight; all are float32."""
+        """Return ``(R,)`` for a state of one number per row, ``(R, D)`` for one number per weight; all are float32."""
         return (num_rows,) if self.is_row_wise(name) else (num_rows, num_columns)
 
     def is_row_wise(self, name: str) -> bool:
-        """Whether the state holds one number per row."""
+        """Return whether the state holds one number per row."""
         return _STATES[self.optimizer][name]
 
     def has_step_count(self) -> bool:
-        """Whether updates depend on the number of steps taken: Adam's bias correction does."""
+        """Return whether updates depend on the number of steps taken: Adam's bias correction does."""
         return bool(self.optimizer == EmbOptimType.ADAM)
-
-    def dense_state_names(self) -> dict[str, str]:
-        """Name of each state -> its name in the optimizer class for dense gradients."""
-        return dict(_DENSE_STATE_NAMES[self.optimizer])
 
 
 def _check_number(name: str, value: object, below: float) -> None:

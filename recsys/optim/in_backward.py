@@ -35,11 +35,11 @@ def apply_optimizer_in_backward(
     Args:
         optimizer_class: ``torch.optim.SGD``, ``torch.optim.Adagrad``, ``torch.optim.Adam``, ``RowWiseAdagrad``; for
             parameters that stay unsharded, any.
-        params: the parameters.
-        optimizer_kwargs: arguments of the class.
+        params: The parameters.
+        optimizer_kwargs: Arguments of the class.
 
     Raises:
-        ValueError: a parameter that needs no gradient, or one that has an optimizer in the backward pass already.
+        ValueError: A parameter that needs no gradient, or one that has an optimizer in the backward pass already.
     """
     # Imported here: the package compiles a dozen functions when it is imported.
     from torch.distributed.optim.apply_optimizer_in_backward import param_to_optim_hook_handle_map
@@ -59,7 +59,7 @@ def apply_optimizer_in_backward(
         mark_in_backward(param, optimizer_class([param], **optimizer_kwargs))
         param._optimizer_classes = [optimizer_class]  # type: ignore[attr-defined]
         param._optimizer_kwargs = [dict(optimizer_kwargs)]  # type: ignore[attr-defined]
-        handle = param.register_post_accumulate_grad_hook(_step)  # type: ignore[no-untyped-call]
+        handle = param.register_post_accumulate_grad_hook(_step)
         # Where DistributedDataParallel finds it, to take it away and step by itself.
         param_to_optim_hook_handle_map[param] = [handle]
 
@@ -71,10 +71,10 @@ def _step(param: Tensor) -> None:
 
 
 def fused_config_of(param: Tensor) -> FusedConfig | None:
-    """The optimizer that a parameter was marked with, as a lookup takes it; None if it is not marked.
+    """Return the optimizer that a parameter was marked with, as a lookup takes it; None if it is not marked.
 
     Raises:
-        ValueError: more than one optimizer, or one that no lookup has.
+        ValueError: More than one optimizer, or one that no lookup has.
     """
     classes = _marks(param)
     if not classes:
@@ -89,17 +89,17 @@ def fused_config_of(param: Tensor) -> FusedConfig | None:
 
 
 def copy_in_backward(source: Tensor, target: nn.Parameter) -> None:
-    """What ``source`` was marked with is applied to ``target``, which takes its place; nothing if it is not marked."""
+    """Mark ``target`` as ``source`` is marked, if it is, because it takes its place."""
     for optimizer_class, kwargs in zip(_marks(source), getattr(source, "_optimizer_kwargs", []), strict=True):
         apply_optimizer_in_backward(optimizer_class, [target], kwargs)
 
 
 def mark_in_backward(param: Tensor, *optimizers: Optimizer) -> None:
-    """Say of a parameter that its update happens in the backward pass: ``in_backward_optimizer_filter`` sees it.
+    """Mark a parameter as updated in the backward pass, for ``in_backward_optimizer_filter``.
 
     Args:
-        param: a shard's weight.
-        optimizers: the handles on what updates it, for who looks them up through the parameter.
+        param: A shard's weight.
+        optimizers: The handles on what updates it, for the code that looks them up through the parameter.
     """
     param._in_backward_optimizers = list(optimizers)  # type: ignore[attr-defined]
 
@@ -107,10 +107,10 @@ def mark_in_backward(param: Tensor, *optimizers: Optimizer) -> None:
 def in_backward_optimizer_filter(
     named_parameters: Iterable[tuple[str, nn.Parameter]], include: bool = False
 ) -> Iterator[tuple[str, nn.Parameter]]:
-    """The parameters that are left for an ordinary optimizer, or those that are not.
+    """Yield the parameters that are left for an ordinary optimizer, or the others.
 
     Args:
-        named_parameters: names and parameters, as ``model.named_parameters()`` yields them.
+        named_parameters: Names and parameters, as ``model.named_parameters()`` yields them.
         include: True for those that are updated in the backward pass, False for the others.
     """
     for name, param in named_parameters:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from recsys.errors import CheckpointError
-from recsys.optim.state_loading import check_names, check_state, copy_state
+from recsys.optim.state import check_names, check_state, copy_state
 
 # Sharded parameters are ``torch.distributed._shard.sharded_tensor.ShardedTensor``, a subclass of Tensor.
 OptimizerFactory = Callable[[list[Tensor]], Optimizer]
@@ -24,12 +24,12 @@ class KeyedOptimizer(Optimizer):
     that lacks a parameter, or has one more, is an error. Where state is made lazily, ``init_state()`` makes it.
 
     Args:
-        params: name -> parameter.
-        state: parameter -> state name -> value. Kept, not copied.
-        param_groups: as ``torch.optim`` has them; learning-rate schedules change them. Kept, not copied.
+        params: Name -> parameter.
+        state: Parameter -> state name -> value. Kept, not copied.
+        param_groups: As ``torch.optim`` has them; learning-rate schedules change them. Kept, not copied.
 
     Raises:
-        ValueError: state or groups of parameters that are not in ``params``, or one parameter under two names.
+        ValueError: State or groups of parameters that are not in ``params``, or one parameter under two names.
     """
 
     _params: Mapping[str, Tensor]
@@ -54,7 +54,7 @@ class KeyedOptimizer(Optimizer):
         self._start({"_params": params, "state": state, "param_groups": param_groups})
 
     def _start(self, attributes: dict[str, Any]) -> None:
-        """Set up as an unpickled optimizer is: hooks and profiling, but nothing asked of the parameters.
+        """Set up hooks and profiling, as for an unpickled optimizer, without checks of the parameters.
 
         ``Optimizer.__init__`` refuses to hold no parameter, and to have the groups of another optimizer.
         """
@@ -69,11 +69,11 @@ class KeyedOptimizer(Optimizer):
         return self._params
 
     def save_param_groups(self, save: bool) -> None:
-        """Whether state dicts hold the parameter groups; at first they do not: runs set those anew."""
+        """Set whether state dicts hold the parameter groups. By default they do not: runs set those anew."""
         self._saves_param_groups = save
 
     def state_dict(self) -> dict[str, Any]:
-        """``{"state": {parameter name: {state name: value}}}``, with ``"param_groups"`` if they are saved.
+        """Return ``{"state": {parameter name: {state name: value}}}``, with ``"param_groups"`` if they are saved.
 
         Tensors are those of the optimizer, not copies.
         """
@@ -95,7 +95,7 @@ class KeyedOptimizer(Optimizer):
         A sharded tensor takes a sharded one of the same shards, or a full tensor, of which it takes its part.
 
         Raises:
-            CheckpointError: names the parameter and the state, with what was found and what was expected.
+            CheckpointError: A state is wrong; the message names the parameter, the state and what was expected.
         """
         if "state" not in state_dict:
             raise CheckpointError(
@@ -117,7 +117,7 @@ class KeyedOptimizer(Optimizer):
         self.post_load_state_dict()
 
     def _group_pairs(self, state_dict: Mapping[str, Any]) -> list[tuple[dict[str, Any], Mapping[str, Any]]]:
-        """Each group and the saved one of the same parameters."""
+        """Return each group and the saved one of the same parameters."""
         if "param_groups" not in state_dict:
             raise CheckpointError(
                 "param_groups: the checkpoint has none; call save_param_groups(True) before saving, or "
@@ -134,7 +134,7 @@ class KeyedOptimizer(Optimizer):
         return [(group, saved[name]) for name, group in groups.items()]
 
     def post_load_state_dict(self) -> None:
-        """Called after a state was loaded; for subclasses that keep something beside it."""
+        """Run after a state was loaded; for subclasses that keep other data."""
 
     def init_state(self, sparse_grad_parameter_names: Collection[str] = ()) -> None:
         """Make the state that is otherwise made in the first step, so that a checkpoint can be loaded into it.
@@ -143,7 +143,7 @@ class KeyedOptimizer(Optimizer):
         stands already keep their values, and counters named ``step`` go back to 0.
 
         Args:
-            sparse_grad_parameter_names: parameters whose gradients are sparse.
+            sparse_grad_parameter_names: Parameters whose gradients are sparse.
         """
         lacking = {n: p for n, p in self.params.items() if p.requires_grad and not self.state.get(p)}
         if not lacking:
@@ -172,10 +172,10 @@ class KeyedOptimizer(Optimizer):
                 self.state[param]["step"] = torch.zeros_like(step) if isinstance(step, Tensor) else 0
 
     def set_optimizer_step(self, step: int) -> None:
-        """Tell optimizers that count steps themselves (fused ones) which step it is."""
+        """Set the step of optimizers that count steps themselves (fused ones)."""
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Parameters are given by name, at construction."""
+        """Refuse: parameters are given by name, at construction."""
         raise NotImplementedError(
             "add_param_group: make a KeyedOptimizer of the new parameters and combine the two"
         )
@@ -185,8 +185,8 @@ class KeyedOptimizerWrapper(KeyedOptimizer):
     """A ``torch.optim`` optimizer with its state by name.
 
     Args:
-        params: name -> parameter, as ``dict(model.named_parameters())`` has them.
-        optim_factory: makes the optimizer of the parameters: ``lambda params: torch.optim.SGD(params, lr=0.1)``.
+        params: Name -> parameter, as ``dict(model.named_parameters())`` has them.
+        optim_factory: Makes the optimizer of the parameters: ``lambda params: torch.optim.SGD(params, lr=0.1)``.
     """
 
     def __init__(self, params: Mapping[str, Tensor], optim_factory: OptimizerFactory) -> None:
@@ -198,19 +198,19 @@ class KeyedOptimizerWrapper(KeyedOptimizer):
         return repr(self._optimizer)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """As the wrapped optimizer does."""
+        """Delegate to the wrapped optimizer."""
         self._optimizer.zero_grad(set_to_none=set_to_none)
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """As the wrapped optimizer does."""
+        """Delegate to the wrapped optimizer."""
         return self._optimizer.step() if closure is None else self._optimizer.step(closure)
 
 
 def check_params(params: Mapping[str, Tensor]) -> None:
-    """Each tensor has one name.
+    """Check that each tensor has one name.
 
     Raises:
-        ValueError: names the two.
+        ValueError: Names the two.
     """
     names: dict[Tensor, str] = {}
     for name, param in params.items():
@@ -222,7 +222,7 @@ def check_params(params: Mapping[str, Tensor]) -> None:
 
 
 def _by_params(groups: Sequence[Any], params: Sequence[Sequence[str]]) -> dict[str, Any]:
-    """Groups by their parameters' names, whatever their order; those of equal names are numbered."""
+    """Return groups by their parameters' names, whatever their order; equal names are numbered."""
     found: dict[str, Any] = {}
     for group, names in zip(groups, params, strict=True):
         key = "/".join(sorted(names))
@@ -232,7 +232,7 @@ def _by_params(groups: Sequence[Any], params: Sequence[Sequence[str]]) -> dict[s
 
 
 def _plain(value: Any) -> Any:
-    """Nested dicts with the state dicts of what has one."""
+    """Return nested dicts with the state dicts of what has one."""
     if isinstance(value, dict):
         return {name: _plain(inner) for name, inner in value.items()}
     return value.state_dict() if hasattr(value, "state_dict") else value

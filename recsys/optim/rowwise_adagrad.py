@@ -19,17 +19,17 @@ class RowWiseAdagrad(Optimizer):
     """Adagrad with one learning rate per row: the same arithmetic as FBGEMM's fused one.
 
     FBGEMM updates the rows that a batch looked up. A dense gradient does not say which those are, so a row whose
-    gradient is all zeros stays as it is: it is neither updated nor decayed. State of a parameter: ``sum``, ``[R]``
+    gradient is all zeros is not changed: it is neither updated nor decayed. State of a parameter: ``sum``, ``[R]``
     float32.
 
     Args:
-        params: parameters ``[R, D]``, or parameter groups of such.
-        lr: the learning rate; 0.01 as ``torch.optim.Adagrad`` and FBGEMM have it.
-        eps: added to the square root; 1e-8 as FBGEMM has it (``torch.optim.Adagrad``: 1e-10).
+        params: Parameters ``[R, D]``, or parameter groups of such.
+        lr: The learning rate; 0.01 as ``torch.optim.Adagrad`` and FBGEMM have it.
+        eps: Added to the square root; 1e-8 as FBGEMM has it (``torch.optim.Adagrad``: 1e-10).
         weight_decay: L2 penalty: this many times the weight is added to the gradient.
 
     Raises:
-        ValueError: a negative or non-finite number, or a parameter that has not two dimensions.
+        ValueError: A negative or non-finite number, or a parameter that has not two dimensions.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class RowWiseAdagrad(Optimizer):
         """Update every parameter that has a gradient, dense or sparse.
 
         Args:
-            closure: evaluates the model anew and returns the loss.
+            closure: Evaluates the model anew and returns the loss.
         """
         loss = None
         if closure is not None:
@@ -75,7 +75,7 @@ class RowWiseAdagrad(Optimizer):
 
 
 def _update_table(param: Tensor, grad: Tensor, state: Tensor, group: dict[str, Any]) -> None:
-    """A ``[R, D]`` gradient: rows of zeros count as not touched."""
+    """Apply a ``[R, D]`` gradient; rows of zeros count as not touched."""
     touched = grad.ne(0).any(dim=1)
     step, mean_square = _scaled(param, grad.float(), group)
     state.add_(torch.where(touched, mean_square, 0.0))
@@ -84,7 +84,7 @@ def _update_table(param: Tensor, grad: Tensor, state: Tensor, group: dict[str, A
 
 
 def _update_rows(param: Tensor, grad: Tensor, state: Tensor, group: dict[str, Any]) -> None:
-    """A coalesced sparse gradient: ``[1, N]`` row numbers, ``[N, D]`` values."""
+    """Apply a coalesced sparse gradient: ``[1, N]`` row numbers, ``[N, D]`` values."""
     rows = grad.indices()[0]
     step, mean_square = _scaled(param[rows], grad.values().float(), group)
     state.index_add_(0, rows, mean_square)
@@ -93,6 +93,6 @@ def _update_rows(param: Tensor, grad: Tensor, state: Tensor, group: dict[str, An
 
 
 def _scaled(weight: Tensor, grad: Tensor, group: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    """The gradient with its L2 penalty, a tensor of its own, and the mean of its square, row by row."""
+    """Return the gradient with its L2 penalty, a tensor of its own, and the mean of its square, row by row."""
     step = grad.add(weight, alpha=group["weight_decay"])
     return step, step.square().mean(dim=1)

@@ -13,24 +13,24 @@ from pathlib import Path
 from rich.console import Console
 
 from recsys.checkpoint import build_model, load_checkpoint
+from recsys.cli import Parser, count, size
 from recsys.configs import DataType
-from recsys.embedding import EmbeddingBagCollection
+from recsys.embedding import EmbeddingBagCollection, find_collections
 from recsys.errors import PlanError
-from recsys.files import read_json
-from recsys.options import count, size
-from recsys.planner.calibrate import CalibrateOptions, calibrate
-from recsys.planner.constraints import read_constraints
-from recsys.planner.estimate import OPTIMIZERS, Workload
+from recsys.files import read_json, replacing
+from recsys.planner.cost.calibrate import CalibrateOptions, calibrate
+from recsys.planner.cost.constraints import read_constraints
+from recsys.planner.cost.estimate import OPTIMIZERS, Workload
+from recsys.planner.cost.tables import collection_tables, tables_from_json
+from recsys.planner.cost.topology import DEVICES, Topology, default_topology, read_topology
 from recsys.planner.evaluate import differences
 from recsys.planner.fit import Problem
-from recsys.planner.page import page
-from recsys.planner.plan_file import read_plan
 from recsys.planner.planner import DEFAULT_RESERVED_FRACTION, EmbeddingShardingPlanner
-from recsys.planner.report import print_summary
-from recsys.planner.summary import summarize
-from recsys.planner.tables import collection_tables, find_collections, tables_from_json
-from recsys.planner.topology import DEVICES, Topology, default_topology, read_topology
-from recsys.rows import CUDA_ROW_ALIGNMENT, HOST_ROW_ALIGNMENT
+from recsys.planner.report.page import page
+from recsys.planner.report.report import print_summary
+from recsys.planner.report.summary import summarize
+from recsys.rows.format import CUDA_ROW_ALIGNMENT, HOST_ROW_ALIGNMENT
+from recsys.sharding.plan.plan_file import read_plan
 
 _EPILOG = """\
 examples:
@@ -49,11 +49,11 @@ _STORED = {t.value.lower(): t for t in DataType if t is not DataType.BF16}
 
 
 class _UsageError(ValueError):
-    """What was asked makes no sense, whatever the files hold."""
+    """The command line is wrong, whatever the files hold."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; 0 when it did what was asked, 1 when it could not, 2 for bad usage."""
+    """Run the command; return 0 on success, 1 on failure, 2 for bad usage."""
     words = list(sys.argv[1:] if argv is None else argv)
     commands: dict[str, Callable[[list[str]], int]] = {"calibrate": _calibrate, "diff": _diff}
     command = commands.get(words[0]) if words else None
@@ -111,7 +111,7 @@ def _plan(words: list[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="recsys-plan",
         description="Plan how embedding tables are sharded, and show what lies where and what it costs.",
         epilog=_EPILOG,
@@ -158,7 +158,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _topology(arguments: argparse.Namespace) -> Topology:
-    """The file's, or the defaults; options change single numbers."""
+    """Return the file's, or the defaults; options change single numbers."""
     if arguments.topology is not None:
         topology = read_topology(arguments.topology)
         if arguments.device not in (None, topology.compute_device):
@@ -209,7 +209,7 @@ def _problem(source: Path, planner: EmbeddingShardingPlanner, data_type: str | N
     model = build_model(load_checkpoint(source))
     if stored is None:
         return planner.problem(model)
-    collections = find_collections(model)
+    collections = find_collections(model, error=PlanError)
     weighted = frozenset(
         path for path, c in collections.items() if isinstance(c, EmbeddingBagCollection) and c.is_weighted()
     )
@@ -217,7 +217,7 @@ def _problem(source: Path, planner: EmbeddingShardingPlanner, data_type: str | N
 
 
 def _calibrate(words: list[str]) -> int:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="recsys-plan calibrate",
         description="Measure this machine's memory and links for the planner's cost model.",
         epilog="exit codes: 0 measured, 1 failed or no such device, 2 bad usage",
@@ -242,7 +242,7 @@ def _calibrate(words: list[str]) -> int:
 
 
 def _diff(words: list[str]) -> int:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="recsys-plan diff",
         description="What changed between two plans.",
         epilog="exit codes: 0 nothing changed, 1 something did, 2 bad usage or a file that is no plan",
@@ -261,18 +261,14 @@ def _diff(words: list[str]) -> int:
 
 
 def _check_folder(option: str, path: Path | None) -> None:
-    """Before the work is done, and not after it."""
+    """Check before the work that the folder exists."""
     if path is not None and not path.absolute().parent.is_dir():
         raise _UsageError(f"{option}: got {str(path)!r}, expected a file in a folder that exists")
 
 
 def _write(path: Path, text: str) -> None:
-    partial = path.with_name(f".{path.name}.partial")
-    try:
+    with replacing(path) as partial:
         partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def _percent(text: str) -> float:

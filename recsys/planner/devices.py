@@ -10,15 +10,15 @@ from dataclasses import dataclass, replace
 
 from recsys.configs import BaseEmbeddingConfig
 from recsys.errors import PlanError
-from recsys.planner.constraints import ParameterConstraints
-from recsys.planner.estimate import Workload, row_bytes_of
+from recsys.planner.cost.constraints import ParameterConstraints
+from recsys.planner.cost.estimate import Workload, row_bytes_of
+from recsys.planner.cost.tables import planned_tables
+from recsys.planner.cost.topology import Link, default_topology
 from recsys.planner.fit import Problem
 from recsys.planner.planner import EmbeddingShardingPlanner
-from recsys.planner.tables import planned_tables
-from recsys.planner.topology import Link, default_topology
-from recsys.rows import HOST_ROW_ALIGNMENT
-from recsys.sharding.device_rows import table_path
-from recsys.sharding.plan import ShardingPlan
+from recsys.rows.format import HOST_ROW_ALIGNMENT
+from recsys.sharding.plan.device_rows import table_path
+from recsys.sharding.plan.plan import ShardingPlan
 
 _WHOLE = ("table_wise",)
 _WHOLE_OR_CUT = ("table_wise", "row_wise")
@@ -30,9 +30,9 @@ class DeviceOptions:
 
     Attributes:
         world_size: W.
-        budget_bytes: memory for rows on each device; None for no bound.
-        row_alignment: of the rows, in bytes.
-        expected_ids: by table path, how many IDs one row of a batch looks up; one per feature if not named.
+        budget_bytes: Memory for rows on each device; None for no bound.
+        row_alignment: The alignment of the rows, in bytes.
+        expected_ids: By table path, how many IDs one row of a batch looks up; one per feature if not named.
     """
 
     world_size: int
@@ -44,17 +44,17 @@ class DeviceOptions:
 def plan_devices(
     collections: Mapping[str, Sequence[BaseEmbeddingConfig]], options: DeviceOptions
 ) -> ShardingPlan:
-    """Every table whole on one device, so that lookups are spread evenly; or cut by rows if it fits none whole.
+    """Return every table whole on one device, so that lookups are spread evenly; or cut by rows if it fits none whole.
 
     If the tables do not fit so, others are cut by rows too. Without a budget, no device holds more bytes than its
     fair share and the largest table.
 
     Args:
-        collections: the tables of each collection, with their stored data types, by path.
-        options: see there.
+        collections: The tables of each collection, with their stored data types, by path.
+        options: See there.
 
     Raises:
-        PlanError: names a table that does not fit, the bytes short, and what would make it fit.
+        PlanError: Names a table that does not fit, the bytes short, and what would make it fit.
     """
     sizes = {
         table_path(path, table.name): _stored_bytes(table, options)

@@ -1,4 +1,4 @@
-"""What any plan costs, whoever made it: per table, per rank, per shard. And placements as plans.
+"""The cost of any plan: per table, per rank, per shard; and placements as plans.
 
 Shape letters: W world size.
 """
@@ -10,24 +10,31 @@ from dataclasses import dataclass, fields, replace
 
 from recsys.configs import BaseEmbeddingConfig
 from recsys.errors import PlanError
-from recsys.planner.enumerators import Option
-from recsys.planner.estimate import Estimator, Shape, ShardCost
-from recsys.planner.partitioners import Placement
-from recsys.planner.tables import PlannedTable
-from recsys.sharding.cuts import column_wise, data_parallel, grid, row_wise, table_row_wise, table_wise
-from recsys.sharding.plan import ParameterSharding, ShardingPlan, check_plan
+from recsys.planner.cost.enumerators import ShardingOption
+from recsys.planner.cost.estimate import Estimator, ShardCost, ShardShape
+from recsys.planner.cost.tables import PlannedTable
+from recsys.planner.search.partitioners import Placement
+from recsys.sharding.plan.plan import ParameterSharding, ShardingPlan, check_plan
+from recsys.sharding.plan.sharding_types import (
+    column_wise,
+    data_parallel,
+    grid,
+    row_wise,
+    table_row_wise,
+    table_wise,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlacedShard:
-    """A shard where it lies.
+    """A shard where it is.
 
     Attributes:
-        table: position of its table.
-        rank: that holds it.
+        table: Position of its table.
+        rank: That holds it.
         num_rows: R of the shard.
         num_columns: D of the shard.
-        cost: its bytes and times.
+        cost: Its bytes and times.
     """
 
     table: int
@@ -42,9 +49,9 @@ class Evaluation:
     """A plan with its estimates.
 
     Attributes:
-        tables: that were planned.
-        shardings: of each table.
-        shards: of all tables; a copy on each rank counts as one.
+        tables: That were planned.
+        shardings: The sharding of each table.
+        shards: The shards of all tables; a copy on each rank counts as one.
         world_size: W.
     """
 
@@ -54,15 +61,15 @@ class Evaluation:
     world_size: int
 
     def of_ranks(self) -> list[ShardCost]:
-        """Sums over each rank's shards."""
+        """Return the sums over each rank's shards."""
         return _sums(((shard.rank, shard.cost) for shard in self.shards), self.world_size)
 
     def of_tables(self) -> list[ShardCost]:
-        """Sums over each table's shards."""
+        """Return the sums over each table's shards."""
         return _sums(((shard.table, shard.cost) for shard in self.shards), len(self.tables))
 
     def ranks_of_tables(self) -> list[list[int]]:
-        """Where each table lies."""
+        """Return where each table is."""
         found: list[set[int]] = [set() for _ in self.tables]
         for shard in self.shards:
             found[shard.table].add(shard.rank)
@@ -70,7 +77,7 @@ class Evaluation:
 
 
 def kernel_of(sharding: ParameterSharding, is_training: bool) -> str:
-    """The kernel of a plan that may leave it open."""
+    """Return the kernel of a plan that may leave it open."""
     if sharding.compute_kernel is not None:
         return sharding.compute_kernel
     return "dense" if sharding.is_replicated and is_training else "fused"
@@ -80,7 +87,7 @@ def evaluate(tables: Sequence[PlannedTable], plan: ShardingPlan, estimator: Esti
     """Estimate every shard of a plan.
 
     Raises:
-        PlanError: the plan does not fit the tables or the ranks.
+        PlanError: The plan does not fit the tables or the ranks.
     """
     world_size = estimator.topology.world_size
     groups: dict[str, list[BaseEmbeddingConfig]] = {}
@@ -117,7 +124,7 @@ def _shards(
         if sizes not in known:
             known[sizes] = estimator.shard(
                 table,
-                Shape(
+                ShardShape(
                     sharding_type=sharding.sharding_type,
                     compute_kernel=kernel,
                     num_rows=sizes[0],
@@ -141,7 +148,7 @@ def _sums(costs: Iterator[tuple[int, ShardCost]], size: int) -> list[ShardCost]:
 
 
 def plan_of(tables: Sequence[PlannedTable], placement: Placement, is_training: bool) -> ShardingPlan:
-    """A placement as a plan, tables in their order."""
+    """Return a placement as a plan, tables in their order."""
     plan: dict[str, dict[str, ParameterSharding]] = {}
     for table, option, slots in zip(tables, placement.options, placement.slots, strict=True):
         assert option is not None
@@ -152,7 +159,7 @@ def plan_of(tables: Sequence[PlannedTable], placement: Placement, is_training: b
 
 
 def _cut(
-    table: BaseEmbeddingConfig, option: Option, slots: Sequence[int], placement: Placement
+    table: BaseEmbeddingConfig, option: ShardingOption, slots: Sequence[int], placement: Placement
 ) -> ParameterSharding:
     capacity = placement.capacity
     match option.sharding_type:
@@ -170,7 +177,7 @@ def _cut(
 
 
 def differences(before: ShardingPlan, after: ShardingPlan) -> list[str]:
-    """What changed between two plans, a line for each table that did."""
+    """Return what changed between two plans, a line for each table that did."""
     lines = []
     old = {(path, name): t for path, group in before.plan.items() for name, t in group.items()}
     new = {(path, name): t for path, group in after.plan.items() for name, t in group.items()}
@@ -194,7 +201,7 @@ def _summary(plan: Mapping[tuple[str, str], ParameterSharding], key: tuple[str, 
 
 
 def ranks_text(ranks: Sequence[int]) -> str:
-    """``0-3,7``."""
+    """Return ranks as ``0-3,7``."""
     parts: list[list[int]] = []
     for rank in sorted(set(ranks)):
         if parts and rank == parts[-1][1] + 1:

@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 
 from recsys.configs import DataType
 from recsys.errors import PlanError
-from recsys.planner.constraints import ParameterConstraints
-from recsys.planner.enumerators import Option, enumerate_options
-from recsys.planner.estimate import Estimator, Workload
-from recsys.planner.partitioners import Capacity, Misfit, Placement
-from recsys.planner.search import pack
-from recsys.planner.tables import PlannedTable
-from recsys.planner.topology import UNBOUNDED_BYTES, Topology
+from recsys.planner.cost.constraints import ParameterConstraints
+from recsys.planner.cost.enumerators import ShardingOption, enumerate_options
+from recsys.planner.cost.estimate import Estimator, Workload
+from recsys.planner.cost.tables import PlannedTable
+from recsys.planner.cost.topology import UNBOUNDED_BYTES, Topology
+from recsys.planner.search.partitioners import Capacity, Misfit, Placement
+from recsys.planner.search.search import pack
 
 _GROWTH = (2, 4, 8, 16)
 _FEWER_BITS = {
@@ -36,14 +36,14 @@ _BITS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """What is planned, on what, for what.
+    """A planning problem: tables, topology and workload.
 
     Attributes:
-        tables: to place.
-        topology: to place them on.
-        workload: to place them for.
-        reserved_fraction: of each rank's device memory that is not for tables.
-        reserved_bytes: of each rank's device memory that is not for tables either.
+        tables: To place.
+        topology: To place them on.
+        workload: To place them for.
+        reserved_fraction: The fraction of each rank's device memory that is not for tables.
+        reserved_bytes: The bytes of each rank's device memory that are not for tables either.
     """
 
     tables: Sequence[PlannedTable]
@@ -53,7 +53,7 @@ class Problem:
     reserved_bytes: int = 0
 
     def capacity(self) -> Capacity:
-        """What is left for tables."""
+        """Return what is left for tables."""
         topology = self.topology
         hbm, ddr = topology.hbm_bytes, topology.ddr_bytes
         if topology.hbm is None:
@@ -71,29 +71,29 @@ class Problem:
         return max(int(num_bytes * (1 - self.reserved_fraction)) - self.reserved_bytes, 0)
 
     def with_reserve(self, num_bytes: int) -> int:
-        """The device memory that leaves so much for tables."""
+        """Return the device memory that leaves so much for tables."""
         return math.ceil((num_bytes + self.reserved_bytes) / (1 - self.reserved_fraction))
 
-    def options(self) -> list[list[Option]]:
-        """Of each table.
+    def options(self) -> list[list[ShardingOption]]:
+        """Return the options of each table.
 
         Raises:
-            PlanError: a table's constraints leave none.
+            PlanError: A table's constraints leave none.
         """
         return enumerate_options(self.tables, Estimator(self.topology, self.workload))
 
 
 def with_room(
-    options: Sequence[Sequence[Option]], capacity: Capacity
-) -> tuple[list[list[Option]], Misfit | None]:
-    """The options that fit empty ranks; or the first table, the largest misfit first, that has none."""
+    options: Sequence[Sequence[ShardingOption]], capacity: Capacity
+) -> tuple[list[list[ShardingOption]], Misfit | None]:
+    """Return the options that fit empty ranks; or the first table, the largest misfit first, that has none."""
     kept = [[option for option in group if capacity.is_room_for(option)] for group in options]
     lacking = [_nearest(i, options[i], capacity) for i, group in enumerate(kept) if not group]
     return kept, max(lacking, key=lambda misfit: misfit.short_bytes, default=None)
 
 
-def _nearest(table: int, options: Sequence[Option], capacity: Capacity) -> Misfit:
-    """By how much the option that comes nearest does not fit."""
+def _nearest(table: int, options: Sequence[ShardingOption], capacity: Capacity) -> Misfit:
+    """Return by how much the nearest option does not fit."""
     found = []
     for option in options:
         hbm, ddr = option.max_hbm_bytes - capacity.hbm_bytes, option.max_ddr_bytes - capacity.ddr_bytes
@@ -101,8 +101,8 @@ def _nearest(table: int, options: Sequence[Option], capacity: Capacity) -> Misfi
     return min(found, key=lambda misfit: misfit.short_bytes)
 
 
-def not_fitting(problem: Problem, options: Sequence[Sequence[Option]], misfit: Misfit) -> PlanError:
-    """The error that says everything."""
+def not_fitting(problem: Problem, options: Sequence[Sequence[ShardingOption]], misfit: Misfit) -> PlanError:
+    """Return the error with a full explanation."""
     table = problem.tables[misfit.table]
     capacity = problem.capacity()
     topology = problem.topology
@@ -123,14 +123,14 @@ def not_fitting(problem: Problem, options: Sequence[Sequence[Option]], misfit: M
     )
 
 
-def _whole(options: Sequence[Option]) -> Sequence[Option]:
-    """Options in which each row lies once: copies on every rank are not the table's size."""
+def _whole(options: Sequence[ShardingOption]) -> Sequence[ShardingOption]:
+    """Return options in which each row lies once: copies on every rank are not the table's size."""
     return [option for option in options if option.sharding_type != "data_parallel"] or [
         replace(option, span=1) for option in options
     ]
 
 
-def _remedies(problem: Problem, options: Sequence[Sequence[Option]], misfit: Misfit) -> Iterator[str]:
+def _remedies(problem: Problem, options: Sequence[Sequence[ShardingOption]], misfit: Misfit) -> Iterator[str]:
     more = _least_memory(problem, options)
     if more is not None:
         yield more
@@ -174,13 +174,13 @@ def _fits(problem: Problem) -> bool:
         return False
 
 
-def _packs(options: Sequence[Sequence[Option]], capacity: Capacity) -> bool:
+def _packs(options: Sequence[Sequence[ShardingOption]], capacity: Capacity) -> bool:
     kept, lacking = with_room(options, capacity)
     return lacking is None and isinstance(pack(capacity, kept), Placement)
 
 
-def _least_memory(problem: Problem, options: Sequence[Sequence[Option]]) -> str | None:
-    """The least device memory, or else the least host memory, with which these ranks hold these tables."""
+def _least_memory(problem: Problem, options: Sequence[Sequence[ShardingOption]]) -> str | None:
+    """Return the least device memory, or else the least host memory, with which these ranks hold these tables."""
     capacity = problem.capacity()
 
     def with_hbm(num_bytes: int) -> bool:
@@ -202,7 +202,7 @@ def _least_memory(problem: Problem, options: Sequence[Sequence[Option]]) -> str 
 
 
 def _least(fits: Callable[[int], bool], too_little: int) -> int | None:
-    """By bisection, to a part in a million, but at most 40 trials."""
+    """Find the least fitting value by bisection, to a part in a million, in at most 40 trials."""
     if not fits(UNBOUNDED_BYTES):
         return None
     low, high = too_little, max(too_little, 1) * 2

@@ -16,17 +16,17 @@ from torch import distributed as dist
 from torch import nn
 
 from recsys.configs import BaseEmbeddingConfig
-from recsys.embedding import EmbeddingBagCollection, EmbeddingCollection
+from recsys.embedding import EmbeddingBagCollection, EmbeddingCollection, find_collections
 from recsys.errors import PlanError
-from recsys.planner.bounds import of_any_plan
-from recsys.planner.constraints import ParameterConstraints
-from recsys.planner.estimate import Estimator, Workload, step_latency_us
+from recsys.planner.cost.constraints import ParameterConstraints
+from recsys.planner.cost.estimate import Estimator, Workload, step_latency_us
+from recsys.planner.cost.tables import collection_tables, planned_tables
+from recsys.planner.cost.topology import Topology, default_topology
 from recsys.planner.evaluate import Evaluation, evaluate, plan_of
 from recsys.planner.fit import Problem, not_fitting, with_room
-from recsys.planner.search import search
-from recsys.planner.tables import collection_tables, find_collections, planned_tables
-from recsys.planner.topology import Topology, default_topology
-from recsys.sharding.plan import ShardingPlan
+from recsys.planner.search.bounds import of_any_plan
+from recsys.planner.search.search import search
+from recsys.sharding.plan.plan import ShardingPlan
 
 #: Device memory left to everything that is not a table and not counted: activations, caches, the allocator's gaps.
 #: TorchRec's default.
@@ -37,14 +37,14 @@ _DENSE_COPIES = 4
 
 @dataclass(frozen=True, kw_only=True)
 class PlanResult:
-    """A plan with what is estimated of it.
+    """A plan and its estimated cost.
 
     Attributes:
-        plan: to shard by.
-        problem: what was planned.
-        evaluation: of each shard.
-        least_us: no plan's worst rank costs less; 0 where the plan itself does not fit.
-        latency_us: of the collective calls of a step, on every rank.
+        plan: To shard by.
+        problem: What was planned.
+        evaluation: The cost of each shard.
+        least_us: No plan's worst rank costs less; 0 where the plan itself does not fit.
+        latency_us: The latency of the collective calls of a step, on every rank.
     """
 
     plan: ShardingPlan
@@ -58,14 +58,14 @@ class EmbeddingShardingPlanner:
     """Plans how tables are sharded.
 
     Args:
-        topology: of the ranks; by default that of the process group, with the memory of this machine.
-        batch_size: samples per rank and step; 512 by default.
-        constraints: by table path, or by table name alone.
-        workload: training with row-wise Adagrad by default.
-        reserved_fraction: of each rank's device memory that is not for tables; 0.15 by default.
+        topology: The topology of the ranks; by default that of the process group, with the memory of this machine.
+        batch_size: Samples per rank and step; 512 by default.
+        constraints: By table path, or by table name alone.
+        workload: Training with row-wise Adagrad by default.
+        reserved_fraction: The fraction of each rank's device memory that is not for tables; 0.15 by default.
 
     Raises:
-        PlanError: a number is not what it must be.
+        PlanError: A number is not what it must be.
     """
 
     def __init__(
@@ -91,11 +91,11 @@ class EmbeddingShardingPlanner:
         """Plan all collections of a model.
 
         Args:
-            module: the float model; ``meta`` tensors will do.
-            sharders: only collections of their ``module_type`` are planned; all by default.
+            module: The float model; ``meta`` tensors will do.
+            sharders: Only collections of their ``module_type`` are planned; all by default.
 
         Raises:
-            PlanError: there is no collection, constraints cannot be met, or the tables do not fit: the text names the
+            PlanError: There is no collection, constraints cannot be met, or the tables do not fit: the text names the
                 table, the bytes short and what makes it fit.
         """
         return self.result(self.problem(module, sharders)).plan
@@ -106,10 +106,10 @@ class EmbeddingShardingPlanner:
         sharders: Sequence[object] | None = None,
         pg: dist.ProcessGroup | None = None,
     ) -> ShardingPlan:
-        """The same plan on every rank: the group's first rank plans, the others are told. All ranks must call it.
+        """Return the same plan on every rank: the group's first rank plans and broadcasts. All ranks must call it.
 
         Raises:
-            PlanError: on every rank, as ``plan`` does on the first.
+            PlanError: On every rank, as ``plan`` does on the first.
         """
         pg = pg or dist.group.WORLD
         told: list[Any] = [None]
@@ -144,12 +144,12 @@ class EmbeddingShardingPlanner:
         sharders: Sequence[object] | None = None,
         topology: Topology | None = None,
     ) -> Problem:
-        """What there is to plan in a model.
+        """Return what there is to plan in a model.
 
         Raises:
-            PlanError: as ``plan``.
+            PlanError: As ``plan``.
         """
-        collections = find_collections(module, _module_types(sharders))
+        collections = find_collections(module, _module_types(sharders), PlanError)
         weighted = frozenset(
             path
             for path, found in collections.items()
@@ -167,10 +167,10 @@ class EmbeddingShardingPlanner:
         weighted: frozenset[str] = frozenset(),
         topology: Topology | None = None,
     ) -> Problem:
-        """What there is to plan in tables by collection path.
+        """Return what there is to plan in tables by collection path.
 
         Raises:
-            PlanError: as ``plan``.
+            PlanError: As ``plan``.
         """
         return Problem(
             tables=planned_tables(tables, self._constraints, self._batch_size, weighted),
@@ -183,7 +183,7 @@ class EmbeddingShardingPlanner:
         """Search for the best plan.
 
         Raises:
-            PlanError: as ``plan``.
+            PlanError: As ``plan``.
         """
         capacity, options = problem.capacity(), problem.options()
         kept, misfit = with_room(options, capacity)
@@ -199,7 +199,7 @@ class EmbeddingShardingPlanner:
         """Estimate a plan that someone else made, or edited.
 
         Raises:
-            PlanError: the plan does not fit the tables or the ranks. Too little memory is no error here.
+            PlanError: The plan does not fit the tables or the ranks. Too little memory is no error here.
         """
         capacity = problem.capacity()
         kept, misfit = with_room(problem.options(), capacity)
@@ -221,12 +221,12 @@ def _evaluated(problem: Problem, plan: ShardingPlan, least_us: float) -> PlanRes
 def topology_here(
     pg: dist.ProcessGroup | None = None, device: str | None = None, local_world_size: int | None = None
 ) -> Topology:
-    """This machine's memory, the process group's ranks (one without a group), and the constants of ``topology.py``.
+    """Return a topology of this machine's memory, the process group's ranks, and the constants of ``topology.py``.
 
     Args:
-        pg: the ranks; the default group's if None.
-        device: of each rank, ``cuda`` or ``cpu``; by default ``cuda`` where there is one.
-        local_world_size: ranks per host; by default what torchrun says, or all.
+        pg: The ranks; the default group's if None.
+        device: The device of each rank, ``cuda`` or ``cpu``; by default ``cuda`` where there is one.
+        local_world_size: Ranks per host; by default what torchrun says, or all.
 
     Raises:
         PlanError: ``local_world_size`` does not divide the ranks.

@@ -1,0 +1,1 @@
+"""Sharding: sharding type, transport and lookup kernel, put together by composition."""

@@ -12,34 +12,33 @@ from typing import Any, Protocol, Self
 import torch
 from torch import Tensor, nn
 
-from recsys.bounds import BoundsCheckMode
 from recsys.configs import BaseEmbeddingConfig
-from recsys.jagged import JaggedTensor
-from recsys.keyed import KeyedTensor
-from recsys.keyed_jagged import KeyedJaggedTensor
+from recsys.jagged.keyed import KeyedTensor
+from recsys.jagged.keyed_jagged import KeyedJaggedTensor
+from recsys.jagged.tensor import JaggedTensor
+from recsys.kernels.bounds import BoundsCheckMode
 from recsys.optim.fused import FusedOptimizer
-from recsys.sharding.awaitable import Awaitable, LazyAwaitable
-from recsys.sharding.cuts import without_replicas
-from recsys.sharding.device_rows import DeviceRows
-from recsys.sharding.features import PairIds
-from recsys.sharding.inputs import DistInput
-from recsys.sharding.layout import Layout, make_layout
-from recsys.sharding.local_transport import LocalTransport, int_nbit_kernel
-from recsys.sharding.plan import ParameterSharding, check_plan
+from recsys.sharding.plan.device_rows import DeviceRows
+from recsys.sharding.plan.layout import Layout, make_layout
+from recsys.sharding.plan.plan import ParameterSharding, check_plan
+from recsys.sharding.plan.sharding_types import without_replicas
 from recsys.sharding.table_shards import TableShards
+from recsys.sharding.transport.awaitable import Awaitable, LazyAwaitable, NoWait, V, W
+from recsys.sharding.transport.inputs import CheckedIds, DistInput, PairIds
+from recsys.sharding.transport.local import LocalTransport, int_nbit_kernel
 from recsys.signature import IdPolicy
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShardedOptions:
-    """What a sharded collection does beside its plan.
+    """Options of a sharded collection beside its plan.
 
     Attributes:
-        path: the collection's path in its model; names its tables' rows.
-        is_weighted: whether every ID comes with a weight.
-        output_dtype: of the lookups.
-        id_policies: table by table; REJECT where not named. ZERO needs a row of zeros behind the table.
-        bounds_check_mode: what becomes of rejected IDs.
+        path: The collection's path in its model; names its tables' rows.
+        is_weighted: Whether every ID comes with a weight.
+        output_dtype: The dtype of the lookups.
+        id_policies: Table by table; REJECT where not named. ZERO needs a row of zeros behind the table.
+        bounds_check_mode: How rejected IDs are treated.
     """
 
     path: str = ""
@@ -50,34 +49,32 @@ class ShardedOptions:
 
 
 class Transport(Protocol):
-    """What moves a batch to the shards and their outputs back. The two transports differ in who has a batch.
+    """Moves a batch to the shards, and their outputs back.
 
-    Over a process group ``input_dist`` gives an awaitable of an awaitable, and outputs are assembled when they are
-    first touched; between the devices of one process all is there at once. Both are ``nn.Module``s.
+    ``GroupTransport`` works over a process group, whose ranks have a batch each; ``LocalTransport`` works between the
+    devices of one process, which share one batch. Both are ``nn.Module``s. Results are awaitables: over a process group
+    collectives are in progress, between devices the results are there already.
     """
 
-    def input_dist(self, checked: Any) -> Any:
-        """Route checked IDs to the slots of the layout."""
+    def input_dist(self, checked: CheckedIds) -> Awaitable[Awaitable[DistInput]]:
+        """Route checked IDs to the slots of the layout. The first wait reads sizes, the second brings the IDs."""
 
-    def ready(self, inputs: Any) -> DistInput:
-        """What ``input_dist`` gave, as the kernels take it."""
+    def pooled(self, outputs: Sequence[Tensor], inputs: DistInput) -> Awaitable[Tensor]:
+        """Assemble ``[B, sum of D]`` in the order of the pairs."""
 
-    def pooled(self, outputs: Sequence[Tensor], inputs: Any) -> Any:
-        """``[B, sum of D]`` in the order of the pairs, or what gives it when it is waited for."""
-
-    def rows(self, outputs: Sequence[Tensor], inputs: Any) -> Any:
-        """For each group and slot ``[N of the slot, width]``, or what gives it when it is waited for."""
+    def rows(self, outputs: Sequence[Tensor], inputs: DistInput) -> Awaitable[list[list[Tensor]]]:
+        """Return ``[N of the slot, width]`` for each group and slot."""
 
 
 class DistributedKeyedJaggedTensor(KeyedJaggedTensor):
-    """A batch whose parts have been sent to the shards already, for some collections.
+    """A batch whose parts were already sent to the shards, for some collections.
 
     Args:
-        features: the batch.
-        inputs: for each collection its part of the batch.
+        features: The batch.
+        inputs: For each collection its part of the batch.
     """
 
-    def __init__(self, features: KeyedJaggedTensor, inputs: dict[ShardedCollection, Any]) -> None:
+    def __init__(self, features: KeyedJaggedTensor, inputs: dict[ShardedCollection, DistInput]) -> None:
         variable = features.variable_stride_per_key()
         super().__init__(
             features.keys(),
@@ -93,13 +90,13 @@ class DistributedKeyedJaggedTensor(KeyedJaggedTensor):
 
 
 class ShardedCollection(nn.Module):
-    """What pooled and sequence collections share: everything up to the lookups.
+    """The base of pooled and sequence collections: everything up to the lookups.
 
     Args:
-        layout: how the tables are cut, and what follows from it.
-        pair_ids: picks the features and checks their IDs.
-        transport: moves IDs to the shards and outputs back; an ``nn.Module`` too.
-        lookups: one kernel for each group that is looked up in this process.
+        layout: How the tables are cut, and what follows from it.
+        pair_ids: Picks the features and checks their IDs.
+        transport: Moves IDs to the shards and outputs back; an ``nn.Module`` too.
+        lookups: One kernel for each group that is looked up in this process.
     """
 
     sequence = False
@@ -114,7 +111,7 @@ class ShardedCollection(nn.Module):
         self.lookups = nn.ModuleList(lookups)
         #: By name, where tables are trained; their parameters and their names in state dicts are another child's.
         self.trained_tables: Mapping[str, TableShards] = {}
-        #: Of tables that are trained in the backward pass; None where nothing is trained.
+        #: Of tables that are trained in the backward pass; None if nothing is trained.
         self.fused_optimizer: FusedOptimizer | None = None
 
     @classmethod
@@ -125,16 +122,16 @@ class ShardedCollection(nn.Module):
         ranks: Sequence[DeviceRows],
         options: ShardedOptions,
     ) -> Self:
-        """Quantized tables on the devices of this process.
+        """Make one of quantized tables on the devices of this process.
 
         Args:
-            tables: the tables, with the data types of their stored rows.
-            plan: how each is cut.
-            ranks: where each rank's rows lie; the first rank's device gets the output.
-            options: see there.
+            tables: The tables, with the data types of their stored rows.
+            plan: How each is cut.
+            ranks: Where each rank's rows lie; the first rank's device gets the output.
+            options: See there.
 
         Raises:
-            PlanError: the plan does not fit the tables or the ranks.
+            PlanError: The plan does not fit the tables or the ranks.
         """
         check_plan(tables, plan, len(ranks))
         dtype = options.output_dtype
@@ -156,12 +153,12 @@ class ShardedCollection(nn.Module):
         """Overwrite rows of a trained table, on whatever ranks they lie, and what its optimizer keeps about them.
 
         Args:
-            table: its name.
+            table: Its name.
             rows: ``[N]`` int64 in host memory, rows of the whole table; the same on every rank.
             values: ``[N, D]`` float32 in host memory; the same on every rank.
 
         Raises:
-            KeyError: there is no such table, or it is not trained here.
+            KeyError: There is no such table, or it is not trained here.
         """
         if table not in self.trained_tables:
             raise KeyError(f"table {table!r} is not trained here; there are {sorted(self.trained_tables)}")
@@ -173,16 +170,25 @@ class ShardedCollection(nn.Module):
         assert isinstance(self.transport, LocalTransport)
         return self.transport.needs_lengths
 
-    def input_dist(self, features: KeyedJaggedTensor) -> Any:
-        """Pick, check and route a batch; over a process group, an awaitable of an awaitable of the inputs.
+    def input_dist(self, features: KeyedJaggedTensor) -> Awaitable[Awaitable[DistInput]]:
+        """Pick, check and route a batch. The first wait reads sizes, the second brings the IDs.
 
         Raises:
-            ValueError: as ``PairIds``.
+            ValueError: The features do not fit, as in ``PairIds``.
         """
         return self.transport.input_dist(self.pair_ids(features))
 
+    def split(self, features: KeyedJaggedTensor) -> DistInput:
+        """Pick, check and split a batch for the devices of this process; everything stays in host memory.
+
+        Raises:
+            ValueError: The features do not fit, as in ``PairIds``.
+        """
+        assert isinstance(self.transport, LocalTransport)
+        return self.transport.split(self.pair_ids(features))
+
     def lookup(self, inputs: DistInput) -> list[Tensor]:
-        """The output of each group that is looked up here, on its rank's device."""
+        """Return the output of each group that is looked up here, on its rank's device."""
         if self.fused_optimizer is not None:
             # FBGEMM takes the learning rate with the lookup, whenever its gradient comes.
             self.fused_optimizer.apply_learning_rates()
@@ -192,18 +198,16 @@ class ShardedCollection(nn.Module):
         ]
 
     def inputs_of(self, features: KeyedJaggedTensor) -> DistInput:
-        """``input_dist``, all the way, unless that has been done for the whole model."""
+        """Return the result of ``input_dist``, unless the whole model's inputs were sent already."""
         if isinstance(features, DistributedKeyedJaggedTensor) and self in features.inputs:
-            prepared: DistInput = features.inputs[self]
-            return prepared
-        inputs: DistInput = self.transport.ready(self.input_dist(features))
-        return inputs
+            return features.inputs[self]
+        return self.input_dist(features).wait().wait()
 
     def forward(self, features: KeyedJaggedTensor) -> Any:
         """Look up. Over a process group the result is lazy: whatever first touches it waits for it.
 
         Raises:
-            ValueError: as ``PairIds``.
+            ValueError: As ``PairIds``.
         """
         inputs = self.inputs_of(features)
         return self.output_dist(self.lookup(inputs), inputs)
@@ -232,7 +236,7 @@ class ShardedEmbeddingBagCollection(ShardedCollection):
         return _then(self.transport.pooled(outputs, inputs), keyed)
 
     def _full_batch(self, values: Tensor, inputs: DistInput) -> Tensor:
-        """Each pair's own batch to the full one; flat where batch sizes differ on some rank."""
+        """Return each pair's own batch to the full one; flat where batch sizes differ on some rank."""
         if inputs.inverse is None and not inputs.is_flat:
             return values
         if not inputs.is_flat:
@@ -294,12 +298,12 @@ class ShardedEmbeddingCollection(ShardedCollection):
         return result
 
     def embedding_dim(self) -> int:
-        """D."""
+        """Return D."""
         return self.layout.tables[0].embedding_dim
 
 
-def _then(result: Any, finish: Callable[[Any], Any]) -> Any:
-    """``finish`` of a result: now where it is there, lazily where it is on its way."""
-    if isinstance(result, Awaitable):
-        return LazyAwaitable(lambda: finish(result.wait()))
-    return finish(result)
+def _then(result: Awaitable[W], finish: Callable[[W], V]) -> V | LazyAwaitable[V]:
+    """Apply ``finish`` to a result: at once if the result is there, else when it is first used."""
+    if isinstance(result, NoWait):
+        return finish(result.wait())
+    return LazyAwaitable(lambda: finish(result.wait()))

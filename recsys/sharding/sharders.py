@@ -5,47 +5,95 @@ Shape letters: D embedding dim, R rows, W world size.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 
-from recsys.bounds import BoundsCheckMode
 from recsys.configs import BaseEmbeddingConfig, DataType
 from recsys.embedding import EmbeddingBagCollection, EmbeddingCollection
 from recsys.errors import PlanError
+from recsys.kernels.bounds import BoundsCheckMode
+from recsys.kernels.training import KernelConfig, ShardConfig, TrainingLookup, check_shard, training_lookup
 from recsys.optim.fused import FusedOptimizer
 from recsys.optim.fused_config import FusedConfig
 from recsys.optim.in_backward import copy_in_backward, fused_config_of, mark_in_backward
-from recsys.sharding.cuts import table_wise
-from recsys.sharding.env import ShardingEnv
-from recsys.sharding.features import PairIds
-from recsys.sharding.group_transport import CommsConfig, GroupTransport
-from recsys.sharding.host_exchange import tables_by_host
-from recsys.sharding.initial_rows import fill_rows
-from recsys.sharding.layout import HOME, Group, Layout, Slot, make_layout
-from recsys.sharding.plan import COMPUTE_KERNELS, SHARDING_TYPES, ParameterSharding, ShardMetadata, check_plan
+from recsys.sharding.plan.env import ShardingEnv
+from recsys.sharding.plan.layout import REPLICATED, Group, Layout, Slot, make_layout
+from recsys.sharding.plan.plan import (
+    COMPUTE_KERNELS,
+    SHARDING_TYPES,
+    ParameterSharding,
+    ShardMetadata,
+    check_plan,
+)
+from recsys.sharding.plan.sharding_types import table_wise
 from recsys.sharding.sharded import (
     ShardedCollection,
     ShardedEmbeddingBagCollection,
     ShardedEmbeddingCollection,
 )
 from recsys.sharding.table_shards import FusedTables, TableShards
-from recsys.training_lookup import KernelConfig, ShardConfig, TrainingLookup, check_shard, training_lookup
+from recsys.sharding.transport.group_transport import CommsConfig, GroupTransport
+from recsys.sharding.transport.hierarchical import tables_by_host
+from recsys.sharding.transport.inputs import PairIds
 
 _DENSE = "dense"
+# Rows that are drawn at a time, each block by a generator of its own.
+_BLOCK_ROWS = 1 << 14
+
+#: A shard on this rank: its place in the table, its kernel, and its position among the kernel's shards.
+_Held = tuple[ShardMetadata, TrainingLookup, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Source:
+    """A float collection that is being sharded.
+
+    Attributes:
+        tables: The tables.
+        params: How each table is sharded.
+        weights: The float weight of each table, possibly on the meta device.
+        kernels: The kernel of each table.
+        env: The ranks.
+        is_weighted: Whether lookups take weights.
+    """
+
+    tables: Sequence[BaseEmbeddingConfig]
+    params: Mapping[str, ParameterSharding]
+    weights: Mapping[str, nn.Parameter]
+    kernels: Mapping[str, KernelConfig]
+    env: ShardingEnv
+    is_weighted: bool
+
+    @property
+    def classes(self) -> list[tuple[KernelConfig, DataType]]:
+        """The distinct pairs of kernel and data type, in the order of the tables."""
+        found: list[tuple[KernelConfig, DataType]] = []
+        for table in self.tables:
+            if (self.kernels[table.name], table.data_type) not in found:
+                found.append((self.kernels[table.name], table.data_type))
+        return found
+
+    @property
+    def class_of(self) -> dict[str, int]:
+        """The position in ``classes`` of each table."""
+        classes = self.classes
+        return {t.name: classes.index((self.kernels[t.name], t.data_type)) for t in self.tables}
 
 
 class CollectionSharder:
-    """What the two sharders share.
+    """The base of the two sharders.
 
     Args:
-        fused_params: the optimizer in the backward pass and its numbers, by FBGEMM's names; a table's own mark
+        fused_params: The optimizer in the backward pass and its numbers, by FBGEMM's names; a table's own mark
             (``apply_optimizer_in_backward``) goes before it. FBGEMM's default, SGD, without either.
-        comms: in what embeddings and gradients cross between ranks; float32 by default.
-        cache_load_factor: for tables of the kernel ``fused_uvm_caching`` the share of rows in the device's cache.
+        comms: In what embeddings and gradients cross between ranks; float32 by default.
+        cache_load_factor: For tables of the kernel ``fused_uvm_caching`` the share of rows in the device's cache.
     """
 
     module_type: ClassVar[type[nn.Module]]
@@ -68,12 +116,12 @@ class CollectionSharder:
         return self._fused
 
     def sharding_types(self, compute_device_type: str) -> list[str]:
-        """What a planner may choose from."""
+        """Return what a planner may choose from."""
         del compute_device_type
         return list(SHARDING_TYPES)
 
     def compute_kernels(self, sharding_type: str, compute_device_type: str) -> list[str]:
-        """The kernels that can train a table of this type on such a device."""
+        """Return the kernels that can train a table of this type on such a device."""
         if sharding_type == "data_parallel":
             return [_DENSE]
         return [_DENSE, "fused"] if compute_device_type == "cpu" else list(COMPUTE_KERNELS)
@@ -85,7 +133,7 @@ class CollectionSharder:
         env: ShardingEnv,
         device: torch.device | None = None,
     ) -> Any:
-        """The same tables over the ranks of a process group. Every rank calls it with the same plan.
+        """Return the same tables over the ranks of a process group. Every rank calls it with the same plan.
 
         Weights are taken from the module; tables on the meta device are initialized shard by shard, to the same
         numbers under every plan.
@@ -95,67 +143,61 @@ class CollectionSharder:
         ``requires_grad`` later.
 
         Args:
-            module: the float collection; not needed afterwards.
-            params: for each table how it is cut.
-            env: the ranks.
-            device: this rank's; the env's by default.
+            module: The float collection; not needed afterwards.
+            params: For each table how it is cut.
+            env: The ranks.
+            device: This rank's; the env's by default.
 
         Raises:
-            PlanError: the plan does not fit the tables or the ranks.
-            ValueError: a kernel does not take a table or its optimizer.
+            PlanError: The plan does not fit the tables or the ranks.
+            ValueError: A kernel does not take a table or its optimizer.
         """
-        if env.process_group is None:
-            raise PlanError(
-                "env: got the devices of one process, expected ShardingEnv.from_process_group: one process trains "
-                "over a group of one rank"
-            )
-        if device is not None and torch.device(device) != env.device:
-            env = ShardingEnv.from_process_group(env.process_group, device, env.local_world_size)
-        tables: list[BaseEmbeddingConfig] = _tables(module)
+        source = self._source(module, params, _env_on(env, device))
+        layout, by_host = self._layout(source)
+        lookups, held = _make_lookups(source, layout)
+        sharded = self._sharded_type(
+            layout,
+            PairIds(layout, source.is_weighted, {}, BoundsCheckMode.FATAL),
+            GroupTransport(
+                layout, source.env, self._comms, sequence=self._sharded_type.sequence, by_host=by_host
+            ),
+            lookups,
+        )
+        tables = nn.ModuleDict(
+            {table.name: _table_shards(source, table, held[table.name]) for table in source.tables}
+        )
+        sharded.add_module(self._container, tables)
+        _attach_optimizer(sharded, self._container, source)
+        return sharded
+
+    def _source(
+        self, module: nn.Module, params: Mapping[str, ParameterSharding], env: ShardingEnv
+    ) -> _Source:
+        """Check the collection and its plan, and choose the kernels."""
+        tables = _tables(module)
         check_plan(tables, params, env.world_size)
         weights = {
             table.name: module.get_parameter(f"{self._container}.{table.name}.weight") for table in tables
         }
-        kernels = {t.name: self._kernel(t.name, params[t.name], weights[t.name]) for t in tables}
-        _check_shards(tables, params, kernels, env.device)
-        classes: list[tuple[KernelConfig, DataType]] = []
-        for table in tables:
-            if (kernels[table.name], table.data_type) not in classes:
-                classes.append((kernels[table.name], table.data_type))
-        class_of = {t.name: classes.index((kernels[t.name], t.data_type)) for t in tables}
-        sequence = self._sharded_type.sequence
-        by_host = frozenset[str]() if sequence else tables_by_host(params, env)
-        calls = {name: 2 * number + (name in by_host) for name, number in class_of.items()}
-        layout = make_layout(tables, params, env.world_size, kernels=calls)
-        weighted = isinstance(module, EmbeddingBagCollection) and module.is_weighted()
-        transport = GroupTransport(layout, env, self._comms, sequence=sequence, by_host=by_host)
-        lookups: list[TrainingLookup] = []
-        held: dict[str, list[tuple[ShardMetadata, TrainingLookup, int]]] = {t.name: [] for t in tables}
-        for group in layout.groups:
-            if group.rank not in (HOME, env.rank):
-                continue
-            shards, slots = _shards_of(layout, group, params, env.rank)
-            configs = [_shard_config(tables[t], where) for t, where in shards]
-            kernel = classes[class_of[layout.table_of(group.slots[0]).name]][0]
-            lookups.append(training_lookup(configs, slots, group.pooling, kernel, env.device, weighted))
-            for i, (t, where) in enumerate(shards):
-                held[tables[t].name].append((where, lookups[-1], i))
-        pair_ids = PairIds(layout, weighted, {}, BoundsCheckMode.FATAL)
-        sharded = self._sharded_type(layout, pair_ids, transport, lookups)
-        container = nn.ModuleDict()
-        for table in tables:
-            mine = sorted(held[table.name], key=lambda shard: (shard[0].columns, shard[0].rows))
-            shards_of_table = TableShards(table, params[table.name], env, mine)
-            _fill(shards_of_table, weights[table.name])
-            if params[table.name].is_replicated:
-                _keep_equal(shards_of_table, env)
-            if kernels[table.name].fused is None and kernels[table.name].trained:
-                for parameter in shards_of_table.parameters():
-                    copy_in_backward(weights[table.name], parameter)
-            container[table.name] = shards_of_table
-        sharded.add_module(self._container, container)
-        _attach_optimizer(sharded, self._container, [kernel for kernel, _ in classes], class_of)
-        return sharded
+        source = _Source(
+            tables=tables,
+            params=params,
+            weights=weights,
+            kernels={t.name: self._kernel(t.name, params[t.name], weights[t.name]) for t in tables},
+            env=env,
+            is_weighted=isinstance(module, EmbeddingBagCollection) and module.is_weighted(),
+        )
+        _check_shards(source)
+        return source
+
+    def _layout(self, source: _Source) -> tuple[Layout, frozenset[str]]:
+        """Lay out the collection; also return the tables whose partial sums meet in hosts."""
+        by_host = frozenset[str]()
+        if not self._sharded_type.sequence:
+            by_host = tables_by_host(source.params, source.env)
+        # Groups are calls of one kernel configuration; sums that meet in hosts are in groups of their own.
+        calls = {name: 2 * number + (name in by_host) for name, number in source.class_of.items()}
+        return make_layout(source.tables, source.params, source.env.world_size, kernels=calls), by_host
 
     def _kernel(self, name: str, sharding: ParameterSharding, weight: Tensor) -> KernelConfig:
         chosen = sharding.compute_kernel or (_DENSE if sharding.is_replicated else "fused")
@@ -193,8 +235,51 @@ class EmbeddingCollectionSharder(CollectionSharder):
 
 
 def get_default_sharders() -> list[CollectionSharder]:
-    """One sharder for each kind of collection, with FBGEMM's default optimizer."""
+    """Return one sharder for each kind of collection, with FBGEMM's default optimizer."""
     return [EmbeddingBagCollectionSharder(), EmbeddingCollectionSharder()]
+
+
+def _env_on(env: ShardingEnv, device: torch.device | None) -> ShardingEnv:
+    """Return the ranks with this rank on the given device."""
+    if env.process_group is None:
+        raise PlanError(
+            "env: got the devices of one process, expected ShardingEnv.from_process_group: one process trains "
+            "over a group of one rank"
+        )
+    if device is None or torch.device(device) == env.device:
+        return env
+    return ShardingEnv.from_process_group(env.process_group, device, env.local_world_size)
+
+
+def _make_lookups(source: _Source, layout: Layout) -> tuple[list[TrainingLookup], dict[str, list[_Held]]]:
+    """Make the kernel of each group that is looked up on this rank; also return each table's shards in them."""
+    tables, env = source.tables, source.env
+    lookups: list[TrainingLookup] = []
+    held: dict[str, list[_Held]] = {table.name: [] for table in tables}
+    for group in layout.groups:
+        if group.rank not in (REPLICATED, env.rank):
+            continue
+        shards, slots = _shards_of(layout, group, source.params, env.rank)
+        configs = [_shard_config(tables[t], where) for t, where in shards]
+        kernel = source.kernels[layout.table_of(group.slots[0]).name]
+        lookups.append(training_lookup(configs, slots, group.pooling, kernel, env.device, source.is_weighted))
+        for i, (t, where) in enumerate(shards):
+            held[tables[t].name].append((where, lookups[-1], i))
+    return lookups, held
+
+
+def _table_shards(source: _Source, table: BaseEmbeddingConfig, held: Sequence[_Held]) -> TableShards:
+    """Make a table's shards on this rank, with their initial weights."""
+    sharding, kernel = source.params[table.name], source.kernels[table.name]
+    in_order = sorted(held, key=lambda shard: (shard[0].columns, shard[0].rows))
+    shards = TableShards(table, sharding, source.env, in_order)
+    _fill(shards, source.weights[table.name])
+    if sharding.is_replicated:
+        _keep_equal(shards, source.env)
+    if kernel.fused is None and kernel.trained:
+        for parameter in shards.parameters():
+            copy_in_backward(source.weights[table.name], parameter)
+    return shards
 
 
 def _tables(module: nn.Module) -> list[BaseEmbeddingConfig]:
@@ -210,7 +295,7 @@ def _tables(module: nn.Module) -> list[BaseEmbeddingConfig]:
 def _shards_of(
     layout: Layout, group: Group, params: Mapping[str, ParameterSharding], rank: int
 ) -> tuple[list[tuple[int, ShardMetadata]], list[int]]:
-    """A group's shards (table and place in it), each once, and for each slot the position of its shard."""
+    """Return a group's shards (table and place in it), each once, and for each slot the position of its shard."""
     of_slots = [(layout.pairs[s.pair].table, _place(layout, s, params, rank)) for s in group.slots]
     shards = list(dict.fromkeys(of_slots))
     return shards, [shards.index(shard) for shard in of_slots]
@@ -218,7 +303,7 @@ def _shards_of(
 
 def _place(layout: Layout, slot: Slot, params: Mapping[str, ParameterSharding], rank: int) -> ShardMetadata:
     table = layout.table_of(slot)
-    shards = table_wise(table, rank).shards if slot.rank == HOME else params[table.name].shards
+    shards = table_wise(table, rank).shards if slot.rank == REPLICATED else params[table.name].shards
     return next(s for s in shards if (s.columns, s.rows[0]) == (slot.columns, slot.row_start))
 
 
@@ -229,16 +314,11 @@ def _shard_config(table: BaseEmbeddingConfig, where: ShardMetadata) -> ShardConf
     )
 
 
-def _check_shards(
-    tables: Sequence[BaseEmbeddingConfig],
-    params: Mapping[str, ParameterSharding],
-    kernels: Mapping[str, KernelConfig],
-    device: torch.device,
-) -> None:
-    """Of all ranks, so that all refuse: one that went on would wait for the others."""
-    for table in tables:
-        for shard in params[table.name].shards:
-            check_shard(_shard_config(table, shard), kernels[table.name], device)
+def _check_shards(source: _Source) -> None:
+    """Check the shards of all ranks, so that all ranks refuse: one that went on would wait for the others."""
+    for table in source.tables:
+        for shard in source.params[table.name].shards:
+            check_shard(_shard_config(table, shard), source.kernels[table.name], source.env.device)
 
 
 @torch.no_grad()
@@ -251,7 +331,7 @@ def _fill(table: TableShards, weight: Tensor) -> None:
 
 
 def _keep_equal(table: TableShards, env: ShardingEnv) -> None:
-    """A table that every rank holds starts from rank 0's numbers, and moves by the mean of the ranks' gradients."""
+    """Start a replicated table from rank 0's weights, and average its gradients over the ranks."""
     group = env.process_group
     assert group is not None
     if env.world_size == 1:
@@ -266,15 +346,15 @@ def _keep_equal(table: TableShards, env: ShardingEnv) -> None:
         dist.all_reduce(changed.grad, group=group)
         changed.grad /= env.world_size
 
-    parameter.register_post_accumulate_grad_hook(average)  # type: ignore[no-untyped-call]
+    parameter.register_post_accumulate_grad_hook(average)
 
 
-def _attach_optimizer(
-    sharded: ShardedCollection, container: str, kernels: list[KernelConfig], class_of: Mapping[str, int]
-) -> None:
+def _attach_optimizer(sharded: ShardedCollection, container: str, source: _Source) -> None:
+    """Give the collection a handle on the optimizers in its kernels."""
     tables: Mapping[str, TableShards] = dict(sharded.get_submodule(container).named_children())  # type: ignore[arg-type]
+    class_of = source.class_of
     made = []
-    for i, kernel in enumerate(kernels):
+    for i, (kernel, _) in enumerate(source.classes):
         if kernel.fused is None or not kernel.trained:
             continue
         members = [tables[name] for name, number in class_of.items() if number == i]
@@ -285,3 +365,31 @@ def _attach_optimizer(
         if table.is_fused:
             for parameter in table.parameters():
                 mark_in_backward(parameter, sharded.fused_optimizer)
+
+
+def fill_rows(config: BaseEmbeddingConfig, where: ShardMetadata, weight: Tensor) -> None:
+    """Draw a shard's weights.
+
+    Uniform numbers are drawn for whole rows, block by block, from generators that are seeded by torch's initial
+    seed, the table's name and the block; a shard takes its part. A table with an ``init_fn`` has it called on
+    the shard, with torch's own generator.
+
+    Args:
+        config: The table.
+        where: The shard's rectangle.
+        weight: ``[rows, columns]`` of the shard, filled in place.
+    """
+    if config.init_fn is not None:
+        config.init_fn(weight)
+        return
+    low, high = config.get_weight_init_min(), config.get_weight_init_max()
+    (first, end), (left, right) = where.rows, where.columns
+    seed = torch.initial_seed()
+    for block in range(first // _BLOCK_ROWS, -(-end // _BLOCK_ROWS)):
+        start = block * _BLOCK_ROWS
+        num_rows = min(_BLOCK_ROWS, config.num_embeddings - start)
+        key = zlib.crc32(f"{seed}/{config.name}/{block}".encode())
+        generator = torch.Generator().manual_seed(key)
+        rows = torch.empty(num_rows, config.embedding_dim).uniform_(low, high, generator=generator)
+        top, bottom = max(first, start), min(end, start + num_rows)
+        weight[top - first : bottom - first].copy_(rows[top - start : bottom - start, left:right])

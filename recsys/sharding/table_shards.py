@@ -10,15 +10,90 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch import distributed as dist
+from torch.distributed._shard.metadata import ShardMetadata as TorchShardMetadata
 from torch.distributed._shard.sharded_tensor.api import ShardedTensor
+from torch.distributed._shard.sharded_tensor.metadata import ShardedTensorMetadata, TensorProperties
+from torch.distributed._shard.sharded_tensor.shard import Shard
 
 from recsys.configs import BaseEmbeddingConfig
 from recsys.embedding import FLOAT_DTYPES
+from recsys.kernels.training import FusedLookup, TrainingLookup
 from recsys.optim.fused_config import FusedConfig
-from recsys.sharding.env import ShardingEnv
-from recsys.sharding.plan import ParameterSharding, ShardMetadata
-from recsys.sharding.sharded_tensors import Rectangle, copy_into, rectangle_of, sharded_tensor
-from recsys.training_lookup import FusedLookup, TrainingLookup
+from recsys.sharding.plan.env import ShardingEnv
+from recsys.sharding.plan.plan import ParameterSharding, ShardMetadata
+
+#: Offsets and sizes.
+Rectangle = tuple[tuple[int, ...], tuple[int, ...]]
+
+
+def rectangle_of(shard: ShardMetadata | TorchShardMetadata) -> Rectangle:
+    """Return where a shard is in the whole tensor."""
+    return tuple(shard.shard_offsets), tuple(shard.shard_sizes)
+
+
+def sharded_tensor(
+    size: Sequence[int],
+    dtype: torch.dtype,
+    shards: Mapping[Rectangle, int],
+    local: Mapping[Rectangle, Tensor],
+    env: ShardingEnv,
+) -> ShardedTensor:
+    """Return a tensor from what every rank knows of its shards and from those that this one holds. Nothing is sent.
+
+    Args:
+        size: The size of the whole.
+        dtype: The dtype of its elements.
+        shards: The rank of each rectangle (offsets, sizes).
+        local: This rank's, views of the memory that is trained.
+        env: The ranks.
+    """
+    # torch names ranks of the default group, whatever the tensor's own.
+    group = env.process_group
+    numbers = range(env.world_size) if group is None else dist.get_process_group_ranks(group)
+    metadata = {
+        where: TorchShardMetadata(list(where[0]), list(where[1]), f"rank:{numbers[rank]}/{env.devices[rank]}")
+        for where, rank in shards.items()
+    }
+    made: ShardedTensor = ShardedTensor._init_from_local_shards_and_global_metadata(
+        [Shard(tensor.detach(), metadata[where]) for where, tensor in local.items()],
+        ShardedTensorMetadata(
+            shards_metadata=list(metadata.values()),
+            size=torch.Size(size),
+            tensor_properties=TensorProperties(dtype=dtype),
+        ),
+        process_group=env.process_group,
+    )
+    return made
+
+
+def copy_into(targets: Mapping[Rectangle, Tensor], source: Any, name: str) -> None:
+    """Fill shards from a tensor of the whole, or from a ShardedTensor with the same cuts.
+
+    Args:
+        targets: By rectangle (offsets, sizes).
+        source: The tensor.
+        name: For messages.
+
+    Raises:
+        ValueError: The source lacks a rectangle.
+    """
+    if isinstance(source, ShardedTensor):
+        held = {rectangle_of(shard.metadata): shard.tensor for shard in source.local_shards()}
+        missing = [where for where in targets if where not in held]
+        if missing:
+            raise ValueError(
+                f"{name}: got a ShardedTensor without the shard at offsets {missing[0][0]}, sizes {missing[0][1]} on "
+                "this rank; load checkpoints of another plan through torch.distributed.checkpoint"
+            )
+        for where, target in targets.items():
+            target.copy_(held[where])
+        return
+    for (offsets, sizes), target in targets.items():
+        bounds = [o + s for o, s in zip(offsets, sizes, strict=True)]
+        if source.dim() != len(bounds) or any(b > n for b, n in zip(bounds, source.shape, strict=True)):
+            raise ValueError(f"{name}: got shape {list(source.shape)}, expected at least {bounds}")
+        target.copy_(source[tuple(slice(o, b) for o, b in zip(offsets, bounds, strict=True))])
 
 
 class TableShards(nn.Module):
@@ -28,10 +103,10 @@ class TableShards(nn.Module):
     all of it.
 
     Args:
-        config: the table.
-        sharding: how it is cut.
-        env: the ranks.
-        held: this rank's shards: where each lies, its kernel and its position among the kernel's shards.
+        config: The table.
+        sharding: How it is cut.
+        env: The ranks.
+        held: This rank's shards: where each one is, its kernel and its position among the kernel's shards.
     """
 
     def __init__(
@@ -58,7 +133,7 @@ class TableShards(nn.Module):
         return any(lookup.trained for lookup in self.fused_lookups())
 
     def fused_lookups(self) -> list[FusedLookup]:
-        """The kernels of this rank's shards that have an optimizer; two shards may have one kernel."""
+        """Return the kernels of this rank's shards that have an optimizer; two shards may have one kernel."""
         return [lookup for _, lookup, _ in self._held if isinstance(lookup, FusedLookup)]
 
     @property
@@ -73,11 +148,11 @@ class TableShards(nn.Module):
         return sorted(blocks) or [(0, self.config.embedding_dim)]
 
     def local_weights(self) -> list[tuple[ShardMetadata, Tensor]]:
-        """This rank's shards: where each lies, and a view of its weights."""
+        """Return this rank's shards: where each one is, and a view of its weights."""
         return [(where, lookup.weights[i].detach()) for where, lookup, i in self._held]
 
     def sharded_weight(self) -> ShardedTensor | Tensor:
-        """The whole table ``[R, D]``; this rank's part of it are views."""
+        """Return the whole table ``[R, D]``; this rank's part of it are views."""
         for lookup in self.fused_lookups():
             lookup.flush()
         if self.sharding.is_replicated:
@@ -91,10 +166,10 @@ class TableShards(nn.Module):
         )
 
     def sharded_states(self, config: FusedConfig) -> dict[str, ShardedTensor]:
-        """The fused optimizer's state, ``<table>.momentum1`` and so on, in the form of ``state_shape``.
+        """Return the fused optimizer's state, ``<table>.momentum1`` and so on, in the form of ``state_shape``.
 
         Args:
-            config: of the table's kernel, which ranks without a shard of it need to know too.
+            config: The configuration of the table's kernel, which ranks without a shard of it need to know too.
         """
         made = {}
         for name in config.state_names():
@@ -114,7 +189,7 @@ class TableShards(nn.Module):
         return made
 
     def state_shape(self, *, row_wise: bool) -> tuple[int, ...]:
-        """Of an optimizer's state for the whole table.
+        """Return the shape of an optimizer's state for the whole table.
 
         ``[R, D]`` for one number per weight. One number per row is ``[R]``; where columns are cut, each block of
         columns has a number of its own: ``[R, blocks]``.
@@ -125,7 +200,7 @@ class TableShards(nn.Module):
         return self.size[:1] if num_blocks == 1 else (self.size[0], num_blocks)
 
     def state_rectangle(self, shard: ShardMetadata, *, row_wise: bool) -> Rectangle:
-        """Where the state of a shard of this table lies in the whole table's."""
+        """Return where the state of a shard of this table is in the whole table's."""
         if not row_wise:
             return rectangle_of(shard)
         start, end = shard.rows
@@ -135,7 +210,7 @@ class TableShards(nn.Module):
         return (start, blocks.index(shard.columns)), (end - start, 1)
 
     def state_ranks(self, *, row_wise: bool) -> dict[Rectangle, int]:
-        """The rank of each shard's state."""
+        """Return the rank of each shard's state."""
         return {self.state_rectangle(shard, row_wise=row_wise): shard.rank for shard in self.sharding.shards}
 
     @torch.no_grad()
@@ -144,10 +219,10 @@ class TableShards(nn.Module):
 
         Args:
             source: ``[R, D]``, or a ShardedTensor with this plan's cuts.
-            name: for messages.
+            name: For messages.
 
         Raises:
-            ValueError: it does not hold the part.
+            ValueError: It does not hold the part.
         """
         if tuple(source.metadata().size if isinstance(source, ShardedTensor) else source.shape) != self.size:
             raise ValueError(f"{name}: got another shape than the table's {list(self.size)}")
@@ -207,9 +282,9 @@ class FusedTables:
     """The tables of one kernel configuration, as a fused optimizer sees them.
 
     Args:
-        config: the optimizer in the backward pass.
-        prefix: of the parameters' names, such as ``embedding_bags``.
-        tables: of all ranks.
+        config: The optimizer in the backward pass.
+        prefix: The prefix of the parameters' names, such as ``embedding_bags``.
+        tables: The tables of all ranks.
     """
 
     def __init__(self, config: FusedConfig, prefix: str, tables: Sequence[TableShards]) -> None:
@@ -220,25 +295,25 @@ class FusedTables:
         self._steps = torch.zeros(1, dtype=torch.int64)
 
     def set_learning_rate(self, learning_rate: float, /) -> None:
-        """For lookups from now on."""
+        """Set the rate for later lookups."""
         for lookup in self._lookups:
             lookup.set_learning_rate(learning_rate)
 
     def fused_parameters(self) -> dict[str, Tensor]:
-        """This rank's first shard of each table that it holds."""
+        """Return this rank's first shard of each table that it holds."""
         held = {name: list(table.parameters()) for name, table in self._tables.items()}
         return {name: parameters[0] for name, parameters in held.items() if parameters}
 
     def fused_states(self) -> dict[str, dict[str, ShardedTensor]]:
-        """Every table's, also of those of which this rank has no shard."""
+        """Return every table's, also of those of which this rank has no shard."""
         return {name: table.sharded_states(self.config) for name, table in self._tables.items()}
 
     def step_count(self) -> Tensor:
-        """int64 ``[1]``: how many steps were taken; 0 on a rank that holds none of the tables."""
+        """Return how many steps were taken, int64 ``[1]``; 0 on a rank that holds none of the tables."""
         return self._lookups[0].step_count() if self._lookups else self._steps
 
     def set_optimizer_step(self, step: int, /) -> None:
-        """Go on from this step."""
+        """Continue from this step."""
         self._steps.fill_(step)
         for lookup in self._lookups:
             lookup.set_step_count(step)

@@ -17,17 +17,16 @@ import torch
 from torch import distributed as dist
 
 from recsys.checkpoint import Checkpoint, save_checkpoint
-from recsys.options import count, counts
-from recsys.planner.plan_file import read_plan
+from recsys.cli import Parser, count, counts
+from recsys.sharding.plan.plan_file import read_plan
+from recsys.train.callbacks import Callback, CallbackList, ConsoleCallback, TensorBoardCallback, summary_text
 from recsys.train.config import FACTORY, ModelConfig, RunConfig, TrainConfig
-from recsys.train.event_files import EventFileWatcher
-from recsys.train.examples import Dataset
-from recsys.train.job import Job, Trained, train_over_ranks
+from recsys.train.data.examples import Dataset
+from recsys.train.job import Trained, TrainJob, train_over_ranks
 from recsys.train.loop import DivergedError
+from recsys.train.progress import Epoch
 from recsys.train.ranks import Ranks, find_ranks
-from recsys.train.report import PeopleWatcher, summary_text
-from recsys.train.sources import DEFAULTS, SYNTHETIC_ROWS, SourceConfig, open_dataset
-from recsys.train.watch import Epoch, Watcher, Watchers
+from recsys.train.sources import DEFAULTS, SYNTHETIC_ROWS, DataConfig, open_dataset
 
 _EXAMPLES = """\
 examples:
@@ -73,8 +72,8 @@ def _run(args: argparse.Namespace) -> int:
     ranks = find_ranks(args.device)
     _check_results(args, ranks)
     defaults = DEFAULTS[args.data]
-    dataset = open_dataset(SourceConfig(name=args.data, **_given(args, SourceConfig)))
-    job = Job(
+    dataset = open_dataset(DataConfig(name=args.data, **_given(args, DataConfig)))
+    job = TrainJob(
         dataset=dataset,
         model=replace(defaults.model, **_given(args, ModelConfig)),
         train=replace(defaults.train, **_given(args, TrainConfig)),
@@ -84,8 +83,8 @@ def _run(args: argparse.Namespace) -> int:
         checkpoint_every=args.checkpoint_every,
         resume=args.resume,
     )
-    with _watcher(args, ranks, dataset, job.train.epochs) as watcher:
-        trained = train_over_ranks(job, ranks, watcher, whole=args.out is not None)
+    with _callback(args, ranks, dataset, job.train.epochs) as callback:
+        trained = train_over_ranks(job, ranks, callback, whole=args.out is not None)
     if ranks.rank == 0:
         _finish(args, job, trained, ranks, started)
     return 0
@@ -110,8 +109,8 @@ def _check_results(args: argparse.Namespace, ranks: Ranks) -> None:
         )
 
 
-def _finish(args: argparse.Namespace, job: Job, trained: Trained, ranks: Ranks, started: float) -> None:
-    """What rank 0 writes and says at the end."""
+def _finish(args: argparse.Namespace, job: TrainJob, trained: Trained, ranks: Ranks, started: float) -> None:
+    """Write the model and print the results; rank 0 only."""
     dataset, epochs = job.dataset, trained.epochs
     reference = dataset.reference()
     info = {
@@ -156,36 +155,38 @@ def _epoch_to_json(epoch: Epoch) -> dict[str, Any]:
 
 
 @contextmanager
-def _watcher(args: argparse.Namespace, ranks: Ranks, dataset: Dataset, num_epochs: int) -> Iterator[Watcher]:
-    """Rank 0 writes and speaks for all."""
+def _callback(
+    args: argparse.Namespace, ranks: Ranks, dataset: Dataset, num_epochs: int
+) -> Iterator[Callback]:
+    """Yield the callbacks of this rank; only rank 0 has any."""
     with ExitStack() as stack:
-        watchers: list[Watcher] = []
+        callbacks: list[Callback] = []
         if args.tensorboard is not None and ranks.rank == 0:
-            watchers.append(stack.enter_context(EventFileWatcher(args.tensorboard)))
+            callbacks.append(stack.enter_context(TensorBoardCallback(args.tensorboard)))
         if not args.json and ranks.rank == 0:
-            watchers.append(stack.enter_context(PeopleWatcher(dataset, num_epochs)))
-        yield Watchers(watchers)
+            callbacks.append(stack.enter_context(ConsoleCallback(dataset, num_epochs)))
+        yield CallbackList(callbacks)
 
 
 def _is_lost_rank(error: RuntimeError) -> bool:
-    """Whether a collective failed because another rank is gone; it has said why itself."""
+    """Return whether a collective failed because another rank is gone; it has said why itself."""
     return isinstance(error, dist.DistError) or ("gloo" in str(error) and "peer" in str(error))
 
 
 def _complain(text: str) -> None:
-    """To stderr, and whose error it is where there are several ranks; in one write, so that no two ranks' lines mix."""
+    """Write an error to stderr, with the rank if there are several; in one write, so that ranks' lines do not mix."""
     rank = f"rank {os.environ['RANK']}: " if "RANK" in os.environ else ""
     sys.stderr.write(f"recsys-train: {rank}{text}\n")
 
 
 def _given(args: argparse.Namespace, config: type[Any]) -> dict[str, Any]:
-    """The options that were given and are fields of the config."""
+    """Return the options that were given and are fields of the config."""
     values = {field.name: getattr(args, field.name, None) for field in fields(config)}
     return {name: value for name, value in values.items() if value is not None}
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="recsys-train",
         description="Train a DLRM and save a checkpoint that recsys-export takes.",
         epilog=_EXAMPLES,

@@ -1,11 +1,11 @@
-"""What is trained, and how: validated once, here."""
+"""The configuration of a training, validated once."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
-from recsys.train.examples import Dataset
+from recsys.train.data.examples import Dataset
 
 FACTORY = "recsys.models.click:build_dlrm"
 
@@ -16,8 +16,8 @@ class ModelConfig:
 
     Attributes:
         embedding_dim: D of every table.
-        dense_layers: sizes of the layers on the dense features; a last one of D is added.
-        over_layers: sizes of the layers over the interactions; a last one of 1 is added.
+        dense_layers: Sizes of the layers on the dense features; a last one of D is added.
+        over_layers: Sizes of the layers over the interactions; a last one of 1 is added.
     """
 
     embedding_dim: int = 16
@@ -30,7 +30,7 @@ class ModelConfig:
             raise ValueError(f"model sizes: got {self}, expected sizes of at least 1 and one over layer")
 
     def arguments(self, dataset: Dataset) -> dict[str, object]:
-        """The factory's arguments for a model of the data set: plain data."""
+        """Return the factory's arguments for a model of the data set: plain data."""
         tables = [
             {
                 "name": table.name,
@@ -54,13 +54,13 @@ class TrainConfig:
     """How to train.
 
     Attributes:
-        epochs: passes over the training examples.
+        epochs: Epochs over the training examples.
         batch_size: B.
-        seed: of the initialization and of the order of examples.
-        optimizer: of the dense layers, "adam" or "adagrad"; tables are trained with row-wise Adagrad.
-        learning_rate: of the dense layers.
-        row_learning_rate: of the tables.
-        row_weight_decay: of the tables' touched rows.
+        seed: The seed of the initialization and of the order of examples.
+        optimizer: The optimizer of the dense layers, "adam" or "adagrad"; tables are trained with row-wise Adagrad.
+        learning_rate: The learning rate of the dense layers.
+        row_learning_rate: The learning rate of the tables.
+        row_weight_decay: The weight decay of the tables' touched rows.
     """
 
     epochs: int = 1
@@ -91,8 +91,8 @@ class RunConfig:
     """What a run does beside training; none of it changes the model.
 
     Attributes:
-        prefetch: batches that are read ahead.
-        log_every: steps between two measurements of the training examples.
+        prefetch: Batches that are read ahead.
+        log_every: Steps between two measurements of the training examples.
     """
 
     prefetch: int = 4

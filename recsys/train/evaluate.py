@@ -11,24 +11,24 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from recsys.gather import gather_rows
+from recsys.collectives import gather_rows
 from recsys.models.click import ClickModel
-from recsys.train.batches import ONE_RANK, Share, batches
-from recsys.train.examples import Batch, Dataset
-from recsys.train.metrics import Metrics, measure
-from recsys.train.prefetch import Prefetch
+from recsys.train.data.batches import ONE_RANK, Share, batches
+from recsys.train.data.examples import Dataset, LabeledBatch
+from recsys.train.data.metrics import Metrics, measure
+from recsys.train.data.prefetch import Prefetch
 
 _BATCH_SIZE = 4096
 _PREFETCH = 2
 
-Scorer = Callable[[Iterable[Batch]], Iterator[tuple[Tensor, Tensor]]]
+Scorer = Callable[[Iterable[LabeledBatch]], Iterator[tuple[Tensor, Tensor]]]
 
 
 def evaluate(model: ClickModel, dataset: Dataset) -> Metrics:
-    """The metrics of a model in this process on the held-out examples."""
+    """Return the metrics of a model in this process on the held-out examples."""
 
     @torch.no_grad()
-    def score(held_out: Iterable[Batch]) -> Iterator[tuple[Tensor, Tensor]]:
+    def score(held_out: Iterable[LabeledBatch]) -> Iterator[tuple[Tensor, Tensor]]:
         for batch in held_out:
             yield model.logits(batch.dense, batch.kjt), batch.labels
 
@@ -38,16 +38,16 @@ def evaluate(model: ClickModel, dataset: Dataset) -> Metrics:
 def evaluate_shares(
     scorer: Scorer, dataset: Dataset, share: Share = ONE_RANK, group: dist.ProcessGroup | None = None
 ) -> Metrics:
-    """The metrics over all ranks' shares of the held-out examples. Every rank must call it.
+    """Return the metrics over all ranks' shares of the held-out examples. Every rank must call it.
 
     Args:
-        scorer: gives each batch's logits and labels ``[B]``.
-        dataset: the examples.
-        share: this rank's.
-        group: the ranks; None for one process.
+        scorer: Gives each batch's logits and labels ``[B]``.
+        dataset: The examples.
+        share: This rank's.
+        group: The ranks; None for one process.
 
     Raises:
-        ValueError: the model's logits are not finite.
+        ValueError: The model's logits are not finite.
     """
     with Prefetch(batches(dataset.held_out(), _BATCH_SIZE, share=share), _PREFETCH) as held_out:
         scored = [torch.stack((logits.float(), labels), dim=1) for logits, labels in scorer(held_out)]

@@ -1,4 +1,4 @@
-"""A training from beginning to end: on the ranks that there are, from a checkpoint where there is one."""
+"""A training from beginning to end, on all ranks, resumed from a checkpoint if there is one."""
 
 from __future__ import annotations
 
@@ -15,32 +15,31 @@ from recsys.checkpoint.ranks import from_first
 from recsys.checkpoint.run import newest, read_record
 from recsys.errors import CheckpointError
 from recsys.models.click import ClickModel
-from recsys.sharding.plan import ShardingPlan
+from recsys.sharding.plan.plan import ShardingPlan
+from recsys.train.callbacks import Callback
 from recsys.train.config import FACTORY, ModelConfig, RunConfig, TrainConfig
-from recsys.train.examples import Dataset
-from recsys.train.learner import Learner
+from recsys.train.data.examples import Dataset
 from recsys.train.loop import Loop, Saving
-from recsys.train.plans import one_rank_plan
-from recsys.train.progress import Progress
-from recsys.train.ranks import ONE_RANK, Ranks, process_group
-from recsys.train.watch import Epoch, Watcher
+from recsys.train.progress import Epoch, TrainProgress
+from recsys.train.ranks import ONE_RANK, Ranks, one_rank_plan, process_group
+from recsys.train.trainer import Trainer
 
 _PROGRESS, _SETTINGS = "progress", "settings"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class TrainJob:
     """What is trained, how, and where it is kept.
 
     Attributes:
-        dataset: the examples.
-        model: the model's sizes.
-        train: how to train.
-        run: reading ahead and measuring.
-        plan: what lies where; None leaves it to the planner (on one rank there is nothing to plan).
-        checkpoint_dir: the run's directory; None keeps no checkpoints.
-        checkpoint_every: steps between two checkpoints; 0 for one at the end of each pass.
-        resume: go on from the newest checkpoint in ``checkpoint_dir``, from the beginning where there is none.
+        dataset: The examples.
+        model: The model's sizes.
+        train: How to train.
+        run: Reading ahead and measuring.
+        plan: The placement; None leaves it to the planner (on one rank there is nothing to plan).
+        checkpoint_dir: The run's directory; None keeps no checkpoints.
+        checkpoint_every: Steps between two checkpoints; 0 for one at the end of each epoch.
+        resume: Continue from the newest checkpoint in ``checkpoint_dir``, from the beginning where there is none.
     """
 
     dataset: Dataset
@@ -60,7 +59,7 @@ class Job:
             raise ValueError(f"{what}: got it without checkpoint_dir, expected both")
 
     def settings(self, ranks: Ranks) -> dict[str, Any]:
-        """What must be the same for a run to go on from where another one stopped."""
+        """Return what must be the same for a run to continue from where another one stopped."""
         return {
             "data": self.dataset.name,
             "num_train_rows": self.dataset.num_train_rows,
@@ -78,10 +77,10 @@ class Trained:
     """What came out.
 
     Attributes:
-        arguments: the factory's.
-        epochs: what was measured after each pass, also of those before the run was resumed.
-        plan: what lay where.
-        state_dict: the whole model on rank 0, where it was asked for; else None.
+        arguments: The factory's.
+        epochs: What was measured after each epoch, also of those before the run was resumed.
+        plan: What lay where.
+        state_dict: The whole model on rank 0, if requested; else None.
     """
 
     arguments: dict[str, Any]
@@ -90,38 +89,38 @@ class Trained:
     state_dict: dict[str, Tensor] | None
 
 
-def train_over_ranks(job: Job, ranks: Ranks, watcher: Watcher, *, whole: bool) -> Trained:
+def train_over_ranks(job: TrainJob, ranks: Ranks, callback: Callback, *, whole: bool) -> Trained:
     """Train on these ranks; every rank calls it, with the same job.
 
     Args:
-        job: what to do.
-        ranks: what ``find_ranks`` gave.
-        watcher: told of the progress; what it hears is of all ranks.
-        whole: whether to gather the whole model on rank 0 at the end.
+        job: What to do.
+        ranks: What ``find_ranks`` gave.
+        callback: Called as the training proceeds, with numbers of all ranks.
+        whole: Whether to gather the whole model on rank 0 at the end.
 
     Raises:
-        ValueError: the sizes, the plan or the checkpoint do not fit, or a data file is malformed.
-        DivergedError: the loss is no longer a number.
+        ValueError: The sizes, the plan or the checkpoint do not fit, or a data file is malformed.
+        DivergedError: The loss is no longer a number.
     """
     with process_group(ranks):
-        return _trained(job, ranks, watcher, whole=whole)
+        return _trained(job, ranks, callback, whole=whole)
 
 
-def _trained(job: Job, ranks: Ranks, watcher: Watcher, *, whole: bool) -> Trained:
-    """A function of its own, so that the learner is gone before the process group is."""
+def _trained(job: TrainJob, ranks: Ranks, callback: Callback, *, whole: bool) -> Trained:
+    """Train. A separate function, so that the trainer is freed before the process group is destroyed."""
     arguments = job.model.arguments(job.dataset)
     plan = one_rank_plan(arguments) if job.plan is None and ranks.world_size == 1 else job.plan
-    learner = Learner(arguments, job.train, ranks, plan)
-    loop = Loop(learner, job.dataset, job.train, job.run, watcher)
-    start = _start(job, ranks, learner)
+    trainer = Trainer(arguments, job.train, ranks, plan)
+    loop = Loop(trainer, job.dataset, job.train, job.run, callback)
+    start = _start(job, ranks, trainer)
     if start is not None:
-        watcher.resumed(start.step)
-    epochs = loop.fit(start, _saving(job, ranks, learner))
+        callback.resumed(start.step)
+    epochs = loop.fit(start, _saving(job, ranks, trainer))
     return Trained(
         arguments=arguments,
         epochs=epochs,
-        plan=learner.model.plan,
-        state_dict=learner.whole_state_dict() if whole else None,
+        plan=trainer.model.plan,
+        state_dict=trainer.whole_state_dict() if whole else None,
     )
 
 
@@ -129,27 +128,27 @@ def train(
     dataset: Dataset,
     model_config: ModelConfig,
     config: TrainConfig,
-    watcher: Watcher | None = None,
+    callback: Callback | None = None,
     run: RunConfig | None = None,
 ) -> tuple[ClickModel, list[Epoch]]:
     """Build and train a model in this process; the same seed, threads and versions give the same model bit for bit.
 
     Args:
-        dataset: the examples.
-        model_config: the model's sizes.
-        config: how to train.
-        watcher: told of the progress.
-        run: reading ahead and measuring.
+        dataset: The examples.
+        model_config: The model's sizes.
+        config: How to train.
+        callback: Called as the training proceeds.
+        run: Reading ahead and measuring.
 
     Returns:
-        the model and what was measured after each epoch.
+        The model and what was measured after each epoch.
 
     Raises:
-        ValueError: the sizes do not fit, or a data file is malformed.
-        DivergedError: the loss is no longer a number.
+        ValueError: The sizes do not fit, or a data file is malformed.
+        DivergedError: The loss is no longer a number.
     """
-    job = Job(dataset=dataset, model=model_config, train=config, run=run or RunConfig())
-    trained = train_over_ranks(job, ONE_RANK, watcher or Watcher(), whole=True)
+    job = TrainJob(dataset=dataset, model=model_config, train=config, run=run or RunConfig())
+    trained = train_over_ranks(job, ONE_RANK, callback or Callback(), whole=True)
     assert trained.state_dict is not None
     model = build_model(
         Checkpoint(factory=FACTORY, arguments=trained.arguments, state_dict=trained.state_dict)
@@ -158,25 +157,25 @@ def train(
     return model.eval(), trained.epochs
 
 
-def _start(job: Job, ranks: Ranks, learner: Learner) -> Progress | None:
+def _start(job: TrainJob, ranks: Ranks, trainer: Trainer) -> TrainProgress | None:
     folder = job.checkpoint_dir
     if not job.resume or folder is None:
         return None
     # Before the tensors: those of other data or another model do not fit either, and say less of why.
-    from_first(lambda: _fitting(folder, job, ranks), learner.group)
-    state = load_training(folder, learner.model, learner.optimizer)
-    return None if state is None else Progress.from_json(state.shared.get(_PROGRESS))
+    from_first(lambda: _fitting(folder, job, ranks), trainer.group)
+    state = load_training(folder, trainer.model, trainer.optimizer)
+    return None if state is None else TrainProgress.from_json(state.shared.get(_PROGRESS))
 
 
-def _fitting(folder: Path, job: Job, ranks: Ranks) -> str:
-    """The checkpoint that the job can go on from; empty where there is none."""
+def _fitting(folder: Path, job: TrainJob, ranks: Ranks) -> str:
+    """Return the checkpoint that the job can continue from; empty if there is none."""
     directory = newest(folder)
     if directory is None:
         return ""
     record = read_record(directory)
     _check_same(record.shared.get(_SETTINGS), job.settings(ranks))
     _check_same(_sizes(record.arguments), _sizes(job.model.arguments(job.dataset)))
-    num_epochs = len(Progress.from_json(record.shared.get(_PROGRESS)).epochs)
+    num_epochs = len(TrainProgress.from_json(record.shared.get(_PROGRESS)).epochs)
     if num_epochs > job.train.epochs:
         raise CheckpointError(
             f"checkpoint: {num_epochs} epochs are done, expected at most the {job.train.epochs} asked for"
@@ -185,7 +184,7 @@ def _fitting(folder: Path, job: Job, ranks: Ranks) -> str:
 
 
 def _sizes(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The factory's arguments, with a name for each field of a table."""
+    """Return the factory's arguments, with a name for each field of a table."""
     tables = arguments.get("tables")
     if not isinstance(tables, list) or not all(isinstance(table, Mapping) for table in tables):
         raise CheckpointError("checkpoint: arguments.tables: got something else, expected a list of tables")
@@ -208,19 +207,19 @@ def _check_same(found: Any, expected: Mapping[str, Any]) -> None:
         )
 
 
-def _saving(job: Job, ranks: Ranks, learner: Learner) -> Saving | None:
+def _saving(job: TrainJob, ranks: Ranks, trainer: Trainer) -> Saving | None:
     folder = job.checkpoint_dir
     if folder is None:
         return None
     arguments, settings = job.model.arguments(job.dataset), job.settings(ranks)
 
-    def save(progress: Progress) -> None:
+    def save(progress: TrainProgress) -> None:
         state = TrainingState(
             step=progress.step,
             factory=FACTORY,
             arguments=arguments,
             shared={_PROGRESS: progress.to_json(), _SETTINGS: settings},
         )
-        save_training(folder, learner.model, learner.optimizer, state)
+        save_training(folder, trainer.model, trainer.optimizer, state)
 
     return Saving(save=save, every=job.checkpoint_every)

@@ -20,25 +20,25 @@ from typing import Any, Generic, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-from recsys.keyed_jagged import KeyedJaggedTensor
-from recsys.sharding.awaitable import Awaitable
+from recsys.jagged.keyed_jagged import KeyedJaggedTensor
 from recsys.sharding.sharded import DistributedKeyedJaggedTensor, ShardedCollection
+from recsys.sharding.transport.awaitable import Awaitable
 
 B = TypeVar("B")
 
-#: Where a batch holds a KeyedJaggedTensor: the attribute's name, or None where the batch is one.
+#: Where a batch holds a KeyedJaggedTensor: the attribute's name, or None if the batch is one.
 Place = str | None
 Sent = dict[ShardedCollection, Any]
 
 
 @dataclasses.dataclass
 class _Flight(Generic[B]):
-    """A batch on its way.
+    """A batch in transit.
 
     Attributes:
-        batch: on the device, its KeyedJaggedTensors in host memory.
-        sent: for each place what its collections' ``input_dist`` gave: sizes first, then the inputs.
-        is_sent: whether sizes have been read, and the IDs are on their way.
+        batch: On the device, its KeyedJaggedTensors in host memory.
+        sent: For each place what its collections' ``input_dist`` gave: sizes first, then the inputs.
+        is_sent: Whether sizes have been read, and the IDs are in transit.
     """
 
     batch: B
@@ -47,19 +47,19 @@ class _Flight(Generic[B]):
 
 
 class TrainPipelineSparseDist(Generic[B]):
-    """Trains a model batch by batch, with the next batch on its way.
+    """Trains a model batch by batch, while the next batch is in transit.
 
     The model takes a batch and gives ``(loss, output)``; gradients are those of the loss's sum. In eval mode it only
     runs forward, with the same overlap. Every rank must call ``progress`` equally often.
 
     A batch is a KeyedJaggedTensor, or an object with KeyedJaggedTensors as attributes. Where it has a method ``to``,
     ``to(device, non_blocking=True)`` makes its copy on the device. KeyedJaggedTensors stay in host memory, where
-    sharded collections split them. On CUDA, copies overlap if the batch lies in page-locked memory.
+    sharded collections split them. On CUDA, copies overlap if the batch is in page-locked memory.
 
     Args:
-        model: holds sharded collections, such as a DistributedModelParallel.
-        optimizer: of everything that the lookups do not train themselves.
-        device: of this rank.
+        model: Holds sharded collections, such as a DistributedModelParallel.
+        optimizer: The optimizer of everything that the lookups do not train themselves.
+        device: The device of this rank.
     """
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, device: torch.device) -> None:
@@ -78,16 +78,16 @@ class TrainPipelineSparseDist(Generic[B]):
         return len(self._places or {})
 
     def progress(self, batches: Iterator[B]) -> Any:
-        """One step, on the batch that is under way; the iterator's next one is sent on its way.
+        """Run one step on the batch in transit, and start sending the iterator's next one.
 
         Args:
-            batches: asked for one batch (for two at the start).
+            batches: Asked for one batch (for two at the start).
 
         Returns:
-            the model's output for the batch.
+            The model's output for the batch.
 
         Raises:
-            StopIteration: the iterator has ended and all its batches are done.
+            StopIteration: The iterator has ended and all its batches are done.
         """
         flight = self._next or self._depart(batches)
         if flight is None:
@@ -110,7 +110,7 @@ class TrainPipelineSparseDist(Generic[B]):
         return output
 
     def _depart(self, batches: Iterator[B]) -> _Flight[B] | None:
-        """The iterator's next batch: its copy to the device is started, and the sizes of its inputs are sent."""
+        """Return the iterator's next batch: its copy to the device is started, and the sizes of its inputs are sent."""
         batch = next(batches, None)
         if batch is None:
             return None
@@ -129,7 +129,7 @@ class TrainPipelineSparseDist(Generic[B]):
         return cast(B, _with(moved, _features(batch)))
 
     def _send_ids(self, flight: _Flight[B]) -> None:
-        """Read the sizes; the IDs go on their way."""
+        """Read the sizes; start sending the IDs."""
         with _on(self._exchanges):
             for of_place in flight.sent.values():
                 for collection, sizes in of_place.items():
@@ -137,7 +137,7 @@ class TrainPipelineSparseDist(Generic[B]):
         flight.is_sent = True
 
     def _arrive(self, flight: _Flight[B]) -> B:
-        """The batch with the inputs of its collections, all of it there for the device's present stream."""
+        """Return the batch with the inputs of its collections, all of it there for the device's present stream."""
         if not flight.is_sent:
             self._send_ids(flight)
         with _on(self._exchanges):
@@ -184,7 +184,7 @@ def _on(stream: torch.cuda.Stream | None) -> Iterator[None]:
 
 
 def _stream(device: torch.device) -> torch.cuda.Stream:
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    return torch.cuda.Stream(device)
 
 
 def _waited(inputs: Awaitable[Any]) -> Any:
@@ -204,7 +204,7 @@ def _held(batch: Any, place: Place) -> KeyedJaggedTensor:
 
 
 def _with(batch: Any, features: Any) -> Any:
-    """A shallow copy of the batch that holds the given features."""
+    """Return a shallow copy of the batch that holds the given features."""
     if None in features:
         return features[None]
     if not features:
@@ -216,7 +216,7 @@ def _with(batch: Any, features: Any) -> Any:
 
 
 def _record(value: Any, stream: torch.cuda.Stream) -> None:
-    """Tell the allocator that a stream uses what another one has made."""
+    """Tell the allocator that a stream uses memory of another one."""
     if isinstance(value, Tensor):
         if value.is_cuda:
             value.record_stream(stream)

@@ -1,4 +1,4 @@
-"""How far a training has come, as checkpoints hold it."""
+"""The progress of a training as checkpoints hold it, and what is measured on the way."""
 
 from __future__ import annotations
 
@@ -6,22 +6,44 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from recsys.checked import a_list, json_field, whole
+import torch
+from torch import Tensor
+from torch import distributed as dist
+
 from recsys.errors import CheckpointError, ManifestError
-from recsys.train.metrics import Metrics
-from recsys.train.watch import Epoch
+from recsys.json_checks import a_list, json_field, whole
+from recsys.train.data.metrics import Metrics, entropy
 
 
 @dataclass(frozen=True, kw_only=True)
-class Progress:
-    """Where a training stands between two steps; the next step follows from it alone.
+class Epoch:
+    """One epoch.
 
     Attributes:
-        epochs: passes that are done.
-        step_in_epoch: steps done of the pass after them.
-        step: steps done since the training began.
-        num_rows: training rows of the pass's steps, on all ranks.
-        loss: sum of their losses.
+        number: From 1.
+        step: Steps done since the training began.
+        train_loss: The mean loss during the epoch.
+        examples_per_second: The throughput of all ranks together, during the epoch.
+        held_out: The metrics after it.
+    """
+
+    number: int
+    step: int
+    train_loss: float
+    examples_per_second: float
+    held_out: Metrics
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainProgress:
+    """The state of a training between two steps; the next step follows from it alone.
+
+    Attributes:
+        epochs: The epochs that are done.
+        step_in_epoch: Steps done of the epoch after them.
+        step: Steps done since the training began.
+        num_rows: Training rows of the epoch's steps, on all ranks.
+        loss: Sum of their losses.
     """
 
     epochs: tuple[Epoch, ...] = ()
@@ -31,15 +53,15 @@ class Progress:
     loss: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data that ``from_json`` reads back."""
+        """Return plain data that ``from_json`` reads back."""
         return {**asdict(self), "epochs": [asdict(epoch) for epoch in self.epochs]}
 
     @classmethod
-    def from_json(cls, data: Any) -> Progress:
-        """Read what ``to_json`` wrote; trusts nothing.
+    def from_json(cls, data: Any) -> TrainProgress:
+        """Read untrusted data in the format of ``to_json``.
 
         Raises:
-            CheckpointError: names the field.
+            CheckpointError: Names the field.
         """
         try:
             return cls(
@@ -80,3 +102,81 @@ def _number(data: Mapping[str, Any], key: str, at: str) -> float:
 
 def _number_or_none(data: Mapping[str, Any], key: str, at: str) -> float | None:
     return None if json_field(data, key, at) is None else _number(data, key, at)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Window:
+    """Measured on the training examples of some steps, each before the model learned from it, over all ranks.
+
+    Attributes:
+        step: Steps done since the training began.
+        num_rows: Examples in the window.
+        loss: Mean binary cross entropy, in nats.
+        ne: Normalized entropy (see ``metrics``); None if all labels are equal.
+        calibration: Mean prediction divided by mean label; None without clicks.
+        examples_per_second: The throughput of all ranks together.
+        is_full: Whether it has the number of steps that was asked for; the rest of an epoch may have fewer.
+    """
+
+    step: int
+    num_rows: int
+    loss: float
+    ne: float | None
+    calibration: float | None
+    examples_per_second: float
+    is_full: bool
+
+
+class Sums:
+    """Sums over this rank's examples: loss, predictions, labels, rows.
+
+    Nothing is read from the device before ``total``.
+
+    Args:
+        device: Where the batches are.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._sums = torch.zeros(4, dtype=torch.float64, device=device)
+
+    @torch.no_grad()
+    def add(self, loss: Tensor, logits: Tensor, labels: Tensor) -> None:
+        """Add one batch.
+
+        Args:
+            loss: The sum over the batch, a scalar.
+            logits: ``[B]``.
+            labels: ``[B]``.
+        """
+        rows = torch.full((), len(labels), dtype=torch.float32, device=labels.device)
+        self._sums += torch.stack((loss, logits.sigmoid().sum(), labels.sum(), rows))
+
+    def total(self, group: dist.ProcessGroup | None) -> tuple[float, float, float, int]:
+        """Return the sums over all ranks: loss, predictions, labels, rows. Waits for the device and the ranks."""
+        sums = self._sums.clone()
+        if group is not None:
+            dist.all_reduce(sums, group=group)
+        loss, predictions, labels, rows = sums.tolist()
+        return loss, predictions, labels, int(rows)
+
+
+def window(step: int, sums: tuple[float, float, float, int], seconds: float, *, is_full: bool) -> Window:
+    """Return the window's numbers.
+
+    Args:
+        step: Steps done since the training began.
+        sums: What ``Sums.total`` gives; at least one row.
+        seconds: How long the window took.
+        is_full: See ``Window``.
+    """
+    loss, predictions, labels, num_rows = sums
+    base = entropy(labels / num_rows)
+    return Window(
+        step=step,
+        num_rows=num_rows,
+        loss=loss / num_rows,
+        ne=loss / num_rows / base if base > 0 else None,
+        calibration=predictions / labels if labels > 0 else None,
+        examples_per_second=num_rows / max(seconds, 1e-9),
+        is_full=is_full,
+    )

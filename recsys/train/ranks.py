@@ -1,18 +1,26 @@
-"""The ranks of a training: those that torchrun has started, or this process alone."""
+"""The ranks of a training, their process group, and the whole model on rank 0."""
 
 from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from typing import Any
 
 import torch
+from torch import Tensor
 from torch import distributed as dist
+from torch.distributed._shard.sharded_tensor.api import ShardedTensor
 
-from recsys.sharding.env import ShardingEnv
+from recsys.configs import BaseEmbeddingConfig
+from recsys.kernels.training import DIM_MULTIPLE
+from recsys.model_parallel import DistributedModelParallel
+from recsys.sharding.plan.env import ShardingEnv
+from recsys.sharding.plan.plan import ShardingPlan
+from recsys.sharding.plan.sharding_types import table_wise
 
 _NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 #: A rank may wait while another one reads, evaluates or writes; torch's own default for gloo is as long.
@@ -25,10 +33,10 @@ class Ranks:
     """This rank among the others.
 
     Attributes:
-        rank: this one's number; rank 0 speaks to people and writes for them.
+        rank: This one's number; rank 0 speaks to people and writes for them.
         world_size: W.
-        local_world_size: ranks per host.
-        device: of this rank.
+        local_world_size: Ranks per host.
+        device: The device of this rank.
     """
 
     rank: int = 0
@@ -37,7 +45,7 @@ class Ranks:
     device: torch.device = _HOST
 
     def env(self) -> ShardingEnv:
-        """The ranks as sharders take them, inside ``process_group``."""
+        """Return the ranks as sharders take them, inside ``process_group``."""
         group = dist.group.WORLD
         assert group is not None
         return ShardingEnv.from_process_group(group, self.device, self.local_world_size)
@@ -47,13 +55,13 @@ ONE_RANK = Ranks()
 
 
 def find_ranks(device_type: str) -> Ranks:
-    """What torchrun says in the environment; one rank where it says nothing.
+    """Return the ranks that torchrun describes in the environment; one rank without torchrun.
 
     Args:
         device_type: "cpu", or "cuda": local rank r uses ``cuda:r``.
 
     Raises:
-        ValueError: the environment is incomplete or wrong, or this host lacks the device.
+        ValueError: The environment is incomplete or wrong, or this host lacks the device.
     """
     given = [name for name in _NAMES if name in os.environ]
     if "WORLD_SIZE" not in given and "RANK" not in given:
@@ -84,16 +92,16 @@ def _device(device_type: str, local_rank: int) -> torch.device:
 
 @contextmanager
 def process_group(ranks: Ranks, timeout: timedelta = DEFAULT_TIMEOUT) -> Iterator[None]:
-    """``torch.distributed`` for these ranks: gloo, or NCCL on CUDA devices. One rank needs no network.
+    """Initialize ``torch.distributed`` for these ranks: gloo, or NCCL on CUDA devices. One rank needs no network.
 
-    A group of these ranks that stands already is used, and left standing.
+    An existing group of these ranks is used, and not destroyed.
 
     Args:
-        ranks: what ``find_ranks`` gave.
-        timeout: after which a rank that waits for the others in vain fails.
+        ranks: What ``find_ranks`` gave.
+        timeout: After which a rank that waits for the others in vain fails.
 
     Raises:
-        ValueError: this process is in a group of other ranks.
+        ValueError: This process is in a group of other ranks.
     """
     if dist.is_initialized():
         found = (dist.get_rank(), dist.get_world_size())
@@ -108,7 +116,7 @@ def process_group(ranks: Ranks, timeout: timedelta = DEFAULT_TIMEOUT) -> Iterato
     if backend == "nccl":
         torch.cuda.set_device(ranks.device)
     if ranks.world_size == 1:
-        alone = dist.HashStore()  # type: ignore[attr-defined]
+        alone = dist.HashStore()
         dist.init_process_group(backend, store=alone, rank=0, world_size=1, timeout=timeout)
     else:
         dist.init_process_group(
@@ -131,3 +139,67 @@ def _number(name: str, least: int) -> int:
             f"environment {name}: got {text[:40]!r}, expected a whole number of at least {least}"
         )
     return number
+
+
+#: Where ``recsys.models.click.build_dlrm`` has its tables.
+COLLECTION_PATH = "model.sparse_arch.embedding_bag_collection"
+
+
+def one_rank_plan(arguments: Mapping[str, Any]) -> ShardingPlan:
+    """Return every table whole on the only rank, with the fused kernel where its width allows it.
+
+    Args:
+        arguments: The factory's.
+    """
+    tables = {}
+    for table in arguments["tables"]:
+        config = BaseEmbeddingConfig(table["num_embeddings"], table["embedding_dim"], table["name"])
+        kernel = "dense" if config.embedding_dim % DIM_MULTIPLE else "fused"
+        tables[config.name] = replace(table_wise(config, 0), compute_kernel=kernel)
+    return ShardingPlan(plan={COLLECTION_PATH: tables})
+
+
+@torch.no_grad()
+def whole_state_dict(model: DistributedModelParallel) -> dict[str, Tensor] | None:
+    """Return the unsharded state dict in rank 0's host memory; None on other ranks. Every rank must call it.
+
+    Rank 0 needs memory for all tables, other ranks for no more than they have.
+    """
+    group = model.env.process_group
+    assert group is not None
+    whole: dict[str, Tensor] = {}
+    for name, value in model.state_dict().items():
+        if isinstance(value, ShardedTensor):
+            table = _gathered(value, group, model.device)
+        else:
+            table = value.detach().to("cpu", copy=True) if model.env.rank == 0 else None
+        if table is not None:
+            whole[name] = table
+    return whole if model.env.rank == 0 else None
+
+
+def _gathered(tensor: ShardedTensor, group: dist.ProcessGroup, device: torch.device) -> Tensor | None:
+    rank = dist.get_rank(group)
+    metadata = tensor.metadata()
+    dtype = metadata.tensor_properties.dtype
+    whole = torch.empty(metadata.size, dtype=dtype) if rank == 0 else None
+    local = {tuple(shard.metadata.shard_offsets): shard.tensor for shard in tensor.local_shards()}
+    # The same order on all ranks: messages between two ranks arrive in the order in which they are sent.
+    for shard in sorted(metadata.shards_metadata, key=lambda shard: list(shard.shard_offsets)):
+        assert shard.placement is not None
+        owner = shard.placement.rank()
+        if whole is None:
+            if owner == rank:
+                dist.send(local[tuple(shard.shard_offsets)].contiguous(), group=group, group_dst=0)
+            continue
+        if owner == 0:
+            rows = local[tuple(shard.shard_offsets)]
+        else:
+            rows = torch.empty(shard.shard_sizes, dtype=dtype, device=device)
+            dist.recv(rows, group=group, group_src=owner)
+        part = tuple(
+            slice(start, start + size)
+            for start, size in zip(shard.shard_offsets, shard.shard_sizes, strict=True)
+        )
+        whole[part] = rows.cpu()
+    return whole

@@ -1,4 +1,4 @@
-"""The data sources by name, and what suits each where nothing else is asked for."""
+"""The data sources by name, with the default sizes and rates of each."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from recsys.train.config import ModelConfig, TrainConfig
-from recsys.train.criteo import criteo
-from recsys.train.examples import Dataset
-from recsys.train.movielens import movielens
-from recsys.train.parquet import parquet
-from recsys.train.schema import read_schema
-from recsys.train.synthetic import synthetic
+from recsys.train.data.criteo import criteo
+from recsys.train.data.examples import Dataset
+from recsys.train.data.movielens import movielens
+from recsys.train.data.parquet import parquet
+from recsys.train.data.schema import read_schema
+from recsys.train.data.synthetic import synthetic
 
 
 @dataclass(frozen=True, kw_only=True)
-class SourceConfig:
+class DataConfig:
     """Which data to read.
 
     Attributes:
         name: "synthetic", "criteo", "movielens" or "parquet".
-        path: a file (criteo), a folder (movielens) or either (parquet); None for synthetic.
-        limit_rows: read the first so many rows; for synthetic, the length of the stream.
-        hash_rows: rows of each Criteo table, and of Parquet tables without a schema.
-        schema: file that says which Parquet column is what; None infers it.
-        seed: of the synthetic stream.
+        path: A file (criteo), a folder (movielens) or either (parquet); None for synthetic.
+        limit_rows: Read the first so many rows; for synthetic, the length of the stream.
+        hash_rows: Rows of each Criteo table, and of Parquet tables without a schema.
+        schema: File that says which Parquet column is what; None infers it.
+        seed: The seed of the synthetic stream.
     """
 
     name: str
@@ -60,11 +60,11 @@ DEFAULTS = {
 SYNTHETIC_ROWS = 300_000
 
 
-def open_dataset(config: SourceConfig) -> Dataset:
+def open_dataset(config: DataConfig) -> Dataset:
     """Open a data source.
 
     Raises:
-        ValueError: an unknown name, a path that is missing or not wanted, or what the reader finds wrong.
+        ValueError: An unknown name, a path that is missing or not wanted, or what the reader finds wrong.
     """
     if config.name not in DEFAULTS:
         raise ValueError(f"data: got {config.name!r}, expected one of {sorted(DEFAULTS)}")

@@ -4,6 +4,6 @@ docs/bench.md says how to use it and how to read its numbers.
 """
 
 from serve.bench.cli import main
-from serve.bench.scrape import scrape
+from serve.bench.environment import scrape
 
 __all__ = ["main", "scrape"]

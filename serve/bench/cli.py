@@ -8,14 +8,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from serve.arguments import Parser
-from serve.bench.page import page
-from serve.bench.report import Display, print_result
+from recsys.cli import Parser
+from serve.bench.load.plan import LoadError
+from serve.bench.load.wires import PROTOCOLS
+from serve.bench.report.page import page
+from serve.bench.report.terminal import Display, print_result
 from serve.bench.run import Result, run
-from serve.bench.settings import read_settings
-from serve.bench.wires import PROTOCOLS
-from serve.bench.workers import LoadError
-from serve.client_errors import PredictError
+from serve.bench.settings import SENDERS, read_settings
+from serve.client.errors import PredictError
 
 _EPILOG = """\
 example:
@@ -25,6 +25,7 @@ example:
   recsys-bench 127.0.0.1:8500 --rate 200 --rows 1:0.9,50:0.1 --ids-per-bag genres=0-20 --zipf 1.05
   recsys-bench 127.0.0.1:8500 --rate 50 --candidates 200            ranking requests
   recsys-bench 127.0.0.1:8500 --replay requests.capture --speed 2
+  recsys-bench 127.0.0.1:8500 --sender native --processes 2 --in-flight 256 --json
 
 A MIX is a whole number (8), a range (1-20), or several with weights (1:0.9,50:0.1).
 
@@ -34,11 +35,11 @@ exit codes: 0 every request was answered (of a search: a rate was found), 1 some
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the command line's parser."""
     top = Parser(
         prog="recsys-bench",
         usage="recsys-bench ADDRESS [--in-flight N | --rate R | --find-rate | --replay FILE] [option ...]",
-        description="Drive load at a server; say what it answers, how fast, and whether the numbers can be believed.",
+        description="Send load to a server; report its throughput and latencies, and whether they are valid.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -53,63 +54,96 @@ def parser() -> argparse.ArgumentParser:
 def _add_load(top: argparse.ArgumentParser) -> None:
     load = top.add_argument_group("load")
     load.add_argument(
-        "--in-flight", type=int, metavar="N", help="closed loop: requests at a time (default: 64)"
+        "--in-flight",
+        "--concurrency",
+        type=int,
+        metavar="N",
+        help="closed loop: requests at a time (default: 64)",
     )
     load.add_argument(
         "--rate", type=float, metavar="R", help="open loop: requests per second, as a Poisson process"
     )
     load.add_argument(
-        "--find-rate", action="store_true", help="search for the highest rate of an open loop within --p99-ms"
+        "--find-rate",
+        "--ramp",
+        action="store_true",
+        help="search for the highest rate of an open loop within --p99-ms",
     )
     load.add_argument("--p99-ms", type=float, metavar="MS", help="the bound of --find-rate")
     load.add_argument(
-        "--start-rate", type=float, metavar="R", help="where --find-rate begins (default: a probe says)"
+        "--start-rate",
+        type=float,
+        metavar="R",
+        help="first rate of --find-rate (default: from a closed loop)",
     )
     load.add_argument(
         "--precision",
         type=float,
         default=0.05,
-        help="of --find-rate, as a share of the rate (default: %(default)s)",
+        help="precision of --find-rate, as a share of the rate (default: %(default)s)",
     )
     load.add_argument(
-        "--replay", type=Path, metavar="FILE", help="send a capture's requests, when they came then"
+        "--replay", type=Path, metavar="FILE", help="send the requests of a capture, at their recorded times"
     )
     load.add_argument(
-        "--speed", metavar="X", help="of --replay: 2 for twice as fast, max for a closed loop (default: 1)"
+        "--speed",
+        metavar="X",
+        help="speed of --replay: 2 for twice as fast, max for a closed loop (default: 1)",
     )
     load.add_argument(
         "--max-in-flight",
         type=int,
         metavar="N",
         default=10_000,
-        help="of an open loop; what is due beyond that fails unsent (default: %(default)s)",
+        help="unanswered requests of an open loop; beyond that, requests fail unsent (default: %(default)s)",
     )
     load.add_argument(
         "--duration-s",
         type=float,
         metavar="S",
-        help="measured; of a search, each step (default: 10; a whole capture)",
+        help="measured time; of a search, that of each step (default: 10; a whole capture)",
     )
     load.add_argument(
-        "--warm-up-s", type=float, metavar="S", default=1.0, help="not measured (default: %(default)s)"
+        "--warm-up-s",
+        type=float,
+        metavar="S",
+        default=1.0,
+        help="time before it, not measured (default: %(default)s)",
     )
     load.add_argument(
-        "--processes", type=int, metavar="N", default=1, help="that send (default: %(default)s)"
+        "--sender",
+        choices=SENDERS,
+        default="auto",
+        help="native: threads of C++, faster, for single gRPC calls; python: processes, for everything; auto: native "
+        "where it is built and can send what is asked for (default: %(default)s)",
     )
-    load.add_argument("--seed", type=int, default=0, help="of all that is random (default: %(default)s)")
+    load.add_argument(
+        "--processes",
+        "--threads",
+        type=int,
+        metavar="N",
+        default=1,
+        help="sending processes of the Python sender, sending threads of the native one (default: %(default)s)",
+    )
+    load.add_argument(
+        "--seed", type=int, default=0, help="seed of everything that is random (default: %(default)s)"
+    )
 
 
 def _add_requests(top: argparse.ArgumentParser) -> None:
     requests = top.add_argument_group("requests")
-    requests.add_argument("--rows", metavar="MIX", help="of each request (default: 1)")
+    requests.add_argument("--rows", metavar="MIX", help="rows of each request (default: 1)")
     requests.add_argument(
-        "--candidates", metavar="MIX", help="ranking requests: rows of each; context inputs are given once"
+        "--candidates",
+        "--ranking",
+        metavar="MIX",
+        help="ranking requests: rows of each; context inputs are given once",
     )
     requests.add_argument(
         "--ids-per-bag",
         metavar="[NAME=]MIX",
         action="append",
-        help="of a row in each sparse input, or in one; may be repeated (default: 1)",
+        help="IDs of a row in each sparse input, or in one; may be repeated (default: 1)",
     )
     requests.add_argument(
         "--zipf",
@@ -119,7 +153,7 @@ def _add_requests(top: argparse.ArgumentParser) -> None:
         help="the ID of rank k with a probability proportional to k to the power of -S (default: 0, uniform)",
     )
     requests.add_argument("--priority", metavar="MIX", help="such as high:0.1,normal:0.8,low:0.1")
-    requests.add_argument("--deadline-ms", metavar="MIX", help="what the server is given for each request")
+    requests.add_argument("--deadline-ms", metavar="MIX", help="deadline of each request")
     requests.add_argument(
         "--distinct",
         type=int,
@@ -127,8 +161,14 @@ def _add_requests(top: argparse.ArgumentParser) -> None:
         default=4096,
         help="requests that are made, then sent over and over (default: %(default)s; at most 256 MiB)",
     )
-    requests.add_argument("--model", metavar="NAME", help="default: the one that the server holds")
-    requests.add_argument("--version", metavar="V", help="default: what the server's routing chooses")
+    requests.add_argument(
+        "--payload-bytes",
+        type=int,
+        metavar="N",
+        help="instead of requests: N bytes without meaning, for servers that answer anything",
+    )
+    requests.add_argument("--model", metavar="NAME", help="default: the only one that the server holds")
+    requests.add_argument("--version", metavar="V", help="default: the one that the server's routing chooses")
 
 
 def _add_wire(top: argparse.ArgumentParser) -> None:
@@ -140,30 +180,38 @@ def _add_wire(top: argparse.ArgumentParser) -> None:
     on_wire.add_argument(
         "--describe",
         metavar="WHERE",
-        help="what says what the model takes, if ADDRESS does not: the address of a recsys-serve, or a file that "
+        help="source of the model's metadata, if not ADDRESS: the address of a recsys-serve, or a file that "
         "recsys-predict --metadata printed",
     )
-    on_wire.add_argument("--connections", type=int, metavar="N", help="over all processes (default: 4)")
     on_wire.add_argument(
-        "--timeout-s", type=float, metavar="S", default=30.0, help="without a deadline (default: %(default)s)"
-    )
-    on_wire.add_argument("--tls", action="store_true", help="encrypt; the system knows who signs the server")
-    on_wire.add_argument(
-        "--tls-ca", type=Path, metavar="PEM", help="encrypt; who signs the server's certificate"
+        "--connections", type=int, metavar="N", help="connections of all processes (default: 4)"
     )
     on_wire.add_argument(
-        "--tls-certificate", "--tls-cert", type=Path, metavar="PEM", help="the client's own (mTLS)"
+        "--timeout-s",
+        type=float,
+        metavar="S",
+        default=30.0,
+        help="timeout of requests without a deadline (default: %(default)s)",
     )
-    on_wire.add_argument("--tls-key", type=Path, metavar="PEM", help="of --tls-certificate")
+    on_wire.add_argument(
+        "--tls", action="store_true", help="encrypt; trust the system's certificate authorities"
+    )
+    on_wire.add_argument(
+        "--tls-ca", type=Path, metavar="PEM", help="encrypt; trust these certificate authorities"
+    )
+    on_wire.add_argument(
+        "--tls-certificate", "--tls-cert", type=Path, metavar="PEM", help="the client's certificate (mTLS)"
+    )
+    on_wire.add_argument("--tls-key", type=Path, metavar="PEM", help="private key of --tls-certificate")
 
 
 def _add_result(top: argparse.ArgumentParser) -> None:
     result = top.add_argument_group("result")
-    result.add_argument("--metrics", metavar="HOST:PORT", help="the server's metrics: mean batch and stages")
-    result.add_argument("--json", action="store_true", help="print one JSON object")
     result.add_argument(
-        "--html", type=Path, metavar="FILE", help="write a report with charts, complete in one file"
+        "--metrics", metavar="HOST:PORT", help="the server's metrics, for its batches and stages"
     )
+    result.add_argument("--json", action="store_true", help="print one JSON object")
+    result.add_argument("--html", type=Path, metavar="FILE", help="write a report with charts, in one file")
     result.add_argument("--expect-p99-ms", type=float, metavar="MS", help="exit with 3 if p99 is above")
     result.add_argument(
         "--expect-rate", type=float, metavar="R", help="exit with 3 if fewer are answered per second"
@@ -171,10 +219,12 @@ def _add_result(top: argparse.ArgumentParser) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code."""
+    """Run the command line and return the exit code."""
     args = parser().parse_args(argv)
     try:
         settings = read_settings(args)
+        if settings.note:
+            print(f"recsys-bench: {settings.note}", file=sys.stderr)
         with Display(sys.stderr, says_steps=settings.mode == "find-rate") as display:
             result = run(settings, display.begin)
         if args.html is not None:
@@ -196,7 +246,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _exit_code(result: Result) -> int:
-    """Failed requests of a search are what it looks for; those of any other run are failures."""
+    """Failed requests are an outcome of a search; in any other run they are failures."""
     made = result.measurement
     if result.found is None and made is not None and (made.num_failed or not made.num_answered):
         return 1

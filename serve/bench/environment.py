@@ -1,32 +1,38 @@
-"""What a measurement was made with: versions, machine, server."""
+"""What a measurement was made with: versions, machine, server, and what the server counted meanwhile."""
 
 from __future__ import annotations
 
+import http.client
 import os
 import platform
+import urllib.error
+import urllib.request
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from serve.bench.load.native import native_versions
 from serve.wire import predict_pb2 as wire
 
 _PACKAGES = ("recsys-serving", "grpcio", "protobuf", "numpy")
+_STAGES = ("queue", "collate", "execute", "respond")
 
 
-def tool() -> dict[str, Any]:
-    """Versions of what sends."""
+def tool(sender: str) -> dict[str, Any]:
+    """Return the versions of the client."""
     versions = {}
     for package in _PACKAGES:
         try:
             versions[package] = version(package)
         except PackageNotFoundError:
             versions[package] = "not installed"
-    return {"python": platform.python_version(), **versions}
+    native = native_versions() if sender == "native" else {}
+    return {"python": platform.python_version(), **versions, **native}
 
 
 def machine() -> dict[str, Any]:
-    """The machine that sends; its name is nobody's business."""
+    """Return the client's machine, without its name."""
     return {
         "cpu": _cpu(),
         "num_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
@@ -36,7 +42,7 @@ def machine() -> dict[str, Any]:
 
 
 def served(metadata: wire.ModelMetadata) -> dict[str, Any]:
-    """What answers, as it says itself."""
+    """Return what the server says of itself."""
     return {
         "model": metadata.model,
         "version": metadata.version,
@@ -51,7 +57,7 @@ def served(metadata: wire.ModelMetadata) -> dict[str, Any]:
 
 
 def now() -> str:
-    """The time, to the second, in UTC."""
+    """Return the time in UTC, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
@@ -62,3 +68,50 @@ def _cpu() -> str:
         return platform.processor()
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(names, platform.processor())
+
+
+def scrape(address: str) -> dict[str, float]:
+    """Return each sample of a server's metrics endpoint by its name and labels.
+
+    Raises:
+        OSError: nothing answers at ``address``, or what answers is no metrics endpoint; the text says which.
+    """
+    try:
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as response:
+            lines = response.read().decode().splitlines()
+        pairs = (line.rsplit(" ", 1) for line in lines if line and not line.startswith("#"))
+        return {name: float(value) for name, value in pairs}
+    except urllib.error.HTTPError as error:
+        raise OSError(f"answered with HTTP status {error.code}") from None
+    except urllib.error.URLError as error:
+        raise OSError(getattr(error.reason, "strerror", None) or str(error.reason)) from None
+    except (http.client.HTTPException, ValueError):
+        raise OSError("what answered is no metrics endpoint") from None
+
+
+def server_figures(before: dict[str, float], after: dict[str, float]) -> dict[str, float | None]:
+    """Return means between two scrapes: rows and requests of a batch, and milliseconds of each stage.
+
+    All models and versions of the server count. None where nothing happened between the scrapes.
+    """
+    figures = {
+        "mean_batch_rows": _mean(before, after, "recsys_batch_rows"),
+        "mean_batch_requests": _mean(before, after, "recsys_batch_requests"),
+    }
+    for stage in _STAGES:
+        mean_s = _mean(before, after, "recsys_stage_seconds", f'stage="{stage}"')
+        figures[f"mean_{stage}_ms"] = None if mean_s is None else 1e3 * mean_s
+    return figures
+
+
+def _mean(before: dict[str, float], after: dict[str, float], name: str, label: str = "") -> float | None:
+    total, count = (
+        _sum(after, f"{name}_{part}", label) - _sum(before, f"{name}_{part}", label)
+        for part in ("sum", "count")
+    )
+    return total / count if count > 0 else None
+
+
+def _sum(samples: dict[str, float], name: str, label: str) -> float:
+    """Return the sum of the samples of that name that have a label."""
+    return sum(value for key, value in samples.items() if key.partition("{")[0] == name and label in key)

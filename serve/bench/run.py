@@ -1,4 +1,4 @@
-"""One run: ask the server what it takes, start the processes, measure, and put the result together."""
+"""One run: ask the server for its model, start the sender, measure, and build the result."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from google.protobuf import text_format
 
 from serve.bench import environment
-from serve.bench.figures import Figures, Verdict, figures, verdict
-from serve.bench.plan import Job, Recording, Step, Target
-from serve.bench.replay import span
-from serve.bench.scrape import scrape, server_figures
+from serve.bench.load.drive import span
+from serve.bench.load.figures import Figures, Verdict, figures, verdict
+from serve.bench.load.measured import Measured
+from serve.bench.load.native import NativeLoad
+from serve.bench.load.plan import Job, LoadError, Progress, Recording, Step
+from serve.bench.load.workers import Workers
 from serve.bench.search import Found, find_rate
 from serve.bench.settings import Settings
-from serve.bench.workers import LoadError, Progress, Workers
 from serve.client import Client
 from serve.client import Settings as ClientSettings
 from serve.wire import predict_pb2 as wire
@@ -26,11 +27,20 @@ from serve.wire import predict_pb2 as wire
 # no longer than _LONGEST_STEP_S.
 _MIN_STEP_REQUESTS = 1000
 _LONGEST_STEP_S = 30.0
-# The closed loop that suggests where a search begins.
+# The closed loop that suggests the first rate of a search.
 _PROBE_S = 2.0
 _PROBE_IN_FLIGHT = 32
 
 Begin = Callable[[str, float], Progress]
+
+
+class Load(Protocol):
+    """A sender: ``NativeLoad`` or ``Workers``."""
+
+    num_requests: int
+
+    def measure(self, step: Step, progress: Progress | None = None) -> Measured:
+        """Make one measurement."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,19 +53,19 @@ class Tried:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What a run came to.
+    """The result of a run.
 
     Attributes:
-        settings: of the run.
-        server: what answered.
-        started_at: in UTC.
-        tool: versions of what sent.
-        machine: that sent.
+        settings: settings of the run.
+        server: the server and its model.
+        started_at: time in UTC.
+        tool: versions of the client.
+        machine: machine of the client.
         measurement: the only one; of a search the last one at the rate that it found, or None if it found none.
-        found: of a search.
-        steps: of a search, in the order in which they were measured.
-        server_metrics: what the server counted meanwhile, if it was asked.
-        num_distinct: requests that were made.
+        found: outcome of a search.
+        steps: steps of a search, in the order in which they were measured.
+        server_metrics: figures from the server's own metrics, where their address was given.
+        num_distinct: number of different requests.
     """
 
     settings: Settings
@@ -70,7 +80,7 @@ class Result:
     num_distinct: int
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return plain data."""
         data: dict[str, Any] = {
             "started_at": self.started_at,
             "settings": {**self.settings.to_json(), "num_distinct": self.num_distinct},
@@ -91,7 +101,7 @@ class Result:
         return data
 
     def warnings(self) -> list[str]:
-        """What a reader should know. A rate that a search found holds although the client was late."""
+        """Return what a reader should know. A rate that a search found holds although the client was late."""
         made = self.measurement
         if made is None:
             return []
@@ -99,20 +109,21 @@ class Result:
         return [*late, *made.warnings]
 
     def missed(self) -> list[str]:
-        """What was expected and did not come, one text each."""
+        """Return the expectations that were not met, one text each."""
         settings, made = self.settings, self.measurement
+        expected = settings.result
         found = []
         if made is None:
-            return [f"no rate was answered with a p99 of at most {settings.p99_ms:g} ms"]
+            return [f"no rate was answered with a p99 of at most {settings.search.p99_ms:g} ms"]
         if not made.is_valid and self.found is None:
             found.append("the measurement is not valid: too many requests were sent late")
         rate_per_s = made.requests_per_s if self.found is None else self.found.rate_per_s or 0.0
-        if settings.expect_per_s is not None and rate_per_s < settings.expect_per_s:
-            found.append(f"rate: got {rate_per_s:.1f}/s, expected at least {settings.expect_per_s:g}/s")
-        if settings.expect_p99_ms is not None:
+        if expected.expect_per_s is not None and rate_per_s < expected.expect_per_s:
+            found.append(f"rate: got {rate_per_s:.1f}/s, expected at least {expected.expect_per_s:g}/s")
+        if expected.expect_p99_ms is not None:
             p99_ms = math.inf if made.p99_ms is None else made.p99_ms
-            if p99_ms > settings.expect_p99_ms:
-                found.append(f"p99: got {p99_ms:.3f} ms, expected at most {settings.expect_p99_ms:g} ms")
+            if p99_ms > expected.expect_p99_ms:
+                found.append(f"p99: got {p99_ms:.3f} ms, expected at most {expected.expect_p99_ms:g} ms")
         return found
 
 
@@ -120,42 +131,42 @@ def run(settings: Settings, begin: Begin) -> Result:
     """Measure.
 
     Args:
-        settings: of the run.
-        begin: is told what is measured next and how many seconds that takes, and gives who is told of its progress.
+        settings: settings of the run.
+        begin: called before each measurement with its name and length in seconds; returns where its progress goes.
 
     Raises:
         LoadError: nothing was measured.
-        PredictError: the server did not say what its model takes.
-        OSError: nobody answers, or a file cannot be read.
-        ValueError: a file does not hold what it should, or an option names an input that the model has not.
+        PredictError: the server did not describe its model.
+        OSError: no server answers, or a file cannot be read.
+        ValueError: a file does not hold what it should, or an option names an input that the model does not have.
     """
-    if settings.tls is not None:
-        # The processes that send would find out later, each for itself.
-        settings.tls.credentials()
+    if settings.target.tls is not None:
+        # Finds errors in its files before anything is started.
+        settings.target.tls.credentials()
     metadata = _metadata(settings)
     _check_inputs(settings, metadata)
-    jobs = _jobs(settings, metadata)
-    recorded_s = _recorded_s(jobs[0].recording)
+    recording = _recording(settings, metadata)
+    recorded_s = _recorded_s(recording)
     started_at = environment.now()
     machine = environment.machine()
-    before = _scraped(settings.metrics)
-    with Workers(jobs) as workers:
+    before = _scraped(settings.result.metrics)
+    with _opened(settings, metadata, recording) as load:
         if settings.mode == "find-rate":
-            measurement, found, steps = _search(settings, workers, begin)
+            measurement, found, steps = search_rate(settings, load, begin)
         else:
-            measurement, found, steps = _one(settings, workers, begin, recorded_s), None, []
-        num_distinct = workers.num_requests
-    after = _scraped(settings.metrics)
+            measurement, found, steps = _one(settings, load, begin, recorded_s), None, []
+        num_distinct = load.num_requests
+    after = _scraped(settings.result.metrics)
     return Result(
         settings=settings,
         server=environment.served(metadata),
         started_at=started_at,
-        tool=environment.tool(),
+        tool=environment.tool(settings.load.sender),
         machine=machine,
         measurement=measurement,
         found=found,
         steps=steps,
-        server_metrics=None if before is None or after is None else server_figures(before, after),
+        server_metrics=None if before is None or after is None else environment.server_figures(before, after),
         num_distinct=num_distinct,
     )
 
@@ -164,27 +175,28 @@ def _scraped(address: str) -> dict[str, float] | None:
     if not address:
         return None
     try:
-        return scrape(address)
+        return environment.scrape(address)
     except OSError as error:
         raise LoadError(
             f"--metrics: got {address!r}: {error}; expected HOST:PORT of the server's metrics"
         ) from None
 
 
-def _one(settings: Settings, workers: Workers, begin: Begin, recorded_s: float) -> Figures:
+def _one(settings: Settings, load: Load, begin: Begin, recorded_s: float) -> Figures:
+    asked = settings.load
     step = Step(
-        duration_s=settings.duration_s,
-        warm_up_s=settings.warm_up_s,
-        num_in_flight=settings.num_in_flight,
-        rate_per_s=settings.rate_per_s,
-        max_in_flight=settings.max_in_flight,
+        duration_s=asked.duration_s,
+        warm_up_s=asked.warm_up_s,
+        num_in_flight=asked.num_in_flight,
+        rate_per_s=asked.rate_per_s,
+        max_in_flight=asked.max_in_flight,
     )
     length_s = min(step.warm_up_s + step.duration_s, recorded_s)
-    return figures(workers.measure(step, begin("measuring", length_s)), step)
+    return figures(load.measure(step, begin("measuring", length_s)), step)
 
 
 def _recorded_s(recording: Recording | None) -> float:
-    """How long a recording plays; without end where nothing sets its pace."""
+    """Return how long a recording plays: infinity where it sets no pace."""
     if recording is None:
         return math.inf
     count, recorded_s = span(recording.path, recording.model)
@@ -193,76 +205,100 @@ def _recorded_s(recording: Recording | None) -> float:
     return math.inf if recording.speed is None else recorded_s / recording.speed
 
 
-def _search(settings: Settings, workers: Workers, begin: Begin) -> tuple[Figures | None, Found, list[Tried]]:
-    bound_ms = settings.p99_ms
+def search_rate(settings: Settings, load: Load, begin: Begin) -> tuple[Figures | None, Found, list[Tried]]:
+    """Search for the highest rate within the bound.
+
+    Args:
+        settings: settings of the run.
+        load: the sender.
+        begin: see ``run``.
+
+    Returns:
+        The figures at the rate that was found, the outcome, and the steps.
+    """
+    bound_ms = settings.search.p99_ms
     assert bound_ms is not None
     steps: list[Tried] = []
 
     def measure(rate_per_s: float) -> Verdict:
-        duration_s = min(max(settings.duration_s, _MIN_STEP_REQUESTS / rate_per_s), _LONGEST_STEP_S)
+        asked = settings.load
+        duration_s = min(max(asked.duration_s, _MIN_STEP_REQUESTS / rate_per_s), _LONGEST_STEP_S)
         step = Step(
-            duration_s=max(duration_s, settings.duration_s),
-            warm_up_s=settings.warm_up_s,
+            duration_s=max(duration_s, asked.duration_s),
+            warm_up_s=asked.warm_up_s,
             rate_per_s=rate_per_s,
-            max_in_flight=settings.max_in_flight,
+            max_in_flight=asked.max_in_flight,
             number=len(steps) + 1,
         )
         progress = begin(f"step {step.number}: {rate_per_s:,.0f}/s", step.warm_up_s + step.duration_s)
-        made = figures(workers.measure(step, progress), step)
+        made = figures(load.measure(step, progress), step)
         steps.append(Tried(verdict=verdict(made, bound_ms), figures=made))
         return steps[-1].verdict
 
-    first_per_s = settings.first_per_s or _suggestion(settings, workers, begin)
-    found = find_rate(measure, first_per_s, precision=settings.precision)
+    first_per_s = settings.search.first_per_s or _suggestion(settings, load, begin)
+    found = find_rate(measure, first_per_s, precision=settings.search.precision)
     at_rate = [tried.figures for tried in steps if tried.figures.asked_per_s == found.rate_per_s]
     passed = [made for made in at_rate if verdict(made, bound_ms) is Verdict.OK]
     return (passed[-1] if passed else None), found, steps
 
 
-def _suggestion(settings: Settings, workers: Workers, begin: Begin) -> float:
-    """Half of what a short closed loop gets."""
+def _suggestion(settings: Settings, load: Load, begin: Begin) -> float:
+    """Return the rate of a short closed loop, which few open loops exceed within a bound."""
     step = Step(
         duration_s=_PROBE_S,
-        warm_up_s=settings.warm_up_s,
-        num_in_flight=max(_PROBE_IN_FLIGHT, settings.num_connections),
+        warm_up_s=settings.load.warm_up_s,
+        num_in_flight=max(_PROBE_IN_FLIGHT, settings.target.num_connections),
     )
-    measured = workers.measure(step, begin("a first guess", step.warm_up_s + step.duration_s))
+    measured = load.measure(step, begin("a first guess", step.warm_up_s + step.duration_s))
     if not measured.num_in_time:
         code, text = next(iter(measured.texts.items()), ("DEADLINE_EXCEEDED", "no answer in time"))
         raise LoadError(f"no request was answered: {code}: {text}")
-    return max(round(measured.num_in_time / step.duration_s / 2, 1), 0.5)
+    return max(round(measured.num_in_time / step.duration_s, 1), 0.5)
 
 
-def _jobs(settings: Settings, metadata: wire.ModelMetadata) -> list[Job]:
+def _recording(settings: Settings, metadata: wire.ModelMetadata) -> Recording | None:
     recording = settings.recording
-    if recording is not None and settings.protocol != "recsys" and not recording.model:
-        # Other protocols' requests are made by the signature of one model.
-        recording = replace(recording, model=metadata.model)
-    count = settings.num_processes
-    return [
-        Job(
-            target=Target(
-                address=settings.address,
-                protocol=settings.protocol,
-                stream=settings.stream,
-                num_connections=len(range(i, settings.num_connections, count)),
-                timeout_s=settings.timeout_s,
-                tls=settings.tls,
-            ),
-            metadata=metadata.SerializeToString(),
-            shape=replace(settings.shape, num_distinct=math.ceil(settings.shape.num_distinct / count)),
-            recording=recording,
-            seed=settings.seed,
-            index=i,
-            num_processes=count,
-        )
-        for i in range(count)
-    ]
+    if recording is not None and settings.target.protocol != "recsys" and not recording.model:
+        # Requests of other protocols are made by the signature of one model.
+        return replace(recording, model=metadata.model)
+    return recording
+
+
+def _opened(
+    settings: Settings, metadata: wire.ModelMetadata, recording: Recording | None
+) -> NativeLoad | Workers:
+    """Return the sender of a run; it connects with the first measurement."""
+    job = Job(
+        target=settings.target,
+        metadata=metadata.SerializeToString(),
+        shape=settings.shape,
+        recording=recording,
+        seed=settings.load.seed,
+    )
+    count = settings.load.num_processes
+    if settings.load.sender == "native":
+        return NativeLoad(job, count)
+    num_connections = settings.target.num_connections
+    shape = replace(settings.shape, num_distinct=math.ceil(settings.shape.num_distinct / count))
+    return Workers(
+        [
+            replace(
+                job,
+                target=replace(job.target, num_connections=len(range(i, num_connections, count))),
+                shape=shape,
+                index=i,
+                num_processes=count,
+            )
+            for i in range(count)
+        ]
+    )
 
 
 def _metadata(settings: Settings) -> wire.ModelMetadata:
-    """From a file, if there is one of that name, else from a server."""
-    where = settings.describe or settings.address
+    """Return the model's metadata: from a file, if there is one of that name, else from a server."""
+    if settings.shape.payload_bytes:
+        return wire.ModelMetadata()
+    where = settings.describe or settings.target.address
     if settings.describe and Path(settings.describe).is_file():
         try:
             text = Path(settings.describe).read_text()
@@ -273,10 +309,10 @@ def _metadata(settings: Settings) -> wire.ModelMetadata:
                 f"--describe: expected what recsys-predict ADDRESS --metadata prints ({error})"
             ) from None
     asked = ClientSettings(
-        timeout_s=settings.timeout_s,
+        timeout_s=settings.target.timeout_s,
         model=settings.shape.model,
         version=settings.shape.version,
-        tls=settings.tls,
+        tls=settings.target.tls,
     )
     with Client(where, settings=asked) as client:
         return client.metadata()

@@ -5,19 +5,78 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from serve.bench.mixes import Mix, parse_mix, parse_names
-from serve.bench.plan import Recording
-from serve.bench.requests import PRIORITIES, Shape
-from serve.bench.wires import PROTOCOLS
-from serve.client_settings import ClientTls, checked_address
+from serve.bench.load.native import why_not_native
+from serve.bench.load.plan import Recording, Target
+from serve.bench.load.requests import PRIORITIES, Mix, Shape, parse_mix, parse_names
+from serve.bench.load.wires import PROTOCOLS
+from serve.client.settings import ClientTls, checked_address
+
+SENDERS = ("auto", "native", "python")
 
 _T = TypeVar("_T")
 _IN_FLIGHT = 64
 _CONNECTIONS = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadSettings:
+    """How much is sent, for how long, and by what.
+
+    Attributes:
+        num_in_flight: requests at a time of a closed loop; None for an open one.
+        rate_per_s: rate of an open loop; None for a search or a recording.
+        max_in_flight: unanswered requests of an open loop, at most.
+        duration_s: measured time; of a search the least for each step.
+        warm_up_s: time before that, which is not measured.
+        sender: "native" or "python".
+        num_processes: processes of the Python sender, threads of the native one.
+        seed: seed of everything that is random.
+    """
+
+    num_in_flight: int | None = None
+    rate_per_s: float | None = None
+    max_in_flight: int = 10_000
+    duration_s: float = 10.0
+    warm_up_s: float = 1.0
+    sender: str = "python"
+    num_processes: int = 1
+    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchSettings:
+    """The search for the highest rate.
+
+    Attributes:
+        p99_ms: bound that a rate must keep; None where nothing is searched for.
+        first_per_s: rate of the first step; None lets a closed loop suggest it.
+        precision: gap between rates that is narrow enough, as a share of the rate.
+    """
+
+    p99_ms: float | None = None
+    first_per_s: float | None = None
+    precision: float = 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResultSettings:
+    """What becomes of the result.
+
+    Attributes:
+        metrics: address of the server's metrics; empty for none.
+        html: file of the report; None for none.
+        expect_p99_ms: the exit code is 3 if p99 is above.
+        expect_per_s: the exit code is 3 if fewer requests are answered per second.
+    """
+
+    metrics: str = ""
+    html: Path | None = None
+    expect_p99_ms: float | None = None
+    expect_per_s: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,132 +85,122 @@ class Settings:
 
     Attributes:
         mode: "closed", "open", "find-rate" or "replay".
-        address: where requests go.
-        describe: a server, or a file, that says what the model takes; empty for the address itself.
-        protocol: that is spoken.
-        stream: whether requests go over streams.
-        tls: None for plain text.
-        shape: of the requests.
-        recording: instead of them.
-        num_in_flight: of a closed loop; None for an open one.
-        max_in_flight: of an open loop.
-        rate_per_s: of an open loop; None for a search.
-        num_connections: over all processes.
-        num_processes: that send.
-        duration_s: measured; of each step of a search the least.
-        warm_up_s: not measured.
-        timeout_s: of a request without a deadline.
-        seed: of all that is random.
-        p99_ms: the bound of a search.
-        first_per_s: where a search begins; None lets a closed loop suggest it.
-        precision: of a search.
-        metrics: the server's metrics; empty for none.
-        html: where the report goes; None for nowhere.
-        expect_p99_ms: more than that ends with exit code 3.
-        expect_per_s: less than that ends with exit code 3.
+        target: where requests go, with the connections of all processes.
+        describe: a server or a file that describes the model; empty for the target itself.
+        shape: shape of the requests.
+        recording: replaces them.
+        load: how much is sent.
+        search: of mode "find-rate".
+        result: what becomes of the result.
+        note: what the user should know about the choice of the sender; empty for nothing.
     """
 
-    mode: str
-    address: str
-    describe: str
-    protocol: str
-    stream: bool
-    tls: ClientTls | None
-    shape: Shape
-    recording: Recording | None
-    num_in_flight: int | None
-    max_in_flight: int
-    rate_per_s: float | None
-    num_connections: int
-    num_processes: int
-    duration_s: float
-    warm_up_s: float
-    timeout_s: float
-    seed: int
-    p99_ms: float | None
-    first_per_s: float | None
-    precision: float
-    metrics: str
-    html: Path | None
-    expect_p99_ms: float | None
-    expect_per_s: float | None
+    mode: str = "closed"
+    target: Target
+    describe: str = ""
+    shape: Shape = field(default_factory=Shape)
+    recording: Recording | None = None
+    load: LoadSettings = field(default_factory=LoadSettings)
+    search: SearchSettings = field(default_factory=SearchSettings)
+    result: ResultSettings = field(default_factory=ResultSettings)
+    note: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data, without what only this machine knows (paths)."""
-        shape = self.shape
-        bags = {"ids_per_bag": str(shape.ids_per_bag)}
-        bags |= {f"ids_per_bag[{name}]": str(mix) for name, mix in shape.ids_per_bag_of.items()}
-        what: dict[str, Any]
-        if self.recording is None:
-            what = {
-                "candidates" if shape.ranking else "rows": str(shape.rows),
-                **bags,
-                "zipf": shape.zipf,
-                "priorities": _priority_text(shape.priorities),
-                "num_distinct": shape.num_distinct,
-            }
-        else:
-            what = {"replay": self.recording.path.name, "speed": self.recording.speed or "max"}
+        """Return plain data, without paths of this machine."""
+        shape, load, target = self.shape, self.load, self.target
         return {
             "mode": self.mode,
-            "protocol": self.protocol + (" stream" if self.stream else ""),
-            "encrypted": self.tls is not None,
-            **what,
+            "protocol": target.protocol + (" stream" if target.stream else ""),
+            "encrypted": target.tls is not None,
+            **self._requests_to_json(),
             "deadlines_ms": None if shape.deadlines_ms is None else str(shape.deadlines_ms),
-            "num_in_flight": self.num_in_flight,
-            "asked_per_s": self.rate_per_s,
-            "p99_bound_ms": self.p99_ms,
-            "num_connections": self.num_connections,
-            "num_processes": self.num_processes,
-            "duration_s": self.duration_s if math.isfinite(self.duration_s) else None,
-            "warm_up_s": self.warm_up_s,
-            "timeout_s": self.timeout_s,
-            "seed": self.seed,
+            "num_in_flight": load.num_in_flight,
+            "asked_per_s": load.rate_per_s,
+            "p99_bound_ms": self.search.p99_ms,
+            "sender": load.sender,
+            "num_connections": target.num_connections,
+            "num_processes": load.num_processes,
+            "duration_s": load.duration_s if math.isfinite(load.duration_s) else None,
+            "warm_up_s": load.warm_up_s,
+            "timeout_s": target.timeout_s,
+            "seed": load.seed,
+        }
+
+    def _requests_to_json(self) -> dict[str, Any]:
+        shape = self.shape
+        if self.recording is not None:
+            return {"replay": self.recording.path.name, "speed": self.recording.speed or "max"}
+        if shape.payload_bytes:
+            return {"rows": "1", "payload_bytes": shape.payload_bytes, "num_distinct": 1}
+        bags = {"ids_per_bag": str(shape.ids_per_bag)}
+        bags |= {f"ids_per_bag[{name}]": str(mix) for name, mix in shape.ids_per_bag_of.items()}
+        return {
+            "candidates" if shape.ranking else "rows": str(shape.rows),
+            **bags,
+            "zipf": shape.zipf,
+            "priorities": _priority_text(shape.priorities),
+            "num_distinct": shape.num_distinct,
         }
 
 
 def read_settings(args: argparse.Namespace) -> Settings:
-    """From the command line.
+    """Return the settings of a command line.
 
     Raises:
-        ValueError: an option is out of its range, or does not go with another; the text names it.
+        ValueError: an option is out of range or does not go with another; the text names it.
     """
     mode = _mode(args)
     _check_ranges(args)
     _check_protocol(args, mode)
     speed = _speed(args.speed) if args.replay else None
-    is_closed = mode == "closed" or (mode == "replay" and speed is None)
-    if args.in_flight is not None and not is_closed:
-        raise ValueError("--in-flight: expected only of a closed loop; an open one has --max-in-flight")
-    num_in_flight = (args.in_flight or max(_IN_FLIGHT, args.processes)) if is_closed else None
     recording = Recording(path=args.replay, speed=speed, model=args.model or "") if args.replay else None
-    duration_s = args.duration_s or (math.inf if recording else 10.0)
-    return Settings(
-        mode=mode,
+    num_in_flight = _num_in_flight(args, mode, speed)
+    target = Target(
         address=args.address,
-        describe=args.describe or "",
         protocol=args.protocol,
         stream=args.stream,
+        num_connections=_connections(args, num_in_flight),
+        timeout_s=args.timeout_s,
         tls=_tls(args),
+    )
+    sender, note = _sender(args.sender, target)
+    return Settings(
+        mode=mode,
+        target=target,
+        describe=args.describe or "",
         shape=_shape(args),
         recording=recording,
-        num_in_flight=num_in_flight,
-        max_in_flight=args.max_in_flight,
-        rate_per_s=args.rate,
-        num_connections=_connections(args, num_in_flight),
-        num_processes=args.processes,
-        duration_s=duration_s,
-        warm_up_s=0.0 if recording else args.warm_up_s,
-        timeout_s=args.timeout_s,
-        seed=args.seed,
-        p99_ms=args.p99_ms,
-        first_per_s=args.start_rate,
-        precision=args.precision,
-        metrics=args.metrics or "",
-        html=args.html,
-        expect_p99_ms=args.expect_p99_ms,
-        expect_per_s=args.expect_rate,
+        load=LoadSettings(
+            num_in_flight=num_in_flight,
+            rate_per_s=args.rate,
+            max_in_flight=args.max_in_flight,
+            duration_s=args.duration_s or (math.inf if recording else 10.0),
+            warm_up_s=0.0 if recording else args.warm_up_s,
+            sender=sender,
+            num_processes=args.processes,
+            seed=args.seed,
+        ),
+        search=SearchSettings(p99_ms=args.p99_ms, first_per_s=args.start_rate, precision=args.precision),
+        result=ResultSettings(
+            metrics=args.metrics or "",
+            html=args.html,
+            expect_p99_ms=args.expect_p99_ms,
+            expect_per_s=args.expect_rate,
+        ),
+        note=note,
     )
+
+
+def _sender(asked: str, target: Target) -> tuple[str, str]:
+    """Return the sender, and why it is not the native one where the user left the choice open."""
+    if asked == "python":
+        return "python", ""
+    reason = why_not_native(target)
+    if not reason:
+        return "native", ""
+    if asked == "native":
+        raise ValueError(f"--sender native: {reason}; expected python or auto")
+    return "python", f"using the Python sender: {reason}"
 
 
 def _mode(args: argparse.Namespace) -> str:
@@ -177,8 +226,16 @@ def _mode(args: argparse.Namespace) -> str:
     )
 
 
+def _num_in_flight(args: argparse.Namespace, mode: str, speed: float | None) -> int | None:
+    """Return None for an open loop."""
+    is_closed = mode == "closed" or (mode == "replay" and speed is None)
+    if args.in_flight is not None and not is_closed:
+        raise ValueError("--in-flight: expected only of a closed loop; an open one has --max-in-flight")
+    return int(args.in_flight or max(_IN_FLIGHT, args.processes)) if is_closed else None
+
+
 def _check_ranges(args: argparse.Namespace) -> None:
-    for name in ("connections", "processes", "in_flight", "max_in_flight", "distinct"):
+    for name in ("connections", "processes", "in_flight", "max_in_flight", "distinct", "payload_bytes"):
         value = getattr(args, name)
         if value is not None and value < 1:
             raise ValueError(f"{_flag(name)}: got {value}, expected at least 1")
@@ -191,8 +248,8 @@ def _check_ranges(args: argparse.Namespace) -> None:
         raise ValueError(f"--warm-up-s: got {args.warm_up_s}, expected at least 0")
     if not 0 <= args.zipf < 100:
         raise ValueError(f"--zipf: got {args.zipf}, expected 0 (uniform) to 100")
-    if args.seed < 0:
-        raise ValueError(f"--seed: got {args.seed}, expected at least 0")
+    if not 0 <= args.seed < 1 << 32:
+        raise ValueError(f"--seed: got {args.seed}, expected 0 to {(1 << 32) - 1}")
     if not 0.001 <= args.precision <= 1:
         raise ValueError(f"--precision: got {args.precision}, expected 0.001 to 1")
     if args.html is not None and not args.html.absolute().parent.is_dir():
@@ -207,7 +264,7 @@ def _check_protocol(args: argparse.Namespace, mode: str) -> None:
         raise ValueError("--deadline-ms: got --stream too, expected single calls: a stream has one deadline")
     for name in ("candidates", "priority", "version"):
         if getattr(args, name) and not takes_more:
-            raise ValueError(f"{_flag(name)}: got --protocol {args.protocol}, whose wire has no such thing")
+            raise ValueError(f"{_flag(name)}: --protocol {args.protocol} has no field for it")
     if args.protocol == "rest" and not args.describe:
         raise ValueError(
             "--describe: expected with --protocol rest: the gRPC address of the server, or a file"
@@ -221,6 +278,17 @@ def _check_protocol(args: argparse.Namespace, mode: str) -> None:
         raise ValueError(
             "--replay: expected without --rows and --candidates: the recording has its own requests"
         )
+    if args.payload_bytes is not None:
+        _check_payload(args, mode)
+
+
+def _check_payload(args: argparse.Namespace, mode: str) -> None:
+    """A payload without meaning goes to a gRPC method as it is."""
+    if args.protocol == "rest" or args.stream or mode == "replay":
+        raise ValueError("--payload-bytes: expected single gRPC calls, without --stream and --replay")
+    for name in ("rows", "candidates", "ids_per_bag", "priority", "describe", "model", "version"):
+        if getattr(args, name):
+            raise ValueError(f"--payload-bytes: got {_flag(name)} too, expected one of the two")
 
 
 def _shape(args: argparse.Namespace) -> Shape:
@@ -238,6 +306,7 @@ def _shape(args: argparse.Namespace) -> Shape:
         priorities=priorities,
         deadlines_ms=_option("--deadline-ms", lambda text: parse_mix(text, least=1), args.deadline_ms),
         num_distinct=args.distinct,
+        payload_bytes=args.payload_bytes or 0,
         model=args.model or "",
         version=args.version or "",
     )
@@ -258,7 +327,7 @@ def _bags(given: Sequence[str]) -> tuple[Mix, dict[str, Mix]]:
 
 
 def _connections(args: argparse.Namespace, num_in_flight: int | None) -> int:
-    """Each process has one at least, and none stays without a request."""
+    """At least one for each process, and at most one for each request in flight."""
     most = num_in_flight or args.max_in_flight
     found = args.connections or max(min(_CONNECTIONS, most), args.processes)
     if not args.processes <= found <= most:
@@ -270,7 +339,7 @@ def _connections(args: argparse.Namespace, num_in_flight: int | None) -> int:
 
 
 def _speed(text: str | None) -> float | None:
-    """None stands for as fast as answers come."""
+    """Return None for as fast as answers come."""
     if text == "max":
         return None
     try:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.engine import fixed_numbers
 from benchmarks.rounds import Contestant, RoundsConfig, Timing, run_rounds
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -17,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def _run(*arguments: str) -> dict[str, Any]:
     done = subprocess.run(
-        [sys.executable, "-m", *arguments], cwd=ROOT, capture_output=True, text=True, check=False, timeout=120
+        [sys.executable, "-m", *arguments], cwd=ROOT, capture_output=True, text=True, check=False, timeout=300
     )
     assert done.returncode == 0, done.stderr
     result: dict[str, Any] = json.loads(done.stdout)
@@ -60,3 +61,28 @@ def test_speedups_compare_turns_of_the_same_round() -> None:
     fast, slow = Timing(seconds=(1.0, 4.0, 2.0)), Timing(seconds=(2.0, 4.0, 8.0))
     assert fast.speedups_over(slow) == [1.0, 2.0, 4.0]
     assert fast.median_s == 2.0
+
+
+@pytest.mark.parametrize("engine", ["reference", "native"])
+def test_the_engine_benchmark_compares_all_servers(engine: str) -> None:
+    if not (ROOT / "build/native/recsys-plain-server").is_file():
+        pytest.skip("the C++ peers are not built (make native-peers)")
+    if engine == "native" and not list((ROOT / "serve/engine").glob("_engine*.so")):
+        pytest.skip("the native engine is not built (make native)")
+    options = ("--engine", engine, "--rounds", "1", "--seconds", "0.2", "--table-rows", "100", "--json")
+    result = _run("benchmarks.engine", *options)
+    servers = {row["server"] for row in result["loads"]}
+    assert {"default", "--executors 1", "C++, no batching", "gRPC echo", "REST"} <= servers
+    assert all(row["requests_per_s"] > 0 for row in result["loads"])
+    assert len({row["load"] for row in result["loads"]}) == 6
+    # Two bars for each load, and three more; which are met is not for a smoke test to say.
+    assert len(result["bars"]) == 15
+    assert all(isinstance(bar["is_met"], bool) and bar["got"] > 0 for bar in result["bars"])
+
+
+@pytest.mark.parametrize(
+    ("num", "bounds"),
+    [(1, [1]), (2, [1, 2]), (4, [1, 2, 3, 4]), (6, [1, 2, 3, 4, 6]), (16, [1, 2, 3, 4, 8, 16])],
+)
+def test_fixed_numbers_of_executors_reach_up_to_the_processors(num: int, bounds: list[int]) -> None:
+    assert fixed_numbers(num) == bounds

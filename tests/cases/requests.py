@@ -19,15 +19,15 @@ import numpy as np
 import numpy.typing as npt
 
 from recsys.signature import DenseInput, IdPolicy, Output, Signature, SparseInput, TableUse
-from serve.batching import BatchLimits
-from serve.collate import collate
+from serve.config.models import BatchLimits
+from serve.engine.reference.collate import collate
+from serve.engine.reference.request_check import RequestChecker
+from serve.engine.reference.requests import RawDense, RawRequest, RawSparse
 from serve.errors import RequestError
-from serve.raw import RawDense, RawRequest, RawSparse
-from serve.request_check import RequestChecker
-from tests.serve.cases import random_sample
-from tests.serve.models import SIGNATURE
-from tests.serve.test_ranking_check import split
-from tests.serve.wrong import WRONG, good
+from tests.serve.engine.reference.test_ranking_check import split
+from tests.support.serve.cases import random_sample
+from tests.support.serve.models import SIGNATURE
+from tests.support.serve.wrong import WRONG, good
 
 FILE = Path(__file__).parent / "requests.json"
 Json = dict[str, Any]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from export.config import ExportConfig
 from export.pipeline import export_model
 from recsys import EmbeddingBagCollection, EmbeddingBagConfig, KeyedJaggedTensor
-from recsys.artifact import LoadedArtifact, load_artifact
+from recsys.artifact.load import LoadedArtifact, load_artifact
 from recsys.managed import (
     LRU_EvictionPolicy,
     ManagedCollisionCollection,
@@ -21,8 +21,8 @@ from recsys.managed import (
     MCHManagedCollisionModule,
 )
 from recsys.signature import IdPolicy, Signature
-from tests.serve.cases import Sample, answer, random_sample
-from tests.serve.models import SmallModel
+from tests.support.serve.cases import Sample, answer, random_sample
+from tests.support.serve.models import SmallModel
 
 #: The inputs that ranking requests of the small model may give once at no further cost.
 CONTEXT = ("context", "user", "tags")

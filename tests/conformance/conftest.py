@@ -6,7 +6,20 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.artifacts import Exported, export_slow, export_small
-from tests.conformance.harness import ServerUnderTest, running, with_admin
+from tests.conformance.harness import ENGINE, ServerUnderTest, running, with_admin
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What Python does under every engine is run once, with the reference engine; see the mark ``engine``."""
+    if ENGINE == "reference":
+        return
+    others = [
+        item
+        for item in items
+        if "tests/conformance/" in item.nodeid and item.get_closest_marker("engine") is None
+    ]
+    config.hook.pytest_deselected(items=others)
+    items[:] = [item for item in items if item not in others]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -21,7 +34,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     }
     if any(counts.values()):
         terminalreporter.write_line(
-            f"conformance: {sum(counts.values())} cases, {counts['passed']} passed, {counts['failed']} failed"
+            f"conformance, {ENGINE} engine: {sum(counts.values())} cases, {counts['passed']} passed, "
+            f"{counts['failed']} failed"
         )
 
 

@@ -1,6 +1,7 @@
 """Starts the server under test and says where it listens. Cases know an address, artifacts and protocols, no more.
 
-``RECSYS_CONFORMANCE_SERVER`` names the command of another implementation; it takes the flags of ``recsys-serve``.
+``RECSYS_CONFORMANCE_ENGINE`` names the engine that answers, ``reference`` or ``native``. ``RECSYS_CONFORMANCE_SERVER``
+names another command in the place of ``recsys-serve``, with the same flags.
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ from typing import Any
 
 import grpc
 
-from serve.bench.scrape import scrape
+from serve.bench.environment import scrape
 from serve.client import PREDICT, Client, Settings
 from serve.wire import admin_pb2_grpc
 
-COMMAND = shlex.split(os.environ.get("RECSYS_CONFORMANCE_SERVER", f"{sys.executable} -m serve.cli"))
+ENGINE = os.environ.get("RECSYS_CONFORMANCE_ENGINE", "reference")
+_SERVER = shlex.split(os.environ.get("RECSYS_CONFORMANCE_SERVER", f"{sys.executable} -m serve.app.cli"))
+COMMAND = [*_SERVER, "--engine", ENGINE]
 TOKEN = "a-token-of-the-tests"
 # Longer than any server takes to start or to stop on a busy machine.
 _PATIENCE_S = 120.0
@@ -72,10 +75,9 @@ class ServerUnderTest:
         options = (("grpc.use_local_subchannel_pool", 1), ("grpc.max_send_message_length", -1))
         return self._open.enter_context(grpc.insecure_channel(address or self.address, options=options))
 
-    def predict_bytes(self, channel: grpc.Channel | None = None) -> Callable[..., bytes]:
+    def predict_bytes(self, channel: grpc.Channel | None = None) -> grpc.UnaryUnaryMultiCallable:
         """``Predict`` as bytes, past every check of a client."""
-        call: Callable[..., bytes] = (channel or self.channel()).unary_unary(PREDICT)
-        return call
+        return (channel or self.channel()).unary_unary(PREDICT)
 
     def admin(self) -> Admin:
         """The admin service, with the token."""

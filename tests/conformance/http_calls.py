@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from recsys.signature import Signature
-from tests.serve.cases import Sample
-from tests.serve.foreign import tensors
+from tests.support.serve.cases import Sample
+from tests.support.serve.foreign import tensors
 
 _DTYPES = {"FP32": "<f4", "INT64": "<i8", "INT32": "<i4"}
 _PATIENCE_S = 120

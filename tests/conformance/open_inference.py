@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from serve.packing import read_response
+from serve.client.packing import read_response
 from serve.wire import open_inference_pb2 as wire
 from serve.wire import predict_pb2
 from tests.conformance.harness import ServerUnderTest
-from tests.serve.cases import Sample
+from tests.support.serve.cases import Sample
 
 SERVICE = "/inference.GRPCInferenceService"
 

@@ -19,8 +19,10 @@ from serve.wire import predict_pb2 as wire
 from tests.conformance.artifacts import Exported
 from tests.conformance.harness import ServerUnderTest, running, status_of
 from tests.conformance.http_calls import ask, plain_body
-from tests.serve.cases import assert_answers
-from tests.serve.foreign import kserve_message, tensors, torchrec_message
+from tests.support.serve.cases import assert_answers
+from tests.support.serve.foreign import kserve_message, tensors, torchrec_message
+
+pytestmark = pytest.mark.engine
 
 NUM_REQUESTS = 40
 OTHERS = 3  # one over each of the other protocols

@@ -13,9 +13,11 @@ from pathlib import Path
 import grpc
 import pytest
 
-from serve.packing import build_request
+from serve.client.packing import build_request
 from tests.conformance.artifacts import export_slow
 from tests.conformance.harness import ServerUnderTest, running, status_of
+
+pytestmark = pytest.mark.engine
 
 HOUR_S = 3600
 _PLUG_ROWS = 4096

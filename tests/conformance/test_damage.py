@@ -13,12 +13,14 @@ from pathlib import Path
 import grpc
 import pytest
 
-from serve.packing import read_response
+from serve.client.packing import read_response
 from serve.wire import predict_pb2 as wire
 from tests.conformance.artifacts import Exported
 from tests.conformance.harness import ServerUnderTest, running
 from tests.conformance.test_wrong import INTERNALS
-from tests.serve.cases import assert_answers
+from tests.support.serve.cases import assert_answers
+
+pytestmark = pytest.mark.engine
 
 ROWS = "rows.bin"
 

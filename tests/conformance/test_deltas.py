@@ -16,16 +16,18 @@ import numpy as np
 import pytest
 import torch
 
-from export.delta import DeltaConfig, export_delta
-from recsys.artifact import load_artifact
-from recsys.delta import apply, prepare
-from serve.packing import read_response
+from export.delta.delta import DeltaConfig, export_delta
+from recsys.artifact.delta import apply, prepare
+from recsys.artifact.load import load_artifact
+from serve.client.packing import read_response
 from serve.wire import admin_pb2
 from serve.wire import predict_pb2 as wire
 from tests.conformance.artifacts import Exported
 from tests.conformance.harness import ServerUnderTest, put_version, running, spoil, status_of, with_admin
-from tests.serve.cases import Sample, answer, assert_answers
-from tests.serve.models import SmallModel
+from tests.support.serve.cases import Sample, answer, assert_answers
+from tests.support.serve.models import SmallModel
+
+pytestmark = pytest.mark.engine
 
 NUM_DELTAS = 3
 Answers = dict[str, np.ndarray]

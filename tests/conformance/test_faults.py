@@ -20,7 +20,9 @@ from tests.conformance import http2
 from tests.conformance.artifacts import Exported
 from tests.conformance.harness import ServerUnderTest, running, status_of
 from tests.conformance.http2 import RawConnection, frame, hello, message, opened
-from tests.serve.cases import assert_answers
+from tests.support.serve.cases import assert_answers
+
+pytestmark = pytest.mark.engine
 
 NUM_IDLE = 1000
 _MESSAGE_LIMIT = 4 << 20

@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 from recsys.signature import IdPolicy
-from serve.client_errors import InvalidRequestError
+from serve.client.errors import InvalidRequestError
 from tests.conformance.artifacts import KNOWN_IDS, NUM_POLICY_ROWS, Exported, export_policies
 from tests.conformance.harness import ServerUnderTest, running, status_of
-from tests.serve.cases import Sample, assert_answers
+from tests.support.serve.cases import Sample, assert_answers
+
+pytestmark = pytest.mark.engine
 
 NON_FINITE = [np.nan, np.inf, -np.inf]
 FAR = [-1, NUM_POLICY_ROWS, 2**31, -(2**31) - 1, 2**63 - 1, -(2**63)]

@@ -17,6 +17,8 @@ import pytest
 from tests.conformance.artifacts import Exported
 from tests.conformance.harness import TOKEN, ServerUnderTest, put_version, running, status_of, with_admin
 
+pytestmark = pytest.mark.engine
+
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 # | `name{labels}` | type | what it is |
 _ROW = re.compile(r"^\| `(\w+)(?:\{([\w, ]*)\})?` \| (counter|histogram|gauge) \| (.*) \|$", re.MULTILINE)

@@ -14,12 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from serve.kserve_tensors import Tensor
+from serve.engine.reference.protocols.tensors import Tensor
 from tests.conformance.artifacts import CONTEXT, Exported
 from tests.conformance.harness import TOKEN, ServerUnderTest, put_version, running, with_admin
 from tests.conformance.open_inference import assert_same_bits, plain
-from tests.serve.cases import assert_answers
-from tests.serve.foreign import tensors
+from tests.support.serve.cases import assert_answers
+from tests.support.serve.foreign import tensors
+
+pytestmark = pytest.mark.engine
 
 needs_triton = pytest.mark.skipif(
     importlib.util.find_spec("tritonclient") is None, reason="tritonclient is not installed"

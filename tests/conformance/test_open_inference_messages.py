@@ -10,13 +10,15 @@ import grpc
 import numpy as np
 import pytest
 
-from serve.kserve_tensors import Tensor
+from serve.engine.reference.protocols.tensors import Tensor
 from serve.wire import open_inference_pb2 as wire
 from tests.conformance.artifacts import CONTEXT, Exported
 from tests.conformance.harness import ServerUnderTest, running, status_of
 from tests.conformance.open_inference import SERVICE, assert_same_bits, model_infer, outputs_of, plain
-from tests.serve.cases import Sample, assert_answers
-from tests.serve.foreign import kserve_message, tensor, tensors
+from tests.support.serve.cases import Sample, assert_answers
+from tests.support.serve.foreign import kserve_message, tensor, tensors
+
+pytestmark = pytest.mark.engine
 
 
 def typed(made: Sequence[Tensor]) -> wire.ModelInferRequest:

@@ -8,6 +8,7 @@ import struct
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import numpy as np
@@ -17,12 +18,12 @@ from google.protobuf.descriptor import Descriptor
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
-from serve.packing import read_response
+from serve.client.packing import read_response
 from serve.wire import admin_pb2, open_inference_pb2, predict_pb2, predictor_pb2
 from tests.conformance.artifacts import Exported
 from tests.conformance.harness import ServerUnderTest, put_version, running, status_of, with_admin
 from tests.conformance.http2 import ACK, GOAWAY, SETTINGS, RawConnection, hello
-from tests.serve.cases import Sample, assert_answers
+from tests.support.serve.cases import Sample, assert_answers
 
 PREDICTION = "recsys.v1.PredictionService"
 # Enough to keep the slow model busy for a moment.
@@ -92,7 +93,7 @@ def test_reflection_lists_the_services_of_every_protocol(server: ServerUnderTest
     "module", [predict_pb2, open_inference_pb2, predictor_pb2], ids=lambda m: m.DESCRIPTOR.package
 )
 def test_reflection_describes_every_method_and_message_as_the_protocol_has_them(
-    server: ServerUnderTest, module: object
+    server: ServerUnderTest, module: Any
 ) -> None:
     pool = descriptor_pool.DescriptorPool(ProtoReflectionDescriptorDatabase(server.channel()))
     ours = module.DESCRIPTOR

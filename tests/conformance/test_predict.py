@@ -7,12 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from serve.client_errors import UnknownModelError
-from serve.packing import read_response
+from serve.client.errors import UnknownModelError
+from serve.client.packing import read_response
 from serve.wire import predict_pb2 as wire
 from tests.conformance.artifacts import Exported
 from tests.conformance.harness import ServerUnderTest
-from tests.serve.cases import assert_answers, random_sample
+from tests.support.serve.cases import assert_answers, random_sample
+
+pytestmark = pytest.mark.engine
 
 
 @pytest.mark.parametrize("num_rows", [0, 1, 2, 33, 512, 700], ids=lambda n: f"{n}-rows")

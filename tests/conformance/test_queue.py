@@ -11,10 +11,12 @@ from typing import Any
 import grpc
 import pytest
 
-from serve.packing import build_request, read_response
+from serve.client.packing import build_request, read_response
 from serve.wire import predict_pb2 as wire
 from tests.conformance.artifacts import Exported, export_slow
 from tests.conformance.harness import ServerUnderTest, running
+
+pytestmark = pytest.mark.engine
 
 PUSHBACK = "grpc-retry-pushback-ms"
 # Rows of a request that runs long enough for others to join the queue meanwhile, whatever the machine is busy with.
@@ -116,7 +118,8 @@ def started(
 ) -> AbstractContextManager[ServerUnderTest]:
     """A server with these settings."""
     names = [part for name, value in flags.items() for part in (f"--{name.replace('_', '-')}", str(value))]
-    return running(artifact.path, *names, folder=factory.mktemp("server"))
+    # One batch at a time, whatever the machine has.
+    return running(artifact.path, "--executors", "1", *names, folder=factory.mktemp("server"))
 
 
 @pytest.fixture(scope="module")

@@ -8,11 +8,13 @@ import grpc
 import numpy as np
 import pytest
 
-from serve.client_errors import InvalidRequestError
-from serve.packing import Context
+from serve.client.errors import InvalidRequestError
+from serve.client.packing import Context
 from tests.conformance.artifacts import CONTEXT, Exported
 from tests.conformance.harness import ServerUnderTest, status_of
-from tests.serve.cases import Sample, assert_answers
+from tests.support.serve.cases import Sample, assert_answers
+
+pytestmark = pytest.mark.engine
 
 NAMES = ("context", "price", "user", "genres", "item", "tags")
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from serve.packing import read_response
+from serve.client.packing import read_response
 from serve.wire import predict_pb2
 from tests.conformance.artifacts import Exported
 from tests.conformance.harness import ServerUnderTest, put_version, running
@@ -28,7 +28,9 @@ from tests.conformance.http_calls import (
     tensor_body,
     tensor_outputs,
 )
-from tests.serve.cases import Sample, assert_answers
+from tests.support.serve.cases import Sample, assert_answers
+
+pytestmark = pytest.mark.engine
 
 INFER, PREDICT = "/v2/models/small/infer", "/v1/models/small:predict"
 INTERNALS = re.compile(r"Traceback|\.py\b|\.cpp\b|site-packages|/tmp/|0x[0-9a-f]{6}")

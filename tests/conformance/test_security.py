@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import ssl
+import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,12 +15,14 @@ import grpc
 import pytest
 
 from serve.client import Client, ClientTls, Settings
-from serve.client_errors import PredictError
+from serve.client.errors import PredictError
 from tests.conformance.artifacts import Exported
 from tests.conformance.harness import TOKEN, ServerUnderTest, running, status_of, with_admin
 from tests.conformance.http_calls import Reply, ask, plain_body
-from tests.serve.cases import assert_answers
-from tests.serve.certificates import Authority, Pair, replace, write_tls
+from tests.support.serve.cases import assert_answers
+from tests.support.serve.certificates import Authority, Pair, replace, write_tls
+
+pytestmark = pytest.mark.engine
 
 LIST_MODELS = "/recsys.v1.AdminService/ListModels"
 HEALTH = "/grpc.health.v1.Health/Check"
@@ -145,6 +148,11 @@ def test_tls_below_1_2_is_refused(secured: Secured, port: str) -> None:
     assert caught.value.reason in ("TLSV1_ALERT_PROTOCOL_VERSION", "UNEXPECTED_EOF_WHILE_READING")
 
 
+def let_it_see() -> None:
+    """An engine may look at the TLS files every so often, instead of at each handshake."""
+    time.sleep(0.5)
+
+
 def test_new_connections_get_new_certificates_while_old_ones_live_on(
     secured: Secured, small: Exported
 ) -> None:
@@ -154,15 +162,18 @@ def test_new_connections_get_new_certificates_while_old_ones_live_on(
         for _ in range(2):
             pair = secured.authority.issue()
             write_tls(secured.folder, pair)
+            let_it_see()
             for port in ("port", "http_port", "admin_port"):
                 assert secured.serial(port) == pair.serial, port
             found = old.predict(sample.dense, sample.sparse, sample.weights)
             assert_answers(found, small.answer(sample))
         # A key that is another's: new connections get the pair that fits.
         replace(secured.folder / "server.key", secured.authority.issue().key)
+        let_it_see()
         assert secured.serial() == pair.serial
         assert_served(secured, small)
         write_tls(secured.folder, pair)
+        let_it_see()
     assert "cannot be used" in secured.server.log.read_text()
 
 
@@ -231,6 +242,7 @@ def test_clients_of_an_authority_that_is_gone_are_shut_out(mutual: Secured, smal
     known, others = mutual.clients.issue("client"), Authority("others")
     assert_served(mutual, small, known)
     replace(mutual.folder / "clients.crt", others.certificate)
+    let_it_see()
     try:
         with (
             pytest.raises(PredictError),
@@ -242,6 +254,7 @@ def test_clients_of_an_authority_that_is_gone_are_shut_out(mutual: Secured, smal
         assert_served(mutual, small, others.issue("friend"))
     finally:
         replace(mutual.folder / "clients.crt", mutual.clients.certificate)
+        let_it_see()
     assert_served(mutual, small, known)
 
 

@@ -13,10 +13,12 @@ from pathlib import Path
 import grpc
 import pytest
 
-from serve.packing import build_request, read_response
+from serve.client.packing import build_request, read_response
 from serve.wire import predict_pb2 as wire
 from tests.conformance.artifacts import Exported, export_slow
 from tests.conformance.harness import ServerUnderTest, running
+
+pytestmark = pytest.mark.engine
 
 NUM_CLIENTS = 16
 

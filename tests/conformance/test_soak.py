@@ -18,11 +18,13 @@ import numpy as np
 import pytest
 
 from serve.client import PREDICT, PREDICT_STREAM
-from serve.packing import read_response
+from serve.client.packing import read_response
 from serve.wire import predict_pb2 as wire
 from tests.conformance.artifacts import CONTEXT, Exported
 from tests.conformance.harness import ServerUnderTest
-from tests.serve.cases import assert_answers
+from tests.support.serve.cases import assert_answers
+
+pytestmark = pytest.mark.engine
 
 NUM_REQUESTS = int(os.environ.get("RECSYS_SOAK_REQUESTS", "200000"))
 # What fills caches, arenas and connections for the first time.

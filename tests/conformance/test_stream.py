@@ -13,11 +13,13 @@ import grpc
 import pytest
 
 from serve.client import PREDICT_STREAM
-from serve.client_errors import InvalidRequestError, PredictError, UnknownModelError
+from serve.client.errors import InvalidRequestError, PredictError, UnknownModelError
 from serve.wire import predict_pb2 as wire
 from tests.conformance.artifacts import Exported
 from tests.conformance.harness import ServerUnderTest, running
-from tests.serve.cases import assert_answers
+from tests.support.serve.cases import assert_answers
+
+pytestmark = pytest.mark.engine
 
 
 def tagged(request: wire.PredictRequest, request_id: str) -> wire.PredictRequest:

@@ -10,13 +10,15 @@ import grpc
 import numpy as np
 import pytest
 
-from serve.packing import read_response
+from serve.client.packing import read_response
 from serve.wire import predict_pb2
 from serve.wire import predictor_pb2 as wire
 from tests.conformance.artifacts import Exported
 from tests.conformance.harness import ServerUnderTest, put_version, running, status_of
-from tests.serve.cases import Sample, assert_answers
-from tests.serve.foreign import torchrec_message
+from tests.support.serve.cases import Sample, assert_answers
+from tests.support.serve.foreign import torchrec_message
+
+pytestmark = pytest.mark.engine
 
 PREDICT = "/predictor.Predictor/Predict"
 

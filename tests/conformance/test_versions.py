@@ -16,12 +16,14 @@ import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from serve.packing import read_response
+from serve.client.packing import read_response
 from serve.wire import admin_pb2
 from serve.wire import predict_pb2 as wire
 from tests.conformance.artifacts import Exported
 from tests.conformance.harness import ServerUnderTest, put_version, running, spoil, status_of, with_admin
-from tests.serve.cases import assert_answers
+from tests.support.serve.cases import assert_answers
+
+pytestmark = pytest.mark.engine
 
 
 @contextmanager

@@ -11,9 +11,11 @@ import pytest
 from serve.client import GET_MODEL_METADATA, PREDICT
 from tests.conformance.artifacts import Exported
 from tests.conformance.harness import ServerUnderTest, status_of
-from tests.serve.cases import assert_answers
-from tests.serve.mutations import MUTATIONS
-from tests.serve.wrong import WRONG, Wrong, good
+from tests.support.serve.cases import assert_answers
+from tests.support.serve.mutations import MUTATIONS
+from tests.support.serve.wrong import WRONG, Wrong, good
+
+pytestmark = pytest.mark.engine
 
 # Stacks, source files, addresses of memory: nothing that a client should read.
 INTERNALS = re.compile(r"Traceback|\.py\b|\.cpp\b|site-packages|/tmp/|0x[0-9a-f]{6}")

@@ -21,7 +21,11 @@ import tritonclient.grpc as triton
 import tritonclient.grpc.aio as triton_aio
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
-DTYPES = {"FP32": np.dtype("<f4"), "INT64": np.dtype("<i8"), "INT32": np.dtype("<i4")}
+DTYPES: dict[str, np.dtype[Any]] = {
+    "FP32": np.dtype("<f4"),
+    "INT64": np.dtype("<i8"),
+    "INT32": np.dtype("<i4"),
+}
 _PATIENCE_S = 120
 
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import yaml
 
-from serve.batching import BatchLimits
-from serve.metrics import Metrics
-from serve.model_metrics import ModelDescription
+from serve.config.models import BatchLimits
+from serve.metrics.counters import ModelCounters, ModelDescription
+from serve.metrics.registry import Metrics
 from tests.deploy.promql import PromqlError, Reader
 
 ROOT = Path(__file__).parents[2]
@@ -29,7 +29,8 @@ TARGET = frozenset({"job", "instance"})
 def metrics_of_a_server() -> dict[str, frozenset[str]]:
     """Every name that can be asked for, with its labels."""
     metrics = Metrics()
-    model = metrics.begin("m", "1")
+    model = ModelCounters("m", "1")
+    metrics.add(model)
     model.set_table_bytes({"t": 1})
     model.describe(ModelDescription(target="cpu", digest="d", num_executors=1, limits=BatchLimits()))
     metrics.set_state("m", "1", "ready")

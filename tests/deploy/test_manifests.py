@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from serve import cli, probe
-from serve.config_file import effective
+from serve.app import cli
+from serve.config.sources import effective
+from serve.tools import probe
 from serve.wire import predict_pb2 as wire
 from tests.deploy.manifests import (
     BASE,

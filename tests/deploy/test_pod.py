@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from tests.deploy.manifests import BASE, ROOT, load
-from tests.serve.models import export_small
-from tests.serve.spawned import Spawned, spawned
+from tests.support.serve.models import export_small
+from tests.support.serve.spawned import Spawned, spawned
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def running(container: dict[str, Any], tmp_path: Path) -> Iterator[Spawned]:
     mounted = [argument.replace("/etc/recsys-serve/config", str(BASE)) for argument in container["args"]]
     here = [f"--repository={tmp_path / 'models'}", f"--admin-token-file={token}"]
     ports = ["--host=127.0.0.1", "--admin-host=127.0.0.1", "--port=0", "--metrics-port=0", "--admin-port=0"]
-    command = [sys.executable, "-m", "serve.cli", *mounted, *here, *ports, "--json"]
+    command = [sys.executable, "-m", "serve.app.cli", *mounted, *here, *ports, "--json"]
     with spawned(command, tmp_path / "log") as server:
         yield server
 

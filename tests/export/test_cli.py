@@ -13,16 +13,16 @@ import pytest
 import torch
 
 from export.cli import main
-from recsys.artifact import load_artifact
+from recsys.artifact.load import load_artifact
 from recsys.checkpoint import Checkpoint, save_checkpoint
 from recsys.models.click import build_dlrm
-from recsys.sharding.cuts import column_wise, row_wise, table_wise
-from recsys.sharding.plan import ShardingPlan
+from recsys.sharding.plan.plan import ShardingPlan
+from recsys.sharding.plan.sharding_types import column_wise, row_wise, table_wise
 from recsys.signature import IdPolicy
-from tests.export.models import bare, dlrm
+from tests.support.export_models import bare, dlrm
 
 ROOT = Path(__file__).resolve().parents[2]
-BARE = ["--model", "tests.export.factories:make_bare"]
+BARE = ["--model", "tests.support.factories:make_bare"]
 PLAIN: dict[str, Any] = {
     "tables": [
         {"name": f"t{i}", "num_embeddings": 20 + i, "embedding_dim": 16, "feature_names": [f"f{i}"]}
@@ -52,7 +52,7 @@ def checkpoint(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def state(tmp_path: Path) -> Path:
-    """A plain state dict of ``tests.export.models.bare``."""
+    """A plain state dict of ``tests.support.export_models.bare``."""
     torch.save(bare().state_dict(), tmp_path / "bare.pth")
     return tmp_path / "bare.pth"
 
@@ -186,7 +186,12 @@ def test_dense_width(tmp_path: Path, state: Path, capsys: Capture) -> None:
 
 def test_model_args(tmp_path: Path) -> None:
     torch.save({"state_dict": dlrm(2, 8).state_dict()}, tmp_path / "d.pt")
-    arguments = ["--model", "tests.export.factories:make_dlrm", "--model-args", '{"num_tables": 2, "dim": 8}']
+    arguments = [
+        "--model",
+        "tests.support.factories:make_dlrm",
+        "--model-args",
+        '{"num_tables": 2, "dim": 8}',
+    ]
     assert run(tmp_path / "d.pt", *arguments, "--out", tmp_path / "a") == 0
 
 
@@ -277,16 +282,16 @@ def test_bad_values_are_2_and_one_line(
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{", "is not readable as JSON"),
+        ("{", "not readable as JSON"),
         ("[]", "plan: got list, expected an object"),
         ('{"": []}', "expected an object"),
         (
             '{"": {"users": {"sharding_type": "diagonal", "shards": []}}}',
             "one of data_parallel, table_wise, column_wise, row_wise",
         ),
-        ("[" * 100_000, "is not readable as JSON"),
-        ("9" * 10_000, "is not readable as JSON"),
-        ("\udcff", "cannot read 'plan.json': UnicodeDecodeError"),
+        ("[" * 100_000, "not readable as JSON"),
+        ("9" * 10_000, "not readable as JSON"),
+        ("\udcff", "plan 'plan.json': not readable as JSON"),
     ],
     ids=["truncated", "list", "list in it", "type", "deep", "long number", "bytes"],
 )
@@ -313,11 +318,11 @@ FAILURES: dict[str, tuple[Callable[[Path], list[str | Path]], str]] = {
         "cannot import 'no.where:make'",
     ),
     "factory that raises": (
-        lambda p: [p / "bare.pth", "--model", "tests.export.factories:make_trouble"],
+        lambda p: [p / "bare.pth", "--model", "tests.support.factories:make_trouble"],
         "failed: LookupError: no such feature store",
     ),
     "factory of another model": (
-        lambda p: [p / "bare.pth", "--model", "tests.export.factories:make_dlrm"],
+        lambda p: [p / "bare.pth", "--model", "tests.support.factories:make_dlrm"],
         "checkpoint: missing dense_arch.model._mlp.0._linear.bias",
     ),
     "unknown table": (

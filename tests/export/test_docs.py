@@ -11,8 +11,8 @@ import torch
 
 from export.config import ExportConfig
 from export.pipeline import export_model
-from recsys.artifact import load_artifact
-from recsys.sharding.plan import ShardingPlan
+from recsys.artifact.load import load_artifact
+from recsys.sharding.plan.plan import ShardingPlan
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "export.md").read_text()
 

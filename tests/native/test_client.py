@@ -1,10 +1,9 @@
-"""The native client and recsys-cpp-bench against the Python server."""
+"""The native client against the Python server."""
 
 from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,25 +11,24 @@ from typing import Any
 import numpy as np
 import pytest
 
-from recsys.artifact import LoadedArtifact
-from serve.config import ServerConfig
-from serve.model import ServedModel
+from recsys.artifact.load import LoadedArtifact
+from serve.config.settings import ServerConfig
+from serve.engine.reference.executor import ServedModel
 from tests.native.tool import BUILD
-from tests.serve.cases import Sample, answer, assert_answers, random_sample
-from tests.serve.certificates import Authority, write_tls
 from tests.serve.conftest import artifact_path, live, model
-from tests.serve.live import LiveServer
-from tests.serve.models import SIGNATURE, FailingModel, GatedModel
+from tests.support.serve.cases import Sample, answer, assert_answers, random_sample
+from tests.support.serve.certificates import Authority, write_tls
+from tests.support.serve.live import LiveServer
+from tests.support.serve.models import SIGNATURE, FailingModel, GatedModel
 
 __all__ = ["artifact_path", "live", "model"]  # fixtures
 TOOL = BUILD / "recsys-client-tool"
-BENCH = BUILD / "recsys-cpp-bench"
 # No server listens on the discard port of loopback.
 NOBODY = "127.0.0.1:9"
 
 pytestmark = pytest.mark.skipif(
-    not (TOOL.is_file() and BENCH.is_file()),
-    reason=f"no {TOOL.name} and {BENCH.name} in the native build ({BUILD.name}): `make native` builds them, "
+    not TOOL.is_file(),
+    reason=f"no {TOOL.name} in the native build ({BUILD.name}): `make native` builds them, "
     "RECSYS_NATIVE_BUILD tells where else they lie",
 )
 
@@ -77,15 +75,6 @@ def assert_answered(found: Any, model: ServedModel, sample: Sample) -> None:
     }
     expected = answer(model, sample)
     assert_answers({name: outputs[name] for name in expected}, expected)
-
-
-def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
-    short = (
-        [] if "--help" in arguments else ["--duration-s", "0.5", "--warm-up-s", "0.1", "--distinct", "100"]
-    )
-    return subprocess.run(
-        [BENCH, *arguments, *short], capture_output=True, text=True, check=False, timeout=120
-    )
 
 
 @pytest.fixture(scope="module")
@@ -195,90 +184,7 @@ def test_mutual_tls(model: LoadedArtifact, tmp_path: Path) -> None:
             assert tool.call("metadata")["error"]["code"] == "UNAVAILABLE"
         with Tool(server.address) as tool:
             assert "may want TLS" in tool.call("metadata")["error"]["message"]
-        flags = [text for name in files for text in (f"--tls-{name}", files[name])]
-        assert bench(server.address, "--in-flight", "4", *flags).returncode == 0
     other = authority.issue(password=b"secret")
     Path(files["key"]).write_bytes(other.key)
     with Tool(NOBODY, tls=files) as tool:
         assert "is encrypted, expected a key without a password" in tool.connected["refused"]
-
-
-@pytest.mark.parametrize(
-    "load",
-    [
-        pytest.param(["--in-flight", "8", "--rows", "1:0.9,5:0.1"], id="closed"),
-        pytest.param(["--rate", "100", "--ids-per-bag", "genres=0-4", "--zipf", "1.1"], id="open"),
-    ],
-)
-def test_bench_sends_valid_requests(live: LiveServer, load: list[str]) -> None:
-    made = bench(live.address, *load, "--json")
-    found = json.loads(made.stdout)
-    measurement = found["measurement"]
-    assert measurement["errors"] == {}
-    assert measurement["num_answered"] > 10
-    assert made.returncode == (0 if measurement["is_valid"] else 3)
-    assert found["server"]["model"] == "small"
-    assert sum(count for _, count in measurement["histogram"]) == measurement["num_answered"]
-    assert made.stderr.count("\n") == (0 if measurement["is_valid"] else 1)
-
-
-def test_bench_has_the_fields_of_the_python_tool(live: LiveServer) -> None:
-    native = json.loads(bench(live.address, "--in-flight", "2", "--json").stdout)
-    command = [sys.executable, "-m", "serve.bench", live.address, "--in-flight", "2", "--json"]
-    told = subprocess.run(
-        [*command, "--duration-s", "0.5", "--warm-up-s", "0.1", "--distinct", "100"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    python = json.loads(told.stdout)
-    assert set(python) == set(native)
-    for part in ("measurement", "server", "machine"):
-        assert set(python[part]) == set(native[part])
-    assert set(python["settings"]) <= set(native["settings"])
-    assert list(python["measurement"]["latency_ms"]) == list(native["measurement"]["latency_ms"])
-
-
-def test_bench_counts_failed_requests(model: LoadedArtifact) -> None:
-    gated = GatedModel(model)
-    with LiveServer(gated) as server:
-        gated.close_gate()
-        made = bench(server.address, "--in-flight", "4", "--timeout-s", "0.1")
-        gated.gate.set()
-    assert made.returncode == 1
-    assert made.stdout.startswith("nothing was answered")
-    assert "DEADLINE_EXCEEDED" in made.stdout
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "text"),
-    [
-        ([NOBODY], 1, "recsys-cpp-bench: UNAVAILABLE: "),
-        (["nobody"], 2, "recsys-cpp-bench: address: got 'nobody', expected host:port"),
-        ([NOBODY, "--ratee", "5"], 2, "recsys-cpp-bench: got '--ratee', which is no option"),
-        ([NOBODY, "--tls-ca", "/missing"], 2, "recsys-cpp-bench: tls.ca: cannot read '/missing'"),
-    ],
-)
-def test_bench_says_in_one_line_what_is_wrong(arguments: list[str], code: int, text: str) -> None:
-    made = bench(*arguments)
-    assert made.returncode == code
-    assert made.stderr.startswith(text)
-    assert made.stderr.count("\n") == 1
-    assert made.stdout == ""
-
-
-def test_bench_help_shows_an_example_and_the_exit_codes() -> None:
-    made = bench("--help")
-    assert made.returncode == 0
-    assert "example:" in made.stdout
-    assert "exit codes: 0" in made.stdout
-
-
-def test_bench_finds_the_rate_that_a_bound_allows(live: LiveServer) -> None:
-    made = bench(
-        live.address, "--find-rate", "--p99-ms", "2000", "--start-rate", "2000", "--precision", "1", "--json"
-    )
-    found = json.loads(made.stdout)
-    assert found["steps"]
-    assert (made.returncode == 0) == (found["search"]["requests_per_s"] is not None)
-    assert "step 1: 2000/s" in made.stderr

@@ -18,26 +18,26 @@ from hypothesis import strategies as st
 from export.config import ExportConfig
 from export.pipeline import export_model
 from recsys import EmbeddingBagCollection, KeyedJaggedTensor
-from recsys.artifact import LoadedArtifact, load_artifact
-from recsys.delta import apply, prepare
+from recsys.artifact.delta import apply, prepare
+from recsys.artifact.load import LoadedArtifact, load_artifact
 from recsys.errors import ArtifactError
 from recsys.signature import Signature
-from serve.batching import BatchLimits
-from serve.collate import check_outputs, collate
-from serve.loading import model_info
-from serve.raw import RawRequestLike
-from serve.request_check import RequestChecker
-from tests.artifact.conftest import artifact, delta, loaded, pristine, pristine_file, single
-from tests.artifact.damage import flip, lie, manifest_of, write_manifest
-from tests.artifact.deltas import CHANGES, GOODS, USERS, write_delta
-from tests.artifact.test_damage import DAMAGES, FOREIGN
-from tests.artifact.test_delta_damage import DAMAGE
-from tests.artifact.test_fuzz import VALUES, _mutated, _paths
+from serve.config.models import BatchLimits
+from serve.engine.interface import ModelInfo
+from serve.engine.reference.collate import check_outputs, collate
+from serve.engine.reference.request_check import RequestChecker
+from serve.engine.reference.requests import RawRequestLike
 from tests.conformance.artifacts import Exported, export_policies, export_small
-from tests.helpers import bag
 from tests.native.tool import NativeError, NativeModel, as_json, needs_tool
-from tests.serve.cases import random_sample
-from tests.serve.test_ranking_check import split
+from tests.recsys.artifact.conftest import artifact, delta, loaded, pristine, pristine_file, single
+from tests.recsys.artifact.damage import flip, lie, manifest_of, write_manifest
+from tests.recsys.artifact.deltas import CHANGES, GOODS, USERS, write_delta
+from tests.recsys.artifact.test_damage import DAMAGES, FOREIGN
+from tests.recsys.artifact.test_delta_damage import DAMAGE
+from tests.recsys.artifact.test_fuzz import VALUES, _mutated, _paths
+from tests.serve.engine.reference.test_ranking_check import split
+from tests.support.helpers import bag
+from tests.support.serve.cases import random_sample
 
 pytestmark = needs_tool
 __all__ = ["artifact", "delta", "loaded", "pristine", "pristine_file", "single"]  # fixtures
@@ -170,7 +170,7 @@ def test_a_model_describes_itself_alike(
     found = request.getfixturevalue(kind)
     path = found.path if isinstance(found, Exported) else found
     model = load_artifact(path)
-    info = model_info(model.manifest)
+    info = ModelInfo.of_manifest(model.manifest)
     expected = {
         "name": info.name,
         "digest": info.digest,

@@ -1,4 +1,4 @@
-"""Versions are exchanged again and again under the load of a native generator: no request fails, no memory stays.
+"""Versions are exchanged again and again under the load of the native sender: no request fails, no memory stays.
 
 ``RECSYS_SWAP_SOAK_S`` says for how long; by hand it may be hours.
 """
@@ -8,23 +8,27 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from serve.bench.load.native import why_not_native
+from serve.bench.load.plan import Target
 from serve.wire import admin_pb2
 from tests.conformance.artifacts import export_small
 from tests.conformance.harness import put_version, running, with_admin
-from tests.native.tool import BUILD
 
 SECONDS = float(os.environ.get("RECSYS_SWAP_SOAK_S", "20"))
-BENCH = BUILD / "recsys-cpp-bench"
 # Small models: what a swap leaves behind would show, what the allocator keeps by chance would not.
 MOST_GROWTH_BYTES = 16e6
 _NUM_FIRST = 4
 
-pytestmark = pytest.mark.skipif(not BENCH.exists(), reason="needs recsys-cpp-bench; make native builds it")
+pytestmark = pytest.mark.skipif(
+    bool(why_not_native(Target(address="127.0.0.1:9"))),
+    reason="needs the native sender; make native builds it",
+)
 
 
 @pytest.mark.slow
@@ -35,7 +39,8 @@ def test_a_swap_every_second_under_full_load_fails_no_request_and_leaves_no_memo
         put_version(repository, "m", str(number), export_small(tmp_path / f"small{number}", seed=number).path)
     options = ("--repository", repository, "--no-keep-previous", *with_admin(tmp_path))
     with running(*options, folder=tmp_path) as server:
-        load = [BENCH, server.address, "--in-flight", "32", "--duration-s", str(SECONDS), "--json"]
+        load = [sys.executable, "-m", "serve.bench", server.address, "--sender", "native"]
+        load += ["--in-flight", "32", "--duration-s", str(SECONDS), "--json"]
         with subprocess.Popen(load, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as generator:
             swaps, resident = 0, []
             while generator.poll() is None:

@@ -16,7 +16,7 @@ import pytest
 from recsys import errors
 from recsys.signature import Signature
 from serve import errors as serve_errors
-from serve.raw import RawRequestLike
+from serve.engine.reference.requests import RawRequestLike
 
 #: Where `make native` builds, unless the environment says otherwise.
 BUILD = Path(os.environ.get("RECSYS_NATIVE_BUILD", Path(__file__).parents[2] / "build" / "native"))

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from export.cli import main
-from export.source import Source, load_model
-from recsys.artifact import load_artifact
+from export.source.load import Source, load_model
+from recsys.artifact.load import load_artifact
 from recsys.configs import DataType
 from recsys.errors import CheckpointError
-from tests.export.models import arguments, assert_close, batch_of, predicted, rounded
 from tests.peer import checkpoint_ranks, torchrec_peer
 from tests.peer.checkpoint_ranks import TABLES, make, write
-from tests.ranks import run_ranks
+from tests.support.export_models import arguments, assert_close, batch_of, predicted, rounded
+from tests.support.ranks import run_ranks
 
 pytestmark = pytest.mark.peer
 assert torchrec_peer.torchrec

@@ -23,18 +23,18 @@ from recsys import (
     KeyedJaggedTensor,
     KeyedTensor,
 )
-from recsys.artifact import load_artifact
+from recsys.artifact.load import load_artifact
 from recsys.quant import QuantEmbeddingBagCollection
-from recsys.sharding.cuts import column_wise, row_wise, table_wise
-from recsys.sharding.env import ShardingEnv
-from recsys.sharding.plan import ParameterSharding
+from recsys.sharding.plan.env import ShardingEnv
+from recsys.sharding.plan.plan import ParameterSharding
+from recsys.sharding.plan.sharding_types import column_wise, row_wise, table_wise
 from recsys.signature import Output, Signature, SparseInput, TableUse
 from recsys.torchscript import operators
-from serve.batching import BatchLimits
-from serve.packing import build_request
-from serve.request_check import RequestChecker
-from tests.helpers import bag, kjt_of
-from tests.reads import CountReads
+from serve.client.packing import build_request
+from serve.config.models import BatchLimits
+from serve.engine.reference.request_check import RequestChecker
+from tests.support.helpers import bag, kjt_of
+from tests.support.reads import CountReads
 
 TABLES = [bag("t", 40, 64, ["a"]), bag("u", 30, 64, ["b"], "MEAN"), bag("v", 20, 64, ["c"])]
 BAGS = {"a": [[1, 39], [2]], "b": [[29, 3], [4, 5, 6]], "c": [[7], [19, 8]]}

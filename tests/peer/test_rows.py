@@ -10,9 +10,9 @@ import torch
 import recsys
 from recsys import DataType, PoolingType
 from recsys.quant import QuantEmbeddingBagCollection
-from recsys.rows import RowFormat
-from tests.helpers import bag, kjt_of
+from recsys.rows.format import RowFormat
 from tests.peer.torchrec_peer import configs, quantize_inference_model, torchrec
+from tests.support.helpers import bag, kjt_of
 
 pytestmark = [
     pytest.mark.peer,

@@ -17,7 +17,7 @@ from recsys import (
     PoolingType,
 )
 from recsys.configs import embedding_names
-from tests.helpers import bag, sequence
+from tests.support.helpers import bag, sequence
 
 TABLE = bag("t", 16, 4, ["a"])
 

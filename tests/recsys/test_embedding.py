@@ -12,7 +12,7 @@ from torch import Tensor
 
 from recsys import DataType, EmbeddingBagCollection, EmbeddingCollection, KeyedJaggedTensor
 from recsys.embedding import tables_on
-from tests.helpers import bag, kjt_of, sequence
+from tests.support.helpers import bag, kjt_of, sequence
 
 TABLES = [bag("t", 10, 4, ["a"]), bag("u", 6, 3, ["b", "a"], "MEAN"), bag("v", 5, 2, ["c"])]
 BAGS = {"a": [[1, 2, 2], [], [5]], "b": [[3], [0, 4], []], "c": [[], [4, 4], [1]]}

@@ -20,7 +20,7 @@ from recsys.managed import (
 )
 from recsys.model_parallel import _materialize
 from recsys.train.ranks import ONE_RANK, process_group
-from tests.helpers import bag
+from tests.support.helpers import bag
 
 TABLES = [bag("t", 9, 16, ["f"]), bag("u", 7, 16, ["g"], "MEAN")]
 # A device that every host has, for what is moved away from "cpu".

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from recsys import DataType, EmbeddingBagCollection, EmbeddingCollection, KeyedJaggedTensor
 from recsys.quant import QuantEmbeddingBagCollection, QuantEmbeddingCollection
-from recsys.rows import RowFormat, dequantize_rows, quantize_rows, row_error_bounds
+from recsys.rows.format import RowFormat, dequantize_rows, quantize_rows, row_error_bounds
 from recsys.sharding.sharded import ShardedOptions
 from recsys.signature import IdPolicy
-from tests.helpers import STORED_TYPES, bag, kjt_of, rounding, sequence
+from tests.support.helpers import STORED_TYPES, bag, kjt_of, rounding, sequence
 
 TABLES = [
     bag("t", 50, 64, ["a"]),

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from recsys.artifact import LoadedArtifact, load_artifact
+from recsys.artifact.load import LoadedArtifact, load_artifact
 from serve.client import Client
-from serve.model import ServedModel
-from tests.serve.live import LiveServer
-from tests.serve.models import export_small
-from tests.serve.repositories import add_version
+from serve.engine.reference.executor import ServedModel
+from tests.support.serve.live import LiveServer
+from tests.support.serve.models import export_small
+from tests.support.serve.repositories import add_version
 
 
 @pytest.fixture(scope="session")
@@ -63,4 +63,4 @@ def client(live: LiveServer) -> Iterator[Client]:
 def server_command(artifact_path: Path) -> list[str]:
     """Starts recsys-serve on the small artifact, on ports that the system chooses."""
     ports = ["--port", "0", "--metrics-port", "0"]
-    return [sys.executable, "-m", "serve.cli", str(artifact_path), *ports, "--json"]
+    return [sys.executable, "-m", "serve.app.cli", str(artifact_path), *ports, "--json"]

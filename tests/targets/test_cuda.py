@@ -14,12 +14,12 @@ import torch
 
 from export.config import ExportConfig
 from export.pipeline import export_model
-from recsys.artifact import LoadedArtifact, load_artifact
-from recsys.sharding.cuts import column_wise, row_wise, table_wise
-from recsys.sharding.plan import ShardingPlan
+from recsys.artifact.load import LoadedArtifact, load_artifact
+from recsys.sharding.plan.plan import ShardingPlan
+from recsys.sharding.plan.sharding_types import column_wise, row_wise, table_wise
 from recsys.signature import IdPolicy
-from tests.export.models import CASES, assert_close, bare, batch_of
-from tests.helpers import needs_gpu
+from tests.support.export_models import CASES, assert_close, bare, batch_of
+from tests.support.helpers import needs_gpu
 
 pytestmark = needs_gpu
 TARGETS = {"one": ("cuda:0",), "two ranks on one device": ("cuda:0", "cuda:0")}

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from examples.tutorial import main, tutorial
-from tests.ranks import run_ranks
+from tests.support.ranks import run_ranks
 
 ROOT = Path(__file__).resolve().parents[2]
 

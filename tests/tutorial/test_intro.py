@@ -8,7 +8,7 @@ import torch
 import recsys
 from recsys import DataType
 from recsys.quant import QuantEmbeddingBagCollection
-from tests.helpers import bag
+from tests.support.helpers import bag
 from tests.tutorial.intro import run
 
 

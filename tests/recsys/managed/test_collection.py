@@ -23,8 +23,8 @@ from recsys.managed import (
     reset_optimizer_rows,
 )
 from recsys.managed.fresh_rows import fresh_values
-from tests.helpers import bag, kjt_of, scripted, sequence
-from tests.reads import CountReads
+from tests.support.helpers import bag, kjt_of, scripted, sequence
+from tests.support.reads import CountReads
 
 BIG = 2**62
 

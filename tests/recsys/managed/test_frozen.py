@@ -20,9 +20,9 @@ from recsys.managed import (
 )
 from recsys.managed import frozen as frozen_file
 from recsys.managed.frozen import FrozenLookup
-from tests.helpers import bag, kjt_of
-from tests.reads import CountReads
 from tests.recsys.managed.other import OtherModule
+from tests.support.helpers import bag, kjt_of
+from tests.support.reads import CountReads
 
 MIN, MAX = -(2**63), 2**63 - 1
 

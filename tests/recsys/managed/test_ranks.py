@@ -23,9 +23,9 @@ from recsys.managed import (
     mapping_buffer_names,
     reset_optimizer_rows,
 )
-from tests.helpers import bag, kjt_of
-from tests.ranks import live_pool
 from tests.recsys.managed.test_module import random_ids
+from tests.support.helpers import bag, kjt_of
+from tests.support.ranks import live_pool
 
 WORLD_SIZE = 2
 STEPS = 24

@@ -20,7 +20,9 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # of invokers that the CPU build lacks
     from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
         ComputeDevice,
-        SplitTableBatchedEmbeddingBagsCodegen,
+    )
+    from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
+        SplitTableBatchedEmbeddingBagsCodegen as SplitTableBatchedEmbeddingBagsCodegen,
     )
 
 NUM_ROWS, NUM_COLUMNS, BATCH_SIZE = 12, 8, 5
@@ -88,7 +90,7 @@ class TbeLookup:
         weight = table() if weight is None else weight
         self.config = config
         self.name = name
-        self.tbe = make_tbe(*weight.shape, torch.device(device), **config.tbe_arguments())
+        self.tbe = make_tbe(weight.shape[0], weight.shape[1], torch.device(device), **config.tbe_arguments())
         self.weight: Tensor = self.tbe.split_embedding_weights()[0]
         self.weight.data.copy_(weight)
         self.rates_set: list[float] = []

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from recsys.errors import CheckpointError
 from recsys.optim import CombinedOptimizer, EmbOptimType, FusedConfig, FusedOptimizer
-from tests.helpers import needs_gpu
 from tests.recsys.optim.lookups import AdamLookup, Batch, TbeLookup, batches, table
+from tests.support.helpers import needs_gpu
 
 NAME = "embedding_bags.t1.weight"
 CONFIGS = {

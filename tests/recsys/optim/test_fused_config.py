@@ -52,7 +52,6 @@ def test_adam_has_two_states_and_counts_steps() -> None:
     config = FusedConfig(optimizer=EmbOptimType.ADAM)
     assert config.state_names() == ("momentum1", "momentum2")
     assert config.state_shape("momentum2", 6, 8) == (6, 8)
-    assert config.dense_state_names() == {"momentum1": "exp_avg", "momentum2": "exp_avg_sq"}
     assert config.has_step_count()
     assert not FusedConfig(optimizer=ROWWISE).has_step_count()
 

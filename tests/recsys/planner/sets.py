@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from recsys import DataType, EmbeddingBagConfig
-from recsys.planner.constraints import ParameterConstraints
-from recsys.planner.estimate import Workload
+from recsys.planner.cost.constraints import ParameterConstraints
+from recsys.planner.cost.estimate import Workload
+from recsys.planner.cost.tables import planned_tables
+from recsys.planner.cost.topology import Link, Memory, Topology
 from recsys.planner.fit import Problem
-from recsys.planner.tables import planned_tables
-from recsys.planner.topology import Link, Memory, Topology
-from tests.helpers import bag
+from tests.support.helpers import bag
 
 #: Round numbers, so that tests can say what a cost is: 1 GB/s is 1 byte a ns.
 HBM = Memory(

@@ -14,8 +14,8 @@ import torch
 from recsys.checkpoint import Checkpoint, save_checkpoint
 from recsys.models.click import build_dlrm
 from recsys.planner.cli import main
-from recsys.planner.topology import Topology
-from recsys.sharding.plan import ShardingPlan, check_plan
+from recsys.planner.cost.topology import Topology
+from recsys.sharding.plan.plan import ShardingPlan, check_plan
 from tests.recsys.planner.sets import topology
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>&amp;[red]"

@@ -10,9 +10,9 @@ import pytest
 from recsys import DataType, EmbeddingBagConfig
 from recsys.errors import PlanError
 from recsys.planner.devices import DeviceOptions, plan_devices
-from recsys.rows import RowFormat
-from recsys.sharding.plan import ShardingPlan, check_plan
-from tests.helpers import bag
+from recsys.rows.format import RowFormat
+from recsys.sharding.plan.plan import ShardingPlan, check_plan
+from tests.support.helpers import bag
 
 
 def table(name: str, rows: int, dim: int = 64, kind: DataType = DataType.INT8) -> EmbeddingBagConfig:

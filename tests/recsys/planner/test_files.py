@@ -11,9 +11,9 @@ import pytest
 
 from recsys import DataType, EmbeddingBagConfig, EmbeddingConfig, PoolingType
 from recsys.errors import PlanError
-from recsys.planner.constraints import ParameterConstraints, constraints_from_json, read_constraints
-from recsys.planner.tables import tables_from_json
-from recsys.planner.topology import Topology, default_topology, read_topology
+from recsys.planner.cost.constraints import ParameterConstraints, constraints_from_json, read_constraints
+from recsys.planner.cost.tables import tables_from_json
+from recsys.planner.cost.topology import Topology, default_topology, read_topology
 from tests.recsys.planner.sets import topology
 
 

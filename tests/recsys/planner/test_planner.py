@@ -13,18 +13,18 @@ from torch import nn
 from recsys import DataType, EmbeddingBagCollection, EmbeddingCollection
 from recsys.configs import EmbeddingBagConfig
 from recsys.errors import PlanError
-from recsys.planner.constraints import ParameterConstraints
-from recsys.planner.estimate import Workload
+from recsys.planner.cost.constraints import ParameterConstraints
+from recsys.planner.cost.estimate import Workload
+from recsys.planner.cost.topology import Topology
 from recsys.planner.evaluate import differences
 from recsys.planner.fit import Problem
 from recsys.planner.planner import EmbeddingShardingPlanner, topology_here
-from recsys.planner.summary import summarize
-from recsys.planner.topology import Topology
-from recsys.sharding.cuts import row_wise, table_wise
-from recsys.sharding.plan import ShardingPlan, check_plan
-from tests.helpers import sequence
-from tests.ranks import live_pool
+from recsys.planner.report.summary import summarize
+from recsys.sharding.plan.plan import ShardingPlan, check_plan
+from recsys.sharding.plan.sharding_types import row_wise, table_wise
 from tests.recsys.planner.sets import problem, table, topology, with_memory
+from tests.support.helpers import sequence
+from tests.support.ranks import live_pool
 
 INFERENCE = Workload(is_training=False, row_alignment=1, counts_buffers=False)
 
@@ -63,7 +63,8 @@ def test_sharders_say_which_collections_are_planned() -> None:
     with pytest.raises(PlanError, match=r"sharders: got .*object.*expected sharders"):
         planner(topology(2)).plan(TwoCollections(), [object()])
     with pytest.raises(
-        PlanError, match="model: Linear holds no EmbeddingBagCollection or EmbeddingCollection"
+        PlanError,
+        match=r"model: Linear holds no recsys\.EmbeddingBagCollection or recsys\.EmbeddingCollection",
     ):
         planner(topology(2)).plan(nn.Linear(1, 1))
 

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from recsys import DataType, EmbeddingBagCollection, KeyedJaggedTensor
 from recsys.quant import QuantEmbeddingBagCollection
-from recsys.sharding.cuts import row_wise
-from recsys.sharding.env import ShardingEnv
+from recsys.sharding.plan.env import ShardingEnv
+from recsys.sharding.plan.sharding_types import row_wise
 from recsys.sharding.sharded import ShardedOptions
-from tests.helpers import bag
+from tests.support.helpers import bag
 
 HALVES = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["FP16", "BF16"])
 POOLINGS = pytest.mark.parametrize("pooling", ["SUM", "MEAN"])

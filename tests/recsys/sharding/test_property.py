@@ -9,8 +9,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from recsys.sharding.env import ShardingEnv
-from tests.helpers import STORED_TYPES, Case, needs_gpu, outputs_of, random_case, rounding, scripted
+from recsys.sharding.plan.env import ShardingEnv
+from tests.support.helpers import STORED_TYPES, Case, needs_gpu, outputs_of, random_case, rounding, scripted
 
 BATCH_SIZES = (0, 1, 2, 17)
 

@@ -10,14 +10,14 @@ import torch
 from recsys import DataType, EmbeddingBagCollection, EmbeddingCollection, KeyedJaggedTensor
 from recsys.errors import PlanError
 from recsys.quant import QuantEmbeddingBagCollection, QuantEmbeddingCollection
-from recsys.rows import RowFormat
-from recsys.sharding.cuts import column_wise, row_wise, table_wise
-from recsys.sharding.env import ShardingEnv
-from recsys.sharding.local_dist import send
-from recsys.sharding.plan import ParameterSharding, ShardMetadata
+from recsys.rows.format import RowFormat
+from recsys.sharding.plan.env import ShardingEnv
+from recsys.sharding.plan.plan import ParameterSharding, ShardMetadata
+from recsys.sharding.plan.sharding_types import column_wise, row_wise, table_wise
 from recsys.sharding.sharded import DistributedKeyedJaggedTensor, ShardedOptions
+from recsys.sharding.transport.local import send
 from recsys.signature import IdPolicy
-from tests.helpers import STORED_TYPES, bag, kjt_of, outputs_of, rounding, sequence
+from tests.support.helpers import STORED_TYPES, bag, kjt_of, outputs_of, rounding, sequence
 
 TABLES = [
     bag("t", 30, 64, ["a", "b"]),
@@ -278,7 +278,7 @@ def test_parts_that_were_sent_for_the_whole_model_are_taken_as_they_are() -> Non
     first, second = (
         quantized().shard({t.name: row_wise(t, [0, 1]) for t in TABLES}, env_of([1])) for _ in "ab"
     )
-    inputs = {module: module.input_dist(BATCH) for module in (first, second)}
+    inputs = {module: module.split(BATCH) for module in (first, second)}
     send([(split, m.layout, m.needs_lengths) for m, split in inputs.items()], [], [torch.device("cpu")] * 2)
     sent = DistributedKeyedJaggedTensor(BATCH, inputs)
     for module in (first, second):

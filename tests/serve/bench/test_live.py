@@ -8,6 +8,7 @@ import multiprocessing
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,23 +18,28 @@ import pytest
 
 from export.config import ExportConfig
 from export.pipeline import export_model
-from recsys.artifact import load_artifact
+from recsys.artifact.load import load_artifact
 from recsys.signature import IdPolicy
 from serve import bench
-from serve.bench.http_sender import HttpConnections
-from serve.bench.mixes import parse_mix
-from serve.bench.plan import Job, Step, Target
-from serve.bench.requests import Shape, draw_requests
-from serve.bench.workers import LoadError, Workers
-from serve.capture_file import CapturedRequest, header, record
+from serve.bench.load.native import NativeLoad, why_not_native
+from serve.bench.load.plan import Job, LoadError, Step, Target
+from serve.bench.load.requests import Shape, draw_requests, parse_mix
+from serve.bench.load.senders import HttpConnections
+from serve.bench.load.workers import Workers
 from serve.client import Client
-from serve.config import ServerConfig
-from serve.model import ServedModel
-from tests.serve.certificates import Authority, write_tls
-from tests.serve.live import LiveServer
-from tests.serve.models import GatedModel, SmallModel
+from serve.config.settings import ServerConfig
+from serve.engine.reference.executor import ServedModel
+from serve.observe.capture_file import CapturedRequest, header, record
+from tests.support.serve.certificates import Authority, write_tls
+from tests.support.serve.live import LiveServer
+from tests.support.serve.models import GatedModel, SmallModel
 
 NOBODY = "127.0.0.1:9"
+needs_native = pytest.mark.skipif(
+    bool(why_not_native(Target(address=NOBODY))), reason="needs the native sender; make native builds it"
+)
+_SENDERS = [pytest.param("python", id="python"), pytest.param("native", id="native", marks=needs_native)]
+both_senders = pytest.mark.parametrize("sender", _SENDERS)
 _SHORT = ["--duration-s", "0.5", "--warm-up-s", "0.1", "--distinct", "64", "--timeout-s", "60"]
 
 
@@ -61,27 +67,100 @@ def _check(result: dict[str, Any]) -> None:
     assert values == sorted(values)
     assert values[0] > 0
     assert sum(count for _, count in made["histogram"]) == made["num_answered"]
-    assert len(made["generator_cpu_shares"]) == result["settings"]["num_processes"]
+    # Threads of the native sender either send or receive in an open loop.
+    settings = result["settings"]
+    is_open = settings["mode"] == "open" or settings.get("speed", "max") != "max"
+    per_process = 2 if settings["sender"] == "native" and is_open else 1
+    assert len(made["generator_cpu_shares"]) == settings["num_processes"] * per_process
+    assert all(0 <= share < 1.5 for share in made["generator_cpu_shares"])
     assert result["server"]["model"] == "small"
 
 
+@both_senders
 @pytest.mark.parametrize(
     "arguments",
     [
         pytest.param([], id="recsys"),
-        pytest.param(["--stream"], id="stream"),
         pytest.param(["--processes", "2", "--connections", "2"], id="processes"),
         pytest.param(["--rows", "1:0.5,5:0.5", "--priority", "high:0.5,low:0.5"], id="mixes"),
         pytest.param(["--protocol", "kserve"], id="kserve"),
         pytest.param(["--protocol", "torchrec"], id="torchrec"),
     ],
 )
-def test_a_closed_loop(live: LiveServer, capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
-    code, result = _bench(live.address, capsys, "--in-flight", "8", *arguments)
+def test_a_closed_loop(
+    live: LiveServer, capsys: pytest.CaptureFixture[str], sender: str, arguments: list[str]
+) -> None:
+    code, result = _bench(live.address, capsys, "--in-flight", "8", "--sender", sender, *arguments)
     assert code == 0
     _check(result)
-    assert result["settings"]["mode"] == "closed"
-    assert result["measurement"]["lag_ms"] is None
+    assert (result["settings"]["mode"], result["settings"]["sender"]) == ("closed", sender)
+    made = result["measurement"]
+    assert made["lag_ms"] is None
+    if "--priority" in arguments:
+        assert set(made["kinds"]) == {f"{p}, {r}" for p in ("high", "low") for r in ("1 row", "5 rows")}
+        assert sum(kind["num_answered"] for kind in made["kinds"].values()) == made["num_answered"]
+        assert made["rows_per_s"] > made["requests_per_s"]
+
+
+def test_a_closed_loop_over_streams(live: LiveServer, capsys: pytest.CaptureFixture[str]) -> None:
+    code, result = _bench(live.address, capsys, "--in-flight", "8", "--stream")
+    assert code == 0
+    _check(result)
+    assert result["settings"]["sender"] == "python"
+
+
+@needs_native
+def test_both_senders_report_the_same_figures(live: LiveServer, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every field of the JSON is there with either sender, and has a value with both or with neither."""
+
+    def shape(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: shape(inner) for key, inner in value.items()}
+        return value is None if not isinstance(value, list) else len(value) > 0
+
+    arguments = ("--rate", "80", "--rows", "1:0.5,2:0.5", "--duration-s", "1.5")
+    results = [
+        _bench(live.address, capsys, *arguments, "--sender", sender)[1] for sender in ("python", "native")
+    ]
+    for result in results:
+        result["measurement"].pop("warnings")
+        assert len(result["measurement"]["series"]) == 2
+    python, native = results
+    assert python["tool"].keys() - native["tool"].keys() == set()
+    assert "grpc++" in native["tool"]
+    for part in ("settings", "server", "machine", "measurement"):
+        assert shape(python[part]) == shape(native[part])
+    for result in results:
+        assert result["measurement"]["requests_per_s"] == pytest.approx(80, rel=0.5)
+
+
+@needs_native
+def test_the_native_sender_refuses_what_it_cannot_send(
+    live: LiveServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench.main([live.address, "--sender", "native", "--stream"]) == 2
+    assert "--sender native: the native sender does not send over streams; expected python or auto" in (
+        capsys.readouterr().err
+    )
+    code = bench.main([live.address, *_SHORT, "--stream", "--in-flight", "4", "--json"])
+    output = capsys.readouterr()
+    assert code == 0
+    assert (
+        output.err == "recsys-bench: using the Python sender: the native sender does not send over streams\n"
+    )
+
+
+@both_senders
+def test_a_payload_without_meaning_goes_to_any_server(
+    live: LiveServer, capsys: pytest.CaptureFixture[str], sender: str
+) -> None:
+    """The server's complaint shows that the bytes were sent as they are."""
+    arguments = ("--payload-bytes", "100", "--in-flight", "2", "--sender", sender)
+    code, result = _bench(live.address, capsys, *arguments)
+    assert code == 1
+    assert result["settings"]["payload_bytes"] == 100
+    assert result["measurement"]["num_answered"] == 0
+    assert set(result["measurement"]["errors"]) <= {"INVALID_ARGUMENT", "INTERNAL"}
 
 
 def test_rest(live: LiveServer, capsys: pytest.CaptureFixture[str]) -> None:
@@ -93,7 +172,14 @@ def test_rest(live: LiveServer, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["--stream"], ["--processes", "2"]], ids=["calls", "stream", "processes"]
+    "arguments",
+    [
+        pytest.param(["--sender", "python"], id="python"),
+        pytest.param(["--sender", "python", "--stream"], id="stream"),
+        pytest.param(["--sender", "python", "--processes", "2"], id="python-2"),
+        pytest.param(["--sender", "native"], id="native", marks=needs_native),
+        pytest.param(["--sender", "native", "--processes", "2"], id="native-2", marks=needs_native),
+    ],
 )
 def test_an_open_loop(live: LiveServer, capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
     code, result = _bench(live.address, capsys, "--rate", "60", *arguments)
@@ -105,13 +191,14 @@ def test_an_open_loop(live: LiveServer, capsys: pytest.CaptureFixture[str], argu
     assert code == (0 if made["is_valid"] else 3)
 
 
-def test_the_same_seed_makes_the_same_load(live: LiveServer, capsys: pytest.CaptureFixture[str]) -> None:
+@both_senders
+def test_the_same_seed_makes_the_same_load(
+    live: LiveServer, capsys: pytest.CaptureFixture[str], sender: str
+) -> None:
     """Arrivals, and so their number, follow from the seed alone."""
+    asked = ("--rate", "150", "--sender", sender, "--seed")
     counts = {
-        (
-            seed,
-            _bench(live.address, capsys, "--rate", "150", "--seed", seed)[1]["measurement"]["num_answered"],
-        )
+        (seed, _bench(live.address, capsys, *asked, seed)[1]["measurement"]["num_answered"])
         for seed in ("1", "1", "2", "3")
     }
     assert len(counts) == 3
@@ -132,7 +219,7 @@ def test_metrics_that_are_not_there_are_noticed_before_the_load(
     live: LiveServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for address, reason in (("127.0.0.1:9", "Connection refused"), (live.address, "no metrics endpoint")):
-        assert bench.main([live.address, *_SHORT, "--metrics", address]) == 1
+        assert bench.main([live.address, *_SHORT, "--sender", "python", "--metrics", address]) == 1
         err = capsys.readouterr().err
         assert err.startswith(f"recsys-bench: --metrics: got {address!r}: ")
         assert f"{reason}; expected HOST:PORT of the server's metrics" in err
@@ -188,12 +275,17 @@ def test_ranking_requests(
     assert 3 * made["requests_per_s"] <= made["rows_per_s"] <= 20 * made["requests_per_s"]
 
 
-def test_deadlines_are_the_requests_own(model: ServedModel, capsys: pytest.CaptureFixture[str]) -> None:
+@both_senders
+def test_deadlines_are_the_requests_own(
+    model: ServedModel, capsys: pytest.CaptureFixture[str], sender: str
+) -> None:
     gated = GatedModel(model)
     with LiveServer(gated) as live:
         gated.close_gate()
         try:
-            code, result = _bench(live.address, capsys, "--rate", "40", "--deadline-ms", "20-60")
+            code, result = _bench(
+                live.address, capsys, "--rate", "40", "--deadline-ms", "20-60", "--sender", sender
+            )
         finally:
             gated.gate.set()
     assert code == 1
@@ -201,7 +293,14 @@ def test_deadlines_are_the_requests_own(model: ServedModel, capsys: pytest.Captu
     assert result["measurement"]["latency_ms"]["p99"] is None
 
 
-@pytest.mark.parametrize("arguments", [[], ["--stream"]], ids=["calls", "stream"])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param(["--sender", "python"], id="calls"),
+        pytest.param(["--stream"], id="stream"),
+        pytest.param(["--sender", "native"], id="native", marks=needs_native),
+    ],
+)
 def test_a_server_that_goes_away_is_counted_and_hangs_nothing(
     model: ServedModel, capsys: pytest.CaptureFixture[str], arguments: list[str]
 ) -> None:
@@ -268,43 +367,62 @@ def capture(live: LiveServer, tmp_path: Path) -> Path:
     return path
 
 
+@both_senders
 @pytest.mark.parametrize(
-    "arguments",
-    [["--speed", "1"], ["--speed", "4", "--processes", "2"], ["--speed", "max"], ["--protocol", "kserve"]],
-    ids=["as-recorded", "faster", "max", "kserve"],
+    ("arguments", "lasts_s"),
+    [
+        (["--speed", "1"], 0.4),
+        (["--speed", "4", "--processes", "2"], 0.1),
+        (["--speed", "max"], 0.0),
+        (["--speed", "max", "--processes", "2"], 0.0),
+        (["--protocol", "kserve"], 0.4),
+    ],
+    ids=["as-recorded", "faster", "max", "max-2", "kserve"],
 )
 def test_a_recording_is_played_whole(
-    live: LiveServer, capture: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
+    live: LiveServer,
+    capture: Path,
+    capsys: pytest.CaptureFixture[str],
+    sender: str,
+    arguments: list[str],
+    lasts_s: float,
 ) -> None:
-    code = bench.main([live.address, "--replay", str(capture), "--model", "small", *arguments, "--json"])
+    asked = ["--replay", str(capture), "--model", "small", "--sender", sender, *arguments]
+    code = bench.main([live.address, *asked, "--json"])
     result = json.loads(capsys.readouterr().out)
     _check(result)
     made = result["measurement"]
     assert made["num_answered"] == 30
+    assert made["duration_s"] >= lasts_s
     assert code == (0 if made["is_valid"] else 3)
 
 
+@both_senders
 def test_a_recording_of_a_model_that_is_gone_fails(
-    live: LiveServer, capture: Path, capsys: pytest.CaptureFixture[str]
+    live: LiveServer, capture: Path, capsys: pytest.CaptureFixture[str], sender: str
 ) -> None:
-    assert bench.main([live.address, "--replay", str(capture), "--speed", "max", "--json"]) == 1
+    asked = ["--replay", str(capture), "--speed", "max", "--sender", sender, "--json"]
+    assert bench.main([live.address, *asked]) == 1
     assert json.loads(capsys.readouterr().out)["measurement"]["errors"] == {"NOT_FOUND": 10}
     capture.write_bytes(capture.read_bytes()[:-1] + b"x")
     assert bench.main([live.address, "--replay", str(capture)]) == 2
     assert "checksum" in capsys.readouterr().err
 
 
-def test_errors_are_counted_by_code(live: LiveServer, capsys: pytest.CaptureFixture[str]) -> None:
-    code, result = _bench(live.address, capsys, "--rows", "4097", "--distinct", "4", "--in-flight", "4")
+@both_senders
+def test_errors_are_counted_by_code(
+    live: LiveServer, capsys: pytest.CaptureFixture[str], sender: str
+) -> None:
+    asked = ("--rows", "4097", "--distinct", "4", "--in-flight", "4", "--sender", sender)
+    code, result = _bench(live.address, capsys, *asked)
     assert code == 1
     made = result["measurement"]
     assert set(made["errors"]) == {"INVALID_ARGUMENT"}
     assert "4097" in made["error_texts"]["INVALID_ARGUMENT"]
-    code, result = _bench(
-        live.address, capsys, "--rows", "4097", "--distinct", "4", "--in-flight", "4", "--stream"
-    )
-    assert code == 1
-    assert set(result["measurement"]["errors"]) == {"INVALID_ARGUMENT"}
+    if sender == "python":
+        code, result = _bench(live.address, capsys, *asked, "--stream")
+        assert code == 1
+        assert set(result["measurement"]["errors"]) == {"INVALID_ARGUMENT"}
 
 
 @pytest.mark.parametrize(
@@ -347,8 +465,9 @@ def test_a_file_can_describe_the_model(
     assert bench.main(["127.0.0.1:9", "--protocol", "rest", "--describe", str(described)]) == 1
 
 
+@both_senders
 def test_an_encrypted_server_is_spoken_to_in_its_own_way(
-    model: ServedModel, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    model: ServedModel, capsys: pytest.CaptureFixture[str], tmp_path: Path, sender: str
 ) -> None:
     authority = Authority()
     tls = write_tls(tmp_path, authority.issue(), client_ca=authority.certificate)
@@ -359,7 +478,7 @@ def test_an_encrypted_server_is_spoken_to_in_its_own_way(
         ("client.key", theirs.key),
     ):
         (tmp_path / name).write_bytes(data)
-    arguments = ["--in-flight", "4", "--tls-ca", str(tmp_path / "ca.pem")]
+    arguments = ["--sender", sender, "--in-flight", "4", "--tls-ca", str(tmp_path / "ca.pem")]
     arguments += ["--tls-cert", str(tmp_path / "client.pem"), "--tls-key", str(tmp_path / "client.key")]
     with LiveServer(model, ServerConfig(port=0, metrics_port=None, tls=tls)) as live:
         code, result = _bench(live.address, capsys, *arguments)
@@ -370,9 +489,40 @@ def test_an_encrypted_server_is_spoken_to_in_its_own_way(
         assert bench.main([live.address, *_SHORT, "--tls-ca", str(tmp_path / "missing.pem")]) == 2
 
 
-def test_without_a_server_it_fails(capsys: pytest.CaptureFixture[str]) -> None:
-    assert bench.main([NOBODY]) == 1
+@both_senders
+def test_without_a_server_it_fails(capsys: pytest.CaptureFixture[str], sender: str) -> None:
+    assert bench.main([NOBODY, "--sender", sender]) == 1
     assert "UNAVAILABLE" in capsys.readouterr().err
+
+
+@needs_native
+def test_an_interrupt_ends_the_native_sender_at_once(model: ServedModel) -> None:
+    """It waits for answers that do not come, with a timeout of an hour."""
+    gated = GatedModel(model)
+    with LiveServer(gated) as live, Client(live.address) as asked:
+        job = Job(
+            target=Target(address=live.address, timeout_s=3600.0, num_connections=2),
+            metadata=asked.metadata().SerializeToString(),
+        )
+        gated.close_gate()
+        try:
+            for step in (
+                Step(duration_s=3600.0, num_in_flight=4),
+                Step(duration_s=3600.0, rate_per_s=100.0),
+                Step(duration_s=3600.0, rate_per_s=0.001),
+            ):
+                begin_s = time.monotonic()
+
+                def interrupt(elapsed_s: float, _num_answered: int, _num_failed: int) -> None:
+                    if elapsed_s > 0.3:
+                        raise KeyboardInterrupt
+
+                with pytest.raises(KeyboardInterrupt), NativeLoad(job, 2) as load:
+                    load.measure(step, interrupt)
+                del load
+                assert time.monotonic() - begin_s < 30
+        finally:
+            gated.gate.set()
 
 
 def test_people_get_tables_and_pipes_no_progress_bar(
@@ -382,11 +532,12 @@ def test_people_get_tables_and_pipes_no_progress_bar(
     output = capsys.readouterr()
     assert "requests/s" in output.out
     assert "p99.9" in output.out
-    assert output.err == ""
+    note = why_not_native(Target(address=live.address))
+    assert output.err == (f"recsys-bench: using the Python sender: {note}\n" if note else "")
 
 
 def test_it_runs_as_a_module_without_torch() -> None:
-    code = "import sys, serve.bench, serve.bench.worker; sys.exit('torch' in sys.modules)"
+    code = "import sys, serve.bench, serve.bench.load.worker, serve.bench.load.native; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
     told = subprocess.run(
         [sys.executable, "-m", "serve.bench", "--help"], check=True, capture_output=True, text=True

@@ -1,4 +1,4 @@
-"""The search for the highest rate, on servers that are formulas."""
+"""The search for the highest rate, on servers that are formulas, without a clock."""
 
 from __future__ import annotations
 
@@ -7,8 +7,14 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from serve.bench.figures import Verdict
-from serve.bench.search import find_rate
+from serve.bench.cli import parser
+from serve.bench.load.figures import Verdict
+from serve.bench.load.measured import Measured, Recorder
+from serve.bench.load.plan import Progress, Step
+from serve.bench.load.requests import Prepared
+from serve.bench.run import search_rate
+from serve.bench.search import Found, find_rate
+from serve.bench.settings import read_settings
 
 
 def _limited(limit_per_s: float, asked: list[float]) -> Callable[[float], Verdict]:
@@ -29,7 +35,7 @@ def test_the_limit_is_found(limit_per_s: float, precision: float) -> None:
     assert found.rate_per_s <= limit_per_s < found.failing_per_s
     assert found.failing_per_s - found.rate_per_s <= precision * found.rate_per_s
     assert (found.limit, found.is_settled) == (Verdict.SLOW, True)
-    # Both sides of the border were looked at twice: with the same result there is no need of a third time.
+    # Both sides of the border were measured twice; with the same result no third time is needed.
     assert asked.count(found.rate_per_s) == asked.count(found.failing_per_s) == 2
     assert len(asked) <= 40
 
@@ -39,7 +45,8 @@ def test_a_server_that_fails_at_any_rate_ends_the_search() -> None:
     found = find_rate(_limited(0.0, asked), 100.0)
     assert (found.rate_per_s, found.limit) == (None, Verdict.SLOW)
     assert not found.is_settled
-    assert len(asked) == 7
+    # Near the first rate one measurement is enough; far below it a second one makes sure.
+    assert asked == pytest.approx([100.0, 80.0, 80.0, 50.0, 50.0, 6.25, 6.25, 1.0, 1.0])
 
 
 def test_a_limit_that_is_never_reached_is_said_to_be_unknown() -> None:
@@ -88,3 +95,66 @@ def test_the_reason_is_the_failing_sides() -> None:
         return Verdict.OK if rate_per_s < 300 else Verdict.LATE if rate_per_s < 350 else Verdict.FAILED
 
     assert find_rate(measure, 100.0, precision=0.05).limit is Verdict.LATE
+
+
+class _QueueLoad:
+    """A sender and its server: a queue that answers 825 requests a second, on a machine that pauses now and then.
+
+    Args:
+        seed: seed of arrivals and pauses.
+        pause_every_s: mean time between pauses of 100 ms.
+    """
+
+    num_requests = 1
+
+    def __init__(self, seed: int, pause_every_s: float) -> None:
+        self.now_s = 0.0
+        self.rates: list[float | None] = []
+        self._rng = np.random.default_rng(seed)
+        self._pause_every_s = pause_every_s
+
+    def measure(self, step: Step, progress: Progress | None = None) -> Measured:
+        del progress
+        self.rates.append(step.rate_per_s)
+        begin_s = self.now_s + step.warm_up_s
+        end_s = begin_s + step.duration_s
+        recorder = Recorder(begin_s, end_s, by_due=step.is_open)
+        request = Prepared(data=b"", num_rows=1)
+        count = int(1.2 * (end_s - self.now_s) * (step.rate_per_s or 825.0)) + 20
+        gaps_s = self._rng.exponential(1 / step.rate_per_s, count) if step.rate_per_s else np.zeros(count)
+        pauses_s = iter((self.now_s + np.cumsum(self._rng.exponential(self._pause_every_s, 1000))).tolist())
+        pause_s, free_s = next(pauses_s), self.now_s
+        for due_s in (self.now_s + np.cumsum(gaps_s)).tolist():
+            if due_s >= end_s or (not step.is_open and free_s >= end_s):
+                break
+            free_s = max(free_s, due_s) + 1 / 825
+            while pause_s < free_s:
+                free_s, pause_s = free_s + 0.1, next(pauses_s)
+            sent_s = due_s if step.is_open else free_s - (step.num_in_flight or 0) / 825
+            recorder.done(request, sent_s, sent_s, free_s, None)
+        self.now_s = max(end_s, free_s)
+        return recorder.measured
+
+
+def _searched(seed: int, pause_every_s: float) -> tuple[Found, _QueueLoad]:
+    arguments = ["127.0.0.1:9", "--find-rate", "--p99-ms", "20", "--sender", "python"]
+    load = _QueueLoad(seed, pause_every_s)
+    settings = read_settings(parser().parse_args(arguments))
+    return search_rate(settings, load, lambda _name, _length_s: lambda *_: None)[1], load
+
+
+def test_a_search_starts_from_the_rate_of_a_closed_loop() -> None:
+    found, load = _searched(0, 1e9)
+    assert load.rates[:2] == [None, pytest.approx(825.0, rel=0.01)]
+    assert found.rate_per_s is not None
+    assert 650 < found.rate_per_s < 800
+    assert load.now_s < 150
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_pauses_of_the_machine_do_not_lead_far_below_the_answer(seed: int) -> None:
+    """They fail steps at any rate. A search that believed each failure found 142/s here (seed 0)."""
+    found, load = _searched(seed, 12.0)
+    assert found.rate_per_s is not None
+    assert found.rate_per_s > 400
+    assert load.now_s < 300

@@ -9,9 +9,9 @@ import pytest
 
 from serve import bench
 from serve.bench.cli import parser
-from serve.bench.plan import Step
+from serve.bench.load.plan import Step
+from serve.bench.load.workers import shares
 from serve.bench.settings import Settings, read_settings
-from serve.bench.workers import shares
 
 # No server listens on the discard port of loopback.
 NOBODY = "127.0.0.1:9"
@@ -23,32 +23,33 @@ def _read(*arguments: str) -> Settings:
 
 def test_without_options_it_is_a_closed_loop() -> None:
     settings = _read()
-    assert (settings.mode, settings.num_in_flight, settings.rate_per_s) == ("closed", 64, None)
-    assert (settings.num_connections, settings.num_processes, settings.duration_s) == (4, 1, 10.0)
+    assert (settings.mode, settings.load.num_in_flight, settings.load.rate_per_s) == ("closed", 64, None)
+    assert (settings.target.num_connections, settings.load.num_processes) == (4, 1)
+    assert settings.load.duration_s == 10.0
 
 
 def test_a_rate_makes_it_an_open_one() -> None:
     settings = _read(
         "--rate", "250", "--rows", "1:0.9,50:0.1", "--ids-per-bag", "2", "--ids-per-bag", "a=b=0-3"
     )
-    assert (settings.mode, settings.num_in_flight, settings.rate_per_s) == ("open", None, 250.0)
+    assert (settings.mode, settings.load.num_in_flight, settings.load.rate_per_s) == ("open", None, 250.0)
     assert str(settings.shape.ids_per_bag) == "2"
     assert {name: str(mix) for name, mix in settings.shape.ids_per_bag_of.items()} == {"a=b": "0-3"}
 
 
 def test_few_in_flight_have_few_connections_and_many_processes_many() -> None:
-    assert _read("--in-flight", "1").num_connections == 1
-    assert _read("--processes", "8").num_connections == 8
-    assert _read("--processes", "80").num_in_flight == 80
+    assert _read("--in-flight", "1").target.num_connections == 1
+    assert _read("--processes", "8").target.num_connections == 8
+    assert _read("--processes", "80").load.num_in_flight == 80
 
 
 @pytest.mark.parametrize(("speed", "mode"), [("1", (1.0, None)), ("2.5", (2.5, None)), ("max", (None, 64))])
 def test_a_recording_has_its_own_pace_and_end(speed: str, mode: tuple[float | None, int | None]) -> None:
     settings = _read("--replay", "some.capture", "--speed", speed)
     assert settings.recording is not None
-    assert (settings.recording.speed, settings.num_in_flight) == mode
-    assert settings.duration_s == math.inf
-    assert settings.warm_up_s == 0
+    assert (settings.recording.speed, settings.load.num_in_flight) == mode
+    assert settings.load.duration_s == math.inf
+    assert settings.load.warm_up_s == 0
     assert settings.to_json()["duration_s"] is None
 
 
@@ -78,8 +79,14 @@ def test_a_recording_has_its_own_pace_and_end(speed: str, mode: tuple[float | No
         (["--precision", "0"], "--precision: got 0.0"),
         (["--stream", "--protocol", "kserve"], "--stream: got --protocol kserve"),
         (["--stream", "--deadline-ms", "5"], "--deadline-ms: got --stream too"),
-        (["--protocol", "torchrec", "--candidates", "5"], "--candidates: got --protocol torchrec"),
-        (["--protocol", "torchrec", "--priority", "low"], "--priority: got --protocol torchrec"),
+        (
+            ["--protocol", "torchrec", "--candidates", "5"],
+            "--candidates: --protocol torchrec has no field for it",
+        ),
+        (
+            ["--protocol", "torchrec", "--priority", "low"],
+            "--priority: --protocol torchrec has no field for it",
+        ),
         (["--protocol", "rest"], "--describe: expected with --protocol rest"),
         (["--speed", "2"], "--speed: expected with --replay"),
         (["--replay", "x", "--speed", "0"], "--speed: got '0'"),

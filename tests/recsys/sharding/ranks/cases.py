@@ -27,8 +27,8 @@ from recsys import (
     ShardMetadata,
 )
 from recsys.configs import BaseEmbeddingConfig
-from recsys.dedup import deduplicate
-from recsys.sharding.cuts import (
+from recsys.jagged.dedup import deduplicate
+from recsys.sharding.plan.sharding_types import (
     COLUMN_MULTIPLE,
     column_wise,
     data_parallel,
@@ -37,7 +37,7 @@ from recsys.sharding.cuts import (
     table_row_wise,
     table_wise,
 )
-from tests.helpers import bag, kjt_of, sequence
+from tests.support.helpers import bag, kjt_of, sequence
 
 #: Beside the six types, rectangles cut by hand: uneven, on any ranks, several on one.
 KINDS = ("data_parallel", "table", "column", "row", "table_row", "grid", "by hand")

@@ -15,11 +15,11 @@ import torch
 from torch import distributed
 
 from recsys import LazyAwaitable
-from recsys.sharding.awaitable import Deferred, NoWait
-from tests.helpers import outputs_of
-from tests.ranks import live_pool
+from recsys.sharding.transport.awaitable import Deferred, NoWait
 from tests.recsys.sharding.ranks.cases import Draw, RankCase, case_of_every_type
 from tests.recsys.sharding.ranks.training import sharded
+from tests.support.helpers import outputs_of
+from tests.support.ranks import live_pool
 
 TOUCHES: dict[str, Callable[[Any], object]] = {
     "wait": lambda lazy: lazy.wait(),

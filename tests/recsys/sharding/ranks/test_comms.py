@@ -12,17 +12,17 @@ import torch
 from torch import Tensor
 
 from recsys import CommsConfig, ShardingEnv
-from recsys.bounds import BoundsCheckMode
-from recsys.sharding.cuts import row_wise, table_wise
-from recsys.sharding.features import PairIds
-from recsys.sharding.group_transport import GroupTransport
-from recsys.sharding.layout import make_layout
-from tests.helpers import bag, kjt_of
-from tests.helpers import sequence as of_rows
-from tests.ranks import live_pool
+from recsys.kernels.bounds import BoundsCheckMode
+from recsys.sharding.plan.layout import make_layout
+from recsys.sharding.plan.sharding_types import row_wise, table_wise
+from recsys.sharding.transport.group_transport import GroupTransport
+from recsys.sharding.transport.inputs import PairIds
 from tests.recsys.sharding.ranks.cases import Draw, RankCase, case_of_every_type
 from tests.recsys.sharding.ranks.oracle import LEARNING_RATE
 from tests.recsys.sharding.ranks.training import RankResult, group_of, train_sharded
+from tests.support.helpers import bag, kjt_of
+from tests.support.helpers import sequence as of_rows
+from tests.support.ranks import live_pool
 
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 #: Of 4 tables' worth of partial sums, each rounded once, and the largest row of a normal distribution.

@@ -21,9 +21,9 @@ from recsys import (
 )
 from recsys.configs import BaseEmbeddingConfig
 from recsys.errors import PlanError
-from recsys.sharding.plan import ParameterSharding, ShardMetadata, check_plan
-from tests.helpers import bag
-from tests.ranks import live_pool
+from recsys.sharding.plan.plan import ParameterSharding, ShardMetadata, check_plan
+from tests.support.helpers import bag
+from tests.support.ranks import live_pool
 
 PAGE = Path(__file__).resolve().parents[4] / "docs" / "sharding.md"
 TABLE = bag("t", 8_000, 16, ["f"])

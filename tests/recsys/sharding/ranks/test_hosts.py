@@ -27,12 +27,19 @@ from recsys import (
     ShardingPlan,
     ShardMetadata,
 )
-from recsys.sharding.cuts import column_wise, data_parallel, grid, row_wise, table_row_wise, table_wise
-from recsys.sharding.host_exchange import tables_by_host
-from tests.helpers import bag
-from tests.ranks import live_pool
+from recsys.sharding.plan.sharding_types import (
+    column_wise,
+    data_parallel,
+    grid,
+    row_wise,
+    table_row_wise,
+    table_wise,
+)
+from recsys.sharding.transport.hierarchical import tables_by_host
 from tests.recsys.sharding.ranks.cases import Draw, RankCase, generator, named_outputs
 from tests.recsys.sharding.ranks.training import check_case, sharded
+from tests.support.helpers import bag
+from tests.support.ranks import live_pool
 
 WORLD_SIZE = 4
 LOCAL_WORLD_SIZE = 2

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from recsys import DataType
-from tests.helpers import needs_gpu
 from tests.recsys.sharding.ranks.cases import Draw, RankCase, case_of_every_type
 from tests.recsys.sharding.ranks.training import check_case
+from tests.support.helpers import needs_gpu
 
 KERNELS = ("dense", "fused", "fused_uvm", "fused_uvm_caching")
 OPTIMIZERS = ("sgd", "rowwise_adagrad", "adagrad", "adam")

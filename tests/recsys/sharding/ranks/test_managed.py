@@ -24,10 +24,10 @@ from recsys.managed import (
     ManagedCollisionEmbeddingBagCollection,
     MCHManagedCollisionModule,
 )
-from recsys.sharding.cuts import column_wise, data_parallel, row_wise, table_wise
-from recsys.sharding.plan import ParameterSharding
-from tests.helpers import bag, kjt_of
-from tests.ranks import live_pool
+from recsys.sharding.plan.plan import ParameterSharding
+from recsys.sharding.plan.sharding_types import column_wise, data_parallel, row_wise, table_wise
+from tests.support.helpers import bag, kjt_of
+from tests.support.ranks import live_pool
 
 TABLE = bag("t", 9, 16, ["f"])
 LEARNING_RATE = 0.5

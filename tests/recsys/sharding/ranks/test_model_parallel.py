@@ -25,11 +25,11 @@ from recsys import (
     in_backward_optimizer_filter,
 )
 from recsys.optim import CombinedOptimizer, KeyedOptimizerWrapper
-from recsys.sharding.plan import ParameterSharding
-from tests.ranks import live_pool
+from recsys.sharding.plan.plan import ParameterSharding
 from tests.recsys.sharding.ranks.cases import Draw, RankCase, case_of_every_type, generator
 from tests.recsys.sharding.ranks.oracle import LEARNING_RATE
 from tests.recsys.sharding.ranks.training import Shard, group_of, sharders_for, shards_of
+from tests.support.ranks import live_pool
 
 NUM_STEPS = 3
 DIM = 32

@@ -14,10 +14,10 @@ from torch import Tensor
 from torch.distributed._shard.sharded_tensor.api import ShardedTensor
 
 from recsys import DistributedModelParallel, EmbeddingBagCollection, ShardingEnv, ShardingPlan
-from tests.ranks import live_pool
 from tests.recsys.sharding.ranks.cases import Draw, RankCase, case_of_every_type, random_case
 from tests.recsys.sharding.ranks.oracle import OPTIMIZERS
 from tests.recsys.sharding.ranks.training import Shard, group_of, sharded, sharders_for, shards_of
+from tests.support.ranks import live_pool
 
 DRAWS = {
     **{f"W=2 {i}": Draw(world_size=2) for i in range(4)},

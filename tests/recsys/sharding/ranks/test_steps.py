@@ -20,11 +20,11 @@ from recsys import (
     apply_optimizer_in_backward,
     in_backward_optimizer_filter,
 )
-from recsys.training_lookup import FusedLookup
-from tests.ranks import live_pool
+from recsys.kernels.training import FusedLookup
 from tests.recsys.sharding.ranks.cases import Draw, RankCase, case_of_every_type, named_outputs
 from tests.recsys.sharding.ranks.oracle import LEARNING_RATE, OPTIMIZERS
 from tests.recsys.sharding.ranks.training import Shard, group_of, sharded, sharders_for, shards_of
+from tests.support.ranks import live_pool
 
 ORDERS = {"in order": (0, 1), "the later one first": (1, 0)}
 

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from recsys import ParameterSharding, ShardMetadata
-from recsys.dedup import deduplicate
-from recsys.sharding.cuts import table_wise
-from tests.helpers import bag
-from tests.ranks import live_pool
+from recsys.jagged.dedup import deduplicate
+from recsys.sharding.plan.sharding_types import table_wise
 from tests.recsys.sharding.ranks.cases import Draw, RankCase, named_outputs, random_case
 from tests.recsys.sharding.ranks.training import check_case, sharded
+from tests.support.helpers import bag
+from tests.support.ranks import live_pool
 
 DRAWS = {
     **{f"W=1 {i}": Draw(world_size=1, deduplicated="all") for i in range(4)},

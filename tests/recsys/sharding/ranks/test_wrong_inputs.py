@@ -23,10 +23,10 @@ from recsys import (
     ShardingEnv,
     ShardingPlan,
 )
-from recsys.sharding.cuts import column_wise, data_parallel, table_wise
-from tests.helpers import bag, kjt_of
-from tests.ranks import RankError, RankPool, live_pool
+from recsys.sharding.plan.sharding_types import column_wise, data_parallel, table_wise
 from tests.recsys.sharding.ranks.training import group_of, sharders_for
+from tests.support.helpers import bag, kjt_of
+from tests.support.ranks import RankError, RankPool, live_pool
 
 TABLE = bag("t", 8, 8, ["f", "g"])
 GOOD: dict[str, list[list[int]]] = {"f": [[1, 2], []], "g": [[7], [0]]}
@@ -162,7 +162,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "a model without tables": (
         lambda: DistributedModelParallel(nn.Linear(2, 2), plan=ShardingPlan()),
-        "module: Linear holds none of ['EmbeddingBagCollection', 'EmbeddingCollection']",
+        "model: Linear holds no recsys.EmbeddingBagCollection or recsys.EmbeddingCollection",
     ),
     "another kind of collection": (
         lambda: sharders_for()[0].shard(

@@ -22,9 +22,9 @@ from recsys import (
     ShardingPlan,
     in_backward_optimizer_filter,
 )
-from tests.ranks import live_pool
 from tests.recsys.sharding.ranks.cases import RankCase, named_outputs
 from tests.recsys.sharding.ranks.oracle import OPTIMIZERS, Expected, train_whole
+from tests.support.ranks import live_pool
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,318 @@
+"""The engine's default settings beside fixed numbers of executors, a server without batching, and the floor.
+
+The floor is gRPC's echo and the model alone. One artifact (DLRM, 26 INT8 tables), one sender, all on the same cores.
+Servers take turns in an order that rotates; the model alone is measured between them, with nothing else running.
+Figures are medians over the rounds, ratios those of turns in the same round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from benchmarks.machine import prepare, wide_console
+from benchmarks.processes import Seen, StepError, module, run_json, started
+from benchmarks.serving import export_dlrm
+from recsys.cli import count
+from recsys.machine import num_processors
+
+_EPILOG = """\
+examples:
+  make native native-peers && python -m benchmarks.engine
+  python -m benchmarks.engine --rounds 1 --seconds 1 --check
+  python -m benchmarks.engine --engine reference --no-rest --json
+
+Exit codes: 0 measured, 1 a server or a step failed, 2 bad usage, 3 a bar is missed (with --check).
+"""
+DEFAULT, PLAIN, ECHO, REST = "default", "C++, no batching", "gRPC echo", "REST"
+# Processors from which on the open loop's sender gets one of its own.
+_ENOUGH_CORES = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Load:
+    """One closed loop.
+
+    Attributes:
+        in_flight: requests at a time.
+        rows: of each request.
+        is_ranking: whether the rows are candidates of one context.
+    """
+
+    in_flight: int
+    rows: int = 1
+    is_ranking: bool = False
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        what = f"ranking 1 × {self.rows}" if self.is_ranking else f"{self.rows} row{'s' * (self.rows > 1)}"
+        return f"{what}, {self.in_flight} in flight"
+
+    @property
+    def options(self) -> list[str]:
+        """Of the sender."""
+        rows = ["--candidates" if self.is_ranking else "--rows", str(self.rows), "--distinct", "512"]
+        return ["--in-flight", str(self.in_flight), "--connections", str(min(self.in_flight, 4)), *rows]
+
+
+ONE, SOME, MANY = (Load(in_flight=n) for n in (1, 16, 64))
+WIDE = Load(in_flight=8, rows=32)
+RANKING = Load(in_flight=1, rows=200, is_ranking=True)
+RANKINGS = Load(in_flight=8, rows=200, is_ranking=True)
+LOADS = (ONE, SOME, MANY, WIDE, RANKING, RANKINGS)
+
+
+@dataclass
+class Found:
+    """All rounds.
+
+    Attributes:
+        seen: by server and load; fixed numbers of executors are named by ``fixed``.
+        open_loop: of the default at 70 % of what it did with 64 requests in flight.
+        best: single samples per second of the model alone at its best batch.
+        alone_ms: one call of the model with one sample.
+    """
+
+    seen: dict[tuple[str, Load], Seen] = field(default_factory=dict)
+    open_loop: list[dict[str, Any]] = field(default_factory=list)
+    best: list[float] = field(default_factory=list)
+    alone_ms: list[float] = field(default_factory=list)
+
+    def figure(self, server: str, load: Load) -> dict[str, float]:
+        """Return the medians of one server under one load."""
+        return self.seen[server, load].medians()
+
+    def ratio(self, load: Load, other: str) -> float:
+        """Return the median of the default's throughput over another server's, round by round."""
+        ours, theirs = (self.seen[name, load].requests_per_s for name in (DEFAULT, other))
+        return statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
+
+
+@dataclass(frozen=True)
+class Bar:
+    """What is to be reached, and what was."""
+
+    text: str
+    bar: float
+    got: float
+    is_most: bool = False
+
+    @property
+    def is_met(self) -> bool:
+        """Whether it was."""
+        return self.got <= self.bar if self.is_most else self.got >= self.bar
+
+
+def fixed(num_executors: int) -> str:
+    """Return the name of the server with so many executors at most."""
+    return f"--executors {num_executors}"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit status."""
+    args = _parser().parse_args(argv)
+    machine = prepare()
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            artifact = args.artifact or export_dlrm(Path(folder) / "dlrm.artifact", args.table_rows)
+            found = _measure(artifact, args)
+    except (StepError, OSError) as error:
+        print(f"benchmarks.engine: {error}", file=sys.stderr)
+        return 1
+    bars = _bars(found, num_processors())
+    if args.json:
+        print(json.dumps(_as_json(found, bars, {"machine": machine.to_json(), "engine": args.engine})))
+    else:
+        console = wide_console()
+        console.print(machine.text(), soft_wrap=True)
+        console.print(f"engine: {args.engine}; {args.rounds} rounds of {args.seconds:g} s")
+        console.print(_load_table(found))
+        console.print(_bar_table(bars))
+    return 3 if args.check and not all(bar.is_met for bar in bars) else 0
+
+
+def _server(artifact: Path, args: argparse.Namespace, *options: str) -> list[str]:
+    command = module(
+        "serve.app.cli", str(artifact), "--engine", args.engine, "--port", "0", "--no-metrics", "--json"
+    )
+    return [*command, *options]
+
+
+def _measure(artifact: Path, args: argparse.Namespace) -> Found:
+    found = Found()
+    bounds = fixed_numbers(num_processors())
+    commands = {
+        DEFAULT: _server(artifact, args),
+        **{fixed(n): _server(artifact, args, "--executors", str(n)) for n in bounds},
+        PLAIN: [str(args.build / "recsys-plain-server"), str(artifact)],
+        ECHO: [str(args.build / "recsys-echo-server")],
+    }
+    if args.rest:
+        commands[REST] = _server(artifact, args, "--http-port", "0")
+    with ExitStack() as stack:
+        servers = {name: stack.enter_context(started(command)) for name, command in commands.items()}
+        addresses = {name: server.address for name, server in servers.items()}
+        if args.rest:
+            addresses[REST] = f"127.0.0.1:{servers[REST].ready['http_port']}"
+        progress = stack.enter_context(
+            Progress(console=Console(stderr=True), disable=not sys.stderr.isatty())
+        )
+        task = progress.add_task("measure", total=args.rounds * len(LOADS))
+        for number in range(args.rounds):
+            _alone(found, artifact)
+            for load in LOADS:
+                names = [name for name in addresses if _is_measured(name, load)]
+                at = number % len(names)
+                for name in names[at:] + names[:at]:
+                    options = [*load.options, "--describe", servers[DEFAULT].address]
+                    if name == REST:
+                        options += ["--protocol", "rest", "--sender", "python"]
+                    figures = _send(args, addresses[name], *options)
+                    found.seen.setdefault((name, load), Seen()).add(name, figures)
+                progress.advance(task)
+    rate = 0.7 * found.figure(DEFAULT, MANY)["requests_per_s"]
+    for _ in range(args.rounds):
+        with _on_cores_apart() as cores, started(_server(artifact, args)) as server:
+            os.sched_setaffinity(0, cores)
+            found.open_loop.append(_send(args, server.address, "--rate", f"{rate:.0f}", "--connections", "4"))
+    return found
+
+
+def fixed_numbers(num: int) -> list[int]:
+    """Return the numbers of executors that are compared: all up to 4, then doublings, and the last one."""
+    return sorted(
+        {*range(1, min(num, 4) + 1), *(2**i for i in range(2, num.bit_length()) if 2**i <= num), num}
+    )
+
+
+def _is_measured(name: str, load: Load) -> bool:
+    if name == ECHO:
+        return not load.is_ranking
+    return name != REST or load == MANY
+
+
+@contextmanager
+def _on_cores_apart() -> Iterator[set[int]]:
+    """Leave one core in four to the sender, and start servers on the others, where there are enough.
+
+    Yields:
+        The sender's cores. Processes that start in the block have the others.
+    """
+    if not hasattr(os, "sched_getaffinity"):
+        yield set()
+        return
+    cores = sorted(os.sched_getaffinity(0))
+    num_senders = len(cores) // _ENOUGH_CORES
+    try:
+        os.sched_setaffinity(0, cores[num_senders:])
+        yield set(cores[:num_senders]) or set(cores)
+    finally:
+        os.sched_setaffinity(0, cores)
+
+
+def _alone(found: Found, artifact: Path) -> None:
+    """Measure the model with nothing around it."""
+    command = module("benchmarks.serving_ceiling", str(artifact), "--seconds", "0.5")
+    rates = run_json(command)["requests_per_s"]
+    found.best.append(max(rates.values()))
+    found.alone_ms.append(1e3 / rates["1"])
+
+
+def _send(args: argparse.Namespace, address: str, *options: str) -> dict[str, Any]:
+    command = module("serve.bench", address, *options, "--duration-s", str(args.seconds), "--json")
+    # 3: the sender fell behind in an open loop; its figures say so.
+    figures: dict[str, Any] = run_json(command, good_codes=(0, 3))["measurement"]
+    return figures
+
+
+def _bars(found: Found, num_cores: int) -> list[Bar]:
+    bars = []
+    names = sorted({name for name, _ in found.seen if name.startswith(fixed(0)[:-1])})
+    for load in LOADS:
+        ratios = {name: found.ratio(load, name) for name in names}
+        best = min(ratios, key=lambda name: ratios[name])
+        bars.append(Bar(f"{load.name}: ÷ the best fixed number ({best})", 0.95, ratios[best]))
+        bars.append(Bar(f"{load.name}: ÷ {PLAIN}", 4.0 if load == MANY else 1.0, found.ratio(load, PLAIN)))
+    least_ms = found.figure(ECHO, ONE)["p50_ms"] + statistics.median(found.alone_ms)
+    p50_ms = found.figure(DEFAULT, ONE)["p50_ms"]
+    text = f"{ONE.name}: p50 ÷ (echo's p50 + the model with one sample = {least_ms:.3f} ms)"
+    bars.append(Bar(text, 1.15, p50_ms / least_ms, is_most=True))
+    floor = 1 / (1 / found.figure(ECHO, MANY)["requests_per_s"] + 1 / statistics.median(found.best))
+    text = f"{MANY.name}: share of 1 / (echo + the model at its best batch) = {floor:,.0f}/s"
+    least = 1.0 if num_cores >= _ENOUGH_CORES else 0.75
+    bars.append(Bar(text, least, found.figure(DEFAULT, MANY)["requests_per_s"] / floor))
+    tail = statistics.median(f["latency_ms"]["p99"] / f["latency_ms"]["p50"] for f in found.open_loop)
+    late = sum(not f["is_valid"] for f in found.open_loop)
+    unsure = f" ({late} of {len(found.open_loop)} rounds: the sender fell behind)" if late else ""
+    bars.append(Bar(f"open loop at 70 % of the highest rate: p99 ÷ p50{unsure}", 3.0, tail, is_most=True))
+    return bars
+
+
+def _as_json(found: Found, bars: list[Bar], more: dict[str, Any]) -> dict[str, Any]:
+    loads = [
+        {"load": load.name, "server": server, **seen.medians(), "rounds": asdict(seen)}
+        for (server, load), seen in found.seen.items()
+    ]
+    alone = {"best_requests_per_s": found.best, "one_sample_ms": found.alone_ms}
+    reached = [{**asdict(bar), "is_met": bar.is_met} for bar in bars]
+    return {**more, "loads": loads, "model_alone": alone, "open_loop": found.open_loop, "bars": reached}
+
+
+def _load_table(found: Found) -> Table:
+    table = Table(title="loads", title_justify="left")
+    for name in ("load", "server", "requests/s", "p50 ms", "p99 ms"):
+        table.add_column(name, justify="left" if name in ("load", "server") else "right")
+    for load in LOADS:
+        for server, at in found.seen:
+            if at == load:
+                got = found.figure(server, load)
+                numbers = (f"{got['requests_per_s']:,.0f}", f"{got['p50_ms']:.3f}", f"{got['p99_ms']:.3f}")
+                table.add_row(load.name, server, *numbers)
+    return table
+
+
+def _bar_table(bars: Sequence[Bar]) -> Table:
+    table = Table(title="bars of the default settings", title_justify="left")
+    for name in ("what", "bar", "got", ""):
+        table.add_column(name, justify="left" if name in ("what", "") else "right")
+    for bar in bars:
+        wanted = f"{'at most' if bar.is_most else 'at least'} {bar.bar:g}"
+        table.add_row(bar.text, wanted, f"{bar.got:.2f}", "met" if bar.is_met else "missed")
+    return table
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.engine",
+        description=__doc__,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--engine", choices=("native", "reference"), default="native", help="default native")
+    parser.add_argument("--build", type=Path, default=Path("build/native"), help="of make native-peers")
+    parser.add_argument("--artifact", type=Path, help="a DLRM exported earlier (default: export one)")
+    parser.add_argument("--rounds", type=count, default=5, metavar="N", help="default 5")
+    parser.add_argument("--seconds", type=float, default=3.0, metavar="S", help="of each turn (default 3)")
+    parser.add_argument("--table-rows", type=count, default=100_000, metavar="R", help="default 100000")
+    parser.add_argument("--no-rest", dest="rest", action="store_false", help="leave REST out")
+    parser.add_argument("--check", action="store_true", help="exit with 3 where a bar is missed")
+    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

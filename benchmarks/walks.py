@@ -1,0 +1,314 @@
+"""Count the files and moves of three walks through the code: an export, a training step, a prediction.
+
+A *walk* is everything that one call runs in our own packages. Its *moves* are the calls that go from one file to
+another, each pair of caller and callee counted once, however often a loop repeats it. A file's *doors* are
+the functions of it that other files call. Few files and few moves make a walk that can be read from top to bottom.
+
+    python -m benchmarks.walks [export] [step] [predict] [--doors] [--json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+from rich.console import Console
+from torch import distributed as dist
+
+from recsys import (
+    DistributedModelParallel,
+    EmbeddingBagCollection,
+    EmbeddingBagConfig,
+    KeyedJaggedTensor,
+    ShardingEnv,
+)
+
+_ROOT = Path(__file__).resolve().parent.parent
+_SERVE = "serve-for-a-walk"
+_MODEL: dict[str, Any] = {
+    "tables": [
+        {"name": f"t{i}", "num_embeddings": 100, "embedding_dim": 8, "feature_names": [f"f{i}"]}
+        for i in range(2)
+    ],
+    "dense_in_features": 4,
+    "dense_arch_layer_sizes": [8, 8],
+    "over_arch_layer_sizes": [8, 1],
+}
+
+
+@dataclass(kw_only=True)
+class Walk:
+    """The calls between files that a traced call made.
+
+    Attributes:
+        files: The files that were entered.
+        moves: The pairs of calling function and called function that lie in different files.
+        entries: How often each file was entered from another one, loops included.
+    """
+
+    files: set[str] = field(default_factory=set)
+    moves: set[tuple[str, str, str, str]] = field(default_factory=set)
+    entries: Counter[str] = field(default_factory=Counter)
+
+    def doors(self) -> dict[str, int]:
+        """Return the number of functions of each file that other files call."""
+        called = {(file, name) for _, _, file, name in self.moves}
+        return dict(Counter(file for file, _ in called).most_common())
+
+    def moves_within(self, folder: str) -> int:
+        """Return the number of moves between files of one folder."""
+        return sum(
+            source.startswith(folder) and target.startswith(folder) for source, _, target, _ in self.moves
+        )
+
+
+class _Tracer:
+    """Records a walk with ``sys.setprofile``."""
+
+    def __init__(self, packages: Sequence[str]) -> None:
+        self.walk = Walk()
+        self.is_recording = True
+        self._prefixes = tuple(f"{package}/" for package in packages)
+        self._names: dict[CodeType, str | None] = {}
+
+    def _name_of(self, code: CodeType) -> str | None:
+        """Return the file of a function of ours, relative to the checkout; None for others."""
+        if code not in self._names:
+            path = Path(code.co_filename)
+            name = str(path.relative_to(_ROOT)) if path.is_relative_to(_ROOT) else ""
+            self._names[code] = (
+                name if name.startswith(self._prefixes) and code.co_name != "<module>" else None
+            )
+        return self._names[code]
+
+    def _on_event(self, frame: FrameType, event: str, _argument: Any) -> None:
+        callee = self._name_of(frame.f_code) if event == "call" and self.is_recording else None
+        if callee is None:
+            return
+        self.walk.files.add(callee)
+        caller = frame.f_back
+        while caller is not None and self._name_of(caller.f_code) is None:
+            caller = caller.f_back
+        if caller is None:
+            return
+        source = self._name_of(caller.f_code)
+        if source is not None and source != callee:
+            self.walk.moves.add((source, caller.f_code.co_qualname, callee, frame.f_code.co_qualname))
+            self.walk.entries[callee] += 1
+
+    def run(self, call: Callable[[], object]) -> Walk:
+        """Call a function, and return its walk: on this thread, and on those that it starts."""
+        threading.setprofile(self._on_event)
+        sys.setprofile(self._on_event)
+        try:
+            call()
+        finally:
+            sys.setprofile(None)
+            threading.setprofile(None)
+        return self.walk
+
+
+def _export(folder: Path) -> Walk:
+    """Trace ``recsys-export`` from a checkpoint to the artifact."""
+    from export import cli
+    from recsys.checkpoint import Checkpoint, save_checkpoint
+    from recsys.models.click import build_dlrm
+
+    checkpoint = Checkpoint(
+        factory="recsys.models.click:build_dlrm",
+        arguments=_MODEL,
+        state_dict=build_dlrm(**_MODEL).state_dict(),
+    )
+    save_checkpoint(folder / "model.pt", checkpoint)
+    words = [str(folder / "model.pt"), "--json", "--force"]
+
+    def run() -> None:
+        if cli.main(words):
+            raise RuntimeError("recsys-export failed")
+
+    run()  # the first run imports modules
+    return _Tracer(("recsys", "export")).run(run)
+
+
+def _step(folder: Path) -> Walk:
+    """Trace forward, backward and optimizer of one batch through a DistributedModelParallel of one rank."""
+    tables = [
+        EmbeddingBagConfig(name=f"t{i}", num_embeddings=100, embedding_dim=8, feature_names=[f"f{i}"])
+        for i in range(2)
+    ]
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=0, world_size=1)
+    try:
+        group = dist.group.WORLD
+        assert group is not None
+        model = DistributedModelParallel(
+            EmbeddingBagCollection(tables, device="meta"), ShardingEnv.from_process_group(group)
+        )
+        features = KeyedJaggedTensor.from_lengths_sync(
+            ["f0", "f1"], torch.arange(6), lengths=torch.tensor([2, 1, 1, 2])
+        )
+
+        def run() -> None:
+            model.fused_optimizer.zero_grad()
+            model(features).values().sum().backward()
+            model.fused_optimizer.step()
+
+        run()
+        return _Tracer(("recsys",)).run(run)
+    finally:
+        dist.destroy_process_group()
+
+
+def _predict(folder: Path) -> Walk:
+    """Trace one Predict in a server process, from the gRPC handler to the answer, in the reference engine."""
+    from export.config import ExportConfig
+    from export.pipeline import export_model
+    from recsys.models.click import build_dlrm
+    from serve.client import Client
+
+    export_model(build_dlrm(**_MODEL).eval(), folder / "model.artifact", ExportConfig(name="model"))
+    words = [str(folder / "model.artifact"), "--port", "0", "--metrics-port", "0", "--json"]
+    help_text = subprocess.run(
+        [sys.executable, "-m", "serve.app.cli", "--help"],
+        cwd=_ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    if "--engine" in help_text:
+        words += ["--engine", "reference"]
+    command = [sys.executable, "-m", "benchmarks.walks", _SERVE, str(folder / "walk.json"), *words]
+    with subprocess.Popen(
+        command,
+        cwd=_ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            line = process.stdout.readline()
+            if not line:
+                raise RuntimeError("the server did not start")
+            with Client(f"127.0.0.1:{json.loads(line)['port']}") as client:
+                for order in ("", "record\n"):
+                    process.stdin.write(order)
+                    process.stdin.flush()
+                    time.sleep(0.2)  # the server's thread reads the order
+                    client.predict(
+                        dense={"dense_features": [[0.1, 0.2, 0.3, 0.4]]}, sparse={"f0": [[1, 2]], "f1": [[3]]}
+                    )
+            process.stdin.close()
+            process.wait(60)
+        finally:
+            process.kill()
+    recorded = json.loads((folder / "walk.json").read_text())
+    return Walk(
+        files=set(recorded["files"]),
+        moves={(a, b, c, d) for a, b, c, d in recorded["moves"]},
+        entries=Counter(recorded["entries"]),
+    )
+
+
+def _serve(result: Path, words: Sequence[str]) -> int:
+    """Run ``recsys-serve``; record from the first line of standard input to its end, which ends the server too."""
+    tracer = _Tracer(("recsys", "serve"))
+    tracer.is_recording = False
+
+    def listen() -> None:
+        for _ in sys.stdin:
+            tracer.is_recording = True
+        tracer.is_recording = False
+        walk = tracer.walk
+        content = {"files": sorted(walk.files), "moves": sorted(walk.moves), "entries": dict(walk.entries)}
+        result.write_text(json.dumps(content))
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    from serve.app import cli
+
+    threading.Thread(target=listen, daemon=True).start()
+    tracer.run(lambda: cli.main(words))
+    return 0
+
+
+WALKS: dict[str, Callable[[Path], Walk]] = {"export": _export, "step": _step, "predict": _predict}
+#: The folder that each walk is about; the rest of its files are what that folder builds on.
+_OWN_FOLDERS = {"export": "export/", "step": "recsys/sharding/", "predict": "serve/"}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the counts of the walks, and return 0."""
+    words = sys.argv[1:] if argv is None else list(argv)
+    if words[:1] == [_SERVE]:
+        return _serve(Path(words[1]), words[2:])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.walks",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("walks", nargs="*", metavar="WALK", help=f"of {', '.join(WALKS)}; all by default")
+    parser.add_argument(
+        "--doors", action="store_true", help="list each file with the functions that others call"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    arguments = parser.parse_args(words)
+    unknown = sorted(set(arguments.walks) - set(WALKS))
+    if unknown:
+        parser.error(f"unknown walks {unknown}, expected some of {list(WALKS)}")
+    found = {}
+    for name in arguments.walks or WALKS:
+        with tempfile.TemporaryDirectory() as folder:
+            found[name] = WALKS[name](Path(folder))
+    if arguments.json:
+        results = {
+            name: {"files": sorted(walk.files), "num_moves": len(walk.moves), "doors": walk.doors()}
+            for name, walk in found.items()
+        }
+        print(json.dumps(results))
+        return 0
+    console = Console()
+    rows = [
+        (
+            name,
+            str(len(walk.files)),
+            str(len(walk.moves)),
+            f"{walk.moves_within(_OWN_FOLDERS[name])} in {_OWN_FOLDERS[name]}",
+            str(sum(walk.entries.values())),
+        )
+        for name, walk in found.items()
+    ]
+    _print_table(console, "walks", ("walk", "files", "moves", "of these", "entries"), rows)
+    for name, walk in found.items() if arguments.doors else ():
+        doors = [(file, str(count), str(walk.entries[file])) for file, count in walk.doors().items()]
+        _print_table(console, name, ("file", "doors", "entries"), doors)
+    return 0
+
+
+def _print_table(
+    console: Console, title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]
+) -> None:
+    widths = [max(len(row[i]) for row in (headings, *rows)) for i in range(len(headings))]
+    console.print(title, style="bold")
+    for row in (headings, *rows):
+        console.print(
+            "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,92 @@
+"""The destination of an artifact: it is written beside its path, and moved there in one step when it is complete."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from types import TracebackType
+
+from recsys.artifact.load import MANIFEST_NAME, read_manifest
+from recsys.errors import ArtifactError, ExportError
+from recsys.files import sync
+
+
+class Destination:
+    """A context in which an artifact is written. Left without ``commit``, it leaves nothing behind.
+
+    Args:
+        path: Where the artifact is to be.
+        single_file: Whether it is one file.
+        overwrite: Replace an artifact that is there already.
+
+    Raises:
+        ExportError: The path exists, and is not to be replaced or is not an artifact.
+    """
+
+    def __init__(self, path: Path, *, single_file: bool, overwrite: bool) -> None:
+        self._path = path
+        self._single_file = single_file
+        self._overwrite = overwrite
+        self._check_replaceable()
+        path.parent.mkdir(parents=True, exist_ok=True)
+
+    def _check_replaceable(self) -> None:
+        name = self._path.name
+        if not self._path.exists():
+            return
+        if not self._overwrite:
+            raise ExportError(f"out: {name!r} exists; choose another name or pass --force")
+        try:
+            manifest = read_manifest(self._path)
+        except ArtifactError:
+            raise ExportError(f"out: {name!r} exists and is no artifact; it is not replaced") from None
+        if self._path.is_dir():
+            parts = {MANIFEST_NAME, manifest.rows_path, *(part.path for part in manifest.skeletons)}
+            foreign = sorted({file.name for file in self._path.iterdir()} - parts)
+            if foreign:
+                raise ExportError(
+                    f"out: {name!r} also holds {foreign[:5]}, which is no part of the artifact; it is not replaced"
+                )
+
+    def __enter__(self) -> Destination:
+        self._scratch = Path(tempfile.mkdtemp(prefix=f".{self._path.name}.", dir=self._path.parent))
+        self.work = self._scratch / "artifact"
+        self.work.mkdir()
+        self.file = self._scratch / "artifact.pt"
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def commit(self) -> int:
+        """Move the artifact to its path; return its size on disk in bytes.
+
+        Raises:
+            ExportError: The path exists by now, and is not to be replaced.
+        """
+        made = self.file if self._single_file else self.work
+        files = [made] if self._single_file else sorted(made.iterdir())
+        for file in files:
+            sync(file)
+        if not self._single_file:
+            assert (made / MANIFEST_NAME).is_file()
+            sync(made)
+        self._check_replaceable()
+        replaced = self._scratch / "replaced"
+        if self._path.exists():
+            self._path.rename(replaced)
+        try:
+            made.rename(self._path)
+        except OSError:
+            if replaced.exists():
+                replaced.rename(self._path)
+            raise
+        sync(self._path.parent)
+        return sum(file.stat().st_size for file in _files(self._path))
+
+
+def _files(path: Path) -> list[Path]:
+    return sorted(path.iterdir()) if path.is_dir() else [path]

@@ -1,0 +1,1 @@
+"""Deltas: changed rows between two models."""

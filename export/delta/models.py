@@ -1,0 +1,95 @@
+"""Differences of two checkpoints of a model, other than the rows of their tables.
+
+Shape letters: D embedding dim, R rows.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from export.graph.managed import find_managed
+from recsys.embedding import find_collections
+from recsys.errors import ExportError
+from recsys.managed.module import MCHManagedCollisionModule
+from recsys.quant import float_weights
+from recsys.sharding.plan.device_rows import table_path
+
+
+def float_tables_of(model: nn.Module) -> dict[str, Tensor]:
+    """Return each table's float weight ``[R, D]``, by table path.
+
+    Raises:
+        ExportError: The model has no tables.
+    """
+    return {
+        table_path(path, name): weight
+        for path, collection in find_collections(model, error=ExportError).items()
+        for name, weight in float_weights(collection).items()
+    }
+
+
+def changed_dense(old: nn.Module, new: nn.Module) -> list[str]:
+    """Return the dense weights that differ, by name: all tensors but tables and mappings of raw IDs.
+
+    Raises:
+        ExportError: The models have other tensors than each other, or of other shapes.
+    """
+    before, after = _tensors(old), _tensors(new)
+    if {name: tensor.shape for name, tensor in before.items()} != {n: t.shape for n, t in after.items()}:
+        names = sorted(
+            name
+            for name in set(before) | set(after)
+            if name not in before or name not in after or before[name].shape != after[name].shape
+        )
+        raise ExportError(
+            f"delta: the old and the new checkpoint differ in the shape of {names[0]!r} and {len(names) - 1} more, or "
+            "one lacks it; expected two checkpoints of one model"
+        )
+    apart = _apart(old)
+    return [
+        name
+        for name, tensor in before.items()
+        if not name.startswith(apart) and not torch.equal(tensor, after[name])
+    ]
+
+
+def _tensors(model: nn.Module) -> dict[str, Tensor]:
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+def _apart(model: nn.Module) -> tuple[str, ...]:
+    """Return what the names of tables' and mappings' tensors begin with."""
+    collections = find_collections(model, error=ExportError)
+    paths = [*collections, *find_managed(model, collections).mappings]
+    return tuple(f"{path}." if path else "" for path in paths)
+
+
+def check_mappings(old: nn.Module, new: nn.Module) -> None:
+    """Check that raw IDs of managed tables have the same rows in both models.
+
+    Raises:
+        ExportError: Names the tables where they have others.
+    """
+    before, after = _owners(old), _owners(new)
+    changed = sorted(
+        table
+        for table in set(before) | set(after)
+        if table not in before or table not in after or not torch.equal(before[table], after[table])
+    )
+    if changed:
+        raise ExportError(
+            f"delta: managed tables {changed[:8]} map raw IDs to other rows in the new checkpoint; the mapping is part "
+            "of the graph, which a delta leaves as it is: export the new checkpoint as a whole"
+        )
+
+
+def _owners(model: nn.Module) -> dict[str, Tensor]:
+    """Return for each managed table, raw IDs that own rows, and those rows, ``[2, N]``."""
+    found = {}
+    for path, mapping in find_managed(model, find_collections(model, error=ExportError)).mappings.items():
+        for table, module in mapping.managed_collision_modules().items():
+            assert isinstance(module, MCHManagedCollisionModule)  # find_managed takes no others
+            owns = module.rows != module.output_size() - 1
+            found[table_path(path, table)] = torch.stack([module.raw_ids[owns], module.rows[owns]])
+    return found

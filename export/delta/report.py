@@ -1,0 +1,69 @@
+"""The report of a delta export, for people and as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.console import Console
+
+from recsys.cli import size_text, whole_table
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeltaTableReport:
+    """One table that changes: its rows, and how many of them the delta holds."""
+
+    name: str
+    num_embeddings: int
+    num_rows: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeltaReport:
+    """One delta.
+
+    Attributes:
+        path: The file.
+        digest: Its name by content.
+        artifact: The digest of the artifact that it fits.
+        base: The state that it was made from.
+        tables: Those that change.
+        num_dense_left: Dense weights that differ and stay as they are.
+        delta_bytes: The size of the file.
+        seconds: The duration of the whole.
+    """
+
+    path: str
+    digest: str
+    artifact: str
+    base: str
+    tables: tuple[DeltaTableReport, ...]
+    num_dense_left: int
+    delta_bytes: int
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        return asdict(self)
+
+
+def print_delta(report: DeltaReport, console: Console) -> None:
+    """Print the report."""
+    rows = [
+        (table.name, f"{table.num_embeddings:,}", f"{table.num_rows:,}", f"{_percent(table):.3g} %")
+        for table in report.tables
+    ]
+    if rows:
+        console.print(whole_table("changed rows", ("table", "rows", "changed", "share"), rows, left=(0,)))
+    else:
+        console.print("no row differs")
+    console.print(
+        f"delta {report.digest} for artifact {report.artifact}, from state {report.base}; "
+        f"{report.seconds:.1f} s; wrote {size_text(report.delta_bytes)}"
+    )
+    console.print(report.path, style="bold", soft_wrap=True)
+
+
+def _percent(table: DeltaTableReport) -> float:
+    return 100 * table.num_rows / table.num_embeddings

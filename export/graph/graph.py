@@ -1,0 +1,386 @@
+"""From a model with sharded collections to a scripted graph of plain tensors.
+
+Shape letters: B batch, Q contexts, F features, N number of IDs.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from export.graph.binding import Binding, trace
+from export.graph.device_check import check_devices
+from export.graph.managed import FrozenCollisions, mapping_in_front
+from export.graph.passes import flatten_cats, relu_in_place
+from export.graph.ranking import Expansion, RankingCollection, RankingFeatures
+from recsys import torchscript
+from recsys.errors import ExportError
+from recsys.jagged.keyed import KeyedTensor
+from recsys.jagged.keyed_jagged import KeyedJaggedTensor
+from recsys.ops import is_traced
+from recsys.sharding.sharded import DistributedKeyedJaggedTensor, ShardedCollection
+from recsys.sharding.transport.inputs import DistInput, PairIds
+from recsys.sharding.transport.local import LocalInputDist, send
+
+_ALLOWED_NAMESPACES = ("aten", "fbgemm", "prim")
+#: The name of a model's only output where the model gives none, as TorchRec's server answers.
+DEFAULT_OUTPUT = "default"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Graph:
+    """A traced and scripted model.
+
+    Attributes:
+        script: The scripted graph; its rows are empty.
+        rows: The attribute path of each buffer that takes rows, and its rank.
+        ranks: The attribute path of every other tensor that does not stay in host memory, and its rank.
+    """
+
+    script: torch.jit.ScriptModule
+    rows: dict[str, int]
+    ranks: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Ids:
+    """The flat sparse inputs: key-major lengths, values, and weights where the model is weighted."""
+
+    lengths: Tensor
+    values: Tensor
+    weights: Tensor | None
+
+
+class ExportedModel(nn.Module):
+    """The module that is traced: plain tensors in, named tensors out.
+
+    Args:
+        model: The module tree with its collections exchanged for sharded ones; for the ranking form each within a
+            ``RankingCollection``.
+        binding: How the arguments are made of the inputs.
+        devices: Rank by rank.
+        dense_dtype: The dtype of the dense layers.
+        context: The inputs of the context, for the ranking form.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        binding: Binding,
+        devices: Sequence[torch.device],
+        dense_dtype: torch.dtype,
+        context: Sequence[str] = (),
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self._binding = binding
+        self._devices = list(devices)
+        self._dense_dtype = dense_dtype
+        self._context = list(context)
+        self._of_context = binding.part(context)
+        self._of_rows = binding.part([name for name in binding.wire_names if name not in context])
+
+    def run(
+        self, dense: Sequence[Tensor], lengths: Tensor, values: Tensor, weights: Tensor | None
+    ) -> dict[str, Tensor]:
+        """Predict; see ``recsys.signature`` for the arguments."""
+        features = split_features(self._binding, lengths, values, weights)
+        if features:
+            dense = self._same_rows(dense, lengths)
+        if self._is_elsewhere:
+            features, dense = self._sent(features, dense)
+        return self._predicted(dense, features)
+
+    def run_ranking(
+        self, dense: Sequence[Tensor], context: Ids, rows: Ids, row_context: Tensor
+    ) -> dict[str, Tensor]:
+        """Predict for rows of which many share a context; see ``recsys.signature`` for the arguments."""
+        num_rows = row_context.size(0)
+        num_contexts = self._num_contexts(dense, context)
+        if self._is_elsewhere:
+            # Refuses numbers of missing contexts, which a device would not report.
+            row_context = torch.arange(num_contexts).index_select(0, row_context)
+        expansion = Expansion(on_host=row_context, row_context=row_context, home=self._devices[0])
+        features = self._ranking_features(
+            _with_bags(self._of_context, context, num_contexts),
+            _with_bags(self._of_rows, rows, num_rows),
+            expansion,
+        )
+        dense = [
+            tensor.reshape(num_contexts if name in self._context else num_rows, width)
+            for tensor, (name, width) in zip(dense, self._binding.dense.items(), strict=True)
+        ]
+        if self._is_elsewhere:
+            features, dense = self._sent(features, dense, expansion)
+        dense = [
+            tensor.index_select(0, expansion.row_context) if name in self._context else tensor
+            for tensor, name in zip(dense, self._binding.dense, strict=True)
+        ]
+        return self._predicted(dense, features)
+
+    def _num_contexts(self, dense: Sequence[Tensor], context: Ids) -> int:
+        num_features = len(self._of_context.wire_names)
+        if num_features:
+            return context.lengths.size(0) // num_features
+        return next(
+            tensor.size(0)
+            for tensor, name in zip(dense, self._binding.dense, strict=True)
+            if name in self._context
+        )
+
+    def _ranking_features(
+        self, context: Ids, rows: Ids, expansion: Expansion
+    ) -> dict[str, KeyedJaggedTensor]:
+        of_context = split_features(self._of_context, context.lengths, context.values, context.weights)
+        of_rows = split_features(self._of_rows, rows.lengths, rows.values, rows.weights)
+        return {
+            name: RankingFeatures(name, keys, of_context[name], of_rows.get(name), expansion)
+            if name in of_context
+            else of_rows[name]
+            for name, keys in self._binding.sparse.items()
+        }
+
+    def _predicted(
+        self, dense: Sequence[Tensor], features: Mapping[str, KeyedJaggedTensor]
+    ) -> dict[str, Tensor]:
+        """Return what the model makes of its arguments, in host memory."""
+        tensors = [t if self._dense_dtype is torch.float32 else t.to(self._dense_dtype) for t in dense]
+        arguments: dict[str, Any] = dict(zip(self._binding.dense, tensors, strict=True))
+        outputs = named_outputs(self.model(**arguments, **features))
+        if self._binding.casts_outputs or self._dense_dtype is not torch.float32:
+            outputs = {name: output.to(torch.float32) for name, output in outputs.items()}
+        return self._in_host_memory(outputs)
+
+    @property
+    def _is_elsewhere(self) -> bool:
+        return any(device.type != "cpu" for device in self._devices)
+
+    def _same_rows(self, dense: Sequence[Tensor], lengths: Tensor) -> list[Tensor]:
+        """Return the dense inputs; an error in the graph where they have not as many rows as the sparse ones."""
+        num_rows = lengths.size(0) // len(self._binding.wire_names)
+        widths = self._binding.dense.values()
+        return [tensor.reshape(num_rows, width) for tensor, width in zip(dense, widths, strict=True)]
+
+    def _sent(
+        self,
+        features: dict[str, KeyedJaggedTensor],
+        dense: Sequence[Tensor],
+        expansion: Expansion | None = None,
+    ) -> tuple[dict[str, KeyedJaggedTensor], Sequence[Tensor]]:
+        """Split the batch for all collections at once, so that each device gets it in one copy."""
+        inputs: dict[str, dict[ShardedCollection, DistInput]] = {name: {} for name in features}
+        batches = []
+        for path, names in self._binding.collections.items():
+            collection = self.model.get_submodule(path) if path else self.model
+            if len(names) != 1 or not isinstance(collection, (ShardedCollection, RankingCollection)):
+                continue
+            mapping = mapping_in_front(self.model, collection)
+            given = features[names[0]] if mapping is None else mapping(features[names[0]])
+            for part, batch in _parts(collection, given):
+                split = part.split(batch)
+                inputs[names[0]][part] = split
+                batches.append((split, part.layout, part.needs_lengths))
+            if isinstance(collection, RankingCollection):
+                collection.prepare(given)
+        if expansion is not None:
+            batches.append(expansion.to_send())
+        dense = send(batches, dense, self._devices)
+        if expansion is not None:
+            expansion.receive(batches[-1][0])
+        return {name: _sent_already(given, inputs[name]) for name, given in features.items()}, dense
+
+    def _in_host_memory(self, outputs: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Copy outputs on a device to host memory in one copy."""
+        if self._devices[0].type == "cpu":
+            return outputs
+        flat = torch.cat([output.reshape(-1) for output in outputs.values()]).to("cpu")
+        parts = torch.split(flat, [output.numel() for output in outputs.values()])
+        return {name: parts[i].view(output.size()) for i, (name, output) in enumerate(outputs.items())}
+
+
+def _with_bags(binding: Binding, ids: Ids, num_bags: int) -> Ids:
+    """Return the same; an error in the graph where there are not so many bags of each feature."""
+    num_features = len(binding.wire_names)
+    return replace(ids, lengths=ids.lengths.reshape(num_features * num_bags)) if num_features else ids
+
+
+def _parts(
+    collection: ShardedCollection | RankingCollection, features: KeyedJaggedTensor
+) -> Iterable[tuple[ShardedCollection, KeyedJaggedTensor]]:
+    """Return the sharded collections that look a batch up, each with its part of it."""
+    if isinstance(collection, RankingCollection):
+        return collection.parts(features)
+    return [(collection, features)]
+
+
+def _sent_already(
+    features: KeyedJaggedTensor, inputs: dict[ShardedCollection, DistInput]
+) -> KeyedJaggedTensor:
+    if isinstance(features, RankingFeatures):
+        return features.sent(inputs)
+    return DistributedKeyedJaggedTensor(features, inputs)
+
+
+def split_features(
+    binding: Binding, lengths: Tensor, values: Tensor, weights: Tensor | None
+) -> dict[str, KeyedJaggedTensor]:
+    """Return one KeyedJaggedTensor for each sparse argument: slices of the flat tensors."""
+    if not binding.sparse:
+        return {}
+    counts = [len(features) for features in binding.sparse.values()]
+    num_bags = lengths.size(0) // sum(counts)
+    bag_lengths: list[Tensor] = [lengths]
+    id_values: Sequence[Tensor] = [values]
+    id_weights: Sequence[Tensor] | None = None if weights is None else [weights]
+    if len(counts) > 1:
+        ends = list(accumulate(counts))
+        bag_lengths = [
+            lengths[(end - count) * num_bags : end * num_bags]
+            for end, count in zip(ends, counts, strict=True)
+        ]
+        id_ends = torch.stack([part.sum() for part in bag_lengths[:-1]]).cumsum(dim=0)
+        id_values = torch.tensor_split(values, id_ends)
+        id_weights = None if weights is None else torch.tensor_split(weights, id_ends)
+    return {
+        name: KeyedJaggedTensor(
+            features,
+            id_values[i],
+            weights=id_weights[i] if id_weights is not None and name in binding.weighted else None,
+            lengths=bag_lengths[i],
+            stride=num_bags,
+        )
+        for i, (name, features) in enumerate(binding.sparse.items())
+    }
+
+
+def named_outputs(outputs: Any) -> dict[str, Any]:
+    """Return a model's outputs by name, whatever it returns.
+
+    Raises:
+        ExportError: They are neither tensors nor anything that holds tensors by name or position.
+    """
+    if isinstance(outputs, Tensor) or is_traced(outputs):
+        return {DEFAULT_OUTPUT: outputs}
+    if isinstance(outputs, KeyedTensor):
+        return dict(outputs.to_dict())
+    if isinstance(outputs, dict):
+        named = dict(outputs)
+    elif isinstance(outputs, tuple) and hasattr(outputs, "_fields"):
+        named = dict(zip(outputs._fields, outputs, strict=True))
+    elif isinstance(outputs, (tuple, list)):
+        named = {f"output_{i}": output for i, output in enumerate(outputs)}
+    elif is_dataclass(outputs):
+        named = {f.name: getattr(outputs, f.name) for f in fields(outputs)}
+    else:
+        raise ExportError(
+            f"outputs: got {type(outputs).__name__}, expected tensors, or a dict or tuple of them"
+        )
+    for name, output in named.items():
+        if not isinstance(name, str) or not (isinstance(output, Tensor) or is_traced(output)):
+            raise ExportError(
+                f"outputs[{name!r}]: got {type(output).__name__}, expected a tensor with one row per row of the "
+                "batch (make sequences dense with to_padded_dense)"
+            )
+    return named
+
+
+def _exported_type(num_dense: int, weighted: bool, ranking: bool) -> type[ExportedModel]:
+    """Return the type with a ``forward`` whose arguments are written out, as FX and TorchScript want them."""
+    dense = [f"dense_{i}" for i in range(num_dense)]
+    ids = ["lengths", "values", *(["weights"] if weighted else [])]
+    of_context = [f"context_{name}" for name in ids] if ranking else []
+    arguments = [*dense, *of_context, *ids, *(["row_context"] if ranking else [])]
+    no_weights = [] if weighted else ["None"]
+    called = ", ".join([*ids, *no_weights])
+    call = f"self.run([{', '.join(dense)}], {called})"
+    if ranking:
+        context = ", ".join([*of_context, *no_weights])
+        call = f"self.run_ranking([{', '.join(dense)}], Ids({context}), Ids({called}), row_context)"
+    scope: dict[str, Any] = {"Ids": Ids}
+    exec(f"def forward(self, {', '.join(arguments)}):\n    return {call}\n", scope)
+    return type("ExportedModel", (ExportedModel,), {"forward": scope["forward"]})
+
+
+def make_graph(
+    model: nn.Module,
+    binding: Binding,
+    devices: Sequence[torch.device],
+    dense_dtype: torch.dtype,
+    context: Sequence[str] = (),
+) -> Graph:
+    """Trace and script.
+
+    Args:
+        model: The module tree with its collections exchanged, as ``ExportedModel`` takes it.
+        binding: How the arguments are made of the inputs.
+        devices: Rank by rank.
+        dense_dtype: The dtype of the dense layers.
+        context: The inputs of the context, for the ranking form; the plain form without any.
+
+    Raises:
+        ExportError: FX or TorchScript cannot follow the model, or the graph calls foreign operators.
+    """
+    kind = _exported_type(len(binding.dense), bool(binding.weighted), bool(context))
+    root = kind(model, binding, devices, dense_dtype, context)
+    graph = trace(root)
+    # A copy, because the model's own layers must not follow a change of dtype.
+    module = copy.deepcopy(fx.GraphModule(root, graph))
+    relu_in_place(module)
+    if context:
+        flatten_cats(module)
+    if dense_dtype is not torch.float32:
+        module.to(dense_dtype)
+    module.eval().requires_grad_(False)
+    rows, ranks = _tensor_ranks(root, module)
+    if any(device.type != "cpu" for device in devices):
+        check_devices(module, devices, {**rows, **ranks})
+    try:
+        script = torchscript.script(module)
+    except RuntimeError as error:
+        raise ExportError(f"model: cannot be scripted: {error}") from error
+    foreign = sorted(
+        name for name in torchscript.operators(script) if name.split("::")[0] not in _ALLOWED_NAMESPACES
+    )
+    if foreign:
+        raise ExportError(f"model: the graph calls {foreign}, expected operators of aten and fbgemm only")
+    return Graph(script=script, rows=rows, ranks=ranks)
+
+
+def _tensor_ranks(root: nn.Module, module: fx.GraphModule) -> tuple[dict[str, int], dict[str, int]]:
+    rank_of: dict[str, int | None] = {}
+    for path, part in root.named_modules():
+        if isinstance(part, (PairIds, LocalInputDist, FrozenCollisions)):
+            rank_of[path] = None
+        if isinstance(part, ShardedCollection):
+            for i, group in enumerate(part.layout.groups):
+                rank_of[f"{path}.lookups.{i}"] = group.rank
+    rows, ranks = {}, {}
+    for name, _ in [*module.named_parameters(), *module.named_buffers()]:
+        owner = next((p for p in rank_of if name.startswith(f"{p}.")), None)
+        rank = 0 if owner is None else rank_of[owner]
+        if owner is not None and ".lookups." in owner and name == f"{owner}.rows":
+            rows[name] = rank or 0
+        elif rank is not None:
+            ranks[name] = rank
+    return rows, ranks
+
+
+def signature_shapes(outputs: Mapping[str, Tensor], num_rows: int) -> dict[str, tuple[int, ...]]:
+    """Return each output's shape without the batch dimension.
+
+    Raises:
+        ExportError: An output does not have one row per row of the batch.
+    """
+    for name, output in outputs.items():
+        if output.dim() == 0 or output.shape[0] != num_rows:
+            raise ExportError(
+                f"outputs[{name!r}]: got shape {list(output.shape)} for a batch of {num_rows} rows, expected "
+                "one row per row of the batch"
+            )
+    return {name: tuple(output.shape[1:]) for name, output in outputs.items()}

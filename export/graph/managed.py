@@ -1,0 +1,136 @@
+"""Managed collisions in an export: the mapping from raw IDs to rows is frozen, and goes into the graph.
+
+Shape letters: N number of IDs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from torch import Tensor, nn
+
+from export.graph.ranking import RankingFeatures
+from export.graph.tree import exchanged
+from recsys.embedding import FloatCollection
+from recsys.errors import ExportError
+from recsys.jagged.keyed_jagged import KeyedJaggedTensor
+from recsys.kernels.bounds import StructureCheck
+from recsys.managed.collection import ManagedCollisionCollection
+from recsys.managed.embedding import BaseManagedCollisionEmbeddingCollection
+from recsys.managed.frozen import FrozenLookup
+from recsys.managed.module import MCHManagedCollisionModule
+from recsys.sharding.plan.device_rows import table_path
+from recsys.sharding.sharded import DistributedKeyedJaggedTensor
+
+# Far more than an export's samples hold.
+_MOST_KNOWN_IDS = 1 << 16
+
+
+class FrozenCollisions(nn.Module):
+    """Replaces a ManagedCollisionCollection in a graph: it maps IDs and never changes.
+
+    It is in host memory, where the batch is split, whatever the target's devices.
+
+    Args:
+        collection: The model's own, which is not changed.
+    """
+
+    def __init__(self, collection: ManagedCollisionCollection) -> None:
+        super().__init__()
+        self.structure = StructureCheck()
+        self.lookup = FrozenLookup(collection)
+
+    def forward(self, features: KeyedJaggedTensor) -> KeyedJaggedTensor:
+        """Return the batch with rows in place of raw IDs; the parts that were sent to devices already stay with it.
+
+        Raises:
+            ValueError: Lengths and values disagree, in eager mode. Under TorchScript it is a RuntimeError.
+        """
+        # Each part of a ranking form has lengths of its own.
+        if isinstance(features, RankingFeatures):
+            return features.mapped(self.forward)
+        if isinstance(features, DistributedKeyedJaggedTensor):
+            # Checked when it was sent. The second mapping is usually unused, and TorchScript drops it.
+            mapped: KeyedJaggedTensor = self.lookup(features)
+            return DistributedKeyedJaggedTensor(mapped, features.inputs)
+        # The lengths say next which feature an ID is of.
+        self.structure(features.lengths(), features.values())
+        found: KeyedJaggedTensor = self.lookup(features)
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class ManagedTables:
+    """The managed collisions of a model.
+
+    Attributes:
+        mappings: Each ManagedCollisionCollection, by its path.
+        known_ids: By table path, int64 raw IDs that own rows; of many a part, spread over all.
+    """
+
+    mappings: Mapping[str, ManagedCollisionCollection] = field(default_factory=dict)
+    known_ids: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def frozen(self) -> dict[str, nn.Module]:
+        """Return what takes the mappings' places in a graph, by path."""
+        return {path: FrozenCollisions(mapping) for path, mapping in self.mappings.items()}
+
+    def learned(self) -> dict[str, nn.Module]:
+        """Return the model's own mappings, in eval mode: what frozen ones are compared with."""
+        return {path: exchanged(mapping, {}) for path, mapping in self.mappings.items()}
+
+
+def find_managed(model: nn.Module, collections: Mapping[str, FloatCollection]) -> ManagedTables:
+    """Return every managed table of a model.
+
+    Args:
+        model: Any module.
+        collections: Its collections by path.
+
+    Raises:
+        ExportError: A mapping is not where its tables are known, or its kind cannot be frozen.
+    """
+    path_of = {id(collection): path for path, collection in collections.items()}
+    mappings: dict[str, ManagedCollisionCollection] = {}
+    known_ids: dict[str, Tensor] = {}
+    owned: set[int] = set()
+    for module in model.modules():
+        if isinstance(module, BaseManagedCollisionEmbeddingCollection):
+            mapping = module.managed_collision_collection
+            owned.add(id(mapping))
+            inner = module.embedding_module
+            if id(inner) not in path_of:
+                raise ExportError(
+                    f"{type(module).__name__}: got a {type(inner).__name__} within, expected an unsharded "
+                    "EmbeddingBagCollection or EmbeddingCollection"
+                )
+            for table, managed in mapping.managed_collision_modules().items():
+                if not isinstance(managed, MCHManagedCollisionModule):
+                    raise ExportError(
+                        f"table {table!r}: got a {type(managed).__name__}, expected a MCHManagedCollisionModule: no "
+                        "other kind can be frozen"
+                    )
+                ids = managed.owned_ids()
+                known_ids[table_path(path_of[id(inner)], table)] = ids[:: 1 + ids.numel() // _MOST_KNOWN_IDS]
+    for path, module in model.named_modules():
+        if isinstance(module, ManagedCollisionCollection):
+            if id(module) not in owned:
+                raise ExportError(
+                    f"{path!r}: got a ManagedCollisionCollection alone, expected it together with its tables in a "
+                    "ManagedCollisionEmbeddingBagCollection or ManagedCollisionEmbeddingCollection: raw IDs and row "
+                    "numbers could not be told apart"
+                )
+            mappings[path] = module
+    return ManagedTables(mappings=mappings, known_ids=known_ids)
+
+
+def mapping_in_front(model: nn.Module, collection: nn.Module) -> nn.Module | None:
+    """Return what maps raw IDs for a collection in a model; None if it takes IDs as they are."""
+    for module in model.modules():
+        if (
+            isinstance(module, BaseManagedCollisionEmbeddingCollection)
+            and module.embedding_module is collection
+        ):
+            return module.managed_collision_collection
+    return None

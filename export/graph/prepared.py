@@ -1,0 +1,200 @@
+"""A model that is ready for export: what all steps of the export share.
+
+Shape letters: B batch, D embedding dim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from export.config import ExportConfig
+from export.graph.binding import Binding
+from export.graph.managed import ManagedTables
+from export.graph.ranking import RankingCollection
+from export.tables.tables import StoredModel
+from recsys.artifact.samples import Batch
+from recsys.configs import BaseEmbeddingConfig
+from recsys.embedding import EmbeddingBagCollection, FloatCollection
+from recsys.sharding.plan.device_rows import DeviceRows, device_layouts, empty, table_path
+from recsys.sharding.sharded import (
+    ShardedCollection,
+    ShardedEmbeddingBagCollection,
+    ShardedEmbeddingCollection,
+    ShardedOptions,
+)
+from recsys.signature import Signature
+
+#: Called with a step's name, the number of units done and the total.
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreparedModel:
+    """A model and all decisions about its export, made before anything is written.
+
+    Attributes:
+        model: The float model, which is not changed.
+        config: The user's options.
+        collections: The embedding collections by path.
+        managed: The managed collisions.
+        stored: The tables as they are stored, and each target's plan.
+        binding: How the model's arguments are made of the exported inputs.
+        signature: The inputs and outputs; without outputs until the float model has run.
+        samples: The batch that the artifact is verified with.
+        clean: The samples with their IDs in range, as the float model takes them.
+        dense_dtype: The dtype of the dense layers.
+        weights: The float weight ``[R, D]`` of each table, by table path.
+        progress: Called as the export proceeds.
+    """
+
+    model: nn.Module
+    config: ExportConfig
+    collections: Mapping[str, FloatCollection]
+    managed: ManagedTables
+    stored: StoredModel
+    binding: Binding
+    signature: Signature
+    samples: Batch
+    clean: Batch
+    dense_dtype: torch.dtype
+    weights: Mapping[str, Tensor]
+    progress: Progress
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetModules:
+    """What takes the places of a model's collections in a target's graphs, by path.
+
+    Attributes:
+        plain: The sharded collections, and the frozen mappings of managed collisions.
+        ranking: The same for the ranking form.
+    """
+
+    plain: dict[str, nn.Module]
+    ranking: dict[str, nn.Module]
+
+
+def target_modules(
+    prepared: PreparedModel, target: str, ranks: list[DeviceRows] | None = None
+) -> TargetModules:
+    """Shard the collections of a target.
+
+    Args:
+        prepared: The model.
+        target: The name of one of its targets.
+        ranks: Where the rows of each rank are. None stands for rows that are set when the artifact is loaded; all
+            tensors are in host memory then, whatever the target's devices.
+    """
+    ranks = empty_ranks(prepared.stored, target) if ranks is None else ranks
+    sharded = sharded_of(prepared.collections, prepared.stored, target, ranks, prepared.dense_dtype)
+    frozen = prepared.managed.frozen()
+    ranking = ranking_of(prepared, target, ranks, sharded)
+    return TargetModules(plain={**sharded, **frozen}, ranking={**ranking, **frozen})
+
+
+def _options(
+    path: str, collection: FloatCollection, stored: StoredModel, dtype: torch.dtype
+) -> ShardedOptions:
+    return ShardedOptions(
+        path=path,
+        is_weighted=isinstance(collection, EmbeddingBagCollection) and collection.is_weighted(),
+        output_dtype=dtype,
+        id_policies={t.name: stored.policies[table_path(path, t.name)] for t in stored.tables[path]},
+    )
+
+
+def _sharded(
+    path: str, collection: FloatCollection, tables: Sequence[BaseEmbeddingConfig], place: _Place
+) -> ShardedCollection:
+    """Shard some tables of a collection, or all of them."""
+    pooled = isinstance(collection, EmbeddingBagCollection)
+    kind = ShardedEmbeddingBagCollection if pooled else ShardedEmbeddingCollection
+    plan = place.stored.plans[place.target].of(path)
+    return kind.over_devices(
+        tables,
+        {table.name: plan[table.name] for table in tables},
+        place.ranks,
+        _options(path, collection, place.stored, place.dtype),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Place:
+    stored: StoredModel
+    target: str
+    ranks: list[DeviceRows]
+    dtype: torch.dtype
+
+
+def sharded_of(
+    collections: Mapping[str, FloatCollection],
+    stored: StoredModel,
+    target: str,
+    ranks: list[DeviceRows],
+    dtype: torch.dtype,
+) -> dict[str, ShardedCollection]:
+    """Return a target's sharded collections, by path."""
+    place = _Place(stored=stored, target=target, ranks=ranks, dtype=dtype)
+    return {
+        path: _sharded(path, collection, stored.tables[path], place)
+        for path, collection in collections.items()
+    }
+
+
+def ranking_of(
+    prepared: PreparedModel, target: str, ranks: list[DeviceRows], wholes: Mapping[str, ShardedCollection]
+) -> dict[str, RankingCollection]:
+    """Return a target's collections in the ranking form, by path.
+
+    Args:
+        prepared: The model.
+        target: One of its targets.
+        ranks: Where each rank's rows lie.
+        wholes: The target's sharded collections, over the same ranks.
+    """
+    place = _Place(stored=prepared.stored, target=target, ranks=ranks, dtype=prepared.dense_dtype)
+    binding = prepared.binding.part(prepared.signature.context)
+    made = {}
+    for path, collection in prepared.collections.items():
+        tables = prepared.stored.tables[path]
+        features = frozenset(feature for table in tables for feature in table.feature_names)
+        mixed = {}
+        for argument in prepared.binding.collections[path]:
+            context = features & frozenset(binding.sparse.get(argument, ()))
+            if context and context != features and context not in mixed:
+                of_context, of_rows = (
+                    _sharded(path, collection, _tables_of(tables, part), place)
+                    for part in (context, features - context)
+                )
+                mixed[context] = (of_context, of_rows)
+        made[path] = RankingCollection(wholes[path], mixed)
+    return made
+
+
+def _tables_of(tables: Sequence[BaseEmbeddingConfig], features: Collection[str]) -> list[BaseEmbeddingConfig]:
+    """Return the tables that these features are looked up in, with no other features."""
+    kept = [
+        replace(table, feature_names=[name for name in table.feature_names if name in features])
+        for table in tables
+    ]
+    return [table for table in kept if table.feature_names]
+
+
+def empty_ranks(stored: StoredModel, target: str) -> list[DeviceRows]:
+    """Return a target's ranks, whose rows are set when the artifact is loaded."""
+    devices = stored.envs[target].devices
+    return empty(device_layouts(stored.layout, stored.plans[target].plan, devices), devices)
+
+
+def skeletons_of(
+    collections: Mapping[str, FloatCollection], stored: StoredModel, target: str, dtype: torch.dtype
+) -> dict[str, ShardedCollection]:
+    """Return sharded collections of a target whose rows are set when the artifact is loaded.
+
+    All their tensors are in host memory, whatever the target's devices: they are moved then, too.
+    """
+    return sharded_of(collections, stored, target, empty_ranks(stored, target), dtype)

@@ -1,0 +1,41 @@
+"""The module tree of a user's model: finding collections, and a tree with some modules exchanged."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+
+from torch import nn
+
+
+def exchanged(model: nn.Module, replacements: Mapping[str, nn.Module]) -> nn.Module:
+    """Return a copy of the module tree in eval mode with some modules exchanged.
+
+    Parameters and buffers are shared with the model, which is not changed.
+
+    Args:
+        model: Any module.
+        replacements: New modules by path.
+    """
+    by_module = {id(model.get_submodule(path)): new for path, new in replacements.items()}
+    return _copied(model, by_module, {})
+
+
+def _copied(module: nn.Module, by_module: Mapping[int, nn.Module], done: dict[int, nn.Module]) -> nn.Module:
+    if id(module) in by_module:
+        return by_module[id(module)]
+    if id(module) in done:
+        return done[id(module)]
+    new = copy.copy(module)
+    done[id(module)] = new
+    new.__dict__ = {
+        **module.__dict__,
+        "_parameters": dict(module._parameters),
+        "_buffers": dict(module._buffers),
+    }
+    new.__dict__["_modules"] = {
+        name: None if child is None else _copied(child, by_module, done)
+        for name, child in module._modules.items()
+    }
+    new.training = False
+    return new

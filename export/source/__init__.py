@@ -1,0 +1,1 @@
+"""The float model of an export: its code, its weights, its checkpoint."""

@@ -1,0 +1,280 @@
+"""Sources of the float model: our checkpoints, a user's factory and a state dict, or sharded checkpoints.
+
+Shape letters: D embedding dim, R rows.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from export.source.ranks import LocalShards, rank_parts, read_rank_file
+from export.source.shards import Parts, directory_parts, put_together
+from recsys.artifact.load import read_manifest
+from recsys.checkpoint.dcp_metadata import METADATA_NAME
+from recsys.checkpoint.run import TRAINING_NAME, newest, read_record
+from recsys.checkpoint.single_file import build_model, empty_model, load_checkpoint
+from recsys.embedding import tables_on
+from recsys.errors import ArtifactError, CheckpointError, ExportError
+from recsys.files import parse_json
+
+# What DistributedModelParallel and DistributedDataParallel put in front of a state dict's names.
+_PREFIXES = ("_dmp_wrapped_module.", "module.")
+# What a nested dict puts there, in a checkpoint of torch.distributed.checkpoint.
+_NESTED_PREFIXES = ("state_dict.", "model_state_dict.", "model.")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """What to load.
+
+    Attributes:
+        path: The checkpoint: a file, or the directory of a sharded one.
+        others: With a file of one rank, the files of the others.
+        factory: ``package.module:function`` of the user's that makes the model; None if the checkpoint says.
+        arguments: The factory's keyword arguments.
+        unsafe_pickle: Unpickle a whole module, which runs whatever code the file holds.
+        scratch: The folder where tables of a sharded checkpoint are put together, in files without names that take
+            the bytes of the float tables as long as the model lives; None: where temporary files lie.
+    """
+
+    path: Path
+    others: tuple[Path, ...] = ()
+    factory: str | None = None
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    unsafe_pickle: bool = False
+    scratch: Path | None = None
+
+
+def load_model(source: Source) -> nn.Module:
+    """Return the float model, its tables mapped from files where that is possible.
+
+    Raises:
+        CheckpointError: The checkpoint cannot be read, or does not fit the model.
+        ExportError: The factory cannot be used.
+    """
+    if _is_artifact(source.path):
+        raise CheckpointError(
+            f"checkpoint {source.path.name!r}: this is an artifact already, which recsys-serve takes as it is; "
+            "expected what recsys-train wrote, or a state dict with --model MODULE:FUNCTION"
+        )
+    if source.unsafe_pickle:
+        if source.others or source.path.is_dir():
+            raise ExportError("unsafe-pickle: got several files or a directory, expected one file")
+        return _unpickled(source.path)
+    if source.path.is_dir():
+        return _load_directory(source)
+    if source.factory is None:
+        _needs_factory(source, "files of ranks" if source.others else None)
+        try:
+            return build_model(load_checkpoint(source.path))
+        except CheckpointError as error:
+            if not source.path.is_file():
+                raise
+            raise CheckpointError(
+                f"{error}. A plain state dict needs --model MODULE:FUNCTION, a pickled module --unsafe-pickle"
+            ) from None
+    return _load_files(source, [source.path, *source.others])
+
+
+def _is_artifact(path: Path) -> bool:
+    if not (path.is_dir() or path.is_file()):
+        return False
+    try:
+        read_manifest(path)
+    except ArtifactError:
+        return False
+    return True
+
+
+def _load_directory(source: Source) -> nn.Module:
+    if source.others:
+        raise CheckpointError(
+            f"checkpoint: got the directory {source.path.name!r} and {len(source.others)} more, expected one directory "
+            "or the files of all ranks"
+        )
+    directory = newest(source.path)
+    if directory is None:
+        files = sorted(path for path in source.path.iterdir() if path.suffix in (".pt", ".pth"))
+        if not files:
+            raise CheckpointError(
+                f"checkpoint {source.path.name!r}: got a directory without {METADATA_NAME} and without .pt files, "
+                "expected what torch.distributed.checkpoint, recsys-train or each rank's torch.save wrote"
+            )
+        _needs_factory(source, "files of ranks")
+        return _load_files(source, files)
+    if source.factory is None and (directory / TRAINING_NAME).is_file():
+        record = read_record(directory)
+        if record.factory is None:
+            _needs_factory(source, "a checkpoint that names no factory")
+        model = empty_model(record.factory or "", record.arguments)
+    else:
+        _needs_factory(source, "a directory of torch.distributed.checkpoint")
+        model = _empty(source)
+    return _assembled(model, _selected(directory_parts(directory), model.state_dict()), source)
+
+
+def _needs_factory(source: Source, what: str | None) -> None:
+    if what is not None and source.factory is None:
+        raise CheckpointError(
+            f"checkpoint {source.path.name!r}: {what} needs --model MODULE:FUNCTION, which makes the model"
+        )
+
+
+def _load_files(source: Source, paths: list[Path]) -> nn.Module:
+    model = _empty(source)
+    files = [(path.name, read_rank_file(path)) for path in paths]
+    whole = {name: value for name, value in files[0][1].items() if not isinstance(value, LocalShards)}
+    if len(files) > 1 or len(whole) < len(files[0][1]):
+        return _assembled(model, _unwrapped(rank_parts(files), model.state_dict(), _PREFIXES), source)
+    assign(model, whole)
+    return model
+
+
+def _empty(source: Source) -> nn.Module:
+    assert source.factory is not None
+    with tables_on("meta"):
+        return _made(source.factory, source.arguments)
+
+
+def _assembled(model: nn.Module, parts: Mapping[str, Parts], source: Source) -> nn.Module:
+    """Return the model with its weights put together from shards."""
+    _check_fit(model.state_dict(), parts)
+    assign(model, put_together(parts, source.scratch or Path(tempfile.gettempdir())))
+    return model
+
+
+def _selected(parts: Mapping[str, Parts], expected: Collection[str]) -> dict[str, Parts]:
+    """Return what a training checkpoint holds of the model: optimizers, schedulers and the like are left alone."""
+    found = _unwrapped(parts, expected, (*_PREFIXES, *_NESTED_PREFIXES), strict=False)
+    if set(found) & set(expected):
+        return {name: part for name, part in found.items() if name in expected}
+    return dict(found)  # which is another model's: the error will name some
+
+
+def _find_here() -> None:
+    """Let modules of the working folder be imported, as `python -m` would."""
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+
+
+def _made(factory: str, arguments: Mapping[str, Any]) -> nn.Module:
+    module_name, _, function_name = factory.partition(":")
+    if not module_name or not function_name:
+        raise ExportError(f"model: got {factory!r}, expected package.module:function")
+    _find_here()
+    try:
+        function = getattr(importlib.import_module(module_name), function_name)
+    except (ImportError, AttributeError) as error:
+        raise ExportError(f"model: cannot import {factory!r}: {error}") from None
+    except Exception as error:  # user code can raise anything
+        raise ExportError(f"model: cannot import {factory!r}: {type(error).__name__}: {error}") from error
+    try:
+        model = function(**arguments)
+    except Exception as error:  # user code can raise anything
+        raise ExportError(f"model: {factory!r} failed: {type(error).__name__}: {error}") from error
+    if not isinstance(model, nn.Module):
+        raise ExportError(f"model: {factory!r} returned {type(model).__name__}, expected a torch.nn.Module")
+    return model
+
+
+def _unwrapped(
+    state: Mapping[str, T], expected: Collection[str], prefixes: tuple[str, ...], strict: bool = True
+) -> Mapping[str, T]:
+    """Return the state without wrappers' prefixes, which are taken off one at a time until the names fit.
+
+    Raises:
+        CheckpointError: Two names are one but for prefixes; where not strict, only a name that is expected counts.
+    """
+    while set(state) != set(expected):
+        names = {name: _without_prefix(name, expected, prefixes) for name in state}
+        if list(names) == list(names.values()):
+            break
+        new_names = list(names.values())
+        doubled = sorted({new for new, times in Counter(new_names).items() if times > 1})
+        if not strict:
+            doubled = [name for name in doubled if name in expected]
+        if doubled:
+            raise CheckpointError(
+                f"checkpoint: {_some(doubled)} stand there more than once, but for prefixes"
+            )
+        state = {names[name]: value for name, value in state.items()}
+    return state
+
+
+def _without_prefix(name: str, expected: Collection[str], prefixes: tuple[str, ...]) -> str:
+    prefix = next((p for p in prefixes if name.startswith(p)), "")
+    return name if name in expected else name.removeprefix(prefix)
+
+
+def assign(model: nn.Module, state: Mapping[str, Tensor]) -> None:
+    """Give a model its weights without copying them, with or without the prefixes of wrappers.
+
+    Raises:
+        CheckpointError: Names what is missing, unknown or of another shape.
+    """
+    expected = model.state_dict()
+    state = _unwrapped(state, expected, _PREFIXES)
+    _check_fit(expected, state)
+    model.load_state_dict(dict(state), strict=True, assign=True)
+
+
+def _check_fit(expected: Mapping[str, Tensor], state: Mapping[str, Tensor] | Mapping[str, Parts]) -> None:
+    missing = sorted(set(expected) - set(state))
+    unknown = sorted(set(state) - set(expected))
+    if missing or unknown:
+        raise CheckpointError(
+            f"checkpoint: missing {_some(missing)}, unknown {_some(unknown)}; expected the names of the model"
+        )
+    for name, tensor in expected.items():
+        if tuple(state[name].shape) != tuple(tensor.shape):
+            raise CheckpointError(
+                f"checkpoint: {name!r} got shape {list(state[name].shape)}, expected {list(tensor.shape)}"
+            )
+        if state[name].dtype != tensor.dtype:
+            raise CheckpointError(f"checkpoint: {name!r} got {state[name].dtype}, expected {tensor.dtype}")
+
+
+def _some(names: list[str]) -> str:
+    return (
+        "nothing"
+        if not names
+        else ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    )
+
+
+def _unpickled(path: Path) -> nn.Module:
+    _find_here()
+    try:
+        model = torch.load(path, map_location="cpu", weights_only=False)
+    except Exception as error:  # unpickling can raise anything
+        raise CheckpointError(f"checkpoint {path.name!r}: cannot be unpickled: {error}") from None
+    if not isinstance(model, nn.Module):
+        raise CheckpointError(
+            f"checkpoint {path.name!r}: holds {type(model).__name__}, expected a torch.nn.Module"
+        )
+    return model
+
+
+def read_arguments(text: str | None) -> dict[str, Any]:
+    """Return a factory's arguments from JSON.
+
+    Raises:
+        ExportError: It is no JSON object.
+    """
+    if text is None:
+        return {}
+    data = parse_json(text, "model-args", ExportError)
+    if not isinstance(data, dict):
+        raise ExportError(f"model-args: got {type(data).__name__}, expected an object of keyword arguments")
+    return data

@@ -1,0 +1,218 @@
+"""The files that each rank of a sharded run wrote: ``torch.save(model.state_dict(), f"rank{rank}.pt")``.
+
+Such a file holds ``ShardedTensor`` objects, which torch refuses to read with ``weights_only=True``, and which it can
+make only where the run's process group is up. Here they are read with ``weights_only=True`` all the same: stand-ins
+that do nothing but keep what they are given take the place of the classes that such an object consists of, so nothing
+of the file is called and no process group is needed.
+
+Shape letters: D embedding dim, R rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from export.source.shards import Parts, ShardPiece
+from export.tables.mapped import release_unwritten
+from recsys.checkpoint.cover import check_cover
+from recsys.errors import CheckpointError
+
+# Names under which training scripts keep the state dict among other things.
+_NESTED = ("state_dict", "model_state_dict", "model")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalShards:
+    """What one rank holds of a sharded tensor.
+
+    Attributes:
+        shape: The shape of the whole tensor, such as ``[R, D]``.
+        dtype: The dtype of the whole tensor.
+        shards: Offsets and numbers of each.
+    """
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    shards: tuple[tuple[tuple[int, ...], Tensor], ...]
+
+
+def read_rank_file(path: Path) -> dict[str, Tensor | LocalShards]:
+    """Return a state dict, mapped: whole tensors, and the local shards of others.
+
+    Raises:
+        CheckpointError: The file cannot be read, or holds no tensors.
+    """
+    if not path.is_file():
+        raise CheckpointError(f"checkpoint: nothing at {path.name!r}")
+    try:
+        with torch.serialization.safe_globals(_STAND_INS):
+            data = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except Exception as error:  # torch.load raises many kinds for a file that is none of its own
+        raise CheckpointError(
+            f"checkpoint {path.name!r}: not readable with weights_only ({type(error).__name__}); a pickled module "
+            "is read with --unsafe-pickle only, and runs the code in it"
+        ) from None
+    for key in _NESTED:
+        if isinstance(data, dict) and isinstance(data.get(key), dict):
+            data = data[key]
+            break
+    found: dict[str, Tensor | LocalShards] = {}
+    for name, value in data.items() if isinstance(data, dict) else ():
+        if isinstance(value, _ShardedTensor):
+            found[name] = _local_shards(value, f"checkpoint {path.name!r}: {str(name)[:80]!r}")
+        elif isinstance(value, Tensor):
+            found[name] = value
+    if not found:
+        raise CheckpointError(f"checkpoint {path.name!r}: got no tensors, expected a state dict")
+    return found
+
+
+def rank_parts(files: Sequence[tuple[str, dict[str, Tensor | LocalShards]]]) -> dict[str, Parts]:
+    """Put the ranks' files beside each other. Whole tensors, which are the same on every rank, are the first file's.
+
+    Args:
+        files: Each file's name and what ``read_rank_file`` found in it.
+
+    Raises:
+        CheckpointError: Shards overlap, or a part of a tensor is in no file; names the rectangle.
+    """
+    whole: dict[str, Tensor] = {}
+    sharded: dict[str, list[tuple[str, LocalShards]]] = {}
+    for file, state in files:
+        for name, value in state.items():
+            if isinstance(value, LocalShards):
+                sharded.setdefault(name, []).append((file, value))
+            else:
+                whole.setdefault(name, value)
+    both = sorted(set(whole) & set(sharded))
+    if both:
+        raise CheckpointError(f"checkpoint: {both[0]!r} is sharded in one file and whole in another")
+    parts = {name: _whole(value) for name, value in whole.items()}
+    return parts | {name: _sharded(name, found) for name, found in sharded.items()}
+
+
+def _whole(value: Tensor) -> Parts:
+    piece = ShardPiece(offsets=(0,) * value.dim(), read=lambda: value.detach(), done=release_unwritten)
+    return Parts(shape=tuple(value.shape), dtype=value.dtype, pieces=[piece])
+
+
+def _sharded(name: str, found: Sequence[tuple[str, LocalShards]]) -> Parts:
+    (first_file, first), *others = found
+    for file, other in others:
+        if (other.shape, other.dtype) != (first.shape, first.dtype):
+            raise CheckpointError(
+                f"checkpoint: {name!r} is {first.dtype} {list(first.shape)} in {first_file!r}, but {other.dtype} "
+                f"{list(other.shape)} in {file!r}; expected files of one run"
+            )
+    shards = [shard for _, local in found for shard in local.shards if shard[1].numel()]
+    try:
+        check_cover(name, first.shape, [(offsets, tuple(values.shape)) for offsets, values in shards])
+    except CheckpointError as error:
+        files = ", ".join(repr(file) for file, _ in found[:8])
+        raise CheckpointError(f"checkpoint files {files}: {error}") from None
+    pieces = [
+        ShardPiece(offsets=offsets, read=lambda values=values: values, done=release_unwritten)  # type: ignore[misc]
+        for offsets, values in shards
+    ]
+    return Parts(shape=first.shape, dtype=first.dtype, pieces=pieces)
+
+
+class _Record:
+    """Stands for a part of a ShardedTensor: keeps what it is given."""
+
+    def __new__(cls, *_: Any) -> _Record:
+        return object.__new__(cls)
+
+    def __init__(self, *_: Any) -> None:
+        self.state: Any = None
+
+    def __setstate__(self, state: Any) -> None:
+        # Classes with slots give a pair: no dict, and a dict of their slots.
+        self.state = state[1] if type(state) is tuple and len(state) == 2 else state
+
+
+class _ShardedTensor(Tensor):
+    """Stands for a ShardedTensor: keeps what it is given; no operator takes it."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    @classmethod
+    def __torch_dispatch__(cls, function: Any, *_: Any) -> Any:
+        raise CheckpointError(f"a sharded tensor was given to {function}")
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+
+def _attribute(owner: Any, name: Any) -> type[_Record]:
+    """Replace getattr, which pickles of protocol 2 call to name a class in a class."""
+    if owner is not _ShardedTensor or name != "ProcessGroupState":
+        raise CheckpointError("only a ShardedTensor's ProcessGroupState is named so")
+    return _Record
+
+
+_SHARD = "torch.distributed._shard"
+_STAND_INS: list[Any] = [
+    (_ShardedTensor, f"{_SHARD}.sharded_tensor.api.ShardedTensor"),
+    (_attribute, "builtins.getattr"),
+    *(
+        (_Record, name)
+        for name in (
+            f"{_SHARD}.metadata.ShardMetadata",
+            f"{_SHARD}.sharded_tensor.metadata.MEM_FORMAT_ENCODING",
+            f"{_SHARD}.sharded_tensor.metadata.ShardedTensorMetadata",
+            f"{_SHARD}.sharded_tensor.metadata.TensorProperties",
+            f"{_SHARD}.sharded_tensor.shard.Shard",
+            f"{_SHARD}.sharding_spec.api.EnumerableShardingSpec",
+            f"{_SHARD}.sharding_spec.chunk_sharding_spec.ChunkShardingSpec",
+            "torch.distributed.remote_device._remote_device",
+        )
+    ),
+]
+
+
+def _local_shards(tensor: _ShardedTensor, at: str) -> LocalShards:
+    """Read a ShardedTensor's state: its local shards, its metadata, and others that are of no use here.
+
+    Raises:
+        CheckpointError: It is not what torch writes.
+    """
+    state = getattr(tensor, "state", None)
+    if type(state) is not tuple or len(state) != 5 or type(state[0]) is not list:
+        raise CheckpointError(f"{at}: its state is not that of a ShardedTensor")
+    shards = []
+    for shard in state[0]:
+        values = _field(shard, "tensor", at)
+        metadata = _field(shard, "metadata", at)
+        offsets = _whole_numbers(_field(metadata, "shard_offsets", at), f"{at}: shard_offsets")
+        sizes = _whole_numbers(_field(metadata, "shard_sizes", at), f"{at}: shard_sizes")
+        if type(values) is not Tensor or values.layout is not torch.strided or values.is_meta:
+            raise CheckpointError(f"{at}: got {type(values).__name__} in a shard, expected a dense tensor")
+        if tuple(values.shape) != sizes:
+            raise CheckpointError(
+                f"{at}: got a shard {list(values.shape)}, expected {list(sizes)}, as its metadata says"
+            )
+        if values.dtype != tensor.dtype:
+            raise CheckpointError(f"{at}: got a shard of {values.dtype}, expected {tensor.dtype}")
+        shards.append((offsets, values))
+    shape = _whole_numbers(_field(state[1], "size", at), f"{at}: size")
+    return LocalShards(shape=shape, dtype=tensor.dtype, shards=tuple(shards))
+
+
+def _field(record: Any, key: str, at: str) -> Any:
+    state = record.state if type(record) is _Record else None
+    if type(state) is not dict or key not in state:
+        raise CheckpointError(f"{at}: {key}: missing")
+    return state[key]
+
+
+def _whole_numbers(data: Any, at: str) -> tuple[int, ...]:
+    if not isinstance(data, (list, tuple)) or not all(type(v) is int and 0 <= v < 2**63 for v in data):
+        raise CheckpointError(f"{at}: got {type(data).__name__}, expected whole numbers from 0")
+    return tuple(data)

@@ -1,0 +1,1 @@
+"""Tables: quantized, sharded, written."""

@@ -1,0 +1,1 @@
+"""Verification that an artifact predicts what the float model predicts."""

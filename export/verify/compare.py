@@ -1,0 +1,158 @@
+"""Verification: an artifact predicts what its rows imply, and these are as near to the float rows as scales allow.
+
+Shape letters: B batch, D embedding dim.
+
+Two steps, so that a failure says where it is. Table by table, what the stored rows give must be within the
+bound that the rows' own scales imply of what the float model gives. End to end, what the artifact predicts must be
+what the model's dense layers make of the stored rows, up to the arithmetic of their dtype.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from export.graph.graph import named_outputs
+from export.verify.oracle import OracleCollection
+from recsys.errors import ExportError, VerificationError
+from recsys.jagged.keyed import KeyedTensor
+from recsys.jagged.tensor import JaggedTensor
+
+# Rounding of the dense layers' arithmetic, relative to the largest output: sums of a few thousand fp32 terms
+# (2^-24 each), and of bf16 terms (2^-8 each) over the depth of a ranking model.
+END_TO_END_TOLERANCES = {torch.float32: 2.0**-13, torch.bfloat16: 2.0**-4}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """The distance between two outputs."""
+
+    max_abs: float
+    mean_abs: float
+
+
+def capture(
+    model: nn.Module, modules: Mapping[str, nn.Module], call: Any
+) -> tuple[Any, dict[str, list[Any]]]:
+    """Call a model and keep what each module returned.
+
+    Args:
+        model: Called with ``call``'s keyword arguments.
+        modules: The modules by path.
+        call: Keyword arguments.
+
+    Returns:
+        The model's outputs, and for each path the module's outputs, call by call.
+    """
+    kept: dict[str, list[Any]] = {path: [] for path in modules}
+    handles = [
+        module.register_forward_hook(lambda _m, _i, output, path=path: kept[path].append(output))
+        for path, module in modules.items()
+    ]
+    try:
+        with torch.no_grad():
+            outputs = model(**call)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return outputs, kept
+
+
+def _columns(output: Any) -> dict[str, Tensor]:
+    if isinstance(output, KeyedTensor):
+        return output.to_dict()
+    return {name: jagged.values() for name, jagged in output.items() if isinstance(jagged, JaggedTensor)}
+
+
+def check_tables(
+    oracles: Mapping[str, OracleCollection],
+    from_rows: Mapping[str, list[Any]],
+    from_floats: Mapping[str, list[Any]],
+) -> None:
+    """Compare collections' outputs, stored rows against floats, within the bound of the rows' scales.
+
+    Args:
+        oracles: By path, after they were called.
+        from_rows: What each oracle returned, call by call.
+        from_floats: What each float collection returned, call by call.
+
+    Raises:
+        VerificationError: Names the feature (and table), the row of the batch, the difference and the bound.
+    """
+    for path, oracle in oracles.items():
+        calls = zip(from_rows[path], from_floats[path], oracle.bounds, strict=True)
+        for stored, floats, bounds in calls:
+            _check_call(path, _columns(stored), _columns(floats), bounds)
+
+
+def _check_call(
+    path: str, stored: Mapping[str, Tensor], floats: Mapping[str, Tensor], bounds: Mapping[str, Tensor]
+) -> None:
+    for name, expected in floats.items():
+        difference = (stored[name].to(torch.float32) - expected.to(torch.float32)).abs()
+        excess = difference - bounds[name]
+        if excess.numel() and not float(excess.max()) <= 0:  # NaN is no proof
+            at = int(excess.amax(dim=1).argmax())
+            raise VerificationError(
+                f"lookup {name!r} of collection {path!r}, row {at} of the samples: the stored rows give "
+                f"{float(difference[at].max()):g} away from the float table, expected at most "
+                f"{float(bounds[name][at].max()):g}, which their scales imply"
+            )
+
+
+def compare(
+    outputs: Mapping[str, Tensor], expected: Mapping[str, Tensor], tolerance: float | None, what: str
+) -> dict[str, Difference]:
+    """Compare outputs by name.
+
+    Args:
+        outputs: The outputs of the artifact.
+        expected: By the same names.
+        tolerance: Relative to the largest expected magnitude; None only measures.
+        what: For the message.
+
+    Raises:
+        VerificationError: Names the output, the row, the difference and the bound.
+    """
+    found = {}
+    for name, want in expected.items():
+        got, want = outputs[name].to(torch.float32), want.to(torch.float32)
+        if got.shape != want.shape:
+            raise VerificationError(
+                f"output {name!r}: got shape {list(got.shape)}, expected {list(want.shape)}, {what}"
+            )
+        difference = (got - want).abs()
+        worst = float(difference.max()) if difference.numel() else 0.0
+        found[name] = Difference(
+            max_abs=worst, mean_abs=float(difference.mean()) if difference.numel() else 0.0
+        )
+        if tolerance is None:
+            continue
+        bound = tolerance * max(float(want.abs().max()) if want.numel() else 0.0, 2.0**-10)
+        if not worst <= bound:
+            at = (
+                int(difference.flatten(1).amax(dim=1).argmax())
+                if difference.dim() > 1
+                else int(difference.argmax())
+            )
+            raise VerificationError(
+                f"output {name!r}, row {at} of the samples: {worst:g} away from {what}, expected at most {bound:g}"
+            )
+    return found
+
+
+def model_outputs(outputs: Any) -> dict[str, Tensor]:
+    """Return a model's outputs by name, in float32, as the artifact gives them.
+
+    Raises:
+        ExportError: An output is of integers, which float32 may not hold.
+    """
+    named: dict[str, Tensor] = named_outputs(outputs)
+    for name, output in named.items():
+        if not output.is_floating_point():
+            raise ExportError(f"outputs[{name!r}]: got dtype {output.dtype}, expected floating point numbers")
+    return {name: output.to(torch.float32) for name, output in named.items()}

@@ -1,0 +1,77 @@
+"""Verification of the ranking form: it predicts what the plain form predicts for the expanded batch.
+
+Shape letters: B rows, Q contexts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from export.graph.prepared import PreparedModel
+from export.verify.compare import Difference, compare
+from recsys.artifact.ranking import RankingBatch, expand, picked, ranking_batch
+from recsys.artifact.samples import Batch
+
+# Lookups are the same to the bit, and the dense layers are given tensors of the same shapes and numbers: what is left
+# is what another place in memory or another fusion may change in an output, relative to the largest one. Some
+# roundings of fp32 (2^-24 each); for bf16, one rounding of the output (2^-8).
+RANKING_TOLERANCES = {torch.float32: 1e-6, torch.bfloat16: 2.0**-8}
+
+# Rows of each context.
+_CASES = ((64,), (1,), (20, 1, 9, 34), (3, 0, 5, 0), (0,), (0, 0), ())
+
+Predict = Callable[[Batch], dict[str, Tensor]]
+PredictRanking = Callable[[RankingBatch], dict[str, Tensor]]
+
+
+def check_ranking(
+    prepared: PreparedModel, predict: Predict, predict_ranking: PredictRanking
+) -> dict[str, Difference]:
+    """Compare a target's two forms.
+
+    Contexts and rows are those of the samples, so that they are what the model was made for; one context and several,
+    contexts without rows, rows in any order, no rows and no contexts.
+
+    Args:
+        prepared: The model.
+        predict: The plain form.
+        predict_ranking: The ranking form.
+
+    Returns:
+        For each output the largest difference over all cases.
+
+    Raises:
+        VerificationError: Names the output and the distance.
+    """
+    largest: dict[str, Difference] = {}
+    generator = torch.Generator().manual_seed(0)
+    for case in _CASES if prepared.samples.num_rows else _CASES[-1:]:
+        batch = _batch(prepared, case, generator)
+        outputs, expected = predict_ranking(batch), predict(expand(prepared.signature, batch))
+        found = compare(
+            outputs,
+            expected,
+            RANKING_TOLERANCES[prepared.dense_dtype],
+            f"what the plain graph makes of the expanded batch (a ranking batch of {sum(case)} rows for "
+            f"{len(case)} contexts)",
+        )
+        for name, difference in found.items():
+            known = largest.get(name, difference)
+            largest[name] = difference if difference.max_abs >= known.max_abs else known
+    return largest
+
+
+def _batch(prepared: PreparedModel, case: Sequence[int], generator: torch.Generator) -> RankingBatch:
+    """Return a ranking batch of samples; its rows are others than the contexts', and in no order."""
+    num_rows, num_samples = sum(case), max(prepared.samples.num_rows, 1)
+    order = torch.randperm(num_rows, generator=generator)
+    row_context = torch.repeat_interleave(torch.arange(len(case)), torch.tensor(case, dtype=torch.int64))
+    return ranking_batch(
+        prepared.signature,
+        picked(prepared.signature, prepared.samples, torch.arange(len(case)) % num_samples),
+        picked(prepared.signature, prepared.samples, (order + len(case)) % num_samples),
+        row_context[order],
+    )

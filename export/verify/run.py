@@ -1,0 +1,237 @@
+"""The verification of an export: float model, stored rows and artifact predict for the same samples.
+
+Shape letters: B batch, D embedding dim.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from export.graph.binding import Binding
+from export.graph.graph import ExportedModel, Ids, named_outputs, split_features
+from export.graph.prepared import PreparedModel, target_modules
+from export.graph.tree import exchanged
+from export.tables.tables import on_host
+from export.verify.compare import (
+    END_TO_END_TOLERANCES,
+    Difference,
+    capture,
+    check_tables,
+    compare,
+    model_outputs,
+)
+from export.verify.oracle import OracleCollection, StoredRows
+from export.verify.ranking import Predict, PredictRanking, check_ranking
+from recsys.artifact.load import ROWS_NAME, LoadedArtifact, load_artifact, map_rows
+from recsys.artifact.ranking import RankingBatch
+from recsys.artifact.samples import Batch, random_batch
+from recsys.embedding import EmbeddingBagCollection
+from recsys.errors import ExportError, VerificationError
+from recsys.sharding.plan.device_rows import DeviceRows
+from recsys.sharding.plan.env import ShardingEnv
+from recsys.signature import Signature
+
+# The seed of the batches of no rows and of one row.
+_SEED = 20260101
+
+
+@dataclass(frozen=True, kw_only=True)
+class FloatOutputs:
+    """What the float model returns for the samples.
+
+    Attributes:
+        outputs: The outputs by name, in float32.
+        collections: The outputs of each collection by path, call by call.
+        are_cast: Whether the model returns other dtypes than float32.
+    """
+
+    outputs: dict[str, Tensor]
+    collections: dict[str, list[Any]]
+    are_cast: bool
+
+
+def float_outputs(prepared: PreparedModel) -> FloatOutputs:
+    """Run the float model on the samples.
+
+    Raises:
+        ExportError: The model fails on the samples, or returns what cannot be served.
+    """
+    prepared.progress("float model", 0, 1)
+    model = exchanged(prepared.model, {})
+    collections = {path: model.get_submodule(path) if path else model for path in prepared.collections}
+    try:
+        outputs, kept = capture(model, collections, _arguments(prepared.binding, prepared.clean))
+    except Exception as error:  # user code can raise anything
+        raise ExportError(f"model: forward failed on the samples: {type(error).__name__}: {error}") from error
+    are_cast = any(o.dtype != torch.float32 for o in named_outputs(outputs).values())
+    return FloatOutputs(outputs=model_outputs(outputs), collections=kept, are_cast=are_cast)
+
+
+def _arguments(binding: Binding, samples: Batch, dtype: torch.dtype = torch.float32) -> dict[str, Any]:
+    """Return the keyword arguments of the float model's ``forward`` for a batch."""
+    dense = {name: tensor.to(dtype) for name, tensor in zip(binding.dense, samples.dense, strict=True)}
+    return {**dense, **split_features(binding, samples.lengths, samples.values, samples.weights)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verified:
+    """What was measured, by target.
+
+    Attributes:
+        differences: The differences of its outputs to the float model.
+        ranking: The differences of the ranking form's outputs to the plain form's; empty without a ranking form.
+        ran_on: Where it ran.
+    """
+
+    differences: dict[str, dict[str, Difference]] = field(default_factory=dict)
+    ranking: dict[str, dict[str, Difference]] = field(default_factory=dict)
+    ran_on: dict[str, str] = field(default_factory=dict)
+
+
+def verify(prepared: PreparedModel, work: Path, floats: FloatOutputs) -> Verified:
+    """Prove that the artifact predicts what the float model predicts, as ``export.verify.compare`` says.
+
+    Args:
+        prepared: The model.
+        work: The directory that holds the artifact.
+        floats: What the float model returns for the samples.
+
+    Raises:
+        VerificationError: The artifact is wrong; the message says where.
+    """
+    _check_lookups(prepared, work, floats.collections)
+    implied = _implied_outputs(prepared, work)
+    verified = Verified()
+    tolerance = END_TO_END_TOLERANCES[prepared.dense_dtype]
+    samples, clean = prepared.samples, prepared.clean
+    for i, name in enumerate(prepared.stored.envs):
+        prepared.progress("verify", i, len(prepared.stored.envs))
+        target = _target(prepared, work, name)
+        outputs = target.predict(samples)
+        compare(outputs, implied, tolerance, "what the model makes of the stored rows")
+        # The float model has no ID policies: it is compared where none applies.
+        if not torch.equal(clean.values, samples.values):
+            outputs = target.predict(clean)
+        verified.differences[name] = compare(outputs, floats.outputs, None, "the float model")
+        verified.ran_on[name] = target.ran_on
+        if prepared.signature.context:
+            verified.ranking[name] = check_ranking(prepared, target.predict, target.predict_ranking)
+    return verified
+
+
+def _check_lookups(prepared: PreparedModel, work: Path, from_floats: dict[str, list[Any]]) -> None:
+    # A function of its own: its mapping of the rows is released before the next one counts as the process's memory.
+    oracles = _oracles(prepared, work, torch.float32)
+    model = exchanged(prepared.model, oracles)
+    _, from_rows = capture(model, oracles, _arguments(prepared.binding, prepared.clean))
+    check_tables(oracles, from_rows, from_floats)
+
+
+def _oracles(prepared: PreparedModel, work: Path, dtype: torch.dtype) -> dict[str, OracleCollection]:
+    layout = prepared.stored.layout
+    blob = map_rows(work / ROWS_NAME, layout, random_access=True)
+    rows = StoredRows(layout=layout, blob=blob)
+    return {
+        path: OracleCollection(
+            path,
+            prepared.stored.tables[path],
+            rows,
+            prepared.stored.policies,
+            isinstance(collection, EmbeddingBagCollection) and collection.is_weighted(),
+            dtype,
+        )
+        for path, collection in prepared.collections.items()
+    }
+
+
+def _with_collections(prepared: PreparedModel, collections: Mapping[str, nn.Module]) -> nn.Module:
+    """Return the model, its dense layers in the artifact's dtype, with other collections in place of its own."""
+    if "" in collections:
+        return collections[""]
+    model = exchanged(prepared.model, {path: nn.Identity() for path in collections})
+    if prepared.dense_dtype is not torch.float32:
+        # Without the collections, so that no rows are copied.
+        model = copy.deepcopy(model).to(prepared.dense_dtype)
+    return exchanged(model, collections)
+
+
+def _implied_outputs(prepared: PreparedModel, work: Path) -> dict[str, Tensor]:
+    """Return what the model's own layers, in the artifact's dtype, make of the stored rows."""
+    oracles = _oracles(prepared, work, prepared.dense_dtype)
+    model = _with_collections(prepared, {**oracles, **prepared.managed.learned()})
+    with torch.no_grad():
+        return model_outputs(model(**_arguments(prepared.binding, prepared.samples, prepared.dense_dtype)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Target:
+    """A target's two forms, and where they run."""
+
+    predict: Predict
+    predict_ranking: PredictRanking
+    ran_on: str
+
+
+def _target(prepared: PreparedModel, work: Path, name: str) -> _Target:
+    """Return a target. It has predicted for no rows and for one row."""
+    env = prepared.stored.envs[name]
+    if env.lacking():
+        # No such device here: the same plan in host memory, not scripted.
+        return _on_host(prepared, work, name, on_host(env))
+    artifact = load_artifact(work, target=name, verify_checksums=False, random_access=True)
+    for num_rows in (0, 1):
+        _check_rows(artifact, prepared.signature, num_rows)
+    return _Target(
+        predict=lambda batch: artifact.forward(*batch.inputs()),
+        predict_ranking=lambda batch: artifact.forward_ranking(*batch.inputs()),
+        ran_on=name,
+    )
+
+
+def _check_rows(artifact: LoadedArtifact, signature: Signature, num_rows: int) -> None:
+    batch = random_batch(signature, num_rows, torch.Generator().manual_seed(_SEED))
+    outputs = artifact.forward(*batch.inputs())
+    for output in signature.outputs:
+        found = list(outputs[output.name].shape)
+        if found != [num_rows, *output.shape]:
+            raise VerificationError(
+                f"output {output.name!r}: got shape {found} for {num_rows} rows, expected {[num_rows, *output.shape]}"
+            )
+
+
+def _on_host(prepared: PreparedModel, work: Path, name: str, env: ShardingEnv) -> _Target:
+    layout = prepared.stored.layout
+    blob = map_rows(work / ROWS_NAME, layout, random_access=True)
+    ranks = [DeviceRows(device=device, layout=layout, rows=blob) for device in env.devices]
+    modules = target_modules(prepared, name, ranks)
+    plain, second = (
+        ExportedModel(
+            _with_collections(prepared, collections),
+            prepared.binding,
+            env.devices,
+            prepared.dense_dtype,
+            context,
+        )
+        for collections, context in ((modules.plain, ()), (modules.ranking, prepared.signature.context))
+    )
+
+    def predict(batch: Batch) -> dict[str, Tensor]:
+        with torch.no_grad():
+            return plain.run(batch.dense, batch.lengths, batch.values, batch.weights)
+
+    def predict_ranking(batch: RankingBatch) -> dict[str, Tensor]:
+        context = Ids(batch.context_lengths, batch.context_values, batch.context_weights)
+        rows = Ids(batch.lengths, batch.values, batch.weights)
+        with torch.no_grad():
+            return second.run_ranking(batch.dense, context, rows, batch.row_context)
+
+    return _Target(
+        predict=predict, predict_ranking=predict_ranking, ran_on="cpu, the same plan (no such device here)"
+    )

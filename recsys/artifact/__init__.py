@@ -1,0 +1,5 @@
+"""Artifacts: load, verify, update."""
+
+from recsys.artifact.load import LoadedArtifact, load_artifact
+
+__all__ = ["LoadedArtifact", "load_artifact"]

@@ -1,0 +1,229 @@
+"""Deltas: rows of a loaded model are replaced in place, without a reload.
+
+Shape letters: N rows of a delta, R rows of a block.
+
+In two steps, because models are served meanwhile. ``prepare`` reads and checks everything and may take its time,
+beside running lookups. ``apply`` only copies rows to their places, while the caller keeps all lookups away.
+``recsys.artifact.delta_file`` describes the files, ``docs/deltas.md`` all of it for people.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from recsys.artifact.delta_file import DeltaFile
+from recsys.artifact.delta_header import DeltaHeader, TableDelta
+from recsys.artifact.loaded_rows import LoadedRows
+from recsys.errors import DeltaError
+from recsys.json_checks import wrong
+from recsys.rows.layout import block_rows
+from recsys.sharding.plan.device_rows import DeviceRows
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockChange:
+    """What a delta puts into one block of one rank.
+
+    Attributes:
+        target: ``[R, row_bytes]`` uint8, the block itself.
+        places: ``[N]`` int64, rows of the block, ascending; on the target's device.
+        rows: ``[N, row_bytes]`` uint8, what they become; on the target's device.
+        replaced: ``[N, row_bytes]`` uint8, what they were.
+    """
+
+    target: Tensor
+    places: Tensor
+    rows: Tensor
+    replaced: Tensor
+
+    def touch(self) -> None:
+        """Make private copies of the pages of rows that are mapped from a file.
+
+        Rows are overwritten with themselves, so lookups meanwhile read what they always read. Without it ``write``
+        would wait for the system to copy each page, which takes fifty times as long as the rows.
+        """
+        if self.target.device.type == "cpu":
+            self._put(self.replaced)
+
+    def write(self) -> None:
+        """Copy the rows to their places."""
+        self._put(self.rows)
+
+    def _put(self, rows: Tensor) -> None:
+        if self.target.device.type == "cpu":
+            # As items of one row each: twice as fast as numpy's copies of bytes, three times as torch's.
+            _items(self.target)[self.places.numpy()] = _items(rows)
+        else:
+            self.target.index_copy_(0, self.places, rows)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreparedDelta:
+    """A delta that is read, checked and ready to be applied, once, to the rows that it was prepared for.
+
+    It holds each of its rows twice, as it was and as it becomes, on the device where it goes.
+
+    Attributes:
+        digest: The state of the rows when it is applied.
+        base: The state of the rows that it can be applied to.
+        num_rows: The number of rows of each table that it changes.
+        num_dense_left: Dense weights that had changed too when it was made, and that it leaves as they are.
+        changes: What goes where.
+    """
+
+    digest: str
+    base: str
+    num_rows: Mapping[str, int]
+    num_dense_left: int
+    changes: Sequence[BlockChange]
+    _loaded: LoadedRows
+
+    @property
+    def num_bytes(self) -> int:
+        """The size of all rows that are written, on all ranks together."""
+        return sum(change.rows.numel() for change in self.changes)
+
+
+def prepare(loaded: LoadedRows, path: str | os.PathLike[str]) -> PreparedDelta:
+    """Read and check a delta for a loaded model. No row changes its numbers; lookups may run meanwhile.
+
+    Args:
+        loaded: ``LoadedArtifact.rows``.
+        path: The file that ``recsys-export --delta`` wrote.
+
+    Raises:
+        DeltaError: It was made for another artifact, or from other rows than the model holds now.
+        ArtifactError: Another subclass says how the file is damaged, foreign or newer.
+        RuntimeError: A device has too little memory for the delta's rows.
+    """
+    with DeltaFile(path) as file, torch.inference_mode():
+        header = file.header
+        check_fit(header, loaded)
+        places = [place for table in header.tables for place in _placed(loaded, table, *file.read(table))]
+        with loaded.lock:
+            # Once more: another may have been applied meanwhile.
+            check_state(header.base, loaded)
+            changes = [_change(*place) for place in places]
+            _synchronize(changes)
+        return PreparedDelta(
+            digest=file.digest,
+            base=header.base,
+            num_rows={table.name: table.num_rows for table in header.tables},
+            num_dense_left=header.num_dense_left,
+            changes=changes,
+            _loaded=loaded,
+        )
+
+
+def apply(prepared: PreparedDelta) -> PreparedDelta:
+    """Write a prepared delta's rows. All of them, or none if this raises.
+
+    The caller must prevent lookups until it returns.
+
+    Args:
+        prepared: By ``prepare``, or by ``apply`` itself.
+
+    Returns:
+        What takes it back: apply that, and the rows are what they were before, byte for byte. Drop it to free its
+        memory.
+
+    Raises:
+        DeltaError: Another delta was applied since it was prepared.
+    """
+    loaded = prepared._loaded
+    with loaded.lock, torch.inference_mode():
+        check_state(prepared.base, loaded)
+        for change in prepared.changes:
+            change.write()
+        _synchronize(prepared.changes)
+        loaded.state = prepared.digest
+    undone = [replace(change, rows=change.replaced, replaced=change.rows) for change in prepared.changes]
+    return replace(prepared, digest=prepared.base, base=prepared.digest, changes=undone)
+
+
+def check_fit(header: DeltaHeader, loaded: LoadedRows) -> None:
+    """Check that a delta is for this artifact, and for its present rows.
+
+    Raises:
+        DeltaError: It is not.
+        ManifestError: It is for this artifact, but describes a table differently.
+    """
+    if header.artifact != loaded.digest:
+        raise DeltaError(
+            f"delta.artifact: got {header.artifact!r} (model {header.model[:80]!r}), expected {loaded.digest!r} (model "
+            f"{loaded.manifest.name!r}): it was made for another artifact; make it for this one, or load that one"
+        )
+    check_state(header.base, loaded)
+    stored = {info.table.name: info.table for info in loaded.manifest.tables}
+    for i, table in enumerate(header.tables):
+        known = stored.get(table.name)
+        if known is None:
+            raise wrong(f"delta.tables[{i}]", "name", table.name, f"one of the tables {sorted(stored)[:8]}")
+        for key in ("num_embeddings", "embedding_dim", "data_type"):
+            got, expected = getattr(table, key), getattr(known, key)
+            if got != expected:
+                raise wrong(f"delta.tables[{i}]", key, got, f"{expected}, as table {table.name!r} has it")
+
+
+def check_state(base: str, loaded: LoadedRows) -> None:
+    """Check that a delta that was made from a state fits the present rows.
+
+    Raises:
+        DeltaError: It was made from another.
+    """
+    if base != loaded.state:
+        raise DeltaError(
+            f"delta.base: got {base!r}, expected {loaded.state!r}, the rows that the model holds: apply deltas in the "
+            "order in which they were made, each once, from the artifact on"
+        )
+
+
+def _placed(
+    loaded: LoadedRows, table: TableDelta, numbers: Tensor, rows: Tensor
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Yield a table's rows as each block of each rank stores them: the block, the places and the rows."""
+    for rank in _distinct(loaded.ranks):
+        for block in rank.layout.blocks:
+            if block.table != table.name:
+                continue
+            first, end = torch.searchsorted(numbers, torch.tensor([block.row_start, block.row_end])).tolist()
+            if first < end:
+                places = (numbers[first:end] - block.row_start).to(rank.device)
+                cut = block_rows(rows[first:end], table.embedding_dim, block).to(rank.device)
+                yield block.rows(rank.rows), places, cut
+
+
+def _change(target: Tensor, places: Tensor, rows: Tensor) -> BlockChange:
+    change = BlockChange(target=target, places=places, rows=rows, replaced=_gathered(target, places))
+    change.touch()
+    return change
+
+
+def _synchronize(changes: Sequence[BlockChange]) -> None:
+    """Wait for devices: what comes next may run on another stream."""
+    for device in {change.target.device for change in changes}:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+
+def _distinct(ranks: Sequence[DeviceRows]) -> list[DeviceRows]:
+    """Return the distinct ranks: those in host memory share one tensor, which is changed once."""
+    return list({rank.rows.data_ptr(): rank for rank in ranks}.values())
+
+
+def _gathered(target: Tensor, places: Tensor) -> Tensor:
+    if target.device.type == "cpu":
+        return torch.from_numpy(_items(target)[places.numpy()].view(np.uint8)).view(-1, target.shape[1])
+    return target.index_select(0, places)
+
+
+def _items(rows: Tensor) -> Any:
+    """Return rows ``[R, row_bytes]`` in host memory as an array of R items, without a copy."""
+    return rows.numpy().view(np.dtype((np.void, rows.shape[1]))).reshape(-1)

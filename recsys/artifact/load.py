@@ -1,0 +1,442 @@
+"""Loading an exported model: a directory of parts, or a single file.
+
+Shape letters: B batch, F features, N number of IDs.
+
+Nothing in an artifact is trusted: sizes are checked always, contents on demand, and nothing is unpickled (the
+skeletons are TorchScript). The rows are mapped, not copied, where they are read in host memory: processes that
+load one artifact share its pages.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from recsys import torchscript
+from recsys.artifact.loaded_rows import LoadedRows
+from recsys.artifact.manifest import Manifest, RankingGraph, Target
+from recsys.errors import (
+    ArtifactNotFoundError,
+    ChecksumError,
+    ForeignFileError,
+    ManifestError,
+    MissingPartError,
+    PartSizeError,
+    TargetError,
+)
+from recsys.rows.file import RowsFile
+from recsys.rows.layout import BlobLayout
+from recsys.sharding.plan.device_rows import DeviceRows, device_layouts, fill
+from recsys.sharding.plan.env import ShardingEnv
+from recsys.signature import Signature
+
+MANIFEST_NAME = "manifest.json"
+ROWS_NAME = "rows.bin"
+_CHUNK_BYTES = 1 << 24
+# The buffers of a skeleton that take rows: those of recsys.kernels.int_nbit.IntNBitLookup in a sharded collection.
+_LOOKUP_ROWS = re.compile(r"(^|\.)lookups\.\d+\.rows$")
+# What zipfile raises for a file that is damaged, beside BadZipFile.
+_ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError, ValueError)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedArtifact:
+    """A model that is ready to predict. Any number of threads may call ``forward`` and ``forward_ranking`` at once.
+
+    Attributes:
+        manifest: What the artifact says of itself.
+        target: The target that was loaded.
+        module: The scripted model, frozen with its rows in place.
+        rows: What its lookups read; ``recsys.artifact.delta`` changes them in place.
+        ranking: Its ranking form over the same rows, frozen too; None if the signature has no context.
+    """
+
+    manifest: Manifest
+    target: Target
+    module: torch.jit.ScriptModule
+    rows: LoadedRows
+    ranking: torch.jit.ScriptModule | None = None
+
+    @property
+    def signature(self) -> Signature:
+        """Inputs and outputs."""
+        return self.manifest.signature
+
+    @property
+    def digest(self) -> str:
+        """The artifact's name by content, which deltas leave as it is: ``rows.state`` tells what rows are now."""
+        return self.rows.digest
+
+    @property
+    def target_name(self) -> str:
+        """The loaded target's name."""
+        return self.target.name
+
+    def forward(self, *inputs: Tensor) -> dict[str, Tensor]:
+        """Predict: dense inputs, lengths, values and, where weighted, weights, as ``recsys.signature`` says.
+
+        Tensors come in and go out in host memory, whatever the target's devices. A thread that calls it often does
+        so within ``torch.inference_mode()``, which it enters itself otherwise, for some microseconds.
+
+        Raises:
+            ChecksumError: Somebody has written into the file of the rows since it was loaded.
+            RuntimeError: The inputs do not fit the signature; FBGEMM's or torch's words.
+        """
+        if self.rows.file is not None:
+            self.rows.file.check()
+        if torch.is_inference_mode_enabled():
+            return self._call(*inputs)
+        with torch.inference_mode():
+            return self._call(*inputs)
+
+    def forward_ranking(self, *inputs: Tensor) -> dict[str, Tensor]:
+        """Predict for rows of which many share a context; ``recsys.signature`` says what it takes.
+
+        As ``forward`` in all else.
+
+        Raises:
+            TargetError: The model was exported without a context.
+            ChecksumError: Somebody has written into the file of the rows since it was loaded.
+            RuntimeError: The inputs do not fit the signature; FBGEMM's or torch's words.
+        """
+        if self.rows.file is not None:
+            self.rows.file.check()
+        if torch.is_inference_mode_enabled():
+            return self._call_ranking(*inputs)
+        with torch.inference_mode():
+            return self._call_ranking(*inputs)
+
+    @cached_property
+    def _call(self) -> Callable[..., dict[str, Tensor]]:
+        # Past torch.nn.Module's hooks, which cost as much as a small layer.
+        call: Callable[..., dict[str, Tensor]] = self.module.forward
+        return call
+
+    @cached_property
+    def _call_ranking(self) -> Callable[..., dict[str, Tensor]]:
+        if self.ranking is None:
+            raise TargetError("signature.context: got none, expected inputs: the model has no ranking form")
+        call: Callable[..., dict[str, Tensor]] = self.ranking.forward
+        return call
+
+
+def read_manifest(path: str | os.PathLike[str]) -> Manifest:
+    """Return the manifest of a directory or a single file, without loading the model.
+
+    Raises:
+        ArtifactError: It cannot be used; the subclass says why.
+    """
+    where = Path(path)
+    if not where.exists():
+        raise ArtifactNotFoundError(f"artifact: nothing at {where.name!r}")
+    if where.is_dir():
+        manifest = where / MANIFEST_NAME
+        if not manifest.is_file():
+            raise ForeignFileError(
+                f"artifact: no {MANIFEST_NAME} in {where.name!r}; this is not an exported model"
+            )
+        return Manifest.loads(manifest.read_bytes())
+    return Manifest.loads(_manifest_of_file(where))
+
+
+def check_sizes(path: Path, manifest: Manifest) -> None:
+    """Check that every part of a directory is there and as long as its manifest says; nothing is read.
+
+    Args:
+        path: The artifact; of a single file there is nothing to see.
+        manifest: Its own.
+
+    Raises:
+        MissingPartError: A part is not there.
+        PartSizeError: A part has another size.
+    """
+    if not path.is_dir():
+        return
+    for part in manifest.skeletons:
+        _check_size(path / part.path, part.size_bytes)
+    if manifest.rows_path is not None:
+        _check_size(path / manifest.rows_path, manifest.layout.num_bytes)
+
+
+def _manifest_of_file(path: Path) -> bytes:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = [n for n in archive.namelist() if n.endswith(f"/extra/{MANIFEST_NAME}")]
+            if len(names) != 1:
+                raise ForeignFileError(f"artifact: {path.name!r} is no exported model: it holds no manifest")
+            return archive.read(names[0])
+    except ForeignFileError:
+        raise
+    except _ZIP_ERRORS as error:
+        raise ForeignFileError(
+            f"artifact: {path.name!r} is no exported model, or is damaged: {type(error).__name__}"
+        ) from None
+
+
+def load_artifact(
+    path: str | os.PathLike[str],
+    *,
+    target: str | None = None,
+    verify_checksums: bool = True,
+    random_access: bool = False,
+    copy_rows: bool = False,
+) -> LoadedArtifact:
+    """Load a model.
+
+    Args:
+        path: A directory or a single file that ``recsys-export`` wrote.
+        target: Which of the artifact's targets, such as ``cpu`` or ``cuda:0,cuda:1``; the first that this
+            machine has the devices for, if None.
+        verify_checksums: Compare the digests of the rows, which reads every byte. Sizes, and digests of all
+            other parts, are checked in any case.
+        random_access: Few rows will be read: keep the others out of memory (see ``map_rows``).
+        copy_rows: Read the rows into the process's own memory, where nothing that happens to the file reaches them,
+            instead of mapping it.
+
+    Raises:
+        ArtifactError: The artifact cannot be used; the subclass says why, the message names the part.
+    """
+    where = Path(path)
+    manifest = read_manifest(where)
+    chosen = _choose(manifest, target)
+    if where.is_dir():
+        blob, file = _rows_of(where, manifest, random_access=random_access, copy=copy_rows)
+        if verify_checksums:
+            check_rows(manifest, blob)
+        modules = [_load_skeleton(where, manifest, graph) for graph in _graphs(chosen)]
+    else:
+        modules, blob = _load_file(where, manifest, chosen, verify_checksums)
+        file = None
+    ranks = rank_rows(manifest, chosen, blob)
+    in_place = any(rank.rows is blob for rank in ranks)
+    for graph, module in zip(_graphs(chosen), modules, strict=True):
+        _place(module, graph, ranks)
+    for other in modules[1:]:
+        _share(modules[0], other)
+    module, *ranking = [torchscript.freeze(module) for module in modules]
+    return LoadedArtifact(
+        manifest=manifest,
+        target=chosen,
+        module=module,
+        rows=LoadedRows(manifest=manifest, ranks=ranks, file=file if in_place else None),
+        ranking=ranking[0] if ranking else None,
+    )
+
+
+def _graphs(target: Target) -> list[Target | RankingGraph]:
+    """Return the plain form, and the ranking form where there is one."""
+    return [target] if target.ranking is None else [target, target.ranking]
+
+
+def _choose(manifest: Manifest, wanted: str | None) -> Target:
+    names = [target.name for target in manifest.targets]
+    if wanted is not None and wanted not in names:
+        raise TargetError(f"target: got {wanted!r}, expected one of {names}")
+    for target in manifest.targets:
+        lacking = ShardingEnv.from_local(target.devices).lacking()
+        if wanted is None and not lacking:
+            return target
+        if wanted == target.name:
+            if lacking:
+                raise TargetError(f"target: {wanted!r} needs {lacking}, which this machine lacks")
+            return target
+    raise TargetError(f"target: this machine has the devices of none of {names}")
+
+
+def load_rows(path: str | os.PathLike[str], *, verify_checksums: bool = True) -> LoadedRows:
+    """Return an artifact's rows in host memory, without a graph, whatever devices its targets need.
+
+    Raises:
+        ArtifactError: It cannot be used; the subclass says why.
+    """
+    where = Path(path)
+    manifest = read_manifest(where)
+    if where.is_dir():
+        blob, file = _rows_of(where, manifest)
+        if verify_checksums:
+            check_rows(manifest, blob)
+    else:
+        file = None
+        _, blob = _load_file(where, manifest, manifest.targets[0], verify_checksums)
+    rank = DeviceRows(device=torch.device("cpu"), layout=manifest.layout, rows=blob)
+    return LoadedRows(manifest=manifest, ranks=[rank], file=file)
+
+
+def _load_skeleton(where: Path, manifest: Manifest, graph: Target | RankingGraph) -> torch.jit.ScriptModule:
+    part = next(part for part in manifest.skeletons if part.path == graph.skeleton)
+    skeleton = where / part.path
+    _check_size(skeleton, part.size_bytes)
+    # Always: it is small, and a damaged graph can crash the process where damaged rows give wrong numbers.
+    _check_digest(skeleton.read_bytes(), part.sha256, f"part {part.path!r}")
+    return torchscript.load(skeleton)
+
+
+def _rows_of(
+    where: Path, manifest: Manifest, *, random_access: bool = False, copy: bool = False
+) -> tuple[Tensor, RowsFile | None]:
+    """Return the rows, not yet verified, and the file that they are read from in place."""
+    if manifest.rows_path is None:
+        raise ManifestError("manifest.rows.path: got null in a directory, expected the rows' file name")
+    rows = where / manifest.rows_path
+    num_bytes = manifest.layout.num_bytes
+    _check_size(rows, num_bytes)
+    file = RowsFile(rows)
+    if copy:
+        return file.copied(num_bytes), None
+    return file.mapped(num_bytes, random_access=random_access), file
+
+
+def map_rows(path: Path, layout: BlobLayout, *, random_access: bool = False) -> Tensor:
+    """Return a rows file that is at least as long as its layout says, as ``RowsFile.mapped`` gives it."""
+    return RowsFile(path).mapped(layout.num_bytes, random_access=random_access)
+
+
+def _load_file(
+    where: Path, manifest: Manifest, target: Target, verify: bool
+) -> tuple[list[torch.jit.ScriptModule], Tensor]:
+    damaged = _damaged_member(where, None if verify else manifest.layout.num_bytes)
+    if damaged is not None:
+        raise ChecksumError(
+            f"part {damaged.split('/', 1)[-1]!r} of {where.name!r}: its checksum does not match"
+        )
+    module = torchscript.load(where)
+    if not target.rows:
+        raise ManifestError(f"manifest.targets: {where.name!r} holds no rows where the manifest says")
+    blob = _tensor(module, next(iter(target.rows)))
+    if blob.numel() != manifest.layout.num_bytes or blob.dtype != torch.uint8:
+        raise PartSizeError(
+            f"rows of {where.name!r}: got {blob.numel()} bytes, expected {manifest.layout.num_bytes}"
+        )
+    if verify:
+        check_rows(manifest, blob)
+    return [module], blob
+
+
+def _damaged_member(path: Path, unread_bytes: int | None) -> str | None:
+    """Return the first member of a zip file that is not what was written; members of ``unread_bytes`` are not read."""
+    with zipfile.ZipFile(path) as archive:
+        for name in archive.namelist():
+            if archive.getinfo(name).file_size == unread_bytes:
+                continue
+            try:
+                with archive.open(name) as member:
+                    while member.read(_CHUNK_BYTES):
+                        pass
+            except _ZIP_ERRORS:
+                return name
+    return None
+
+
+def _check_size(path: Path, size_bytes: int) -> None:
+    if not path.is_file():
+        raise MissingPartError(f"part {path.name!r}: missing")
+    found = path.stat().st_size
+    if found != size_bytes:
+        raise PartSizeError(f"part {path.name!r}: got {found} bytes, expected {size_bytes}")
+
+
+def _check_digest(data: Any, expected: str, what: str) -> None:
+    if hashlib.sha256(data).hexdigest() != expected:
+        raise ChecksumError(f"{what}: its checksum does not match; it was changed or damaged")
+
+
+def check_rows(manifest: Manifest, blob: Tensor) -> None:
+    """Compare every block's digest.
+
+    Args:
+        manifest: Names the blocks and their digests.
+        blob: ``[size of the rows]`` uint8 in host memory.
+
+    Raises:
+        ChecksumError: Names the table.
+    """
+    data = blob.numpy().data
+    for block, expected in zip(manifest.layout.blocks, manifest.block_sha256, strict=True):
+        digest = hashlib.sha256()
+        end = block.offset_bytes + block.num_bytes
+        for start in range(block.offset_bytes, end, _CHUNK_BYTES):
+            digest.update(data[start : min(start + _CHUNK_BYTES, end)])
+        if digest.hexdigest() != expected:
+            raise ChecksumError(
+                f"rows of table {block.table!r}: the checksum does not match; they were changed"
+            )
+
+
+def attribute(module: Any, path: str) -> Any:
+    """Return the attribute at a dotted path."""
+    for name in path.split("."):
+        module = getattr(module, name)
+    return module
+
+
+def set_attribute(module: Any, path: str, value: Tensor) -> None:
+    """Set the attribute at a dotted path."""
+    *parents, name = path.split(".")
+    setattr(attribute(module, ".".join(parents)) if parents else module, name, value)
+
+
+def _place(module: torch.jit.ScriptModule, graph: Target | RankingGraph, ranks: Sequence[DeviceRows]) -> None:
+    """Give every lookup its rows, and every device its tensors."""
+    if {path for path, _ in module.named_buffers() if _LOOKUP_ROWS.search(path)} != set(graph.rows):
+        raise _other_attributes()
+    for path, rank in graph.ranks.items():
+        if path not in graph.rows:
+            set_attribute(module, path, _tensor(module, path).to(ranks[rank].device))
+    for path, rank in graph.rows.items():
+        set_attribute(module, path, ranks[rank].rows)
+
+
+def _share(module: torch.jit.ScriptModule, other: torch.jit.ScriptModule) -> None:
+    """Let another form hold the first one's tensors where they are the same: dense weights, mappings of raw IDs."""
+    held = _tensors(module)
+    for path, tensor in _tensors(other).items():
+        same = held.get(path)
+        # Rows are shared already.
+        if (
+            same is None
+            or _LOOKUP_ROWS.search(path)
+            or (same.dtype, same.device) != (tensor.dtype, tensor.device)
+        ):
+            continue
+        if torch.equal(same, tensor):
+            set_attribute(other, path, same)
+
+
+def _tensors(module: torch.jit.ScriptModule) -> dict[str, Tensor]:
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+
+def _tensor(module: torch.jit.ScriptModule, path: str) -> Tensor:
+    try:
+        found = attribute(module, path)
+    except (AttributeError, RuntimeError):
+        raise _other_attributes() from None
+    if not isinstance(found, Tensor):
+        raise _other_attributes()
+    return found
+
+
+def _other_attributes() -> ManifestError:
+    return ManifestError("manifest.targets: the skeleton has other attributes than the manifest says")
+
+
+def rank_rows(manifest: Manifest, target: Target, blob: Tensor) -> Sequence[DeviceRows]:
+    """Return each rank's rows: the blob itself in host memory, a copy of the rank's shards elsewhere."""
+    devices = ShardingEnv.from_local(target.devices).devices
+    plans: Mapping[str, Any] = target.plan.plan
+    try:
+        layouts = device_layouts(manifest.layout, plans, devices)
+    except KeyError as error:
+        raise ManifestError(f"manifest.targets: the plan names what the rows lack: {error}") from None
+    return fill(manifest.layout, blob, layouts, devices)

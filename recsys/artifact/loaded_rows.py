@@ -1,0 +1,51 @@
+"""The rows of a loaded model, and their state after deltas.
+
+Shape letters: R rows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from recsys.artifact.manifest import Manifest
+from recsys.rows.file import RowsFile
+from recsys.sharding.plan.device_rows import DeviceRows
+
+#: Hexadecimal digits of a digest that names an artifact or a delta.
+DIGEST_DIGITS = 12
+
+
+def artifact_digest(manifest: Manifest) -> str:
+    """Return an artifact's name by content: of its manifest, which holds the digest of every part."""
+    return hashlib.sha256(manifest.dumps().encode()).hexdigest()[:DIGEST_DIGITS]
+
+
+@dataclass(kw_only=True)
+class LoadedRows:
+    """A loaded artifact's rows, which deltas change in place (see ``recsys.artifact.delta``).
+
+    Attributes:
+        manifest: The manifest of the artifact.
+        ranks: Rank by rank, what its lookups read; ranks in host memory share one tensor.
+        state: Which rows they are: the artifact's digest as loaded, else that of the last delta that was applied.
+        lock: Held by the writer of rows. Lookups do not take it.
+        file: What lookups read in place; None if all rows are copies.
+    """
+
+    manifest: Manifest
+    ranks: Sequence[DeviceRows]
+    state: str = ""
+    lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+    file: RowsFile | None = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self.state = self.state or self.digest
+
+    @cached_property
+    def digest(self) -> str:
+        """The artifact's."""
+        return artifact_digest(self.manifest)

@@ -1,0 +1,408 @@
+"""The manifest of an artifact: everything about an exported model but its graphs and rows.
+
+Shape letters: D embedding dim, R rows.
+
+The manifest is JSON, read without trust: every field is checked when it is read, and a digest of itself stands in
+it. ``docs/artifact.md`` describes each field for readers in other languages.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Any
+
+from recsys.artifact.manifest_checks import (
+    check_columns,
+    check_devices,
+    check_once,
+    check_ranking,
+    check_signature,
+    check_target_plan,
+)
+from recsys.configs import DataType
+from recsys.errors import ForeignFileError, ManifestError, PlanError
+from recsys.files import parse_json
+from recsys.json_checks import (
+    a_list,
+    check_format_version,
+    choice,
+    count,
+    flag,
+    json_field,
+    text,
+    whole,
+    wrong,
+)
+from recsys.rows.layout import BLOCK_ALIGNMENT_BYTES, BlobLayout, RowBlock
+from recsys.rows.quantize import StoredTable
+from recsys.sharding.plan.env import ShardingEnv
+from recsys.sharding.plan.plan import ShardingPlan
+from recsys.signature import Signature
+
+FORMAT = "recsys-artifact"
+#: Raised by one when a reader of the last version could not read what is written now. Fields that such a reader may
+#: leave alone do not raise it: it serves an artifact with a ranking form (``signature.context``, ``targets[].ranking``)
+#: as one without.
+FORMAT_VERSION = 1
+_DATA_TYPES = tuple(t.value for t in DataType if t is not DataType.BF16)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """A file of the artifact."""
+
+    path: str
+    size_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankingGraph:
+    """A target's second graph: that of ``forward_ranking`` (see ``recsys.signature``), over the same stored rows.
+
+    Attributes:
+        skeleton: The part that holds it.
+        rows: As in the target.
+        ranks: As in the target.
+    """
+
+    skeleton: str
+    rows: Mapping[str, int]
+    ranks: Mapping[str, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """The model for one list of devices.
+
+    Attributes:
+        name: The devices, joined by commas.
+        devices: Rank by rank; the first runs the dense layers.
+        plan: What shard is on which rank.
+        skeleton: The part that holds the graph and the dense weights.
+        rows: For each buffer of the skeleton that takes rows, its attribute path and its rank.
+        ranks: For each tensor of the skeleton that does not stay in host memory, its path and rank.
+        dense_dtype: The dtype of the dense layers and the lookups' output.
+        ranking: The ranking form; there where the signature has a context, and nowhere else.
+    """
+
+    name: str
+    devices: tuple[str, ...]
+    plan: ShardingPlan
+    skeleton: str
+    rows: Mapping[str, int]
+    ranks: Mapping[str, int]
+    dense_dtype: str
+    ranking: RankingGraph | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableInfo:
+    """A table and what storing it cost.
+
+    Attributes:
+        table: How its rows are stored.
+        pooling: ``sum``, ``mean`` or ``none``.
+        sqnr_db: Signal to quantization noise in dB; None if nothing was lost.
+    """
+
+    table: StoredTable
+    pooling: str
+    sqnr_db: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """See the module.
+
+    Attributes:
+        name: The model's name.
+        versions: The versions of what the artifact was made with, by package.
+        signature: Inputs and outputs.
+        tables: In the order of their rows.
+        layout: Where in the rows file each block lies.
+        block_sha256: A digest for each block of the layout.
+        targets: At least one.
+        skeletons: The parts that hold graphs.
+        rows_path: The part that holds the rows; None in a single file, where the graph holds them.
+        verification: What the exporter measured; for people.
+    """
+
+    name: str
+    versions: Mapping[str, str]
+    signature: Signature
+    tables: tuple[TableInfo, ...]
+    layout: BlobLayout
+    block_sha256: tuple[str, ...]
+    targets: tuple[Target, ...]
+    skeletons: tuple[Part, ...]
+    rows_path: str | None
+    verification: Mapping[str, Any] = field(default_factory=dict)
+
+    def dumps(self) -> str:
+        """Return the manifest as text, its own digest included."""
+        data = self._to_json()
+        data["manifest_sha256"] = _digest(data)
+        return json.dumps(data, indent=1) + "\n"
+
+    def _to_json(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "format_version": FORMAT_VERSION,
+            "name": self.name,
+            "versions": dict(self.versions),
+            "signature": self.signature.to_json(),
+            "tables": [_table_to_json(info) for info in self.tables],
+            "rows": {
+                "path": self.rows_path,
+                "size_bytes": self.layout.num_bytes,
+                "blocks": [
+                    {
+                        "table": block.table,
+                        "columns": [block.column_start, block.column_end],
+                        "num_rows": block.num_rows,
+                        "row_bytes": block.row_bytes,
+                        "offset_bytes": block.offset_bytes,
+                        "sha256": digest,
+                    }
+                    for block, digest in zip(self.layout.blocks, self.block_sha256, strict=True)
+                ],
+            },
+            "targets": [_target_to_json(target) for target in self.targets],
+            "skeletons": [part.__dict__ for part in self.skeletons],
+            "verification": dict(self.verification),
+        }
+
+    @classmethod
+    def loads(cls, content: str | bytes) -> Manifest:
+        """Read a manifest.
+
+        Raises:
+            ForeignFileError: It is not one of ours.
+            NewerVersionError: A later release wrote it.
+            ManifestError: It is damaged; the message names the field.
+        """
+        data = parse_json(content, "manifest", ManifestError)
+        if not isinstance(data, dict) or data.get("format") != FORMAT:
+            raise ForeignFileError(f"manifest: its format is not {FORMAT!r}; this is not an exported model")
+        check_format_version(data, FORMAT_VERSION, "manifest")
+        digest = data.pop("manifest_sha256", None)
+        if digest != _digest(data):
+            raise ManifestError("manifest: its own digest does not match; it was changed or damaged")
+        try:
+            return cls._from_json(data)
+        except PlanError as error:
+            raise ManifestError(f"manifest: {error}") from None
+
+    @classmethod
+    def _from_json(cls, data: Any) -> Manifest:
+        tables = tuple(_table_from_json(t, at) for at, t in a_list(data, "tables", "manifest"))
+        check_once([info.table.name for info in tables], "manifest.tables")
+        stored = {info.table.name: info.table for info in tables}
+        rows = json_field(data, "rows", "manifest")
+        layout, digests = _layout_from_json(rows, stored)
+        check_columns(layout, stored)
+        path = json_field(rows, "path", "manifest.rows")
+        skeletons = tuple(
+            Part(path=_file_name(p, "path", at), size_bytes=whole(p, "size_bytes", at), sha256=_sha256(p, at))
+            for at, p in a_list(data, "skeletons", "manifest")
+        )
+        targets = tuple(_target_from_json(t, at) for at, t in a_list(data, "targets", "manifest"))
+        if not targets:
+            raise ManifestError("manifest.targets: got none, expected at least one")
+        check_once([target.name for target in targets], "manifest.targets")
+        for i, target in enumerate(targets):
+            check_target_plan(target.plan, len(target.devices), stored, layout, f"manifest.targets[{i}]")
+        graphs: list[Target | RankingGraph] = [
+            *targets,
+            *(t.ranking for t in targets if t.ranking is not None),
+        ]
+        unknown = {graph.skeleton for graph in graphs} - {part.path for part in skeletons}
+        if unknown and path is not None:
+            raise ManifestError(f"manifest.targets: skeletons {sorted(unknown)} are not among the parts")
+        check_once([part.path for part in skeletons], "manifest.skeletons")
+        signature = Signature.from_json(json_field(data, "signature", "manifest"))
+        check_signature(signature, stored)
+        check_ranking(signature, [target.ranking is not None for target in targets], path is None)
+        return cls(
+            name=text(data, "name", "manifest"),
+            versions=_texts(data, "versions", "manifest"),
+            signature=signature,
+            tables=tables,
+            layout=layout,
+            block_sha256=digests,
+            targets=targets,
+            skeletons=skeletons,
+            rows_path=None if path is None else _file_name(rows, "path", "manifest.rows"),
+            verification=_mapping(data, "verification", "manifest"),
+        )
+
+
+def _digest(data: dict[str, Any]) -> str:
+    canonical = json.dumps(data, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def _table_to_json(info: TableInfo) -> dict[str, Any]:
+    table = info.table
+    return {
+        "name": table.name,
+        "num_embeddings": table.num_embeddings,
+        "embedding_dim": table.embedding_dim,
+        "data_type": table.data_type.value,
+        "zero_row": table.zero_row,
+        "pooling": info.pooling,
+        "sqnr_db": info.sqnr_db,
+    }
+
+
+def _table_from_json(data: Any, at: str) -> TableInfo:
+    sqnr = json_field(data, "sqnr_db", at)
+    if sqnr is not None and not _is_finite(sqnr):
+        raise wrong(at, "sqnr_db", sqnr, "a number or null")
+    return TableInfo(
+        table=StoredTable(
+            name=text(data, "name", at),
+            num_embeddings=count(data, "num_embeddings", at),
+            embedding_dim=count(data, "embedding_dim", at),
+            data_type=DataType(choice(data, "data_type", at, _DATA_TYPES)),
+            zero_row=flag(data, "zero_row", at),
+        ),
+        pooling=choice(data, "pooling", at, ("sum", "mean", "none")),
+        sqnr_db=None if sqnr is None else float(sqnr),
+    )
+
+
+def _is_finite(value: Any) -> bool:
+    """Return whether a value is a number that a float holds."""
+    try:
+        return not isinstance(value, bool) and math.isfinite(value)
+    except (TypeError, OverflowError):
+        return False
+
+
+def _layout_from_json(rows: Any, tables: dict[str, StoredTable]) -> tuple[BlobLayout, tuple[str, ...]]:
+    """Return the blocks, checked against the tables and against each other: no two may overlap."""
+    blocks, digests = [], []
+    end = 0
+    for at, data in a_list(rows, "blocks", "manifest.rows"):
+        name = text(data, "table", at)
+        if name not in tables:
+            raise wrong(at, "table", name, f"one of the tables {sorted(tables)[:8]}")
+        table = tables[name]
+        columns = json_field(data, "columns", at)
+        if not isinstance(columns, list) or len(columns) != 2 or not all(type(c) is int for c in columns):
+            raise wrong(at, "columns", columns, "first column and end")
+        if not 0 <= columns[0] < columns[1] <= table.embedding_dim:
+            raise wrong(at, "columns", columns, f"columns of a table of dim {table.embedding_dim}")
+        block = RowBlock(
+            table=name,
+            data_type=table.data_type,
+            row_start=0,
+            row_end=count(data, "num_rows", at),
+            column_start=columns[0],
+            column_end=columns[1],
+            offset_bytes=whole(data, "offset_bytes", at),
+        )
+        for key, expected in (("num_rows", table.num_rows), ("row_bytes", block.row_bytes)):
+            if count(data, key, at) != expected:
+                raise wrong(at, key, data[key], f"{expected}, as the table says")
+        if block.offset_bytes < end or block.offset_bytes % BLOCK_ALIGNMENT_BYTES:
+            raise wrong(at, "offset_bytes", block.offset_bytes, f"a multiple of 128 from {end} on")
+        end = block.offset_bytes + block.num_bytes
+        blocks.append(block)
+        digests.append(_sha256(data, at))
+    layout = BlobLayout(blocks=tuple(blocks))
+    if whole(rows, "size_bytes", "manifest.rows") != layout.num_bytes:
+        raise wrong(
+            "manifest.rows", "size_bytes", rows["size_bytes"], f"{layout.num_bytes}, as the blocks say"
+        )
+    return layout, tuple(digests)
+
+
+def _target_to_json(target: Target) -> dict[str, Any]:
+    data = {
+        "name": target.name,
+        "devices": list(target.devices),
+        "plan": target.plan.to_json(),
+        "skeleton": target.skeleton,
+        "rows": dict(target.rows),
+        "ranks": dict(target.ranks),
+        "dense_dtype": target.dense_dtype,
+    }
+    if target.ranking is not None:
+        graph = target.ranking
+        data["ranking"] = {"skeleton": graph.skeleton, "rows": dict(graph.rows), "ranks": dict(graph.ranks)}
+    return data
+
+
+def _target_from_json(data: Any, at: str) -> Target:
+    devices = [str(d) for _, d in a_list(data, "devices", at)]
+    env = ShardingEnv.from_local(devices)
+    name = text(data, "name", at)
+    check_devices(name, env, at)
+    plan = ShardingPlan.from_json(json_field(data, "plan", at))
+    if any(rank >= env.world_size for rank in plan.ranks()):
+        raise wrong(at, "plan", sorted(plan.ranks()), f"ranks below {env.world_size}")
+    return Target(
+        name=name,
+        devices=tuple(devices),
+        plan=plan,
+        skeleton=_file_name(data, "skeleton", at),
+        rows=_ranks(data, "rows", at, env.world_size),
+        ranks=_ranks(data, "ranks", at, env.world_size),
+        dense_dtype=choice(data, "dense_dtype", at, ("float32", "bfloat16")),
+        ranking=_ranking_from_json(data.get("ranking"), f"{at}.ranking", env.world_size),
+    )
+
+
+def _ranking_from_json(data: Any, at: str, world_size: int) -> RankingGraph | None:
+    if data is None:
+        return None
+    return RankingGraph(
+        skeleton=_file_name(data, "skeleton", at),
+        rows=_ranks(data, "rows", at, world_size),
+        ranks=_ranks(data, "ranks", at, world_size),
+    )
+
+
+def _ranks(data: Any, key: str, at: str, world_size: int) -> dict[str, int]:
+    found = _mapping(data, key, at)
+    for path in found:
+        if whole(found, path, f"{at}.{key}") >= world_size:
+            raise wrong(f"{at}.{key}", path, found[path], f"a rank below {world_size}")
+    return found
+
+
+def _mapping(data: Any, key: str, at: str) -> dict[str, Any]:
+    value = json_field(data, key, at)
+    if not isinstance(value, dict):
+        raise wrong(at, key, value, "an object")
+    return value
+
+
+def _texts(data: Any, key: str, at: str) -> dict[str, str]:
+    return {name: str(value)[:80] for name, value in _mapping(data, key, at).items()}
+
+
+def _file_name(data: Any, key: str, at: str) -> str:
+    """Return a plain file name: a manifest must not point outside its directory."""
+    value = text(data, key, at)
+    if PurePosixPath(value).name != value or value in (".", "..") or "\\" in value or "\0" in value:
+        raise wrong(at, key, value, "a plain file name")
+    # A lone surrogate has no bytes; 255 is the longest name that Linux file systems take.
+    if len(value.encode("utf-8", "surrogatepass")) > 255 or value != value.encode("utf-8", "ignore").decode():
+        raise wrong(at, key, value, "a file name of at most 255 bytes of UTF-8")
+    return value
+
+
+def _sha256(data: Any, at: str) -> str:
+    value = text(data, "sha256", at)
+    if len(value) != 64 or set(value) - set("0123456789abcdef"):
+        raise wrong(at, "sha256", value, "64 hexadecimal digits")
+    return value

@@ -1,0 +1,162 @@
+"""Ranking batches: the inputs of the ranking form, put together of plain batches and expanded into one.
+
+Shape letters: B rows, Q contexts, Fc sparse inputs of the context, Fr the others, N number of IDs.
+
+``expand`` says what a ranking batch means: a model must answer both alike. It goes bag by bag and is the oracle of the
+exported ranking form, which shares no code with it; it is not meant to be fast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from recsys.artifact.samples import Batch
+from recsys.signature import Signature, SparseInput
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankingBatch:
+    """What ``forward_ranking`` takes; see ``recsys.signature``.
+
+    Attributes:
+        dense: float32, ``[Q, width]`` for inputs of the context, ``[B, width]`` for others.
+        context_lengths: int64 ``[Fc * Q]``, key-major.
+        context_values: int64 ``[N of the contexts]``.
+        context_weights: float32, one for each of them, where the model is weighted.
+        lengths: int64 ``[Fr * B]``, key-major.
+        values: int64 ``[N of the rows]``.
+        weights: float32, one for each of them, where the model is weighted.
+        row_context: int64 ``[B]``, ``0 <= number < Q``.
+    """
+
+    dense: tuple[Tensor, ...]
+    context_lengths: Tensor
+    context_values: Tensor
+    context_weights: Tensor | None
+    lengths: Tensor
+    values: Tensor
+    weights: Tensor | None
+    row_context: Tensor
+
+    def inputs(self) -> list[Tensor]:
+        """Return the arguments of ``forward_ranking`` in order."""
+        context = (self.context_lengths, self.context_values, self.context_weights)
+        rows = (self.lengths, self.values, self.weights)
+        return [*self.dense, *(t for t in (*context, *rows) if t is not None), self.row_context]
+
+
+def ranking_batch(signature: Signature, contexts: Batch, rows: Batch, row_context: Tensor) -> RankingBatch:
+    """Return the context's inputs of one batch with the other inputs of another.
+
+    Args:
+        signature: What both batches are made for.
+        contexts: Q rows; what is not of the context is left out.
+        rows: B rows; what is of the context is left out.
+        row_context: ``[B]`` int64, ``0 <= number < Q``.
+    """
+    of_context = _joined(_bags(signature.sparse, contexts), [s.name for s in signature.context_sparse])
+    of_rows = _joined(_bags(signature.sparse, rows), [s.name for s in signature.row_sparse])
+    return RankingBatch(
+        dense=tuple(
+            (contexts if d.name in signature.context else rows).dense[i]
+            for i, d in enumerate(signature.dense)
+        ),
+        context_lengths=of_context.lengths,
+        context_values=of_context.values,
+        context_weights=of_context.weights if signature.is_weighted else None,
+        lengths=of_rows.lengths,
+        values=of_rows.values,
+        weights=of_rows.weights if signature.is_weighted else None,
+        row_context=row_context,
+    )
+
+
+def picked(signature: Signature, batch: Batch, rows: Tensor) -> Batch:
+    """Return some rows of a batch, in any order, any number of times.
+
+    Args:
+        signature: What the batch is made for.
+        batch: Of any number of rows.
+        rows: ``[n]`` int64, numbers of its rows.
+    """
+    features = torch.arange(len(signature.sparse)).unsqueeze(1)
+    bags = (features * batch.num_rows + rows).view(-1)
+    lengths = batch.lengths.index_select(0, bags)
+    starts = (batch.lengths.cumsum(0) - batch.lengths).index_select(0, bags)
+    spans = [torch.arange(at, at + n) for at, n in zip(starts.tolist(), lengths.tolist(), strict=True)]
+    places = torch.cat([torch.empty(0, dtype=torch.int64), *spans])
+    return Batch(
+        dense=tuple(tensor.index_select(0, rows) for tensor in batch.dense),
+        lengths=lengths,
+        values=batch.values.index_select(0, places),
+        weights=None if batch.weights is None else batch.weights.index_select(0, places),
+        num_rows=rows.numel(),
+    )
+
+
+def expand(signature: Signature, batch: RankingBatch) -> Batch:
+    """Return the plain batch that a ranking batch stands for: every row with a copy of its context's inputs.
+
+    Args:
+        signature: What the batch is made for.
+        batch: The inputs must fit the signature and each other.
+
+    Raises:
+        IndexError: A row's context is none of the Q.
+    """
+    numbers = batch.row_context.tolist()
+    of_context = _split(
+        signature.context_sparse, batch.context_lengths, batch.context_values, batch.context_weights
+    )
+    bags = _split(signature.row_sparse, batch.lengths, batch.values, batch.weights)
+    bags |= {name: [each[number] for number in numbers] for name, each in of_context.items()}
+    ids = _joined(bags, [s.name for s in signature.sparse])
+    return Batch(
+        dense=tuple(
+            tensor.index_select(0, batch.row_context) if d.name in signature.context else tensor
+            for d, tensor in zip(signature.dense, batch.dense, strict=True)
+        ),
+        lengths=ids.lengths,
+        values=ids.values,
+        weights=ids.weights if signature.is_weighted else None,
+        num_rows=len(numbers),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Ids:
+    lengths: Tensor
+    values: Tensor
+    weights: Tensor
+
+
+_Bag = tuple[Tensor, Tensor]
+
+
+def _bags(features: Sequence[SparseInput], batch: Batch) -> dict[str, list[_Bag]]:
+    return _split(features, batch.lengths, batch.values, batch.weights)
+
+
+def _split(
+    features: Sequence[SparseInput], lengths: Tensor, values: Tensor, weights: Tensor | None
+) -> dict[str, list[_Bag]]:
+    """Return for each feature its bags: IDs and their weights (1.0 where there are none)."""
+    given = torch.ones(values.numel()) if weights is None else weights
+    sizes = lengths.tolist()
+    bags = list(zip(torch.split(values, sizes), torch.split(given, sizes), strict=True)) if sizes else []
+    num_bags = len(bags) // len(features) if features else 0
+    return {s.name: bags[i * num_bags : (i + 1) * num_bags] for i, s in enumerate(features)}
+
+
+def _joined(bags: Mapping[str, Sequence[_Bag]], names: Sequence[str]) -> _Ids:
+    """Return the flat tensors of some features, in this order."""
+    flat = [bag for name in names for bag in bags[name]]
+    return _Ids(
+        lengths=torch.tensor([ids.numel() for ids, _ in flat], dtype=torch.int64),
+        values=torch.cat([torch.empty(0, dtype=torch.int64), *(ids for ids, _ in flat)]),
+        weights=torch.cat([torch.empty(0), *(weights for _, weights in flat)]),
+    )

@@ -1,0 +1,227 @@
+"""Batches as the exported ``forward`` takes them: read from requests in JSON, or random.
+
+Shape letters: B batch, F features, N number of IDs.
+
+One request in JSON, the same for ``recsys-predict`` and for ``recsys-export --samples``:
+
+    {"dense": {"dense_features": [[0.5, 1.0]]}, "sparse": {"user": [[7]], "genres": [[1, 4]]}}
+
+with one list per row, and ``"weights": {"genres": [[0.5, 2.0]]}`` for weighted features.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from recsys.signature import Signature, SparseInput
+
+_LARGEST_FLOAT32 = torch.finfo(torch.float32).max
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """What ``forward`` takes.
+
+    Attributes:
+        dense: float32 ``[B, width]`` each.
+        lengths: int64 ``[F * B]``, key-major.
+        values: int64 ``[N]``.
+        weights: float32 ``[N]`` where the model is weighted.
+    """
+
+    dense: tuple[Tensor, ...]
+    lengths: Tensor
+    values: Tensor
+    weights: Tensor | None
+    num_rows: int
+
+    def inputs(self) -> list[Tensor]:
+        """Return the arguments of ``forward`` in order."""
+        return [*self.dense, self.lengths, self.values, *([] if self.weights is None else [self.weights])]
+
+
+def random_batch(
+    signature: Signature,
+    num_rows: int,
+    generator: torch.Generator,
+    max_ids_per_bag: int = 4,
+    known_ids: Mapping[str, Tensor] | None = None,
+) -> Batch:
+    """Return a batch of uniform IDs in range, bags of 0 to ``max_ids_per_bag`` IDs, and normal dense numbers.
+
+    Args:
+        signature: What the model takes.
+        num_rows: B.
+        generator: Where the numbers come from.
+        max_ids_per_bag: See above.
+        known_ids: By table, raw IDs that it maps to rows of their own, int64. About half of the IDs of features
+            that are mapped are of these; all others are any int64.
+    """
+    lengths, values = [], []
+    for feature in signature.sparse:
+        bags = torch.randint(0, max_ids_per_bag + 1, (num_rows,), generator=generator)
+        num_ids = int(bags.sum())
+        lengths.append(bags)
+        if feature.row_limit is None:
+            known = [ids for t in feature.tables if (ids := (known_ids or {}).get(t.name)) is not None]
+            values.append(_raw_ids(num_ids, torch.cat(known) if known else None, generator))
+        else:
+            values.append(torch.randint(0, feature.row_limit, (num_ids,), generator=generator))
+    flat = torch.cat(values) if values else torch.empty(0, dtype=torch.int64)
+    return Batch(
+        dense=tuple(torch.randn(num_rows, d.width, generator=generator) for d in signature.dense),
+        lengths=torch.cat(lengths) if lengths else torch.empty(0, dtype=torch.int64),
+        values=flat,
+        weights=torch.rand(flat.numel(), generator=generator) if signature.is_weighted else None,
+        num_rows=num_rows,
+    )
+
+
+def _raw_ids(num_ids: int, known: Tensor | None, generator: torch.Generator) -> Tensor:
+    ids = torch.randint(-(2**63), 2**63 - 1, (num_ids,), generator=generator)
+    if known is None or not known.numel():
+        return ids
+    picked = known[torch.randint(0, known.numel(), (num_ids,), generator=generator)]
+    return torch.where(torch.rand(num_ids, generator=generator) < 0.5, picked, ids)
+
+
+def read_samples(path: str | os.PathLike[str], signature: Signature) -> Batch:
+    """Read requests in JSON, one per line or a single one over several lines, as one batch.
+
+    Raises:
+        ValueError: A field is wrong; the message names the line, the field, what was found and what was expected.
+    """
+    name = Path(path).name
+    try:
+        content = Path(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{name}: not readable as UTF-8: {error.reason} at byte {error.start}") from None
+    requests = []
+    whole = _one_request(content)
+    if whole is not None:
+        return _joined([_checked(whole, signature, name)], signature)
+    for number, line in enumerate(content.split("\n"), start=1):
+        if line.strip():
+            requests.append(
+                _checked(_parsed(line, f"{name}, line {number}"), signature, f"{name}, line {number}")
+            )
+    if not requests:
+        raise ValueError(f"{name}: got no requests, expected one a line")
+    return _joined(requests, signature)
+
+
+def _one_request(content: str) -> Any:
+    """Return the only request of a file that spreads it over several lines, or None."""
+    if not content.lstrip().startswith("{\n"):
+        return None
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _parsed(line: str, at: str) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{at}: not readable as JSON: {error}") from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Request:
+    num_rows: int
+    dense: dict[str, list[list[float]]]
+    sparse: dict[str, list[list[int]]]
+    weights: dict[str, list[list[float]]]
+
+
+def _checked(data: Any, signature: Signature, at: str) -> _Request:
+    sections = {"dense", "sparse", "weights"}
+    if not isinstance(data, dict) or set(data) - sections:
+        raise ValueError(f"{at}: expected an object with {sorted(sections)}")
+    dense, sparse, weights = (data.get(key) or {} for key in ("dense", "sparse", "weights"))
+    names = [
+        ("dense", dense, {d.name for d in signature.dense}),
+        ("sparse", sparse, {s.name for s in signature.sparse}),
+        ("weights", weights, {s.name for s in signature.sparse if s.weighted}),
+    ]
+    for section, given, expected in names:
+        if not isinstance(given, dict) or set(given) != expected:
+            found = sorted(given) if isinstance(given, dict) else str(given)[:60]
+            raise ValueError(f"{at}, {section}: got {found}, expected {sorted(expected)}")
+        for name, rows in given.items():
+            if not isinstance(rows, list):
+                raise ValueError(
+                    f"{at}, {section} {name!r}: got {str(rows)[:60]}, expected a list with one list per row"
+                )
+    num_rows = {len(rows) for given in (dense, sparse) for rows in given.values()}
+    if len(num_rows) != 1:
+        raise ValueError(f"{at}: got features with {sorted(num_rows)} rows, expected the same for all")
+    for d in signature.dense:
+        for row in dense[d.name]:
+            _check_row(row, (int, float), f"{at}, dense {d.name!r}")
+            if len(row) != d.width:
+                raise ValueError(f"{at}, dense {d.name!r}: got {len(row)} numbers, expected {d.width}")
+    for s in signature.sparse:
+        _check_bags(s, sparse[s.name], weights.get(s.name), at)
+    return _Request(num_rows=num_rows.pop(), dense=dense, sparse=sparse, weights=weights)
+
+
+def _check_row(row: Any, kinds: tuple[type, ...], at: str) -> None:
+    if not isinstance(row, list) or not all(isinstance(v, kinds) and not isinstance(v, bool) for v in row):
+        raise ValueError(f"{at}: got {str(row)[:60]}, expected a list of numbers for each row")
+    if float in kinds and any(isinstance(v, int) and abs(v) > _LARGEST_FLOAT32 for v in row):
+        raise ValueError(f"{at}: got a number beyond float32")
+
+
+def _check_bags(feature: SparseInput, bags: Any, weights: Any, at: str) -> None:
+    where = f"{at}, sparse {feature.name!r}"
+    if feature.weighted and len(weights) != len(bags):
+        raise ValueError(
+            f"{at}, weights {feature.name!r}: got {len(weights)} rows, expected {len(bags)}, as many as of IDs"
+        )
+    limit = feature.id_limit
+    for i, bag in enumerate(bags):
+        _check_row(bag, (int,), where)
+        for value in bag:
+            if not -(2**63) <= value < 2**63 or (limit is not None and not 0 <= value < limit):
+                expected = f"0 <= ID < {limit}" if limit is not None else f"{-(2**63)} <= ID < {2**63}"
+                raise ValueError(f"{where}, row {i}: got ID {value}, expected {expected}")
+        if feature.weighted:
+            _check_row(weights[i], (int, float), f"{at}, weights {feature.name!r}")
+            if len(weights[i]) != len(bag):
+                raise ValueError(
+                    f"{at}, weights {feature.name!r}, row {i}: got {len(weights[i])} for {len(bag)} IDs, "
+                    "expected one each"
+                )
+
+
+def _joined(requests: Sequence[_Request], signature: Signature) -> Batch:
+    lengths, values, weights = [], [], []
+    for s in signature.sparse:
+        for request in requests:
+            bags = request.sparse[s.name]
+            lengths += [len(bag) for bag in bags]
+            ids = [value for bag in bags for value in bag]
+            values += ids
+            weights += [w for bag in request.weights[s.name] for w in bag] if s.weighted else [1.0] * len(ids)
+    return Batch(
+        dense=tuple(
+            torch.tensor([row for r in requests for row in r.dense[d.name]], dtype=torch.float32).view(
+                -1, d.width
+            )
+            for d in signature.dense
+        ),
+        lengths=torch.tensor(lengths, dtype=torch.int64),
+        values=torch.tensor(values, dtype=torch.int64),
+        weights=torch.tensor(weights, dtype=torch.float32) if signature.is_weighted else None,
+        num_rows=sum(r.num_rows for r in requests),
+    )

@@ -1,0 +1,145 @@
+"""Parts of every command line: the parser, values of options, tables and sizes for a terminal.
+
+Nothing here imports torch or rich before it is needed: probes start as quickly as Python itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+import sys
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+_BINARY_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+# A column that is at least this wide shrinks too, so that one long cell does not push the others out.
+_MAX_MIN_WIDTH = 40
+# Ratios of difflib, from 0 to 1: the least that counts as similar, and the distance from the most similar name.
+_MIN_RATIO, _RATIO_MARGIN = 0.6, 0.05
+_INVALID_CHOICE = re.compile(r"invalid choice: '(.*)' \(choose from ")
+
+
+def near_misses(name: str, known: Iterable[str]) -> str:
+    """Return ``; did you mean …?``, or an empty string if no known name is similar.
+
+    Args:
+        name: The unknown name.
+        known: The names that would have been valid.
+    """
+    matcher = difflib.SequenceMatcher(b=name)
+    ratios: dict[str, float] = {}
+    for candidate in known:
+        matcher.set_seq1(candidate)
+        ratios[candidate] = matcher.ratio()
+    best = max(ratios.values(), default=0.0)
+    near = [
+        candidate for candidate, ratio in ratios.items() if ratio >= max(_MIN_RATIO, best - _RATIO_MARGIN)
+    ]
+    return f"; did you mean {' or '.join(sorted(near))}?" if near else ""
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser that suggests the nearest option or command for an unknown one."""
+
+    _words: tuple[str, ...] = ()
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse as usual, and keep the words for error messages, which may name other words than the wrong one."""
+        self._words = tuple(sys.argv[1:] if args is None else args)
+        return super().parse_known_args(args, namespace)
+
+    def error(self, message: str) -> NoReturn:
+        """Write the usage and the message with a suggestion, and exit with status 2."""
+        choice = _INVALID_CHOICE.search(message)
+        if choice is not None:
+            words = [str(word) for action in self._actions for word in action.choices or ()]
+            super().error(message + near_misses(choice[1], words))
+        flag = self._unknown_flag()
+        if flag is not None:
+            message += "" if flag in message else f"; got {flag}"
+            message += near_misses(flag, self._known_flags())
+        super().error(message)
+
+    def _known_flags(self) -> set[str]:
+        return {flag for parser in _with_commands(self) for flag in parser._option_string_actions}
+
+    def _unknown_flag(self) -> str | None:
+        """Return the first word that looks like a flag and is neither one nor a permitted abbreviation of one."""
+        flags = (word.partition("=")[0] for word in self._words if re.match("--[a-z]", word))
+        known = self._known_flags()
+        if self.allow_abbrev:
+            return next((flag for flag in flags if not any(name.startswith(flag) for name in known)), None)
+        return next((flag for flag in flags if flag not in known), None)
+
+
+def _with_commands(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """Yield a parser and the parsers of its commands."""
+    yield parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            yield from action.choices.values()
+
+
+def count(text: str) -> int:
+    """Parse a whole number of at least 1; an argparse ``type``."""
+    if not re.fullmatch(r"[0-9]{1,18}", text) or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"got {text[:80]!r}, expected a whole number of at least 1")
+    return int(text)
+
+
+def counts(text: str) -> tuple[int, ...]:
+    """Parse comma-separated whole numbers of at least 1; an argparse ``type``."""
+    return tuple(count(part) for part in text.split(","))
+
+
+def size(text: str) -> int:
+    """Parse bytes, such as ``80GB``, ``80G``, ``80GiB``, ``1.5TB`` or ``4096``; an argparse ``type``."""
+    match = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]+)?)\s*([KMGT]?)(i)?B?", text.strip(), re.IGNORECASE)
+    unit = None if match is None else match[2].upper()
+    if match is None or unit is None or (match[3] and not unit):
+        raise argparse.ArgumentTypeError(f"got {text[:80]!r}, expected a size such as 80GB or 80GiB")
+    return int(float(match[1]) * (_BINARY_UNITS[unit] if match[3] else _UNITS[unit]))
+
+
+def size_text(num_bytes: float) -> str:
+    """Format bytes in decimal units."""
+    size = float(num_bytes)
+    for unit in ("B", "KB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.2f} TB"
+
+
+def whole_table(
+    title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], *, left: Collection[int]
+) -> Table:
+    """Return a table whose first column shrinks on a narrow terminal; cells are never read as markup.
+
+    Args:
+        title: The text above the table.
+        headings: The heading of each column.
+        rows: One cell for each column.
+        left: The columns that are left-justified.
+    """
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
+    for i, heading in enumerate(headings):
+        width = max(len(heading), *(len(row[i]) for row in rows), 0)
+        table.add_column(
+            heading,
+            justify="left" if i in left else "right",
+            overflow="fold",
+            min_width=None if i == 0 else min(width, _MAX_MIN_WIDTH),
+        )
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    return table

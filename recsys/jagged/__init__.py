@@ -1,0 +1,1 @@
+"""Jagged and keyed data types."""

@@ -1,0 +1,377 @@
+"""KeyedJaggedTensor: jagged rows of several features, one batch.
+
+Shape letters: B batch, F features, N number of IDs.
+
+Like JaggedTensor it holds tensors (or, under FX, proxies) and never looks at what is in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise
+from typing import Unpack, cast
+
+import torch
+from torch import Tensor
+
+from recsys.jagged.checks import (
+    TensorLike,
+    check_contents,
+    check_shapes,
+    moved,
+    printed_rows,
+    printed_shape,
+)
+from recsys.jagged.keyed_jagged_parts import (
+    arguments_from_jts,
+    arguments_from_kjts,
+    arguments_of_keys,
+    ids_per_key,
+    jagged_by_key,
+)
+from recsys.jagged.tensor import JaggedBase, JaggedTensor
+from recsys.jagged.variable_batch import (
+    InverseIndices,
+    StridePerKeyPerRank,
+    VariableArguments,
+    check_inverse_contents,
+    check_keys,
+    checked_length_per_key,
+    checked_stride,
+    checked_variable_batch,
+    checked_variable_stride,
+    moved_variable,
+)
+from recsys.ops import is_traced
+
+
+class KeyedJaggedTensor(JaggedBase):
+    """Jagged rows of several features, one batch: the input of embedding collections.
+
+    The lengths are key-major: the B lengths of the first key, then those of the second, ``F * B`` in all. With a
+    variable batch (``stride_per_key_per_rank``) each key has as many lengths as its own batch has rows.
+
+    Args:
+        keys: The features' names, each once.
+        values: ``[N]``, the values of the first key's rows, then those of the second key's, and so on.
+        weights: ``[N]``, one per value, or None.
+        lengths: ``[F * B]`` (``[F, B]`` is flattened), int32 or int64.
+        offsets: ``[F * B + 1]``, where each row starts, and the end of the last one.
+        stride: B, where it cannot be seen from the shapes (no keys; a variable batch without inverse indices,
+            where it is the largest batch if not given).
+        stride_per_key_per_rank: For each key the size of its batch on each rank (one rank before any exchange);
+            lists, or an integer tensor ``[F, ranks]`` in host memory.
+        length_per_key: Number of values of each key, where the caller knows them; otherwise they are read
+            when first needed, which only a tensor in host memory allows (see ``sync``).
+        offset_per_key: Where each key's values start, ``F + 1`` numbers; an alternative to ``length_per_key``.
+        inverse_indices: Keys, and for each of them ``[B]`` int64 of ``[F, B]``: for each row of the full
+            batch its row in the key's batch. ``recsys.jagged.dedup`` makes such batches.
+
+    Raises:
+        ValueError: The shapes disagree or a key is doubled. ``validate()`` checks the contents too.
+    """
+
+    def __init__(
+        self,
+        keys: Sequence[str],
+        values: TensorLike,
+        weights: TensorLike | None = None,
+        lengths: TensorLike | None = None,
+        offsets: TensorLike | None = None,
+        stride: int | None = None,
+        stride_per_key_per_rank: StridePerKeyPerRank | None = None,
+        length_per_key: Sequence[int] | None = None,
+        offset_per_key: Sequence[int] | None = None,
+        inverse_indices: InverseIndices | None = None,
+    ) -> None:
+        self._keys = list(keys)
+        super().__init__(values, weights, lengths, offsets)
+        if isinstance(self._lengths, Tensor) and self._lengths.dim() == 2:
+            self._lengths = self._lengths.reshape(-1)
+        check_keys(self._keys)
+        check_shapes(self._values, self._weights, self._lengths, self._offsets)
+        self._variable = checked_variable_batch(self._keys, stride_per_key_per_rank, inverse_indices)
+        self._stride = (
+            checked_stride(self._keys, self._lengths, self._offsets, stride)
+            if self._variable is None
+            else checked_variable_stride(self._variable, self._lengths, self._offsets, stride)
+        )
+        self._length_per_key = checked_length_per_key(self._keys, length_per_key, offset_per_key)
+        self._jt_dict: dict[str, JaggedTensor] | None = None
+
+    @staticmethod
+    def from_lengths(
+        keys: Sequence[str],
+        values: TensorLike,
+        lengths: TensorLike,
+        weights: TensorLike | None = None,
+        stride: int | None = None,
+        **variable: Unpack[VariableArguments],
+    ) -> KeyedJaggedTensor:
+        """Make one from key-major lengths ``[F * B]``. Reads nothing. The arguments are the constructor's."""
+        return KeyedJaggedTensor(keys, values, weights=weights, lengths=lengths, stride=stride, **variable)
+
+    @staticmethod
+    def from_offsets(
+        keys: Sequence[str],
+        values: TensorLike,
+        offsets: TensorLike,
+        weights: TensorLike | None = None,
+        stride: int | None = None,
+        **variable: Unpack[VariableArguments],
+    ) -> KeyedJaggedTensor:
+        """Make one from key-major offsets ``[F * B + 1]``. Reads nothing. The arguments are the constructor's."""
+        return KeyedJaggedTensor(keys, values, weights=weights, offsets=offsets, stride=stride, **variable)
+
+    @staticmethod
+    def from_lengths_sync(
+        keys: Sequence[str],
+        values: TensorLike,
+        lengths: TensorLike,
+        weights: TensorLike | None = None,
+        stride: int | None = None,
+        **variable: Unpack[VariableArguments],
+    ) -> KeyedJaggedTensor:
+        """Call ``from_lengths``, then ``sync``, which reads the lengths."""
+        return KeyedJaggedTensor.from_lengths(keys, values, lengths, weights, stride, **variable).sync()
+
+    @staticmethod
+    def from_offsets_sync(
+        keys: Sequence[str],
+        values: TensorLike,
+        offsets: TensorLike,
+        weights: TensorLike | None = None,
+        stride: int | None = None,
+        **variable: Unpack[VariableArguments],
+    ) -> KeyedJaggedTensor:
+        """Call ``from_offsets``, then ``sync``, which reads the offsets."""
+        return KeyedJaggedTensor.from_offsets(keys, values, offsets, weights, stride, **variable).sync()
+
+    @staticmethod
+    def from_jt_dict(jt_dict: dict[str, JaggedTensor]) -> KeyedJaggedTensor:
+        """Make one from a jagged tensor per feature. Lengths per key come from shapes: nothing is read.
+
+        Features of different batch sizes make a variable batch.
+
+        Raises:
+            ValueError: There are no features, or some have weights and some have none.
+        """
+        return KeyedJaggedTensor(**arguments_from_jts(jt_dict))
+
+    @staticmethod
+    def concat(kjt_list: Sequence[KeyedJaggedTensor]) -> KeyedJaggedTensor:
+        """Return all features of several batches of the same size, or of several variable batches.
+
+        Raises:
+            ValueError: No batches, different (full) batch sizes, doubled keys, or weights, batch sizes per key or
+                inverse indices in some only.
+        """
+        return KeyedJaggedTensor(**arguments_from_kjts(kjt_list))
+
+    @staticmethod
+    def empty(
+        is_weighted: bool = False,
+        device: torch.device | None = None,
+        values_dtype: torch.dtype | None = None,
+        weights_dtype: torch.dtype | None = None,
+        lengths_dtype: torch.dtype = torch.int32,
+    ) -> KeyedJaggedTensor:
+        """Make one without features."""
+        jt = JaggedTensor.empty(is_weighted, device, values_dtype, weights_dtype, lengths_dtype)
+        return KeyedJaggedTensor(
+            [], jt.values(), weights=jt.weights_or_none(), lengths=jt.lengths(), stride=0
+        )
+
+    def keys(self) -> list[str]:
+        """Return the features' names."""
+        return self._keys
+
+    def stride(self) -> int:
+        """Return B, the batch size; of a variable batch the full batch's, or the largest if that is not known."""
+        return self._stride
+
+    def stride_per_key(self) -> list[int]:
+        """Return the batch size of each key, of all ranks together."""
+        if self._variable is None:
+            return [self._stride] * len(self._keys)
+        return self._variable.stride_per_key
+
+    def stride_per_key_per_rank(self) -> list[list[int]]:
+        """Return the batch size of each key on each rank; nothing where all keys share one batch."""
+        return [] if self._variable is None else self._variable.stride_per_key_per_rank
+
+    def variable_stride_per_key(self) -> bool:
+        """Return whether each key has its own batch size."""
+        return self._variable is not None
+
+    def lengths_offset_per_key(self) -> list[int]:
+        """Return where each key's lengths start, and the end: ``F + 1`` numbers."""
+        return list(accumulate(self.stride_per_key(), initial=0))
+
+    def inverse_indices(self) -> tuple[list[str], Tensor]:
+        """Keys, and for each of them the rows of the full batch as rows of its own: ``[F, B]`` int64.
+
+        Raises:
+            ValueError: There are none.
+        """
+        inverse = self.inverse_indices_or_none()
+        if inverse is None:
+            raise ValueError("inverse_indices: this KeyedJaggedTensor has none")
+        return inverse
+
+    def inverse_indices_or_none(self) -> tuple[list[str], Tensor] | None:
+        """Return ``inverse_indices``, or None."""
+        return None if self._variable is None else self._variable.inverse_indices
+
+    def index_per_key(self) -> dict[str, int]:
+        """Return each key's position."""
+        return {key: i for i, key in enumerate(self._keys)}
+
+    def length_per_key(self) -> list[int]:
+        """Return the number of values of each key.
+
+        Raises:
+            ValueError: They are not known, and cannot be had without a hidden synchronization.
+        """
+        if self._length_per_key is None:
+            if is_traced(self._lengths, self._offsets):
+                raise ValueError("length_per_key: not known under a tracer; give it to the constructor")
+            given = cast(Tensor, self._lengths if self._lengths is not None else self._offsets)
+            if given.device.type != "cpu":
+                raise ValueError(
+                    f"length_per_key: not known for tensors on {given.device}; make the KeyedJaggedTensor in "
+                    "host memory or with length_per_key, or call sync(), which waits for the device"
+                )
+            self.sync()
+        return cast(list[int], self._length_per_key)
+
+    def length_per_key_or_none(self) -> list[int] | None:
+        """Return the number of values of each key if known, or None."""
+        return self._length_per_key
+
+    def offset_per_key(self) -> list[int]:
+        """Return where each key's values start, and the end: ``F + 1`` numbers. Raises as ``length_per_key``."""
+        return list(accumulate(self.length_per_key(), initial=0))
+
+    def offset_per_key_or_none(self) -> list[int] | None:
+        """Return ``offset_per_key`` if it is known, or None."""
+        return None if self._length_per_key is None else list(accumulate(self._length_per_key, initial=0))
+
+    def sync(self) -> KeyedJaggedTensor:
+        """Read the lengths per key, where they are not known. Waits for the device that holds them."""
+        if self._length_per_key is None:
+            self._length_per_key = ids_per_key(self).tolist()
+        return self
+
+    def unsync(self) -> KeyedJaggedTensor:
+        """Drop the lengths per key."""
+        self._length_per_key = None
+        self._jt_dict = None
+        return self
+
+    def to(
+        self, device: torch.device | str, non_blocking: bool = False, dtype: torch.dtype | None = None
+    ) -> KeyedJaggedTensor:
+        """Return the same on another device, the lengths per key included; ``dtype`` is that of the weights."""
+        remade = self._moved(lambda t: t.to(device=device, non_blocking=non_blocking))
+        if dtype is not None and remade._weights is not None:
+            remade._weights = remade._weights.to(dtype)
+        return remade
+
+    def pin_memory(self) -> KeyedJaggedTensor:
+        """Return the same in page-locked host memory, from which copies to a device need not wait."""
+        return self._moved(lambda t: t.pin_memory())
+
+    def record_stream(self, stream: torch.cuda.Stream) -> None:
+        """Keep the tensors' memory until the work now queued on ``stream`` is done."""
+        inverse = self.inverse_indices_or_none()
+        rows = None if inverse is None else inverse[1]
+        for tensor in (self._values, self._weights, self._lengths, self._offsets, rows):
+            if tensor is not None:
+                tensor.record_stream(stream)
+
+    def _moved(self, move: Callable[[Tensor], Tensor]) -> KeyedJaggedTensor:
+        return KeyedJaggedTensor(
+            self._keys,
+            **moved(self, move),
+            **moved_variable(self._variable, move),
+            stride=self._stride,
+            length_per_key=self._length_per_key,
+        )
+
+    def split(self, segments: Sequence[int]) -> list[KeyedJaggedTensor]:
+        """Split after every ``segments[i]`` keys.
+
+        Raises:
+            ValueError: The segments do not sum to the number of keys.
+        """
+        if sum(segments) != len(self._keys) or any(n < 0 for n in segments):
+            raise ValueError(
+                f"segments: got {list(segments)}, expected numbers that sum to the {len(self._keys)} keys"
+            )
+        ends = list(accumulate(segments, initial=0))
+        return [self._select(list(range(a, b))) for a, b in pairwise(ends)]
+
+    def permute(self, indices: Sequence[int], indices_tensor: Tensor | None = None) -> KeyedJaggedTensor:
+        """Return the keys at ``indices``, in that order. ``indices_tensor`` (the same on the device) is not needed.
+
+        Raises:
+            ValueError: An index is doubled or is no key's position.
+        """
+        del indices_tensor
+        wrong = [i for i in indices if not 0 <= i < len(self._keys)]
+        if wrong:
+            raise ValueError(f"indices: got {wrong}, expected positions of the {len(self._keys)} keys")
+        return self._select(list(indices))
+
+    def _select(self, indices: list[int]) -> KeyedJaggedTensor:
+        if indices == list(range(len(self._keys))):
+            return self._moved(lambda t: t)
+        return KeyedJaggedTensor(**arguments_of_keys(self, indices))
+
+    def __getitem__(self, key: str) -> JaggedTensor:
+        if key not in self._keys:
+            raise KeyError(f"key {key!r} is not in the KeyedJaggedTensor; it has {self._keys}")
+        return self.to_dict()[key]
+
+    def to_dict(self, compute_offsets: bool = True) -> dict[str, JaggedTensor]:
+        """Return one jagged tensor per key: views of the values. ``compute_offsets`` is for TorchRec's callers only.
+
+        Raises:
+            ValueError: As ``length_per_key``.
+        """
+        del compute_offsets
+        if self._jt_dict is None:
+            self._jt_dict = jagged_by_key(self)
+        return self._jt_dict
+
+    def validate(self) -> KeyedJaggedTensor:
+        """Check the contents (which reads them) and return the KeyedJaggedTensor itself.
+
+        Raises:
+            ValueError: As ``JaggedTensor.validate``, or lengths per key that disagree with the lengths, or inverse
+                indices that are no rows of their key's batch.
+        """
+        check_contents(self._values, self._lengths, self._offsets)
+        if self._length_per_key is not None and self._keys:
+            read = ids_per_key(self).tolist()
+            if read != self._length_per_key:
+                raise ValueError(f"length_per_key: got {self._length_per_key}, but the lengths say {read}")
+        if self._variable is not None:
+            check_inverse_contents(self._keys, self._variable)
+        return self
+
+    def __str__(self) -> str:
+        if not self._keys:
+            return "KeyedJaggedTensor()\n"
+        weighted = self._weights is not None
+        rows = []
+        for key, jt in self.to_dict().items():
+            text = printed_rows(jt.values(), jt.weights_or_none(), jt.offsets(), indent=8)
+            rows.append(f'    "{key}": ' + (f"{{\n        {text}\n    }}" if weighted else text))
+        return "KeyedJaggedTensor({\n" + ",\n".join(rows) + "\n})\n"
+
+    def __repr__(self) -> str:
+        strides = "" if self._variable is None else f", stride_per_key={self._variable.stride_per_key}"
+        values = printed_shape(self._values)
+        return f"KeyedJaggedTensor(keys={self._keys}, values={values}, stride={self._stride}{strides})"

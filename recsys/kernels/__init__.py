@@ -1,0 +1,1 @@
+"""Lookup kernels: int-nbit and training TBE, and the check of IDs before them."""

@@ -1,0 +1,1 @@
+"""Cost of a plan: topology, constraints, estimates."""

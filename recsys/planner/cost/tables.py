@@ -1,0 +1,195 @@
+"""The tables that are planned, with the lookups that a step makes in them.
+
+Shape letters: D embedding dim, R rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from recsys.configs import (
+    BaseEmbeddingConfig,
+    DataType,
+    EmbeddingBagConfig,
+    EmbeddingConfig,
+    PoolingType,
+    check_tables,
+)
+from recsys.embedding import FloatCollection
+from recsys.errors import PlanError
+from recsys.json_checks import a_list, choice, count, text
+from recsys.planner.cost.constraints import ParameterConstraints, check_names
+from recsys.quant import float_tables
+from recsys.sharding.plan.device_rows import table_path
+
+#: TorchRec's default of samples per rank and step.
+DEFAULT_BATCH_SIZE = 512
+_FLOAT_BYTES = 4
+_ID_BYTES = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedTable:
+    """One table and what one rank's own batch looks up in it.
+
+    Attributes:
+        collection: The path of its collection.
+        config: R, D, data type, features.
+        constraints: What the user demands.
+        num_ids: Looked up for one rank's batch.
+        num_bags: The number of bags that hold the IDs.
+        id_bytes: The size of one ID, with its weight.
+    """
+
+    collection: str
+    config: BaseEmbeddingConfig
+    constraints: ParameterConstraints
+    num_ids: float
+    num_bags: float
+    id_bytes: int
+
+    @property
+    def path(self) -> str:
+        """The table's name within the whole model."""
+        return table_path(self.collection, self.config.name)
+
+    @property
+    def is_pooled(self) -> bool:
+        """Whether rows leave the lookup summed by bag, and not one by one."""
+        return isinstance(self.config, EmbeddingBagConfig) and self.config.pooling is not PoolingType.NONE
+
+
+def planned_tables(
+    collections: Mapping[str, Sequence[BaseEmbeddingConfig]],
+    constraints: Mapping[str, ParameterConstraints] | None = None,
+    batch_size: int | None = None,
+    weighted: frozenset[str] = frozenset(),
+) -> list[PlannedTable]:
+    """Return tables with their lookups.
+
+    Args:
+        collections: The tables of each collection, by path.
+        constraints: By table path, or by name alone.
+        batch_size: Samples per rank and step; 512 by default.
+        weighted: Paths of collections whose IDs have weights.
+
+    Raises:
+        PlanError: A constraint names no table, or has not one number per feature.
+    """
+    constraints = constraints or {}
+    paths = {table_path(path, t.name): t.name for path, group in collections.items() for t in group}
+    check_names(constraints, set(paths) | set(paths.values()))
+    default = ParameterConstraints()
+    return [
+        _planned(
+            path,
+            table,
+            constraints.get(table_path(path, table.name), constraints.get(table.name, default)),
+            DEFAULT_BATCH_SIZE if batch_size is None else batch_size,
+            path in weighted,
+        )
+        for path, group in collections.items()
+        for table in group
+    ]
+
+
+def _planned(
+    path: str, table: BaseEmbeddingConfig, asked: ParameterConstraints, batch_size: int, is_weighted: bool
+) -> PlannedTable:
+    num_features = max(table.num_features(), 1)
+    at = f"constraints[{table_path(path, table.name)!r}]"
+    factors = _per_feature(asked.pooling_factors, 1.0, num_features, f"{at}.pooling_factors")
+    poolings = _per_feature(asked.num_poolings, 1.0, num_features, f"{at}.num_poolings")
+    batches = _per_feature(asked.batch_sizes, batch_size, num_features, f"{at}.batch_sizes")
+    if asked.is_weighted is not None:
+        is_weighted = asked.is_weighted
+    return PlannedTable(
+        collection=path,
+        config=table,
+        constraints=asked,
+        num_ids=sum(f * p * b for f, p, b in zip(factors, poolings, batches, strict=True)),
+        num_bags=sum(p * b for p, b in zip(poolings, batches, strict=True)),
+        id_bytes=_ID_BYTES + (_FLOAT_BYTES if is_weighted else 0),
+    )
+
+
+def _per_feature(
+    values: Sequence[float] | None, default: float, num_features: int, at: str
+) -> Sequence[float]:
+    if values is None:
+        return [default] * num_features
+    if len(values) == 1:
+        return [values[0]] * num_features
+    if len(values) != num_features:
+        raise PlanError(f"{at}: got {len(values)} numbers, expected one or {num_features} (one per feature)")
+    return values
+
+
+def collection_tables(
+    collections: Mapping[str, FloatCollection], data_type: DataType | None = None
+) -> dict[str, list[BaseEmbeddingConfig]]:
+    """Return the tables of each collection; with a data type, as they will be stored."""
+    return {
+        path: [t if data_type is None else replace(t, data_type=data_type) for t in float_tables(collection)]
+        for path, collection in collections.items()
+    }
+
+
+def tables_from_json(data: Any, data_type: DataType | None = None) -> dict[str, list[BaseEmbeddingConfig]]:
+    """Return tables of collections from plain data, for models that are not written yet.
+
+    Args:
+        data: A list of objects with ``name``, ``num_embeddings``, ``embedding_dim``, and as one likes
+            ``feature_names`` (by default the table's name), ``pooling`` (SUM; NONE for single rows), ``data_type``
+            (FP32) and ``collection`` (the path; by default the model itself).
+        data_type: The data type of all tables instead.
+
+    Raises:
+        PlanError: A field is wrong; the message names it, what was found and what was expected.
+    """
+    found: dict[str, list[BaseEmbeddingConfig]] = {}
+    try:
+        for at, item in a_list({"tables": data}, "tables", ""):
+            path, table = _table(item, at.lstrip("."), data_type)
+            found.setdefault(path, []).append(table)
+        for group in found.values():
+            check_tables(group)
+    except ValueError as error:
+        raise PlanError(str(error).lstrip(".")) from None
+    if not found:
+        raise PlanError("tables: got none, expected at least one")
+    return found
+
+
+def _table(item: Any, at: str, data_type: DataType | None) -> tuple[str, BaseEmbeddingConfig]:
+    name = text(item, "name", at)
+    pooling = (
+        PoolingType(choice(item, "pooling", at, tuple(p.value for p in PoolingType)))
+        if "pooling" in item
+        else None
+    )
+    stored = (
+        DataType(choice(item, "data_type", at, tuple(t.value for t in DataType)))
+        if "data_type" in item
+        else None
+    )
+    features = [str(f) for _, f in a_list(item, "feature_names", at)] if "feature_names" in item else [name]
+    path = item.get("collection", "")
+    if not isinstance(path, str):
+        raise PlanError(f"{at}.collection: got {str(path)[:80]!r}, expected a text")
+    num_embeddings, embedding_dim = count(item, "num_embeddings", at), count(item, "embedding_dim", at)
+    if pooling is PoolingType.NONE:
+        table: BaseEmbeddingConfig = EmbeddingConfig(
+            name=name, num_embeddings=num_embeddings, embedding_dim=embedding_dim, feature_names=features
+        )
+    else:
+        table = EmbeddingBagConfig(
+            name=name,
+            num_embeddings=num_embeddings,
+            embedding_dim=embedding_dim,
+            feature_names=features,
+            pooling=pooling or PoolingType.SUM,
+        )
+    return path, replace(table, data_type=data_type or stored or DataType.FP32)

@@ -1,0 +1,1 @@
+"""What recsys-plan prints and draws."""

@@ -1,0 +1,196 @@
+"""Partitioners: they place the blocks of chosen options on ranks.
+
+Shape letters: H hosts, L ranks per host, W world size.
+
+Blocks of all ranks come first, then blocks of hosts, then blocks of single ranks, each kind the heaviest first. The
+partitioners differ in what is heavy, and in which rank is the best one: ``GREEDY`` goes by cost, ``MEMORY_BALANCED``
+by bytes, which finds room where cost leaves none, and ``BOTH_BALANCED`` by whichever of the two is scarcer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recsys.planner.cost.enumerators import ShardingOption
+from recsys.planner.cost.estimate import ShardCost
+
+GREEDY = "greedy"
+MEMORY_BALANCED = "memory_balanced"
+BOTH_BALANCED = "both_balanced"
+PARTITIONERS = (GREEDY, BOTH_BALANCED, MEMORY_BALANCED)
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Capacity:
+    """What the ranks offer to tables.
+
+    Attributes:
+        world_size: W.
+        local_world_size: L.
+        hbm_bytes: The device memory of each rank.
+        ddr_bytes: The host memory of each rank.
+    """
+
+    world_size: int
+    local_world_size: int
+    hbm_bytes: int
+    ddr_bytes: int
+
+    def is_room_for(self, option: ShardingOption) -> bool:
+        """Return whether empty ranks would hold its blocks."""
+        return option.max_hbm_bytes <= self.hbm_bytes and option.max_ddr_bytes <= self.ddr_bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Misfit:
+    """What a partition could not place.
+
+    Attributes:
+        table: Position of the table.
+        short_bytes: That the rank (of a block's ranks, the fullest) with most room lacks.
+        memory: ``hbm`` or ``ddr``.
+    """
+
+    table: int
+    short_bytes: int
+    memory: str
+
+
+class Placement:
+    """Options with the slots of their blocks: a rank, a host, or 0 for all ranks; and how busy and full ranks are."""
+
+    def __init__(self, capacity: Capacity, num_tables: int) -> None:
+        self.capacity = capacity
+        self.mean_us = 1.0
+        self.options: list[ShardingOption | None] = [None] * num_tables
+        self.slots: list[list[int]] = [[] for _ in range(num_tables)]
+        self.loads_us: Floats = np.zeros(capacity.world_size)
+        self.free_hbm: Floats = np.full(capacity.world_size, float(capacity.hbm_bytes))
+        self.free_ddr: Floats = np.full(capacity.world_size, float(capacity.ddr_bytes))
+
+    @property
+    def cost_us(self) -> float:
+        """The worst rank's."""
+        return float(self.loads_us.max())
+
+    def copy(self) -> Placement:
+        """Return an independent copy."""
+        new = Placement(self.capacity, 0)
+        new.mean_us = self.mean_us
+        new.options, new.slots = list(self.options), [list(slots) for slots in self.slots]
+        new.loads_us, new.free_hbm, new.free_ddr = (
+            self.loads_us.copy(),
+            self.free_hbm.copy(),
+            self.free_ddr.copy(),
+        )
+        return new
+
+    def ranks_of(self, span: int, slot: int) -> slice:
+        """Return the ranks of a slot."""
+        return slice(slot * span, slot * span + span)
+
+    def add(self, table: int, block: ShardCost, span: int, slot: int) -> None:
+        """Place one more block of a table whose option is set."""
+        self.slots[table].append(slot)
+        self._count(block, self.ranks_of(span, slot), 1)
+
+    def remove(self, table: int) -> None:
+        """Take a table's blocks off the ranks."""
+        option = self.options[table]
+        if option is not None:
+            for block, slot in zip(option.blocks, self.slots[table], strict=True):
+                self._count(block, self.ranks_of(option.span, slot), -1)
+        self.options[table], self.slots[table] = None, []
+
+    def move(self, table: int, block: int, slot: int) -> None:
+        """Return another slot for a block."""
+        option = self.options[table]
+        assert option is not None
+        self._count(option.blocks[block], self.ranks_of(option.span, self.slots[table][block]), -1)
+        self._count(option.blocks[block], self.ranks_of(option.span, slot), 1)
+        self.slots[table][block] = slot
+
+    def place(self, table: int, option: ShardingOption, by: str = GREEDY) -> Misfit | None:
+        """Place all blocks of a table; change nothing if one finds no room."""
+        self.options[table] = option
+        for block in option.blocks:
+            misfit = self._place_block(table, option, block, by)
+            if misfit is not None:
+                placed = self.slots[table]
+                for other, slot in zip(option.blocks, placed, strict=False):
+                    self._count(other, self.ranks_of(option.span, slot), -1)
+                self.options[table], self.slots[table] = None, []
+                return misfit
+        return None
+
+    def _place_block(self, table: int, option: ShardingOption, block: ShardCost, by: str) -> Misfit | None:
+        span = option.span
+        loads, hbm, ddr = self.loads_us, self.free_hbm, self.free_ddr
+        if span > 1:
+            loads, hbm, ddr = (
+                loads.reshape(-1, span).max(1),
+                hbm.reshape(-1, span).min(1),
+                ddr.reshape(-1, span).min(1),
+            )
+        fits = (hbm >= block.hbm_bytes) & (ddr >= block.ddr_bytes)
+        if len(option.blocks) > 1:
+            fits[self.slots[table]] = False
+        if not fits.any():
+            return _misfit(table, block, hbm, ddr)
+        if by == GREEDY:
+            score = loads
+        else:
+            score = np.maximum(self._used(hbm, block.hbm_bytes, 0), self._used(ddr, block.ddr_bytes, 1))
+            if by == BOTH_BALANCED:
+                score = np.maximum(score, (loads + block.total_us) / self.mean_us)
+        self.add(table, block, span, int(np.where(fits, score, np.inf).argmin()))
+        return None
+
+    def _used(self, free: Floats, num_bytes: int, memory: int) -> Floats:
+        """Return the part of a memory that would be used; of one that the block does not use, nothing."""
+        capacity = (self.capacity.hbm_bytes, self.capacity.ddr_bytes)[memory]
+        used: Floats = (capacity - free + num_bytes) / max(capacity, 1) * (num_bytes > 0)
+        return used
+
+    def _count(self, block: ShardCost, ranks: slice, sign: int) -> None:
+        self.loads_us[ranks] += sign * block.total_us
+        self.free_hbm[ranks] -= sign * block.hbm_bytes
+        self.free_ddr[ranks] -= sign * block.ddr_bytes
+
+
+def _misfit(table: int, block: ShardCost, hbm: Floats, ddr: Floats) -> Misfit:
+    short_hbm = block.hbm_bytes - int(hbm.max())
+    short_ddr = block.ddr_bytes - int(ddr.max())
+    if short_hbm >= short_ddr:
+        return Misfit(table=table, short_bytes=max(short_hbm, 0), memory="hbm")
+    return Misfit(table=table, short_bytes=max(short_ddr, 0), memory="ddr")
+
+
+def partition(capacity: Capacity, options: Sequence[ShardingOption], by: str = GREEDY) -> Placement | Misfit:
+    """Return every table's blocks to ranks.
+
+    Args:
+        capacity: The capacity of the ranks.
+        options: For each table, the one that is chosen.
+        by: One of ``PARTITIONERS``.
+    """
+    placement = Placement(capacity, len(options))
+    placement.mean_us = max(sum(option.total_us for option in options) / capacity.world_size, 1e-9)
+    hbm, ddr = max(capacity.hbm_bytes, 1), max(capacity.ddr_bytes, 1)
+
+    def heaviness(i: int) -> tuple[float, float, int]:
+        option = options[i]
+        fill = max(option.max_hbm_bytes / hbm, option.max_ddr_bytes / ddr)
+        cost = option.max_us / placement.mean_us
+        return (-option.span, -{GREEDY: cost, MEMORY_BALANCED: fill, BOTH_BALANCED: max(cost, fill)}[by], i)
+
+    for i in sorted(range(len(options)), key=heaviness):
+        misfit = placement.place(i, options[i], by)
+        if misfit is not None:
+            return misfit
+    return placement

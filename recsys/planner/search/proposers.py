@@ -1,0 +1,131 @@
+"""Which option each table could take, before anyone knows whether the whole fits.
+
+Shape letters: T tables, W world size.
+
+Proposals are positions of options, one for each table:
+
+* ``uniform``: one sharding type and kernel for all tables that can have it;
+* ``greedy``: the options that cost least in all, none of whose blocks costs more than a limit; smaller limits
+  make smaller blocks, which pack better and cost more;
+* ``dynamic``: dynamic programming over bins of memory: the least cost for every total of memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recsys.planner.cost.enumerators import ShardingOption
+from recsys.planner.search.bounds import Floats, Ints, OptionTable
+from recsys.planner.search.partitioners import Capacity
+
+# Limits of a block's cost, in parts of the lower bound of any plan's cost.
+_LIMITS = (1.0, 0.75, 0.5, 0.35, 0.25, 0.15, 0.08)
+_DYNAMIC_LIMITS = (1.0, 0.5, 0.25, 0.1)
+_NUM_BINS = 256
+# Parts of all memory that a choice may take: packing leaves gaps.
+_FILLS = (1.0, 0.97, 0.93, 0.88, 0.8, 0.7)
+
+Choice = tuple[int, ...]
+
+
+def uniform(options: Sequence[Sequence[ShardingOption]], table: OptionTable) -> Iterator[Choice]:
+    """Yield a choice for each (type, kernel) that any table can have; other tables take their cheapest option."""
+    pairs = sorted({(option.sharding_type, option.compute_kernel) for group in options for option in group})
+    flat = [option for group in options for option in group]
+    for pair in pairs:
+        is_other = np.array([(o.sharding_type, o.compute_kernel) != pair for o in flat])
+        yield _positions(table.cheapest(table.total_us + is_other * (1 + table.total_us.sum())))
+
+
+def greedy(table: OptionTable, least_us: float) -> Iterator[Choice]:
+    """Yield the cheapest options without large blocks.
+
+    Args:
+        table: The options.
+        least_us: A lower bound of the cost of any plan.
+    """
+    for limit in _LIMITS:
+        yield _positions(table.cheapest(_limited(table, least_us * limit)))
+
+
+def least_memory(table: OptionTable, of_rank: Sequence[float], largest: float) -> Choice:
+    """Return the options that take least memory in all, as far as there are some without large blocks.
+
+    Args:
+        table: The options, with their ``fill``.
+        of_rank: For each option the part of a rank's memory that its largest block takes.
+        largest: What that may be.
+    """
+    part = np.asarray(of_rank)
+    return _positions(
+        table.cheapest(np.where(part <= largest, table.fill, (1 + table.fill.sum()) * (1 + part)))
+    )
+
+
+def dynamic(table: OptionTable, capacity: Capacity, least_us: float) -> Iterator[Choice]:
+    """Yield the cheapest options for less and less memory, as long as memory is scarce."""
+    memory, of_rank = (
+        (table.hbm, capacity.hbm_bytes) if capacity.hbm_bytes else (table.ddr, capacity.ddr_bytes)
+    )
+    total = of_rank * capacity.world_size
+    for limit in _DYNAMIC_LIMITS:
+        values = _limited(table, least_us * limit)
+        free = table.cheapest(values)
+        needed = float(memory[table.starts + free].sum())
+        if needed <= total * _FILLS[-1]:
+            continue
+        yield from _by_memory(table, values, memory, float(min(total, needed)))
+
+
+def _limited(table: OptionTable, limit_us: float) -> Floats:
+    """Costs, with those above the limit so far up that they are taken only where all are: the smallest block first."""
+    penalty = table.total_us.sum() * (1 + table.max_us / max(limit_us, 1e-9))
+    return np.where(table.max_us <= limit_us * (1 + 1e-9), table.total_us, penalty)
+
+
+def _by_memory(table: OptionTable, values: Floats, memory: Floats, total: float) -> Iterator[Choice]:
+    """Yield choices by dynamic programming; ``least[b]`` is the least cost of the tables so far in ``b`` bins.
+
+    Bytes are rounded to the nearest bin: rounded up, many small tables would fill the bins with nothing. The
+    partitioner counts bytes.
+    """
+    smallest = np.minimum.reduceat(memory, table.starts)
+    base = float(smallest.sum())
+    if base > total:
+        return
+    extra = memory - np.repeat(smallest, table.sizes)
+    unit = max((total - base) / _NUM_BINS, 1e-9)
+    bins = np.minimum(np.rint(extra / unit), _NUM_BINS + 1).astype(np.int64)
+    least = np.zeros(_NUM_BINS + 1)
+    picks = np.zeros((len(table.starts), _NUM_BINS + 1), dtype=np.int32)
+    for i, (start, size) in enumerate(zip(table.starts.tolist(), table.sizes.tolist(), strict=True)):
+        shifted = np.full((size, _NUM_BINS + 1), np.inf)
+        for j in range(size):
+            by = int(bins[start + j])
+            if by <= _NUM_BINS:
+                shifted[j, by:] = least[: _NUM_BINS + 1 - by] + values[start + j]
+        picks[i] = shifted.argmin(0)
+        least = shifted.min(0)
+    seen = set()
+    for fill in _FILLS:
+        last = int((total * fill - base) / unit)
+        if 0 <= last <= _NUM_BINS and np.isfinite(least[last]):
+            choice = _walk_back(table, bins, picks, last)
+            if choice not in seen:
+                seen.add(choice)
+                yield choice
+
+
+def _walk_back(table: OptionTable, bins: Ints, picks: NDArray[np.int32], last: int) -> Choice:
+    choice = [0] * len(table.starts)
+    for i in reversed(range(len(choice))):
+        choice[i] = int(picks[i, last])
+        last -= int(bins[table.starts[i] + choice[i]])
+    return tuple(choice)
+
+
+def _positions(found: Ints) -> Choice:
+    return tuple(int(i) for i in found)

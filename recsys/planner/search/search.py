@@ -1,0 +1,184 @@
+"""The search for a plan: proposals, partitions, and local search from the best of them. The same input, the same plan.
+
+Shape letters: T tables, W world size.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from recsys.planner.cost.enumerators import ShardingOption
+from recsys.planner.search.bounds import OptionTable, of_any_plan
+from recsys.planner.search.improve import balance, choose_again
+from recsys.planner.search.partitioners import (
+    GREEDY,
+    MEMORY_BALANCED,
+    PARTITIONERS,
+    Capacity,
+    Misfit,
+    Placement,
+    partition,
+)
+from recsys.planner.search.proposers import Choice, dynamic, greedy, least_memory, uniform
+from recsys.planner.search.reshuffle import reshuffle
+
+# Partitions that go through moves and swaps, and those of them whose options are chosen again.
+_NUM_BALANCED = 8
+_NUM_REFINED = 3
+_MOST_CHANGES = 60
+# Small problems are tried again from disturbed plans: as many times as this many (table, rank) pairs allow.
+_RESTART_PAIRS = 2_500
+_MOST_RESTARTS = 120
+_GOOD_ENOUGH = 1.0005
+# Blocks are dealt anew, so many times, where a plan is further than this above the lower bound.
+_WELL_BALANCED = 1.01
+_NUM_DEALT_ROUNDS = 400
+# Parts of a rank's memory that a block may take, where room is sought.
+_LARGEST_FILLS = (1.0, 0.5, 0.25, 0.1, 0.03)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchResult:
+    """What the search found.
+
+    Attributes:
+        placement: The best; None if nothing fitted.
+        least_us: No plan costs less.
+        misfit: Where nothing fitted, what the attempt that takes least memory could not place.
+    """
+
+    placement: Placement | None
+    least_us: float
+    misfit: Misfit | None = None
+
+
+def search(capacity: Capacity, options: Sequence[Sequence[ShardingOption]]) -> SearchResult:
+    """Return the plan whose worst rank costs least, as far as it is found.
+
+    Args:
+        capacity: The capacity of the ranks.
+        options: The options of each table, each with room for its blocks on empty ranks.
+    """
+    options = [_undominated(group) for group in options]
+    table = _option_table(capacity, options)
+    least_us = of_any_plan(capacity, options)
+    placements: list[Placement] = []
+    for choice in _proposals(capacity, options, table, least_us):
+        chosen = [group[i] for group, i in zip(options, choice, strict=True)]
+        for by in PARTITIONERS:
+            found = partition(capacity, chosen, by)
+            if isinstance(found, Placement):
+                placements.append(found)
+                if by == GREEDY:
+                    break
+    if not placements:
+        packed = pack(capacity, options)
+        if isinstance(packed, Misfit):
+            return SearchResult(placement=None, least_us=least_us, misfit=packed)
+        placements.append(packed)
+    placements = sorted(placements, key=lambda p: p.cost_us)[:_NUM_BALANCED]
+    for placement in placements:
+        balance(placement)
+    placements = sorted(placements, key=lambda p: p.cost_us)[:_NUM_REFINED]
+    best = min((_refined(p, options, least_us) for p in placements), key=lambda p: p.cost_us)
+    return SearchResult(placement=_restarted(best, options, least_us), least_us=least_us)
+
+
+def _refined(placement: Placement, options: Sequence[Sequence[ShardingOption]], least_us: float) -> Placement:
+    refined = choose_again(placement, options, _MOST_CHANGES)
+    if refined.cost_us > least_us * _WELL_BALANCED:
+        reshuffle(refined, random.Random(0), _NUM_DEALT_ROUNDS, least_us * _WELL_BALANCED)
+        refined = choose_again(refined, options, _MOST_CHANGES)
+    return refined
+
+
+def pack(capacity: Capacity, options: Sequence[Sequence[ShardingOption]]) -> Placement | Misfit:
+    """Return a placement by memory alone: choices that take little of it, with smaller and smaller blocks."""
+    misfit: Misfit | None = None
+    for choice in dict.fromkeys(_by_memory(capacity, options)):
+        chosen = [group[i] for group, i in zip(options, choice, strict=True)]
+        found = partition(capacity, chosen, MEMORY_BALANCED)
+        if isinstance(found, Placement):
+            return found
+        misfit = misfit or found
+    assert misfit is not None
+    return misfit
+
+
+def _by_memory(capacity: Capacity, options: Sequence[Sequence[ShardingOption]]) -> Iterator[Choice]:
+    table = _option_table(capacity, options)
+    of_rank = [
+        max(o.max_hbm_bytes / max(capacity.hbm_bytes, 1), o.max_ddr_bytes / max(capacity.ddr_bytes, 1))
+        for group in options
+        for o in group
+    ]
+    for largest in _LARGEST_FILLS:
+        yield least_memory(table, of_rank, largest)
+    table.fill = table.hbm + 1e-6 * table.ddr
+    yield least_memory(table, of_rank, _LARGEST_FILLS[0])
+
+
+def _proposals(
+    capacity: Capacity, options: Sequence[Sequence[ShardingOption]], table: OptionTable, least_us: float
+) -> Iterator[Choice]:
+    seen: set[Choice] = set()
+    for proposer in (greedy(table, least_us), dynamic(table, capacity, least_us), uniform(options, table)):
+        for choice in proposer:
+            if choice not in seen:
+                seen.add(choice)
+                yield choice
+
+
+def _option_table(capacity: Capacity, options: Sequence[Sequence[ShardingOption]]) -> OptionTable:
+    table = OptionTable(options)
+    world_size = capacity.world_size
+    table.fill = (
+        table.hbm / max(capacity.hbm_bytes * world_size, 1)
+        + table.ddr / max(capacity.ddr_bytes * world_size, 1)
+        + 1e-15 * table.total_us
+    )
+    return table
+
+
+def _undominated(options: Sequence[ShardingOption]) -> list[ShardingOption]:
+    """Remove options that another one beats or equals in cost and memory, in total and at most on a rank."""
+    kept: list[tuple[ShardingOption, tuple[float, ...]]] = []
+    keys = [
+        (o.total_us, o.max_us, o.hbm_bytes, o.ddr_bytes, o.max_hbm_bytes, o.max_ddr_bytes) for o in options
+    ]
+    for i in sorted(range(len(options)), key=lambda i: (keys[i], i)):
+        if not any(all(a <= b for a, b in zip(key, keys[i], strict=True)) for _, key in kept):
+            kept.append((options[i], keys[i]))
+    return [option for option, _ in kept]
+
+
+def _restarted(best: Placement, options: Sequence[Sequence[ShardingOption]], least_us: float) -> Placement:
+    """Repeat the local search from the best placement with a few tables placed elsewhere."""
+    num_tables, world_size = len(options), best.capacity.world_size
+    rng = random.Random(0)
+    for _ in range(min(_MOST_RESTARTS, _RESTART_PAIRS // (num_tables * world_size))):
+        if best.cost_us <= least_us * _GOOD_ENOUGH:
+            return best
+        disturbed = _disturbed(best, options, rng)
+        if disturbed is not None:
+            again = choose_again(disturbed, options, _MOST_CHANGES)
+            if again.cost_us < best.cost_us:
+                best = again
+    return best
+
+
+def _disturbed(
+    placement: Placement, options: Sequence[Sequence[ShardingOption]], rng: random.Random
+) -> Placement | None:
+    new = placement.copy()
+    num_tables = len(options)
+    tables = rng.sample(range(num_tables), min(num_tables, rng.randint(2, 4)))
+    for table in tables:
+        new.remove(table)
+    rng.shuffle(tables)
+    for table in tables:
+        if new.place(table, rng.choice(options[table])) is not None:
+            return None
+    return new

@@ -1,0 +1,1 @@
+"""Plans: which rectangle of which table is on which rank."""

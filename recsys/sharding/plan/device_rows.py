@@ -1,0 +1,107 @@
+"""The rows that each rank's lookups read.
+
+Shape letters: R rows, W world size.
+
+Ranks in host memory read the source blob itself; ranks on other devices get a blob of their own, with the rows
+of their shards only, stretched to the device's alignment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from recsys.rows.format import row_alignment_for
+from recsys.rows.layout import BlobLayout, RowBlock, copy_blocks, lay_out
+from recsys.sharding.plan.plan import ParameterSharding, ShardMetadata
+
+
+def table_path(collection: str, table: str) -> str:
+    """Return a table's name within the whole model."""
+    return f"{collection}.{table}" if collection else table
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceRows:
+    """Where one rank's rows lie.
+
+    Attributes:
+        device: The rank's device.
+        layout: Where in ``rows`` each shard lies.
+        rows: uint8 bytes, or an empty tensor that stands for rows that are set later.
+    """
+
+    device: torch.device
+    layout: BlobLayout
+    rows: Tensor
+
+
+def device_layouts(
+    source: BlobLayout, plans: Mapping[str, Mapping[str, ParameterSharding]], devices: Sequence[torch.device]
+) -> list[BlobLayout]:
+    """Return the layout of each rank's rows.
+
+    Args:
+        source: The layout of all tables at alignment 1, split by columns as in the plans.
+        plans: Each collection's tables.
+        devices: Rank by rank.
+    """
+    layouts = []
+    for rank, device in enumerate(devices):
+        if device.type == "cpu":
+            layouts.append(source)
+            continue
+        blocks = [
+            _shard_block(source, table_path(path, name), shard, table, device)
+            for path, tables in plans.items()
+            for name, table in tables.items()
+            for shard in table.shards
+            if shard.rank == rank
+        ]
+        layouts.append(lay_out(blocks))
+    return layouts
+
+
+def _shard_block(
+    source: BlobLayout, table: str, shard: ShardMetadata, sharding: ParameterSharding, device: torch.device
+) -> RowBlock:
+    start, end = shard.rows
+    whole = source.find(table, shard.columns[0], start)
+    # A row of zeros behind the table's last row (ID policy ZERO) goes with the last shard.
+    is_last = end == max(other.rows[1] for other in sharding.shards)
+    return replace(
+        whole,
+        row_start=start,
+        row_end=whole.row_end if is_last else end,
+        row_alignment=row_alignment_for(device),
+    )
+
+
+def fill(
+    source: BlobLayout, blob: Tensor, layouts: Sequence[BlobLayout], devices: Sequence[torch.device]
+) -> list[DeviceRows]:
+    """Return each rank's rows, copied where they are not read in place."""
+    return [
+        DeviceRows(
+            device=device,
+            layout=layout,
+            rows=blob if layout is source else copy_blocks(source, blob, layout, device),
+        )
+        for layout, device in zip(layouts, devices, strict=True)
+    ]
+
+
+def empty(layouts: Sequence[BlobLayout], devices: Sequence[torch.device]) -> list[DeviceRows]:
+    """Return ranks whose rows are set later; those of one device in host memory share one buffer."""
+    host = torch.empty(0, dtype=torch.uint8)
+    return [
+        DeviceRows(
+            device=device,
+            layout=layout,
+            rows=host if device.type == "cpu" else torch.empty(0, dtype=torch.uint8),
+        )
+        for layout, device in zip(layouts, devices, strict=True)
+    ]

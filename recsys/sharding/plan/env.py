@@ -1,0 +1,105 @@
+"""Where shards can lie: on the ranks of a process group, or on the devices of one process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import distributed as dist
+
+from recsys.errors import PlanError
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardingEnv:
+    """The ranks of a plan.
+
+    Attributes:
+        devices: The device of each rank; a device may occur several times. Of the devices of one process,
+            the first also runs the model's dense layers and holds the assembled output. In a process group, each
+            rank knows its own device and takes the others to be of the same kind.
+        process_group: None for the devices of one process.
+        rank: This process's rank in the group, else 0.
+        local_world_size: Ranks per host; hosts hold consecutive ranks.
+    """
+
+    devices: tuple[torch.device, ...]
+    process_group: dist.ProcessGroup | None = None
+    rank: int = 0
+    local_world_size: int = 1
+
+    @property
+    def world_size(self) -> int:
+        """W."""
+        return len(self.devices)
+
+    @property
+    def device(self) -> torch.device:
+        """The device of this process's dense layers and outputs."""
+        return self.devices[self.rank]
+
+    def lacking(self) -> list[str]:
+        """Return the devices that this machine does not have."""
+        available = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        return [str(d) for d in self.devices if d.type == "cuda" and d.index >= available]
+
+    @staticmethod
+    def from_process_group(
+        pg: dist.ProcessGroup,
+        device: str | torch.device | None = None,
+        local_world_size: int | None = None,
+    ) -> ShardingEnv:
+        """Return the ranks of a process group, each with its own batch.
+
+        Args:
+            pg: Such as ``torch.distributed.group.WORLD`` after ``init_process_group``.
+            device: This rank's; by default its CUDA device under NCCL, else host memory.
+            local_world_size: Ranks per host; by default LOCAL_WORLD_SIZE, which torchrun sets, else all ranks.
+
+        Raises:
+            PlanError: The ranks cannot be split into hosts of ``local_world_size``.
+        """
+        world_size, rank = dist.get_world_size(pg), dist.get_rank(pg)
+        if local_world_size is None:
+            local_world_size = int(os.environ.get("LOCAL_WORLD_SIZE", world_size))
+        if local_world_size < 1 or world_size % local_world_size:
+            raise PlanError(
+                f"local_world_size: got {local_world_size}, expected a divisor of the {world_size} ranks"
+            )
+        if device is None:
+            uses_cuda = "nccl" in dist.get_backend(pg)
+            device = torch.device("cuda", torch.cuda.current_device()) if uses_cuda else torch.device("cpu")
+        return ShardingEnv(
+            devices=(torch.device(device),) * world_size,
+            process_group=pg,
+            rank=rank,
+            local_world_size=local_world_size,
+        )
+
+    @staticmethod
+    def from_local(devices: Sequence[str | torch.device]) -> ShardingEnv:
+        """Return the devices of this process, such as ``["cpu", "cpu"]`` or ``["cuda:0", "cuda:1"]``.
+
+        The devices need not exist: a model can be exported for a machine other than this one.
+
+        Raises:
+            PlanError: No device, or one of an unknown kind.
+        """
+        if not devices:
+            raise PlanError("devices: got none, expected at least one")
+        found = []
+        for name in devices:
+            try:
+                device = torch.device(name)
+            except RuntimeError:
+                raise PlanError(f"devices: got {str(name)!r}, expected cpu or cuda:N") from None
+            if device.type not in ("cpu", "cuda", "meta"):
+                raise PlanError(f"devices: got {str(name)!r}, expected cpu or cuda:N")
+            if device.type == "cuda" and device.index is None:
+                device = torch.device("cuda", 0)
+            if device.type == "cpu":
+                device = torch.device("cpu")
+            found.append(device)
+        return ShardingEnv(devices=tuple(found))

@@ -1,0 +1,259 @@
+"""From tables and a plan: which slots each rank looks up, where they come from, and how outputs are assembled.
+
+Shape letters: B batch, E (feature, table) pairs, S slots, P padded dim, W world size.
+
+A *pair* is a feature in one of its tables; a *slot* is a pair on one shard. Slots of one rank and one pooling (or,
+without pooling, one padded dim) form a *group*: one call of the lookup kernel. All of this is plain data: the
+transport moves tensors by it, whatever it moves them over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from recsys.configs import FLOAT_TYPES, BaseEmbeddingConfig, EmbeddingBagConfig, PoolingType, embedding_names
+from recsys.kernels.bounds import INT64_MAX
+from recsys.rows.format import RowFormat
+from recsys.sharding.plan.plan import ParameterSharding
+
+#: Stands for a rank in slots whose table every rank holds: they are looked up where the batch is.
+REPLICATED = -1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """A feature in one of its tables."""
+
+    feature: str
+    name: str
+    table: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A pair whose table is cut by rows: its IDs go to ``len(bounds) - 1`` shards, from ``bounds[i]`` on to shard i.
+
+    The last bound is above every ID: what is beyond the table was refused before, and a row of zeros behind
+    it (ID policy ZERO) belongs to the last shard.
+    """
+
+    pair: int
+    bounds: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slot:
+    """A pair on one shard.
+
+    Attributes:
+        pair: Position of the pair.
+        columns: First column, and the end.
+        row_start: The shard's first row.
+        rank: Where the shard lies, or ``REPLICATED``.
+        entry: Position of the entry that routes the IDs; None if all of them go to this shard.
+        part: Which of the entry's shards.
+    """
+
+    pair: int
+    columns: tuple[int, int]
+    row_start: int
+    rank: int
+    entry: int | None
+    part: int
+
+    @property
+    def width(self) -> int:
+        """Number of columns."""
+        return self.columns[1] - self.columns[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """The slots of one call of the lookup kernel.
+
+    Attributes:
+        rank: Where it runs.
+        pooling: The pooling of the call.
+        slots: In order.
+        partial: Whether the outputs are parts of sums over several shards, to be added in float32.
+    """
+
+    rank: int
+    pooling: PoolingType
+    slots: tuple[Slot, ...]
+    partial: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """All of a collection."""
+
+    tables: tuple[BaseEmbeddingConfig, ...]
+    pairs: tuple[Pair, ...]
+    entries: tuple[Entry, ...]
+    groups: tuple[Group, ...]
+
+    @property
+    def slots(self) -> list[tuple[int, Slot]]:
+        """Every slot in the groups' order, with its group's position."""
+        return [(g, slot) for g, group in enumerate(self.groups) for slot in group.slots]
+
+    @property
+    def features(self) -> list[str]:
+        """The pairs' features, in order."""
+        return [pair.feature for pair in self.pairs]
+
+    def table_of(self, slot: Slot) -> BaseEmbeddingConfig:
+        """Return the slot's table."""
+        return self.tables[self.pairs[slot.pair].table]
+
+    def row_format(self, slot: Slot) -> RowFormat:
+        """Return how the slot's rows are stored."""
+        return RowFormat(data_type=self.table_of(slot).data_type, dim=slot.width)
+
+    def output_dim(self, slot: Slot) -> int:
+        """Return columns of the slot's output: its width, stretched where stored rows are."""
+        return (
+            slot.width if self.table_of(slot).data_type in FLOAT_TYPES else self.row_format(slot).padded_dim
+        )
+
+    def divides_mean(self, slot: Slot) -> bool:
+        """Return whether the slot's bags are summed here and divided when assembled: MEAN over several shards."""
+        table = self.table_of(slot)
+        mean = isinstance(table, EmbeddingBagConfig) and table.pooling is PoolingType.MEAN
+        return mean and slot.entry is not None
+
+
+def make_layout(
+    tables: Sequence[BaseEmbeddingConfig],
+    plan: Mapping[str, ParameterSharding],
+    world_size: int,
+    *,
+    separate_sums: bool = False,
+    kernels: Mapping[str, int] | None = None,
+) -> Layout:
+    """Lay out a collection whose plan has been checked.
+
+    Args:
+        tables: The tables of the collection.
+        plan: How each is cut.
+        world_size: W.
+        separate_sums: Keep parts of sums in groups of their own, for lookups whose output is less than float32.
+        kernels: For each table which kernel looks it up, where there are several.
+    """
+    kernels = kernels or {}
+    names = embedding_names(tables)
+    pairs = tuple(
+        Pair(feature=feature, name=names[t][f], table=t)
+        for t, table in enumerate(tables)
+        for f, feature in enumerate(table.feature_names)
+    )
+    entries: list[Entry] = []
+    slots: list[Slot] = []
+    for p, pair in enumerate(pairs):
+        table = tables[pair.table]
+        slots += _slots_of(p, table, plan[table.name], entries)
+    draft = Layout(tables=tuple(tables), pairs=pairs, entries=tuple(entries), groups=())
+    by_group: dict[tuple[int, int, int, bool, int], list[Slot]] = {}
+    poolings = list(PoolingType)
+    for slot in slots:
+        pooling, padded_dim = _call_of(draft, slot)
+        partial = separate_sums and slot.entry is not None and pooling is not PoolingType.NONE
+        kernel = kernels.get(draft.table_of(slot).name, 0)
+        key = (slot.rank, poolings.index(pooling), padded_dim, partial, kernel)
+        by_group.setdefault(key, []).append(slot)
+
+    def shard(slot: Slot) -> tuple[int, tuple[int, int], int]:
+        return pairs[slot.pair].table, slot.columns, slot.row_start
+
+    # FBGEMM 1.8's Adagrads on CPU fail, or are wrong, where a shard's slots are not neighbours.
+    groups = [
+        Group(
+            rank=key[0],
+            pooling=poolings[key[1]],
+            slots=tuple(sorted(by_group[key], key=shard)),
+            partial=key[3],
+        )
+        for key in sorted(by_group)
+    ]
+    assert all(group.rank < world_size for group in groups)
+    return Layout(tables=draft.tables, pairs=pairs, entries=draft.entries, groups=tuple(groups))
+
+
+def _slots_of(
+    pair: int, table: BaseEmbeddingConfig, sharding: ParameterSharding, entries: list[Entry]
+) -> list[Slot]:
+    if sharding.is_replicated:
+        columns = (0, table.embedding_dim)
+        return [Slot(pair=pair, columns=columns, row_start=0, rank=REPLICATED, entry=None, part=0)]
+    by_columns: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
+    for shard in sharding.shards:
+        by_columns.setdefault(shard.columns, []).append((*shard.rows, shard.rank))
+    slots = []
+    for columns, parts in sorted(by_columns.items()):
+        parts.sort()
+        entry = None
+        if len(parts) > 1:
+            wanted = Entry(pair=pair, bounds=(*(start for start, _, _ in parts), INT64_MAX))
+            if wanted not in entries:
+                entries.append(wanted)
+            entry = entries.index(wanted)
+        slots += [
+            Slot(pair=pair, columns=columns, row_start=start, rank=rank, entry=entry, part=i)
+            for i, (start, _, rank) in enumerate(parts)
+        ]
+    return slots
+
+
+def _call_of(layout: Layout, slot: Slot) -> tuple[PoolingType, int]:
+    """Return the pooling of the kernel's call, and the padded dim where the call needs one for all its slots."""
+    table = layout.table_of(slot)
+    if not isinstance(table, EmbeddingBagConfig):
+        return PoolingType.NONE, layout.output_dim(slot)
+    return (PoolingType.SUM if layout.divides_mean(slot) else table.pooling), 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputPiece:
+    """Columns of the assembled output: the sum of the same number of columns of some groups' outputs.
+
+    Attributes:
+        sources: For each addend the group and its first column.
+        width: Number of columns.
+        mean_of: The pair by whose bag sizes the sum is divided, or None.
+    """
+
+    sources: tuple[tuple[int, int], ...]
+    width: int
+    mean_of: int | None
+
+
+def pooled_pieces(layout: Layout) -> list[OutputPiece]:
+    """Return how pooled outputs are assembled, in the order of the pairs; neighbours are merged where they can be."""
+    found: dict[tuple[int, tuple[int, int]], list[tuple[int, int]]] = {}
+    mean_of: dict[tuple[int, tuple[int, int]], int | None] = {}
+    for g, group in enumerate(layout.groups):
+        start = 0
+        for slot in group.slots:
+            key = (slot.pair, slot.columns)
+            found.setdefault(key, []).append((g, start))
+            mean_of[key] = slot.pair if layout.divides_mean(slot) else None
+            start += layout.output_dim(slot)
+    pieces: list[OutputPiece] = []
+    for key in sorted(found):
+        width = key[1][1] - key[1][0]
+        piece = OutputPiece(sources=tuple(found[key]), width=width, mean_of=mean_of[key])
+        merged = _merged(pieces[-1], piece) if pieces else None
+        if merged is None:
+            pieces.append(piece)
+        else:
+            pieces[-1] = merged
+    return pieces
+
+
+def _merged(left: OutputPiece, right: OutputPiece) -> OutputPiece | None:
+    follows = tuple((group, start + left.width) for group, start in left.sources) == right.sources
+    if not follows or left.mean_of != right.mean_of:
+        return None
+    return OutputPiece(sources=left.sources, width=left.width + right.width, mean_of=left.mean_of)

@@ -1,0 +1,1 @@
+"""How inputs and outputs travel between shards."""

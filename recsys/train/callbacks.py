@@ -1,0 +1,191 @@
+"""Callbacks of a training: console output, a progress bar, event files for TensorBoard."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from recsys.train.data.examples import Dataset, Reference
+from recsys.train.data.metrics import Metrics
+from recsys.train.progress import Epoch, Window
+
+
+class Callback:
+    """The interface of training callbacks. This one does nothing."""
+
+    def resumed(self, step: int) -> None:
+        """Handle that the training continues from a checkpoint, after this many steps."""
+
+    def batch_done(self, num_rows: int) -> None:
+        """Handle a step over this many rows of all ranks, and once the rows of a resumed run."""
+
+    def window_done(self, window: Window) -> None:
+        """Handle the measurements of some steps."""
+
+    def epoch_done(self, epoch: Epoch) -> None:
+        """Handle an epoch that is done and measured."""
+
+
+class CallbackList(Callback):
+    """Calls several callbacks in order."""
+
+    def __init__(self, callbacks: Sequence[Callback]) -> None:
+        self._callbacks = callbacks
+
+    def resumed(self, step: int) -> None:
+        """Call ``resumed`` of each."""
+        for callback in self._callbacks:
+            callback.resumed(step)
+
+    def batch_done(self, num_rows: int) -> None:
+        """Call ``batch_done`` of each."""
+        for callback in self._callbacks:
+            callback.batch_done(num_rows)
+
+    def window_done(self, window: Window) -> None:
+        """Call ``window_done`` of each."""
+        for callback in self._callbacks:
+            callback.window_done(window)
+
+    def epoch_done(self, epoch: Epoch) -> None:
+        """Call ``epoch_done`` of each."""
+        for callback in self._callbacks:
+            callback.epoch_done(epoch)
+
+
+class ConsoleCallback(Callback):
+    """Prints a line per window and per epoch to stdout, and shows a progress bar on stderr where that is a terminal.
+
+    A context manager: the bar is taken down on exit.
+
+    Args:
+        dataset: What is trained on.
+        num_epochs: The epochs to come.
+    """
+
+    def __init__(self, dataset: Dataset, num_epochs: int) -> None:
+        console = Console(stderr=True)
+        self._num_epochs = num_epochs
+        self._num_train_rows = dataset.num_train_rows
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TaskProgressColumn(show_speed=False),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._task = self._progress.add_task("training", total=num_epochs * dataset.num_train_rows)
+        print(
+            f"{dataset.name}: {dataset.num_train_rows} training and {dataset.num_held_out_rows} held-out rows, "
+            f"{len(dataset.dense_names)} dense features, {len(dataset.tables)} tables",
+            flush=True,
+        )
+
+    def __enter__(self) -> ConsoleCallback:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def resumed(self, step: int) -> None:
+        """Print where the training continues."""
+        print(f"resumed after step {step}", flush=True)
+
+    def batch_done(self, num_rows: int) -> None:
+        """Move the bar."""
+        self._progress.update(self._task, advance=num_rows)
+
+    def window_done(self, window: Window) -> None:
+        """Print the numbers of a full window."""
+        if not window.is_full:
+            return
+        print(
+            f"step {window.step}: train loss {window.loss:.4f}, NE {_number(window.ne)}, "
+            f"calibration {_number(window.calibration)}, {window.examples_per_second:,.0f} examples/s",
+            flush=True,
+        )
+
+    def epoch_done(self, epoch: Epoch) -> None:
+        """Print the epoch's numbers."""
+        print(
+            f"epoch {epoch.number}/{self._num_epochs}: train loss {epoch.train_loss:.4f}, "
+            f"held out: {metrics_text(epoch.held_out)}; "
+            f"{epoch.examples_per_second:,.0f} examples/s",
+            flush=True,
+        )
+
+
+def metrics_text(metrics: Metrics) -> str:
+    """Return all metrics in one line."""
+    return (
+        f"loss {metrics.loss:.4f}, AUC {_number(metrics.auc)}, NE {_number(metrics.ne)}, "
+        f"calibration {_number(metrics.calibration)}"
+    )
+
+
+def summary_text(metrics: Metrics, reference: Reference | None, saved: Sequence[Path]) -> str:
+    """Return the last lines: the AUC beside what to hold it against, and where the model is."""
+    lines = [f"held-out AUC {_number(metrics.auc)}, this model"]
+    if reference is not None:
+        lines.append(f"held-out AUC {_number(reference.auc)}, {reference.text}")
+    return "\n".join([*lines, *(f"saved {path}" for path in saved)])
+
+
+def _number(value: float | None) -> str:
+    return "undefined" if value is None else f"{value:.4f}"
+
+
+_WINDOW_NAMES = ("loss", "ne", "calibration", "examples_per_second")
+_HELD_OUT_NAMES = ("loss", "auc", "ne", "calibration")
+
+
+class TensorBoardCallback(Callback):
+    """Writes ``train/...`` at each window and ``held_out/...`` at each epoch, over the number of steps.
+
+    A context manager: the file is closed on exit.
+
+    Args:
+        folder: Gets one event file per run.
+
+    Raises:
+        ValueError: The package ``tensorboard`` is not installed.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise ValueError(
+                "--tensorboard: tensorboard is not installed: pip install 'recsys-serving[tensorboard]'"
+            ) from None
+        self._writer: Any = SummaryWriter(folder)
+
+    def __enter__(self) -> TensorBoardCallback:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._writer.close()
+
+    def window_done(self, window: Window) -> None:
+        """Write the window's numbers."""
+        self._write("train", window, _WINDOW_NAMES, window.step)
+
+    def epoch_done(self, epoch: Epoch) -> None:
+        """Write the held-out numbers."""
+        self._write("held_out", epoch.held_out, _HELD_OUT_NAMES, epoch.step)
+
+    def _write(self, kind: str, numbers: Window | Metrics, names: tuple[str, ...], step: int) -> None:
+        for name in names:
+            value = getattr(numbers, name)
+            if value is not None:
+                self._writer.add_scalar(f"{kind}/{name}", value, step)

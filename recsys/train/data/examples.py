@@ -1,0 +1,233 @@
+"""Training data in columns, and the batches made of them.
+
+Shape letters: B batch, F features, N number of IDs or of examples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from recsys import KeyedJaggedTensor
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableSpec:
+    """A table of a data set; the model chooses its dim.
+
+    Attributes:
+        name: The table's name.
+        num_embeddings: Its rows; every ID of its features is below.
+        feature_names: The features that are looked up in it.
+        pooling: "SUM" or "MEAN".
+    """
+
+    name: str
+    num_embeddings: int
+    feature_names: tuple[str, ...]
+    pooling: str = "SUM"
+
+
+@dataclass(frozen=True)
+class Bags:
+    """One feature of N examples: the IDs of example ``i`` are ``values[offsets[i]:offsets[i + 1]]``.
+
+    Attributes:
+        values: int64, all IDs one after the other.
+        offsets: int64 ``[N + 1]``.
+    """
+
+    values: Ints
+    offsets: Ints
+
+    @staticmethod
+    def single(ids: Ints) -> Bags:
+        """Return one ID per example."""
+        return Bags(ids, np.arange(len(ids) + 1))
+
+    @staticmethod
+    def optional(ids: Ints) -> Bags:
+        """Return one ID per example, none if it is negative."""
+        known = ids >= 0
+        return Bags(ids[known], np.concatenate(([0], np.cumsum(known))))
+
+    @staticmethod
+    def from_lists(bags: Sequence[Sequence[int]]) -> Bags:
+        """Make bags of any number of IDs per example."""
+        lengths = np.fromiter(map(len, bags), dtype=np.int64, count=len(bags))
+        values = np.fromiter((i for bag in bags for i in bag), dtype=np.int64, count=int(lengths.sum()))
+        return Bags(values, np.concatenate(([0], np.cumsum(lengths))))
+
+    @staticmethod
+    def concatenate(parts: Sequence[Bags]) -> Bags:
+        """Return the parts' bags one after the other; at least one part."""
+        lengths = np.concatenate([np.diff(part.offsets) for part in parts])
+        return Bags(
+            np.concatenate([part.values for part in parts]), np.concatenate(([0], np.cumsum(lengths)))
+        )
+
+    def take(self, rows: Ints) -> Bags:
+        """Return the bags of the given examples, in that order."""
+        starts = self.offsets[rows]
+        lengths = self.offsets[rows + 1] - starts
+        offsets = np.concatenate(([0], np.cumsum(lengths)))
+        within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths)
+        return Bags(self.values[np.repeat(starts, lengths) + within], offsets)
+
+
+@dataclass(frozen=True)
+class LabeledBatch:
+    """What the model is trained on in one step.
+
+    Attributes:
+        dense: float32 ``[B, number of dense features]``.
+        kjt: F features of B rows; its lengths per key are known.
+        labels: float32 ``[B]``, 0 or 1.
+        num_global_rows: Rows of this step on all ranks together; B where there is one rank.
+    """
+
+    dense: Tensor
+    kjt: KeyedJaggedTensor
+    labels: Tensor
+    num_global_rows: int
+
+    def to(self, device: torch.device, *, non_blocking: bool = False) -> LabeledBatch:
+        """Return the batch on a device, but for the sparse features: sharded collections split them in host memory."""
+        return LabeledBatch(
+            self.dense.to(device, non_blocking=non_blocking),
+            self.kjt,
+            self.labels.to(device, non_blocking=non_blocking),
+            self.num_global_rows,
+        )
+
+    def pin_memory(self) -> LabeledBatch:
+        """Return what ``to`` copies in page-locked memory, from which copies to a CUDA device do not wait."""
+        return LabeledBatch(self.dense.pin_memory(), self.kjt, self.labels.pin_memory(), self.num_global_rows)
+
+
+class Block(Protocol):
+    """Some consecutive examples of a source, in the source's own form until they are taken."""
+
+    def __len__(self) -> int: ...
+
+    def take(self, rows: Ints) -> Examples:
+        """Return the given examples, in that order. Only these are parsed."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Examples:
+    """N examples in columns.
+
+    Attributes:
+        dense: float32 ``[N, number of dense features]``.
+        bags: The features' IDs, by feature.
+        labels: float32 ``[N]``, 0 or 1.
+    """
+
+    dense: NDArray[np.float32]
+    bags: dict[str, Bags]
+    labels: NDArray[np.float32]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, rows: Ints) -> Examples:
+        """Return the given examples, in that order."""
+        return Examples(
+            dense=self.dense[rows],
+            bags={name: bags.take(rows) for name, bags in self.bags.items()},
+            labels=self.labels[rows],
+        )
+
+    @staticmethod
+    def concatenate(parts: Sequence[Examples]) -> Examples:
+        """Return the parts' examples one after the other; at least one part."""
+        return Examples(
+            dense=np.concatenate([part.dense for part in parts]),
+            bags={name: Bags.concatenate([part.bags[name] for part in parts]) for name in parts[0].bags},
+            labels=np.concatenate([part.labels for part in parts]),
+        )
+
+    def batch(self, rows: Ints, num_global_rows: int | None = None) -> LabeledBatch:
+        """Return the given examples as tensors.
+
+        Args:
+            rows: Which examples.
+            num_global_rows: See ``LabeledBatch``; None if there is one rank.
+        """
+        taken = self.take(rows)
+        bags = list(taken.bags.values())
+        lengths = np.concatenate([np.diff(b.offsets) for b in bags])
+        kjt = KeyedJaggedTensor(
+            keys=list(taken.bags),
+            values=torch.from_numpy(np.concatenate([b.values for b in bags])),
+            lengths=torch.from_numpy(lengths),
+            stride=len(taken),
+            length_per_key=[len(b.values) for b in bags],
+        )
+        return LabeledBatch(
+            torch.from_numpy(taken.dense),
+            kjt,
+            torch.from_numpy(taken.labels),
+            len(taken) if num_global_rows is None else num_global_rows,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reference:
+    """A number to hold the model's AUC against.
+
+    Attributes:
+        name: Short, for JSON: ``popularity``, ``planted``.
+        text: A description for people.
+        auc: On the held-out examples; None if they do not define it.
+    """
+
+    name: str
+    text: str
+    auc: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dataset:
+    """A source of examples, read block by block as often as asked.
+
+    Attributes:
+        name: The name of the source.
+        dense_names: The dense features, in order.
+        tables: The tables of its sparse features.
+        num_train_rows: Examples to learn from.
+        num_held_out_rows: Examples to measure on.
+        train: Starts an epoch over the training examples; each epoch gives the same blocks.
+        held_out: Starts a pass over the held-out examples.
+        reference: Computes what to compare with, None if there is nothing.
+    """
+
+    name: str
+    dense_names: tuple[str, ...]
+    tables: tuple[TableSpec, ...]
+    num_train_rows: int
+    num_held_out_rows: int
+    train: Callable[[], Iterator[Block]]
+    held_out: Callable[[], Iterator[Block]]
+    reference: Callable[[], Reference | None]
+
+
+def held_out_rows(num_rows: int) -> int:
+    """Return how many of the last rows are held out: 10 %, at least one.
+
+    Raises:
+        ValueError: There are too few rows to hold any out.
+    """
+    if num_rows < 2:
+        raise ValueError(f"rows: got {num_rows}, expected at least 2: one to learn from, one to measure on")
+    return max(1, num_rows // 10)

@@ -1,0 +1,76 @@
+"""Reading text files line by line, with errors that name file and line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+
+class DataError(ValueError):
+    """A data file is missing or malformed; the text names the file, and the line where there is one."""
+
+
+def malformed(path: Path, line: int, what: str) -> DataError:
+    """Return the error for a line that is not what it should be."""
+    return DataError(f"{path.name}, line {line}: {what}")
+
+
+def numbered_lines(path: Path, encoding: str = "utf-8") -> Iterator[tuple[int, str]]:
+    """Yield each line with its number, from 1, without empty lines. The file is read lazily.
+
+    Raises:
+        DataError: There is no such file, or a line is not in the encoding.
+    """
+    if not path.is_file():
+        raise DataError(f"{path}: there is no such file")
+    number = 0
+    with path.open("rb") as file:
+        for number, raw in enumerate(file, start=1):
+            try:
+                line = raw.decode(encoding).rstrip("\r\n")
+            except UnicodeDecodeError as error:
+                raise malformed(path, number, f"not {encoding} text ({error.reason})") from None
+            if line:
+                yield number, line
+
+
+def split_lines(
+    path: Path, separator: str, num_fields: int, *, encoding: str = "utf-8", header: bool = False
+) -> Iterator[tuple[int, list[str]]]:
+    """Yield each line's number and its fields.
+
+    Args:
+        path: The file.
+        separator: Between fields.
+        num_fields: How many fields each line must have.
+        encoding: The encoding of the file.
+        header: Whether the first line is one, which is left out.
+
+    Raises:
+        DataError: As ``numbered_lines``, or a line has another number of fields.
+    """
+    for number, line in numbered_lines(path, encoding):
+        if header and number == 1:
+            continue
+        fields = line.split(separator)
+        if len(fields) != num_fields:
+            raise malformed(
+                path, number, f"got {len(fields)} fields, expected {num_fields} separated by {separator!r}"
+            )
+        yield number, fields
+
+
+def whole_number(text: str, path: Path, line: int, name: str) -> int:
+    """Return a whole number of at least 0 and below 2^63, also written as a float (``881250949.0``).
+
+    Raises:
+        DataError: It is none.
+    """
+    try:
+        value = float(text) if "." in text else int(text)
+        number = int(value)
+    except (ValueError, OverflowError):
+        number = value = -1
+    if number != value or not 0 <= number < 2**63:
+        raise malformed(path, line, f"{name}: got {text[:40]!r}, expected a whole number of at least 0")
+    return number

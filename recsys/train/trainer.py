@@ -1,0 +1,213 @@
+"""The trainer: sharded tables with a fused optimizer, replicated dense layers, and a pipeline.
+
+One process is a group of one rank: the same code, and nothing crosses.
+
+Shape letters: B batch, W world size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from fbgemm_gpu.tbe.config.optimizer_config import WeightDecayMode
+from torch import Tensor, nn
+from torch.nn import functional
+
+from recsys.jagged.keyed_jagged import KeyedJaggedTensor
+from recsys.kernels.training import FusedLookup
+from recsys.model_parallel import DistributedModelParallel
+from recsys.models.click import ClickModel, build_dlrm
+from recsys.optim import CombinedOptimizer, EmbOptimType, KeyedOptimizerWrapper, RowWiseAdagrad
+from recsys.optim.weight_decay import RowWeightDecay
+from recsys.sharding.plan.plan import ShardingPlan
+from recsys.sharding.sharders import EmbeddingBagCollectionSharder
+from recsys.sharding.table_shards import TableShards
+from recsys.train.config import TrainConfig
+from recsys.train.data.batches import Share
+from recsys.train.data.examples import LabeledBatch
+from recsys.train.pipeline import TrainPipelineSparseDist
+from recsys.train.ranks import Ranks, whole_state_dict
+
+_FUSED_STATE = "momentum1"
+_DENSE_STATE = "sum"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """The results of one step; nothing in it has been read from the device.
+
+    Attributes:
+        loss: The sum over this rank's batch, a scalar.
+        logits: ``[B]``, before the model learned from the batch.
+        labels: ``[B]``.
+        num_global_rows: Rows of the step on all ranks.
+    """
+
+    loss: Tensor
+    logits: Tensor
+    labels: Tensor
+    num_global_rows: int
+
+
+class Trainer:
+    """A model and its optimizers. Every rank makes one with the same arguments, inside the process group.
+
+    The initial weights are the same under every plan and on any number of ranks.
+
+    Args:
+        arguments: The factory's (``recsys.models.click.build_dlrm``).
+        config: How to train. Row-wise Adagrad trains the tables, inside the lookups where their kernel is fused.
+        ranks: This rank among the others.
+        plan: The placement; the planner makes one if None.
+
+    Attributes:
+        model: Over the ranks; its names are those of the factory's model.
+        optimizer: All optimizers as one.
+        share: This rank's part of every global batch.
+        group: The ranks.
+        device: The device of this rank.
+
+    Raises:
+        PlanError: The plan does not fit the tables or the ranks.
+        ValueError: The arguments do not fit together.
+    """
+
+    def __init__(
+        self,
+        arguments: Mapping[str, Any],
+        config: TrainConfig,
+        ranks: Ranks,
+        plan: ShardingPlan | None = None,
+    ) -> None:
+        env = ranks.env()
+        assert env.process_group is not None
+        self.group, self.device = env.process_group, ranks.device
+        self.share = Share(rank=ranks.rank, world_size=ranks.world_size)
+        on_host = ranks.device.type == "cpu"
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(config.seed)
+            with torch.device("meta"):
+                model = _Logits(build_dlrm(**arguments).model)
+            self.model = DistributedModelParallel(
+                model, env, ranks.device, plan, [_sharder(config, fused_decay=not on_host)]
+            )
+        self.optimizer = _optimizer(self.model, config)
+        self._weight_decay = RowWeightDecay(self._fused_lookups() if on_host else [], config.row_weight_decay)
+        self._task = _Task(self.model, ranks.world_size)
+        self._pipeline: TrainPipelineSparseDist[LabeledBatch] = TrainPipelineSparseDist(
+            self._task, self.optimizer, ranks.device
+        )
+
+    def steps(self, batches: Iterable[LabeledBatch]) -> Iterator[Step]:
+        """Learn from the batches, one after the other, as many on every rank. A step is done when it is given."""
+        ahead = iter(batches)
+        self._task.train()
+        while (step := self._progress(ahead)) is not None:
+            self._weight_decay.step()
+            yield step
+
+    @torch.no_grad()
+    def score(self, batches: Iterable[LabeledBatch]) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield each batch's logits and labels, ``[B]``, without learning; as many batches on every rank."""
+        ahead = iter(batches)
+        self._task.eval()
+        while (step := self._progress(ahead)) is not None:
+            yield step.logits, step.labels
+
+    def _progress(self, batches: Iterator[LabeledBatch]) -> Step | None:
+        try:
+            return cast(Step, self._pipeline.progress(batches))
+        except StopIteration:
+            return None
+
+    @torch.no_grad()
+    def clear_untrained(self) -> None:
+        """Set the tables' rows that no step has touched to zero: an ID never seen then acts as an empty bag."""
+        for lookup in self._fused_lookups():
+            lookup.flush()
+            for weight, states in zip(lookup.weights, lookup.states(), strict=True):
+                weight.detach()[states[_FUSED_STATE] == 0] = 0
+            lookup.tbe.reset_cache_states()  # a cache on the device may hold rows as they were
+        for parameter in _tables_with_gradients(self.model).values():
+            parameter[self.optimizer.state[parameter][_DENSE_STATE] == 0] = 0
+
+    def whole_state_dict(self) -> dict[str, Tensor] | None:
+        """Return the unsharded model's on rank 0, None on others; every rank must call it."""
+        return whole_state_dict(self.model)
+
+    def _fused_lookups(self) -> list[FusedLookup]:
+        sharded = self.model.sharded_modules().values()
+        return [lookup for part in sharded for lookup in part.lookups if isinstance(lookup, FusedLookup)]
+
+
+class _Logits(ClickModel):
+    """A ClickModel, with its names, that gives logits: what training needs."""
+
+    def forward(self, dense_features: Tensor, sparse_features: KeyedJaggedTensor) -> Tensor:  # type: ignore[override]
+        return self.logits(dense_features, sparse_features)
+
+
+class _Task(nn.Module):
+    """A module that returns the loss and the step's record of a batch, as the pipeline expects.
+
+    Gradients are averaged over the ranks. So that they come out as those of the global batch's mean loss also where
+    the ranks' batches differ in size, or are empty, each rank's loss is its sum × W / the global batch's rows: the
+    mean of its own batch where all have the same size.
+    """
+
+    def __init__(self, model: nn.Module, world_size: int) -> None:
+        super().__init__()
+        self._model = model
+        self._world_size = world_size
+
+    def forward(self, batch: LabeledBatch) -> tuple[Tensor, Step]:
+        logits = self._model(batch.dense, batch.kjt)
+        loss = functional.binary_cross_entropy_with_logits(logits, batch.labels, reduction="sum")
+        step = Step(
+            loss=loss.detach(),
+            logits=logits.detach(),
+            labels=batch.labels,
+            num_global_rows=batch.num_global_rows,
+        )
+        return loss * (self._world_size / batch.num_global_rows), step
+
+
+def _sharder(config: TrainConfig, *, fused_decay: bool) -> EmbeddingBagCollectionSharder:
+    decay = config.row_weight_decay if fused_decay else 0.0
+    return EmbeddingBagCollectionSharder(
+        fused_params={
+            "optimizer": EmbOptimType.EXACT_ROWWISE_ADAGRAD,
+            "learning_rate": config.row_learning_rate,
+            "weight_decay": decay,
+            "weight_decay_mode": WeightDecayMode.L2 if decay else WeightDecayMode.NONE,
+        }
+    )
+
+
+def _optimizer(model: DistributedModelParallel, config: TrainConfig) -> CombinedOptimizer:
+    """Return the optimizers of the lookups, of tables with gradients and of dense layers as one."""
+    of_tables = {
+        id(p) for part in model.modules() if isinstance(part, TableShards) for p in part.parameters()
+    }
+    dense = {name: p for name, p in model.named_parameters() if id(p) not in of_tables}
+
+    def dense_optimizer(parameters: list[Tensor]) -> torch.optim.Optimizer:
+        kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.Adagrad
+        return kind(parameters, lr=config.learning_rate)
+
+    def row_optimizer(parameters: list[Tensor]) -> torch.optim.Optimizer:
+        return RowWiseAdagrad(parameters, lr=config.row_learning_rate, weight_decay=config.row_weight_decay)
+
+    tables = _tables_with_gradients(model)
+    parts = [model.fused_optimizer, KeyedOptimizerWrapper(dense, dense_optimizer)]
+    return CombinedOptimizer([*parts, KeyedOptimizerWrapper(tables, row_optimizer)] if tables else parts)
+
+
+def _tables_with_gradients(model: DistributedModelParallel) -> dict[str, nn.Parameter]:
+    """Return this rank's tables and shards of the dense kernel, by name."""
+    plain = [part for part in model.modules() if isinstance(part, TableShards) and not part.is_fused]
+    held = {id(parameter) for part in plain for parameter in part.parameters()}
+    return {name: parameter for name, parameter in model.named_parameters() if id(parameter) in held}

@@ -1,0 +1,1 @@
+"""The server process: command line, start and stop, settings check, admin port."""

@@ -1,0 +1,222 @@
+"""The admin port: a gRPC server of its own, where every call must show the token and is logged."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, NoReturn
+
+import grpc
+import grpc.aio
+from google.protobuf import message_factory, text_format
+from google.protobuf.message import DecodeError, Message
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from serve.config.settings import AdminConfig, ServerConfig
+from serve.engine.interface import Submitted
+from serve.net.auth import TokenCheck, UnauthenticatedError
+from serve.net.limits import channel_options
+from serve.net.sockets import add_port
+from serve.protocols import open_inference
+from serve.protocols.calls import BytesMethod, abort
+from serve.protocols.streams import infer_stream
+from serve.rpc.admin_service import SERVICE, AdminService
+from serve.rpc.backend import Backend
+from serve.rpc.calls import repository_methods
+from serve.wire import admin_pb2, open_inference_pb2
+
+_log = logging.getLogger("serve.admin")
+# How long calls that run when the server stops may still take to be answered.
+_GRACE_S = 1.0
+_MAX_LOGGED_CHARACTERS = 300
+
+
+class AdminServer:
+    """The admin service and, with the rights of its callers, Open Inference. Belongs to one event loop.
+
+    Args:
+        admin: where to listen, and whom to let in.
+        backend: the server.
+        config: of the server; its TLS and its limits of connections hold here too.
+
+    Raises:
+        SecurityError: the token file cannot be used.
+    """
+
+    def __init__(self, admin: AdminConfig, backend: Backend, config: ServerConfig) -> None:
+        self.port = 0
+        self._admin = admin
+        self._config = config
+        self._server = grpc.aio.server(
+            interceptors=(AdminGate(TokenCheck(admin.token_file)),),
+            options=channel_options(config.connections),
+        )
+        ours = {name: _unary(method) for name, method in AdminService(backend.manager).methods().items()}
+        theirs = _Inference(backend, config.connections.max_stream_requests).handlers()
+        self._server.add_generic_rpc_handlers(
+            (
+                grpc.method_handlers_generic_handler(SERVICE, ours),
+                grpc.method_handlers_generic_handler(open_inference.SERVICE, theirs),
+            )
+        )
+        self._health = health.aio.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        names = (SERVICE, open_inference.SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(names, self._server)
+
+    async def start(self) -> None:
+        """Listen.
+
+        Raises:
+            OSError: the port is taken or the address is not this machine's.
+            SecurityError: the TLS files cannot be used.
+        """
+        host, port, tls = self._admin.host, self._admin.port, self._config.tls
+        self.port = add_port(self._server, host, port, tls, "serve administration")
+        for service in ("", SERVICE):
+            await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
+        await self._server.start()
+
+    async def stop(self) -> None:
+        """Take no further calls. What was begun the manager finishes."""
+        await self._health.enter_graceful_shutdown()
+        await self._server.stop(_GRACE_S)
+
+
+class _Inference:
+    """Open Inference with the rights of an operator, over whichever engine there is.
+
+    Args:
+        backend: the server.
+        max_stream_requests: unanswered requests of one ModelStreamInfer; more are not read from it.
+    """
+
+    def __init__(self, backend: Backend, max_stream_requests: int) -> None:
+        self._backend = backend
+        self._max_stream_requests = max_stream_requests
+
+    def handlers(self) -> dict[str, grpc.RpcMethodHandler]:
+        """By method; without (de)serializers."""
+        methods = repository_methods(self._backend, is_admin=True)
+        handlers = {name: _unary(method) for name, method in methods.items()}
+        handlers["ModelInfer"] = grpc.unary_unary_rpc_method_handler(self.model_infer)
+        handlers["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(self.model_stream_infer)
+        return handlers
+
+    async def model_infer(self, data: bytes, context: Any) -> bytes:
+        """``inference.GRPCInferenceService.ModelInfer``."""
+        try:
+            return await self._answer(data, context)
+        except Exception as error:
+            await abort(context, error)
+
+    async def model_stream_infer(self, requests: AsyncIterator[bytes], context: Any) -> None:
+        """``inference.GRPCInferenceService.ModelStreamInfer``."""
+
+        async def answer(data: bytes) -> bytes:
+            return await self._answer(data, context)
+
+        await infer_stream(answer, requests, context.write, self._max_stream_requests)
+
+    async def _answer(self, data: bytes, context: Any) -> bytes:
+        metadata = dict(context.invocation_metadata() or ())
+        submitted = Submitted(
+            message=data,
+            form="kserve",
+            protocol="kserve",
+            remaining_s=context.time_remaining(),
+            trace_parent=str(metadata.get("traceparent", "")) if self._backend.reads_trace else "",
+        )
+        return await self._backend.engine.submit(submitted)
+
+
+def _unary(method: BytesMethod) -> grpc.RpcMethodHandler:
+    async def call(data: bytes, context: Any) -> bytes:
+        try:
+            return await method(data)
+        except Exception as error:
+            await abort(context, error)
+
+    return grpc.unary_unary_rpc_method_handler(call)
+
+
+class AdminGate(grpc.aio.ServerInterceptor):  # type: ignore[misc]
+    """Lets those in who show the token, and writes down what they do.
+
+    Args:
+        check: knows the token.
+    """
+
+    def __init__(self, check: TokenCheck) -> None:
+        self._check = check
+        self._logged = _logged_methods()
+
+    async def intercept_service(
+        self, continuation: Callable[[Any], Awaitable[Any]], details: grpc.HandlerCallDetails
+    ) -> Any:
+        """See ``grpc.aio.ServerInterceptor``."""
+        try:
+            self._check.check(details.invocation_metadata)
+        except UnauthenticatedError as error:
+            return _refusal(details.method, str(error))
+        handler = await continuation(details)
+        kind = self._logged.get(details.method)
+        return handler if handler is None or kind is None else _logging(handler, details.method, kind)
+
+
+def _logged_methods() -> dict[str, type[Message]]:
+    """Methods that ask for or change what is served, and the messages that they take."""
+    ours = admin_pb2.DESCRIPTOR.services_by_name["AdminService"].methods
+    theirs = open_inference_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods
+    methods = [*ours, *(method for method in theirs if method.name.startswith("Repository"))]
+    return {
+        f"/{method.containing_service.full_name}/{method.name}": message_factory.GetMessageClass(
+            method.input_type
+        )
+        for method in methods
+    }
+
+
+def _refusal(method: str, text: str) -> grpc.RpcMethodHandler:
+    async def refuse(_: Any, context: Any) -> NoReturn:
+        _log.warning("%s from %s: refused: %s", method[:100], context.peer(), text)
+        await context.abort(grpc.StatusCode.UNAUTHENTICATED, text)
+        raise AssertionError("abort returned")
+
+    # Of all kinds the one that answers without reading what the caller sends.
+    return grpc.stream_stream_rpc_method_handler(refuse)
+
+
+def _logging(handler: Any, method: str, kind: type[Message]) -> grpc.RpcMethodHandler:
+    async def call(data: bytes, context: Any) -> bytes:
+        what = f"{method.rpartition('/')[2]} {{{_text(kind, data)}}} from {context.peer()}"
+        try:
+            response: bytes = await handler.unary_unary(data, context)
+        except grpc.aio.AbortError:
+            _log.warning("%s: %s: %s", what, _name(context.code()), context.details())
+            raise
+        except BaseException:
+            _log.warning("%s: the caller gave up", what)
+            raise
+        _log.info("%s: OK", what)
+        return response
+
+    return grpc.unary_unary_rpc_method_handler(call)
+
+
+def _text(kind: type[Message], data: bytes) -> str:
+    """A message on one line; what is not printable in it is escaped."""
+    try:
+        text: str = text_format.MessageToString(kind.FromString(data), as_one_line=True)
+    except DecodeError:
+        return f"{len(data)} bytes that are no message"
+    return text[:_MAX_LOGGED_CHARACTERS]
+
+
+def _name(code: Any) -> str:
+    """Of a status, which grpc.aio gives as a number or as a member."""
+    for known in grpc.StatusCode:
+        if code in (known, known.value[0]):
+            return str(known.name)
+    return str(code)

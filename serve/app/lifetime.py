@@ -1,0 +1,95 @@
+"""A server's life: start, ready, serve until a signal, drain, stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import signal
+
+from serve.app.server import MakeEngine, Server
+from serve.config.settings import ServerConfig
+from serve.models.repository import ModelSource
+
+_log = logging.getLogger("serve")
+
+
+async def serve(
+    repository: ModelSource, config: ServerConfig, make_engine: MakeEngine, *, as_json: bool
+) -> int:
+    """Serve until SIGTERM or SIGINT, then drain. SIGHUP looks for new models and versions.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        OSError: a port is taken or its address is not this machine's.
+        UnusableModelsError: no model could be made ready, for what their files or settings are.
+        RuntimeError: no model could be made ready.
+    """
+    stopping = asyncio.Event()
+    reloads: asyncio.Queue[None] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    loop.add_signal_handler(signal.SIGHUP, reloads.put_nowait, None)
+    server = Server(repository, config, make_engine)
+    await server.start()
+    starting = asyncio.ensure_future(server.wait_until_ready())
+    ended = asyncio.ensure_future(stopping.wait())
+    await asyncio.wait((starting, ended), return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        starting.cancel()
+    reloading: asyncio.Task[None] | None = None
+    try:
+        if starting.done():
+            starting.result()
+            _print_ready(server, config, as_json)
+            reloading = asyncio.ensure_future(_reload(server, reloads, config.poll_repository_s))
+        await ended
+    finally:
+        ended.cancel()
+        if reloading is not None:
+            reloading.cancel()
+        in_time = await server.stop()
+    _print(as_json, event="stopped", in_time=in_time, **server.metrics.outcomes())
+    return 0 if in_time else 1
+
+
+async def _reload(server: Server, asked: asyncio.Queue[None], every_s: float) -> None:
+    """Look through the repository whenever somebody asks, and every so often."""
+    while True:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asked.get(), every_s or None)
+        try:
+            await server.reload()
+        except Exception:
+            _log.exception("the repository could not be looked through; what is served stays")
+
+
+def _print_ready(server: Server, config: ServerConfig, as_json: bool) -> None:
+    serving = [status for status in server.manager.statuses() if status.serving]
+    first = server.backend.servable(serving[0].model, serving[0].serving).info
+    _print(
+        as_json,
+        event="ready",
+        model=first.name,
+        version=first.version,
+        target=first.target,
+        models=len(serving),
+        host=config.host,
+        port=server.port,
+        metrics_port=server.metrics_port,
+        http_port=server.http_port,
+        admin_port=server.admin_port,
+    )
+
+
+def _print(as_json: bool, **values: object) -> None:
+    """One line for scripts or for people; flushed, because whoever waits for it reads a pipe."""
+    if as_json:
+        print(json.dumps(values), flush=True)
+    else:
+        event, *rest = ((name, value) for name, value in values.items() if value is not None)
+        print(f"{event[1]}: " + " ".join(f"{name}={value}" for name, value in rest), flush=True)

@@ -1,0 +1,164 @@
+"""The server: models, the engine that answers for them, ports, and the order in which they start and stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+
+from serve.config.settings import ServerConfig
+from serve.engine.interface import Engine, PortSettings
+from serve.engine.records import Observer
+from serve.engine.reference.engine import ReferenceEngine
+from serve.metrics.registry import Metrics
+from serve.metrics.server import MetricsServer
+from serve.models.manager import ModelManager
+from serve.models.repository import ModelSource
+from serve.net.tls import ssl_context
+from serve.observe.observers import Observers
+from serve.rpc.backend import Backend
+from serve.rpc.calls import PREDICTION_SERVICE, rare_calls
+
+# How long what is left may take where the drain time has run out.
+_GRACE_S = 1.0
+
+MakeEngine = Callable[[Observer], Engine]
+
+
+class Server:
+    """Models behind one inference port, and what belongs to them. All methods belong to one event loop.
+
+    Args:
+        repository: where the models lie.
+        config: how to serve them.
+        make_engine: makes the engine; called on the event loop.
+    """
+
+    def __init__(
+        self, repository: ModelSource, config: ServerConfig, make_engine: MakeEngine = ReferenceEngine
+    ) -> None:
+        self.metrics = Metrics()
+        self.port = 0
+        self.metrics_port: int | None = None
+        self.http_port: int | None = None
+        self.admin_port: int | None = None
+        self._repository = repository
+        self._config = config
+        self._make_engine = make_engine
+        self._changed = asyncio.Event()
+        # What was started, to be stopped in the opposite order.
+        self._started = contextlib.AsyncExitStack()
+
+    async def start(self) -> None:
+        """Listen, and begin to load; health says NOT_SERVING until ``wait_until_ready`` returns.
+
+        Raises:
+            OSError: a port is taken or the address is not this machine's.
+            ValueError: a file that the settings name cannot be used.
+        """
+        try:
+            await self._start()
+        except BaseException:
+            await self._started.aclose()
+            raise
+
+    async def _start(self) -> None:
+        config = self._config
+        observers = Observers(config, self.metrics)
+        self._started.push_async_callback(asyncio.to_thread, observers.close)
+        self.engine = self._make_engine(observers)
+        self._started.push_async_callback(self.engine.close)
+        self.metrics.watch_engine(self.engine.counts)
+        self.manager = ModelManager(
+            self._repository, self.engine, config.settings_of, self.metrics, self._changed.set
+        )
+        self.backend = Backend(
+            engine=self.engine, manager=self.manager, metrics=self.metrics, observer=observers
+        )
+        watching = asyncio.ensure_future(self._watch_health())
+        self._started.callback(watching.cancel)
+        self.port = await self.engine.listen(
+            PortSettings(host=config.host, port=config.port, limits=config.connections, tls=config.tls),
+            rare_calls(self.backend, config.connections.max_message_bytes),
+        )
+        if config.metrics_port is not None:
+            await self._start_metrics(config.metrics_port)
+        if config.http_port is not None:
+            await self._start_rest(config.http_port)
+        if config.admin is not None:
+            from serve.app.admin_port import AdminServer
+
+            admin = AdminServer(config.admin, self.backend, config)
+            await admin.start()
+            self._started.push_async_callback(admin.stop)
+            self.admin_port = admin.port
+        self._loading = asyncio.ensure_future(self.manager.rescan())
+
+    async def wait_until_ready(self) -> None:
+        """Wait until what the repository holds is loaded and warm; then health says SERVING.
+
+        Raises:
+            RuntimeError: there is no model, or none could be made ready; the text says which failed and why.
+        """
+        await asyncio.shield(self._loading)
+        self._update_health()
+        self.manager.check_serving(every=False)
+
+    async def reload(self) -> None:
+        """Look for new models and versions."""
+        await self.manager.rescan()
+
+    async def stop(self) -> bool:
+        """Drain: take no further requests, answer every accepted one, close all ports.
+
+        Returns:
+            Whether every accepted request was answered within the drain time.
+        """
+        timeout_s = self._config.drain_timeout_s
+        self.engine.drain()
+        in_time = await self.engine.wait_until_idle(timeout_s)
+        closed = await self.manager.close(timeout_s if in_time else _GRACE_S)
+        await self.engine.close()
+        await self._started.aclose()
+        return in_time and closed
+
+    async def _start_metrics(self, port: int) -> None:
+        try:
+            # In a thread: it starts an event loop of its own, which none may do where one runs.
+            server = await asyncio.to_thread(MetricsServer, self.metrics, self._config.host, port)
+        except OSError as error:
+            raise OSError(f"cannot serve metrics on port {port}: {error.strerror}") from error
+        self._started.push_async_callback(asyncio.to_thread, server.close)
+        self.metrics_port = server.port
+
+    async def _start_rest(self, port: int) -> None:
+        from serve.rest.server import RestServer  # aiohttp comes with an extra
+
+        config = self._config
+        rest = RestServer(
+            self.backend,
+            host=config.host,
+            port=port,
+            limits=config.connections,
+            tls=None if config.tls is None else ssl_context(config.tls),
+        )
+        await rest.start()
+        self._started.push_async_callback(rest.stop)
+        self.http_port = rest.port
+
+    async def _watch_health(self) -> None:
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            self._update_health()
+
+    def _update_health(self) -> None:
+        """The server is healthy once it has looked through the repository and while at least one model answers."""
+        if self.engine.is_draining:
+            return
+        for status in self.manager.statuses():
+            self.engine.set_health(
+                f"{PREDICTION_SERVICE}/{status.model}", self.manager.is_ready(status.model)
+            )
+        for service in ("", PREDICTION_SERVICE):
+            self.engine.set_health(service, self.manager.is_ready())

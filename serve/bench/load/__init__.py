@@ -1,0 +1,1 @@
+"""What recsys-bench sends, and what it measures."""

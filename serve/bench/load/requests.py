@@ -1,0 +1,316 @@
+"""Random requests of the shape that was asked for, made before the first one is sent.
+
+Numbers are drawn by weight, as options say them: ``8``, ``1:0.9,50:0.1``, ``0-20``, ``high:0.1,normal:0.9``.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from serve.bench.load.ids import draw_ids
+from serve.client.sampling import id_limit
+from serve.wire import predict_pb2 as wire
+
+#: Priorities by the names that options give them.
+PRIORITIES = {
+    "high": int(wire.PRIORITY_HIGH),
+    "normal": int(wire.PRIORITY_NORMAL),
+    "low": int(wire.PRIORITY_LOW),
+}
+_PRIORITY_NAMES = {number: name for name, number in PRIORITIES.items()}
+_MOST = 10**9
+# Distinct requests are made until they take that much; then they are sent again.
+_MOST_POOL_BYTES = 256 << 20
+# Rows that are drawn at a time: enough for numpy to be fast, few enough to need little memory.
+_DRAW_ROWS = 1 << 14
+# Separates this use of the seed from others (numpy's SeedSequence).
+_REQUESTS = 0
+
+_Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One choice: the whole numbers from ``least`` to ``most``, each as likely as the others."""
+
+    least: int
+    most: int
+    weight: float
+
+    @property
+    def label(self) -> str:
+        """Return the choice as the option has it."""
+        return str(self.least) if self.least == self.most else f"{self.least}-{self.most}"
+
+
+@dataclass(frozen=True)
+class Mix:
+    """Whole numbers, drawn part by part.
+
+    Attributes:
+        parts: one or more, with weights above 0.
+    """
+
+    parts: tuple[Part, ...]
+
+    @property
+    def most(self) -> int:
+        """The largest number that can be drawn."""
+        return max(part.most for part in self.parts)
+
+    @property
+    def mean(self) -> float:
+        """The mean of the numbers that are drawn."""
+        total = sum(part.weight for part in self.parts)
+        return sum(part.weight * (part.least + part.most) / 2 for part in self.parts) / total
+
+    def draw_parts(self, count: int, generator: np.random.Generator) -> npt.NDArray[np.int64]:
+        """Return the number of the part for each draw, ``[count]``."""
+        if len(self.parts) == 1:
+            return np.zeros(count, np.int64)
+        weights = np.array([part.weight for part in self.parts])
+        return generator.choice(len(self.parts), count, p=weights / weights.sum()).astype(np.int64)
+
+    def draw_from(
+        self, parts: npt.NDArray[np.int64], generator: np.random.Generator
+    ) -> npt.NDArray[np.int64]:
+        """Return a number out of each of the given parts, ``[count]``."""
+        least = np.array([part.least for part in self.parts], np.int64)
+        most = np.array([part.most for part in self.parts], np.int64)
+        return generator.integers(least[parts], most[parts] + 1)
+
+    def draw(self, count: int, generator: np.random.Generator) -> npt.NDArray[np.int64]:
+        """Return numbers, ``[count]``."""
+        return self.draw_from(self.draw_parts(count, generator), generator)
+
+    def __str__(self) -> str:
+        if len(self.parts) == 1:
+            return self.parts[0].label
+        return ",".join(f"{part.label}:{part.weight:g}" for part in self.parts)
+
+
+def parse_mix(text: str, *, least: int = 0) -> Mix:
+    """Return a mix of whole numbers.
+
+    Args:
+        text: parts separated by commas; a part is ``N`` or ``N-M``, with ``:WEIGHT`` where there is more than one.
+        least: the smallest number that is allowed.
+
+    Raises:
+        ValueError: the text does not have that form.
+    """
+    parts = []
+    for choice, weight in _weighted(text):
+        match = re.fullmatch(r"([0-9]{1,10})(?:-([0-9]{1,10}))?", choice)
+        first = int(match[1]) if match else -1
+        last = int(match[2]) if match and match[2] else first
+        if not least <= first <= last <= _MOST:
+            raise ValueError(
+                f"got {choice[:40]!r}, expected a whole number from {least} to {_MOST}, or a range such as 1-20"
+            )
+        parts.append(Part(first, last, weight))
+    return Mix(tuple(parts))
+
+
+def parse_names(text: str, numbers: Mapping[str, int]) -> Mix:
+    """Return a mix of names.
+
+    Args:
+        text: ``NAME`` or ``NAME:WEIGHT,NAME:WEIGHT``.
+        numbers: the number of each name.
+
+    Raises:
+        ValueError: the text does not have that form.
+    """
+    parts = []
+    for choice, weight in _weighted(text):
+        if choice not in numbers:
+            raise ValueError(f"got {choice[:40]!r}, expected one of {', '.join(numbers)}")
+        parts.append(Part(numbers[choice], numbers[choice], weight))
+    return Mix(tuple(parts))
+
+
+def _weighted(text: str) -> Sequence[tuple[str, float]]:
+    """Return each choice with its weight; a single one needs none."""
+    pieces = [piece.strip() for piece in text.split(",")]
+    found = []
+    for piece in pieces:
+        choice, colon, weight_text = piece.partition(":")
+        if not colon and len(pieces) > 1:
+            raise ValueError(f"got {piece[:40]!r}, expected CHOICE:WEIGHT where there are several choices")
+        try:
+            weight = float(weight_text) if colon else 1.0
+        except ValueError:
+            weight = math.nan
+        if not 0 < weight < math.inf:
+            raise ValueError(
+                f"got the weight {weight_text[:40]!r} of {choice[:40]!r}, expected a number above 0"
+            )
+        found.append((choice, weight))
+    return found
+
+
+_ONE = Mix((Part(1, 1, 1.0),))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """What requests look like.
+
+    Attributes:
+        rows: rows of each request; of a ranking request its candidates.
+        ranking: whether the model's context inputs are given once per request.
+        ids_per_bag: IDs of a row in each sparse input.
+        ids_per_bag_of: the same for inputs by name.
+        zipf: exponent of the IDs' distribution; 0 for uniform.
+        priorities: numbers of the wire's priorities; None for requests without one.
+        deadlines_ms: deadline of each request; None for the tool's timeout.
+        num_distinct: requests that are made; fewer where they are large.
+        payload_bytes: instead of all that, the size of one message without meaning, for servers that answer any; 0
+            for none.
+        model: model of each request; empty for the only one that the server holds.
+        version: version of each request; empty for the one that the server's routing chooses.
+    """
+
+    rows: Mix = _ONE
+    ranking: bool = False
+    ids_per_bag: Mix = _ONE
+    ids_per_bag_of: Mapping[str, Mix] = field(default_factory=dict)
+    zipf: float = 0.0
+    priorities: Mix | None = None
+    deadlines_ms: Mix | None = None
+    num_distinct: int = 4096
+    payload_bytes: int = 0
+    model: str = ""
+    version: str = ""
+
+    def kind(self, part: int, priority: int) -> str:
+        """Return the name of a request's kind in the result; empty where all requests are alike."""
+        words = []
+        if self.priorities is not None and len(self.priorities.parts) > 1:
+            words.append(_PRIORITY_NAMES[priority])
+        if len(self.rows.parts) > 1:
+            label = self.rows.parts[part].label
+            words.append(f"{label} row" if label == "1" else f"{label} rows")
+        return ", ".join(words)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A request as it goes on the wire.
+
+    Attributes:
+        data: serialized message.
+        num_rows: rows of the request.
+        kind: name of its kind in the result; empty where all requests are alike.
+        deadline_s: None for the tool's timeout.
+    """
+
+    data: bytes
+    num_rows: int
+    kind: str = ""
+    deadline_s: float | None = None
+
+
+def request_generator(seed: int, index: int = 0) -> np.random.Generator:
+    """Return the source of the random numbers of one process's requests."""
+    return np.random.default_rng([seed, index, _REQUESTS, 0])
+
+
+def prepare(
+    metadata: wire.ModelMetadata,
+    shape: Shape,
+    encode: Callable[[wire.PredictRequest], bytes],
+    generator: np.random.Generator,
+) -> list[Prepared]:
+    """Return the requests that a process sends, over and over.
+
+    Args:
+        metadata: metadata of the model, as the server gives it.
+        shape: shape of the requests.
+        encode: turns a request into bytes of the protocol.
+        generator: source of random numbers.
+    """
+    if shape.payload_bytes:
+        return [Prepared(data=b"\xff" * shape.payload_bytes, num_rows=1)]
+    found: list[Prepared] = []
+    num_bytes = 0
+    per_draw = max(_DRAW_ROWS // max(shape.rows.most, 1), 1)
+    while len(found) < shape.num_distinct and num_bytes < _MOST_POOL_BYTES:
+        count = min(per_draw, shape.num_distinct - len(found))
+        deadlines_ms = shape.deadlines_ms.draw(count, generator) if shape.deadlines_ms else None
+        for i, (request, kind) in enumerate(draw_requests(metadata, shape, count, generator)):
+            deadline_s = None if deadlines_ms is None else int(deadlines_ms[i]) * 1e-3
+            data = encode(request)
+            num_bytes += len(data)
+            found.append(Prepared(data=data, num_rows=request.num_rows, kind=kind, deadline_s=deadline_s))
+    return found
+
+
+def draw_requests(
+    metadata: wire.ModelMetadata, shape: Shape, count: int, generator: np.random.Generator
+) -> Iterator[tuple[wire.PredictRequest, str]]:
+    """Yield valid requests with their kinds: standard normal dense inputs, weights between 0 and 1.
+
+    Args:
+        metadata: metadata of the model, as the server gives it.
+        shape: shape of the requests.
+        count: number of requests; all are drawn at once.
+        generator: source of random numbers.
+    """
+    parts = shape.rows.draw_parts(count, generator)
+    rows = shape.rows.draw_from(parts, generator)
+    priorities = shape.priorities.draw(count, generator) if shape.priorities else np.zeros(count, np.int64)
+    requests = [
+        wire.PredictRequest(model=shape.model, version=shape.version, num_rows=num_rows, priority=priority)
+        for num_rows, priority in zip(rows.tolist(), priorities.tolist(), strict=True)
+    ]
+    context = set(metadata.context) if shape.ranking else set()
+    for dense in metadata.dense:
+        is_context = dense.name in context
+        borders = _borders(np.ones_like(rows) if is_context else rows)
+        values = generator.standard_normal((int(borders[-1]), dense.width), np.float32).astype("<f4")
+        for i, request in enumerate(requests):
+            into = request.context_dense if is_context else request.dense
+            into.add(name=dense.name, values=values[borders[i] : borders[i + 1]].tobytes())
+    for sparse in metadata.sparse:
+        is_context = sparse.name in context
+        drawn = _draw_sparse(sparse, np.ones_like(rows) if is_context else rows, shape, generator)
+        for request, message in zip(requests, drawn, strict=True):
+            (request.context_sparse if is_context else request.sparse).append(message)
+    for request, part, priority in zip(requests, parts.tolist(), priorities.tolist(), strict=True):
+        yield request, shape.kind(part, priority)
+
+
+def _draw_sparse(
+    sparse: wire.SparseSignature, rows: _Ints, shape: Shape, generator: np.random.Generator
+) -> Iterator[wire.SparseInput]:
+    """Yield one sparse input of all requests; ``rows`` says how many rows each request has of it."""
+    borders = _borders(rows)
+    mix = shape.ids_per_bag_of.get(sparse.name, shape.ids_per_bag)
+    lengths = mix.draw(int(borders[-1]), generator)
+    ends = _borders(lengths)
+    ids = draw_ids(int(ends[-1]), id_limit(sparse), shape.zipf, generator).astype("<i8")
+    weights = generator.random(len(ids), np.float32).astype("<f4") if sparse.weighted else None
+    lengths_i32 = lengths.astype("<i4")
+    for first, last in pairwise(borders.tolist()):
+        start, end = ends[first], ends[last]
+        yield wire.SparseInput(
+            name=sparse.name,
+            lengths=lengths_i32[first:last].tobytes(),
+            values=ids[start:end].tobytes(),
+            weights=b"" if weights is None else weights[start:end].tobytes(),
+        )
+
+
+def _borders(counts: _Ints) -> Any:
+    """Return where each run starts and where the last one ends, ``[count + 1]``."""
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])

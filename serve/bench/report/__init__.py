@@ -1,0 +1,1 @@
+"""What recsys-bench prints and draws."""

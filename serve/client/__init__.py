@@ -1,0 +1,266 @@
+"""Clients: ``Client`` blocks, ``AsyncClient`` awaits. Neither imports torch.
+
+Example::
+
+    from serve.client import Client, Context
+
+    with Client("127.0.0.1:8500") as client:
+        scores = client.predict(
+            dense={"dense": [[0.5, 1.0]]},
+            sparse={"user": [[7]], "genres": [[1, 4]]},
+        )["score"]
+        ranked = client.predict(
+            dense={"dense": [[0.5, 1.0], [0.1, 2.0]]},
+            sparse={"genres": [[1, 4], [2]]},
+            context=Context(sparse={"user": [[7]]}),
+        )["score"]
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
+from types import ModuleType, TracebackType
+from typing import Any
+
+import grpc
+import grpc.aio
+import numpy as np
+import numpy.typing as npt
+
+from serve.client.errors import PredictError, error_on_stream, predict_error
+from serve.client.packing import ArrayLike, Context, build_request, read_response
+from serve.client.settings import ClientTls, Settings, checked_address
+from serve.wire import predict_pb2 as wire
+
+__all__ = ["AsyncClient", "Client", "ClientTls", "Context", "Settings"]
+
+_SERVICE = wire.DESCRIPTOR.services_by_name["PredictionService"].full_name
+PREDICT = f"/{_SERVICE}/Predict"
+PREDICT_STREAM = f"/{_SERVICE}/PredictStream"
+GET_MODEL_METADATA = f"/{_SERVICE}/GetModelMetadata"
+# The size of an answer follows from the request; -1 means no further bound.
+CHANNEL_OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
+
+Outputs = dict[str, npt.NDArray[np.float32]]
+# One answer of a stream: the request's ID, and its outputs or its error.
+StreamAnswer = tuple[str, Outputs | PredictError]
+
+
+class _Calls:
+    """The service's methods on a channel of either kind."""
+
+    def __init__(self, channel: Any) -> None:
+        self.predict = channel.unary_unary(
+            PREDICT,
+            request_serializer=wire.PredictRequest.SerializeToString,
+            response_deserializer=wire.PredictResponse.FromString,
+        )
+        self.stream = channel.stream_stream(
+            PREDICT_STREAM,
+            request_serializer=wire.PredictRequest.SerializeToString,
+            response_deserializer=wire.StreamResponse.FromString,
+        )
+        self.metadata = channel.unary_unary(
+            GET_MODEL_METADATA,
+            request_serializer=wire.GetModelMetadataRequest.SerializeToString,
+            response_deserializer=wire.ModelMetadata.FromString,
+        )
+
+
+def _settings(settings: Settings | None, timeout_s: float, model: str) -> Settings:
+    return Settings(timeout_s=timeout_s, model=model) if settings is None else settings
+
+
+def _channel(kind: ModuleType, address: str, tls: ClientTls | None) -> Any:
+    """A channel of ``grpc`` or of ``grpc.aio``."""
+    checked_address(address)
+    if tls is None:
+        return kind.insecure_channel(address, options=CHANNEL_OPTIONS)
+    return kind.secure_channel(address, tls.credentials(), options=CHANNEL_OPTIONS)
+
+
+def _read_stream(answer: wire.StreamResponse) -> StreamAnswer:
+    if answer.WhichOneof("result") == "response":
+        return answer.request_id, read_response(answer.response)
+    return answer.request_id, error_on_stream(answer.error)
+
+
+class Client:
+    """A blocking client. Thread-safe; closes its connection on ``close`` or at the end of a ``with`` block.
+
+    Args:
+        address: ``host:port`` of a server.
+        timeout_s: timeout of each call that names none.
+        model: name of the model; empty for the only one that the server holds.
+        settings: replaces the two above, and has more.
+
+    Raises:
+        ValueError: the address is not ``host:port``, or a file of ``settings.tls`` cannot be used.
+    """
+
+    def __init__(
+        self, address: str, *, timeout_s: float = 10.0, model: str = "", settings: Settings | None = None
+    ) -> None:
+        self._settings = _settings(settings, timeout_s, model)
+        self._channel = _channel(grpc, address, self._settings.tls)
+        self._calls = _Calls(self._channel)
+
+    def predict(
+        self,
+        dense: Mapping[str, ArrayLike] | None = None,
+        sparse: Mapping[str, ArrayLike] | Any = None,
+        weights: Mapping[str, ArrayLike] | None = None,
+        *,
+        context: Context | None = None,
+        request_id: str = "",
+        timeout_s: float | None = None,
+    ) -> Outputs:
+        """Score rows.
+
+        Args:
+            dense: by name, float ``[B, width]``.
+            sparse: by name, rows of IDs; see ``serve.client.packing.build_request`` for every form that it takes.
+            weights: by name, one weight per ID, for weighted inputs.
+            context: inputs that all rows share, such as those of the user in a ranking request.
+            request_id: name of the request in the server's log.
+            timeout_s: timeout of this call.
+
+        Returns:
+            Each output by name, float32 ``[B, ...]``.
+
+        Raises:
+            ValueError: the inputs cannot be packed; nothing was sent.
+            PredictError: the call failed; its subclasses say how.
+        """
+        sparse = {} if sparse is None else sparse
+        request = build_request(dense or {}, sparse, weights, context=context, request_id=request_id)
+        return read_response(self._call(self._calls.predict, self._settings.finish(request), timeout_s))
+
+    def stream(
+        self, requests: Iterable[wire.PredictRequest], *, timeout_s: float | None = None
+    ) -> Iterator[StreamAnswer]:
+        """Score many requests over one call.
+
+        Args:
+            requests: made with ``serve.client.packing.build_request``, each with its own ``request_id``. One that
+                names no model, version or priority gets those of the client.
+            timeout_s: timeout of the whole stream; None for none.
+
+        Yields:
+            For each request, in the order of completion, its ID and its outputs or its error.
+
+        Raises:
+            PredictError: the stream itself failed.
+        """
+        settings = self._settings
+        try:
+            for answer in self._calls.stream((settings.finish(r) for r in requests), timeout=timeout_s):
+                yield _read_stream(answer)
+        except grpc.RpcError as error:
+            raise predict_error(error, uses_tls=self._settings.tls is not None) from None
+
+    def metadata(self, *, timeout_s: float | None = None) -> wire.ModelMetadata:
+        """Return the inputs and outputs of the model.
+
+        Raises:
+            PredictError: the call failed; its subclasses say how.
+        """
+        request = self._settings.metadata_request()
+        metadata: wire.ModelMetadata = self._call(self._calls.metadata, request, timeout_s)
+        return metadata
+
+    def close(self) -> None:
+        """Close the connection; idempotent."""
+        self._channel.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _call(self, method: Any, request: Any, timeout_s: float | None) -> Any:
+        try:
+            return method(request, timeout=self._settings.timeout_s if timeout_s is None else timeout_s)
+        except grpc.RpcError as error:
+            raise predict_error(error, uses_tls=self._settings.tls is not None) from None
+
+
+class AsyncClient:
+    """The same for asyncio; belongs to the event loop in which it was made.
+
+    Args:
+        address: ``host:port`` of a server.
+        timeout_s: timeout of each call that names none.
+        model: name of the model; empty for the only one that the server holds.
+        settings: replaces the two above, and has more.
+
+    Raises:
+        ValueError: the address is not ``host:port``, or a file of ``settings.tls`` cannot be used.
+    """
+
+    def __init__(
+        self, address: str, *, timeout_s: float = 10.0, model: str = "", settings: Settings | None = None
+    ) -> None:
+        self._settings = _settings(settings, timeout_s, model)
+        self._channel = _channel(grpc.aio, address, self._settings.tls)
+        self._calls = _Calls(self._channel)
+
+    async def predict(
+        self,
+        dense: Mapping[str, ArrayLike] | None = None,
+        sparse: Mapping[str, ArrayLike] | Any = None,
+        weights: Mapping[str, ArrayLike] | None = None,
+        *,
+        context: Context | None = None,
+        request_id: str = "",
+        timeout_s: float | None = None,
+    ) -> Outputs:
+        """Score rows; see ``Client.predict``."""
+        sparse = {} if sparse is None else sparse
+        request = build_request(dense or {}, sparse, weights, context=context, request_id=request_id)
+        return read_response(await self._call(self._calls.predict, self._settings.finish(request), timeout_s))
+
+    async def stream(
+        self, requests: AsyncIterable[wire.PredictRequest], *, timeout_s: float | None = None
+    ) -> AsyncIterator[StreamAnswer]:
+        """Score many requests over one call; see ``Client.stream``."""
+        settings = self._settings
+        try:
+            finished = (settings.finish(request) async for request in requests)
+            async for answer in self._calls.stream(finished, timeout=timeout_s):
+                yield _read_stream(answer)
+        except grpc.aio.AioRpcError as error:
+            raise predict_error(error, uses_tls=self._settings.tls is not None) from None
+
+    async def metadata(self, *, timeout_s: float | None = None) -> wire.ModelMetadata:
+        """Return the inputs and outputs of the model; see ``Client.metadata``."""
+        request = self._settings.metadata_request()
+        metadata: wire.ModelMetadata = await self._call(self._calls.metadata, request, timeout_s)
+        return metadata
+
+    async def close(self) -> None:
+        """Close the connection; idempotent."""
+        await self._channel.close()
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def _call(self, method: Any, request: Any, timeout_s: float | None) -> Any:
+        try:
+            return await method(request, timeout=self._settings.timeout_s if timeout_s is None else timeout_s)
+        except grpc.aio.AioRpcError as error:
+            raise predict_error(error, uses_tls=self._settings.tls is not None) from None

@@ -1,0 +1,88 @@
+"""Errors of a call to a server, by the server's status code."""
+
+from __future__ import annotations
+
+import grpc
+
+from serve.wire import predict_pb2 as wire
+
+
+class PredictError(RuntimeError):
+    """A call failed.
+
+    Attributes:
+        code: the gRPC status code.
+        message: text of the server, or of the transport where no server answered.
+        retry_after_ms: time after which the server asks to try again; None where it names none.
+    """
+
+    def __init__(self, code: grpc.StatusCode, message: str, retry_after_ms: int | None = None) -> None:
+        super().__init__(f"{code.name}: {message}")
+        self.code = code
+        self.message = message
+        self.retry_after_ms = retry_after_ms
+
+
+class InvalidRequestError(PredictError):
+    """The server refused the request; its message names field, got and expected."""
+
+
+class UnknownModelError(PredictError):
+    """The server holds no model of that name."""
+
+
+class OverloadedError(PredictError):
+    """The server's queue is full, or the message is larger than it takes."""
+
+
+class DeadlineError(PredictError):
+    """No answer came in time."""
+
+
+class UnavailableError(PredictError):
+    """No server answers at that address, or it is stopping."""
+
+
+class ServerError(PredictError):
+    """The server failed, or does not speak this protocol."""
+
+
+_CLASSES: dict[grpc.StatusCode, type[PredictError]] = {
+    grpc.StatusCode.INVALID_ARGUMENT: InvalidRequestError,
+    grpc.StatusCode.NOT_FOUND: UnknownModelError,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: OverloadedError,
+    grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineError,
+    grpc.StatusCode.UNAVAILABLE: UnavailableError,
+    # gRPC's code for a call that reached the socket of a stopping server but not its handler: it was not computed.
+    grpc.StatusCode.CANCELLED: UnavailableError,
+}
+
+
+_BY_NUMBER = {code.value[0]: code for code in grpc.StatusCode}
+
+
+# gRPC's texts for a connection that was closed at once, as a TLS server does with a client that speaks plain text.
+_CLOSED = ("Socket closed", "Connection reset by peer")
+_MAY_WANT_TLS = "; the server may want TLS, which this client was not told to speak"
+
+
+def predict_error(error: grpc.RpcError, *, uses_tls: bool = True) -> PredictError:
+    """Return the error for a failed call; without TLS its text says where that may be the reason."""
+    code = error.code()
+    message = error.details() or "no details"
+    if not uses_tls and code is grpc.StatusCode.UNAVAILABLE and any(text in message for text in _CLOSED):
+        message += _MAY_WANT_TLS
+    return _CLASSES.get(code, ServerError)(code, message, _retry_after_ms(error))
+
+
+def error_on_stream(error: wire.StreamError) -> PredictError:
+    """Return the error for one failed request of a stream."""
+    code = _BY_NUMBER.get(error.code, grpc.StatusCode.UNKNOWN)
+    return _CLASSES.get(code, ServerError)(code, error.message, error.retry_after_ms or None)
+
+
+def _retry_after_ms(error: grpc.RpcError) -> int | None:
+    for key, value in error.trailing_metadata() or ():
+        if key == "grpc-retry-pushback-ms" and str(value).isdigit():
+            return int(value)
+    return None

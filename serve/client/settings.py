@@ -1,0 +1,129 @@
+"""Settings of a client, checked before it connects: address, TLS files, and the defaults of all calls."""
+
+from __future__ import annotations
+
+import math
+import re
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+
+from serve.net.tls import check_authorities, check_pair, read_file
+from serve.wire import predict_pb2 as wire
+
+# ``dns:///`` is gRPC's own: all addresses of a name, not only the first.
+_ADDRESS = re.compile(r"(?:dns:///)?(?:\[[0-9A-Za-z:.%]+\]|[^\s/:@\[\]]+):([0-9]{1,5})")
+_MAX_PORT = 65535
+_MAX_CHARS = 80
+
+
+def checked_address(address: str) -> str:
+    """Return the address of a server.
+
+    Raises:
+        ValueError: the address is not ``host:port``.
+    """
+    match = _ADDRESS.fullmatch(address) if isinstance(address, str) else None
+    if match is None or not 0 < int(match[1]) <= _MAX_PORT:
+        raise ValueError(f"address: got {str(address)[:_MAX_CHARS]!r}, expected host:port")
+    return address
+
+
+def checked_timeout_s(timeout_s: float) -> float:
+    """Return the timeout of a call.
+
+    Raises:
+        ValueError: the timeout is not a positive number.
+    """
+    is_number = isinstance(timeout_s, (int, float)) and not isinstance(timeout_s, bool)
+    if not is_number or not 0 < timeout_s < math.inf:
+        raise ValueError(f"timeout_s: got {timeout_s!r}, expected more than 0 seconds")
+    return timeout_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientTls:
+    """Files in PEM.
+
+    Attributes:
+        ca: authorities that sign the server's certificate; None for the system's own list.
+        certificate: certificate of the client, for servers that ask for one (mTLS).
+        key: private key of that certificate.
+
+    Raises:
+        ValueError: only one of certificate and key is given.
+    """
+
+    ca: str | Path | None = None
+    certificate: str | Path | None = None
+    key: str | Path | None = None
+
+    def __post_init__(self) -> None:
+        if (self.certificate is None) != (self.key is None):
+            raise ValueError("tls.certificate, tls.key: got one of them, expected both or none")
+
+    def credentials(self) -> grpc.ChannelCredentials:
+        """Return the credentials of a channel. The files are checked first: gRPC ends the process over bad ones.
+
+        Raises:
+            ValueError: a file cannot be read or holds something else, or the key does not fit the certificate.
+        """
+        ca, certificate, key = (
+            None if path is None else read_file(f"tls.{name}", Path(path))
+            for name, path in (("ca", self.ca), ("certificate", self.certificate), ("key", self.key))
+        )
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        if self.ca is not None and ca is not None:
+            check_authorities(context, "tls.ca", Path(self.ca), ca)
+        if self.certificate is not None and self.key is not None:
+            check_pair(context, Path(self.certificate), Path(self.key))
+        return grpc.ssl_channel_credentials(ca, key, certificate)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Defaults of all calls of a client.
+
+    Attributes:
+        timeout_s: timeout of each call that names none.
+        model: name of the model; empty for the only one that the server holds.
+        version: version of the model; empty for the one that the server's routing chooses.
+        priority: ``wire.PRIORITY_HIGH``, ``PRIORITY_NORMAL`` or ``PRIORITY_LOW`` of ``serve.wire.predict_pb2``.
+        tls: None for plain text.
+
+    Raises:
+        ValueError: the timeout or the priority is invalid.
+    """
+
+    timeout_s: float = 10.0
+    model: str = ""
+    version: str = ""
+    priority: wire.Priority = wire.PRIORITY_UNSPECIFIED
+    tls: ClientTls | None = None
+
+    def __post_init__(self) -> None:
+        checked_timeout_s(self.timeout_s)
+        if self.priority not in wire.Priority.values():
+            names = ", ".join(f"wire.{name}" for name in wire.Priority.keys())  # noqa: SIM118
+            raise ValueError(f"priority: got {self.priority!r}, expected one of {names}")
+
+    def finish(self, request: wire.PredictRequest) -> wire.PredictRequest:
+        """Return a request with the client's model, version and priority where it names none of its own.
+
+        The client's version applies to its own model alone. The given message is not changed.
+        """
+        model = request.model or self.model
+        version = request.version or (self.version if model == self.model else "")
+        priority = request.priority or self.priority
+        if (model, version, priority) == (request.model, request.version, request.priority):
+            return request
+        finished = wire.PredictRequest()
+        finished.CopyFrom(request)
+        finished.model, finished.version, finished.priority = model, version, priority
+        return finished
+
+    def metadata_request(self) -> wire.GetModelMetadataRequest:
+        """Return the request for the model's metadata."""
+        return wire.GetModelMetadataRequest(model=self.model, version=self.version)

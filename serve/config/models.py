@@ -1,0 +1,195 @@
+"""How models are served: limits, priorities, routing. Checked once, when they are read.
+
+Help texts are made from the docstrings of these classes (serve/config/options.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from pathlib import Path
+
+from serve.errors import RequestTooLargeError
+
+LATEST = "latest"
+_MAY_BE_ZERO = ("max_delay_us", "priority_window_us")
+
+
+class Priority(IntEnum):
+    """How urgent a request is."""
+
+    HIGH = 1
+    NORMAL = 2
+    LOW = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchLimits:
+    """Bounds on requests, batches and the queue.
+
+    A request may be larger than a batch (it runs alone then), but not larger than the queue.
+
+    Attributes:
+        max_batch_rows: rows of one batch; a request without rows counts as one row, here and below.
+        max_batch_ids: IDs of one batch, over all sparse inputs.
+        max_request_rows: rows of one request.
+        max_request_ids: IDs of one request.
+        max_queue_rows: rows that may wait.
+        max_queue_ids: IDs that may wait.
+        max_queue_bytes: of requests that may wait, as they came over the wire; a larger request is refused.
+        max_delay_us: how long the oldest request may wait for others to fill its batch while an executor is free;
+            0 never lets an executor wait.
+        priority_window_us: how much later a request may come and still overtake one that is less urgent by one
+            level; 0 keeps the order of arrival.
+
+    Raises:
+        ValueError: a limit is below its least value, or a request could be larger than the queue.
+    """
+
+    max_batch_rows: int = 512
+    max_batch_ids: int = 1 << 18
+    max_request_rows: int = 4096
+    max_request_ids: int = 1 << 18
+    max_queue_rows: int = 8192
+    max_queue_ids: int = 1 << 22
+    max_queue_bytes: int = 256 << 20
+    max_delay_us: int = 0
+    priority_window_us: int = 100_000
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            least = 0 if name in _MAY_BE_ZERO else 1
+            if value < least:
+                raise ValueError(f"{name}: got {value}, expected at least {least}")
+        for what in ("rows", "ids"):
+            request, queue = getattr(self, f"max_request_{what}"), getattr(self, f"max_queue_{what}")
+            if request > queue:
+                raise ValueError(
+                    f"max_request_{what}: got {request}, expected at most max_queue_{what} ({queue}), "
+                    "or such a request could never be taken in"
+                )
+
+    def check_request(self, num_rows: int, num_ids: int, num_bytes: int = 0) -> None:
+        """Refuse what is larger than one request may be.
+
+        Raises:
+            RequestTooLargeError: names what is too many and how many may be.
+        """
+        if num_rows > self.max_request_rows:
+            raise RequestTooLargeError(
+                f"num_rows: got {num_rows}, expected at most {self.max_request_rows} in one request; split it"
+            )
+        if num_ids > self.max_request_ids:
+            raise RequestTooLargeError(
+                f"sparse: got {num_ids} IDs, expected at most {self.max_request_ids} in one request; split it"
+            )
+        if num_bytes > self.max_queue_bytes:
+            raise RequestTooLargeError(
+                f"message: got {num_bytes} bytes, expected at most {self.max_queue_bytes} in one request; split it"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Routing:
+    """What an operator asks for.
+
+    Attributes:
+        serve: ``latest``, or a version that stays until this is changed.
+        canary: a version that answers a share of the requests; empty for none.
+        canary_percent: that share, above 0 to 100.
+        shadow: a version that computes a share of the requests beside the one that answers; empty for none.
+        shadow_percent: that share, above 0 to 100.
+
+    Raises:
+        ValueError: a setting is out of its range; the text names it.
+    """
+
+    serve: str = LATEST
+    canary: str = ""
+    canary_percent: float = 0.0
+    shadow: str = ""
+    shadow_percent: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.serve:
+            raise ValueError("serve: got an empty text, expected latest or a version")
+        for name in ("canary", "shadow"):
+            version, percent = getattr(self, name), getattr(self, f"{name}_percent")
+            if version and not 0 < percent <= 100:
+                raise ValueError(f"{name}_percent: got {percent}, expected above 0, up to 100")
+            if not version and percent:
+                raise ValueError(f"{name}: got no version for {percent} percent of the requests")
+            if version and version in (self.serve, LATEST):
+                raise ValueError(
+                    f"{name}: got {version!r}, expected another version than the one that serves"
+                )
+
+    @property
+    def named(self) -> frozenset[str]:
+        """The versions that it names."""
+        return frozenset({self.serve, self.canary, self.shadow} - {"", LATEST})
+
+    def without(self, version: str) -> Routing:
+        """The same where neither canary nor shadow is ``version``."""
+        canary = "" if self.canary == version else self.canary
+        shadow = "" if self.shadow == version else self.shadow
+        return Routing(
+            serve=self.serve,
+            canary=canary,
+            canary_percent=self.canary_percent if canary else 0.0,
+            shadow=shadow,
+            shadow_percent=self.shadow_percent if shadow else 0.0,
+        )
+
+    def pinned(self, version: str) -> Routing:
+        """The same with ``version`` serving, and neither canary nor shadow."""
+        return replace(self.without(version), serve=version)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSettings:
+    """How one model is served.
+
+    Attributes:
+        limits: of requests, batches and the queue.
+        routing: which version answers.
+        target: which of the artifact's targets; None for the first that this machine has the devices for.
+        verify_checksums: whether every byte of the rows is read and checked before it is served.
+        copy_rows: whether the rows are copied into the process's own memory, where nothing that happens to their file
+            reaches them; otherwise the file is mapped, and processes share its pages.
+        allow_non_finite: whether NaN and infinities in dense inputs and weights reach the model.
+        num_executors: batches of the model that may run at the same time at most; they share its tables' memory. The
+            engine decides how many do. 0 for as many as the process may use processors.
+        cpus: the processors that its executors may use; empty for all.
+        warm_up: a file of captured requests to warm up with, beside the made ones; None for none.
+        keep_previous: whether the version that served before stays in memory, so that a rollback is instant.
+
+    Raises:
+        ValueError: a setting is out of its range; the text names it.
+    """
+
+    limits: BatchLimits = field(default_factory=BatchLimits)
+    routing: Routing = field(default_factory=Routing)
+    target: str | None = None
+    verify_checksums: bool = True
+    copy_rows: bool = False
+    allow_non_finite: bool = False
+    num_executors: int = 0
+    cpus: tuple[int, ...] = ()
+    warm_up: Path | None = None
+    keep_previous: bool = True
+
+    def __post_init__(self) -> None:
+        if self.num_executors < 0:
+            raise ValueError(f"num_executors: got {self.num_executors}, expected at least 0")
+        if any(cpu < 0 for cpu in self.cpus):
+            raise ValueError(f"cpus: got {list(self.cpus)}, expected numbers of processors, from 0")
+        if self.target == "":
+            raise ValueError("target: got an empty text, expected the name of a target such as cpu")
+
+    @property
+    def max_executors(self) -> int:
+        """``num_executors``, or the number of processors where it is 0."""
+        from recsys.machine import num_processors  # clients read settings too, without torch
+
+        return self.num_executors or len(self.cpus) or num_processors()

@@ -1,0 +1,278 @@
+"""The server's settings, checked once: flags, environment names, keys of the file and docs derive from these classes.
+
+What an attribute is for stands in its class's docstring; help texts are made of it (serve/config/options.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from serve.config.models import ModelSettings
+
+ENGINES = ("auto", "native", "reference")
+_MAX_PORT = 65535
+# gRPC takes settings of channels as int32, times in milliseconds among them.
+_MAX_INT32 = 2**31 - 1
+_MAX_CONNECTION_S = _MAX_INT32 // 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class TlsConfig:
+    """Files in PEM; read again when they change.
+
+    Attributes:
+        certificate: the server's, with its chain.
+        key: the server's private key.
+        client_ca: who signs clients' certificates; where it is given, clients must show one (mTLS).
+    """
+
+    certificate: Path
+    key: Path
+    client_ca: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdminConfig:
+    """The admin service, on a port of its own.
+
+    Attributes:
+        host: the address to listen on.
+        port: 0 lets the system choose.
+        token_file: holds the bearer token that calls must carry; read again when it changes.
+    """
+
+    token_file: Path
+    host: str = "127.0.0.1"
+    port: int = 8502
+
+    def __post_init__(self) -> None:
+        _check_host(self.host)
+        _check_port("port", self.port)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConnectionLimits:
+    """What clients may hold of the server; 0 stands for no bound.
+
+    Attributes:
+        max_connections: open at the same time; the server closes further ones at once.
+        max_message_bytes: of one serialized request; a parsed one may take many times as much.
+        max_json_bytes: of the JSON in one request over HTTP; reading it holds up all other requests.
+        max_concurrent_streams: calls that one connection may have open; a client's further calls wait on its side.
+        max_stream_requests: unanswered requests of one PredictStream; more are not read from it.
+        max_connection_idle_s: after which a connection without calls is closed.
+        max_connection_age_s: after which a connection is closed once its calls have ended.
+    """
+
+    max_connections: int = 8192
+    max_message_bytes: int = 4 << 20
+    max_json_bytes: int = 256 << 10
+    max_concurrent_streams: int = 1024
+    max_stream_requests: int = 64
+    max_connection_idle_s: float = 300.0
+    max_connection_age_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("max_message_bytes", "max_json_bytes"):
+            _check_at_least(name, getattr(self, name), 1024)
+        _check_at_least("max_stream_requests", self.max_stream_requests, 1)
+        for name in ("max_connections", "max_concurrent_streams"):
+            _check_at_least(name, getattr(self, name), 0)
+        for name in ("max_connection_idle_s", "max_connection_age_s"):
+            seconds = getattr(self, name)
+            if seconds and not 0.001 <= seconds <= _MAX_CONNECTION_S:
+                raise ValueError(
+                    f"{name}: got {seconds}, expected 0 (no bound) or 0.001 to {_MAX_CONNECTION_S}"
+                )
+        for name in ("max_connections", "max_message_bytes", "max_concurrent_streams"):
+            if getattr(self, name) > _MAX_INT32:
+                raise ValueError(f"{name}: got {getattr(self, name)}, expected at most {_MAX_INT32}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogConfig:
+    """What stands in the log.
+
+    Attributes:
+        as_json: one JSON object a line.
+        requests: which requests get a line: "none", "errors" or "all".
+    """
+
+    as_json: bool = False
+    requests: str = "errors"
+
+    def __post_init__(self) -> None:
+        if self.requests not in ("none", "errors", "all"):
+            raise ValueError(f"requests: got {self.requests!r}, expected none, errors or all")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TraceConfig:
+    """OpenTelemetry traces.
+
+    Attributes:
+        endpoint: of an OTLP collector over gRPC, such as http://127.0.0.1:4317.
+        share: of the requests that are traced where the client does not say; 0 to 1.
+    """
+
+    endpoint: str
+    share: float = 0.01
+
+    def __post_init__(self) -> None:
+        if not self.endpoint.startswith(("http://", "https://")):
+            raise ValueError(f"endpoint: got {self.endpoint!r}, expected http:// or https://, host and port")
+        if not 0 <= self.share <= 1:
+            raise ValueError(f"share: got {self.share}, expected 0 to 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaptureConfig:
+    """Requests that are written to a file, to be played back.
+
+    Attributes:
+        path: the file; an old one is replaced.
+        share: of the requests, above 0 to 1.
+        max_bytes: where the file stops growing.
+    """
+
+    path: Path
+    share: float = 0.01
+    max_bytes: int = 1 << 30
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise ValueError(f"share: got {self.share}, expected above 0, up to 1")
+        _check_at_least("max_bytes", self.max_bytes, 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerConfig:
+    """How one server listens, batches and stops.
+
+    Attributes:
+        host: the address to listen on; anything but loopback is the operator's own choice.
+        port: of the gRPC services; 0 lets the system choose.
+        metrics_port: of the Prometheus metrics; 0 lets the system choose, None serves none.
+        http_port: of the REST form of Open Inference; 0 lets the system choose, None serves none.
+        defaults: of models that ``models`` does not name.
+        models: settings by model.
+        connections: what one client may hold.
+        tls: None for plain text.
+        admin: None for no admin service.
+        log: what stands in the log.
+        trace: None for no traces.
+        capture: None for no capture.
+        poll_repository_s: how often the repository is looked through for new versions; 0 for never by itself.
+        drain_timeout_s: how long accepted requests may take after the server was asked to stop.
+
+    Raises:
+        ValueError: a setting is out of its range; the text names it.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8500
+    metrics_port: int | None = 8501
+    http_port: int | None = None
+    defaults: ModelSettings = field(default_factory=ModelSettings)
+    models: Mapping[str, ModelSettings] = field(default_factory=dict)
+    connections: ConnectionLimits = field(default_factory=ConnectionLimits)
+    tls: TlsConfig | None = None
+    admin: AdminConfig | None = None
+    log: LogConfig = field(default_factory=LogConfig)
+    trace: TraceConfig | None = None
+    capture: CaptureConfig | None = None
+    poll_repository_s: float = 0.0
+    drain_timeout_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        _check_host(self.host)
+        for name in ("port", "metrics_port", "http_port"):
+            port = getattr(self, name)
+            if port is not None:
+                _check_port(name, port)
+        if not 0 <= self.poll_repository_s < math.inf:
+            raise ValueError(f"poll_repository_s: got {self.poll_repository_s}, expected 0 or more")
+        if not 0 < self.drain_timeout_s < math.inf:
+            raise ValueError(f"drain_timeout_s: got {self.drain_timeout_s}, expected more than 0")
+
+    def settings_of(self, model: str) -> ModelSettings:
+        """How ``model`` is served."""
+        return self.models.get(model, self.defaults)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceConfig:
+    """What is served: an artifact, or models of a repository.
+
+    Attributes:
+        artifact: what recsys-export wrote; one of artifact and repository is needed.
+        repository: a folder of models, each a folder of versions.
+        models: which of the repository's; empty for all.
+    """
+
+    artifact: Path | None = None
+    repository: Path | None = None
+    models: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.models and self.repository is None and self.artifact is not None:
+            raise ValueError(f"models: got {','.join(self.models)} beside an artifact, expected a repository")
+        if not all(self.models):
+            raise ValueError("models: got an empty name, expected names of models")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessConfig:
+    """The process as a whole.
+
+    Attributes:
+        engine: what answers requests: "native" (C++), "reference" (Python), or "auto" for native where it can be had.
+        intra_op_threads: torch's own threads within one operator.
+        malloc_tuning: whether the C allocator keeps freed memory for the next batch.
+        switch_interval_us: how long one Python thread may keep another waiting.
+    """
+
+    engine: str = "auto"
+    intra_op_threads: int = 1
+    malloc_tuning: bool = True
+    # Python's own 5 ms would let the event loop keep an executor waiting for longer than a batch takes.
+    switch_interval_us: int = 200
+
+    def __post_init__(self) -> None:
+        if self.engine not in ENGINES:
+            raise ValueError(f"engine: got {self.engine!r}, expected one of {', '.join(ENGINES)}")
+        _check_at_least("intra_op_threads", self.intra_op_threads, 1)
+        _check_at_least("switch_interval_us", self.switch_interval_us, 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """All that one process of recsys-serve is told.
+
+    Attributes:
+        source: what is served.
+        process: the process as a whole.
+        server: everything else.
+    """
+
+    source: SourceConfig = field(default_factory=SourceConfig)
+    process: ProcessConfig = field(default_factory=ProcessConfig)
+    server: ServerConfig = field(default_factory=ServerConfig)
+
+
+def _check_host(host: str) -> None:
+    if not host:
+        raise ValueError("host: got an empty text, expected an address such as 127.0.0.1")
+
+
+def _check_at_least(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise ValueError(f"{name}: got {value}, expected at least {least}")
+
+
+def _check_port(name: str, port: int) -> None:
+    if not 0 <= port <= _MAX_PORT:
+        raise ValueError(f"{name}: got {port}, expected 0 to {_MAX_PORT}")

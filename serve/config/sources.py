@@ -1,0 +1,256 @@
+"""From flags, the environment and one TOML file to checked settings, each with where it came from."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import tomllib
+import typing
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from recsys.cli import near_misses
+from serve.config.models import ModelSettings
+from serve.config.options import (
+    ENV_PREFIX,
+    ConfigError,
+    Option,
+    Section,
+    SettingPath,
+    all_options,
+    child_path,
+    field_kinds,
+    key_of,
+    model_sections,
+    sections,
+)
+from serve.config.settings import Settings
+
+#: The environment's way to say ``--config``.
+CONFIG_ENVIRONMENT = ENV_PREFIX + "CONFIG"
+_MODELS, _DEFAULTS = "models", "defaults"
+# What Kubernetes puts into the environment of every container for a service that is called recsys-serve, or begins so.
+_SERVICE_LINK = re.compile(
+    r"_SERVICE_HOST|_SERVICE_PORT|_SERVICE_PORT_\w+|_PORT_[0-9]+_(TCP|UDP|SCTP)(_\w+)?"
+)
+_SERVICE_ADDRESS = re.compile(r"(tcp|udp|sctp)://")
+
+
+@dataclass(frozen=True)
+class Given:
+    """A value and who gave it.
+
+    Attributes:
+        value: of the setting's type.
+        origin: a flag, an environment name, or the file.
+    """
+
+    value: object
+    origin: str
+
+
+Values = Mapping[SettingPath, Given]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effective:
+    """What holds.
+
+    Attributes:
+        settings: all of them, checked.
+        given: those that somebody gave; the others have their defaults.
+    """
+
+    settings: Settings
+    given: Values
+
+    def rows(self) -> list[tuple[str, object, str]]:
+        """Each setting that holds: its key, its value, where it came from.
+
+        Of single models those alone that differ from ``defaults`` because somebody said so.
+        """
+        rows = [
+            (option.key, value, self.given[option.path].origin if option.path in self.given else "default")
+            for option in all_options(sections())
+            for value in _values_at(self.settings, option.path)
+        ]
+        of_models = sorted(path for path in self.given if path[0] == _MODELS and len(path) > 2)
+        return rows + [(key_of(path), self.given[path].value, self.given[path].origin) for path in of_models]
+
+
+def effective(flags: Mapping[str, str], environment: Mapping[str, str], file: Path | None) -> Effective:
+    """Put the sources together: a flag beats the environment, that beats the file, that beats the default.
+
+    Args:
+        flags: texts by key of the setting, those that were given.
+        environment: the process's variables.
+        file: the TOML file; None for the one that the environment names, if any.
+
+    Raises:
+        ConfigError: one of them cannot be used.
+    """
+    named = environment.get(CONFIG_ENVIRONMENT)
+    if file is None and named:
+        file = Path(named)
+    given: dict[SettingPath, Given] = {}
+    if file is not None:
+        given.update(read_file(file))
+    given.update(_read_environment(environment))
+    given.update(_read_flags(flags))
+    return Effective(settings=_build(Settings, (), given), given=given)
+
+
+def read_file(path: Path) -> Values:
+    """The settings of a TOML file. Its paths are relative to its own folder.
+
+    Raises:
+        ConfigError: it cannot be read, is no TOML, or holds a key or a value that is none of ours.
+    """
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot read it: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}: not readable as TOML: {error}") from None
+    given: dict[SettingPath, Given] = {}
+    models = data.pop(_MODELS, {})
+    _read_table(_Table(path, sections()), (), data, given)
+    if not isinstance(models, dict):
+        raise ConfigError(f"{path}: {_MODELS}: got {str(models)[:80]!r}, expected tables [{_MODELS}.NAME]")
+    for name, table in models.items():
+        _read_table(_Table(path, model_sections(name)), (_MODELS, name), table, given)
+        given[_MODELS, name] = Given(None, str(path))  # an empty table names a model too
+    return given
+
+
+class _Table:
+    """What the tables of a file may hold."""
+
+    def __init__(self, file: Path, known: Iterable[Section]) -> None:
+        self.file = file
+        known = tuple(known)
+        self.options = {option.path: option for option in all_options(known)}
+        self.tables = {section.path[:i] for section in known for i in range(len(section.path) + 1)}
+
+    def unknown(self, path: SettingPath) -> ConfigError:
+        names = [p[-1] for p in [*self.options, *self.tables] if p[:-1] == path[:-1] and p]
+        hint = near_misses(path[-1], names)
+        elsewhere = [key_of(p) for p in self.options if p[-1] == path[-1]]
+        if not hint and elsewhere:
+            hint = f"; did you mean {' or '.join(elsewhere)}?"
+        return ConfigError(
+            f"{self.file}: {key_of(path)}: unknown key, expected one of {', '.join(sorted(names))}{hint}"
+        )
+
+
+def _read_table(table: _Table, path: SettingPath, data: object, given: dict[SettingPath, Given]) -> None:
+    if not isinstance(data, dict):
+        raise ConfigError(f"{table.file}: {key_of(path)}: got {str(data)[:80]!r}, expected a table")
+    for name, value in data.items():
+        at = (*path, name)
+        if at in table.tables:
+            _read_table(table, at, value, given)
+        elif at in table.options:
+            given[at] = Given(_checked(table.file, table.options[at], value), str(table.file))
+        else:
+            raise table.unknown(at)
+
+
+def _checked(file: Path, option: Option, value: object) -> object:
+    try:
+        checked = option.from_file(value)
+    except ConfigError as error:
+        raise ConfigError(f"{file}: {option.key}: {error}") from None
+    return file.absolute().parent / checked if isinstance(checked, Path) else checked
+
+
+def _read_environment(environment: Mapping[str, str]) -> Values:
+    known = {option.environment: option for option in all_options(sections())}
+    given: dict[SettingPath, Given] = {}
+    for name, text in environment.items():
+        if not name.startswith(ENV_PREFIX) or name == CONFIG_ENVIRONMENT or _is_service_link(name, text):
+            continue
+        if name not in known:
+            raise ConfigError(f"{name}: unknown environment name{near_misses(name, known)}")
+        given[known[name].path] = _from_text(known[name], name, text)
+    return given
+
+
+def _is_service_link(name: str, text: str) -> bool:
+    return bool(
+        _SERVICE_LINK.search(name.removeprefix(ENV_PREFIX[:-1]))
+        or (name.endswith("_PORT") and _SERVICE_ADDRESS.match(text))
+    )
+
+
+def _read_flags(flags: Mapping[str, str]) -> Values:
+    known = {option.key: option for option in all_options(sections())}
+    return {known[key].path: _from_text(known[key], known[key].flag, text) for key, text in flags.items()}
+
+
+def _from_text(option: Option, origin: str, text: str) -> Given:
+    try:
+        return Given(option.from_text(text), origin)
+    except ConfigError as error:
+        raise ConfigError(f"{origin}: {option.key}: {error}") from None
+
+
+def _build(kind: type, path: SettingPath, given: Values) -> Any:
+    """The dataclass at ``path``."""
+    values: dict[str, Any] = {}
+    kinds = field_kinds(kind)
+    for field in dataclasses.fields(kind):
+        of, may_be_none = kinds[field.name]
+        at = child_path(path, field.name)
+        if typing.get_origin(of) is Mapping:
+            names = sorted({p[1] for p in given if p[0] == _MODELS})
+            values[field.name] = {name: _build_model(name, given) for name in names}
+        elif isinstance(of, type) and dataclasses.is_dataclass(of):
+            if not may_be_none or any(p[: len(at)] == at for p in given):
+                values[field.name] = _build(of, at, given)
+        elif at in given:
+            values[field.name] = given[at].value
+        elif field.default is dataclasses.MISSING:
+            raise _missing(at, path, given)
+    try:
+        return kind(**values)
+    except ConfigError:
+        raise
+    except ValueError as error:
+        raise _out_of_range(kind, path, given, str(error)) from None
+
+
+def _build_model(name: str, given: Values) -> ModelSettings:
+    """What its own table does not say, ``defaults`` says."""
+    inherited = {(_MODELS, name, *path[1:]): value for path, value in given.items() if path[0] == _DEFAULTS}
+    made: ModelSettings = _build(ModelSettings, (_MODELS, name), {**inherited, **given})
+    return made
+
+
+def _missing(at: SettingPath, path: SettingPath, given: Values) -> ConfigError:
+    beside = next(value.origin for p, value in given.items() if p[: len(path)] == path)
+    return ConfigError(
+        f"{beside}: {key_of(at)}: missing, expected it beside the other settings of {key_of(path)}"
+    )
+
+
+def _out_of_range(kind: type, path: SettingPath, given: Values, text: str) -> ConfigError:
+    """The dataclass's own words begin with the field; in front of it belongs who gave it."""
+    name = text.partition(":")[0]
+    is_field = name in {field.name for field in dataclasses.fields(kind)}
+    key = ".".join([*path, text]) if is_field else f"{key_of(path)}: {text}".removeprefix(": ")
+    # A setting may be wrong only beside another of its table: then that one was given.
+    origins = [given[p].origin for p in [(*path, name), *given] if p in given and p[:-1] == path]
+    return ConfigError(f"{origins[0]}: {key}" if origins else key)
+
+
+def _values_at(settings: Settings, path: SettingPath) -> list[object]:
+    """The value at a path, if there is anything there."""
+    value: Any = settings if path[0] in ("source", "process") else settings.server
+    for name in path:
+        if value is None:
+            return []
+        value = getattr(value, name)
+    return [value]

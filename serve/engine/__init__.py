@@ -1,0 +1,1 @@
+"""What answers requests: one interface, two engines."""

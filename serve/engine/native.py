@@ -1,0 +1,456 @@
+"""The native engine: a C++ library behind the interface, through the binding ``serve.engine._engine``.
+
+The engine's threads never run Python code. What they report waits inside the engine; its file descriptor becomes
+readable, and the event loop takes the events.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import itertools
+import json
+import logging
+import mmap
+import os
+import re
+import signal
+import sysconfig
+from collections.abc import Iterable, Iterator, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from recsys import errors as artifact_errors
+from recsys.machine import num_processors, package_version
+from recsys.signature import Signature
+from serve.config.models import ModelSettings
+from serve.engine.interface import EngineCounts, ModelInfo, PortSettings, RareCall, Submitted
+from serve.engine.native_events import (
+    captured_of,
+    ended_of,
+    error_of_answer,
+    pair_of,
+    totals_of,
+)
+from serve.engine.records import Observer
+from serve.engine.routes import RouteTable
+from serve.errors import ModelChangeError, QueueFullError, status_of
+from serve.metrics.counters import ModelDescription, ModelTotals
+from serve.net.tls import TlsFiles, TlsMaterial
+from serve.threads import in_thread
+
+_log = logging.getLogger("serve")
+_FOLDER = Path(__file__).parent
+_BINDING = "serve.engine._engine"
+_BUILD = re.compile(rb"recsys-engine-build (\{[^\0}]*\})")
+_FIX = "`make native` in the project's source builds it"
+# Captured requests that a version is warmed up with; more would keep it from its first request for too long.
+_MAX_CAPTURED = 2000
+_MAX_EVENTS = 1024
+# How often the TLS files are looked at for changes.
+_TLS_POLL_S = 0.1
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE)
+# Where the environment says that fbgemm_gpu's libraries lie, for the engine.
+_FBGEMM_PATH = "RECSYS_FBGEMM_PATH"
+_ARTIFACT_ERRORS: dict[str, type[Exception]] = {
+    "artifact_not_found": artifact_errors.ArtifactNotFoundError,
+    "foreign_file": artifact_errors.ForeignFileError,
+    "manifest": artifact_errors.ManifestError,
+    "newer_format": artifact_errors.NewerVersionError,
+    "missing_part": artifact_errors.MissingPartError,
+    "part_size": artifact_errors.PartSizeError,
+    "checksum": artifact_errors.ChecksumError,
+    "target": artifact_errors.TargetError,
+    "delta": artifact_errors.DeltaError,
+    "library": artifact_errors.ArtifactError,
+    "model_change": ModelChangeError,
+    "listen": OSError,
+    "config": ValueError,
+}
+
+
+class NotBuiltError(RuntimeError):
+    """The binding is not there, or does not fit; the text says why and what to do."""
+
+
+def load_binding(folder: Path = _FOLDER) -> Any:
+    """Import the binding, if it was built for the installed packages: with others, loading it could crash.
+
+    Args:
+        folder: where it lies.
+
+    Raises:
+        NotBuiltError: it is not built, or not for the installed torch and fbgemm_gpu.
+    """
+    file = folder / f"_engine{sysconfig.get_config_var('EXT_SUFFIX')}"
+    if not file.is_file():
+        raise NotBuiltError(f"the native engine is not built; {_FIX}")
+    _check_build(_build_of(file))
+    fbgemm = find_spec("fbgemm_gpu")
+    if fbgemm is not None and fbgemm.origin is not None:
+        os.environ.setdefault(_FBGEMM_PATH, str(Path(fbgemm.origin).parent))
+    try:
+        importlib.import_module("torch")  # its libraries are the binding's
+        return importlib.import_module(_BINDING)
+    except ImportError as error:
+        raise NotBuiltError(f"the native engine cannot be loaded ({error}); {_FIX} anew") from None
+
+
+def _build_of(file: Path) -> Mapping[str, str]:
+    """Return the versions that a binding was built with, from its file."""
+    try:
+        with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            found = _BUILD.search(data)
+            build = json.loads(found[1]) if found else {}
+    except ValueError:  # an empty file, or damaged text
+        build = {}
+    return {package: str(version) for package, version in build.items()}
+
+
+def _check_build(build: Mapping[str, str]) -> None:
+    installed = {
+        "torch": package_version("torch"),
+        "fbgemm_gpu": package_version("fbgemm-gpu-cpu") or package_version("fbgemm-gpu"),
+    }
+    for package, version in installed.items():
+        built = build.get(package, "")
+        if _minor(version or "") != _minor(built):
+            raise NotBuiltError(
+                f"the native engine was built for {package} {built or 'of an unknown version'}, and "
+                f"{version or 'none'} is installed; {_FIX} anew"
+            )
+
+
+def _minor(version: str) -> str:
+    """Major and minor number: others of them have another binary interface."""
+    return ".".join(version.split(".")[:2])
+
+
+class NativeServable:
+    """See ``serve.engine.interface.Servable``.
+
+    Args:
+        version: of the binding.
+        settings: how it is served.
+        engine: that opened it.
+    """
+
+    def __init__(self, version: Any, settings: ModelSettings, engine: NativeEngine) -> None:
+        about = json.loads(version.description())
+        self.version: Any = version
+        self.info = ModelInfo(
+            name=about["name"],
+            version=about["version"],
+            target=about["target"],
+            digest=about["digest"],
+            table_bytes=about["table_bytes"],
+            format_version=about["format"],
+            torch_version=about["torch"],
+            fbgemm_version=about["fbgemm"],
+        )
+        self.signature = Signature.from_json(about["signature"])
+        self.settings = settings
+        self.deltas: list[str] = []
+        self._description = ModelDescription(
+            target=self.info.target,
+            digest=self.info.digest,
+            num_executors=about["num_executors"],
+            limits=settings.limits,
+        )
+        self._engine = engine
+        # Once closed: what it counted. The version is dropped then, and its memory with it.
+        self._last: ModelTotals | None = None
+
+    def apply_delta(self, path: Path) -> int:
+        """See ``Servable``."""
+        if self.version is None:
+            raise ModelChangeError(f"version {self.info.version!r} has left the memory")
+        with self._engine.own_errors():
+            num_dense_left: int = self.version.apply_delta(str(path))
+        return num_dense_left
+
+    def totals(self) -> ModelTotals:
+        """See ``Servable``."""
+        version = self.version  # another thread may be closing it
+        if version is None:
+            assert self._last is not None
+            return self._last
+        return totals_of(version.totals(), self.info, self._description)
+
+    def close(self) -> None:
+        """See ``Servable``."""
+        if self.version is None:
+            return
+        self.version.close()
+        self._last = self.totals()
+        self._engine.forget(self)
+        self.version = None
+
+
+class NativeEngine:
+    """See ``serve.engine.interface.Engine``. Belongs to the event loop that it is made in.
+
+    Args:
+        observer: takes records of requests.
+        binding: the module ``serve.engine._engine``.
+    """
+
+    kind = "native"
+
+    def __init__(self, observer: Observer, binding: Any) -> None:
+        self.is_draining = False
+        self._observer = observer
+        self._binding = binding
+        self._loop = asyncio.get_running_loop()
+        self._tables: dict[str, RouteTable] = {}
+        self._servables: dict[tuple[str, str], NativeServable] = {}
+        self._calls: dict[str, RareCall] = {}
+        self._tickets = itertools.count(1)
+        self._submitted: dict[int, asyncio.Future[bytes]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        sampling = observer.sampling
+        settings = {
+            "ended": sampling.logged,
+            "trace_share": sampling.trace_share,
+            "capture_share": sampling.capture_share,
+            "num_processors": num_processors(),
+        }
+        with _signals_blocked():
+            self._engine = binding.Engine(json.dumps(settings))
+        self._loop.add_reader(self._engine.fileno(), self._take)
+
+    @property
+    def num_active(self) -> int:
+        """See ``Engine``."""
+        num_active: int = self._engine.num_active()
+        return num_active
+
+    async def listen(self, port: PortSettings, calls: Mapping[str, RareCall]) -> int:
+        """See ``Engine``."""
+        self._calls = dict(calls)
+        limits = vars(port.limits) | {}
+        del limits["max_json_bytes"]  # of REST
+        settings = {"host": port.host, "port": port.port, "connections": limits}
+        tls = None if port.tls is None else TlsFiles(port.tls)
+        unary = [name for name, call in calls.items() if not call.is_stream]
+        streams = [name for name, call in calls.items() if call.is_stream]
+        material = None if tls is None else tls.material()
+        with self.own_errors(), _signals_blocked():
+            number: int = self._engine.listen(
+                json.dumps(settings), unary, streams, None if material is None else _pem_of(material)
+            )
+        if tls is not None and material is not None:
+            self._start(self._watch_tls(tls, material))
+        return number
+
+    def open(
+        self,
+        name: str,
+        version: str,
+        path: Path,
+        settings: ModelSettings,
+        warm_up: Iterable[bytes] = (),
+    ) -> NativeServable:
+        """See ``Engine``."""
+        values = {
+            "name": name,
+            "version": version,
+            "target": settings.target,
+            "verify_checksums": settings.verify_checksums,
+            "copy_rows": settings.copy_rows,
+            "allow_non_finite": settings.allow_non_finite,
+            "limits": vars(settings.limits),
+            "num_executors": settings.max_executors,
+            "cpus": settings.cpus,
+        }
+        captured = list(itertools.islice(warm_up, _MAX_CAPTURED))
+        with self.own_errors(), _signals_blocked():
+            opened = self._engine.open(str(path), json.dumps(values), captured)
+        servable = NativeServable(opened, settings, self)
+        self._servables[name, version] = servable
+        return servable
+
+    def publish(self, table: RouteTable) -> None:
+        """See ``Engine``."""
+        self._tables[table.model] = table
+        self._publish_all(table.model)
+
+    def withdraw(self, model: str) -> None:
+        """See ``Engine``."""
+        if self._tables.pop(model, None) is not None:
+            self._engine.withdraw(model)
+            self._publish_all()
+
+    def _publish_all(self, changed: str = "") -> None:
+        """Publish the table that has changed, and those for which requests without a model do or do not mean them."""
+        is_only = len(self._tables) == 1
+        for table in self._tables.values():
+            if table.model == changed or len(self._tables) <= 2:
+                self._publish(table, is_only=is_only)
+
+    def _publish(self, table: RouteTable, *, is_only: bool) -> None:
+        plan = table.plan
+        spec = {
+            "model": table.model,
+            "serving": plan.serving,
+            "canary": plan.canary,
+            "canary_share": plan.canary_share,
+            "shadow": plan.shadow,
+            "shadow_share": plan.shadow_share,
+            "loading": sorted(table.loading),
+            "is_unloaded": table.is_unloaded,
+            "is_only": is_only,
+        }
+        versions = [s.version for s in table.servables.values() if isinstance(s, NativeServable)]
+        self._engine.publish(json.dumps(spec), versions)
+
+    async def submit(self, submitted: Submitted) -> bytes:
+        """See ``Engine``."""
+        ticket = next(self._tickets)
+        options = {
+            "form": submitted.form,
+            "protocol": submitted.protocol,
+            "remaining_s": submitted.remaining_s,
+            "trace_parent": submitted.trace_parent,
+            "drew_version": submitted.drew_version,
+        }
+        answer: asyncio.Future[bytes] = self._loop.create_future()
+        self._submitted[ticket] = answer
+        try:
+            self._engine.submit(ticket, json.dumps(options), submitted.message)
+            return await answer
+        except asyncio.CancelledError:
+            self._engine.cancel(ticket)
+            raise
+        finally:
+            self._submitted.pop(ticket, None)
+
+    def set_health(self, service: str, is_serving: bool) -> None:
+        """See ``Engine``."""
+        self._engine.set_health(service, is_serving)
+
+    def counts(self) -> EngineCounts:
+        """See ``Engine``."""
+        counts = json.loads(self._engine.counts())
+        dropped = counts["dropped"]
+        return EngineCounts(
+            unrouted=counts["unrouted"],
+            # A record of the end of a request is for the log, for traces, or for both.
+            dropped={"log": dropped["log"] + dropped["ended"], "capture": dropped["captured"]},
+        )
+
+    def drain(self) -> None:
+        """See ``Engine``."""
+        self.is_draining = True
+        self._engine.drain()
+
+    async def wait_until_idle(self, timeout_s: float) -> bool:
+        """See ``Engine``."""
+        return await in_thread(lambda: bool(self._engine.wait_until_idle(timeout_s)), "engine-idle")
+
+    async def close(self) -> None:
+        """See ``Engine``."""
+        await in_thread(lambda: self._engine.close(0.0), "engine-close")
+        for task in [*self._tasks]:
+            task.cancel()
+        while self._take():
+            pass
+        self._loop.remove_reader(self._engine.fileno())
+
+    def forget(self, servable: NativeServable) -> None:
+        """Forget a version that was closed."""
+        key = (servable.info.name, servable.info.version)
+        if self._servables.get(key) is servable:
+            del self._servables[key]
+
+    @contextlib.contextmanager
+    def own_errors(self) -> Iterator[None]:
+        """Raise the engine's errors as those that Python knows.
+
+        Raises:
+            ArtifactError: what the kind of the engine's error says; or a ValueError, an OSError, a RuntimeError.
+        """
+        try:
+            yield
+        except self._binding.Error as error:
+            raise _ARTIFACT_ERRORS.get(error.kind, RuntimeError)(str(error)) from None
+
+    def _take(self) -> int:
+        """Take events that wait; returns how many there were."""
+        events = self._engine.take(_MAX_EVENTS)
+        for kind, *fields in events:
+            if kind == "call":
+                self._start(self._answer_call(*fields))
+            elif kind == "answer":
+                self._settle(*fields)
+            elif kind == "ended":
+                self._observer.ended(ended_of(fields[0]))
+            elif kind == "captured":
+                self._observer.captured(captured_of(*fields))
+            elif kind == "shadow":
+                self._report_pair(*fields)
+            elif kind == "log":
+                level, logger, text = fields
+                logging.getLogger(logger).log(logging.getLevelNamesMapping()[level], "%s", text)
+        return len(events)
+
+    async def _answer_call(self, call: int, method: str, message: bytes, *_: object) -> None:
+        """Answer a message of a method that Python answers. None of them waits while a stream's next one comes."""
+        try:
+            answer = await self._calls[method].answer(message)
+        except Exception as error:
+            code, text = status_of(error)
+            retry_after_ms = error.retry_after_ms if isinstance(error, QueueFullError) else 0
+            self._engine.fail(call, code.value[0], text, retry_after_ms)
+        else:
+            self._engine.answer(call, answer)
+
+    def _settle(self, ticket: int, code: int, text: str, retry_after_ms: int, message: bytes) -> None:
+        answer = self._submitted.get(ticket)
+        if answer is None or answer.done():
+            return
+        error = error_of_answer(code, text, retry_after_ms)
+        if error is None:
+            answer.set_result(message)
+        else:
+            answer.set_exception(error)
+
+    def _report_pair(
+        self, model: str, version: str, shadow: str, num_rows: int, expected: list[bytes], got: list[bytes]
+    ) -> None:
+        primary, second = self._servables.get((model, version)), self._servables.get((model, shadow))
+        if primary is not None and second is not None:  # otherwise one has left the memory meanwhile
+            self._observer.shadowed(pair_of(primary, second, num_rows, expected, got))
+
+    async def _watch_tls(self, files: TlsFiles, known: TlsMaterial) -> None:
+        """Give new connections the TLS files as they are then."""
+        while True:
+            await asyncio.sleep(_TLS_POLL_S)
+            material = files.material()  # looks at three files; reads them where they have changed
+            if material is not known:
+                known = material
+                try:
+                    self._engine.set_tls(*_pem_of(material))
+                except self._binding.Error as error:
+                    _log.error("the new TLS files cannot be used, connections get the old ones: %s", error)
+
+    def _start(self, coroutine: Any) -> None:
+        task = self._loop.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _pem_of(material: TlsMaterial) -> tuple[bytes, bytes, bytes | None]:
+    return material.certificate, material.key, material.client_ca
+
+
+@contextlib.contextmanager
+def _signals_blocked() -> Iterator[None]:
+    """Let threads that start within handle no signals: those are for Python's main thread."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -1,0 +1,107 @@
+"""What the native engine reports, decoded: events, totals, statuses. Pure functions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import grpc
+
+from serve.engine.interface import ModelInfo, Servable
+from serve.engine.records import BatchTimes, Captured, EndedRequest, ShadowPair
+from serve.errors import (
+    DeadlineExpiredError,
+    ExecutionError,
+    ModelChangeError,
+    ModelNotFoundError,
+    NotAllowedError,
+    NotReadyError,
+    QueueFullError,
+    RequestError,
+)
+from serve.metrics.counters import (
+    SHADOW_RESULTS,
+    HistogramTotals,
+    ModelDescription,
+    ModelTotals,
+    PendingTotals,
+)
+
+# One error for each status code that requests can end with: code and text are all that doors tell of it.
+_ERRORS: Mapping[int, type[Exception]] = {
+    grpc.StatusCode.INVALID_ARGUMENT.value[0]: RequestError,
+    grpc.StatusCode.NOT_FOUND.value[0]: ModelNotFoundError,
+    grpc.StatusCode.UNAVAILABLE.value[0]: NotReadyError,
+    grpc.StatusCode.FAILED_PRECONDITION.value[0]: ModelChangeError,
+    grpc.StatusCode.PERMISSION_DENIED.value[0]: NotAllowedError,
+    grpc.StatusCode.DEADLINE_EXCEEDED.value[0]: DeadlineExpiredError,
+}
+
+
+def error_of_answer(code: int, text: str, retry_after_ms: int) -> Exception | None:
+    """Return the error that a submitted request has ended with; None where it was answered."""
+    if code == grpc.StatusCode.OK.value[0]:
+        return None
+    if code == grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]:
+        return QueueFullError(text, retry_after_ms)
+    return _ERRORS.get(code, ExecutionError)(text)
+
+
+def ended_of(fields: Mapping[str, Any]) -> EndedRequest:
+    """Return the record of a request that has ended."""
+    times = fields["times"]
+    return EndedRequest(**{**fields, "times": None if times is None else BatchTimes(**times)})
+
+
+def captured_of(time_s: float, model: str, version: str, message: bytes) -> Captured:
+    """Return the record of a request that was sampled for the capture."""
+    return Captured(time_s=time_s, model=model, version=version, message=message)
+
+
+def pair_of(
+    primary: Servable, shadow: Servable, num_rows: int, expected: Sequence[bytes], got: Sequence[bytes]
+) -> ShadowPair:
+    """Return what two versions computed for one request."""
+    return ShadowPair(
+        model=primary.info.name,
+        version=primary.info.version,
+        shadow=shadow.info.version,
+        num_rows=num_rows,
+        expected=expected,
+        got=got,
+        expected_outputs=primary.signature.outputs,
+        got_outputs=shadow.signature.outputs,
+    )
+
+
+def totals_of(text: str, info: ModelInfo, description: ModelDescription) -> ModelTotals:
+    """Return the numbers of a version.
+
+    Args:
+        text: what the engine says of it, as JSON.
+        info: of the version.
+        description: of the version.
+    """
+    totals = json.loads(text)
+    return ModelTotals(
+        model=info.name,
+        version=info.version,
+        outcomes=totals["outcomes"],
+        accepted=totals["accepted"],
+        stages={stage: _histogram(histogram) for stage, histogram in totals["stages"].items()},
+        request=_histogram(totals["request"]),
+        batch_requests=_histogram(totals["batch_requests"]),
+        batch_rows=_histogram(totals["batch_rows"]),
+        batch_ids=_histogram(totals["batch_ids"]),
+        last_batch_s=totals["last_batch_s"],
+        pending=PendingTotals(**totals["pending"]),
+        table_bytes=dict(info.table_bytes),
+        # Answers that can be compared are compared by Python, which counts them too.
+        shadow={result: totals["shadow"].get(result, 0) for result in SHADOW_RESULTS},
+        description=description,
+    )
+
+
+def _histogram(totals: Mapping[str, Any]) -> HistogramTotals:
+    return HistogramTotals(tuple(totals["bounds"]), tuple(totals["counts"]), totals["sum"])

@@ -1,0 +1,202 @@
+"""What engines report of requests: for logs, traces, captures and the comparison of shadows.
+
+Most requests leave no record: ``Sampling`` says which do.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from recsys.signature import Output
+
+# Version, trace ID, parent span ID, flags; versions above 00 may append fields, ff is forbidden.
+_PATTERN = re.compile(r"(?!ff)([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?", re.ASCII)
+_MAX_CHARS = 256
+_SAMPLED = 0x01
+
+
+class TraceParent(NamedTuple):
+    """A parsed W3C ``traceparent`` header (Trace Context, level 1)."""
+
+    trace_id: int
+    span_id: int
+    is_sampled: bool
+
+
+def read_traceparent(header: str) -> TraceParent | None:
+    """Parse the header; None where it is empty or malformed (the standard says to ignore it then)."""
+    if not header or len(header) > _MAX_CHARS:
+        return None
+    match = _PATTERN.fullmatch(header)
+    if match is None or (match[1] == "00" and len(header) != 55):
+        return None
+    trace_id, span_id = int(match[2], 16), int(match[3], 16)
+    if not trace_id or not span_id:
+        return None
+    return TraceParent(trace_id, span_id, bool(int(match[4], 16) & _SAMPLED))
+
+
+def trace_id_of(header: str) -> str:
+    """Return the trace ID as 32 hexadecimal digits; empty where the header has none."""
+    parent = read_traceparent(header)
+    return "" if parent is None else f"{parent.trace_id:032x}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """Which requests leave records.
+
+    Attributes:
+        logged: ``none``, ``errors`` or ``all``.
+        trace_share: share of the requests whose client does not say whether to trace; None for no traces at all.
+        capture_share: share of the accepted requests that are captured.
+    """
+
+    logged: str = "none"
+    trace_share: float | None = None
+    capture_share: float = 0.0
+
+    def is_logged(self, outcome: str) -> bool:
+        """Whether a request that ended like this is to have a line in the log."""
+        return self.logged == "all" or (self.logged == "errors" and outcome != "ok")
+
+    def is_traced(self, trace_parent: str, draw: float) -> bool:
+        """Whether to trace a request: as its client says, or else by the share.
+
+        Args:
+            trace_parent: the ``traceparent`` header; empty where the client sent none.
+            draw: evenly distributed over [0, 1).
+        """
+        if self.trace_share is None:
+            return False
+        parent = read_traceparent(trace_parent) if trace_parent else None
+        return draw < self.trace_share if parent is None else parent.is_sampled
+
+
+@dataclass(slots=True, kw_only=True)
+class BatchTimes:
+    """When a batch passed its stages, in seconds on the clock of ``time.monotonic``; 0 for stages not reached.
+
+    Attributes:
+        taken_s: it left the queue.
+        collated_s: its requests were put together.
+        executed_s: the model had run.
+        responded_s: its answers were written.
+        num_requests: of the batch.
+        num_rows: of the batch.
+    """
+
+    taken_s: float
+    collated_s: float = 0.0
+    executed_s: float = 0.0
+    responded_s: float = 0.0
+    num_requests: int = 0
+    num_rows: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedRequest:
+    """One request and how it ended. Times are in seconds on the clock of ``time.monotonic``.
+
+    Attributes:
+        trace_parent: the W3C ``traceparent`` header; empty where the client sent none.
+        protocol: ``recsys``, ``kserve``, ``torchrec`` or ``rest``.
+        model: that answered, or that the client asked for.
+        version: of the model.
+        request_id: the client's own name for it.
+        outcome: one of ``serve.metrics.counters.OUTCOMES``.
+        code: name of the gRPC status code.
+        reason: what the client was told, where it did not go well.
+        num_rows: of the request; 0 where that is not known.
+        num_ids: of the request; likewise.
+        started_s: when it came.
+        ended_s: when it was answered.
+        enqueued_s: when it joined the queue; None or 0 where it did not.
+        times: of its batch; None where it was in none that ran.
+        is_logged: whether it is to have a line in the log.
+        is_traced: whether it is to be traced.
+    """
+
+    trace_parent: str
+    protocol: str
+    model: str
+    version: str
+    request_id: str
+    outcome: str
+    code: str
+    started_s: float
+    ended_s: float
+    reason: str = ""
+    num_rows: int = 0
+    num_ids: int = 0
+    enqueued_s: float | None = None
+    times: BatchTimes | None = None
+    is_logged: bool = False
+    is_traced: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Captured:
+    """One request that was accepted and is to be captured.
+
+    Attributes:
+        time_s: when it came, on the clock of ``time.monotonic``.
+        model: that answers it.
+        version: of the model.
+        message: a serialized ``recsys.v1.PredictRequest`` with its inputs, whatever its protocol was; without model,
+            version and request ID.
+    """
+
+    time_s: float
+    model: str
+    version: str
+    message: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShadowPair:
+    """What two versions computed for one request. The values are copies: they keep no batch in memory.
+
+    Attributes:
+        model: of both versions.
+        version: that answered.
+        shadow: that computed the request too.
+        num_rows: B of the request.
+        expected: for each output of the answering version its little-endian float32, row-major.
+        got: the same of the shadow.
+        expected_outputs: what the answering version's outputs are.
+        got_outputs: what the shadow's are.
+    """
+
+    model: str
+    version: str
+    shadow: str
+    num_rows: int
+    expected: Sequence[bytes]
+    got: Sequence[bytes]
+    expected_outputs: Sequence[Output]
+    got_outputs: Sequence[Output]
+
+
+class Observer(Protocol):
+    """Takes records. Its methods are quick, never raise, and may be called from any thread."""
+
+    @property
+    def sampling(self) -> Sampling:
+        """Which requests are to leave records."""
+        ...
+
+    def ended(self, request: EndedRequest) -> None:
+        """Take a request that has ended and is logged or traced."""
+        ...
+
+    def captured(self, request: Captured) -> None:
+        """Take a request that was sampled for the capture."""
+        ...
+
+    def shadowed(self, pair: ShadowPair) -> None:
+        """Take both answers to a request that was shadowed."""
+        ...

@@ -1,0 +1,153 @@
+"""The reference engine: the same steps as the native one, in Python, written to be read.
+
+A request's road, file by file: ``port`` takes the call; ``protocols`` parses the message; ``gateway`` routes it;
+``request_check`` and ``sparse_check`` check it against the model; ``batching`` holds it until an ``executor`` takes its
+batch, which ``collate`` puts together; and ``protocols`` writes the answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from recsys.artifact.load import LoadedArtifact, load_artifact
+from serve.config.models import ModelSettings
+from serve.engine.interface import EngineCounts, ModelInfo, PortSettings, RareCall, Submitted
+from serve.engine.records import Observer
+from serve.engine.reference.executor import ServedModel
+from serve.engine.reference.gateway import Gateway
+from serve.engine.reference.port import Port
+from serve.engine.reference.protocols.open_inference import InferRequest
+from serve.engine.reference.protocols.recsys_v1 import PredictRequest
+from serve.engine.reference.servable import ReferenceServable
+from serve.engine.routes import RouteTable
+
+# How long the last answers may take to reach the wire once every request is answered, and streams to end by themselves.
+_GRACE_S = 1.0
+
+Load = Callable[[Path, ModelSettings], tuple[ServedModel, ModelInfo]]
+"""Loads a model; blocks."""
+
+
+class ReferenceEngine:
+    """See ``serve.engine.interface.Engine``. Belongs to the event loop that it is made in.
+
+    Args:
+        observer: takes records of requests.
+        load: loads models.
+    """
+
+    kind = "reference"
+
+    def __init__(self, observer: Observer, load: Load | None = None) -> None:
+        self.gateway = Gateway(observer)
+        self._reads_trace = observer.sampling.trace_share is not None
+        self._load = load or load_model
+        self._port: Port | None = None
+
+    @property
+    def is_draining(self) -> bool:
+        """See ``Engine``."""
+        return self.gateway.is_draining
+
+    @property
+    def num_active(self) -> int:
+        """See ``Engine``."""
+        return self.gateway.num_active
+
+    async def listen(self, port: PortSettings, calls: Mapping[str, RareCall]) -> int:
+        """See ``Engine``."""
+        self._port = Port(self.gateway, port, calls, reads_trace=self._reads_trace)
+        return await self._port.start()
+
+    def open(
+        self,
+        name: str,
+        version: str,
+        path: Path,
+        settings: ModelSettings,
+        warm_up: Iterable[bytes] = (),
+    ) -> ReferenceServable:
+        """See ``Engine``."""
+        model, info = self._load(path, settings)
+        servable = ReferenceServable(
+            model, replace(info, name=name, version=version), settings, self.gateway.deliver
+        )
+        servable.open(warm_up)
+        return servable
+
+    def publish(self, table: RouteTable) -> None:
+        """See ``Engine``."""
+        self.gateway.publish(table)
+
+    def withdraw(self, model: str) -> None:
+        """See ``Engine``."""
+        self.gateway.withdraw(model)
+
+    async def submit(self, submitted: Submitted) -> bytes:
+        """See ``Engine``."""
+        kind = PredictRequest if submitted.form == "recsys" else InferRequest
+        try:
+            request = kind.parse(submitted.message)
+        except Exception as error:
+            self.gateway.refused(error, submitted.protocol)
+            raise
+        request.protocol = submitted.protocol
+        request.drew_version = submitted.drew_version
+        request.expect_within(submitted.remaining_s)
+        request.trace_parent = submitted.trace_parent
+        return await self.gateway.predict(request)
+
+    def set_health(self, service: str, is_serving: bool) -> None:
+        """See ``Engine``."""
+        if self._port is not None:
+            self._port.set_health(service, is_serving)
+
+    def counts(self) -> EngineCounts:
+        """See ``Engine``."""
+        return EngineCounts(unrouted=self.gateway.unrouted())
+
+    def drain(self) -> None:
+        """See ``Engine``."""
+        self.gateway.is_draining = True
+        if self._port is not None:
+            self._port.drain()
+
+    async def wait_until_idle(self, timeout_s: float) -> bool:
+        """See ``Engine``."""
+        try:
+            await asyncio.wait_for(self._become_idle(), timeout_s)
+        except TimeoutError:
+            return self.num_active == 0
+        return True
+
+    async def _become_idle(self) -> None:
+        """Wait until no request is being handled, and none that was on its way has turned up either."""
+        while True:
+            await self.gateway.wait_until_idle()
+            if self._port is None or await self._port.has_ended(_GRACE_S):
+                return
+            if self.num_active == 0:
+                return
+
+    async def close(self) -> None:
+        """See ``Engine``."""
+        if self._port is not None:
+            await self._port.close()
+
+
+def load_model(path: Path, settings: ModelSettings) -> tuple[LoadedArtifact, ModelInfo]:
+    """Load an artifact.
+
+    Raises:
+        ArtifactError: the artifact is damaged, foreign, newer, or has no such target.
+    """
+    artifact = load_artifact(
+        path,
+        target=settings.target,
+        verify_checksums=settings.verify_checksums,
+        copy_rows=settings.copy_rows,
+    )
+    return artifact, replace(ModelInfo.of_manifest(artifact.manifest), target=artifact.target_name)

@@ -1,0 +1,394 @@
+"""The threads that take batches from the queue, run the model and hand the answers back.
+
+A request crosses threads twice: into the queue and back with its whole batch. Everything between, from the
+collation to the serialized response, happens in the executor's thread, warmed up before the first request.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from recsys.signature import Signature
+from serve.config.models import BatchLimits
+from serve.engine.interface import ModelInfo
+from serve.engine.records import BatchTimes
+from serve.engine.reference.batching import BatchQueue
+from serve.engine.reference.collate import check_outputs, collate
+from serve.engine.reference.policy import BatchPolicy
+from serve.engine.reference.request_check import CheckedRequest
+from serve.engine.reference.requests import Answer, Request
+from serve.errors import DeadlineExpiredError, DrainingError, ExecutionError
+from serve.metrics.counters import ModelCounters
+
+_log = logging.getLogger("serve")
+_EXPIRED = "the deadline passed while the request waited for its batch"
+
+
+Answered = list[tuple[Request, Answer]]
+
+
+class ServedModel(Protocol):
+    """A model that can be served; a loaded artifact is one.
+
+    ``forward`` and ``forward_ranking`` are called from the executors' threads, several at once if there are several
+    executors. They take and return CPU tensors, wherever they compute.
+    """
+
+    @property
+    def signature(self) -> Signature:
+        """What ``forward`` takes and returns."""
+        ...
+
+    @property
+    def target_name(self) -> str:
+        """Which of the artifact's targets this is, such as "cpu"."""
+        ...
+
+    def forward(self, *inputs: Tensor) -> dict[str, Tensor]:
+        """Score one batch; ``recsys.signature`` has the arguments."""
+        ...
+
+    def forward_ranking(self, *inputs: Tensor) -> dict[str, Tensor]:
+        """Score one batch of ranking requests; called only where the signature has a context."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecutorSettings:
+    """What an executor works with.
+
+    Attributes:
+        model: runs the batches.
+        info: stands in the responses.
+        limits: of batches and the queue.
+        counters: counts and times.
+        num_threads: how many batches may run at the same time at most; all share the model and its tables.
+        cpus: the processors that the threads may use; empty for all.
+        clock: the present time in seconds, monotonic; deadlines are on it.
+    """
+
+    model: ServedModel
+    info: ModelInfo
+    limits: BatchLimits
+    counters: ModelCounters
+    num_threads: int = 1
+    cpus: tuple[int, ...] = ()
+    clock: Callable[[], float] = time.monotonic
+
+
+class Executor:
+    """Runs batches until it is closed. All methods may be called from any thread.
+
+    Args:
+        settings: what to work with.
+        deliver: takes the answers of a whole batch, in an executor's thread; must not raise.
+    """
+
+    def __init__(self, settings: ExecutorSettings, deliver: Callable[[Answered], None]) -> None:
+        self._info, self._cpus = settings.info, settings.cpus
+        # None once closed: its memory is freed then, whoever may still hold this object.
+        self._model: ServedModel | None = settings.model
+        self._signature = settings.model.signature
+        self._output_bytes = [4 * torch.Size(output.shape).numel() for output in self._signature.outputs]
+        self._counters = settings.counters
+        self._clock = settings.clock
+        self._deliver = deliver
+        self._queue: BatchQueue[Request] = BatchQueue(settings.limits, settings.clock)
+        self._lock = threading.Lock()
+        # Of the threads that take batches, and of whoever waits for them to pause.
+        self._ready = threading.Condition(self._lock)
+        self._paused = threading.Condition(self._lock)
+        self._closed = False
+        self._pausing = False
+        self._policy = BatchPolicy()
+        self._has_delay = settings.limits.max_delay_us > 0
+        # Threads that sleep; of these, those that will look at the queue by themselves.
+        self._num_sleeping = 0
+        self._num_looking = 0
+        # Whether one has been woken or started, and has not looked yet.
+        self._is_waking = False
+        self._warm = threading.Semaphore(0)
+        self._warm_up: Sequence[list[CheckedRequest]] = ()
+        self._warm_up_error: Exception | None = None
+        self._max_threads = settings.num_threads
+        self._threads: list[threading.Thread] = []
+
+    def start(self, warm_up: Sequence[list[CheckedRequest]] = ()) -> None:
+        """Start the first thread, which runs the warm-up's batches before it takes its first one."""
+        self._warm_up = warm_up
+        with self._lock:
+            self._start_thread(is_first=True)
+
+    def _start_thread(self, *, is_first: bool = False) -> None:
+        name = f"executor-{self._info.name}-{len(self._threads)}"
+        thread = threading.Thread(target=self._run, name=name, args=(is_first,), daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def wait_until_warm(self) -> None:
+        """Block until the first thread has run the warm-up's batches.
+
+        Raises:
+            RuntimeError: the model failed on one of them.
+        """
+        self._warm.acquire()
+        self._warm_up = ()
+        if self._warm_up_error is not None:
+            raise RuntimeError(f"the model failed to warm up: {self._warm_up_error}") from self._warm_up_error
+
+    def submit(self, pending: Request) -> None:
+        """Let a request join the queue.
+
+        Raises:
+            RequestTooLargeError: it has more rows or IDs than one request may have.
+            QueueFullError: it does not fit beside what waits.
+            DrainingError: the executor was closed.
+        """
+        with self._lock:
+            if self._closed:
+                raise DrainingError("the server is stopping; send the request to another one")
+            expired = self._queue.put(pending)
+            self._show_pending()
+            self._wake()
+        self._counters.accepted()
+        if expired:
+            self._deliver_expired(expired)
+
+    def cancel(self, pending: Request) -> None:
+        """Drop a request that nobody waits for any more, unless its batch is running already."""
+        with self._lock:
+            if self._queue.cancel(pending):
+                self._show_pending()
+
+    def run_between_batches(self, function: Callable[[], None]) -> None:
+        """Run ``function`` while no batch runs: every batch sees all of what it changes, or nothing.
+
+        Requests wait meanwhile; ``function`` should be short. What it raises is raised here.
+        """
+        with self._lock:
+            while self._pausing:
+                self._paused.wait()
+            self._pausing = True
+            while self._policy.num_running:
+                self._paused.wait()
+        try:
+            function()
+        finally:
+            with self._lock:
+                self._pausing = False
+                self._paused.notify_all()
+                self._ready.notify_all()
+
+    def close(self) -> None:
+        """Take no further requests, answer every one that was accepted, end the threads, let go of the model.
+
+        Idempotent.
+        """
+        with self._lock:
+            self._closed = True
+            self._ready.notify_all()
+        for thread in self._threads:
+            thread.join()
+        self._model = None
+
+    def _wake(self) -> None:
+        """Have a thread look at the queue, unless one will in time. With the lock held."""
+        queue = self._queue
+        if self._is_waking or (
+            self._num_looking
+            and not self._has_delay
+            and not self._policy.pays(queue.num_rows, queue.num_ids, self._clock())
+        ):
+            return
+        if self._num_sleeping:
+            self._ready.notify()
+        elif len(self._threads) < self._max_threads and not self._closed:
+            self._start_thread()
+        else:
+            return
+        self._is_waking = True
+
+    def _run(self, is_first: bool) -> None:
+        with torch.inference_mode():
+            try:
+                # A thread takes the number of intra-op threads over when it is first asked for.
+                torch.get_num_threads()
+                if self._cpus:
+                    os.sched_setaffinity(0, self._cpus)  # of this thread
+                if is_first:
+                    self._run_warm_up()
+            except Exception as error:
+                self._warm_up_error = error
+            if is_first:
+                self._warm.release()
+            while self._step():
+                pass
+
+    def _run_warm_up(self) -> None:
+        last = None
+        for batch in self._warm_up:
+            times = BatchTimes(taken_s=self._clock())
+            self._compute(batch, times)
+            size = sum(request.num_rows for request in batch), sum(request.num_ids for request in batch)
+            # The first batch of a size takes many times as long as those that follow.
+            if size == last:
+                with self._lock:
+                    self._policy.costs.learn(*size, times.executed_s - times.taken_s)
+            last = size
+
+    def _step(self) -> bool:
+        """Wait for work and do one batch; False once closed and empty."""
+        with self._lock:
+            if not self._wait_for_batch():
+                return False
+            # Where batches may wait to be filled they are not divided.
+            num_free = 0 if self._has_delay else self._max_threads - self._policy.num_running - 1
+            queue = self._queue
+            taken = queue.take(self._policy.share(queue.num_rows, queue.num_ids, num_free))
+            running = self._policy.began(
+                sum(max(pending.num_rows, 1) for pending in taken.batch),
+                sum(pending.num_ids for pending in taken.batch),
+                self._clock(),
+            )
+            self._show_pending()
+            if queue.num_rows:
+                self._wake()
+        try:
+            if taken.expired:
+                self._deliver_expired(taken.expired)
+            for batch in _by_kind(taken.batch):
+                self._deliver(self._answers(batch))
+        finally:
+            with self._lock:
+                self._policy.ended(running, self._clock())
+                if self._pausing:
+                    self._paused.notify_all()
+        return True
+
+    def _wait_for_batch(self) -> bool:
+        """Wait, with the lock held, until a batch may start; False once closed and empty."""
+        is_awake = True
+        self._is_waking = False
+        while True:
+            wait_s: float | None = None
+            if not self._pausing:
+                ready_at_s = self._queue.ready_at_s()
+                if ready_at_s is None and self._closed:
+                    self._ready.notify_all()
+                    return False
+                if ready_at_s is not None:
+                    now_s = self._clock()
+                    queue = self._queue
+                    if ready_at_s > now_s and not self._closed:
+                        wait_s = ready_at_s - now_s
+                    elif self._closed or self._policy.pays(
+                        queue.num_rows, queue.num_ids, now_s, is_awake=is_awake
+                    ):
+                        return True
+                    else:
+                        wait_s = self._policy.looks_again_s(now_s) - now_s
+            is_looking = wait_s is not None
+            self._num_sleeping += 1
+            self._num_looking += is_looking
+            self._ready.wait(wait_s)
+            self._num_sleeping -= 1
+            self._num_looking -= is_looking
+            self._is_waking = False
+
+    def _show_pending(self) -> None:
+        queue = self._queue
+        self._counters.set_pending(queue.num_rows, queue.num_ids, queue.num_bytes)
+
+    def _deliver_expired(self, expired: Iterable[Request]) -> None:
+        self._deliver([(pending, DeadlineExpiredError(_EXPIRED)) for pending in expired])
+
+    def _answers(self, batch: list[Request]) -> Answered:
+        """Run one batch; an error of the model is an answer too, and ends nothing but this batch."""
+        times = BatchTimes(taken_s=self._clock(), num_requests=len(batch))
+        times.num_rows = sum(p.num_rows for p in batch)
+        for pending in batch:
+            pending.times = times
+        self._counters.observe_batch(len(batch), times.num_rows, sum(p.num_ids for p in batch))
+        try:
+            data = self._compute([_checked(p) for p in batch], times)
+        except Exception:
+            self._log_failure(batch, times)
+            for pending in batch:
+                self._counters.observe("queue", times.taken_s - pending.enqueued_s)
+            failed = ExecutionError("the model failed on the batch that held this request; the log says why")
+            return [(pending, failed) for pending in batch]
+        answered = self._encoded(batch, data)
+        times.responded_s = self._clock()
+        self._counters.observe_stages(
+            [times.taken_s - pending.enqueued_s for pending in batch],
+            times.collated_s - times.taken_s,
+            times.executed_s - times.collated_s,
+            times.responded_s - times.executed_s,
+        )
+        return answered
+
+    def _compute(self, requests: Sequence[CheckedRequest], times: BatchTimes) -> list[bytes]:
+        """Each output's bytes for the whole batch."""
+        inputs = collate(requests)
+        times.collated_s = self._clock()
+        model = self._model
+        assert model is not None
+        outputs = (model.forward if requests[0].context is None else model.forward_ranking)(*inputs)
+        data = check_outputs(outputs, self._signature, sum(request.num_rows for request in requests))
+        times.executed_s = self._clock()
+        return data
+
+    def _encoded(self, batch: list[Request], data: list[bytes]) -> Answered:
+        """Cut the batch's outputs into the requests' own rows, and write the answers."""
+        answered: Answered = []
+        start = 0
+        for request in batch:
+            end = start + request.num_rows
+            # Slices of bytes are copies: an answer that is still needed keeps no batch in memory.
+            values = [
+                output[start * size : end * size]
+                for output, size in zip(data, self._output_bytes, strict=True)
+            ]
+            start = end
+            try:
+                answered.append((request, request.encode(values)))
+            except Exception as error:
+                answered.append((request, error))
+                continue
+            if request.shadow is not None:
+                request.shadow.answered(values)
+        return answered
+
+    def _log_failure(self, batch: list[Request], times: BatchTimes) -> None:
+        ids = ", ".join(repr(p.request_id) for p in batch[:16] if p.request_id)
+        _log.exception(
+            "a batch failed: model %s, version %s, %d requests, %d rows, %d IDs; request IDs: %s",
+            self._info.name,
+            self._info.version,
+            len(batch),
+            times.num_rows,
+            sum(p.num_ids for p in batch),
+            ids or "none given",
+        )
+
+
+def _by_kind(batch: list[Request]) -> list[list[Request]]:
+    """Requests with and without a context run in graphs of their own."""
+    ranking = [pending for pending in batch if _checked(pending).context is not None]
+    if not ranking or len(ranking) == len(batch):
+        return [batch] if batch else []
+    return [[pending for pending in batch if _checked(pending).context is None], ranking]
+
+
+def _checked(request: Request) -> CheckedRequest:
+    assert request.checked is not None
+    return request.checked

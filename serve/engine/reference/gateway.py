@@ -1,0 +1,255 @@
+"""The one road that requests of every protocol take: route, check, queue, answer, count.
+
+Belongs to the event loop; only ``deliver`` is called from executors' threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import time
+from typing import cast
+
+import grpc
+
+from serve.config.models import Priority
+from serve.engine.records import Captured, EndedRequest, Observer
+from serve.engine.reference.executor import Answered
+from serve.engine.reference.request_check import CheckedRequest
+from serve.engine.reference.requests import Answer, RawRequestLike, Request, ShadowRequest, serialized
+from serve.engine.reference.servable import ReferenceServable
+from serve.engine.routes import Routes, RouteTable
+from serve.errors import (
+    OUTCOME_OF,
+    DrainingError,
+    ExecutionError,
+    QueueFullError,
+    RequestError,
+    status_of,
+)
+from serve.metrics.counters import OUTCOMES
+
+_log = logging.getLogger("serve")
+# A client whose deadline has passed may hang up a moment before our clock says so.
+_CLOCKS_APART_S = 0.02
+
+
+class Gateway:
+    """Answers requests.
+
+    Args:
+        observer: takes records of requests.
+
+    Attributes:
+        num_active: requests that are being answered.
+        is_draining: whether requests are refused because the server is stopping.
+    """
+
+    def __init__(self, observer: Observer) -> None:
+        self.num_active = 0
+        self.is_draining = False
+        self._observer = observer
+        self._routes = Routes()
+        # By model: versions whose checks make of every request what the shadow's make.
+        self._like_shadow: dict[str, frozenset[str]] = {}
+        self._unrouted = dict.fromkeys(OUTCOMES, 0)
+        self._loop = asyncio.get_running_loop()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._draw = random.Random().random
+
+    def publish(self, table: RouteTable) -> None:
+        """Route a model's requests by ``table`` from now on."""
+        self._like_shadow[table.model] = _like_shadow(table)
+        self._routes.publish(table)
+
+    def withdraw(self, model: str) -> None:
+        """Forget a model."""
+        self._like_shadow.pop(model, None)
+        self._routes.withdraw(model)
+
+    async def predict(self, request: Request) -> bytes:
+        """Answer one request.
+
+        Raises:
+            Exception: what ``serve.errors.status_of`` has a status for.
+            asyncio.CancelledError: the client gave up; its request leaves the queue.
+        """
+        self.num_active += 1
+        self._idle.clear()
+        try:
+            return await self._predict(request)
+        finally:
+            if request.servable is not None:
+                request.servable.release()
+            self.num_active -= 1
+            if self.num_active == 0:
+                self._idle.set()
+
+    async def wait_until_idle(self) -> None:
+        """Wait until no request is being answered."""
+        await self._idle.wait()
+
+    def unrouted(self) -> dict[str, int]:
+        """Return the requests that named no model, or that could not be read, by outcome."""
+        return dict(self._unrouted)
+
+    def deliver(self, answered: Answered) -> None:
+        """Take a batch's answers, in an executor's thread: one hop to the event loop for all of them."""
+        # The loop is closed only where the drain time ran out; nobody waits then.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(_settle, answered)
+
+    def refused(self, error: Exception, protocol: str) -> None:
+        """Count a request that could not be read."""
+        self._refused(Request(protocol=protocol), error)
+
+    async def _predict(self, request: Request) -> bytes:
+        try:
+            answer = await self._accept(request)  # the wait for the batch
+            if isinstance(answer, Exception):
+                raise answer
+        except asyncio.CancelledError:
+            self._gave_up(request)
+            raise
+        except Exception as error:
+            self._refused(request, error)
+            raise
+        assert request.servable is not None
+        request.servable.counters.answered(time.monotonic() - request.started_s)
+        self._ended(request, "ok", grpc.StatusCode.OK, "")
+        return answer
+
+    def _accept(self, request: Request) -> asyncio.Future[Answer]:
+        """Let a request join its model's queue. Nothing here awaits: a model that was routed to is still there."""
+        if self.is_draining:
+            raise DrainingError("the server is stopping; send the request to another one")
+        route = self._routes.route(
+            request.model, request.version, self._draw(), drew_version=request.drew_version
+        )
+        servable = request.servable = cast(ReferenceServable, route.primary)
+        servable.lease()
+        raw = request.read(servable)
+        checked = servable.checker.check(raw)
+        request.join(servable, checked)
+        if request.remaining_s is not None:
+            request.deadline_s = request.started_s + request.remaining_s
+        request.answer = self._loop.create_future()
+        if route.shadow is not None:
+            request.shadow = ShadowRequest(
+                servable=cast(ReferenceServable, route.shadow),
+                num_bytes=request.num_bytes,
+                priority=Priority.LOW,
+                observer=self._observer,
+                primary=servable,
+                # A model may write to the sparse inputs of a batch, and these may be that. The shadow's own check takes
+                # a hundred times as long as the copy, and the event loop waits for both.
+                checked=checked.copy() if self._is_like_shadow(servable) else None,
+            )
+        servable.executor.submit(request)
+        if request.shadow is not None:
+            _submit_shadow(request.shadow, raw)
+        self._capture(request, raw)
+        return request.answer
+
+    def _is_like_shadow(self, servable: ReferenceServable) -> bool:
+        return servable.info.version in self._like_shadow.get(servable.info.name, ())
+
+    def _capture(self, request: Request, raw: RawRequestLike) -> None:
+        share = self._observer.sampling.capture_share
+        if share and self._draw() < share:
+            assert request.servable is not None
+            info = request.servable.info
+            self._observer.captured(
+                Captured(
+                    time_s=request.started_s,
+                    model=info.name,
+                    version=info.version,
+                    message=serialized(raw),
+                )
+            )
+
+    def _gave_up(self, request: Request) -> None:
+        assert request.servable is not None
+        request.servable.executor.cancel(request)
+        deadline_s = request.deadline_s
+        if deadline_s is not None and deadline_s <= time.monotonic() + _CLOCKS_APART_S:
+            self._count(request, "expired", grpc.StatusCode.DEADLINE_EXCEEDED, "the deadline passed")
+        else:
+            self._count(request, "cancelled", grpc.StatusCode.CANCELLED, "the client gave up")
+
+    def _refused(self, request: Request, error: Exception) -> None:
+        code, text = status_of(error)
+        if code is grpc.StatusCode.INTERNAL and not isinstance(error, ExecutionError):
+            _log.error("a request failed outside the model", exc_info=error)
+        self._count(request, OUTCOME_OF[code], code, text)
+
+    def _count(self, request: Request, outcome: str, code: grpc.StatusCode, reason: str) -> None:
+        """Count a request that was not answered well."""
+        if request.servable is None:
+            self._unrouted[outcome] += 1
+        else:
+            request.servable.counters.count(outcome)
+        self._ended(request, outcome, code, reason)
+
+    def _ended(self, request: Request, outcome: str, code: grpc.StatusCode, reason: str) -> None:
+        """Leave a record, where one is wanted; of most requests there is none."""
+        sampling = self._observer.sampling
+        is_logged = sampling.is_logged(outcome)
+        is_traced = sampling.is_traced(request.trace_parent, self._draw())
+        if not is_logged and not is_traced:
+            return
+        info = None if request.servable is None else request.servable.info
+        self._observer.ended(
+            EndedRequest(
+                trace_parent=request.trace_parent,
+                protocol=request.protocol,
+                model=request.model if info is None else info.name,
+                version=request.version if info is None else info.version,
+                request_id=request.request_id,
+                outcome=outcome,
+                code=code.name,
+                reason=reason,
+                num_rows=request.num_rows,
+                num_ids=request.num_ids,
+                started_s=request.started_s,
+                ended_s=time.monotonic(),
+                enqueued_s=request.enqueued_s or None,
+                times=request.times,
+                is_logged=is_logged,
+                is_traced=is_traced,
+            )
+        )
+
+
+def _submit_shadow(shadow: ShadowRequest, raw: RawRequestLike) -> None:
+    """Let a request join the shadow's queue; never raises."""
+    servable = shadow.servable
+    assert servable is not None
+    try:
+        checked: CheckedRequest = shadow.checked or servable.checker.check(raw)
+        shadow.join(servable, checked)
+        servable.executor.submit(shadow)
+    except (QueueFullError, DrainingError):
+        servable.counters.shadow("dropped")
+    except RequestError:
+        servable.counters.shadow("failed")
+
+
+def _like_shadow(table: RouteTable) -> frozenset[str]:
+    shadow = table.servables.get(table.plan.shadow)
+    if shadow is None:
+        return frozenset()
+    checker = cast(ReferenceServable, shadow).checker
+    return frozenset(
+        version
+        for version, servable in table.servables.items()
+        if cast(ReferenceServable, servable).checker.is_like(checker)
+    )
+
+
+def _settle(answered: Answered) -> None:
+    for request, answer in answered:
+        request.settle(answer)

@@ -1,0 +1,211 @@
+"""The inference port on ``grpc.aio``: three protocols, health, and the calls that Python answers for every engine.
+
+Why asyncio: one event loop that only checks and forwards, beside executors that run the models without the
+interpreter's lock, answers more single-row requests than a pool of threads that each wait for their own answer
+(docs/tuning.md has the measurement).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from serve.engine.interface import PortSettings, RareCall
+from serve.engine.reference.gateway import Gateway
+from serve.engine.reference.protocols import recsys_v1, torchrec
+from serve.engine.reference.protocols.open_inference import InferRequest
+from serve.engine.reference.protocols.recsys_v1 import PredictRequest
+from serve.engine.reference.protocols.torchrec import PredictionRequest
+from serve.engine.reference.requests import Request
+from serve.net.limits import channel_options
+from serve.net.sockets import add_port
+from serve.protocols import open_inference
+from serve.protocols.calls import abort
+from serve.protocols.streams import infer_stream, predict_stream
+
+# Names of a TorchRec call's metadata: which model, and which of its versions.
+MODEL_KEY, VERSION_KEY = "recsys-model", "recsys-version"
+_TRACE_PARENT = "traceparent"
+# The engine keeps the time of a drain itself.
+_UNLIMITED_S = 1e6
+
+
+class Port:
+    """Listens between ``start`` and ``close``.
+
+    Args:
+        gateway: answers.
+        settings: where to listen, and within which limits.
+        calls: by full name the methods that Python answers for every engine.
+        reads_trace: whether the ``traceparent`` of requests is wanted.
+    """
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        settings: PortSettings,
+        calls: Mapping[str, RareCall],
+        *,
+        reads_trace: bool = False,
+    ) -> None:
+        self._gateway = gateway
+        self._settings = settings
+        self._reads_trace = reads_trace
+        self._max_stream_requests = settings.limits.max_stream_requests
+        self._health = health.aio.HealthServicer()
+        self._tasks: set[asyncio.Future[None]] = set()
+        self._stopping: asyncio.Future[None] | None = None
+        self._server = grpc.aio.server(options=channel_options(settings.limits))
+        self._server.add_generic_rpc_handlers(self._handlers(calls))
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+
+    async def start(self) -> int:
+        """Listen; returns the port's number.
+
+        Raises:
+            OSError: the port is taken or the address is not this machine's.
+            SecurityError: the TLS files cannot be used.
+        """
+        settings = self._settings
+        for service in ("", recsys_v1.SERVICE):
+            await self._health.set(service, health_pb2.HealthCheckResponse.NOT_SERVING)
+        port = add_port(self._server, settings.host, settings.port, settings.tls, "listen")
+        await self._server.start()
+        return port
+
+    def set_health(self, service: str, is_serving: bool) -> None:
+        """Set what health says of a service."""
+        status = health_pb2.HealthCheckResponse
+        self._run(self._health.set(service, status.SERVING if is_serving else status.NOT_SERVING))
+
+    def drain(self) -> None:
+        """Take no further connections and calls; those that are open go on. Health says NOT_SERVING."""
+        self._run(self._health.enter_graceful_shutdown())
+        # Ends early once no call is left.
+        self._stopping = asyncio.ensure_future(self._server.stop(_UNLIMITED_S))
+
+    async def has_ended(self, timeout_s: float) -> bool:
+        """Wait for the last call to end, or for so long; whether it has."""
+        if self._stopping is None:
+            return True
+        await asyncio.wait({self._stopping}, timeout=timeout_s)
+        return self._stopping.done()
+
+    async def close(self) -> None:
+        """End what is left: streams that would never end by themselves, requests that have used up their time."""
+        await self._server.stop(None)
+        if self._stopping is not None:
+            await self._stopping
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _run(self, change: Awaitable[None]) -> None:
+        """Health's own methods are coroutines, which only wait for a lock."""
+        task = asyncio.ensure_future(change)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _handlers(self, calls: Mapping[str, RareCall]) -> tuple[grpc.GenericRpcHandler, ...]:
+        """Handlers without (de)serializers: they take and give bytes."""
+        methods: dict[str, dict[str, grpc.RpcMethodHandler]] = defaultdict(dict)
+        unary, stream = grpc.unary_unary_rpc_method_handler, grpc.stream_stream_rpc_method_handler
+        methods[recsys_v1.SERVICE]["Predict"] = unary(self.predict)
+        methods[recsys_v1.SERVICE]["PredictStream"] = stream(self.predict_stream)
+        methods[open_inference.SERVICE]["ModelInfer"] = unary(self.model_infer)
+        methods[open_inference.SERVICE]["ModelStreamInfer"] = stream(self.model_stream_infer)
+        methods[torchrec.SERVICE]["Predict"] = unary(self.predict_torchrec)
+        for name, call in calls.items():
+            _, service, method = name.split("/")
+            methods[service][method] = stream(_stream_of(call)) if call.is_stream else unary(_unary_of(call))
+        return tuple(
+            grpc.method_handlers_generic_handler(service, of_service)
+            for service, of_service in methods.items()
+        )
+
+    async def predict(self, data: bytes, context: Any) -> bytes:
+        """``recsys.v1.PredictionService.Predict``."""
+        try:
+            return await self._answer(PredictRequest, data, context)
+        except Exception as error:
+            await abort(context, error)
+
+    async def predict_stream(self, requests: AsyncIterator[bytes], context: Any) -> None:
+        """``recsys.v1.PredictionService.PredictStream``."""
+
+        async def answer(data: bytes) -> bytes:
+            return await self._answer(PredictRequest, data, context)
+
+        await predict_stream(answer, requests, context.write, self._max_stream_requests)
+
+    async def model_infer(self, data: bytes, context: Any) -> bytes:
+        """``inference.GRPCInferenceService.ModelInfer``."""
+        try:
+            return await self._answer(InferRequest, data, context)
+        except Exception as error:
+            await abort(context, error)
+
+    async def model_stream_infer(self, requests: AsyncIterator[bytes], context: Any) -> None:
+        """``inference.GRPCInferenceService.ModelStreamInfer``."""
+
+        async def answer(data: bytes) -> bytes:
+            return await self._answer(InferRequest, data, context)
+
+        await infer_stream(answer, requests, context.write, self._max_stream_requests)
+
+    async def predict_torchrec(self, data: bytes, context: Any) -> bytes:
+        """``predictor.Predictor.Predict``: model and version stand in the call's metadata."""
+        try:
+            return await self._answer(PredictionRequest, data, context)
+        except Exception as error:
+            await abort(context, error)
+
+    async def _answer(
+        self,
+        kind: type[PredictRequest] | type[InferRequest] | type[PredictionRequest],
+        data: bytes,
+        context: Any,
+    ) -> bytes:
+        request: Request
+        try:
+            request = kind.parse(data)
+        except Exception as error:
+            self._gateway.refused(error, kind.PROTOCOL)
+            raise
+        request.protocol = kind.PROTOCOL
+        request.expect_within(context.time_remaining())
+        if self._reads_trace or kind is PredictionRequest:
+            metadata = dict(context.invocation_metadata() or ())
+            if kind is PredictionRequest:
+                request.model = str(metadata.get(MODEL_KEY, ""))
+                request.version = str(metadata.get(VERSION_KEY, ""))
+            if self._reads_trace:
+                request.trace_parent = str(metadata.get(_TRACE_PARENT, ""))
+        return await self._gateway.predict(request)
+
+
+def _unary_of(call: RareCall) -> Callable[[bytes, Any], Awaitable[bytes]]:
+    async def answer(data: bytes, context: Any) -> bytes:
+        try:
+            return await call.answer(data)
+        except Exception as error:
+            await abort(context, error)
+
+    return answer
+
+
+def _stream_of(call: RareCall) -> Callable[[AsyncIterator[bytes], Any], Awaitable[None]]:
+    async def answer(requests: AsyncIterator[bytes], context: Any) -> None:
+        try:
+            async for data in requests:
+                await context.write(await call.answer(data))
+        except grpc.aio.BaseError:
+            raise
+        except Exception as error:
+            await abort(context, error)
+
+    return answer

@@ -1,0 +1,148 @@
+"""Open Inference over gRPC, ``inference.GRPCInferenceService``: its ModelInfer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from serve.engine.reference.protocols.tensors import Tensor, raw_request
+from serve.engine.reference.requests import RawRequestLike, Request
+from serve.engine.reference.servable import ReferenceServable
+from serve.errors import RequestError, listed
+from serve.protocols.calls import checked_request_id, parse
+from serve.protocols.open_inference import DTYPES, FLOAT, ID, LENGTH, Parameters, parameters_of
+from serve.wire import open_inference_pb2 as wire
+
+_CONTENTS = {FLOAT: "fp32_contents", ID: "int64_contents", LENGTH: "int_contents"}
+# Values, lengths and weights of a sparse input.
+_MOST_PARTS = 3
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class InferRequest(Request):
+    """One ``inference.ModelInferRequest``.
+
+    Attributes:
+        message: as it was parsed.
+        parameters: of the message.
+    """
+
+    PROTOCOL: ClassVar[str] = "kserve"
+
+    message: wire.ModelInferRequest
+    parameters: Parameters
+
+    @classmethod
+    def parse(cls, data: bytes) -> InferRequest:
+        """Parse a message.
+
+        Raises:
+            RequestError: it is none, or its ID or a parameter cannot be. What is wrong with its tensors shows when the
+                request is read.
+        """
+        message = parse(wire.ModelInferRequest, data)
+        parameters = parameters_of(message)
+        return cls(
+            message=message,
+            parameters=parameters,
+            model=message.model_name,
+            version=message.model_version,
+            request_id=checked_request_id(message.id, "id"),
+            priority=parameters.priority,
+            remaining_s=parameters.timeout_s,
+            num_bytes=len(data),
+        )
+
+    def read(self, servable: ReferenceServable) -> RawRequestLike:
+        """See ``Request``."""
+        signature = servable.signature
+        self._check_outputs([output.name for output in signature.outputs])
+        num_inputs = len(self.message.inputs)
+        most = len(signature.dense) + _MOST_PARTS * len(signature.sparse)
+        if num_inputs > most:
+            raise RequestError(f"inputs: got {num_inputs} tensors, expected at most {most} for this model")
+        return raw_request(
+            signature, _tensors(self.message), self.parameters.context, servable.settings.limits
+        )
+
+    def encode(self, values: Sequence[bytes]) -> bytes:
+        """Write the outputs that the request asked for, in its order, with their values as bytes."""
+        assert self.servable is not None
+        info, outputs = self.servable.info, self.servable.signature.outputs
+        response = wire.ModelInferResponse(
+            model_name=info.name, model_version=info.version, id=self.request_id
+        )
+        every = {output.name: (output.shape, data) for output, data in zip(outputs, values, strict=True)}
+        wanted = [output.name for output in self.message.outputs]
+        for name in wanted or every:
+            shape, data = every[name]
+            response.outputs.add(name=name, datatype=FLOAT, shape=(self.num_rows, *shape))
+            response.raw_output_contents.append(data)
+        serialized: bytes = response.SerializeToString()
+        return serialized
+
+    def _check_outputs(self, names: Sequence[str]) -> None:
+        outputs = self.message.outputs
+        if len(outputs) > len(names):
+            raise RequestError(f"outputs: got {len(outputs)}, expected at most {len(names)}, each once")
+        for output in outputs:
+            if output.parameters:
+                _refuse_parameters(f"outputs[{output.name[:64]!r}]", output.parameters)
+        wanted = [output.name for output in outputs]
+        unknown = next((name for name in wanted if name not in names), None)
+        if unknown is not None:
+            raise RequestError(f"outputs: got an unknown output {unknown[:64]!r}, expected {listed(names)}")
+        if len(set(wanted)) != len(wanted):
+            raise RequestError("outputs: got an output more than once, expected each at most once")
+
+
+def _tensors(message: wire.ModelInferRequest) -> list[Tensor]:
+    raw = message.raw_input_contents
+    if raw and len(raw) != len(message.inputs):
+        raise RequestError(
+            f"raw_input_contents: got {len(raw)} tensors, expected {len(message.inputs)}, as many as inputs"
+        )
+    tensors = []
+    for i, given in enumerate(message.inputs):
+        if given.parameters:
+            _refuse_parameters(_field(given), given.parameters)
+        if not raw:
+            data = _typed_contents(given)
+        elif given.HasField("contents"):
+            raise RequestError(
+                f"{_field(given)}.contents: got values beside raw_input_contents, expected one of the two"
+            )
+        else:
+            data = raw[i]
+        # A slice of a repeated field is a list; going through it one by one takes three times as long.
+        tensors.append(Tensor(given.name, given.datatype, tuple(given.shape[:]), data))
+    return tensors
+
+
+def _field(given: wire.ModelInferRequest.InferInputTensor) -> str:
+    return f"inputs[{given.name[:64]!r}]"
+
+
+def _typed_contents(given: wire.ModelInferRequest.InferInputTensor) -> bytes:
+    """The values of a tensor that came as numbers."""
+    contents = given.contents
+    name = _CONTENTS.get(given.datatype)
+    filled = [descriptor.name for descriptor, _ in contents.ListFields()]
+    if name is None or not filled:
+        return b""  # where the type is none that is served, or values are missing, the tensor's checks say so
+    if filled != [name]:
+        raise RequestError(
+            f"{_field(given)}.contents: got {', '.join(filled)}, expected {name} for {given.datatype}"
+        )
+    return np.array(getattr(contents, name)[:], DTYPES[given.datatype]).tobytes()
+
+
+def _refuse_parameters(field: str, parameters: Mapping[str, Any]) -> None:
+    for name in ("shared_memory_region", "classification"):
+        if name in parameters:
+            raise RequestError(
+                f"{field}.parameters[{name!r}]: got {name}, expected none: this server has no such"
+            )

@@ -1,0 +1,106 @@
+"""Our own protocol, ``recsys.v1.PredictionService``."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from recsys.signature import Signature
+from serve.config.models import Priority
+from serve.engine.interface import ModelInfo
+from serve.engine.reference.requests import RawRequestLike, Request
+from serve.engine.reference.servable import ReferenceServable
+from serve.errors import RequestError
+from serve.protocols.calls import checked_request_id, parse
+from serve.wire import predict_pb2 as wire
+
+SERVICE = wire.DESCRIPTOR.services_by_name["PredictionService"].full_name
+# Of outputs' heads that are remembered: requests choose their numbers of rows, so that there must be a bound.
+_MAX_HEADS = 1024
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class PredictRequest(Request):
+    """One ``recsys.v1.PredictRequest``.
+
+    Attributes:
+        message: as it was parsed; its inputs are read from it as they are.
+    """
+
+    PROTOCOL: ClassVar[str] = "recsys"
+
+    message: wire.PredictRequest
+
+    @classmethod
+    def parse(cls, data: bytes) -> PredictRequest:
+        """Parse a message.
+
+        Raises:
+            RequestError: it is none, or its ID or its priority cannot be.
+        """
+        message = parse(wire.PredictRequest, data)
+        return cls(
+            message=message,
+            model=message.model,
+            version=message.version,
+            request_id=checked_request_id(message.request_id),
+            priority=_priority(message.priority),
+            num_bytes=len(data),
+        )
+
+    def read(self, servable: ReferenceServable) -> RawRequestLike:
+        """See ``Request``."""
+        del servable
+        return self.message
+
+    def encode(self, values: Sequence[bytes]) -> bytes:
+        """See ``Request``."""
+        assert self.servable is not None
+        return encode_response(self.servable.info, self.servable.signature, self.num_rows, values)
+
+
+def encode_response(info: ModelInfo, signature: Signature, num_rows: int, values: Sequence[bytes]) -> bytes:
+    """Return a serialized ``PredictResponse``.
+
+    Answers with as many rows differ in their outputs' values alone, which stand last in each output: the bytes before
+    them are made once, by protobuf, and used again. It takes a fifth of the time of a message made anew.
+
+    Args:
+        info: name and version stand in the answer.
+        signature: names and shapes of the outputs.
+        num_rows: B.
+        values: for each output its little-endian float32, row-major ``[B, *shape]``.
+    """
+    parts = []
+    for output, data in zip(signature.outputs, values, strict=True):
+        parts.append(_head(output.name, output.shape, num_rows, len(data)))
+        parts.append(data)
+    parts.append(_tail(info.name, info.version))
+    return b"".join(parts)
+
+
+@functools.lru_cache(_MAX_HEADS)
+def _head(name: str, shape: tuple[int, ...], num_rows: int, num_bytes: int) -> bytes:
+    """What stands before the values of one output."""
+    message = wire.PredictResponse()
+    message.outputs.add(name=name, dims=(num_rows, *shape), values=bytes(num_bytes))
+    data: bytes = message.SerializeToString()
+    return data[: len(data) - num_bytes]
+
+
+@functools.lru_cache(_MAX_HEADS)
+def _tail(model: str, version: str) -> bytes:
+    """What stands behind the last output."""
+    data: bytes = wire.PredictResponse(model=model, version=version).SerializeToString()
+    return data
+
+
+def _priority(number: int) -> Priority:
+    if number == wire.PRIORITY_UNSPECIFIED:
+        return Priority.NORMAL
+    try:
+        return Priority(number)
+    except ValueError:
+        raise RequestError(f"priority: got {number}, expected HIGH (1), NORMAL (2) or LOW (3)") from None

@@ -1,0 +1,240 @@
+"""Named tensors, as Open Inference has them, to a request for one model.
+
+Shape letters: B rows of a request, L IDs of each row where all have as many, N number of IDs of one input.
+
+Open Inference has no jagged tensors. A sparse input ``user`` comes as two (or three) tensors, or as one:
+
+* ``user.values`` INT64 ``[N]`` and ``user.lengths`` INT32 ``[B]``;
+* ``user`` INT64 ``[B, L]``, or ``[B]`` for one ID a row;
+* beside either, for weighted inputs, ``user.weights`` FP32, of the shape of the IDs.
+
+A dense input is FP32 ``[B, width]``, or ``[B]`` where its width is 1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from recsys.signature import DenseInput, Signature, SparseInput
+from serve.config.models import BatchLimits
+from serve.engine.reference.requests import RawDense, RawRequest, RawSparse
+from serve.errors import MAX_CHARS, RequestError, listed
+from serve.protocols.open_inference import DTYPES, FLOAT, ID, LENGTH, input_specs
+
+_WHOLE_NUMBERS = (ID, LENGTH)
+_MAX_LENGTH = np.iinfo(np.int32).max
+
+
+@dataclass(slots=True)
+class Tensor:
+    """One tensor of a request; nothing of it is checked.
+
+    Attributes:
+        name: of the input, or of a part of one.
+        datatype: such as FP32.
+        shape: as the client says.
+        data: little-endian, row-major.
+    """
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    data: bytes
+
+    @property
+    def field(self) -> str:
+        """What error texts call it."""
+        return f"inputs[{self.name[:MAX_CHARS]!r}]"
+
+
+class _MissingError(Exception):
+    """A tensor is not there; the text is its name."""
+
+
+def raw_request(
+    signature: Signature, tensors: Sequence[Tensor], context: frozenset[str], limits: BatchLimits
+) -> RawRequest:
+    """Put a request together from its tensors.
+
+    Args:
+        signature: of the model.
+        tensors: of the request, in any order.
+        context: names of the inputs that have one row, which stands for all.
+        limits: of one request; B is checked against them before lengths are made for it.
+
+    Raises:
+        RequestError: a tensor is missing, unknown, or not of a type and shape that its input can have.
+    """
+    given = _by_name(tensors)
+    try:
+        inputs = [_dense(d, given) for d in signature.dense]
+        bags = [_sparse(s, given, limits) for s in signature.sparse]
+    except _MissingError as missing:
+        # What is missing may be there under a name that is misspelt.
+        _refuse_unknown(signature, given)
+        raise RequestError(f"inputs: missing {missing}, expected each of the model's inputs once") from None
+    if given:
+        _refuse_unknown(signature, given)
+    rows = {dense.name: num_rows for dense, num_rows in inputs}
+    rows.update((sparse.name, num_rows) for sparse, num_rows in bags)
+    _check_context(context, list(rows))
+    return RawRequest(
+        num_rows=_num_rows(rows, context),
+        dense=[raw for raw, _ in inputs if raw.name not in context],
+        sparse=[raw for raw, _ in bags if raw.name not in context],
+        context_dense=[raw for raw, _ in inputs if raw.name in context],
+        context_sparse=[raw for raw, _ in bags if raw.name in context],
+    )
+
+
+def _by_name(tensors: Sequence[Tensor]) -> dict[str, Tensor]:
+    given = {tensor.name: tensor for tensor in tensors}
+    if len(given) != len(tensors):
+        [(doubled, _)] = Counter(tensor.name for tensor in tensors).most_common(1)
+        raise RequestError(f"inputs: got {doubled[:MAX_CHARS]!r} more than once, expected each tensor once")
+    return given
+
+
+def _dense(dense: DenseInput, given: dict[str, Tensor]) -> tuple[RawDense, int]:
+    """One dense input and its number of rows."""
+    tensor = given.pop(dense.name, None)
+    if tensor is None:
+        raise _MissingError(repr(dense.name))
+    flat = dense.width == 1 and len(tensor.shape) == 1
+    if not flat and (len(tensor.shape) != 2 or tensor.shape[1] != dense.width):
+        raise _wrong_shape(tensor, f"[-1, {dense.width}]")
+    _check_data(tensor, (FLOAT,))
+    return RawDense(dense.name, tensor.data), tensor.shape[0]
+
+
+def _sparse(sparse: SparseInput, given: dict[str, Tensor], limits: BatchLimits) -> tuple[RawSparse, int]:
+    """One sparse input and its number of rows."""
+    name = sparse.name
+    parts = [given.pop(key, None) for key in _keys(name)]
+    whole, values, lengths, weights = parts
+    if whole is not None and (values is not None or lengths is not None):
+        raise RequestError(f"inputs: got {name!r} whole and in parts, expected one of the two")
+    ids = values if whole is None else whole
+    if ids is None or (whole is None and lengths is None):
+        raise _MissingError(repr(f"{name}.lengths" if ids is not None else f"{name}.values"))
+    if weights is None and sparse.weighted:
+        raise _MissingError(repr(f"{name}.weights"))
+    if whole is None:
+        assert lengths is not None
+        data, num_rows = _lengths(lengths), lengths.shape[0]
+        if len(ids.shape) != 1:
+            raise _wrong_shape(ids, "[-1]")
+    else:
+        data, num_rows = _equal_lengths(whole, limits), whole.shape[0]
+    _check_data(ids, _WHOLE_NUMBERS)
+    raw = RawSparse(name, data, _as_type(ids, ID))
+    if weights is not None:
+        if weights.shape != ids.shape:
+            raise _wrong_shape(weights, f"{list(ids.shape)}, that of the IDs")
+        _check_data(weights, (FLOAT,))
+        raw.weights = weights.data
+    return raw, num_rows
+
+
+def _lengths(tensor: Tensor) -> bytes:
+    """int32 ``[B]``; what int32 cannot hold is refused, all else is left to the request's checks."""
+    if len(tensor.shape) != 1:
+        raise _wrong_shape(tensor, "[-1]")
+    _check_data(tensor, _WHOLE_NUMBERS)
+    if tensor.datatype == ID:
+        lengths = _array(tensor)
+        bad = (lengths < 0) | (lengths > _MAX_LENGTH)
+        if bad.any():
+            row = int(np.argmax(bad))
+            raise RequestError(
+                f"{tensor.field}: got {lengths[row]} in row {row}, expected 0 to {_MAX_LENGTH}"
+            )
+    return _as_type(tensor, LENGTH)
+
+
+def _equal_lengths(tensor: Tensor, limits: BatchLimits) -> bytes:
+    """int32 ``[B]``, all of them L."""
+    if len(tensor.shape) not in (1, 2):
+        raise _wrong_shape(tensor, "[-1, -1] or [-1]")
+    # A tensor without IDs may claim any number of rows; one with IDs has as many bytes as it says.
+    _check_data(tensor, _WHOLE_NUMBERS)
+    num_rows = tensor.shape[0]
+    limits.check_request(num_rows, 0)
+    length = tensor.shape[1] if len(tensor.shape) == 2 else 1
+    return np.full(num_rows, length if num_rows else 0, DTYPES[LENGTH]).tobytes()
+
+
+def _check_data(tensor: Tensor, datatypes: Sequence[str]) -> None:
+    """Whether the type is one of these, and the data as long as the shape says."""
+    if tensor.datatype not in datatypes:
+        raise RequestError(
+            f"{tensor.field}.datatype: got {tensor.datatype[:MAX_CHARS]!r}, expected {' or '.join(datatypes)}"
+        )
+    if min(tensor.shape) < 0:
+        raise _wrong_shape(tensor, "sizes of 0 or more")
+    expected = math.prod(tensor.shape) * DTYPES[tensor.datatype].itemsize
+    if len(tensor.data) != expected:
+        raise RequestError(
+            f"{tensor.field}: got {len(tensor.data)} bytes, "
+            f"expected {expected} ({tensor.datatype} {list(tensor.shape)})"
+        )
+
+
+def _array(tensor: Tensor) -> npt.NDArray[Any]:
+    return np.frombuffer(tensor.data, DTYPES[tensor.datatype])
+
+
+def _as_type(tensor: Tensor, datatype: str) -> bytes:
+    """The data in another type that holds its values."""
+    if tensor.datatype == datatype:
+        return tensor.data
+    return _array(tensor).astype(DTYPES[datatype]).tobytes()
+
+
+def _check_context(context: frozenset[str], names: list[str]) -> None:
+    unknown = sorted(context.difference(names))
+    if unknown:
+        raise RequestError(
+            f"parameters['context']: got an unknown input {unknown[0][:MAX_CHARS]!r}, expected {listed(names)}"
+        )
+
+
+def _num_rows(rows: Mapping[str, int], context: frozenset[str]) -> int:
+    """B, the same in all inputs but those of the context, which have one row."""
+    first = next((name for name in rows if name not in context), None)
+    if first is None:
+        raise RequestError("parameters['context']: got every input, expected at least one with all the rows")
+    for name, num_rows in rows.items():
+        if name in context and num_rows != 1:
+            raise RequestError(f"inputs[{name!r}]: got {num_rows} rows, expected 1: it is of the context")
+        if name not in context and num_rows != rows[first]:
+            raise RequestError(
+                f"inputs[{name!r}]: got {num_rows} rows, expected {rows[first]}, as many as {first!r} has"
+            )
+    return rows[first]
+
+
+def _refuse_unknown(signature: Signature, left: Mapping[str, Tensor]) -> None:
+    """Refuse the first of the tensors that no input has been found for yet, if none can be."""
+    known = {d.name for d in signature.dense}
+    known.update(key for s in signature.sparse for key in _keys(s.name))
+    unknown = next((name for name in left if name not in known), None)
+    if unknown is not None:
+        expected = listed([spec.name for spec in input_specs(signature)])
+        raise RequestError(f"inputs: got an unknown tensor {unknown[:MAX_CHARS]!r}, expected {expected}")
+
+
+def _keys(name: str) -> tuple[str, ...]:
+    """What tensors of a sparse input may be called."""
+    return (name, f"{name}.values", f"{name}.lengths", f"{name}.weights")
+
+
+def _wrong_shape(tensor: Tensor, expected: str) -> RequestError:
+    return RequestError(f"{tensor.field}.shape: got {list(tensor.shape[:8])}, expected {expected}")

@@ -1,0 +1,191 @@
+"""TorchRec's wire: requests without names, in the signature's order, with all IDs of a kind in one run of bytes.
+
+Shape letters: B rows of a request, F sparse inputs of one kind (weighted or not), N number of their IDs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+from google.protobuf.wrappers_pb2 import BytesValue
+
+from recsys.signature import DenseInput, Signature, SparseInput
+from serve.config.models import BatchLimits
+from serve.engine.reference.requests import RawDense, RawRequest, RawRequestLike, RawSparse, Request
+from serve.engine.reference.servable import ReferenceServable
+from serve.errors import RequestError, listed
+from serve.protocols.calls import parse
+from serve.wire import predictor_pb2 as wire
+
+# Names of a call's metadata: which model, and which of its versions.
+MODEL_KEY, VERSION_KEY = "recsys-model", "recsys-version"
+SERVICE = wire.DESCRIPTOR.services_by_name["Predictor"].full_name
+DEFAULT_OUTPUT = "default"
+_FLOAT, _INT32, _INT64 = np.dtype("<f4"), np.dtype("<i4"), np.dtype("<i8")
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class PredictionRequest(Request):
+    """One ``predictor.PredictionRequest``; model and version stand in the call's metadata.
+
+    Attributes:
+        message: as it was parsed.
+    """
+
+    PROTOCOL: ClassVar[str] = "torchrec"
+
+    message: wire.PredictionRequest
+
+    @classmethod
+    def parse(cls, data: bytes) -> PredictionRequest:
+        """Parse a message.
+
+        Raises:
+            RequestError: it is none.
+        """
+        return cls(message=parse(wire.PredictionRequest, data), num_bytes=len(data))
+
+    def read(self, servable: ReferenceServable) -> RawRequestLike:
+        """See ``Request``."""
+        return raw_request(servable.signature, self.message, servable.settings.limits)
+
+    def encode(self, values: Sequence[bytes]) -> bytes:
+        """See ``Request``."""
+        assert self.servable is not None
+        return encode_response(self.servable.signature, values)
+
+
+def raw_request(signature: Signature, message: wire.PredictionRequest, limits: BatchLimits) -> RawRequest:
+    """Give the request's parts the names of the signature's inputs.
+
+    Args:
+        signature: of the model; its order is the wire's.
+        message: of the client.
+        limits: of one request.
+
+    Raises:
+        RequestError: the parts do not fit the signature; the text names field, got and expected.
+    """
+    num_rows = message.batch_size
+    if num_rows < 0:
+        raise RequestError(f"batch_size: got {num_rows}, expected 0 or more")
+    limits.check_request(num_rows, 0)
+    _refuse("embedding_features", message.embedding_features)
+    _refuse("unary_features", message.unary_features)
+    plain = [s for s in signature.sparse if not s.weighted]
+    weighted = [s for s in signature.sparse if s.weighted]
+    if message.id_list_features.weights:
+        raise RequestError(
+            f"id_list_features.weights: got {len(message.id_list_features.weights)} bytes, expected none"
+        )
+    return RawRequest(
+        num_rows=num_rows,
+        dense=_dense(signature.dense, message.float_features, num_rows),
+        sparse=[
+            *_sparse("id_list_features", plain, message.id_list_features, num_rows),
+            *_sparse("id_score_list_features", weighted, message.id_score_list_features, num_rows),
+        ],
+    )
+
+
+def encode_response(signature: Signature, values: Sequence[bytes]) -> bytes:
+    """Return a serialized ``PredictionResponse``: each output by its name, the first also as ``default``."""
+    response = wire.PredictionResponse()
+    named = {output.name: data for output, data in zip(signature.outputs, values, strict=True)}
+    named.setdefault(DEFAULT_OUTPUT, values[0])
+    for name, data in named.items():
+        # A packed ``repeated float data = 1`` is on the wire what ``bytes value = 1`` is: no number becomes an object.
+        response.predictions[name].ParseFromString(BytesValue(value=data).SerializeToString())
+    serialized: bytes = response.SerializeToString()
+    return serialized
+
+
+def _refuse(field: str, features: wire.FloatFeatures | wire.SparseFeatures) -> None:
+    if features.num_features or features.values:
+        raise RequestError(
+            f"{field}: got {features.num_features} features, expected none: no model here takes such"
+        )
+
+
+def _check_count(field: str, got: int, names: Sequence[str], num_columns: int) -> None:
+    if got != num_columns:
+        raise RequestError(
+            f"{field}.num_features: got {got}, expected {num_columns} (in this order: {listed(names)})"
+        )
+
+
+def _dense(inputs: Sequence[DenseInput], features: wire.FloatFeatures, num_rows: int) -> list[RawDense]:
+    width = sum(d.width for d in inputs)
+    field = "float_features"
+    _check_count(field, features.num_features, [f"{d.name} [{d.width}]" for d in inputs], width)
+    data = features.values
+    expected = num_rows * width * _FLOAT.itemsize
+    if len(data) != expected:
+        raise RequestError(
+            f"{field}.values: got {len(data)} bytes, expected {expected} (float32 [{num_rows}, {width}])"
+        )
+    if len(inputs) == 1:
+        return [RawDense(inputs[0].name, data)]
+    columns = np.frombuffer(data, _FLOAT).reshape(num_rows, width)
+    ends = np.cumsum([d.width for d in inputs])
+    return [
+        RawDense(d.name, columns[:, end - d.width : end].tobytes())
+        for d, end in zip(inputs, ends, strict=True)
+    ]
+
+
+def _sparse(
+    field: str, inputs: Sequence[SparseInput], features: wire.SparseFeatures, num_rows: int
+) -> list[RawSparse]:
+    """Cut the IDs of all inputs of a kind into those of each."""
+    _check_count(field, features.num_features, [s.name for s in inputs], len(inputs))
+    shape = (len(inputs), num_rows)
+    lengths = _whole_numbers(f"{field}.lengths", features.lengths, len(inputs) * num_rows, list(shape))
+    if lengths.size and (lengths.min() < 0 or lengths.max() > np.iinfo(np.int32).max):
+        at = int(np.argmax((lengths < 0) | (lengths > np.iinfo(np.int32).max)))
+        feature, row = divmod(at, num_rows)
+        raise RequestError(
+            f"{field}.lengths: got {lengths[at]} for {inputs[feature].name!r} in row {row}, "
+            f"expected 0 to {np.iinfo(np.int32).max}"
+        )
+    counts = lengths.reshape(shape).sum(axis=1, dtype=np.int64)
+    num_ids = int(counts.sum())
+    values = _whole_numbers(f"{field}.values", features.values, num_ids, [num_ids])
+    weights = features.weights
+    if inputs and inputs[0].weighted and len(weights) != num_ids * _FLOAT.itemsize:
+        raise RequestError(
+            f"{field}.weights: got {len(weights)} bytes, "
+            f"expected {num_ids * _FLOAT.itemsize} (float32, one for each of {num_ids} IDs)"
+        )
+    # Converted once for all inputs, then cut as bytes.
+    per_input = [num_rows] * len(inputs)
+    parts = zip(
+        inputs,
+        _cut(lengths.astype(_INT32, copy=False).tobytes(), per_input, _INT32.itemsize),
+        _cut(values.astype(_INT64, copy=False).tobytes(), counts.tolist(), _INT64.itemsize),
+        _cut(weights, counts.tolist(), _FLOAT.itemsize),
+        strict=True,
+    )
+    return [RawSparse(s.name, *bags) for s, *bags in parts]
+
+
+def _cut(data: bytes, counts: Sequence[int], itemsize: int) -> Iterator[bytes]:
+    """One piece after the other, of so many numbers each."""
+    end = 0
+    for count in counts:
+        start, end = end, end + count * itemsize
+        yield data[start:end]
+
+
+def _whole_numbers(field: str, data: bytes, count: int, shape: list[int]) -> npt.NDArray[Any]:
+    """int32 or int64, whichever so many bytes are of a known count."""
+    for dtype in (_INT32, _INT64):
+        if len(data) == count * dtype.itemsize:
+            return np.frombuffer(data, dtype)
+    raise RequestError(
+        f"{field}: got {len(data)} bytes, expected {count * 4} (int32 {shape}) or {count * 8} (int64 {shape})"
+    )

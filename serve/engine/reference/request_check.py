@@ -1,0 +1,238 @@
+"""From the wire's bytes to arrays, each checked against the model's signature.
+
+Shape letters: B rows of a request, F sparse inputs, N number of IDs.
+
+The batch is put together by native ops that validate nothing: whatever leaves this file is safe for them. What is
+checked of sparse inputs stands in ``serve.engine.reference.sparse_check``.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from recsys.signature import DenseInput, Signature
+from serve.config.models import BatchLimits
+from serve.engine.reference.requests import RawDenseLike, RawRequestLike, RawSparseLike
+from serve.engine.reference.sparse_check import SparseArrays, SparseChecker, joined, repeated
+from serve.errors import RequestError, listed, short
+
+_FLOAT = np.dtype("<f4")
+_ID_BYTES = 8
+_DenseArray = npt.NDArray[np.float32]
+
+
+@dataclass(slots=True, kw_only=True)
+class CheckedRequest:
+    """A request that fits the signature.
+
+    Attributes:
+        num_rows: B.
+        dense: float32, in the signature's order: ``[B, width]``, or ``[1, width]`` for the context inputs of a request
+            that has a ``context``; read-only.
+        sparse: the sparse inputs in the signature's order, B bags each; without those in ``context``.
+        context: the signature's sparse context inputs in its order, one bag each; None where the request is to be
+            computed row by row.
+        spread_bytes: what inputs that were given once have grown to.
+    """
+
+    num_rows: int
+    dense: tuple[_DenseArray, ...]
+    sparse: SparseArrays
+    context: SparseArrays | None = None
+    spread_bytes: int = 0
+
+    def copy(self) -> CheckedRequest:
+        """The same for another model: a model may write to the sparse inputs of a batch, and these may be that."""
+        context = None if self.context is None else self.context.copy()
+        return replace(self, sparse=self.sparse.copy(), context=context)
+
+    @property
+    def num_ids(self) -> int:
+        """IDs that are looked up."""
+        return len(self.sparse.values) + (0 if self.context is None else len(self.context.values))
+
+
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+_InputT = TypeVar("_InputT", bound=_Named)
+
+
+class RequestChecker:
+    """Checks requests for one model. Thread-safe.
+
+    Args:
+        signature: what the model takes.
+        limits: the most rows and IDs of one request.
+        allow_non_finite: whether NaN and infinities pass in dense inputs and weights.
+    """
+
+    def __init__(self, signature: Signature, limits: BatchLimits, *, allow_non_finite: bool = False) -> None:
+        self._signature = signature
+        self._limits = limits
+        self._allow_non_finite = allow_non_finite
+        self._dense_names = [d.name for d in signature.dense]
+        self._sparse_names = [s.name for s in signature.sparse]
+        self._sparse = SparseChecker(signature, self._sparse_names, limits, finite=not allow_non_finite)
+        # By the names that a request shares between its rows: most clients always send the same.
+        self._parts_lock = threading.Lock()
+        self._parts: dict[tuple[str, ...], tuple[SparseChecker, SparseChecker]] = {}
+
+    def is_like(self, other: RequestChecker) -> bool:
+        """Whether both make the same of every request."""
+        return (
+            self._signature == other._signature
+            and self._limits == other._limits
+            and self._allow_non_finite == other._allow_non_finite
+        )
+
+    def check(self, request: RawRequestLike) -> CheckedRequest:
+        """Check one request and lay its inputs out in the signature's order.
+
+        Raises:
+            RequestTooLargeError: it has more rows or IDs than one request may have.
+            RequestError: anything else is wrong; the text names the field, what it holds and what it should.
+        """
+        num_rows = request.num_rows
+        if num_rows < 0:
+            raise RequestError(f"num_rows: got {num_rows}, expected 0 or more")
+        self._limits.check_request(num_rows, 0)
+        if request.context_sparse or request.context_dense:
+            return self._check_ranking(request)
+        dense = _by_name("dense", self._few_dense(request.dense), self._dense_names)
+        sparse = _by_name("sparse", self._few_sparse(request.sparse), self._sparse_names)
+        arrays = tuple(
+            [
+                self._dense("dense", d, m.values, num_rows)
+                for d, m in zip(self._signature.dense, dense, strict=True)
+            ]
+        )
+        return CheckedRequest(
+            num_rows=num_rows, dense=arrays, sparse=self._sparse.check("sparse", sparse, num_rows)
+        )
+
+    def _check_ranking(self, request: RawRequestLike) -> CheckedRequest:
+        """A request some of whose inputs have one row that stands for all."""
+        num_rows = request.num_rows
+        once_dense = self._few_dense(request.context_dense)
+        once_sparse = self._few_sparse(request.context_sparse)
+        dense = _by_name("dense", [*self._few_dense(request.dense), *once_dense], self._dense_names)
+        sparse = _by_name("sparse", [*self._few_sparse(request.sparse), *once_sparse], self._sparse_names)
+        shared_dense = {message.name for message in once_dense}
+        shared_sparse = {message.name for message in once_sparse}
+        arrays = [
+            self._dense("context_dense", d, m.values, 1)
+            if d.name in shared_dense
+            else self._dense("dense", d, m.values, num_rows)
+            for d, m in zip(self._signature.dense, dense, strict=True)
+        ]
+        shared, own = self._parts_of(shared_sparse)
+        once = shared.check("context_sparse", [m for m in sparse if m.name in shared_sparse], 1)
+        per_row = own.check("sparse", [m for m in sparse if m.name not in shared_sparse], num_rows)
+        # The graph computes its own context once; what else is shared becomes B rows here.
+        context = set(self._signature.context)
+        if not context <= shared_dense | shared_sparse:
+            context = set()
+        widened = [i for i, name in enumerate(self._dense_names) if name in shared_dense - context]
+        kept = [i for i, name in enumerate(shared.names) if name in context]
+        spread = [i for i, name in enumerate(shared.names) if name not in context]
+        num_spread_ids = sum(once.num_ids[i] for i in spread) * num_rows
+        spread_bytes = num_spread_ids * _ID_BYTES + sum(arrays[i].nbytes for i in widened) * num_rows
+        self._limits.check_request(
+            num_rows,
+            len(per_row.values) + num_spread_ids + sum(once.num_ids[i] for i in kept),
+            spread_bytes,
+        )
+        for i in widened:
+            arrays[i] = np.repeat(arrays[i], num_rows, axis=0)
+        rows = per_row
+        if spread:
+            order = [name for name in self._sparse_names if name not in context]
+            rows = joined(
+                order, own.names, per_row, [shared.names[i] for i in spread], repeated(once, spread, num_rows)
+            )
+        return CheckedRequest(
+            num_rows=num_rows,
+            dense=tuple(arrays),
+            sparse=rows,
+            context=once.only(kept) if context else None,
+            spread_bytes=spread_bytes,
+        )
+
+    def _few_dense(self, messages: Sequence[RawDenseLike]) -> Sequence[RawDenseLike]:
+        """As many as there should be and one more: enough to see what is wrong, and no millions are looked at.
+
+        A list, because a message's own makes each of its messages anew whenever it is asked for.
+        """
+        return list(messages[: len(self._dense_names) + 1])
+
+    def _few_sparse(self, messages: Sequence[RawSparseLike]) -> Sequence[RawSparseLike]:
+        return list(messages[: len(self._sparse_names) + 1])
+
+    def _parts_of(self, shared: set[str]) -> tuple[SparseChecker, SparseChecker]:
+        """Checkers of the inputs that are shared, and of the others."""
+        key = tuple(name for name in self._sparse_names if name in shared)
+        with self._parts_lock:
+            found = self._parts.get(key)
+        if found is None:
+            others = [name for name in self._sparse_names if name not in shared]
+            finite = not self._allow_non_finite
+            found = (
+                SparseChecker(self._signature, list(key), self._limits, finite=finite),
+                SparseChecker(self._signature, others, self._limits, finite=finite),
+            )
+            with self._parts_lock:
+                if len(self._parts) >= _MAX_PARTS:
+                    del self._parts[next(iter(self._parts))]
+                self._parts[key] = found
+        return found
+
+    def _dense(self, field: str, dense: DenseInput, data: bytes, num_rows: int) -> _DenseArray:
+        expected = num_rows * dense.width * _FLOAT.itemsize
+        if len(data) != expected:
+            raise RequestError(
+                f"{field}[{dense.name!r}].values: got {len(data)} bytes, expected {expected} "
+                f"(float32 [{num_rows}, {dense.width}])"
+            )
+        array = np.frombuffer(data, _FLOAT).reshape(num_rows, dense.width)
+        if not self._allow_non_finite and not np.isfinite(array).all():
+            row, column = np.argwhere(~np.isfinite(array))[0]
+            raise RequestError(
+                f"{field}[{dense.name!r}].values: got {array[row, column]} in row {row}, column {column}, "
+                "expected finite numbers"
+            )
+        return array
+
+
+# Of the ways to share inputs that are remembered; clients choose them, so that there must be a bound. The oldest goes.
+_MAX_PARTS = 64
+
+
+def _by_name(kind: str, got: Sequence[_InputT], expected: list[str]) -> Sequence[_InputT]:
+    """The inputs in the signature's order, each there exactly once."""
+    names = [message.name for message in got[: len(expected) + 1]]
+    if names == expected:
+        return got
+    if len(got) == len(expected):
+        found = dict(zip(names, got, strict=True))
+        try:
+            return [found[name] for name in expected]
+        except KeyError:
+            pass  # what follows says which
+    # Among one more than expected, one is unknown or doubled: no need to look through millions.
+    unknown = [name for name in names if name not in expected]
+    if unknown:
+        raise RequestError(f"{kind}: got an unknown input {short(unknown[0])}, expected {listed(expected)}")
+    doubled = [name for name in names if names.count(name) > 1]
+    if doubled:
+        raise RequestError(f"{kind}: got {doubled[0]!r} more than once, expected each input once")
+    missing = [name for name in expected if name not in names]
+    raise RequestError(f"{kind}: missing {listed(missing)}, expected each of the model's inputs once")

@@ -1,0 +1,128 @@
+"""One loaded version of a model: its tables, its checks, its queue, its threads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from recsys.artifact import delta
+from recsys.artifact.load import LoadedArtifact
+from serve.config.models import ModelSettings
+from serve.engine.interface import ModelInfo
+from serve.engine.reference.executor import Answered, Executor, ExecutorSettings, ServedModel
+from serve.engine.reference.request_check import CheckedRequest, RequestChecker
+from serve.engine.reference.warm_up import captured_batches, warm_up_batches
+from serve.errors import ModelChangeError
+from serve.metrics.counters import ModelCounters, ModelDescription, ModelTotals
+
+
+class ReferenceServable:
+    """See ``serve.engine.interface.Servable``. Answers once ``open`` has returned.
+
+    Every request that is routed to it holds a lease from then until it has ended; ``close`` waits for all of them. So
+    what it has counted is complete when it has closed, and nothing of the model is in use any more.
+
+    Args:
+        model: runs the batches.
+        info: how it presents itself.
+        settings: how it is served.
+        deliver: takes the answers of a whole batch, in an executor's thread.
+    """
+
+    def __init__(
+        self,
+        model: ServedModel,
+        info: ModelInfo,
+        settings: ModelSettings,
+        deliver: Callable[[Answered], None],
+    ) -> None:
+        self.info, self.signature, self.settings = info, model.signature, settings
+        self.deltas: list[str] = []
+        self.counters = ModelCounters(info.name, info.version)
+        self.checker = RequestChecker(
+            model.signature, settings.limits, allow_non_finite=settings.allow_non_finite
+        )
+        self.executor = Executor(
+            ExecutorSettings(
+                model=model,
+                info=info,
+                limits=settings.limits,
+                counters=self.counters,
+                num_threads=settings.max_executors,
+                cpus=settings.cpus,
+            ),
+            deliver,
+        )
+        self._model: ServedModel | None = model
+        self._num_leases = 0
+        self._unleased = threading.Condition()
+
+    def open(self, warm_up: Iterable[bytes] = ()) -> None:
+        """Start the threads and warm them up; blocks.
+
+        Args:
+            warm_up: captured requests to warm up with beside the made ones, as serialized ``PredictRequest``s.
+
+        Raises:
+            RuntimeError: the model failed on a warm-up batch. Nothing is left running then.
+        """
+        try:
+            self.executor.start(self._warm_up(warm_up))
+            self.executor.wait_until_warm()
+        except BaseException:
+            self.close()
+            raise
+        self.counters.set_table_bytes(self.info.table_bytes)
+        self.counters.describe(
+            ModelDescription(
+                target=self.info.target,
+                digest=self.info.digest,
+                num_executors=self.settings.max_executors,
+                limits=self.settings.limits,
+            )
+        )
+
+    def _warm_up(self, captured: Iterable[bytes]) -> list[list[CheckedRequest]]:
+        limits = self.settings.limits
+        return [
+            *warm_up_batches(self.signature, limits),
+            *captured_batches(captured, self.checker, limits),
+        ]
+
+    def lease(self) -> None:
+        """Count a request that is being answered here."""
+        with self._unleased:
+            self._num_leases += 1
+
+    def release(self) -> None:
+        """End a lease."""
+        with self._unleased:
+            self._num_leases -= 1
+            if self._num_leases == 0:
+                self._unleased.notify_all()
+
+    def apply_delta(self, path: Path) -> int:
+        """See ``Servable``."""
+        model = self._model
+        if not isinstance(model, LoadedArtifact):
+            raise ModelChangeError("only artifacts take deltas")
+        prepared = delta.prepare(model.rows, path)
+
+        def apply() -> None:
+            # What would take it back is dropped: it holds each row twice, and a rollback goes to another version.
+            delta.apply(prepared)
+
+        self.executor.run_between_batches(apply)
+        return prepared.num_dense_left
+
+    def totals(self) -> ModelTotals:
+        """See ``Servable``."""
+        return self.counters.totals()
+
+    def close(self) -> None:
+        """See ``Servable``."""
+        self.executor.close()
+        with self._unleased:
+            self._unleased.wait_for(lambda: self._num_leases == 0)
+        self._model = None

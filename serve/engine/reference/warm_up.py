@@ -1,0 +1,122 @@
+"""Batches that warm an executor's thread up: made ones, and requests that were captured.
+
+The first calls of a TorchScript module in a fresh process take a thousand times as long as later ones, those
+of a fresh thread several times as long; and code is specialised anew for the first few shapes. A model that is called
+in two ways (row by row, and for ranking) is warmed up in both.
+
+Shape letters: B rows of a request, F sparse inputs, N number of IDs.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import cycle
+
+import numpy as np
+
+from recsys.signature import Signature, SparseInput
+from serve.config.models import BatchLimits
+from serve.engine.reference.request_check import CheckedRequest, RequestChecker
+from serve.engine.reference.sparse_check import SparseArrays
+from serve.errors import RequestError
+from serve.protocols.calls import parse
+from serve.wire import predict_pb2 as wire
+
+_log = logging.getLogger("serve")
+# A single request and many: they take different ways through the collation.
+_SIZES = ((1, 1), (1, 2), (2, 1), (8, 1), (32, 1), (1, 64), (128, 1))
+# Captured requests are put together by these numbers in turn.
+_CAPTURED_SIZES = (1, 8, 64)
+# More would keep a model from its first request for longer than they are worth.
+_MAX_CAPTURED = 2000
+
+
+def warm_up_batches(signature: Signature, limits: BatchLimits) -> Iterator[list[CheckedRequest]]:
+    """Batches of several sizes, one ID in each bag, each size twice; where there is a context, also for ranking.
+
+    Args:
+        signature: what the model takes.
+        limits: no batch is larger than these, except that of one row.
+    """
+    for context in ((), signature.context) if signature.context else ((),):
+        for num_requests, num_rows in _SIZES:
+            batch = [_request(signature, num_rows, context) for _ in range(num_requests)]
+            if num_requests * num_rows > 1 and not _fits(batch, limits):
+                continue
+            yield batch
+            yield [_request(signature, num_rows, context) for _ in range(num_requests)]
+
+
+def captured_batches(
+    captured: Iterable[bytes], checker: RequestChecker, limits: BatchLimits
+) -> list[list[CheckedRequest]]:
+    """Batches of captured requests, of one request and of many; those that do not fit the model are left out.
+
+    The log says how many there were of each.
+
+    Args:
+        captured: serialized ``recsys.v1.PredictRequest``s.
+        checker: says which requests fit the model.
+        limits: no batch is larger than these, except that of one request.
+    """
+    used: list[CheckedRequest] = []
+    num_skipped = 0
+    for data in captured:
+        try:
+            used.append(checker.check(parse(wire.PredictRequest, data)))
+        except RequestError:
+            num_skipped += 1
+        if len(used) == _MAX_CAPTURED:
+            break
+    if used or num_skipped:
+        _log.info("warm-up: %d captured requests are used, %d do not fit the model", len(used), num_skipped)
+    by_row = [request for request in used if request.context is None]
+    ranking = [request for request in used if request.context is not None]
+    return [*_grouped(by_row, limits), *_grouped(ranking, limits)]
+
+
+def _grouped(requests: Iterable[CheckedRequest], limits: BatchLimits) -> Iterator[list[CheckedRequest]]:
+    sizes = cycle(_CAPTURED_SIZES)
+    size, batch = next(sizes), list[CheckedRequest]()
+    for request in requests:
+        if batch and (len(batch) == size or not _fits([*batch, request], limits)):
+            yield batch
+            size, batch = next(sizes), []
+        batch.append(request)
+    if batch:
+        yield batch
+
+
+def _fits(batch: Sequence[CheckedRequest], limits: BatchLimits) -> bool:
+    num_rows = sum(request.num_rows for request in batch)
+    return num_rows <= limits.max_batch_rows and sum(r.num_ids for r in batch) <= limits.max_batch_ids
+
+
+def _request(signature: Signature, num_rows: int, context: Sequence[str]) -> CheckedRequest:
+    """A request without a context where ``context`` is empty."""
+    dense = tuple(
+        np.zeros((1 if d.name in context else num_rows, d.width), np.float32) for d in signature.dense
+    )
+    of_rows = [use for use in signature.sparse if use.name not in context]
+    shared = [use for use in signature.sparse if use.name in context]
+    weighted = signature.is_weighted
+    return CheckedRequest(
+        num_rows=num_rows,
+        dense=dense,
+        sparse=_arrays(of_rows, num_rows, weighted),
+        context=_arrays(shared, 1, weighted) if context else None,
+    )
+
+
+def _arrays(uses: Sequence[SparseInput], num_rows: int, weighted: bool) -> SparseArrays:
+    """One ID in each bag, spread over each table, so that its pages are read in."""
+    limits = [use.id_limit or 1 for use in uses]
+    spread = [np.linspace(0, limit - 1, num_rows, dtype=np.int64) for limit in limits]
+    values = np.concatenate([np.empty(0, np.int64), *spread])
+    return SparseArrays(
+        lengths=np.ones(values.size, np.int64),
+        values=values,
+        weights=np.ones(values.size, np.float32) if weighted else None,
+        num_ids=[num_rows] * len(uses),
+    )

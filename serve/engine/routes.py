@@ -1,0 +1,169 @@
+"""Where requests go: the versions of each model, as plain data that never changes once it is published."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from serve.engine.interface import Servable
+from serve.errors import ModelNotFoundError, NotReadyError
+
+# So many names of models stand in an error text.
+_MAX_NAMES = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Routing, resolved against the versions that are ready: what every request is looked up in.
+
+    Attributes:
+        serving: answers what nothing else does; empty where it is not ready.
+        canary: answers a share; empty for none.
+        canary_share: of the requests, 0 to 1.
+        shadow: computes a share beside the one that answers; empty for none.
+        shadow_share: of the requests, 0 to 1.
+    """
+
+    serving: str = ""
+    canary: str = ""
+    canary_share: float = 0.0
+    shadow: str = ""
+    shadow_share: float = 0.0
+
+    def pick(self, draw: float) -> tuple[str, str]:
+        """The version that answers, and the one in the shadow; empty for none.
+
+        One draw decides both: the canary takes the lowest draws, the shadow the highest. So a shadow is compared with
+        the version that serves, and with the canary only where both shares add up to more than all requests.
+
+        Args:
+            draw: evenly distributed over [0, 1).
+        """
+        primary = self.canary if draw < self.canary_share else self.serving
+        shadow = self.shadow if draw >= 1 - self.shadow_share else ""
+        return primary, "" if shadow == primary else shadow
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where one request goes.
+
+    Attributes:
+        primary: answers it.
+        shadow: computes it too; None for none.
+    """
+
+    primary: Servable
+    shadow: Servable | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteTable:
+    """The versions of a model that answer.
+
+    Attributes:
+        model: its name.
+        plan: which version answers requests that name none.
+        servables: the versions that are ready.
+        loading: versions that will be ready soon.
+        is_unloaded: whether an operator has taken the model out of memory.
+    """
+
+    model: str
+    plan: Plan = field(default_factory=Plan)
+    servables: Mapping[str, Servable] = field(default_factory=dict)
+    loading: frozenset[str] = frozenset()
+    is_unloaded: bool = False
+
+    def route(self, version: str, draw: float, *, drew_version: bool = False) -> Route:
+        """Return where a request goes; see ``Routes.route``."""
+        if version:
+            named = self.servables.get(version)
+            if named is None:
+                raise self._lacking(version)
+            _, shadow = self.plan.pick(draw)
+            return Route(named, self.servables.get(shadow) if drew_version and shadow != version else None)
+        primary, shadow = self.plan.pick(draw)
+        servable = self.servables.get(primary)
+        if servable is None:
+            raise self._not_ready()
+        return Route(servable, self.servables.get(shadow))
+
+    def _lacking(self, version: str) -> Exception:
+        if version in self.loading:
+            return NotReadyError(
+                f"version {version!r} of model {self.model!r} is being loaded; try again later"
+            )
+        return ModelNotFoundError(
+            f"version: got {version[:64]!r} of model {self.model!r}, expected one that is loaded, or nothing for the "
+            "one that serves"
+        )
+
+    def _not_ready(self) -> Exception:
+        if self.is_unloaded:
+            return ModelNotFoundError(
+                f"model: got {self.model!r}, which was unloaded, expected one that is loaded"
+            )
+        return NotReadyError(f"model {self.model!r} has no version that is ready; try again later")
+
+
+class Routes:
+    """The route tables of all models, by name. Not thread-safe.
+
+    Attributes:
+        has_looked: whether the models are known; until then requests are told to come back.
+    """
+
+    def __init__(self) -> None:
+        self._tables: dict[str, RouteTable] = {}
+        self.has_looked = False
+
+    def publish(self, table: RouteTable) -> None:
+        """Route a model's requests by ``table`` from now on."""
+        self._tables[table.model] = table
+        self.has_looked = True
+
+    def withdraw(self, model: str) -> None:
+        """Forget a model; nothing happens where it is not known."""
+        self._tables.pop(model, None)
+
+    def table(self, model: str) -> RouteTable | None:
+        """Return the table of a model; of the only one, where ``model`` is empty. None where there is none."""
+        if model:
+            return self._tables.get(model)
+        return next(iter(self._tables.values())) if len(self._tables) == 1 else None
+
+    def tables(self) -> list[RouteTable]:
+        """Return all tables."""
+        return list(self._tables.values())
+
+    def route(self, model: str, version: str, draw: float, *, drew_version: bool = False) -> Route:
+        """Return where a request goes.
+
+        Args:
+            model: empty for the only one.
+            version: empty for the one that the routing chooses; another one gets no shadow.
+            draw: evenly distributed over [0, 1); decides about canary and shadow.
+            drew_version: whether the version was chosen by the routing before, so that it may have a shadow.
+
+        Raises:
+            ModelNotFoundError: there is no such model, or the version is not loaded.
+            NotReadyError: no version of it is ready yet.
+        """
+        table = self.table(model)
+        if table is None:
+            raise self.unknown(model)
+        return table.route(version, draw, drew_version=drew_version)
+
+    def unknown(self, model: str) -> Exception:
+        """Return the error of a request that names a model which is not there."""
+        if not self.has_looked:
+            return NotReadyError("no model is ready yet; try again later")
+        names = sorted(self._tables)
+        if len(names) == 1:
+            expected = f"expected {names[0]!r} (or nothing: there is only one)"
+        elif names:
+            expected = "expected one of " + ", ".join(repr(name) for name in names[:_MAX_NAMES])
+        else:
+            expected = "but there is none"
+        return ModelNotFoundError(f"model: got {model[:64]!r}, {expected}")

@@ -1,0 +1,200 @@
+"""From the server's numbers to Prometheus' families; docs/metrics.md says what each of them is for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from recsys.machine import package_version
+from serve.metrics.counters import CAPTURE_RESULTS, STATES, HistogramTotals, ModelTotals
+
+_MODEL = ("model", "version")
+
+
+class MetricsSource(Protocol):
+    """What the collector reads; ``serve.metrics.registry.Metrics`` is one."""
+
+    def read(self) -> tuple[list[ModelTotals], dict[tuple[str, str], str]]:
+        """The numbers of every loaded version, and the state of every version that has one."""
+        ...
+
+    def read_unrouted(self) -> dict[str, int]:
+        """Requests that named no model that the server holds, by outcome."""
+        ...
+
+    def read_watched(self) -> dict[str, dict[str, int]]:
+        """Counts by result of ``capture``, ``log`` and ``trace``, where there is one."""
+        ...
+
+
+class MetricsCollector(Collector):
+    """Registered once with a registry; reads when it is asked.
+
+    Args:
+        source: where the numbers come from.
+    """
+
+    def __init__(self, source: MetricsSource) -> None:
+        self._source = source
+        self._server_version = server_version()
+
+    def describe(self) -> Iterable[Metric]:
+        """The same families without a read; the registry wants their names."""
+        return self._families([], {}, {}, {})
+
+    def collect(self) -> Iterable[Metric]:
+        """Every family, with the numbers of now."""
+        models, states = self._source.read()
+        return self._families(models, states, self._source.read_unrouted(), self._source.read_watched())
+
+    def _families(
+        self,
+        models: Sequence[ModelTotals],
+        states: dict[tuple[str, str], str],
+        unrouted: dict[str, int],
+        watched: dict[str, dict[str, int]],
+    ) -> Iterator[Metric]:
+        yield from _requests(models, unrouted)
+        yield from _batches(models)
+        yield from _queues(models)
+        yield from _tables(models)
+        yield _info(models)
+        yield _states(states)
+        yield from _watched(watched)
+        server = GaugeMetricFamily("recsys_server_info", "1, with the server's version", labels=("version",))
+        server.add_metric((self._server_version,), 1)
+        yield server
+
+
+def _requests(models: Sequence[ModelTotals], unrouted: dict[str, int]) -> Iterator[Metric]:
+    requests = CounterMetricFamily(
+        "recsys_requests", "Predict requests that have ended, by outcome", labels=(*_MODEL, "outcome")
+    )
+    accepted = CounterMetricFamily(
+        "recsys_requests_accepted", "Predict requests that joined the queue", labels=_MODEL
+    )
+    seconds = HistogramMetricFamily(
+        "recsys_request_seconds", "Time of answered requests, from arrival to answer", labels=_MODEL
+    )
+    for outcome, count in unrouted.items():
+        requests.add_metric(("", "", outcome), count)
+    for totals in models:
+        for outcome, count in totals.outcomes.items():
+            requests.add_metric((totals.model, totals.version, outcome), count)
+        accepted.add_metric((totals.model, totals.version), totals.accepted)
+        _add(seconds, (totals.model, totals.version), totals.request)
+    yield from (requests, accepted, seconds)
+
+
+def _batches(models: Sequence[ModelTotals]) -> Iterator[Metric]:
+    stages = HistogramMetricFamily(
+        "recsys_stage_seconds",
+        "Time by stage: queue per request; collate, execute and respond per batch",
+        labels=(*_MODEL, "stage"),
+    )
+    requests = HistogramMetricFamily("recsys_batch_requests", "Requests of each batch", labels=_MODEL)
+    rows = HistogramMetricFamily("recsys_batch_rows", "Rows of each batch", labels=_MODEL)
+    ids = HistogramMetricFamily("recsys_batch_ids", "IDs of each batch", labels=_MODEL)
+    for totals in models:
+        key = (totals.model, totals.version)
+        for stage, seconds in totals.stages.items():
+            _add(stages, (*key, stage), seconds)
+        _add(requests, key, totals.batch_requests)
+        _add(rows, key, totals.batch_rows)
+        _add(ids, key, totals.batch_ids)
+    yield from (stages, requests, rows, ids)
+
+
+def _queues(models: Sequence[ModelTotals]) -> Iterator[Metric]:
+    for unit, what in (("rows", "Rows"), ("ids", "IDs"), ("bytes", "Bytes of requests")):
+        pending = GaugeMetricFamily(f"recsys_pending_{unit}", f"{what} that wait in the queue", labels=_MODEL)
+        limit = GaugeMetricFamily(
+            f"recsys_pending_limit_{unit}", f"{what} that may wait; more are refused", labels=_MODEL
+        )
+        for totals in models:
+            key = (totals.model, totals.version)
+            pending.add_metric(key, getattr(totals.pending, unit))
+            if totals.description is not None:
+                limit.add_metric(key, getattr(totals.description.limits, f"max_queue_{unit}"))
+        yield from (pending, limit)
+    executors = GaugeMetricFamily("recsys_executors", "Threads that run batches", labels=_MODEL)
+    for totals in models:
+        if totals.description is not None:
+            executors.add_metric((totals.model, totals.version), totals.description.num_executors)
+    yield executors
+
+
+def _tables(models: Sequence[ModelTotals]) -> Iterator[Metric]:
+    tables = GaugeMetricFamily("recsys_table_bytes", "Bytes of each table's rows", labels=(*_MODEL, "table"))
+    applied = CounterMetricFamily("recsys_deltas_applied", "Table deltas that were applied", labels=_MODEL)
+    failed = CounterMetricFamily("recsys_deltas_failed", "Table deltas that were refused", labels=_MODEL)
+    shadow = CounterMetricFamily(
+        "recsys_shadow",
+        "Answers of a shadow version, compared with those that clients got",
+        labels=(*_MODEL, "result"),
+    )
+    for totals in models:
+        key = (totals.model, totals.version)
+        for table, num_bytes in totals.table_bytes.items():
+            tables.add_metric((*key, table), num_bytes)
+        applied.add_metric(key, totals.deltas_applied)
+        failed.add_metric(key, totals.deltas_failed)
+        for result, count in totals.shadow.items():
+            shadow.add_metric((*key, result), count)
+    yield from (tables, applied, failed, shadow)
+
+
+def _info(models: Sequence[ModelTotals]) -> Metric:
+    info = GaugeMetricFamily(
+        "recsys_model_info", "1 for each loaded version", labels=(*_MODEL, "target", "digest")
+    )
+    for totals in models:
+        if totals.description is not None:
+            about = totals.description
+            info.add_metric((totals.model, totals.version, about.target, about.digest), 1)
+    return info
+
+
+def _states(states: dict[tuple[str, str], str]) -> Metric:
+    family = GaugeMetricFamily(
+        "recsys_model_state",
+        "1 for the state that a version is in, 0 for the others",
+        labels=(*_MODEL, "state"),
+    )
+    for (model, version), present in states.items():
+        for state in STATES:
+            family.add_metric((model, version, state), float(state == present))
+    return family
+
+
+def _watched(watched: dict[str, dict[str, int]]) -> Iterator[Metric]:
+    capture = CounterMetricFamily(
+        "recsys_captured_requests", "Sampled requests, by what became of them", labels=("result",)
+    )
+    for result in CAPTURE_RESULTS:
+        capture.add_metric((result,), watched.get("capture", {}).get(result, 0))
+    yield capture
+    for what, name, text in (
+        ("log", "recsys_log_records_dropped", "Log records that were lost because writing was too slow"),
+        (
+            "trace",
+            "recsys_traces_dropped",
+            "Traces of requests that were lost because the collector was too slow, or away",
+        ),
+    ):
+        family = CounterMetricFamily(name, text)
+        family.add_metric((), watched.get(what, {}).get("dropped", 0))
+        yield family
+
+
+def _add(family: HistogramMetricFamily, labels: Sequence[str], totals: HistogramTotals) -> None:
+    family.add_metric(labels, totals.cumulative(), totals.sum)
+
+
+def server_version() -> str:
+    """Of this release; ``unknown`` where it runs from files that were not installed."""
+    return package_version("recsys-serving") or "unknown"

@@ -1,0 +1,267 @@
+"""What one loaded version of a model counts and times.
+
+Every request meets these methods several times, in the event loop and in the executors' threads. So nothing here looks
+up labels or formats anything: they add to plain numbers under one lock, at a fraction of a microsecond each.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import NamedTuple
+
+from serve.config.models import BatchLimits
+
+OUTCOMES = (
+    "ok",
+    "invalid",
+    "not_found",
+    "rejected",
+    "expired",
+    "cancelled",
+    "unavailable",
+    "failed",
+)
+STAGES = ("queue", "collate", "execute", "respond")
+SHADOW_RESULTS = ("same", "different", "failed", "dropped")
+CAPTURE_RESULTS = ("written", "dropped", "failed")
+# Of a version that is in memory, or was meant to be. One that only lies in the repository has no series.
+STATES = ("loading", "ready", "draining", "failed")
+# 50 µs to 10 s, in steps of about two: a lookup on one row takes the first, a queue under overload the last.
+_SECONDS = (5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+_ROWS = tuple(float(2**power) for power in range(14))
+_IDS = tuple(float(4**power) for power in range(2, 12))
+
+
+@dataclass(frozen=True, slots=True)
+class HistogramTotals:
+    """What a histogram held at one moment.
+
+    Attributes:
+        bounds: upper bounds of the buckets, ascending; values above the last have a bucket of their own.
+        counts: values in each bucket, one more than ``bounds``; not cumulative.
+        sum: of all values.
+    """
+
+    bounds: tuple[float, ...]
+    counts: tuple[int, ...]
+    sum: float
+
+    @property
+    def count(self) -> int:
+        """How many values were added."""
+        return sum(self.counts)
+
+    def cumulative(self) -> list[tuple[str, int]]:
+        """Each bound as text, with the number of values that are not above it; ``+Inf`` last."""
+        names = [*(str(float(bound)) for bound in self.bounds), "+Inf"]
+        return list(zip(names, accumulate(self.counts), strict=True))
+
+
+class Histogram:
+    """Counts values by bucket. Not thread-safe: the caller holds a lock around every call.
+
+    Args:
+        bounds: upper bounds of the buckets, ascending.
+    """
+
+    __slots__ = ("_bounds", "_counts", "_sum")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    def add(self, value: float) -> None:
+        """Add one value; one that equals a bound lies in that bound's bucket."""
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._sum += value
+
+    def totals(self) -> HistogramTotals:
+        """A copy of what it holds."""
+        return HistogramTotals(self._bounds, tuple(self._counts), self._sum)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelDescription:
+    """What a loaded version is; stands beside its numbers.
+
+    Attributes:
+        target: of the artifact, such as ``cpu``.
+        digest: of the artifact's manifest.
+        num_executors: batches of it that may run at the same time.
+        limits: of its queue.
+    """
+
+    target: str
+    digest: str
+    num_executors: int
+    limits: BatchLimits
+
+
+class PendingTotals(NamedTuple):
+    """What waits in a queue."""
+
+    rows: int = 0
+    ids: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelTotals:
+    """The numbers of one version at one moment, all of the same moment.
+
+    Attributes:
+        model: the model's name; empty for requests that named none that the server holds.
+        version: its version.
+        outcomes: requests that have ended, by outcome.
+        accepted: requests that joined the queue.
+        stages: seconds by stage: ``queue`` per request, the others per batch.
+        request: seconds of whole requests that were answered.
+        batch_requests: requests per batch.
+        batch_rows: rows per batch.
+        batch_ids: IDs per batch.
+        last_batch_s: when the last batch was counted, in seconds since the epoch; 0 for never.
+        pending: what waits now.
+        table_bytes: bytes of each table's rows.
+        shadow: comparisons with the version that answered, by result.
+        deltas_applied: table deltas that were applied.
+        deltas_failed: table deltas that were refused.
+        description: None before ``ModelCounters.describe``.
+    """
+
+    model: str
+    version: str
+    outcomes: dict[str, int]
+    accepted: int
+    stages: dict[str, HistogramTotals]
+    request: HistogramTotals
+    batch_requests: HistogramTotals
+    batch_rows: HistogramTotals
+    batch_ids: HistogramTotals
+    last_batch_s: float
+    pending: PendingTotals
+    table_bytes: dict[str, int]
+    shadow: dict[str, int]
+    deltas_applied: int = 0
+    deltas_failed: int = 0
+    description: ModelDescription | None = None
+
+
+class ModelCounters:
+    """The numbers of one loaded version. Thread-safe.
+
+    Args:
+        model: the model's name.
+        version: its version.
+    """
+
+    def __init__(self, model: str, version: str) -> None:
+        self.model = model
+        self.version = version
+        # Held for well below a microsecond.
+        self._lock = threading.Lock()
+        self._outcomes = dict.fromkeys(OUTCOMES, 0)
+        self._accepted = 0
+        self._stages = {stage: Histogram(_SECONDS) for stage in STAGES}
+        self._request = Histogram(_SECONDS)
+        self._batch_requests = Histogram(_ROWS)
+        self._batch_rows = Histogram(_ROWS)
+        self._batch_ids = Histogram(_IDS)
+        self._last_batch_s = 0.0
+        self._pending = (0, 0, 0)
+        self._table_bytes: dict[str, int] = {}
+        self._shadow = dict.fromkeys(SHADOW_RESULTS, 0)
+        self._description: ModelDescription | None = None
+
+    def count(self, outcome: str) -> None:
+        """Count one request that has ended, by one of ``OUTCOMES``; see ``answered`` for those that went well."""
+        with self._lock:
+            self._outcomes[outcome] += 1
+
+    def answered(self, seconds: float) -> None:
+        """Count one request as ``ok``, with the time from its arrival to its answer."""
+        with self._lock:
+            self._outcomes["ok"] += 1
+            self._request.add(seconds)
+
+    def accepted(self) -> None:
+        """Count one request that joined the queue."""
+        with self._lock:
+            self._accepted += 1
+
+    def observe(self, stage: str, seconds: float) -> None:
+        """Add one time to one of ``STAGES``: ``queue`` per request, the others per batch."""
+        with self._lock:
+            self._stages[stage].add(seconds)
+
+    def observe_stages(self, queue: Iterable[float], collate: float, execute: float, respond: float) -> None:
+        """Add all times of one batch, in seconds; cheaper than ``observe`` for each.
+
+        Args:
+            queue: of each request.
+            collate: of the batch.
+            execute: of the batch.
+            respond: of the batch.
+        """
+        stages = self._stages
+        with self._lock:
+            for seconds in queue:
+                stages["queue"].add(seconds)
+            stages["collate"].add(collate)
+            stages["execute"].add(execute)
+            stages["respond"].add(respond)
+
+    def observe_batch(self, num_requests: int, num_rows: int, num_ids: int) -> None:
+        """Add one batch."""
+        now_s = time.time()
+        with self._lock:
+            self._batch_requests.add(num_requests)
+            self._batch_rows.add(num_rows)
+            self._batch_ids.add(num_ids)
+            self._last_batch_s = now_s
+
+    def set_pending(self, rows: int, ids: int, num_bytes: int) -> None:
+        """Say what waits now; to be called whenever the queue changes."""
+        self._pending = (rows, ids, num_bytes)
+
+    def set_table_bytes(self, table_bytes: Mapping[str, int]) -> None:
+        """Say how many bytes each table's rows have."""
+        self._table_bytes = dict(table_bytes)
+
+    def describe(self, description: ModelDescription) -> None:
+        """Say what the version is."""
+        self._description = description
+
+    def shadow(self, result: str) -> None:
+        """Count one answer of this version that was compared with the one that the client got.
+
+        Args:
+            result: one of ``SHADOW_RESULTS``.
+        """
+        with self._lock:
+            self._shadow[result] += 1
+
+    def totals(self) -> ModelTotals:
+        """Return a copy of all numbers."""
+        with self._lock:
+            return ModelTotals(
+                model=self.model,
+                version=self.version,
+                outcomes=dict(self._outcomes),
+                accepted=self._accepted,
+                stages={stage: histogram.totals() for stage, histogram in self._stages.items()},
+                request=self._request.totals(),
+                batch_requests=self._batch_requests.totals(),
+                batch_rows=self._batch_rows.totals(),
+                batch_ids=self._batch_ids.totals(),
+                last_batch_s=self._last_batch_s,
+                pending=PendingTotals(*self._pending),
+                table_bytes=self._table_bytes,
+                shadow=dict(self._shadow),
+                description=self._description,
+            )

@@ -1,0 +1,184 @@
+"""What the server counts and times, for Prometheus, in a registry of its own.
+
+Engines count what happens per request; what Python itself does beside them (refusals of other doors, comparisons of
+shadows, deltas) is counted here. ``serve.metrics.collector`` turns both into Prometheus' families.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.process_collector import ProcessCollector
+
+from serve.metrics.collector import MetricsCollector
+from serve.metrics.counters import OUTCOMES, STATES, ModelTotals
+
+
+class Counted(Protocol):
+    """Something that has the numbers of one loaded version; a servable."""
+
+    def totals(self) -> ModelTotals:
+        """Return the numbers, all of one moment."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
+class _Loaded:
+    """A loaded version, and what Python counts of it."""
+
+    counted: Counted
+    outcomes: Counter[str] = field(default_factory=Counter)
+    shadow: Counter[str] = field(default_factory=Counter)
+    deltas: Counter[str] = field(default_factory=Counter)
+
+    def totals(self) -> ModelTotals:
+        """Return both together."""
+        totals = self.counted.totals()
+        return replace(
+            totals,
+            outcomes={outcome: n + self.outcomes[outcome] for outcome, n in totals.outcomes.items()},
+            shadow={result: n + self.shadow[result] for result, n in totals.shadow.items()},
+            deltas_applied=totals.deltas_applied + self.deltas["applied"],
+            deltas_failed=totals.deltas_failed + self.deltas["failed"],
+        )
+
+
+class EngineCounts(Protocol):
+    """What an engine counts beside its models; see ``serve.engine.interface.EngineCounts``."""
+
+    @property
+    def unrouted(self) -> Mapping[str, int]: ...
+
+    @property
+    def dropped(self) -> Mapping[str, int]: ...
+
+
+class Metrics:
+    """All metrics of one server. Thread-safe.
+
+    Attributes:
+        registry: what ``MetricsServer`` shows.
+    """
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._lock = threading.Lock()
+        self._loaded: dict[tuple[str, str], _Loaded] = {}
+        self._states: dict[tuple[str, str], str] = {}
+        self._watched: dict[str, list[Callable[[], Mapping[str, int]]]] = {}
+        self._unrouted = Counter[str]()
+        # What versions that have left the memory counted.
+        self._gone = Counter[str]()
+        self.registry.register(MetricsCollector(self))
+        ProcessCollector(registry=self.registry)
+
+    def add(self, counted: Counted) -> None:
+        """Show the numbers of a version that was loaded; of an earlier load of it only the sums stay."""
+        totals = counted.totals()
+        with self._lock:
+            self._leave(self._loaded.pop((totals.model, totals.version), None))
+            self._loaded[totals.model, totals.version] = _Loaded(counted=counted)
+
+    def drop(self, counted: Counted) -> None:
+        """Let the series of a version disappear that was closed; ``outcomes`` still counts its requests.
+
+        Nothing happens where the version was loaded anew meanwhile, or was never added.
+        """
+        totals = counted.totals()
+        with self._lock:
+            loaded = self._loaded.get((totals.model, totals.version))
+            if loaded is not None and loaded.counted is counted:
+                self._leave(self._loaded.pop((totals.model, totals.version)))
+
+    def _leave(self, loaded: _Loaded | None) -> None:
+        """Keep the sums of a version that leaves. The caller holds the lock."""
+        if loaded is not None:
+            totals = loaded.totals()
+            self._gone.update(totals.outcomes)
+            self._gone["accepted"] += totals.accepted
+
+    def set_state(self, name: str, version: str, state: str) -> None:
+        """Set how far a version is: one of ``STATES``, or ``available`` for one that only lies in the repository."""
+        with self._lock:
+            if state in STATES:
+                self._states[name, version] = state
+            else:
+                self._states.pop((name, version), None)
+
+    def refused(self, outcome: str, model: str = "", version: str = "") -> None:
+        """Count one request that Python refused before an engine saw it.
+
+        Args:
+            outcome: one of ``OUTCOMES``.
+            model: the model that it was for; empty where that is not known.
+            version: of the model.
+        """
+        with self._lock:
+            loaded = self._loaded.get((model, version))
+            counts = self._unrouted if loaded is None else loaded.outcomes
+            counts[outcome] += 1
+
+    def shadow(self, model: str, version: str, result: str) -> None:
+        """Count one answer of a shadow that was compared: one of ``SHADOW_RESULTS``."""
+        with self._lock:
+            if (model, version) in self._loaded:
+                self._loaded[model, version].shadow[result] += 1
+
+    def delta(self, model: str, version: str, result: str) -> None:
+        """Count one delta of a version: ``applied`` or ``failed``."""
+        with self._lock:
+            if (model, version) in self._loaded:
+                self._loaded[model, version].deltas[result] += 1
+
+    def watch(self, what: str, read: Callable[[], Mapping[str, int]]) -> None:
+        """Read counts that others keep whenever the metrics are read; those of one kind are summed.
+
+        Args:
+            what: ``capture``, ``log``, ``trace`` or ``unrouted``.
+            read: returns counts by result (for ``capture``: ``CAPTURE_RESULTS``; for ``unrouted``: ``OUTCOMES``; else
+                ``dropped``).
+        """
+        self._watched.setdefault(what, []).append(read)
+
+    def watch_engine(self, read: Callable[[], EngineCounts]) -> None:
+        """Read an engine's own counts whenever the metrics are read."""
+        self.watch("unrouted", lambda: read().unrouted)
+        for what in ("log", "trace", "capture"):
+            self.watch(what, lambda what=what: {"dropped": read().dropped.get(what, 0)})  # type: ignore[misc]
+
+    def outcomes(self) -> dict[str, int]:
+        """Return requests so far by outcome, and how many were ``accepted`` into a queue, over all models, ever."""
+        unrouted = self.read_unrouted()
+        with self._lock:
+            sums = self._gone.copy()
+            for loaded in self._loaded.values():
+                totals = loaded.totals()
+                sums.update(totals.outcomes)
+                sums["accepted"] += totals.accepted
+        sums.update(unrouted)
+        return {name: sums[name] for name in (*OUTCOMES, "accepted")}
+
+    def read(self) -> tuple[list[ModelTotals], dict[tuple[str, str], str]]:
+        """Return the numbers of every loaded version, and the state of every version that has one."""
+        with self._lock:
+            return [loaded.totals() for loaded in self._loaded.values()], dict(self._states)
+
+    def read_unrouted(self) -> dict[str, int]:
+        """Return the requests that named no model that the server holds, by outcome."""
+        counts = Counter(self.read_watched().get("unrouted", {}))
+        with self._lock:
+            counts.update(self._unrouted)
+        return {outcome: counts[outcome] for outcome in OUTCOMES}
+
+    def read_watched(self) -> dict[str, dict[str, int]]:
+        """Return what ``watch`` was given, read now."""
+        sums: dict[str, Counter[str]] = {what: Counter() for what in self._watched}
+        for what, reads in self._watched.items():
+            for read in reads:
+                sums[what].update(read())
+        return {what: dict(counts) for what, counts in sums.items()}

@@ -1,0 +1,128 @@
+"""The HTTP server of the metrics: one thread, and no connection that can keep the others from theirs.
+
+Whoever can reach the port may open connections and say nothing. So each has a few seconds in all for one request and
+its answer, and where too many are open the oldest gives way to the newest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Protocol
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+
+from serve.net.sockets import listening
+
+_MAX_CONNECTIONS = 64
+_MAX_REQUEST_BYTES = 16 << 10
+_CONNECTION_TIMEOUT_S = 10.0
+
+
+class _HasRegistry(Protocol):
+    @property
+    def registry(self) -> CollectorRegistry: ...
+
+
+class MetricsServer:
+    """Shows a registry over HTTP at ``/metrics``, in a thread of its own.
+
+    Args:
+        metrics: what to show.
+        host: the address to listen on.
+        port: 0 lets the system choose.
+        timeout_s: how long one connection may take in all.
+
+    Raises:
+        OSError: the port is taken or the address is not this machine's.
+    """
+
+    def __init__(
+        self, metrics: _HasRegistry, host: str, port: int, *, timeout_s: float = _CONNECTION_TIMEOUT_S
+    ) -> None:
+        self._registry = metrics.registry
+        self._timeout_s = timeout_s
+        # In order of arrival.
+        self._open: dict[asyncio.StreamWriter, asyncio.Task[None]] = {}
+        listens = listening(host, port, _MAX_CONNECTIONS)
+        self.port: int = listens.getsockname()[1]
+        self._loop = asyncio.new_event_loop()
+        self._server = self._loop.run_until_complete(
+            asyncio.start_server(self._connected, sock=listens, limit=_MAX_REQUEST_BYTES)
+        )
+        self._thread = threading.Thread(target=self._loop.run_forever, name="metrics", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop listening and end what is open; idempotent."""
+        if self._loop.is_closed():
+            return
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _end(self) -> None:
+        self._server.close()
+        tasks = list(self._open.values())
+        for writer in list(self._open):
+            self._drop(writer)
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._server.wait_closed()
+
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._open) >= _MAX_CONNECTIONS:
+            self._drop(next(iter(self._open)))
+        self._open[writer] = self._loop.create_task(self._serve(reader, writer))
+
+    def _drop(self, writer: asyncio.StreamWriter) -> None:
+        # Aborted here: a task that is cancelled before its first step runs none of its code.
+        writer.transport.abort()
+        self._open.pop(writer).cancel()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One request, one answer; whatever goes wrong concerns this connection alone."""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                writer.write(self._answer(await reader.readuntil(b"\r\n\r\n")))
+                await writer.drain()
+                writer.close()
+                await writer.wait_closed()
+        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError, ConnectionError):
+            pass
+        finally:
+            # What is not sent by now never will be; a transport that is closed already does not mind.
+            writer.transport.abort()
+            self._open.pop(writer, None)
+
+    def _answer(self, request: bytes) -> bytes:
+        lines = request.decode("latin-1").split("\r\n")
+        method, _, target = lines[0].partition(" ")
+        path = target.partition(" ")[0].partition("?")[0]
+        if method not in ("GET", "HEAD"):
+            return _response("405 Method Not Allowed", b"use GET\n", ("Allow: GET, HEAD",))
+        if path != "/metrics":
+            return _response("404 Not Found", b"the metrics are at /metrics\n")
+        headers = {name.strip().lower(): value.strip() for name, _, value in map(_split, lines[1:])}
+        encode, content_type = choose_encoder(headers.get("accept", ""))
+        body = encode(self._registry)
+        answer = _response("200 OK", body, content_type=content_type)
+        return answer if method == "GET" else answer[: -len(body)]
+
+
+def _split(line: str) -> tuple[str, str, str]:
+    return line.partition(":")
+
+
+def _response(
+    status: str, body: bytes, headers: tuple[str, ...] = (), content_type: str = "text/plain; charset=utf-8"
+) -> bytes:
+    lines = [
+        f"HTTP/1.1 {status}",
+        f"Content-Type: {content_type}",
+        f"Content-Length: {len(body)}",
+        "Connection: close",
+        *headers,
+    ]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1") + body

@@ -1,0 +1,1 @@
+"""Models of a server: load, route, update, unload."""

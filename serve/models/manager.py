@@ -1,0 +1,285 @@
+"""All models of a server: what is loaded, what answers, and what operators may change while it runs.
+
+Changes of one model happen one after the other, and go on to their end even if whoever asked for them has gone.
+Requests meet none of them: they are looked up in a route table that is exchanged as a whole (serve/engine/routes.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+from serve.config.models import ModelSettings, Routing
+from serve.engine.interface import Engine
+from serve.engine.routes import Route, Routes, RouteTable
+from serve.errors import DrainingError, UnusableModelsError
+from serve.metrics.registry import Metrics
+from serve.models.model import ManagedModel
+from serve.models.repository import ModelSource
+from serve.models.status import ModelStatus, ModelVersionStatus
+from serve.models.version import Workshop
+from serve.threads import in_thread
+
+T = TypeVar("T")
+_log = logging.getLogger("serve")
+# So many names of models stand in an error text.
+_MAX_NAMES = 8
+# How long changes that are under way may take when the server ends.
+_LAST_WORDS_S = 1.0
+
+
+class ModelManager:
+    """Loads, routes to and unloads models. All methods belong to one event loop.
+
+    Args:
+        source: where models come from.
+        engine: opens versions, and answers by the route tables that are published to it.
+        settings_of: how a model is served.
+        metrics: shows loaded versions and their states.
+        changed: called whenever something that answers has come or gone.
+
+    Attributes:
+        routes: what requests are looked up in.
+    """
+
+    def __init__(
+        self,
+        source: ModelSource,
+        engine: Engine,
+        settings_of: Callable[[str], ModelSettings],
+        metrics: Metrics,
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._source = source
+        self._settings_of = settings_of
+        self._changed = changed
+        self._engine = engine
+        self._shop = Workshop(source=source, engine=engine, metrics=metrics, publish=self._publish)
+        self._models: dict[str, ManagedModel] = {}
+        self.routes = Routes()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._has_started = False
+        self._is_closed = False
+
+    def route(self, model: str, version: str, draw: float) -> Route:
+        """Where a request goes.
+
+        Args:
+            model: empty for the only one.
+            version: empty for the one that the routing chooses; another one gets no shadow.
+            draw: evenly distributed over [0, 1); decides about canary and shadow.
+
+        Raises:
+            ModelNotFoundError: there is no such model, or the version is not loaded.
+            NotReadyError: no version of it is ready yet.
+        """
+        return self.routes.route(model, version, draw)
+
+    def is_ready(self, model: str = "") -> bool:
+        """Whether a version of the model serves.
+
+        Without a model: whether the first look through the repository has ended and at least one serves. A model that
+        is new, or broken, says nothing against a server that answers for others.
+        """
+        if model:
+            table = self.routes.table(model)
+            return table is not None and bool(table.plan.serving)
+        return self._has_started and any(table.plan.serving for table in self.routes.tables())
+
+    def check_serving(self, *, every: bool) -> None:
+        """See that models have versions that answer.
+
+        Args:
+            every: whether all must, or one is enough.
+
+        Raises:
+            UnusableModelsError: too few have one, each for what its files or settings are; the text says which and
+                why.
+            RuntimeError: too few have one for other reasons, or there is no model.
+        """
+        statuses = self.statuses()
+        if not statuses:
+            raise RuntimeError("there is no model to serve")
+        lacking = [status for status in statuses if not status.serving]
+        if len(lacking) == len(statuses) or (every and lacking):
+            failed = [
+                (status.model, version) for status in lacking for version in status.versions if version.reason
+            ]
+            reasons = [f"{model} {version.version}: {version.reason}" for model, version in failed]
+            names = ", ".join(repr(status.model) for status in lacking[:_MAX_NAMES])
+            is_unusable = bool(failed) and all(version.is_unusable for _, version in failed)
+            raise (UnusableModelsError if is_unusable else RuntimeError)(
+                f"no version could be made ready of {names}: " + ("; ".join(reasons) or "there is none")
+            )
+
+    def statuses(self) -> list[ModelStatus]:
+        """Every model, by name."""
+        return [self._models[name].status() for name in sorted(self._models)]
+
+    async def load(self, name: str, version: str = "") -> ModelVersionStatus:
+        """Load a version, warm it up, and let the routing take it in. What serves goes on serving meanwhile.
+
+        A version that the routing does not need stays in memory until it is unloaded; requests may name it.
+
+        Args:
+            name: the model.
+            version: empty for the newest in the repository.
+
+        Raises:
+            ModelNotFoundError: there is no such model or version.
+            ModelChangeError: the version cannot be loaded.
+        """
+        model = await self._model(name)
+        return await self._change(model, lambda: model.load(version))
+
+    async def unload(self, name: str, version: str = "") -> None:
+        """Take a version out of the routing, answer what it has accepted, and free its memory.
+
+        It is not loaded again before an operator asks for it, and its deltas are forgotten.
+
+        Args:
+            name: the model.
+            version: empty for all; the model then answers no more.
+
+        Raises:
+            ModelNotFoundError: there is no such model or version.
+            ModelChangeError: the routing is pinned to the version.
+        """
+        model = self._known(name)
+        await self._change(model, lambda: model.unload(version))
+
+    async def set_routing(self, name: str, routing: Routing) -> ModelStatus:
+        """Load what a routing needs, then go over to it in one step.
+
+        Raises:
+            ModelNotFoundError: there is no such model, or the routing names a version that is not there.
+            ModelChangeError: a version that it needs cannot be loaded; nothing has changed then.
+        """
+        model = await self._model(name)
+        num_rollbacks = model.num_rollbacks
+        await self._change(model, lambda: model.set_routing(routing, num_rollbacks))
+        return model.status()
+
+    async def rollback(self, name: str) -> ModelStatus:
+        """Back to the routing and the version before the last change. Twice is back again.
+
+        The version is pinned: a newer one does not take over before ``set_routing`` says ``latest``. It waits for no
+        other change where the version is in memory; a ``set_routing`` that is on its way then fails.
+
+        Raises:
+            ModelNotFoundError: there is no such model, or its last version is nowhere any more.
+            ModelChangeError: there was no change, or the version cannot be loaded; nothing has changed then.
+        """
+        model = self._known(name)
+        if self._is_closed or not model.lock.locked() or not model.rollback_at_once():
+            await self._change(model, model.rollback)
+        return model.status()
+
+    async def apply_delta(self, name: str, version: str, file_name: str) -> ModelVersionStatus:
+        """Exchange rows of a loaded version in place, between batches.
+
+        Args:
+            name: the model.
+            version: empty for the one that serves.
+            file_name: of a file in the model's folder of deltas.
+
+        Raises:
+            ModelNotFoundError: there is no such model, version or file.
+            ModelChangeError: the version is not ready, or the delta does not fit it; nothing has changed then.
+            RequestError: ``file_name`` is no plain file name.
+        """
+        model = self._known(name)
+        return await self._change(model, lambda: model.apply_delta(version, file_name))
+
+    async def rescan(self) -> None:
+        """Look through the repository for models and versions, and load what the routing of each wants.
+
+        What cannot be loaded, or read, stands in the log and in the statuses; everything else goes on.
+        """
+        try:
+            names = await in_thread(self._source.names, "manage")
+        except OSError as error:
+            _log.error("the repository cannot be read: %s; what is loaded goes on serving", error)
+            return
+        finally:
+            self.routes.has_looked = True
+        models = {name: self._added(name) for name in names} | self._models
+        await asyncio.gather(*(self._rescan(model) for model in models.values()))
+        if not self._has_started:
+            self._has_started = True
+            self._changed()
+
+    async def close(self, timeout_s: float) -> bool:
+        """Take no further requests, answer all that were accepted, and free everything.
+
+        A version that is being loaded has accepted nothing: it is given a moment, and then left.
+
+        Returns:
+            Whether all that were accepted were answered in time.
+        """
+        self._is_closed = True
+        draining = {task for model in self._models.values() for task in model.close()}
+        if draining:
+            await asyncio.wait(draining, timeout=timeout_s)
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=_LAST_WORDS_S)
+        return all(task.done() for task in draining)
+
+    async def _rescan(self, model: ManagedModel) -> None:
+        try:
+            await self._change(model, model.rescan)
+        except OSError as error:
+            _log.error("model %s: its folder cannot be read: %s", model.name, error)
+        except DrainingError:
+            return
+        if model.is_gone and not model.lock.locked() and self._models.get(model.name) is model:
+            del self._models[model.name]
+            self.routes.withdraw(model.name)
+            self._engine.withdraw(model.name)
+            self._changed()
+
+    async def _change(self, model: ManagedModel, change: Callable[[], Awaitable[T]]) -> T:
+        """Make a change after those that came before; it goes on where the caller is cancelled."""
+
+        async def locked() -> T:
+            async with model.lock:
+                if self._is_closed:
+                    raise DrainingError("the server is stopping")
+                return await change()
+
+        return await self._to_its_end(locked())
+
+    async def _to_its_end(self, change: Coroutine[Any, Any, T]) -> T:
+        task = asyncio.create_task(change)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return await asyncio.shield(task)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # Whoever asked may have gone; asyncio would complain that nobody looked.
+
+    async def _model(self, name: str) -> ManagedModel:
+        """A model that may have come to the repository since that was last looked through."""
+        if name not in self._models and name in await in_thread(self._source.names, "manage"):
+            return self._added(name)
+        return self._known(name)
+
+    def _added(self, name: str) -> ManagedModel:
+        if name not in self._models:
+            self._models[name] = ManagedModel(name, self._settings_of(name), self._shop)
+            self._publish(RouteTable(model=name))
+        return self._models[name]
+
+    def _known(self, name: str) -> ManagedModel:
+        if name not in self._models:
+            raise self.routes.unknown(name)
+        return self._models[name]
+
+    def _publish(self, table: RouteTable) -> None:
+        self.routes.publish(table)
+        self._engine.publish(table)
+        self._changed()

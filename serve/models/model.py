@@ -1,0 +1,333 @@
+"""One model: its versions, and its routing.
+
+A new version is loaded and warmed up beside the one that serves. Then the model's route table is exchanged in one step;
+what the routing no longer needs drains, and its memory is freed.
+
+All methods belong to the event loop. Those that change something must not overlap: ``ModelManager`` runs one after the
+other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+
+from serve.config.models import LATEST, ModelSettings, Routing
+from serve.engine.routes import Plan, RouteTable
+from serve.errors import ModelChangeError, ModelNotFoundError
+from serve.models.repository import Fingerprint, fingerprint
+from serve.models.routing import newest, plan, version_order
+from serve.models.status import ModelState, ModelStatus, ModelVersionStatus
+from serve.models.version import ManagedVersion, Workshop
+from serve.threads import in_thread
+
+Files = Mapping[str, Fingerprint]
+
+
+@dataclass(frozen=True)
+class _Point:
+    """What a rollback goes back to."""
+
+    routing: Routing
+    serving: str
+
+
+class ManagedModel:
+    """See the module.
+
+    Args:
+        name: the model's.
+        settings: how it is served, and its routing at first.
+        workshop: what it shares with other models.
+
+    Attributes:
+        lock: held while something is changed.
+        num_rollbacks: those that did not wait for the lock.
+    """
+
+    def __init__(self, name: str, settings: ModelSettings, workshop: Workshop) -> None:
+        self.name = name
+        self.lock = asyncio.Lock()
+        self._settings = settings
+        self._shop = workshop
+        self._versions: dict[str, ManagedVersion] = {}
+        self._routing = settings.routing
+        self._table = RouteTable(model=name)
+        self._point = _Point(self._routing, "")
+        self._previous: _Point | None = None
+        self.num_rollbacks = 0
+        self._is_unloaded = False
+        self._is_closed = False
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether nothing of it is in memory, or was in the repository when that was last looked through."""
+        return not self._versions
+
+    def status(self) -> ModelStatus:
+        """What operators are told."""
+        versions = sorted(self._versions.values(), key=lambda version: version_order(version.name))
+        return ModelStatus(
+            model=self.name,
+            routing=self._routing,
+            serving=self._table.plan.serving,
+            versions=tuple(version.status() for version in versions),
+        )
+
+    async def rescan(self) -> None:
+        """Look through the repository, and load what the routing wants, unless it has failed as it is now."""
+        on_disk = await self._look()
+        for version in [*self._versions.values()]:
+            if version.name not in on_disk and version.state in (ModelState.AVAILABLE, ModelState.FAILED):
+                self._forget(version)
+        if self._is_unloaded or self._is_closed:
+            return
+        try:
+            for name in sorted(self._routing.named, key=version_order):
+                if name in on_disk and self._versions[name].may_be_tried(on_disk[name]):
+                    await self._try(name)
+            await self._bring_latest(self._routing, on_disk)
+        finally:
+            self._publish()
+
+    async def load(self, name: str) -> ModelVersionStatus:
+        """Load a version; the newest, if ``name`` is empty. It stays, even if the routing does not need it.
+
+        Raises:
+            ModelNotFoundError: there is no such version.
+            ModelChangeError: it cannot be loaded.
+        """
+        name = name or newest(await self._look())
+        if not name:
+            raise ModelNotFoundError(
+                f"model: got {self.name!r}, expected one with versions in the repository"
+            )
+        try:
+            version = await self._ensure(name)
+            self._is_unloaded = False
+            version.is_kept = name not in {self._plan().serving, *self._routing.named}
+        finally:
+            self._publish()
+        return version.status()
+
+    async def unload(self, name: str) -> None:
+        """Take a version out of the routing and the memory; all versions, if ``name`` is empty.
+
+        Raises:
+            ModelNotFoundError: there is no such version.
+            ModelChangeError: the routing is pinned to it.
+        """
+        if name and name == self._routing.serve:
+            raise ModelChangeError(
+                f"version {name!r} is the one that the routing of model {self.name!r} serves: set another routing "
+                "first, or unload the whole model"
+            )
+        versions = [self._known(name)] if name else [*self._versions.values()]
+        for version in versions:
+            version.is_kept = False
+            version.is_held_back = bool(name)
+            version.forget_deltas()
+        if name:
+            self._routing = self._routing.without(name)
+        else:
+            self._is_unloaded, self._previous = True, None
+        self._publish(leaving={version.name for version in versions})
+        await asyncio.gather(*(version.draining for version in versions if version.draining))
+
+    async def set_routing(self, routing: Routing, num_rollbacks: int) -> None:
+        """Load what a routing needs, then go over to it in one step.
+
+        Args:
+            routing: the new one.
+            num_rollbacks: the attribute's value when the routing was asked for.
+
+        Raises:
+            ModelNotFoundError: it names a version that is not there.
+            ModelChangeError: a version that it needs cannot be loaded. Nothing has changed then.
+        """
+        try:
+            for name in sorted(routing.named, key=version_order):
+                await self._ensure(name)
+            await self._bring_latest(routing, await self._look())
+            if self.num_rollbacks != num_rollbacks:
+                raise ModelChangeError(
+                    f"model {self.name!r} was rolled back meanwhile; set the routing again if wanted"
+                )
+            if not plan(routing, self._ready()).serving:
+                raise ModelChangeError(f"model {self.name!r} has no version that can be loaded")
+            self._routing, self._is_unloaded = routing, False
+        finally:
+            self._publish()
+
+    async def rollback(self) -> None:
+        """Back to the routing and the version before the last change; pinned, so that no newer one takes over.
+
+        Raises:
+            ModelNotFoundError: the version is neither in memory nor in the repository.
+            ModelChangeError: there was no change, or the version cannot be loaded. Nothing has changed then.
+        """
+        routing = self._routing_before()
+        try:
+            await self._ensure(routing.serve)
+            for name in sorted(routing.named - {routing.serve}):
+                await self._try(name)  # A canary that is gone must not keep the rollback from happening.
+            self._routing, self._is_unloaded = routing, False
+        finally:
+            self._publish()
+
+    def rollback_at_once(self) -> bool:
+        """The same beside another change, whose versions may take long to load; that change then leaves the routing.
+
+        Returns:
+            False where it cannot be, because the version is not in memory any more.
+        """
+        routing = self._routing_before()
+        if not routing.named <= self._ready():
+            return False
+        self.num_rollbacks += 1
+        self._routing = routing
+        self._publish(lets_go=False)  # The other change does that, when it ends.
+        return True
+
+    async def apply_delta(self, name: str, file_name: str) -> ModelVersionStatus:
+        """Exchange rows of a version; of the one that serves, if ``name`` is empty. No batch sees half of it.
+
+        Raises:
+            ModelNotFoundError: there is no such version or file.
+            ModelChangeError: the version is not ready, or the delta does not fit it. Nothing has changed then.
+        """
+        version = self._known(name or self._table.plan.serving)
+        await version.apply_delta(file_name)
+        return version.status()
+
+    def close(self) -> list[asyncio.Task[None]]:
+        """Take no further requests. The tasks end when everything that was accepted is answered."""
+        self._is_closed = True
+        for version in self._versions.values():
+            version.close()
+        return [version.draining for version in self._versions.values() if version.draining]
+
+    async def _look(self) -> Files:
+        """The versions in the repository, with their files."""
+        source = self._shop.source
+
+        def look() -> Files:
+            found = {}
+            for name in source.versions(self.name):
+                with contextlib.suppress(ModelNotFoundError):  # deleted just now
+                    found[name] = fingerprint(source.path(self.name, name))
+            return found
+
+        on_disk = await in_thread(look, f"manage-{self.name}")
+        for name in on_disk:
+            self._version(name)
+        return on_disk
+
+    def _version(self, name: str) -> ManagedVersion:
+        if name not in self._versions:
+            self._versions[name] = ManagedVersion(self.name, name, self._settings, self._shop)
+        return self._versions[name]
+
+    def _known(self, name: str) -> ManagedVersion:
+        if name not in self._versions:
+            raise ModelNotFoundError(f"version: got {name[:64]!r}, expected one of model {self.name!r}")
+        return self._versions[name]
+
+    def _routing_before(self) -> Routing:
+        if self._previous is None:
+            raise ModelChangeError(f"model {self.name!r} has had no other routing or version to go back to")
+        return self._previous.routing.pinned(self._previous.serving)
+
+    def _forget(self, version: ManagedVersion) -> None:
+        del self._versions[version.name]
+        self._shop.metrics.set_state(self.name, version.name, ModelState.AVAILABLE.value)
+
+    def _ready(self) -> set[str]:
+        return {version.name for version in self._versions.values() if version.is_ready}
+
+    async def _bring_latest(self, routing: Routing, on_disk: Files) -> None:
+        """See to it that the newest version is ready that can be; the one before it where it cannot, and so on."""
+        if routing.serve != LATEST:
+            return
+        apart = {routing.canary, routing.shadow}
+        names = {name for name in on_disk if self._versions[name].may_be_tried(on_disk[name])} - apart
+        while not self._is_closed:
+            best = newest(names | self._ready() - apart)
+            if not best or await self._try(best):
+                return
+            names.discard(best)
+
+    async def _try(self, name: str) -> bool:
+        """Load a version if it can be; its state and the log say why not."""
+        try:
+            await self._load(name)
+        except (ModelChangeError, ModelNotFoundError):
+            return False
+        return True
+
+    async def _ensure(self, name: str) -> ManagedVersion:
+        """Load a version that an operator wants."""
+        version = await self._load(name)
+        version.is_held_back = False
+        return version
+
+    async def _load(self, name: str) -> ManagedVersion:
+        version = self._version(name)
+        self._publish_table(replace(self._table, loading=frozenset({name}) - self._ready()))
+        try:
+            await version.load()
+        except ModelNotFoundError:
+            self._forget(version)
+            raise
+        return version
+
+    def _plan(self) -> Plan:
+        return plan(self._routing, set() if self._is_unloaded else self._ready())
+
+    def _needed(self, chosen: Plan) -> set[str]:
+        """The versions that stay in memory without being kept by an operator."""
+        needed = {chosen.serving, *self._routing.named}
+        if self._previous is not None and self._settings.keep_previous:
+            needed.add(self._previous.serving)
+        return needed
+
+    def _publish(self, leaving: Collection[str] = (), *, lets_go: bool = True) -> None:
+        """Let the routing take in what is ready, in one step, and let go of what nothing needs.
+
+        Args:
+            leaving: versions to let go of in any case.
+            lets_go: whether others that nothing needs go too.
+        """
+        leave = [
+            version for version in self._versions.values() if version.is_ready and version.name in leaving
+        ]
+        for version in leave:
+            version.leave()
+        chosen = self._plan()
+        point = _Point(self._routing, chosen.serving)
+        if self._point.serving and point.serving and point != self._point:
+            self._previous = self._point
+        self._point = point
+        needed = self._needed(chosen)
+        for version in self._versions.values():
+            if lets_go and version.is_ready and not version.is_kept and version.name not in needed:
+                version.leave()
+                leave.append(version)
+        servables = {v.name: v.servable for v in self._versions.values() if v.is_ready and v.servable}
+        self._publish_table(
+            RouteTable(
+                model=self.name,
+                plan=chosen,
+                servables=servables,
+                is_unloaded=self._is_unloaded,
+            )
+        )
+        for version in leave:
+            version.drain()
+
+    def _publish_table(self, table: RouteTable) -> None:
+        if table != self._table:
+            self._table = table
+            self._shop.publish(table)

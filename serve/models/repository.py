@@ -1,0 +1,219 @@
+"""Where models lie on the disk: a folder of models, each a folder of versions; or a single artifact.
+
+```
+root/<model>/<version>/       an artifact; the version is a whole number from 1
+root/<model>/<version>.pt     the same as a single file
+root/<model>/deltas/<file>    deltas of the model's versions
+```
+
+Names come from operators and from the disk, and are trusted by nobody: what is no plain name, or leads out of the
+root by a symbolic link, is not there. A folder without a manifest is not there yet: ``recsys-export`` puts artifacts in
+their place whole, and who copies one by other means copies the manifest last.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from recsys.artifact.load import MANIFEST_NAME, read_manifest
+from serve.engine.interface import ModelInfo
+from serve.errors import ModelNotFoundError, RequestError
+from serve.models.routing import version_order
+
+_log = logging.getLogger("serve")
+DELTAS = "deltas"
+# What models, versions and files may be called: what is a plain file name everywhere, and safe in logs and metrics.
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+# No leading zeros, so that a version has one name; what fits an int64.
+_VERSION = re.compile(r"[1-9][0-9]{0,17}")
+_FILE_SUFFIX = ".pt"
+
+#: Name, size, time and inode number of each file of an artifact.
+Fingerprint = tuple[tuple[str, int, int, int], ...]
+
+
+class ModelSource(Protocol):
+    """Where versions of models come from. Reads the disk; belongs to other threads than the event loop's."""
+
+    def names(self) -> list[str]:
+        """The models, sorted."""
+        ...
+
+    def versions(self, name: str) -> list[str]:
+        """A model's versions, the oldest first; none for a model that is not there."""
+        ...
+
+    def path(self, name: str, version: str) -> Path:
+        """The artifact.
+
+        Raises:
+            ModelNotFoundError: there is no such model or version.
+        """
+        ...
+
+    def delta_path(self, name: str, file_name: str) -> Path:
+        """A delta's file.
+
+        Raises:
+            ModelNotFoundError: there is no such file.
+            RequestError: the name is no plain file name.
+        """
+        ...
+
+
+class Repository:
+    """A folder of models.
+
+    Args:
+        root: the folder.
+        models: those to serve; empty for all.
+    """
+
+    def __init__(self, root: Path, models: Sequence[str] = ()) -> None:
+        self._root = root
+        self._models = frozenset(models)
+        self._told: set[str] = set()
+
+    def names(self) -> list[str]:
+        """See ``ModelSource``.
+
+        Raises:
+            OSError: the root cannot be read.
+        """
+        found = []
+        for entry in sorted(self._root.iterdir()):
+            name = entry.name
+            if name.startswith(".") or (self._models and name not in self._models):
+                continue
+            if not _NAME.fullmatch(name):
+                self._tell(
+                    f"repository: {name[:64]!r} is passed over: a model's name has letters, digits and _ - ."
+                )
+            elif self._is_inside(entry, name) and entry.is_dir():
+                found.append(name)
+        return found
+
+    def versions(self, name: str) -> list[str]:
+        """See ``ModelSource``."""
+        folder = self._root / name
+        if not _NAME.fullmatch(name) or not self._is_inside(folder, name) or not folder.is_dir():
+            return []
+        found = []
+        for entry in folder.iterdir():
+            version = entry.name.removesuffix(_FILE_SUFFIX)
+            if entry.name == DELTAS or entry.name.startswith("."):
+                continue
+            if not _VERSION.fullmatch(version):
+                self._tell(
+                    f"repository: {name}/{entry.name[:64]!r} is passed over: versions are whole numbers from 1"
+                )
+            elif self._is_inside(entry, f"{name}/{entry.name}") and _is_whole(entry):
+                found.append(version)
+        return sorted(set(found), key=version_order)
+
+    def path(self, name: str, version: str) -> Path:
+        """See ``ModelSource``. Where a version lies there as a folder and as a file, the folder counts."""
+        if _NAME.fullmatch(name) and _VERSION.fullmatch(version):
+            folder = self._root / name / version
+            for path in (folder, folder.with_name(version + _FILE_SUFFIX)):
+                if _is_whole(path) and self._is_inside(path, f"{name}/{path.name}"):
+                    return path
+        raise ModelNotFoundError(
+            f"version: got {version[:64]!r} of model {name[:64]!r}, expected one that lies in the repository"
+        )
+
+    def delta_path(self, name: str, file_name: str) -> Path:
+        """See ``ModelSource``."""
+        if not _NAME.fullmatch(name):
+            raise ModelNotFoundError(f"model: got {name[:64]!r}, expected one that lies in the repository")
+        _check_file_name(file_name)
+        path = self._root / name / DELTAS / file_name
+        return _delta(path, is_inside=self._is_inside(path, f"{name}/{DELTAS}/{file_name}"))
+
+    def _is_inside(self, path: Path, what: str) -> bool:
+        root = self._root.resolve()
+        if path.resolve().is_relative_to(root):
+            return True
+        self._tell(f"repository: {what} is passed over: it leads out of the repository")
+        return False
+
+    def _tell(self, text: str) -> None:
+        """Log something once, although the repository is looked through again and again."""
+        if text not in self._told:
+            self._told.add(text)
+            _log.warning("%s", text)
+
+
+class SingleArtifact:
+    """One artifact as a repository of one model with one version. Deltas lie beside it, in ``<artifact>.deltas``.
+
+    Args:
+        path: what ``recsys-export`` wrote.
+
+    Raises:
+        ArtifactError: it is none, or its manifest is damaged.
+    """
+
+    def __init__(self, path: Path) -> None:
+        info = ModelInfo.of_manifest(read_manifest(path))
+        self._path = path
+        self.name, self.version = info.name, info.version
+
+    def names(self) -> list[str]:
+        """See ``ModelSource``."""
+        return [self.name]
+
+    def versions(self, name: str) -> list[str]:
+        """See ``ModelSource``."""
+        return [self.version] if name == self.name else []
+
+    def path(self, name: str, version: str) -> Path:
+        """See ``ModelSource``."""
+        if (name, version) != (self.name, self.version):
+            raise ModelNotFoundError(
+                f"version: got {version[:64]!r} of model {name[:64]!r}, expected {self.version!r} of {self.name!r}"
+            )
+        return self._path
+
+    def delta_path(self, name: str, file_name: str) -> Path:
+        """See ``ModelSource``."""
+        if name != self.name:
+            raise ModelNotFoundError(f"model: got {name[:64]!r}, expected {self.name!r}")
+        _check_file_name(file_name)
+        folder = self._path.with_name(f"{self._path.name}.{DELTAS}")
+        path = folder / file_name
+        return _delta(path, is_inside=path.resolve().parent == folder.resolve())
+
+
+def fingerprint(path: Path) -> Fingerprint:
+    """What changes when an artifact's files do; empty where there are none."""
+    try:
+        files = sorted(path.iterdir()) if path.is_dir() else [path]
+        found = [(file.name, file.stat()) for file in files]
+    except OSError:
+        return ()
+    return tuple((name, s.st_size, s.st_mtime_ns, s.st_ino) for name, s in found if stat.S_ISREG(s.st_mode))
+
+
+def _is_whole(path: Path) -> bool:
+    if path.suffix == _FILE_SUFFIX:
+        return path.is_file()
+    return path.is_dir() and (path / MANIFEST_NAME).is_file()
+
+
+def _check_file_name(file_name: str) -> None:
+    if not _NAME.fullmatch(file_name):
+        raise RequestError(f"delta: got {file_name[:64]!r}, expected the name of a file, without folders")
+
+
+def _delta(path: Path, *, is_inside: bool) -> Path:
+    if not is_inside or not path.is_file():
+        raise ModelNotFoundError(
+            f"delta: got {path.name!r}, expected a file in the model's folder {DELTAS!r}"
+        )
+    return path

@@ -1,0 +1,281 @@
+"""One version of a model: from the repository into memory and out again.
+
+Its way: ``AVAILABLE`` → ``LOADING`` → ``READY`` → ``DRAINING`` → ``AVAILABLE``; or ``FAILED``. The methods belong to
+the event loop; what blocks happens in threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from recsys.allocator import memory_apart, returning_memory
+from recsys.errors import ArtifactError
+from serve.config.models import ModelSettings
+from serve.engine.interface import Engine, Servable
+from serve.engine.routes import RouteTable
+from serve.errors import DrainingError, ModelChangeError, ModelNotFoundError, RequestError
+from serve.metrics.registry import Metrics
+from serve.models.repository import Fingerprint, ModelSource, fingerprint
+from serve.models.status import ModelState, ModelVersionStatus
+from serve.observe.capture_file import CaptureError, captured_requests
+from serve.threads import in_thread
+
+T = TypeVar("T")
+_log = logging.getLogger("serve")
+
+# What operators have to mend: the text says all, and a traceback would only hide it.
+_EXPECTED = (ArtifactError, CaptureError, ModelChangeError, ModelNotFoundError, RequestError)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workshop:
+    """What all models of a server share.
+
+    Attributes:
+        source: where versions come from.
+        engine: opens them.
+        metrics: shows them and their states.
+        publish: takes every new route table.
+        loading: held while a version is loaded: one at a time, because it takes the processors of those that serve.
+    """
+
+    source: ModelSource
+    engine: Engine
+    metrics: Metrics
+    publish: Callable[[RouteTable], None]
+    loading: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
+
+
+class ManagedVersion:
+    """See the module. Its methods must not overlap.
+
+    Args:
+        model: the model's name.
+        name: the version's.
+        settings: how the model is served.
+        workshop: what versions share.
+
+    Attributes:
+        state: how far it is.
+        servable: what answers, while it does.
+        is_kept: an operator has loaded it beside the routing.
+        is_held_back: an operator has unloaded it: only an operator loads it again.
+        draining: while it leaves the memory.
+    """
+
+    def __init__(self, model: str, name: str, settings: ModelSettings, workshop: Workshop) -> None:
+        self.model, self.name = model, name
+        self.state = ModelState.AVAILABLE
+        self.servable: Servable | None = None
+        self.is_kept = False
+        self.is_held_back = False
+        self.draining: asyncio.Task[None] | None = None
+        self._settings = settings
+        self._shop = workshop
+        self._reason, self._is_unusable = "", False
+        # Its files when it failed: it is not tried again by itself before they change.
+        self._failed_as: Fingerprint | None = None
+        self._digest = ""
+        # Deltas since an operator loaded it: they are applied again where it comes back for a rollback.
+        self._deltas: list[str] = []
+        self._is_closed = False
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it answers."""
+        return self.state is ModelState.READY
+
+    def status(self) -> ModelVersionStatus:
+        """What operators are told."""
+        servable = self.servable
+        return ModelVersionStatus(
+            version=self.name,
+            state=self.state,
+            reason=self._reason,
+            is_unusable=self._is_unusable,
+            digest=self._digest if servable else "",
+            deltas=tuple(servable.deltas) if servable else (),
+            table_bytes=sum(servable.info.table_bytes.values()) if servable else 0,
+        )
+
+    def may_be_tried(self, files: Fingerprint) -> bool:
+        """Whether it is loaded without being asked for: not what an operator unloaded, nor what failed as it is."""
+        return not self.is_held_back and self._failed_as != files
+
+    def forget_deltas(self) -> None:
+        """Once it has left the memory, it comes back without the deltas that it has had."""
+        self._deltas = []
+
+    async def load(self) -> None:
+        """Load it, warm it up, and apply the deltas that it had. Nothing happens where it is ready.
+
+        Raises:
+            ModelNotFoundError: it does not lie in the repository.
+            ModelChangeError: it cannot be loaded.
+        """
+        await self._left()
+        if self.is_ready:
+            return
+        path, files = await self._in_thread(self._find)
+        async with self._shop.loading:
+            self._set_state(ModelState.LOADING)
+            try:
+                servable = await self._in_thread(partial(self._open, path))
+            except Exception as error:
+                self._failed_as = files
+                self._reason = reason_of(error, f"model {self.model}, version {self.name}, cannot be loaded")
+                self._is_unusable = isinstance(error, _EXPECTED)
+                self._set_state(ModelState.FAILED)
+                raise ModelChangeError(
+                    f"version {self.name!r} of model {self.model!r} cannot be loaded: {self._reason}"
+                ) from None
+        self._failed_as, self._reason, self._is_unusable = None, "", False
+        self.servable = servable
+        self._set_state(ModelState.READY)
+        _log.info("model %s, version %s is ready", self.model, self.name)
+        if self._is_closed:
+            self.drain()
+            await self._left()
+            raise DrainingError("the server is stopping")
+
+    def leave(self) -> None:
+        """It is ready no more; ``drain`` follows, once nothing is routed to it."""
+        self._set_state(ModelState.DRAINING)
+
+    def drain(self) -> None:
+        """Answer what was accepted, then free its memory, in a task: ``draining``. Nothing may be routed to it."""
+        if self.servable is not None:
+            self._set_state(ModelState.DRAINING)
+            self.draining = asyncio.create_task(self._drain())
+
+    def close(self) -> None:
+        """Drain it now, or as soon as it is loaded."""
+        self._is_closed = True
+        self.drain()
+
+    async def apply_delta(self, file_name: str) -> None:
+        """Exchange rows, between batches.
+
+        Raises:
+            ModelNotFoundError: there is no such file.
+            ModelChangeError: it is not ready, or the delta does not fit it. Nothing has changed then.
+        """
+        servable = self.servable
+        if servable is None or not self.is_ready:
+            raise ModelChangeError(
+                f"version {self.name!r} of model {self.model!r} is not ready to take a delta"
+            )
+        path = await self._in_thread(partial(self._shop.source.delta_path, self.model, file_name))
+        try:
+            await self._in_thread(partial(self._exchange, servable, path, file_name))
+        except Exception as error:
+            self._shop.metrics.delta(self.model, self.name, "failed")
+            what = f"model {self.model}, version {self.name}: delta {file_name} cannot be applied"
+            raise ModelChangeError(
+                f"delta {file_name!r} cannot be applied: {reason_of(error, what)}"
+            ) from None
+        self._deltas.append(file_name)
+        _log.info("model %s, version %s: delta %s is applied", self.model, self.name, file_name)
+
+    def _find(self) -> tuple[Path, Fingerprint]:
+        try:
+            path = self._shop.source.path(self.model, self.name)
+        except OSError as error:
+            raise ModelChangeError(reason_of(error, f"model {self.model}, version {self.name}")) from None
+        return path, fingerprint(path)
+
+    async def _left(self) -> None:
+        """Wait until it has left the memory, if it is about to."""
+        if self.draining is not None:
+            await self.draining
+
+    def _open(self, path: Path) -> Servable:
+        with memory_apart():
+            servable = self._shop.engine.open(
+                self.model, self.name, path, self._settings, self._captured_requests()
+            )
+        self._shop.metrics.add(servable)
+        try:
+            digest = servable.info.digest
+            if self._digest != digest:  # other files by the same name
+                self._digest, self._deltas = digest, []
+            for file_name in self._deltas:
+                self._exchange(servable, self._shop.source.delta_path(self.model, file_name), file_name)
+        except BaseException:
+            self._close(servable)
+            raise
+        with returning_memory():
+            return servable  # What it took to load it, such as a file's bytes, goes back.
+
+    def _captured_requests(self) -> Iterator[bytes]:
+        """Yield captured requests to warm up with, up to the first damage in their file.
+
+        Raises:
+            CaptureError: the file is missing, or not a capture.
+        """
+        if self._settings.warm_up is not None:
+            try:
+                yield from captured_requests(self._settings.warm_up)
+            except CaptureError as error:
+                raise CaptureError(f"warm_up: {error}") from None
+
+    def _exchange(self, servable: Servable, path: Path, file_name: str) -> None:
+        """Apply a delta between batches, and count it; ``file_name`` is what operators are told of it."""
+        num_dense_left = servable.apply_delta(path)
+        servable.deltas.append(file_name)
+        self._shop.metrics.delta(self.model, self.name, "applied")
+        if num_dense_left > 0:
+            _log.warning(
+                "model %s, version %s: delta %s leaves %d dense weights as they were exported, although they had "
+                "changed when it was made; a new version brings them",
+                self.model,
+                self.name,
+                file_name,
+                num_dense_left,
+            )
+
+    async def _drain(self) -> None:
+        assert self.servable is not None
+        servable, self.servable = self.servable, None
+        try:
+            await self._in_thread(partial(self._close, servable))
+        finally:
+            self.draining = None
+            self._set_state(ModelState.AVAILABLE)
+        _log.info("model %s, version %s has left the memory", self.model, self.name)
+
+    def _close(self, servable: Servable) -> None:
+        with returning_memory():
+            servable.close()
+        self._shop.metrics.drop(servable)
+
+    def _set_state(self, state: ModelState) -> None:
+        self.state = state
+        self._shop.metrics.set_state(self.model, self.name, state.value)
+
+    async def _in_thread(self, function: Callable[[], T]) -> T:
+        return await in_thread(function, f"manage-{self.model}")
+
+
+def reason_of(error: Exception, what: str) -> str:
+    """Why something went wrong, in words without paths and addresses; the log gets everything.
+
+    Args:
+        error: what was raised; the log gets a traceback unless it is one of those that operators have to mend.
+        what: stands before it in the log.
+    """
+    if isinstance(error, _EXPECTED):
+        _log.error("%s: %s", what, error)
+        return str(error)
+    _log.error("%s", what, exc_info=error)
+    if isinstance(error, MemoryError):
+        return "there is too little memory"
+    if isinstance(error, OSError):
+        return f"a file cannot be read ({type(error).__name__}); the log says more"
+    return "the model failed while it was loaded or warmed up; the log says why"

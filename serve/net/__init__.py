@@ -1,0 +1,1 @@
+"""Ports: TLS, tokens, sockets, limits."""

@@ -1,0 +1,104 @@
+"""Sockets that HTTP servers listen on: one for each, with a bound on what clients may hold of it."""
+
+from __future__ import annotations
+
+import socket
+import weakref
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from serve.config.settings import TlsConfig
+from serve.net.tls import server_credentials
+
+_BACKLOG = 128
+
+
+def add_port(server: grpc.aio.Server, host: str, port: int, tls: TlsConfig | None, purpose: str) -> int:
+    """Let a server of ``grpc.aio`` listen; returns the port's number.
+
+    Args:
+        server: not started yet.
+        host: the address to listen on.
+        port: 0 lets the system choose.
+        tls: None for plain text.
+        purpose: what it cannot do where the port cannot be had, such as ``listen``; for the error.
+
+    Raises:
+        OSError: the port is taken or the address is not this machine's.
+        SecurityError: the TLS files cannot be used.
+    """
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    try:
+        if tls is None:
+            return int(server.add_insecure_port(address))
+        return int(server.add_secure_port(address, server_credentials(tls)))
+    except RuntimeError as error:
+        raise OSError(
+            f"cannot {purpose} on {address}: the port is taken or the address is not ours"
+        ) from error
+
+
+def listening(host: str, port: int, backlog: int = _BACKLOG) -> socket.socket:
+    """One socket, whatever the name stands for, so that there is one port; ``::`` takes IPv4 too, as for gRPC.
+
+    Args:
+        host: the address, or a name of one.
+        port: 0 lets the system choose.
+        backlog: connections that may wait to be accepted.
+
+    Raises:
+        OSError: the port is taken or the address is not this machine's.
+    """
+    family, _, _, _, address = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
+    return socket.create_server(address, family=family, backlog=backlog, dualstack_ipv6=both)
+
+
+class BoundedListener(socket.socket):
+    """Closes connections at once that come while as many as there may be are open.
+
+    It counts where they are accepted, before TLS: one that never ends its handshake has its place too.
+
+    Args:
+        listens: a listening socket, which this one takes the place of.
+        max_connections: open at the same time; 0 for any number.
+    """
+
+    def __init__(self, listens: socket.socket, max_connections: int) -> None:
+        family, kind, protocol = listens.family, listens.type, listens.proto
+        super().__init__(family, kind, protocol, fileno=listens.detach())
+        self._max_connections = max_connections
+        # Without a reference: a socket that somebody forgot to close gives its place back when it is gone.
+        self._accepted: weakref.WeakSet[_Accepted] = weakref.WeakSet()
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """As a socket's.
+
+        Raises:
+            ConnectionAbortedError: there was one too many; event loops go on with the next.
+        """
+        connection, address = super().accept()
+        if self._max_connections and len(self._accepted) >= self._max_connections:
+            connection.close()
+            raise ConnectionAbortedError
+        accepted = _Accepted(connection, self._accepted)
+        self._accepted.add(accepted)
+        return accepted, address
+
+
+class _Accepted(socket.socket):
+    """A connection that gives its place back when it is closed."""
+
+    def __init__(self, connection: socket.socket, among: weakref.WeakSet[_Accepted]) -> None:
+        family, kind, protocol = connection.family, connection.type, connection.proto
+        super().__init__(family, kind, protocol, fileno=connection.detach())
+        self._among = among
+
+    def close(self) -> None:
+        """As a socket's."""
+        self._among.discard(self)
+        super().close()

@@ -1,0 +1,201 @@
+"""The file that captured requests lie in; docs/capture.md has its layout byte by byte.
+
+All numbers are little-endian. A header, then records: a head (length and checksum of the body, and a checksum of
+these two, so that a damaged length is not taken for a file that was cut off), then the body.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from io import BufferedReader
+from pathlib import Path
+from types import TracebackType
+
+from google.protobuf.message import DecodeError
+
+from serve.wire import predict_pb2 as wire
+
+_log = logging.getLogger("serve.capture")
+MAGIC = b"RECSCAP\n"
+VERSION = 1
+# Magic, version, microseconds since the epoch at which times begin; their CRC-32 follows.
+_HEADER = struct.Struct("<8sIQ")
+# Length and CRC-32 of the body; their CRC-32 follows.
+_HEAD = struct.Struct("<II")
+# Microseconds since the beginning, bytes of the model's name, bytes of the version.
+_BODY = struct.Struct("<QHH")
+_CRC = struct.Struct("<I")
+HEADER_BYTES = _HEADER.size + _CRC.size
+_HEAD_BYTES = _HEAD.size + _CRC.size
+_MAX_NAME_BYTES = 0xFFFF
+
+
+class CaptureError(ValueError):
+    """The file is not a capture, is of a newer version, or is damaged; the text says where."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapturedRequest:
+    """One request of a capture.
+
+    Attributes:
+        time_us: when it came, in microseconds since the capture began.
+        model: who answered it.
+        version: of the model.
+        data: a serialized ``recsys.v1.PredictRequest`` without model, version and request ID.
+    """
+
+    time_us: int
+    model: str
+    version: str
+    data: bytes
+
+    def parse(self) -> wire.PredictRequest:
+        """The request as a message.
+
+        Raises:
+            CaptureError: ``data`` is none.
+        """
+        try:
+            request: wire.PredictRequest = wire.PredictRequest.FromString(self.data)
+        except DecodeError:
+            raise CaptureError(
+                f"a record holds {len(self.data)} bytes that are not a PredictRequest"
+            ) from None
+        return request
+
+
+def header(began_us: int) -> bytes:
+    """The file's first bytes.
+
+    Args:
+        began_us: microseconds since the epoch at which the records' times begin.
+    """
+    data = _HEADER.pack(MAGIC, VERSION, began_us)
+    return data + _CRC.pack(zlib.crc32(data))
+
+
+def record(request: CapturedRequest) -> bytes:
+    """One request as bytes."""
+    model, version = (name.encode()[:_MAX_NAME_BYTES] for name in (request.model, request.version))
+    body = b"".join((_BODY.pack(request.time_us, len(model), len(version)), model, version, request.data))
+    head = _HEAD.pack(len(body), zlib.crc32(body))
+    return b"".join((head, _CRC.pack(zlib.crc32(head)), body))
+
+
+class CaptureReader:
+    """Iterates over the requests of a capture, once; one record is in memory at a time. A context manager.
+
+    Args:
+        path: of the file.
+
+    Attributes:
+        began_us: microseconds since the epoch at which the records' times begin.
+        num_cut_bytes: after the iteration: bytes of an incomplete last record, as a writer that was stopped leaves it;
+            0 where the file ends with a whole one.
+
+    Raises:
+        CaptureError: the file is missing, not a capture, of a newer version, or its header is damaged. The iteration
+            raises it too, at the first damaged record.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = _opened(path)
+        self.num_cut_bytes = 0
+        try:
+            self._size = os.fstat(self._file.fileno()).st_size
+            self.began_us = _began_us(self._file.read(HEADER_BYTES))
+        except BaseException:
+            self._file.close()
+            raise
+
+    def __enter__(self) -> CaptureReader:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._file.close()
+
+    def __iter__(self) -> Iterator[CapturedRequest]:
+        start, number = self._file.tell(), 0
+        while start < self._size:
+            number += 1
+            at = f"record {number}, at byte {start}"
+            head = self._file.read(_HEAD_BYTES)
+            length = _body_length(head, at) if len(head) == _HEAD_BYTES else self._size
+            if start + _HEAD_BYTES + length > self._size:
+                self.num_cut_bytes = self._size - start
+                return
+            yield _request(self._file.read(length), head, at)
+            start += _HEAD_BYTES + length
+
+
+def captured_requests(path: Path) -> Iterator[bytes]:
+    """Yield the requests of a capture to warm up with, each a serialized ``PredictRequest``, up to the first damage.
+
+    Raises:
+        CaptureError: the file is missing, or not a capture.
+    """
+    with CaptureReader(path) as reader:
+        try:
+            for captured in reader:
+                yield captured.data
+        except CaptureError as error:
+            _log.warning("the capture for the warm-up is used up to its damage: %s", error)
+
+
+def _opened(path: Path) -> BufferedReader:
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise CaptureError(f"capture {path.name}: cannot be read: {error.strerror}") from error
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise CaptureError(f"capture {path.name}: got something else, expected a file")
+    return file
+
+
+def _began_us(data: bytes) -> int:
+    if len(data) < HEADER_BYTES or not data.startswith(MAGIC):
+        raise CaptureError(f"header: got {data[:8]!r}, expected {MAGIC!r}: this is not a capture")
+    _, version, began_us = _HEADER.unpack_from(data)
+    if data[_HEADER.size :] != _CRC.pack(zlib.crc32(data[: _HEADER.size])):
+        raise CaptureError("header: its checksum does not fit: the file is damaged")
+    if version != VERSION:
+        raise CaptureError(
+            f"header: got version {version}, expected {VERSION}: use the release that wrote it"
+        )
+    return int(began_us)
+
+
+def _body_length(head: bytes, at: str) -> int:
+    if head[_HEAD.size :] != _CRC.pack(zlib.crc32(head[: _HEAD.size])):
+        raise CaptureError(f"{at}: the checksum of its head does not fit: the file is damaged from here on")
+    return int(_HEAD.unpack_from(head)[0])
+
+
+def _request(body: bytes, head: bytes, at: str) -> CapturedRequest:
+    if zlib.crc32(body) != _HEAD.unpack_from(head)[1]:
+        raise CaptureError(f"{at}: its checksum does not fit: the file is damaged here")
+    if len(body) < _BODY.size:
+        raise CaptureError(f"{at}: got {len(body)} bytes, expected at least {_BODY.size}")
+    time_us, model_bytes, version_bytes = _BODY.unpack_from(body)
+    names_end = _BODY.size + model_bytes + version_bytes
+    if names_end > len(body):
+        raise CaptureError(f"{at}: got names of {model_bytes} and {version_bytes} bytes in {len(body)} bytes")
+    names = body[_BODY.size : names_end]
+    try:
+        model, version = names[:model_bytes].decode(), names[model_bytes:].decode()
+    except UnicodeDecodeError:
+        raise CaptureError(f"{at}: got names that are not UTF-8") from None
+    return CapturedRequest(time_us=time_us, model=model, version=version, data=body[names_end:])

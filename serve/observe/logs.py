@@ -1,0 +1,240 @@
+"""The log: records become lines, and lines reach their stream, in a thread of its own.
+
+No request waits for whoever reads the log: threads put records into a bounded queue and go on. Where the reader is too
+slow, records are lost, counted, and the log says how many.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from serve.config.settings import LogConfig
+from serve.engine.records import EndedRequest, trace_id_of
+from serve.observe.log_format import JsonFormatter, TextFormatter
+from serve.threads import Worker
+
+# The logger of gRPC's own asyncio server, as of 1.85.
+_GRPC = "grpc._cython.cygrpc"
+_STDERR = 2
+_MAX_WAITING = 10_000
+# How long the last records may take when the process ends.
+_GRACE_S = 2.0
+# Of refused or failed requests: under overload there may be thousands a second, all of the same kind.
+_MAX_ERRORS_PER_S = 100
+_requests = logging.getLogger("serve.requests")
+
+
+class Stream(Protocol):
+    """Where lines go."""
+
+    def write(self, text: str, /) -> object:
+        """Write all of ``text``."""
+        ...
+
+    def flush(self) -> object:
+        """Let it be seen."""
+        ...
+
+
+class DescriptorStream:
+    """Lines to a file descriptor, without Python's buffers: a thread that is stuck in one stops the interpreter's end.
+
+    Args:
+        descriptor: stays open.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def write(self, text: str) -> None:
+        """Write all of ``text``, as UTF-8.
+
+        Raises:
+            OSError: the other end is gone.
+        """
+        data = text.encode("utf-8", "backslashreplace")
+        while data:
+            data = data[os.write(self._descriptor, data) :]
+
+    def flush(self) -> None:
+        """Nothing waits."""
+
+
+class LogWriter(logging.Handler):
+    """Takes records from any thread without waiting, and writes them in its own.
+
+    Args:
+        stream: where the lines go.
+        formatter: makes the lines.
+        max_waiting: records that may wait.
+    """
+
+    def __init__(self, stream: Stream, formatter: logging.Formatter, max_waiting: int = _MAX_WAITING) -> None:
+        super().__init__()
+        self.setFormatter(formatter)
+        self._stream = stream
+        self._records: Worker[logging.LogRecord] = Worker("log", self._write_all, max_waiting=max_waiting)
+        # Each is written by one thread at a time: those that log hold the handler's lock.
+        self._num_refused = self._num_unwritten = self._num_told = 0
+
+    @property
+    def num_dropped(self) -> int:
+        """Records that were lost."""
+        return self._num_refused + self._num_unwritten
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Let the record wait for its turn."""
+        if not self._records.put(_settled(record)):
+            self._num_refused += 1
+
+    def close(self) -> None:
+        """Write what waits, for a few seconds at most; idempotent."""
+        # Where nobody reads the stream the thread is stuck; it ends with the process then.
+        self._records.close(_GRACE_S)
+        super().close()
+
+    def _write_all(self, records: list[logging.LogRecord]) -> None:
+        for record in records:
+            self._write(record)
+            if self.num_dropped > self._num_told:
+                self._tell()
+
+    def _tell(self) -> None:
+        lost = self.num_dropped - self._num_told
+        self._num_told += lost
+        text = f"{lost} log records were lost: they came faster than they could be written"
+        self._write(logging.LogRecord("serve.logs", logging.WARNING, "", 0, text, None, None))
+
+    def _write(self, record: logging.LogRecord) -> None:
+        try:
+            self._stream.write(self.format(record) + "\n")
+            self._stream.flush()
+        except Exception:
+            # The stream is gone, or a field cannot be made into text: there is nobody to tell.
+            self._num_unwritten += 1
+
+
+def _settled(record: logging.LogRecord) -> logging.LogRecord:
+    """A copy that is text already: arguments may change until it is written, and a traceback keeps a request alive."""
+    settled = logging.LogRecord.__new__(logging.LogRecord)  # copy.copy takes four times as long
+    vars(settled).update(vars(record))
+    try:
+        settled.msg = record.getMessage()
+    except Exception:
+        settled.msg = f"{record.msg!r} (its arguments do not fit: {type(record.args).__name__})"
+    settled.args = None
+    if record.exc_info:
+        settled.exc_text = logging.Formatter().formatException(record.exc_info)
+        settled.exc_info = None
+    return settled
+
+
+_present: LogWriter | None = None
+
+
+def set_up_logging(config: LogConfig, stream: Stream | None = None) -> None:
+    """Let every record of this process, from INFO up, be a line; what was set up before is replaced.
+
+    Args:
+        config: the lines' form; ``config.requests`` is for ``RequestLog``.
+        stream: where they go; None for stderr.
+    """
+    global _present
+    shut_down_logging()
+    formatter = JsonFormatter() if config.as_json else TextFormatter()
+    _present = LogWriter(stream or DescriptorStream(_STDERR), formatter)
+    root = logging.getLogger()
+    for handler in root.handlers[:]:
+        if (
+            type(handler) is logging.StreamHandler
+        ):  # that of logging.basicConfig; others were added on purpose
+            root.removeHandler(handler)
+    _present.addFilter(_is_worth_a_line)
+    root.addHandler(_present)
+    root.setLevel(logging.INFO)
+    logging.captureWarnings(True)
+
+
+def _is_worth_a_line(record: logging.LogRecord) -> bool:
+    """Not that an answer could not be sent because its client has left, for which gRPC writes a traceback each time.
+
+    Nothing is wrong with the server then, and any client could fill the log with it.
+    """
+    return record.name != _GRPC or not record.getMessage().startswith("ExecuteBatchError")
+
+
+def shut_down_logging() -> None:
+    """Write what waits, and leave the log as Python has it; idempotent. Runs by itself when the process ends."""
+    global _present
+    if _present is not None:
+        logging.captureWarnings(False)
+        logging.getLogger().removeHandler(_present)
+        _present.close()
+        _present = None
+
+
+atexit.register(shut_down_logging)
+
+
+def log_counts() -> dict[str, int]:
+    """How many records were ``dropped``, for ``Metrics.watch``."""
+    return {"dropped": 0 if _present is None else _present.num_dropped}
+
+
+class RequestLog:
+    """A line for each request, as ``LogConfig.requests`` asks. Belongs to one thread.
+
+    Lines of refused and failed requests are at most a hundred a second; the next line says how many there were more.
+
+    Args:
+        config: which requests get a line.
+        clock: the present time in seconds, monotonic.
+    """
+
+    def __init__(self, config: LogConfig, clock: Callable[[], float] = time.monotonic) -> None:
+        self._wants = config.requests
+        self._clock = clock
+        self._second_s = float("-inf")
+        self._num_lines = 0
+        self._num_left_out = 0
+
+    def takes(self, outcome: str) -> bool:
+        """Whether a request that ended so is to have a line now. To be asked once of each: those beyond are counted."""
+        if outcome == "ok":
+            return self._wants == "all"
+        return self._wants != "none" and self._has_turn()
+
+    def write(self, request: EndedRequest) -> None:
+        """Say how a request ended that the log takes."""
+        outcome = request.outcome
+        is_ok = outcome == "ok"
+        level = logging.INFO if is_ok else logging.ERROR if outcome == "failed" else logging.WARNING
+        if not _requests.isEnabledFor(level):
+            return
+        # Without logging's search for the caller, which would take most of the time.
+        record = logging.LogRecord(_requests.name, level, "", 0, "request", None, None)
+        duration_ms = round((request.ended_s - request.started_s) * 1e3, 3)
+        fields = vars(record)
+        fields.update(model=request.model, version=request.version, request_id=request.request_id)
+        fields.update(protocol=request.protocol, outcome=outcome, code=request.code)
+        fields.update(num_rows=request.num_rows, duration_ms=duration_ms, reason=request.reason)
+        fields.update(trace_id=trace_id_of(request.trace_parent))
+        if self._num_left_out and not is_ok:
+            fields["left_out"] = self._num_left_out
+            self._num_left_out = 0
+        _requests.handle(record)
+
+    def _has_turn(self) -> bool:
+        now_s = self._clock()
+        if now_s >= self._second_s + 1:
+            self._second_s, self._num_lines = now_s, 0
+        self._num_lines += 1
+        if self._num_lines <= _MAX_ERRORS_PER_S:
+            return True
+        self._num_left_out += 1
+        return False

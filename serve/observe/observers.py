@@ -1,0 +1,64 @@
+"""What becomes of the records that engines leave: log lines, traces, captures, comparisons of shadows."""
+
+from __future__ import annotations
+
+from serve.config.settings import ServerConfig
+from serve.engine.records import Captured, EndedRequest, Sampling, ShadowPair
+from serve.metrics.registry import Metrics
+from serve.observe.capture import Capture
+from serve.observe.logs import RequestLog, log_counts
+from serve.observe.shadow import Comparer
+from serve.observe.tracing import Tracer, make_tracer
+
+
+class Observers:
+    """See ``serve.engine.records.Observer``. Made of a server's settings; each part only where it is asked for.
+
+    Args:
+        config: says which parts there are.
+        metrics: shows what they drop.
+
+    Raises:
+        OSError: the capture's file cannot be made.
+        ValueError: traces are asked for, and what they need is not installed.
+    """
+
+    def __init__(self, config: ServerConfig, metrics: Metrics) -> None:
+        self.sampling = Sampling(
+            logged=config.log.requests,
+            trace_share=None if config.trace is None else config.trace.share,
+            capture_share=0.0 if config.capture is None else config.capture.share,
+        )
+        self._log = RequestLog(config.log)
+        self._comparer = Comparer(metrics)
+        self._capture = None if config.capture is None else Capture(config.capture)
+        self._tracer: Tracer | None = None if config.trace is None else make_tracer(config.trace)
+        metrics.watch("log", log_counts)
+        if self._capture is not None:
+            metrics.watch("capture", self._capture.counts)
+        if self._tracer is not None:
+            metrics.watch("trace", self._tracer.counts)
+
+    def ended(self, request: EndedRequest) -> None:
+        """See ``Observer``."""
+        if request.is_logged and self._log.takes(request.outcome):
+            self._log.write(request)
+        if request.is_traced and self._tracer is not None:
+            self._tracer.record(request)
+
+    def captured(self, request: Captured) -> None:
+        """See ``Observer``."""
+        if self._capture is not None:
+            self._capture.offer(request)
+
+    def shadowed(self, pair: ShadowPair) -> None:
+        """See ``Observer``."""
+        self._comparer.compare(pair)
+
+    def close(self) -> None:
+        """Write what is left; blocks, for a few seconds at most."""
+        self._comparer.close()
+        if self._capture is not None:
+            self._capture.close()
+        if self._tracer is not None:
+            self._tracer.close()

@@ -1,0 +1,1 @@
+"""The wire's protocols, as far as doors and engines share them."""

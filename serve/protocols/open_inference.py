@@ -1,0 +1,136 @@
+"""Open Inference, as gRPC and HTTP have it in common: types of tensors, what models take and give, parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from recsys.signature import Signature
+from serve.config.models import Priority
+from serve.errors import RequestError, short
+from serve.wire import open_inference_pb2 as wire
+
+SERVICE = wire.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
+FLOAT = "FP32"
+ID = "INT64"
+LENGTH = "INT32"
+DTYPES: Mapping[str, np.dtype[Any]] = {
+    FLOAT: np.dtype("<f4"),
+    ID: np.dtype("<i8"),
+    LENGTH: np.dtype("<i4"),
+}
+# The parameters that are read; any other is ignored, as the protocol allows.
+_PARAMETERS = ("priority", "timeout", "context", "sequence_id")
+# Triton's: 0 stands for the model's default, 1 is served first.
+_PRIORITIES = {0: Priority.NORMAL, **{int(priority): priority for priority in Priority}}
+_US_PER_S = 1e6
+_MAX_TIMEOUT_US = 2**63 - 1
+
+
+class TensorSpec(NamedTuple):
+    """What metadata says of a tensor: -1 stands for a size that requests choose."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+
+
+def input_specs(signature: Signature) -> list[TensorSpec]:
+    """Return the tensors that a model takes; sparse inputs in their jagged form."""
+    specs = [TensorSpec(d.name, FLOAT, (-1, d.width)) for d in signature.dense]
+    for s in signature.sparse:
+        specs.append(TensorSpec(f"{s.name}.values", ID, (-1,)))
+        specs.append(TensorSpec(f"{s.name}.lengths", LENGTH, (-1,)))
+        if s.weighted:
+            specs.append(TensorSpec(f"{s.name}.weights", FLOAT, (-1,)))
+    return specs
+
+
+def output_specs(signature: Signature) -> list[TensorSpec]:
+    """Return the tensors that a model gives."""
+    return [TensorSpec(o.name, FLOAT, (-1, *o.shape)) for o in signature.outputs]
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """What is read of a request's parameters.
+
+    Attributes:
+        priority: of its waiting.
+        timeout_s: how long the client waits; None where it did not say.
+        context: names of the inputs that have one row, which stands for all.
+    """
+
+    priority: Priority = Priority.NORMAL
+    timeout_s: float | None = None
+    context: frozenset[str] = frozenset()
+
+    @classmethod
+    def read(cls, given: Mapping[str, Any]) -> Parameters:
+        """Read them from plain values.
+
+        Raises:
+            RequestError: one is not of its type or range, or asks for what is not served.
+        """
+        if not given:
+            return _NO_PARAMETERS
+        if given.get("sequence_id", 0) not in (0, ""):
+            raise RequestError(
+                "parameters['sequence_id']: got a sequence, expected none: no model here keeps state between requests"
+            )
+        return cls(
+            priority=_priority(given.get("priority", 0)),
+            timeout_s=_timeout_s(given.get("timeout", 0)),
+            context=_context(given.get("context", "")),
+        )
+
+    def remaining_s(self, of_call_s: float | None) -> float | None:
+        """Return the time until the deadline: the earlier of the call's and the parameter's; None for none."""
+        if of_call_s is None or self.timeout_s is None:
+            return self.timeout_s if of_call_s is None else of_call_s
+        return min(of_call_s, self.timeout_s)
+
+
+_NO_PARAMETERS = Parameters()
+
+
+def parameters_of(message: wire.ModelInferRequest) -> Parameters:
+    """Return the parameters of a request over gRPC.
+
+    Raises:
+        RequestError: see ``Parameters.read``.
+    """
+    values = {}
+    for name in _PARAMETERS:
+        given = message.parameters
+        kind = given[name].WhichOneof("parameter_choice") if name in given else None
+        if kind is not None:
+            values[name] = getattr(given[name], kind)
+    return Parameters.read(values)
+
+
+def _priority(value: Any) -> Priority:
+    if isinstance(value, int) and not isinstance(value, bool) and value in _PRIORITIES:
+        return _PRIORITIES[value]
+    raise RequestError(
+        f"parameters['priority']: got {short(value)}, expected 0 (default) to {max(_PRIORITIES)} (served last)"
+    )
+
+
+def _timeout_s(value: Any) -> float | None:
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MAX_TIMEOUT_US:
+        return value / _US_PER_S if value else None
+    raise RequestError(
+        f"parameters['timeout']: got {short(value)}, expected a whole number of microseconds (0 for none)"
+    )
+
+
+def _context(value: Any) -> frozenset[str]:
+    if not isinstance(value, str):
+        raise RequestError(
+            f"parameters['context']: got {short(value)}, expected names of inputs, with commas between them"
+        )
+    return frozenset(name.strip() for name in value.split(",") if name.strip())

@@ -1,0 +1,162 @@
+"""Requests in plain JSON, one list per row and no tensors: the form that ``recsys-predict`` reads too.
+
+    {"dense": {"price": [[0.5]]}, "sparse": {"user": [[7]], "genres": [[1, 4]]}, "weights": {}}
+
+and, for inputs that have one row for all, the same three under ``"context"``; there ``"num_rows"`` says how many rows
+there are where no other input does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from recsys.signature import Signature
+from serve.config.models import BatchLimits
+from serve.errors import RequestError, listed
+from serve.protocols.open_inference import DTYPES, FLOAT, ID, LENGTH
+from serve.rest.tensors_json import entry, flat, pack, write_json
+from serve.wire import predict_pb2 as wire
+
+_PARTS = ("dense", "sparse", "weights")
+_ENTRIES = (*_PARTS, "context", "id", "priority")
+_CONTEXT = (*_PARTS, "num_rows")
+
+
+def read_plain(body: dict[str, Any], signature: Signature, limits: BatchLimits) -> wire.PredictRequest:
+    """Return the inputs of a request.
+
+    Args:
+        body: of the request.
+        signature: of the model; inputs that it does not have are not converted.
+        limits: of one request; nor are more rows and IDs than these.
+
+    Raises:
+        RequestError: names the input, what it holds and what it should.
+    """
+    _check_entries("body", body, _ENTRIES)
+    context = entry(body, "context", dict, "body")
+    _check_entries("context", context, _CONTEXT)
+    reader = _Reader(signature, limits)
+    dense, sparse, rows = reader.inputs("", body)
+    context_dense, context_sparse, _ = reader.inputs("context.", context)
+    if "num_rows" in context:
+        rows = {"context.num_rows": _given_rows(context, limits), **rows}
+    elif not rows and context:
+        raise RequestError(
+            "context: got every input, expected at least one with a row for each candidate, or num_rows"
+        )
+    first = next(iter(rows), "")
+    for name, num_rows in rows.items():
+        if num_rows != rows[first]:
+            raise RequestError(f"{name}: got {num_rows} rows, expected {rows[first]}, as many as {first} has")
+    return wire.PredictRequest(
+        num_rows=rows.get(first, 0),  # without any input the request's checks name those that are missing
+        dense=dense,
+        sparse=sparse,
+        context_dense=context_dense,
+        context_sparse=context_sparse,
+    )
+
+
+def write_plain(answer: bytes) -> bytes:
+    """Return the body of an answer, a serialized ``PredictResponse``: each output by name, one entry per row."""
+    response = wire.PredictResponse.FromString(answer)
+    outputs = {
+        output.name: np.frombuffer(output.values, DTYPES[FLOAT]).reshape(tuple(output.dims)).tolist()
+        for output in response.outputs
+    }
+    return write_json({"model": response.model, "version": response.version, "outputs": outputs})
+
+
+def _check_entries(at: str, given: dict[str, Any], known: tuple[str, ...]) -> None:
+    unknown = next((name for name in given if name not in known), None)
+    if unknown is not None:
+        raise RequestError(f"{at}: got an unknown entry {unknown[:64]!r}, expected {', '.join(known)}")
+
+
+def _given_rows(context: dict[str, Any], limits: BatchLimits) -> int:
+    num_rows: int = entry(context, "num_rows", int, "context")
+    if num_rows < 0:
+        raise RequestError(f"context['num_rows']: got {num_rows}, expected 0 or more")
+    limits.check_request(num_rows, 0)
+    return num_rows
+
+
+class _Reader:
+    """From lists to bytes; what is too large for a request, or for no input of the model, is refused before that."""
+
+    def __init__(self, signature: Signature, limits: BatchLimits) -> None:
+        sparse = [s.name for s in signature.sparse]
+        self._names = {"dense": [d.name for d in signature.dense], "sparse": sparse}
+        self._limits = limits
+        self._num_ids = 0
+
+    def inputs(
+        self, prefix: str, holder: dict[str, Any]
+    ) -> tuple[list[wire.DenseInput], list[wire.SparseInput], dict[str, int]]:
+        """Dense and sparse inputs, and the rows of each."""
+        at = f"{prefix.rstrip('.') or 'body'}"
+        given = {part: entry(holder, part, dict, at) for part in _PARTS}
+        for part in ("dense", "sparse"):
+            _check_names(f"{prefix}{part}", given[part], self._names[part])
+        rows: dict[str, int] = {}
+        dense, sparse = [], []
+        for name in given["dense"]:
+            field = f"{prefix}dense[{name!r}]"
+            numbers, shape = flat(field, self._rows(given["dense"], name, f"{prefix}dense"))
+            dense.append(wire.DenseInput(name=name, values=pack(field, numbers, DTYPES[FLOAT])))
+            rows[field] = shape[0]
+        for name in given["sparse"]:
+            field = f"{prefix}sparse[{name!r}]"
+            lists = _lists(self._rows(given["sparse"], name, f"{prefix}sparse"))
+            raw = self._sparse(field, name, lists)
+            if name in given["weights"]:
+                weights = _lists(self._rows(given["weights"], name, f"{prefix}weights"))
+                raw.weights = _weights(f"{prefix}weights[{name!r}]", weights, raw)
+            sparse.append(raw)
+            rows[field] = len(lists)
+        unknown = next((name for name in given["weights"] if name not in given["sparse"]), None)
+        if unknown is not None:
+            raise RequestError(f"{prefix}weights: got {unknown[:64]!r}, expected only names of sparse inputs")
+        return dense, sparse, rows
+
+    def _rows(self, holder: dict[str, Any], name: str, at: str) -> list[Any]:
+        rows: list[Any] = entry(holder, name, list, at)
+        self._limits.check_request(len(rows), 0)
+        return rows
+
+    def _sparse(self, field: str, name: str, lists: list[list[Any]]) -> wire.SparseInput:
+        """One sparse input, from a list of IDs per row."""
+        lengths = np.fromiter(map(len, lists), DTYPES[LENGTH], len(lists))
+        self._num_ids += int(lengths.sum())
+        self._limits.check_request(0, self._num_ids)
+        return wire.SparseInput(
+            name=name,
+            lengths=lengths.tobytes(),
+            values=pack(field, list(chain.from_iterable(lists)), DTYPES[ID]),
+        )
+
+
+def _check_names(at: str, given: dict[str, Any], known: Sequence[str]) -> None:
+    unknown = next((name for name in given if name not in known), None)
+    if unknown is not None:
+        raise RequestError(f"{at}: got an unknown input {unknown[:64]!r}, expected {listed(known)}")
+
+
+def _weights(field: str, lists: list[list[Any]], ids: wire.SparseInput) -> bytes:
+    lengths = np.fromiter(map(len, lists), DTYPES[LENGTH], len(lists))
+    if lengths.tobytes() != ids.lengths:
+        expected = np.frombuffer(ids.lengths, DTYPES[LENGTH])
+        raise RequestError(
+            f"{field}: got {lengths[:8].tolist()} weights per row, expected one per ID: {expected[:8].tolist()}"
+        )
+    return pack(field, list(chain.from_iterable(lists)), DTYPES[FLOAT])
+
+
+def _lists(rows: list[Any]) -> list[list[Any]]:
+    """A bare number is a row of one."""
+    return [row if type(row) is list else [row] for row in rows]

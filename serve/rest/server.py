@@ -1,0 +1,404 @@
+"""HTTP: Open Inference's REST form, and plain JSON for people with curl. In the server's event loop.
+
+Requests become messages of the wire, which the engine answers. JSON is read and written on the event loop: what matters
+for speed belongs on the gRPC port.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import ssl
+import zlib
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any
+
+from aiohttp import web
+from aiohttp.typedefs import Middleware
+
+from serve.config.settings import ConnectionLimits
+from serve.engine.interface import Servable, Submitted
+from serve.errors import (
+    HTTP_STATUS,
+    STATUS_CODES,
+    BodyTooLargeError,
+    DeadlineExpiredError,
+    DrainingError,
+    NotReadyError,
+    QueueFullError,
+    RequestError,
+    short,
+    status_of,
+)
+from serve.net.sockets import BoundedListener, listening
+from serve.protocols.calls import checked_request_id
+from serve.protocols.open_inference import Parameters
+from serve.rest.plain_json import read_plain, write_plain
+from serve.rest.tensors_json import HEADER_LENGTH, Inference, entry, parse_json, plain, write_json
+from serve.rpc.backend import Backend
+from serve.rpc.open_inference import (
+    loaded_versions,
+    model_config,
+    model_metadata,
+    model_statistics,
+    repository_index,
+    server_metadata,
+)
+from serve.threads import in_thread
+from serve.wire import predict_pb2 as wire
+
+_log = logging.getLogger("serve")
+_MS_PER_S = 1e3
+_TIMEOUT = "timeout_ms"
+_MAX_DIGITS = 12
+_LIVE = "/v2/health/live"
+# Of connections between requests; aiohttp's own is an hour.
+_KEEPALIVE_S = 75.0
+# A body that is not there by then is not waited for.
+_BODY_S = 30.0
+_PROTOCOL = "rest"
+_JSON = "application/json"
+_BINARY = "application/octet-stream"
+# After the engine is idle nothing but answers on their way is left.
+_SHUTDOWN_S = 1.0
+# RFC 9110: deflate is zlib's format.
+ENCODINGS = ("gzip", "deflate")
+# zlib's word for "whichever of the two its header says".
+_EITHER = zlib.MAX_WBITS | 32
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class RestServer:
+    """Listens between ``start`` and ``stop``; both belong to the server's event loop.
+
+    Args:
+        backend: the server.
+        host: the address to listen on.
+        port: 0 lets the system choose.
+        limits: of a request's body, as of a gRPC message; and of connections, beside those of other ports.
+        tls: None for plain text.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        host: str,
+        port: int,
+        limits: ConnectionLimits,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self.port = port
+        self._host = host
+        self._engine = backend.engine
+        self._max_connections = limits.max_connections
+        self._tls = tls
+        # A client that hangs up gives its request up.
+        self._runner = web.AppRunner(
+            _application(backend, limits, [self._refuse_when_draining, _errors_as_json]),
+            access_log=None,
+            # aiohttp would inflate bodies in the event loop.
+            auto_decompress=False,
+            handler_cancellation=True,
+            keepalive_timeout=_KEEPALIVE_S,
+            shutdown_timeout=_SHUTDOWN_S,
+        )
+
+    async def start(self) -> None:
+        """Listen.
+
+        Raises:
+            OSError: the port is taken or the address is not this machine's.
+        """
+        await self._runner.setup()
+        try:
+            listener = BoundedListener(listening(self._host, self.port), self._max_connections)
+            await web.SockSite(self._runner, listener, ssl_context=self._tls).start()
+        except OSError as error:
+            await self._runner.cleanup()
+            raise OSError(f"cannot serve HTTP on port {self.port}: {error.strerror}") from error
+        self.port = self._runner.addresses[0][1]
+
+    async def stop(self) -> None:
+        """Close the port and what is left of its connections; idempotent."""
+        await self._runner.cleanup()
+
+    @web.middleware
+    async def _refuse_when_draining(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
+        if self._engine.is_draining and request.path != _LIVE:
+            response: web.StreamResponse = _error(
+                503, "the server is stopping; send the request to another one"
+            )
+        else:
+            response = await handler(request)
+        if self._engine.is_draining:
+            response.force_close()
+        return response
+
+
+def _application(
+    backend: Backend, limits: ConnectionLimits, middlewares: Sequence[Middleware]
+) -> web.Application:
+    application = web.Application(client_max_size=limits.max_message_bytes, middlewares=middlewares)
+    models, inference = _Models(backend, limits.max_json_bytes), _Inference(backend, limits.max_json_bytes)
+    application.add_routes(
+        [
+            web.get("/v2", models.server),
+            web.get(_LIVE, models.live),
+            web.get("/v2/health/ready", models.ready),
+            web.post("/v2/repository/index", models.index),
+        ]
+    )
+    # Other HTTP methods than these are answered with 405.
+    for at in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
+        application.add_routes(
+            [
+                web.get(at, models.metadata),
+                web.get(f"{at}/ready", models.model_ready),
+                web.get(f"{at}/config", models.config),
+                web.get(f"{at}/stats", models.statistics),
+                web.post(f"{at}/infer", inference.infer),
+            ]
+        )
+    application.router.add_get("/v2/models/stats", models.statistics)
+    for at in ("/v1/models/{model}:predict", "/v1/models/{model}/versions/{version}:predict"):
+        application.router.add_post(at, inference.predict)
+    return application
+
+
+@web.middleware
+async def _errors_as_json(request: web.Request, handler: _Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except BodyTooLargeError as error:
+        return _error(413, str(error))
+    except web.HTTPException as error:
+        allow = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else None
+        return _error(error.status, f"{request.method} {request.path[:128]}: {error.reason}", allow)
+    except Exception as error:
+        code, text = status_of(error)
+        if type(error) not in STATUS_CODES:
+            _log.error("an HTTP request failed", exc_info=error)
+        headers = {}
+        if isinstance(error, QueueFullError):
+            headers["Retry-After"] = str(math.ceil(error.retry_after_ms / _MS_PER_S))  # whole seconds
+        return _error(HTTP_STATUS[code], text, headers)
+
+
+class _Models:
+    """What can be asked about the server and its models."""
+
+    def __init__(self, backend: Backend, max_json_bytes: int) -> None:
+        self._backend = backend
+        self._max_json_bytes = max_json_bytes
+
+    async def server(self, _: web.Request) -> web.Response:
+        return _response(plain(server_metadata()))
+
+    async def live(self, _: web.Request) -> web.Response:
+        return _response({"live": True})
+
+    async def ready(self, _: web.Request) -> web.Response:
+        ready = self._backend.manager.is_ready()
+        return _response({"ready": ready}, 200 if ready else 503)
+
+    async def index(self, request: web.Request) -> web.Response:
+        data = await _body(request)
+        body = parse_json(data, self._max_json_bytes) if data else {}
+        index = repository_index(self._backend.manager.statuses(), entry(body, "ready", bool, "body"))
+        return _response(plain(index)["models"])
+
+    async def metadata(self, request: web.Request) -> web.Response:
+        servable = self._backend.servable(*_named(request))
+        return _response(plain(model_metadata(servable, loaded_versions(self._backend, servable.info.name))))
+
+    async def model_ready(self, request: web.Request) -> web.Response:
+        model, version = _named(request)
+        try:
+            self._backend.servable(model, version)
+        except NotReadyError:
+            return _response({"name": model, "ready": False}, 503)
+        return _response({"name": model, "ready": True})
+
+    async def config(self, request: web.Request) -> web.Response:
+        return _response(plain(model_config(self._backend.servable(*_named(request)))))
+
+    async def statistics(self, request: web.Request) -> web.Response:
+        return _response(plain(model_statistics(self._backend, *_named(request))))
+
+
+class _Inference:
+    """Requests for predictions."""
+
+    def __init__(self, backend: Backend, max_json_bytes: int) -> None:
+        self._backend = backend
+        self._max_json_bytes = max_json_bytes
+
+    async def infer(self, request: web.Request) -> web.Response:
+        """Tensors."""
+        with self._counted():
+            timeout_s = _timeout_s(request)
+            data = await _body(request)
+            inference = Inference(data, _header_length(request), self._max_json_bytes)
+            model, version = _named(request)
+            self._check_accepts()
+            servable = self._backend.servable(model, version)
+        with self._counted(servable):
+            message = inference.message(model, version)
+        remaining_s = inference.parameters.remaining_s(timeout_s)
+        body = inference.body(await self._answer(request, message, "kserve", remaining_s))
+        if len(body.data) == body.num_json_bytes:
+            return web.Response(body=body.data, content_type=_JSON)
+        headers = {HEADER_LENGTH: str(body.num_json_bytes)}
+        return web.Response(body=body.data, content_type=_BINARY, headers=headers)
+
+    async def predict(self, request: web.Request) -> web.Response:
+        """Plain JSON."""
+        with self._counted():
+            timeout_s = _timeout_s(request)
+            data = await _body(request)
+            body = parse_json(data, self._max_json_bytes)
+            request_id = checked_request_id(entry(body, "id", str, "body"), "id")
+            priority = Parameters.read({"priority": body.get("priority", 0)}).priority
+            model, version = _named(request)
+            self._check_accepts()
+            # Drawn here: how the lists are to be read is the version's to say.
+            servable = self._backend.servable(model, version)
+        with self._counted(servable):
+            message = read_plain(body, servable.signature, servable.settings.limits)
+        head = wire.PredictRequest(
+            model=servable.info.name,
+            version=servable.info.version,
+            request_id=request_id,
+            priority=wire.Priority.Name(priority.value),
+        )
+        message.MergeFrom(head)
+        answer = await self._answer(
+            request, message.SerializeToString(), "recsys", timeout_s, drew_version=not version
+        )
+        return web.Response(body=write_plain(answer), content_type=_JSON)
+
+    async def _answer(
+        self,
+        request: web.Request,
+        message: bytes,
+        form: str,
+        remaining_s: float | None,
+        *,
+        drew_version: bool = False,
+    ) -> bytes:
+        """As over gRPC, whose clients' deadlines end calls by themselves."""
+        submitted = Submitted(
+            message=message,
+            form=form,
+            protocol=_PROTOCOL,
+            remaining_s=remaining_s,
+            trace_parent=request.headers.get("traceparent", "") if self._backend.reads_trace else "",
+            drew_version=drew_version,
+        )
+        try:
+            async with asyncio.timeout(remaining_s):
+                return await self._backend.engine.submit(submitted)
+        except TimeoutError:
+            raise DeadlineExpiredError("the deadline passed before the answer was there") from None
+
+    def _check_accepts(self) -> None:
+        if self._backend.engine.is_draining:
+            raise DrainingError("the server is stopping; send the request to another one")
+
+    @contextlib.contextmanager
+    def _counted(self, servable: Servable | None = None) -> Iterator[None]:
+        """Count requests that are refused before they come to the engine."""
+        try:
+            yield
+        except (RequestError, NotReadyError, DrainingError) as error:
+            self._backend.refused(error, _PROTOCOL, servable)
+            raise
+        except web.HTTPException as error:
+            late = isinstance(error, web.HTTPRequestTimeout)
+            told = (DeadlineExpiredError if late else RequestError)(error.reason)
+            self._backend.refused(told, _PROTOCOL, servable)
+            raise
+
+
+async def _body(request: web.Request) -> bytes:
+    try:
+        async with asyncio.timeout(_BODY_S):
+            data = await request.read()
+    except web.HTTPRequestEntityTooLarge as error:
+        raise BodyTooLargeError(f"body: got more bytes than one request may have ({error.text})") from None
+    except TimeoutError:
+        raise web.HTTPRequestTimeout(reason=f"the body was not there after {_BODY_S:g} s") from None
+    encoding = request.headers.get("Content-Encoding", "identity").strip().lower()
+    if encoding == "identity":
+        return data
+    if encoding not in ENCODINGS:
+        expected = ", ".join(ENCODINGS)
+        raise web.HTTPUnsupportedMediaType(
+            reason=f"Content-Encoding: got {encoding[:64]!r}, expected none, or one of {expected}"
+        )
+    return await in_thread(lambda: inflate(data, request.client_max_size), "inflate")
+
+
+def _named(request: web.Request) -> tuple[str, str]:
+    """Model and version, as the address names them."""
+    return request.match_info.get("model", ""), request.match_info.get("version", "")
+
+
+def _timeout_s(request: web.Request) -> float | None:
+    """How long the client waits, from the address; None where it does not say."""
+    unknown = next((name for name in request.query if name != _TIMEOUT), None)
+    if unknown is not None:
+        raise RequestError(
+            f"address: got an unknown parameter {short(unknown)}, expected {_TIMEOUT!r} at most"
+        )
+    text = request.query.get(_TIMEOUT)
+    return None if text is None else _whole_number(_TIMEOUT, text) / _MS_PER_S
+
+
+def _header_length(request: web.Request) -> int | None:
+    text = request.headers.get(HEADER_LENGTH)
+    return None if text is None else _whole_number(HEADER_LENGTH, text)
+
+
+def _whole_number(field: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS):
+        raise RequestError(f"{field}: got {text[:32]!r}, expected a whole number")
+    return int(text)
+
+
+def _response(content: Any, status: int = 200) -> web.Response:
+    return web.Response(body=write_json(content), status=status, content_type=_JSON)
+
+
+def _error(status: int, text: str, headers: dict[str, str] | None = None) -> web.Response:
+    return web.Response(body=write_json({"error": text}), status=status, content_type=_JSON, headers=headers)
+
+
+def inflate(data: bytes, max_bytes: int) -> bytes:
+    """What a body was before it was compressed; holds no lock meanwhile, so that it is fit for a thread.
+
+    Args:
+        data: of one of ``ENCODINGS``.
+        max_bytes: of what comes out; no more than one byte beyond is made.
+
+    Raises:
+        BodyTooLargeError: it is longer.
+        RequestError: the data is broken, incomplete, or followed by more.
+    """
+    decompressor = zlib.decompressobj(_EITHER)
+    try:
+        inflated = decompressor.decompress(data, max_bytes + 1)
+    except zlib.error:
+        raise RequestError(f"body: got {len(data)} bytes that are neither gzip nor deflate") from None
+    if len(inflated) > max_bytes:
+        raise BodyTooLargeError(
+            f"body: got more than {max_bytes} bytes once it was inflated, expected at most so many"
+        )
+    if not decompressor.eof:
+        raise RequestError(f"body: got {len(data)} compressed bytes that end too early")
+    if decompressor.unused_data:
+        raise RequestError(f"body: got {len(decompressor.unused_data)} bytes after the compressed ones")
+    return inflated

@@ -1,0 +1,1 @@
+"""gRPC methods that Python answers under every engine."""

@@ -1,0 +1,77 @@
+"""What doors besides the inference port need of the server: REST, the admin port, Ray, and the rare calls."""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import dataclass
+
+from serve.engine.interface import Engine, Servable
+from serve.engine.records import EndedRequest, Observer
+from serve.errors import OUTCOME_OF, status_of
+from serve.metrics.registry import Metrics
+from serve.models.manager import ModelManager
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backend:
+    """The parts of one server. Belongs to its event loop.
+
+    Attributes:
+        engine: answers requests.
+        manager: knows the models.
+        metrics: counts.
+        observer: takes records of requests.
+    """
+
+    engine: Engine
+    manager: ModelManager
+    metrics: Metrics
+    observer: Observer
+
+    def servable(self, model: str = "", version: str = "") -> Servable:
+        """Return the version that answers such a request; drawn by the canary's share where it names none.
+
+        Raises:
+            ModelNotFoundError: there is no such model or version.
+            NotReadyError: none of the model's versions is ready.
+        """
+        return self.manager.route(model, version, random.random()).primary
+
+    @property
+    def reads_trace(self) -> bool:
+        """Whether the ``traceparent`` of requests is wanted."""
+        return self.observer.sampling.trace_share is not None
+
+    def refused(self, error: Exception, protocol: str, servable: Servable | None = None) -> None:
+        """Count a request that was refused before the engine saw it.
+
+        Args:
+            error: why.
+            protocol: the door's name in logs and traces.
+            servable: that would have answered it; None where that is not known.
+        """
+        code, text = status_of(error)
+        outcome = OUTCOME_OF[code]
+        model, version = ("", "") if servable is None else (servable.info.name, servable.info.version)
+        self.metrics.refused(outcome, model, version)
+        sampling = self.observer.sampling
+        is_logged, is_traced = sampling.is_logged(outcome), sampling.is_traced("", random.random())
+        if is_logged or is_traced:
+            now_s = time.monotonic()
+            self.observer.ended(
+                EndedRequest(
+                    trace_parent="",
+                    protocol=protocol,
+                    model=model,
+                    version=version,
+                    request_id="",
+                    outcome=outcome,
+                    code=code.name,
+                    reason=text,
+                    started_s=now_s,
+                    ended_s=now_s,
+                    is_logged=is_logged,
+                    is_traced=is_traced,
+                )
+            )

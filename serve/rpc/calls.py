@@ -1,0 +1,182 @@
+"""The rare calls of the inference port: metadata, repository, reflection. The same under every engine."""
+
+from __future__ import annotations
+
+from google.protobuf.message import Message
+from grpc_health.v1 import health
+from grpc_reflection.v1alpha import reflection, reflection_pb2
+
+from serve.engine.interface import RareCall
+from serve.errors import ModelNotFoundError, NotAllowedError, NotReadyError, RequestError
+from serve.protocols import open_inference
+from serve.protocols.calls import BytesMethod, Method, bytes_method, parse
+from serve.rpc.backend import Backend
+from serve.rpc.metadata import servable_metadata
+from serve.rpc.open_inference import (
+    loaded_versions,
+    model_config,
+    model_metadata,
+    model_statistics,
+    repository_index,
+    server_metadata,
+)
+from serve.wire import open_inference_pb2 as wire
+from serve.wire import predict_pb2, predictor_pb2
+
+PREDICTION_SERVICE = predict_pb2.DESCRIPTOR.services_by_name["PredictionService"].full_name
+_TORCHREC_SERVICE = predictor_pb2.DESCRIPTOR.services_by_name["Predictor"].full_name
+# The one parameter of a load that has a meaning here.
+_VERSION = "version"
+_ADMIN_ONLY = (
+    "loading and unloading are not allowed on this port; call the server's admin port, with its token"
+)
+
+
+def rare_calls(backend: Backend, max_message_bytes: int) -> dict[str, RareCall]:
+    """Return the methods of the inference port that Python answers, by full name.
+
+    Args:
+        backend: the server.
+        max_message_bytes: stands in the metadata.
+    """
+    calls = {
+        f"/{open_inference.SERVICE}/{name}": RareCall(answer=method)
+        for name, method in repository_methods(backend).items()
+    }
+    calls[f"/{PREDICTION_SERVICE}/GetModelMetadata"] = RareCall(
+        answer=metadata_method(backend, max_message_bytes)
+    )
+    services = (
+        PREDICTION_SERVICE,
+        open_inference.SERVICE,
+        _TORCHREC_SERVICE,
+        health.SERVICE_NAME,
+        reflection.SERVICE_NAME,
+    )
+    calls[f"/{reflection.SERVICE_NAME}/ServerReflectionInfo"] = RareCall(
+        answer=_reflection_method(services), is_stream=True
+    )
+    return calls
+
+
+def metadata_method(backend: Backend, max_message_bytes: int) -> BytesMethod:
+    """Return ``recsys.v1.PredictionService.GetModelMetadata``."""
+
+    async def get_model_metadata(request: predict_pb2.GetModelMetadataRequest) -> Message:
+        return servable_metadata(backend.servable(request.model, request.version), max_message_bytes)
+
+    return bytes_method(predict_pb2.GetModelMetadataRequest, get_model_metadata, PREDICTION_SERVICE)
+
+
+def repository_methods(backend: Backend, *, is_admin: bool = False) -> dict[str, BytesMethod]:
+    """Return all methods of Open Inference but inference, by name.
+
+    Args:
+        backend: the server.
+        is_admin: whether callers may load and unload models.
+    """
+    methods = _Models(backend, is_admin).methods()
+    return {
+        name: bytes_method(kind, method, open_inference.SERVICE) for name, (kind, method) in methods.items()
+    }
+
+
+def is_model_ready(backend: Backend, name: str, version: str) -> bool:
+    """Whether a model, or a version of it, answers; one that is not there does not."""
+    try:
+        backend.servable(name, version)
+    except (ModelNotFoundError, NotReadyError):
+        return False
+    return True
+
+
+class _Models:
+    """Message to message.
+
+    Args:
+        backend: the server.
+        is_admin: whether callers may load and unload models.
+    """
+
+    def __init__(self, backend: Backend, is_admin: bool) -> None:
+        self._backend = backend
+        self._manager = backend.manager
+        self._is_admin = is_admin
+
+    def methods(self) -> dict[str, tuple[type[Message], Method]]:
+        """By name: what each takes, and what answers it."""
+        return {
+            "ServerLive": (wire.ServerLiveRequest, self._server_live),
+            "ServerReady": (wire.ServerReadyRequest, self._server_ready),
+            "ServerMetadata": (wire.ServerMetadataRequest, self._server_metadata),
+            "ModelReady": (wire.ModelReadyRequest, self._model_ready),
+            "ModelMetadata": (wire.ModelMetadataRequest, self._model_metadata),
+            "ModelConfig": (wire.ModelConfigRequest, self._model_config),
+            "ModelStatistics": (wire.ModelStatisticsRequest, self._model_statistics),
+            "RepositoryIndex": (wire.RepositoryIndexRequest, self._repository_index),
+            "RepositoryModelLoad": (wire.RepositoryModelLoadRequest, self._load),
+            "RepositoryModelUnload": (wire.RepositoryModelUnloadRequest, self._unload),
+        }
+
+    async def _server_live(self, _: Message) -> Message:
+        return wire.ServerLiveResponse(live=True)
+
+    async def _server_ready(self, _: Message) -> Message:
+        return wire.ServerReadyResponse(ready=self._manager.is_ready())
+
+    async def _server_metadata(self, _: Message) -> Message:
+        return server_metadata()
+
+    async def _model_ready(self, request: wire.ModelReadyRequest) -> Message:
+        return wire.ModelReadyResponse(ready=is_model_ready(self._backend, request.name, request.version))
+
+    async def _model_metadata(self, request: wire.ModelMetadataRequest) -> Message:
+        servable = self._backend.servable(request.name, request.version)
+        return model_metadata(servable, loaded_versions(self._backend, servable.info.name))
+
+    async def _model_config(self, request: wire.ModelConfigRequest) -> Message:
+        servable = self._backend.servable(request.name, request.version)
+        return wire.ModelConfigResponse(config=model_config(servable))
+
+    async def _model_statistics(self, request: wire.ModelStatisticsRequest) -> Message:
+        return model_statistics(self._backend, request.name, request.version)
+
+    async def _repository_index(self, request: wire.RepositoryIndexRequest) -> Message:
+        return repository_index(self._manager.statuses(), request.ready)
+
+    async def _load(self, request: wire.RepositoryModelLoadRequest) -> Message:
+        self._check_admin()
+        unknown = sorted(set(request.parameters) - {_VERSION})
+        if unknown:
+            raise RequestError(
+                f"parameters: got {unknown[0][:64]!r}, expected at most {_VERSION!r}: "
+                "models come from the server's own repository, with its own settings"
+            )
+        await self._manager.load(request.model_name, _version(request))
+        return wire.RepositoryModelLoadResponse()
+
+    async def _unload(self, request: wire.RepositoryModelUnloadRequest) -> Message:
+        self._check_admin()
+        await self._manager.unload(request.model_name, _version(request))
+        return wire.RepositoryModelUnloadResponse()
+
+    def _check_admin(self) -> None:
+        if not self._is_admin:
+            raise NotAllowedError(_ADMIN_ONLY)
+
+
+def _version(request: wire.RepositoryModelLoadRequest | wire.RepositoryModelUnloadRequest) -> str:
+    return request.parameters[_VERSION].string_param if _VERSION in request.parameters else ""
+
+
+def _reflection_method(services: tuple[str, ...]) -> BytesMethod:
+    """One message of ``ServerReflectionInfo`` to its answer."""
+    servicer = reflection.ReflectionServicer(services)
+
+    async def answer(data: bytes) -> bytes:
+        request = parse(reflection_pb2.ServerReflectionRequest, data)
+        (response,) = servicer.ServerReflectionInfo(iter((request,)), None)
+        serialized: bytes = response.SerializeToString()
+        return serialized
+
+    return answer

@@ -1,0 +1,67 @@
+"""The model's signature as a message of the wire."""
+
+from __future__ import annotations
+
+from recsys.signature import IdPolicy, Signature, SparseInput
+from serve.config.models import BatchLimits
+from serve.engine.interface import ModelInfo, Servable
+from serve.wire import predict_pb2 as wire
+
+_POLICIES = {
+    IdPolicy.REJECT: wire.ID_POLICY_REJECT,
+    IdPolicy.HASH: wire.ID_POLICY_HASH,
+    IdPolicy.ZERO: wire.ID_POLICY_ZERO,
+    IdPolicy.MAPPED: wire.ID_POLICY_MAPPED,
+}
+_POOLINGS = {"sum": wire.POOLING_SUM, "mean": wire.POOLING_MEAN, "none": wire.POOLING_NONE}
+
+
+def model_metadata(
+    signature: Signature, info: ModelInfo, *, limits: BatchLimits, max_message_bytes: int
+) -> wire.ModelMetadata:
+    """All that a client needs to make a valid request."""
+    return wire.ModelMetadata(
+        model=info.name,
+        version=info.version,
+        target=info.target,
+        dense=[wire.DenseSignature(name=d.name, width=d.width) for d in signature.dense],
+        sparse=[_sparse(s) for s in signature.sparse],
+        outputs=[wire.OutputSignature(name=o.name, shape=o.shape) for o in signature.outputs],
+        limits=wire.RequestLimits(
+            max_rows=limits.max_request_rows,
+            max_ids=limits.max_request_ids,
+            max_message_bytes=max_message_bytes,
+        ),
+        artifact=wire.ArtifactVersions(
+            format=info.format_version,
+            torch=info.torch_version,
+            fbgemm=info.fbgemm_version,
+            digest=info.digest,
+        ),
+        context=signature.context,
+    )
+
+
+def servable_metadata(servable: Servable, max_message_bytes: int) -> wire.ModelMetadata:
+    """Return the metadata of a loaded version, with its deltas."""
+    message = model_metadata(
+        servable.signature,
+        servable.info,
+        limits=servable.settings.limits,
+        max_message_bytes=max_message_bytes,
+    )
+    message.deltas.extend(servable.deltas)
+    return message
+
+
+def _sparse(sparse: SparseInput) -> wire.SparseSignature:
+    return wire.SparseSignature(
+        name=sparse.name,
+        pooling=_POOLINGS[sparse.pooling],
+        weighted=sparse.weighted,
+        tables=[
+            wire.TableUse(name=t.name, num_embeddings=t.num_embeddings, id_policy=_POLICIES[t.id_policy])
+            for t in sparse.tables
+        ],
+        id_limit=sparse.id_limit,
+    )

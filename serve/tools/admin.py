@@ -1,0 +1,299 @@
+"""recsys-admin: what a running server holds, and what operators may change."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import Message
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.filesize import decimal
+from rich.table import Table
+from rich.text import Text
+
+from recsys.cli import Parser
+from serve.client.errors import predict_error
+from serve.client.settings import ClientTls, checked_address, checked_timeout_s
+from serve.net.auth import read_token
+from serve.wire import admin_pb2 as wire
+
+_EPILOG = """\
+examples:
+  recsys-admin 127.0.0.1:8502 list
+  recsys-admin 127.0.0.1:8502 load ranker --version 4
+  recsys-admin 127.0.0.1:8502 route ranker --canary 4:10           10 percent of the requests to version 4
+  recsys-admin 127.0.0.1:8502 route ranker --serve 4               version 4 stays until this is changed
+  recsys-admin 127.0.0.1:8502 route ranker --serve latest --shadow 5:100
+  recsys-admin 127.0.0.1:8502 rollback ranker
+  recsys-admin 127.0.0.1:8502 delta ranker users-0001.delta
+  recsys-admin 127.0.0.1:8502 unload ranker --version 3
+
+The token: --token-file, or RECSYS_ADMIN_TOKEN_FILE in the environment.
+
+exit codes: 0 done, 1 the server refused or cannot be reached, 2 bad usage
+"""
+_TOKEN_ENVIRONMENT = "RECSYS_ADMIN_TOKEN_FILE"
+# Loading reads and checks every byte of a version.
+_DEFAULT_TIMEOUT_S = 600.0
+_PIPE_WIDTH = 120
+_PROG = "recsys-admin ADDRESS"
+_NO_ADMIN_PORT = "this is no admin port; expected the one that admin_port= names in the server's ready line"
+_SERVICE = wire.DESCRIPTOR.services_by_name["AdminService"].full_name
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    top = Parser(
+        prog="recsys-admin",
+        usage="recsys-admin ADDRESS COMMAND [MODEL] [option ...]",
+        description="Show and change what a running recsys-serve holds.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        parents=[_common(None, _DEFAULT_TIMEOUT_S)],
+    )
+    top.add_argument("address", metavar="ADDRESS", help="host:port of the admin service")
+    # Those that are given behind the command count as well as those before it.
+    common = _common(argparse.SUPPRESS, argparse.SUPPRESS)
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND", prog=_PROG)
+
+    def add(name: str, about: str, words: str) -> argparse.ArgumentParser:
+        usage = f"{_PROG} {name} {words}[option ...]"
+        return commands.add_parser(name, help=about, usage=usage, parents=[common])
+
+    add("list", "all models and versions", "")
+    load = add("load", "load a version and warm it up", "MODEL ")
+    unload = add("unload", "take a version out and free its memory", "MODEL ")
+    route = add("route", "say which version answers", "MODEL ")
+    rollback = add("rollback", "back to before the last change", "MODEL ")
+    delta = add("delta", "change rows of a loaded version in place", "MODEL FILE ")
+    for command in (load, unload, route, rollback, delta):
+        command.add_argument("model", metavar="MODEL")
+    delta.add_argument("delta", metavar="FILE", help="a name in the model's folder deltas, no path")
+    load.add_argument("--version", default="", metavar="V", help="default: the newest in the repository")
+    unload.add_argument("--version", default="", metavar="V", help="default: all of the model's")
+    delta.add_argument("--version", default="", metavar="V", help="default: the one that answers")
+    route.add_argument(
+        "--serve", default="latest", metavar="V", help="latest (default), or a version that stays"
+    )
+    for name in ("canary", "shadow"):
+        route.add_argument(
+            f"--{name}", type=_share, default=("", 0.0), metavar="V:PERCENT", help=_SHARES[name]
+        )
+    return top
+
+
+_SHARES = {
+    "canary": "a version that answers a share of the requests",
+    "shadow": "a version that computes a share of the requests beside the one that answers",
+}
+
+
+def _common(default: Any, timeout_s: Any) -> Parser:
+    common = Parser(add_help=False, argument_default=default)
+    common.add_argument("--token-file", type=Path, metavar="F", help="holds the bearer token")
+    common.add_argument(
+        "--tls-ca", type=Path, metavar="F", help="who signs the server's certificate; turns TLS on"
+    )
+    common.add_argument(
+        "--tls-certificate", type=Path, metavar="F", help="the caller's own, where the server asks"
+    )
+    common.add_argument("--tls-key", type=Path, metavar="F", help="its key")
+    common.add_argument("--timeout-s", type=float, default=timeout_s, metavar="S", help="for the whole call")
+    common.add_argument(
+        "--json", action="store_true", default=default and argparse.SUPPRESS, help="print the answer as JSON"
+    )
+    return common
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns the exit code."""
+    args = parser().parse_args(argv)
+    try:
+        token = _token(args)
+        channel = _channel(args)
+    except ValueError as error:
+        print(f"recsys-admin: {error}", file=sys.stderr)
+        return 2
+    try:
+        with channel:
+            answer = _call(args, channel, token)
+    except grpc.RpcError as error:
+        failed = predict_error(error, uses_tls=_uses_tls(args))
+        message = _NO_ADMIN_PORT if failed.code is grpc.StatusCode.UNIMPLEMENTED else failed.message
+        print(f"recsys-admin: {failed.code.name}: {message}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("recsys-admin: interrupted; the server finishes what it has begun", file=sys.stderr)
+        return 1
+    if args.json:
+        print(json.dumps(_to_json(answer)))
+    else:
+        _COMMANDS[args.command].show(answer, Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH))
+    return 0
+
+
+def _call(args: argparse.Namespace, channel: grpc.Channel, token: str) -> Message:
+    """Do what was asked."""
+    command = _COMMANDS[args.command]
+    method = channel.unary_unary(
+        f"/{_SERVICE}/{command.method}",
+        request_serializer=lambda request: request.SerializeToString(),
+        response_deserializer=command.answer.FromString,
+    )
+    metadata = (("authorization", f"Bearer {token}"),)
+    answer: Message = method(command.request(args), timeout=args.timeout_s, metadata=metadata)
+    return answer
+
+
+def _set_routing(args: argparse.Namespace) -> Message:
+    (canary, canary_percent), (shadow, shadow_percent) = args.canary, args.shadow
+    routing = wire.Routing(
+        serve=args.serve,
+        canary=canary,
+        canary_percent=canary_percent,
+        shadow=shadow,
+        shadow_percent=shadow_percent,
+    )
+    return wire.SetRoutingRequest(model=args.model, routing=routing)
+
+
+def _token(args: argparse.Namespace) -> str:
+    named = args.token_file or os.environ.get(_TOKEN_ENVIRONMENT)
+    if not named:
+        raise ValueError(f"--token-file: missing, expected it, or {_TOKEN_ENVIRONMENT} in the environment")
+    return read_token(Path(named), key="--token-file")
+
+
+def _channel(args: argparse.Namespace) -> grpc.Channel:
+    address = checked_address(args.address)
+    checked_timeout_s(args.timeout_s)
+    tls = ClientTls(ca=args.tls_ca, certificate=args.tls_certificate, key=args.tls_key)
+    if not _uses_tls(args):
+        return grpc.insecure_channel(address)
+    return grpc.secure_channel(address, tls.credentials())
+
+
+def _uses_tls(args: argparse.Namespace) -> bool:
+    return args.tls_ca is not None or args.tls_certificate is not None
+
+
+def _share(text: str) -> tuple[str, float]:
+    version, _, percent = text.rpartition(":")
+    if not version or not re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,6})?%?", percent):
+        raise argparse.ArgumentTypeError(
+            f"got {text[:80]!r}, expected a version and its percent, such as 4:10"
+        )
+    return version, float(percent.removesuffix("%"))
+
+
+def _to_json(answer: Message) -> Any:
+    """Every field, also those that are empty; whole numbers as numbers, states in short."""
+    data = MessageToDict(answer, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
+    return _plain(data)
+
+
+def _plain(data: Any) -> Any:
+    if isinstance(data, dict):
+        plain = {key: _plain(value) for key, value in data.items()}
+        if "table_bytes" in plain:  # protobuf writes an int64 as a text
+            plain["table_bytes"] = int(plain["table_bytes"])
+        return plain
+    if isinstance(data, list):
+        return [_plain(value) for value in data]
+    return _state(data) if isinstance(data, str) and data.startswith("MODEL_STATE_") else data
+
+
+def _state(name: str) -> str:
+    return name.removeprefix("MODEL_STATE_").lower()
+
+
+def _show_models(answer: wire.ListModelsResponse, console: Console) -> None:
+    for status in answer.models:
+        _show_model(status, console)
+    if not answer.models:
+        console.print("no models")
+
+
+def _show_model(status: wire.ModelStatus, console: Console) -> None:
+    routing = status.routing
+    parts = [f"serve {routing.serve}"]
+    for name in ("canary", "shadow"):
+        if getattr(routing, name):
+            parts.append(f"{name} {getattr(routing, name)} ({getattr(routing, name + '_percent'):g} %)")
+    title = f"{status.model}: {', '.join(parts)}; answers: {status.serving or 'none'}"
+    console.print(Text(title), soft_wrap=True)
+    _show_versions(status.versions, console)
+
+
+def _show_version(version: wire.ModelVersion, console: Console) -> None:
+    _show_versions([version], console)
+
+
+def _show_versions(versions: Sequence[wire.ModelVersion], console: Console) -> None:
+    """A table; what comes from the server is never read as markup."""
+    table = Table(box=SIMPLE_HEAD)
+    for heading in ("version", "state", "tables", "digest", "deltas", "reason"):
+        table.add_column(heading, justify="right" if heading == "tables" else "left", overflow="fold")
+    for version in versions:
+        is_loaded = version.state in (wire.MODEL_STATE_READY, wire.MODEL_STATE_DRAINING)
+        cells = (
+            version.version,
+            _state(wire.ModelState.Name(version.state)),
+            decimal(version.table_bytes) if is_loaded else "",
+            version.digest,
+            ", ".join(version.deltas),
+            version.reason,
+        )
+        table.add_row(*(Text(cell) for cell in cells))
+    console.print(table)
+
+
+@dataclass(frozen=True)
+class _Command:
+    """What a command asks of the server, and how people are shown the answer."""
+
+    method: str
+    request: Callable[[argparse.Namespace], Message]
+    answer: type[Message]
+    show: Callable[[Any, Console], None]
+
+
+_COMMANDS = {
+    "list": _Command("ListModels", lambda _: wire.ListModelsRequest(), wire.ListModelsResponse, _show_models),
+    "load": _Command(
+        "LoadModel",
+        lambda args: wire.LoadModelRequest(model=args.model, version=args.version),
+        wire.ModelVersion,
+        _show_version,
+    ),
+    "unload": _Command(
+        "UnloadModel",
+        lambda args: wire.UnloadModelRequest(model=args.model, version=args.version),
+        wire.UnloadModelResponse,
+        lambda _, console: console.print("unloaded"),
+    ),
+    "route": _Command("SetRouting", _set_routing, wire.ModelStatus, _show_model),
+    "rollback": _Command(
+        "Rollback", lambda args: wire.RollbackRequest(model=args.model), wire.ModelStatus, _show_model
+    ),
+    "delta": _Command(
+        "ApplyDelta",
+        lambda args: wire.ApplyDeltaRequest(model=args.model, version=args.version, delta=args.delta),
+        wire.ModelVersion,
+        _show_version,
+    ),
+}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

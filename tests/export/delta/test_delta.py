@@ -1,0 +1,496 @@
+"""Deltas end to end: export the old checkpoint, apply the delta, and have what a fresh export of the new one gives.
+
+Shape letters: D embedding dim, R rows.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from export.cli import main
+from export.config import ExportConfig
+from export.delta.delta import DeltaConfig, export_delta
+from export.delta.report import DeltaReport
+from export.pipeline import export_model
+from recsys import EmbeddingBagCollection
+from recsys.artifact.delta import apply, prepare
+from recsys.artifact.load import LoadedArtifact, load_artifact, load_rows
+from recsys.configs import DataType
+from recsys.errors import ArtifactError, DeltaError, ExportError
+from recsys.quant import float_weights
+from recsys.rows.quantize import CHUNK_ROWS
+from recsys.sharding.plan.plan import ShardingPlan
+from recsys.sharding.plan.sharding_types import column_wise, table_wise
+from recsys.signature import IdPolicy
+from tests.export.graph.test_managed import Pooled
+from tests.export.source.test_shards import _save as save_sharded
+from tests.recsys.artifact.deltas import digest_of, read_plainly
+from tests.support.export_models import CASES, ModelCase, bare, batch_of, collections, dlrm
+from tests.support.helpers import STORED_TYPES, bag
+
+BARE = ["--model", "tests.support.factories:make_bare"]
+CUTS = ShardingPlan(
+    plan={
+        "": {
+            t.name: column_wise(t, [1, 0]) if t.embedding_dim >= 16 else table_wise(t, 1)
+            for t in bare().embedding_bag_configs()
+        }
+    }
+)
+
+
+def trained(model: nn.Module, share: float = 0.2, seed: int = 0) -> nn.Module:
+    """A copy with other numbers in a share of each table's rows, its last row among them; dense weights stay."""
+    generator = torch.Generator().manual_seed(seed)
+    new = copy.deepcopy(model)
+    for collection in collections(new).values():
+        for weight in float_weights(collection).values():
+            moved = torch.rand(weight.shape[0], generator=generator) < share
+            moved[-1] = True
+            noise = torch.randn(int(moved.sum()), weight.shape[1], generator=generator)
+            weight.data[moved] += noise * 0.1
+    return new
+
+
+def rows_of(artifact: LoadedArtifact) -> Tensor:
+    """Its bytes in host memory."""
+    return artifact.rows.ranks[0].rows
+
+
+def delta_of(old: nn.Module, new: nn.Module, path: Path, artifact: Path, **options: Any) -> DeltaReport:
+    return export_delta(old, new, path, DeltaConfig(artifact=artifact, **options))
+
+
+def assert_becomes(artifact: LoadedArtifact, delta: Path, fresh: LoadedArtifact) -> None:
+    """With the delta, the artifact's rows are the fresh one's byte for byte, and so are predictions."""
+    inputs = batch_of(fresh.signature, 40).inputs()
+    assert not torch.equal(rows_of(artifact), rows_of(fresh))
+    apply(prepare(artifact.rows, delta))
+    assert torch.equal(rows_of(artifact), rows_of(fresh))
+    expected = fresh.forward(*inputs)
+    for name, found in artifact.forward(*inputs).items():
+        assert torch.equal(found, expected[name]), name
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_models(tmp_path: Path, case: ModelCase) -> None:
+    old = case.make()
+    new = trained(old)
+    config = ExportConfig(table_data_types=case.table_data_types)
+    export_model(old, tmp_path / "old", config)
+    export_model(new, tmp_path / "new", config)
+    report = delta_of(old, new, tmp_path / "d", tmp_path / "old")
+    artifact = load_artifact(tmp_path / "old")
+    assert (report.artifact, report.base, report.digest) == (
+        artifact.digest,
+        artifact.digest,
+        digest_of(tmp_path / "d"),
+    )
+    assert_becomes(artifact, tmp_path / "d", load_artifact(tmp_path / "new"))
+
+
+def test_the_ranking_form_reads_the_same_rows(tmp_path: Path) -> None:
+    old = dlrm()
+    new = trained(old)
+    config = ExportConfig(context=("f0", "f2"))
+    export_model(old, tmp_path / "old", config)
+    export_model(new, tmp_path / "new", config)
+    delta_of(old, new, tmp_path / "d", tmp_path / "old")
+    artifact, fresh = load_artifact(tmp_path / "old"), load_artifact(tmp_path / "new")
+    lengths, values = torch.ones(2 * 3, dtype=torch.int64), torch.arange(6)
+    # Two contexts, three rows.
+    inputs = (
+        torch.zeros(3, 5),
+        torch.ones(2 * 2, dtype=torch.int64),
+        torch.tensor([49, 7, 109, 8]),
+        lengths,
+        values,
+        torch.tensor([1, 0, 1]),
+    )
+    before = artifact.forward_ranking(*inputs)["default"]
+    assert_becomes(artifact, tmp_path / "d", fresh)
+    assert not torch.equal(artifact.forward_ranking(*inputs)["default"], before)
+    assert torch.equal(
+        artifact.forward_ranking(*inputs)["default"], fresh.forward_ranking(*inputs)["default"]
+    )
+
+
+@pytest.mark.parametrize("data_type", STORED_TYPES)
+@pytest.mark.parametrize("policy", [IdPolicy.REJECT, IdPolicy.ZERO])
+def test_row_types_cut_by_columns(tmp_path: Path, data_type: DataType, policy: IdPolicy) -> None:
+    old = bare()
+    new = trained(old)
+    config = ExportConfig(
+        targets=(("cpu", "cpu"), ("cuda:0", "cuda:1")), plan=CUTS, data_type=data_type, id_policy=policy
+    )
+    export_model(old, tmp_path / "old", config)
+    export_model(new, tmp_path / "new", config)
+    delta_of(old, new, tmp_path / "d", tmp_path / "old")
+    artifact = load_artifact(tmp_path / "old")
+    assert len(artifact.manifest.layout.blocks) > 4
+    assert_becomes(artifact, tmp_path / "d", load_artifact(tmp_path / "new"))
+    if policy is IdPolicy.ZERO:
+        far = [torch.tensor([1] * 4), torch.tensor([10**9] * 4)]
+        assert all(float(row.abs().max()) == 0 for row in artifact.forward(*far).values())
+
+
+def test_only_rows_whose_stored_bytes_change_are_sent(tmp_path: Path) -> None:
+    old = bare()
+    new = copy.deepcopy(old)
+    users = float_weights(new)["users"].data
+    users[3] += 1
+    users[5] *= 1 + 2.0**-20  # less than INT8 can tell
+    wide = float_weights(new)["wide"].data
+    wide[0, 0] = wide[0].max() + 1
+    export_model(old, tmp_path / "a")
+    report = delta_of(old, new, tmp_path / "d", tmp_path / "a")
+    assert {name: numbers for name, (numbers, _) in read_plainly(tmp_path / "d").items()} == {
+        "users": [3],
+        "wide": [0],
+    }
+    assert [(t.name, t.num_rows, t.num_embeddings) for t in report.tables] == [
+        ("users", 1, 40),
+        ("wide", 1, 90),
+    ]
+
+
+def test_minus_zero_is_another_number(tmp_path: Path) -> None:
+    old, new = bare(), bare()
+    float_weights(old)["tiny"].data[1] = 0.0
+    float_weights(new)["tiny"].data[1] = -0.0
+    config = ExportConfig(data_type=DataType.FP32)
+    export_model(old, tmp_path / "old", config)
+    export_model(new, tmp_path / "new", config)
+    delta_of(old, new, tmp_path / "d", tmp_path / "old")
+    assert_becomes(load_artifact(tmp_path / "old"), tmp_path / "d", load_artifact(tmp_path / "new"))
+
+
+def test_tables_of_many_chunks(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    old = EmbeddingBagCollection([bag("big", 2 * CHUNK_ROWS + 5, 4, ["f"]), bag("small", 3, 4, ["g"])])
+    new = copy.deepcopy(old)
+    expected = [0, CHUNK_ROWS - 1, CHUNK_ROWS, 2 * CHUNK_ROWS + 4]
+    float_weights(new)["big"].data[expected] += 1
+    export_model(old, tmp_path / "old")
+    export_model(new, tmp_path / "new")
+    steps: list[tuple[str, int, int]] = []
+    config = DeltaConfig(artifact=tmp_path / "old")
+    export_delta(old, new, tmp_path / "d", config, lambda *step: steps.append(step))
+    assert read_plainly(tmp_path / "d")["big"][0] == expected
+    assert steps[-1] == ("compare", 2 * CHUNK_ROWS + 8, 2 * CHUNK_ROWS + 8)
+    assert_becomes(load_artifact(tmp_path / "old"), tmp_path / "d", load_artifact(tmp_path / "new"))
+
+
+def test_a_single_file(tmp_path: Path) -> None:
+    old = dlrm()
+    new = trained(old)
+    config = ExportConfig(single_file=True)
+    export_model(old, tmp_path / "old.pt", config)
+    export_model(new, tmp_path / "new.pt", config)
+    delta_of(old, new, tmp_path / "d", tmp_path / "old.pt")
+    assert_becomes(load_artifact(tmp_path / "old.pt"), tmp_path / "d", load_artifact(tmp_path / "new.pt"))
+
+
+@pytest.mark.parametrize("data_type", [DataType.FP16, DataType.BF16])
+def test_tables_trained_in_half_precision(tmp_path: Path, data_type: DataType) -> None:
+    torch.manual_seed(0)
+    old = EmbeddingBagCollection([replace(bag("t", 50, 12, ["f"]), data_type=data_type)])
+    new = trained(old)
+    export_model(old, tmp_path / "old")
+    export_model(new, tmp_path / "new")
+    delta_of(old, new, tmp_path / "d", tmp_path / "old")
+    assert_becomes(load_artifact(tmp_path / "old"), tmp_path / "d", load_artifact(tmp_path / "new"))
+
+
+def test_managed_tables(tmp_path: Path) -> None:
+    old = Pooled().eval()
+    new = trained(old)
+    export_model(old, tmp_path / "old")
+    export_model(new, tmp_path / "new")
+    delta_of(old, new, tmp_path / "d", tmp_path / "old")
+    assert_becomes(load_artifact(tmp_path / "old"), tmp_path / "d", load_artifact(tmp_path / "new"))
+
+
+class TestChains:
+    def test_one_after_the_other(self, tmp_path: Path) -> None:
+        models = [dlrm()]
+        for seed in (1, 2, 3):
+            models.append(trained(models[-1], seed=seed))
+        export_model(models[0], tmp_path / "old")
+        export_model(models[-1], tmp_path / "new")
+        deltas: list[Path] = []
+        for i in range(3):
+            path = tmp_path / f"{i}.delta"
+            report = delta_of(models[i], models[i + 1], path, tmp_path / "old", after=tuple(deltas))
+            assert report.base == (digest_of(deltas[-1]) if deltas else report.artifact)
+            deltas.append(path)
+        artifact = load_artifact(tmp_path / "old")
+        with pytest.raises(DeltaError, match=r"delta\.base: got"):
+            prepare(artifact.rows, deltas[1])
+        for delta in deltas[:-1]:
+            apply(prepare(artifact.rows, delta))
+        assert_becomes(artifact, deltas[-1], load_artifact(tmp_path / "new"))
+
+    def test_rows_that_went_back(self, tmp_path: Path) -> None:
+        first = dlrm()
+        second = trained(first)
+        export_model(first, tmp_path / "a")
+        delta_of(first, second, tmp_path / "1", tmp_path / "a")
+        delta_of(second, first, tmp_path / "2", tmp_path / "a", after=(tmp_path / "1",))
+        artifact = load_artifact(tmp_path / "a")
+        before = rows_of(artifact).clone()
+        for name in ("1", "2"):
+            apply(prepare(artifact.rows, tmp_path / name))
+        assert torch.equal(rows_of(artifact), before)
+
+    def test_a_delta_was_forgotten(self, tmp_path: Path) -> None:
+        first = dlrm()
+        second, third = trained(first, seed=1), trained(first, seed=2)
+        export_model(first, tmp_path / "a")
+        with pytest.raises(ExportError, match="or, with --after, the last delta"):
+            delta_of(second, third, tmp_path / "2", tmp_path / "a")
+
+    def test_in_another_order(self, tmp_path: Path) -> None:
+        first = dlrm()
+        second = trained(first, seed=1)
+        export_model(first, tmp_path / "a")
+        delta_of(first, second, tmp_path / "1", tmp_path / "a")
+        with pytest.raises(DeltaError, match=r"delta\.base"):
+            delta_of(second, first, tmp_path / "2", tmp_path / "a", after=(tmp_path / "1", tmp_path / "1"))
+
+
+class TestRefusals:
+    @pytest.fixture
+    def artifact(self, tmp_path: Path) -> Path:
+        """Of ``dlrm()``."""
+        export_model(dlrm(), tmp_path / "a")
+        return tmp_path / "a"
+
+    def refused(self, old: nn.Module, new: nn.Module, artifact: Path, **options: Any) -> str:
+        """The error; nothing is left behind."""
+        before = set(artifact.parent.iterdir())
+        with pytest.raises(ExportError) as caught:
+            delta_of(old, new, artifact.parent / "d", artifact, **options)
+        assert set(artifact.parent.iterdir()) == before
+        return str(caught.value)
+
+    def test_dense_weights_that_changed(self, artifact: Path) -> None:
+        new = trained(dlrm())
+        with torch.no_grad():
+            for parameter in new.over_arch.parameters():
+                parameter += 1
+        num_changed = len(list(new.over_arch.parameters()))
+        text = self.refused(dlrm(), new, artifact)
+        assert text.startswith(f"delta: {num_changed} dense weights differ too, such as 'over_arch.")
+        report = delta_of(dlrm(), new, artifact.parent / "d", artifact, tables_only=True)
+        assert report.num_dense_left == num_changed
+        found = load_artifact(artifact)
+        assert prepare(found.rows, artifact.parent / "d").num_dense_left == num_changed
+
+    def test_buffers_count_as_dense_weights(self, artifact: Path) -> None:
+        old, new = dlrm(), dlrm()
+        for model, number in ((old, 1.0), (new, 2.0)):
+            model.register_buffer("mean", torch.tensor(number), persistent=False)
+        assert "1 dense weights differ too, such as 'mean'" in self.refused(old, new, artifact)
+
+    def test_a_mapping_that_changed(self, tmp_path: Path) -> None:
+        old = Pooled().eval()
+        export_model(old, tmp_path / "a")
+        new = copy.deepcopy(old)
+        module = new.bags.managed_collision_collection.managed_collision_modules()["users"]
+        module.train()(torch.tensor([123456789]))
+        text = self.refused(old, new.eval(), tmp_path / "a")
+        assert "managed tables ['bags._managed_collision_collection.users'] map raw IDs to other rows" in text
+
+    def test_counts_of_a_mapping_are_nothing_that_is_served(self, tmp_path: Path) -> None:
+        old = Pooled().eval()
+        export_model(old, tmp_path / "a")
+        new = copy.deepcopy(old)
+        module = new.bags.managed_collision_collection.managed_collision_modules()["users"]
+        module.train()(torch.tensor([5, 5, 5]))
+        report = delta_of(old, new.eval(), tmp_path / "d", tmp_path / "a")
+        assert report.tables == ()
+
+    def test_another_old_checkpoint(self, artifact: Path) -> None:
+        text = self.refused(trained(dlrm()), trained(dlrm(), seed=1), artifact)
+        assert "the artifact holds other numbers than the old checkpoint" in text
+        assert "t0', row " in text
+
+    def test_another_old_checkpoint_where_both_agree(self, artifact: Path) -> None:
+        other = trained(dlrm())
+        assert "the artifact holds other numbers" in self.refused(other, copy.deepcopy(other), artifact)
+
+    def test_another_model(self, artifact: Path) -> None:
+        assert "expected two checkpoints of one model" in self.refused(dlrm(), bare(), artifact)
+        assert "expected two checkpoints of one model" in self.refused(dlrm(), dlrm(dim=8), artifact)
+
+    def test_the_artifact_of_another_model(self, artifact: Path) -> None:
+        assert "the checkpoints lack tables" in self.refused(bare(), trained(bare()), artifact)
+        bigger = dlrm(dim=8)
+        assert "[50, 8] in the checkpoints, expected [50, 16]" in self.refused(
+            bigger, trained(bigger), artifact
+        )
+
+    @pytest.mark.parametrize("number", [float("nan"), float("inf"), 1e9])
+    def test_a_number_that_cannot_be_stored(self, artifact: Path, number: float) -> None:
+        new = dlrm()
+        float_weights(next(iter(collections(new).values())))["t1"].data[7, 2] = number
+        for text, models in (("new", (dlrm(), new)), ("old", (new, dlrm()))):
+            found = self.refused(*models, artifact)
+            assert found.startswith(f"delta: {text} checkpoint: table ")
+            assert "t1', row 7" in found
+
+    def test_a_missing_artifact(self, tmp_path: Path) -> None:
+        with pytest.raises(ArtifactError, match="nothing at 'a'"):
+            delta_of(dlrm(), dlrm(), tmp_path / "d", tmp_path / "a")
+
+
+@pytest.fixture
+def states(tmp_path: Path) -> Path:
+    """``old.pt`` and ``new.pt``, and ``old.artifact``."""
+    old = bare()
+    torch.save(old.state_dict(), tmp_path / "old.pt")
+    torch.save(trained(old).state_dict(), tmp_path / "new.pt")
+    export_model(old, tmp_path / "old.artifact")
+    return tmp_path
+
+
+def run(*arguments: str | Path) -> int:
+    """The exit code, usage errors included."""
+    try:
+        return main([str(argument) for argument in arguments])
+    except SystemExit as end:
+        return int(end.code or 0)
+
+
+class TestCommand:
+    def test_two_checkpoints_alone(self, states: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert run("--delta", states / "old.pt", states / "new.pt", *BARE) == 0
+        printed = capsys.readouterr()
+        assert printed.err == ""
+        for word in (
+            "users",
+            "goods",
+            "wide",
+            "tiny",
+            "changed",
+            digest_of(states / "new.delta"),
+            "new.delta",
+        ):
+            assert word in printed.out
+        artifact = load_artifact(states / "old.artifact")
+        export_model(trained(bare()), states / "fresh")
+        assert_becomes(artifact, states / "new.delta", load_artifact(states / "fresh"))
+
+    def test_json(self, states: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        command = ["--delta", states / "old.pt", states / "new.pt", *BARE, "--json", "--out", states / "x"]
+        assert run(*command, "--artifact", states / "old.artifact") == 0
+        report = json.loads(capsys.readouterr().out)
+        assert report["digest"] == digest_of(states / "x")
+        assert report["base"] == report["artifact"] == load_rows(states / "old.artifact").digest
+        assert {t["name"] for t in report["tables"]} == {"users", "goods", "wide", "tiny"}
+        assert report["delta_bytes"] == (states / "x").stat().st_size
+
+    def test_a_delta_after_a_delta(self, states: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        torch.save(trained(trained(bare()), seed=9).state_dict(), states / "newer.pt")
+        assert run("--delta", states / "old.pt", states / "new.pt", *BARE) == 0
+        second = [
+            "--delta",
+            states / "new.pt",
+            states / "newer.pt",
+            "--artifact",
+            states / "old.artifact",
+            *BARE,
+        ]
+        assert run(*second) == 1
+        assert "the artifact holds other numbers" in capsys.readouterr().err
+        assert run(*second, "--after", states / "new.delta") == 0
+        assert (states / "newer.delta").is_file()
+
+    def test_directories_of_sharded_checkpoints(self, states: Path) -> None:
+        for name in ("old", "new"):
+            save_sharded(torch.load(states / f"{name}.pt"), states / name)
+        command = ["--delta", states / "old", states / "new", *BARE]
+        assert run(*command) == 0
+        assert run("--delta", states / "old.pt", states / "new.pt", *BARE, "--out", states / "same") == 0
+        assert (states / "new.delta").read_bytes() == (states / "same").read_bytes()
+
+    def test_nothing_differs(self, states: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert run("--delta", states / "old.pt", states / "old.pt", *BARE, "--out", states / "x") == 0
+        assert "no row differs" in capsys.readouterr().out
+
+    def test_tables_only_warns(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        new = trained(dlrm())
+        with torch.no_grad():
+            next(new.over_arch.parameters()).add_(1)
+        torch.save(dlrm().state_dict(), tmp_path / "old.pt")
+        torch.save(new.state_dict(), tmp_path / "new.pt")
+        export_model(dlrm(), tmp_path / "old.artifact")
+        command = [
+            "--delta",
+            tmp_path / "old.pt",
+            tmp_path / "new.pt",
+            "--model",
+            "tests.support.factories:make_dlrm",
+        ]
+        assert run(*command) == 1
+        assert "1 dense weights differ too" in capsys.readouterr().err
+        assert run(*command, "--tables-only") == 0
+        assert "warning: 1 dense weights differ and stay" in capsys.readouterr().err
+
+    def test_force(self, states: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        command = ["--delta", states / "old.pt", states / "new.pt", *BARE]
+        assert run(*command) == 0
+        assert run(*command) == 1
+        assert "out: 'new.delta' exists; choose another name or pass --force" in capsys.readouterr().err
+        assert run(*command, "--force") == 0
+        assert run(*command, "--force", "--out", states / "old.pt") == 1
+        assert "out: 'old.pt' exists and is no delta; it is not replaced" in capsys.readouterr().err
+
+    @pytest.mark.parametrize(
+        ("arguments", "text"),
+        [
+            (["--delta", "a.pt"], "--delta: got 1 checkpoints, expected two: OLD NEW"),
+            (["--delta", "a.pt", "b.pt", "c.pt"], "--delta: got 3 checkpoints"),
+            (["--delta", "a.pt", "b.pt", "--dtype", "int4"], "--dtype: got it, expected none with --delta"),
+            (["--delta", "a.pt", "b.pt", "--devices", "cpu"], "--devices: got it"),
+            (["--delta", "a.pt", "b.pt", "--single-file"], "--single-file: got it"),
+            (["--delta", "a.pt", "b.pt", "--model-args", "{"], "model-args: not readable as JSON"),
+            (["a.pt", "--artifact", "x"], "--artifact: got it, expected --delta with it"),
+            (["a.pt", "--tables-only"], "--tables-only: got it, expected --delta"),
+            (["a.pt", "--after", "x"], "--after: got it, expected --delta"),
+        ],
+    )
+    def test_bad_usage(self, arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
+        assert run(*arguments) == 2
+        printed = capsys.readouterr()
+        assert printed.out == ""
+        assert printed.err.startswith("recsys-export: ")
+        assert printed.err.count("\n") == 1
+        assert text in printed.err
+
+    @pytest.mark.parametrize(
+        ("damage", "text"),
+        [
+            (lambda p: (p / "new.pt").unlink(), "nothing at 'new.pt'"),
+            (lambda p: (p / "old.artifact" / "rows.bin").unlink(), "part 'rows.bin': missing"),
+            (lambda p: (p / "old.artifact").rename(p / "elsewhere"), "nothing at 'old.artifact'"),
+        ],
+        ids=["checkpoint", "rows", "artifact"],
+    )
+    def test_failures(
+        self, states: Path, damage: Callable[[Path], Any], text: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        damage(states)
+        assert run("--delta", states / "old.pt", states / "new.pt", *BARE) == 1
+        assert text in capsys.readouterr().err
+        assert not (states / "new.delta").exists()

@@ -1,0 +1,128 @@
+"""Rewrites of traced graphs change no number.
+
+Shape letters: B batch, F features, D embedding dim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, fx, nn
+
+from export.graph.passes import flatten_cats
+from recsys.torchscript import operators
+from tests.support.export_models import dlrm
+from tests.support.export_ranking import BATCHES, assert_equal_forms, batch_of, ranked
+
+D = 4
+Case = Callable[[Tensor, Tensor], Tensor]
+
+
+def _parts(values: Tensor) -> list[Tensor]:
+    return [values.narrow(1, 0, 2 * D), values.narrow(1, 2 * D, D), values.narrow(1, 3 * D, 2 * D)]
+
+
+def _behind(x: Tensor, values: Tensor) -> Tensor:
+    return torch.cat((x, torch.cat(_parts(values), dim=1).reshape(-1, 5, D)), dim=1)
+
+
+def _positional(x: Tensor, values: Tensor) -> Tensor:
+    return torch.cat([torch.cat(_parts(values), 1).reshape(-1, 5, D), x], 1)
+
+
+def _twice(x: Tensor, values: Tensor) -> Tensor:
+    first = torch.cat(_parts(values), dim=1).reshape(-1, 5, D)
+    second = torch.cat(_parts(values * 2), dim=1).reshape(-1, 5, D)
+    return torch.cat((first, x, second), dim=1)
+
+
+def _read_elsewhere(x: Tensor, values: Tensor) -> Tensor:
+    pooled = torch.cat(_parts(values), dim=1)
+    return torch.cat((x, pooled.reshape(-1, 5, D)), dim=1) + pooled.sum()
+
+
+def _reshape_read_elsewhere(x: Tensor, values: Tensor) -> Tensor:
+    pooled = torch.cat(_parts(values), dim=1).reshape(-1, 5, D)
+    return torch.cat((x, pooled), dim=1) + pooled.sum()
+
+
+def _same_twice(x: Tensor, values: Tensor) -> Tensor:
+    pooled = torch.cat(_parts(values), dim=1).reshape(-1, 5, D)
+    return torch.cat((x, pooled, pooled), dim=1)
+
+
+def _other_dim(x: Tensor, values: Tensor) -> Tensor:
+    return torch.cat((x.transpose(1, 2), torch.cat(_parts(values), dim=1).reshape(-1, D, 5)), dim=2)
+
+
+def _across_features(x: Tensor, values: Tensor) -> Tensor:
+    return torch.cat((x.reshape(-1, 2, 10), torch.cat(_parts(values), dim=1).reshape(-1, 2, 10)), dim=1)
+
+
+def _other_shape(x: Tensor, values: Tensor) -> Tensor:
+    return torch.cat((x, torch.cat(_parts(values), dim=1).reshape(x.size(0), 5, D)), dim=1)
+
+
+def _not_narrowed(x: Tensor, values: Tensor) -> Tensor:
+    return torch.cat((x, torch.cat([values, values], dim=1).reshape(-1, 10, D)), dim=1)
+
+
+# For each case how many cats are left, and the rows of x.
+CASES: dict[str, tuple[Case, int, int]] = {
+    "the part behind": (_behind, 1, 3),
+    "the part in front": (_positional, 1, 3),
+    "two parts": (_twice, 1, 3),
+    "read elsewhere": (_read_elsewhere, 2, 3),
+    "its reshape read elsewhere": (_reshape_read_elsewhere, 2, 3),
+    "the same one twice": (_same_twice, 1, 3),
+    "along another dimension": (_other_dim, 2, 3),
+    "across features": (_across_features, 2, 5),
+    "rows of another shape": (_other_shape, 2, 3),
+    "parts of unknown width": (_not_narrowed, 2, 3),
+}
+
+
+class Wrapped(nn.Module):
+    """A function of two tensors, with a check that returns nothing in front."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__()
+        self.case = case
+        self.register_buffer("rows", torch.tensor([2]))
+        self.register_buffer("counter", torch.tensor([0]))
+
+    # No annotations: as texts, FX would hand them on to TorchScript, which cannot read them.
+    def forward(self, x, values, ids):  # type: ignore[no-untyped-def]
+        torch.ops.fbgemm.bounds_check_indices(self.rows, ids, torch.tensor([0, 1]), 0, self.counter)
+        return self.case(x, values)
+
+
+@pytest.mark.parametrize(("case", "num_cats", "num_vectors"), CASES.values(), ids=CASES)
+def test_a_cat_of_a_cat(case: Case, num_cats: int, num_vectors: int) -> None:
+    module = fx.symbolic_trace(Wrapped(case))
+    flatten_cats(module)
+    module.graph.lint()
+    assert sum(node.target is torch.cat for node in module.graph.nodes) == num_cats
+    good, bad = torch.tensor([1]), torch.tensor([7])
+    for num_rows in (0, 1, 6):
+        generator = torch.Generator().manual_seed(num_rows)
+        x = torch.randn(num_rows, num_vectors, D, generator=generator)
+        values = torch.randn(num_rows, 5 * D, generator=generator)
+        if num_rows == 0 and case in (_other_dim, _across_features):
+            continue
+        assert torch.equal(module(x, values, good), case(x, values))
+        # The checks of IDs stay.
+        with pytest.raises(RuntimeError):
+            module(x, values, bad)
+
+
+def test_a_ranking_form_copies_pooled_embeddings_once(tmp_path: Path) -> None:
+    artifact = ranked(dlrm(), tmp_path / "a", ("f0", "f2"))
+    assert artifact.ranking is not None
+    # Those of the interaction: before the products, and of the products.
+    assert operators(artifact.ranking)["aten::cat"] == 2
+    for rows_per_context in BATCHES.values():
+        assert_equal_forms(artifact, batch_of(artifact, rows_per_context))

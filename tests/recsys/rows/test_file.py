@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from recsys.errors import ChecksumError, PartSizeError
+from recsys.rows.file import RowsFile
+
+DATA = bytes(range(256)) * 100
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    found = tmp_path / "rows.bin"
+    found.write_bytes(DATA)
+    os.utime(found, (1, 1))
+    return found
+
+
+@pytest.mark.parametrize("how", [RowsFile.mapped, RowsFile.copied], ids=["mapped", "copied"])
+def test_both_ways_give_the_first_bytes_and_can_be_written_to(path: Path, how: object) -> None:
+    rows = how(RowsFile(path), 1000)  # type: ignore[operator]
+    assert bytes(rows.numpy()) == DATA[:1000]
+    rows[3] = 77
+    assert path.read_bytes() == DATA
+
+
+def test_a_copy_does_not_see_what_happens_to_the_file(path: Path) -> None:
+    rows = RowsFile(path).copied(len(DATA))
+    os.truncate(path, 0)
+    assert bytes(rows.numpy()) == DATA
+
+
+def test_a_file_that_is_shorter_by_now_cannot_be_copied(path: Path) -> None:
+    file = RowsFile(path)
+    os.truncate(path, 10)
+    with pytest.raises(PartSizeError, match=r"'rows\.bin': got 10 bytes, expected 25600"):
+        file.copied(len(DATA))
+
+
+def test_a_file_that_was_replaced_or_deleted_is_what_it_was(path: Path) -> None:
+    file = RowsFile(path)
+    other = path.with_name("other")
+    other.write_bytes(b"other")
+    other.rename(path)
+    file.check()
+    path.unlink()
+    file.check()
+
+
+@pytest.mark.parametrize("num_bytes", [0, 10, len(DATA), len(DATA) + 1])
+def test_a_file_that_was_written_to_is_noticed(path: Path, num_bytes: int) -> None:
+    file = RowsFile(path)
+    file.check()
+    path.write_bytes(bytes(num_bytes))
+    with pytest.raises(ChecksumError, match=r"'rows\.bin': it was written to while it was in use"):
+        file.check()

@@ -1,0 +1,68 @@
+"""The processors of a process, by affinity and control group, and the versions of packages."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from recsys import machine
+from recsys.machine import cgroup_quota, num_processors, package_version, package_versions
+
+
+def group(folder: Path, lines: str, files: dict[str, str]) -> tuple[Path, Path]:
+    """Write what ``/proc/self/cgroup`` and the mounted control groups would hold."""
+    (folder / "cgroup").write_text(lines)
+    for name, text in files.items():
+        path = folder / "mounted" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder / "cgroup", folder / "mounted"
+
+
+@pytest.mark.parametrize(
+    ("lines", "files", "quota"),
+    [
+        ("0::/a/b\n", {"a/b/cpu.max": "150000 100000\n", "a/cpu.max": "max 100000\n"}, 1.5),
+        ("0::/a/b\n", {"a/b/cpu.max": "max 100000\n", "a/cpu.max": "50000 100000\n"}, 0.5),
+        ("0::/not/mounted\n", {"cpu.max": "200000 100000\n"}, 2.0),
+        ("0::/\n", {"cpu.max": "max 100000\n"}, None),
+        ("0::/\n", {}, None),
+        (
+            "4:cpu,cpuacct:/a\n3:memory:/a\n",
+            {"cpu,cpuacct/a/cpu.cfs_quota_us": "300000\n", "cpu,cpuacct/a/cpu.cfs_period_us": "100000\n"},
+            3.0,
+        ),
+        (
+            "4:cpu:/a\n",
+            {"cpu/a/cpu.cfs_quota_us": "-1\n", "cpu/a/cpu.cfs_period_us": "100000\n"},
+            None,
+        ),
+        ("nonsense\n", {"cpu.max": "nonsense\n"}, None),
+    ],
+)
+def test_the_quota_is_the_least_of_the_group_and_those_above_it(
+    lines: str, files: dict[str, str], quota: float | None, tmp_path: Path
+) -> None:
+    assert cgroup_quota(*group(tmp_path, lines, files)) == quota
+
+
+def test_without_control_groups_there_is_no_quota(tmp_path: Path) -> None:
+    assert cgroup_quota(tmp_path / "none", tmp_path) is None
+
+
+@pytest.mark.parametrize(("quota", "expected"), [(None, 4), (0.2, 1), (1.5, 2), (3.0, 3), (64.0, 4)])
+def test_the_smaller_of_affinity_and_quota_counts(
+    quota: float | None, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 2, 4, 6}, raising=False)
+    monkeypatch.setattr(machine, "cgroup_quota", lambda: quota)
+    assert num_processors() == expected
+
+
+def test_versions_are_those_of_installed_packages() -> None:
+    assert package_version("no-such-package-of-ours") is None
+    found = package_versions(["numpy", "no-such-package-of-ours"])
+    assert list(found) == ["numpy"]
+    assert found["numpy"][0].isdigit()

@@ -1,0 +1,101 @@
+"""Measuring while training: the loop's windows, the sums behind them, and the event files."""
+
+from __future__ import annotations
+
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from recsys.train.callbacks import Callback, CallbackList, TensorBoardCallback
+from recsys.train.config import ModelConfig, RunConfig, TrainConfig
+from recsys.train.data.metrics import measure
+from recsys.train.data.synthetic import synthetic
+from recsys.train.loop import Loop
+from recsys.train.progress import Epoch, Sums, Window, window
+from recsys.train.ranks import ONE_RANK, one_rank_plan, process_group
+from recsys.train.trainer import Trainer
+
+_SMALL = ModelConfig(embedding_dim=4, dense_layers=(8,), over_layers=(8,))
+
+
+def test_a_window_measures_as_the_metrics_do() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(300, generator=generator)
+    labels = torch.randint(2, (300,), generator=generator).float()
+    sums = Sums(torch.device("cpu"))
+    for x, y in zip(logits.split(128), labels.split(128), strict=True):
+        sums.add(functional.binary_cross_entropy_with_logits(x, y, reduction="sum"), x, y)
+    found = window(7, sums.total(None), 1.5, is_full=True)
+    expected = measure(logits.numpy(), labels.numpy())
+    assert (found.step, found.num_rows, found.examples_per_second) == (7, 300, 200)
+    assert found.loss == pytest.approx(expected.loss, rel=1e-6)
+    assert found.ne == pytest.approx(expected.ne, rel=1e-6)
+    assert found.calibration == pytest.approx(expected.calibration, rel=1e-6)
+
+
+def test_a_window_without_clicks_defines_no_ne() -> None:
+    found = window(1, (2.0, 0.5, 0.0, 4), 1.0, is_full=True)
+    assert (found.loss, found.ne, found.calibration) == (0.5, None, None)
+
+
+class _Listener(Callback):
+    def __init__(self) -> None:
+        self.windows: list[Window] = []
+        self.epochs: list[Epoch] = []
+
+    def window_done(self, window: Window) -> None:
+        self.windows.append(window)
+
+    def epoch_done(self, epoch: Epoch) -> None:
+        self.epochs.append(epoch)
+
+
+def _fit(callback: Callback) -> None:
+    """Two passes of 9 steps; a clock that ticks once a second each time it is read."""
+    dataset = synthetic(2_000)
+    arguments, config = _SMALL.arguments(dataset), TrainConfig(epochs=2, batch_size=200)
+    ticks = count()
+    with process_group(ONE_RANK):
+        trainer = Trainer(arguments, config, ONE_RANK, one_rank_plan(arguments))
+        Loop(trainer, dataset, config, RunConfig(log_every=4), callback, lambda: next(ticks)).fit()
+
+
+def test_windows_cover_each_pass() -> None:
+    listener = _Listener()
+    _fit(listener)
+    assert [(w.step, w.num_rows, w.is_full) for w in listener.windows] == [
+        (4, 800, True),
+        (8, 800, True),
+        (9, 200, False),
+        (12, 600, True),
+        (16, 800, True),
+        (18, 400, False),
+    ]
+    assert [w.examples_per_second for w in listener.windows] == [w.num_rows for w in listener.windows]
+    for epoch, windows in zip(listener.epochs, (listener.windows[:3], listener.windows[3:]), strict=True):
+        losses = np.average([w.loss for w in windows], weights=[w.num_rows for w in windows])
+        assert epoch.train_loss == pytest.approx(losses)
+        assert epoch.step == windows[-1].step
+        assert epoch.examples_per_second == 600
+
+
+def test_event_files_hold_what_was_measured(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    listener = _Listener()
+    with TensorBoardCallback(tmp_path) as callback:
+        _fit(CallbackList([listener, callback]))
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    train = {"train/loss", "train/ne", "train/calibration", "train/examples_per_second"}
+    held_out = {"held_out/loss", "held_out/auc", "held_out/ne", "held_out/calibration"}
+    assert set(events.Tags()["scalars"]) == train | held_out
+    losses = [(event.step, event.value) for event in events.Scalars("train/loss")]
+    assert losses == [(w.step, pytest.approx(w.loss)) for w in listener.windows]
+    aucs = [(event.step, event.value) for event in events.Scalars("held_out/auc")]
+    assert aucs == [(e.step, pytest.approx(e.held_out.auc)) for e in listener.epochs]

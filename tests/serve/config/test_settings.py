@@ -1,0 +1,184 @@
+"""Settings out of range, errors, the allocator, servers that cannot start: the small parts."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from recsys.allocator import tune_malloc
+from serve.client.errors import PredictError, ServerError, predict_error
+from serve.config.models import ModelSettings
+from serve.config.settings import (
+    AdminConfig,
+    CaptureConfig,
+    ConnectionLimits,
+    LogConfig,
+    ProcessConfig,
+    ServerConfig,
+    SourceConfig,
+    TraceConfig,
+)
+from serve.engine.reference.executor import ServedModel
+from serve.errors import STATUS_CODES, DrainingError, QueueFullError, RequestError, status_of
+from serve.metrics.registry import Metrics
+from serve.metrics.server import MetricsServer
+from tests.support.serve.live import server_of
+from tests.support.serve.models import FailingModel
+from tests.support.serve.repositories import add_version, break_version
+from tests.support.serve.spawned import ROOT, spawned
+
+NAN = math.nan
+
+
+@pytest.mark.parametrize(
+    ("make", "values", "text"),
+    [
+        pytest.param(ServerConfig, {"host": ""}, "host: got an empty text", id="host"),
+        pytest.param(ServerConfig, {"port": 65536}, "port: got 65536, expected 0 to 65535", id="port"),
+        pytest.param(ServerConfig, {"metrics_port": -1}, "metrics_port: got -1", id="metrics-port"),
+        pytest.param(ServerConfig, {"http_port": 65536}, "http_port: got 65536", id="http-port"),
+        pytest.param(ServerConfig, {"drain_timeout_s": 0.0}, "drain_timeout_s: got 0.0", id="drain"),
+        pytest.param(ServerConfig, {"drain_timeout_s": NAN}, "drain_timeout_s: got nan", id="drain-nan"),
+        pytest.param(ServerConfig, {"drain_timeout_s": math.inf}, "drain_timeout_s: got inf", id="drain-inf"),
+        pytest.param(ServerConfig, {"poll_repository_s": -1.0}, "poll_repository_s: got -1.0", id="poll"),
+        pytest.param(ServerConfig, {"poll_repository_s": NAN}, "poll_repository_s: got nan", id="poll-nan"),
+        pytest.param(ModelSettings, {"num_executors": -1}, "num_executors: got -1", id="executors"),
+        pytest.param(ModelSettings, {"cpus": (0, -1)}, r"cpus: got \[0, -1\]", id="cpus"),
+        pytest.param(ModelSettings, {"target": ""}, "target: got an empty text", id="target"),
+        pytest.param(ConnectionLimits, {"max_message_bytes": 10}, "max_message_bytes: got 10", id="bytes"),
+        pytest.param(
+            ConnectionLimits, {"max_message_bytes": 2**31}, "expected at most 2147483647", id="int32"
+        ),
+        pytest.param(ConnectionLimits, {"max_connections": -1}, "max_connections: got -1", id="connections"),
+        pytest.param(ConnectionLimits, {"max_stream_requests": 0}, "max_stream_requests: got 0", id="stream"),
+        pytest.param(
+            ConnectionLimits, {"max_connection_idle_s": NAN}, "max_connection_idle_s: got nan", id="idle"
+        ),
+        pytest.param(
+            ConnectionLimits, {"max_connection_age_s": 1e9}, "max_connection_age_s: got 1000000", id="age"
+        ),
+        pytest.param(
+            ConnectionLimits, {"max_connection_age_s": 1e-9}, "max_connection_age_s: got 1e-09", id="tiny"
+        ),
+        pytest.param(
+            TraceConfig, {"endpoint": "collector:4317"}, "endpoint: got 'collector:4317'", id="endpoint"
+        ),
+        pytest.param(TraceConfig, {"endpoint": "http://c", "share": 2.0}, "share: got 2.0", id="trace-share"),
+        pytest.param(CaptureConfig, {"path": Path("c"), "share": 0.0}, "share: got 0.0", id="capture-share"),
+        pytest.param(
+            CaptureConfig, {"path": Path("c"), "max_bytes": 0}, "max_bytes: got 0", id="capture-bytes"
+        ),
+        pytest.param(LogConfig, {"requests": "some"}, "requests: got 'some'", id="log"),
+        pytest.param(AdminConfig, {"token_file": Path("t"), "port": -1}, "port: got -1", id="admin-port"),
+        pytest.param(SourceConfig, {"models": ("a", "")}, "models: got an empty name", id="names"),
+        pytest.param(
+            SourceConfig, {"artifact": Path("a"), "models": ("m",)}, "beside an artifact", id="names-of-one"
+        ),
+        pytest.param(ProcessConfig, {"intra_op_threads": 0}, "intra_op_threads: got 0", id="threads"),
+        pytest.param(ProcessConfig, {"switch_interval_us": 0}, "switch_interval_us: got 0", id="switch"),
+    ],
+)
+def test_settings_out_of_range_are_refused(make: type[Any], values: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        make(**values)
+
+
+@pytest.mark.parametrize("error", STATUS_CODES, ids=lambda error: error.__name__)
+def test_every_error_has_a_code_and_keeps_its_text(error: type[Exception]) -> None:
+    assert status_of(error("field: got 1, expected 2")) == (STATUS_CODES[error], "field: got 1, expected 2")
+
+
+def test_busy_and_stopping_tell_clients_to_come_back_and_wrong_does_not() -> None:
+    assert STATUS_CODES[QueueFullError] is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert STATUS_CODES[DrainingError] is grpc.StatusCode.UNAVAILABLE
+    assert STATUS_CODES[RequestError] is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_the_text_of_an_unforeseen_error_stays_in_the_log() -> None:
+    code, text = status_of(KeyError("/secret/path 0x7f00"))
+    assert code is grpc.StatusCode.INTERNAL
+    assert "secret" not in text
+
+
+class FailedCall(grpc.RpcError):
+    """A failed call as gRPC raises it."""
+
+    def __init__(self, code: grpc.StatusCode, details: str) -> None:
+        self._code, self._details = code, details
+
+    def code(self) -> grpc.StatusCode:
+        return self._code
+
+    def details(self) -> str:
+        return self._details
+
+    def trailing_metadata(self) -> tuple[tuple[str, str], ...]:
+        return (("grpc-retry-pushback-ms", "20"),)
+
+
+@pytest.mark.parametrize("code", [code for code in grpc.StatusCode if code is not grpc.StatusCode.OK])
+def test_clients_get_a_named_error_for_every_code(code: grpc.StatusCode) -> None:
+    error = predict_error(FailedCall(code, "field: got 1"))
+    assert isinstance(error, PredictError)
+    assert (error.code, error.message, error.retry_after_ms) == (code, "field: got 1", 20)
+    named = {
+        "INVALID_ARGUMENT",
+        "NOT_FOUND",
+        "RESOURCE_EXHAUSTED",
+        "DEADLINE_EXCEEDED",
+        "UNAVAILABLE",
+        "CANCELLED",
+    }
+    assert (type(error) is not ServerError) == (code.name in named)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="mallopt is glibc's")
+def test_glibc_takes_the_allocators_settings() -> None:
+    assert tune_malloc()
+
+
+def test_a_server_whose_model_cannot_warm_up_is_never_ready(model: ServedModel) -> None:
+    async def scenario() -> None:
+        server = server_of(FailingModel(model, bad_id=0))
+        await server.start()
+        try:
+            with pytest.raises(RuntimeError, match="no version could be made ready of 'small': small 7: "):
+                await server.wait_until_ready()
+        finally:
+            await server.stop()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("break_it", [True, False], ids=["damaged", "whole"])
+def test_a_damaged_model_is_the_end_of_a_server_of_it_alone(
+    break_it: bool, artifact_path: Path, tmp_path: Path
+) -> None:
+    path = add_version(tmp_path, "small", "1", artifact_path)
+    if break_it:
+        break_version(path)
+    arguments = ["--repository", str(tmp_path), "--port", "0", "--no-metrics", "--json"]
+    command = [sys.executable, "-m", "serve.app.cli", *arguments]
+    if break_it:
+        ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+        assert (ended.returncode, ended.stdout.count("ready")) == (1, 0)
+        assert ended.stderr.splitlines()[-1].startswith(
+            "recsys-serve: no version could be made ready of 'small': small 1: "
+        )
+        return
+    with spawned(command, tmp_path / "log") as server:
+        server.process.terminate()
+        assert server.finish()[0] == 0
+
+
+def test_the_metrics_server_closes_twice() -> None:
+    server = MetricsServer(Metrics(), "127.0.0.1", 0)
+    server.close()
+    server.close()

@@ -1,0 +1,66 @@
+"""The tables of docs/configuration.md, made from the dataclasses.
+
+``python -m tests.support.serve.configuration_doc`` writes them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+from serve.config.options import NONE, Option, Section, sections
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "configuration.md"
+_BEGIN, _END = "<!-- settings: begin -->\n", "<!-- settings: end -->\n"
+_REQUIRED = "needed"
+
+
+def tables() -> str:
+    """All settings as Markdown."""
+    return "\n".join(line for section in sections() for line in _table(section))
+
+
+def with_tables(page: str) -> str:
+    """The page with the tables as they should be."""
+    head, _, rest = page.partition(_BEGIN)
+    _, found, tail = rest.partition(_END)
+    assert found, f"{PAGE.name} has lost its marks"
+    return f"{head}{_BEGIN}\n{tables()}\n{_END}{tail}"
+
+
+def _table(section: Section) -> Iterator[str]:
+    name = ".".join(section.path)
+    yield f"### `[{name}]`\n" if name else "### Top of the file\n"
+    off = " Off where none of it is given." if section.is_optional else ""
+    yield f"{section.about}{off}\n"
+    yield "| key | flag | default | what it is |"
+    yield "|---|---|---|---|"
+    for option in section.options:
+        about = option.about.replace("``", "`").replace("None", f"`{NONE}`").replace("|", "\\|")
+        yield f"| `{option.path[-1]}` | `{_flag(option)}` | {_default(option)} | {about} |"
+    yield ""
+
+
+def _flag(option: Option) -> str:
+    if option.kind is bool and option.default is True:
+        return "--no-" + option.flag.removeprefix("--")
+    return option.flag
+
+
+def _default(option: Option) -> str:
+    default = option.default
+    if default is dataclasses.MISSING:
+        return _REQUIRED
+    if default in ("", ()):
+        return "empty"
+    if isinstance(default, bool):
+        return str(default).lower()
+    if isinstance(default, (int, float)):
+        text = str(default) if default < 10_000 else f"{default:,}".replace(",", " ")
+        return text.removesuffix(".0")
+    return NONE if default is None else str(default)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(with_tables(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
