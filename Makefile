@@ -5,31 +5,31 @@ TORCH ?= torch==2.13.0
 VENV := .venv
 BIN := $(VENV)/bin
 DEMO_DIR ?= demo
-# Processes that run tests.
+# Processes that run tests; COVERAGE=1 counts the lines that they run.
 JOBS ?= 2
 # Where the native side is built, and how many compilers run at a time.
 NATIVE := build/native
-NATIVE_JOBS ?= $(shell nproc)
-# Processes that run the cases against the native server, which is seldom the one that is waited for.
+export NATIVE_JOBS ?= $(shell nproc)
+# Processes that run the cases with the native engine, which is seldom the one that is waited for.
 NATIVE_TEST_JOBS ?= 3
-# What one clone has compiled serves the next one.
-export CCACHE_BASEDIR := $(CURDIR)
-export CCACHE_NOHASHDIR := 1
-export CCACHE_SLOPPINESS := pch_defines,time_macros
-
-.PHONY: help setup demo test lint bench protos native native-build native-test native-run native-conformance native-test-packages native-thread soak wheel-check clean
+# The engine that answers the conformance cases.
+ON_REFERENCE := RECSYS_CONFORMANCE_ENGINE=reference
+ON_NATIVE := RECSYS_CONFORMANCE_ENGINE=native
+.PHONY: help setup demo test lint docs bench protos native native-peers wheel native-build native-test native-run native-conformance native-test-packages native-thread soak wheel-check clean
 
 help:
 	@echo "make demo         train, export, serve and predict on this machine (no GPU needed)"
 	@echo "make test         run the tests"
 	@echo "make lint         ruff, mypy --strict, import-linter"
+	@echo "make docs         the documentation as a site, in build/site"
 	@echo "make setup        the environment with all extras, peers included"
-	@echo "make native       recsys-server, recsys-cpp-bench and the C++ libraries, in $(NATIVE)"
+	@echo "make native       the native engine and sender for this environment, and the C++ libraries in $(NATIVE)"
 	@echo "make native-test  their style, tests, sanitizer and fuzzers, and the conformance cases"
 	@echo "make native-thread  their tests of threads under ThreadSanitizer"
-	@echo "make soak         200 000 requests to each server"
+	@echo "make soak         200 000 requests to each engine"
 	@echo "make bench        the benchmarks, peers included"
 	@echo "make protos       generate the wire's Python code anew from protos/"
+	@echo "make wheel        a wheel with the native modules, in dist; WHEEL=pure without them"
 	@echo "make wheel-check  build the wheel and check its top-level names"
 
 # torch first and alone: a bare resolve could take a newer build with gigabytes of CUDA packages.
@@ -52,13 +52,20 @@ demo: $(VENV)/.base
 # Whole files to one process or the other: what a file's tests share is made once. tests/native belongs to native-test,
 # which has built what they need.
 test: $(VENV)/.peer
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --ignore tests/native
+	$(ON_REFERENCE) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --ignore tests/native $(if $(COVERAGE),--cov --cov-report=)
+	$(if $(COVERAGE),@for room in recsys export serve; do \
+	  echo "coverage of $$room: $$($(BIN)/coverage report --format=total --include="$$room/*") %"; done; \
+	  echo "coverage in all: $$($(BIN)/coverage report --format=total) %")
 
 lint: $(VENV)/.base
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# The documentation as a site, with the API reference, in build/site. Broken links and docstrings are errors.
+docs: $(VENV)/.base
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 bench: $(VENV)/.peer
 	$(BIN)/python -m benchmarks.artifact
@@ -71,40 +78,51 @@ bench: $(VENV)/.peer
 protos: $(VENV)/.base
 	$(BIN)/python protos/generate.py
 
+# For the torch that is installed in the environment, whatever build it is.
 native: $(VENV)/.base
-	cpp_client/packages.sh
-	cmake -G Ninja -S cpp_client -B $(NATIVE) $$(command -v ccache >/dev/null && echo -DCMAKE_CXX_COMPILER_LAUNCHER=ccache) \
-	  -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=12 $$($(BIN)/python cpp_client/wheels.py) >/dev/null
-	cmake --build $(NATIVE) -j $(NATIVE_JOBS) --target native
+	PYTHON=$(BIN)/python cpp_client/packages.sh
+	PYTHON=$(BIN)/python cpp_client/build.sh $(NATIVE) native
 
-# All that native-test runs, compiled; and what needs no run.
-native-build: native-test-packages native
+# The servers that benchmarks compare with.
+native-peers: $(VENV)/.base native-test-packages
+	PYTHON=$(BIN)/python cpp_client/build.sh $(NATIVE) peers
+
+# Into dist/: with the native modules and the libraries that they need inside, but for torch's and FBGEMM's, which come
+# from their own packages. WHEEL=pure: without native modules, for any platform.
+WHEEL ?= platform
+wheel: $(if $(filter pure,$(WHEEL)),$(VENV)/.base,native)
+	RECSYS_WHEEL=$(WHEEL) BIN=$(CURDIR)/$(BIN) cpp_client/wheel.sh
+
+# All that native-test runs, compiled; and what needs no run. The Python modules stay in $(NATIVE): tests that run
+# meanwhile see no other engine than before.
+native-build: $(VENV)/.base native-test-packages
+	PYTHON=$(BIN)/python cpp_client/build.sh $(NATIVE) compiled
 	cpp_client/test.sh $(CURDIR)/$(NATIVE) style build
 
 native-test: native-build native-run
 
-# Of native-test what runs.
-native-run: $(VENV)/.peer
+# Of native-test what runs: C++ tests, the conformance cases with the native engine, and the wheel.
+native-run: native $(VENV)/.peer
 	cpp_client/test.sh $(CURDIR)/$(NATIVE) unit address fuzz
-	RECSYS_CONFORMANCE_SERVER=$(CURDIR)/$(NATIVE)/recsys-server \
-	  $(BIN)/python -m pytest -n $(NATIVE_TEST_JOBS) --dist loadfile tests/native tests/conformance
+	$(ON_NATIVE) $(BIN)/python -m pytest -n $(NATIVE_TEST_JOBS) --dist loadfile tests/native tests/conformance
+	$(MAKE) wheel
+	$(BIN)/python tests/wheel_check.py "$$(ls -t dist/*.whl | head -1)"
 
 # The conformance cases alone.
 native-conformance: native $(VENV)/.peer
-	RECSYS_CONFORMANCE_SERVER=$(CURDIR)/$(NATIVE)/recsys-server \
-	  $(BIN)/python -m pytest -n $(NATIVE_TEST_JOBS) --dist loadfile tests/conformance
+	$(ON_NATIVE) $(BIN)/python -m pytest -n $(NATIVE_TEST_JOBS) --dist loadfile tests/conformance
 
 # The parts that are left to threads under ThreadSanitizer, which takes a build of its own.
 native-thread: native-test-packages
 	cpp_client/test.sh $(CURDIR)/$(NATIVE) thread
 
 native-test-packages:
-	cpp_client/packages.sh --tests
+	PYTHON=$(PYTHON) cpp_client/packages.sh --tests
 
-# 200 000 requests of every kind to each server.
+# 200 000 requests of every kind to each engine.
 soak: native $(VENV)/.peer
-	$(BIN)/python -m pytest tests/conformance/test_soak.py
-	RECSYS_CONFORMANCE_SERVER=$(CURDIR)/$(NATIVE)/recsys-server $(BIN)/python -m pytest tests/conformance/test_soak.py
+	$(ON_REFERENCE) $(BIN)/python -m pytest tests/conformance/test_soak.py
+	$(ON_NATIVE) $(BIN)/python -m pytest tests/conformance/test_soak.py
 
 # Without what an earlier build left: files that are gone would be packed again.
 wheel-check: $(VENV)/.base
