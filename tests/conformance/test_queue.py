@@ -79,6 +79,13 @@ class Line:
         self.until(lambda: self.count("recsys_requests_accepted_total") > accepted)
         return call
 
+    def send_all_and_wait(self, requests: list[list[list[int]]]) -> list[grpc.Future]:
+        """Send requests at once, and wait until all are accepted."""
+        accepted = self.count("recsys_requests_accepted_total")
+        calls = [self.send(rows) for rows in requests]
+        self.until(lambda: self.count("recsys_requests_accepted_total") == accepted + len(requests))
+        return calls
+
     def plugged(self) -> grpc.Future:
         """Keep the executor busy; returns once it is."""
         batches = self.count("recsys_batch_rows_count")
@@ -270,7 +277,7 @@ def test_small_requests_go_before_a_huge_one_that_came_first(roomy: Line) -> Non
 
 def test_a_batch_grows_while_another_runs_and_holds_no_more_than_it_may(roomy: Line) -> None:
     roomy.plugged()
-    calls = [roomy.send_and_wait([[number]] * 3) for number in range(50)]
+    calls = roomy.send_all_and_wait([[[number]] * 3 for number in range(50)])
     assert [scores(call) for call in calls] == [[number] * 3 for number in range(50)]
     # 21 requests of 3 rows fit into 64; more batches where the machine is so slow that the first one ends meanwhile.
     assert 1 + 3 <= roomy.count("recsys_batch_rows_count") <= 1 + 12

@@ -17,8 +17,8 @@ SCRIPTS: dict[str, str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["
 MODULES = {"recsys.train": "recsys.train.cli:main", "serve.probe": "serve.tools.probe:main"}
 COMMANDS = [command for page in PAGES for command in commands(page)]
 _FLAG = re.compile(r"(?<![\w-])--[a-z][\w-]*")
-# Flags of other programs and of benchmarks that the documents name.
-_FOREIGN = {"--check", "--clock", "--max-threads", "--replicas"}
+# Flags of other programs that the documents name.
+_FOREIGN = {"--max-threads", "--replicas"}
 
 # A command line of every parser, which is as short as it takes.
 _SHORTEST = (
@@ -93,6 +93,8 @@ def test_every_flag_in_the_text_is_known(parsers: list[argparse.ArgumentParser])
         with pytest.raises(_Parsed):
             main_of(program)(words.split())
     known = {flag for parser in parsers for flag in flags_of(parser)} | _FOREIGN
+    for benchmark in (ROOT / "benchmarks").glob("*.py"):
+        known.update(re.findall(r'add_argument\(\s*"(--[a-z-]+)"', benchmark.read_text()))
     unknown = {
         f"{page.relative_to(ROOT)}: {flag}"
         for page in PAGES
