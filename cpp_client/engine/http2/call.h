@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -99,6 +100,22 @@ class WireCall : public Timed, public std::enable_shared_from_this<WireCall> {
  private:
   CallOrigin origin_;
   std::atomic<bool> is_over_{false};
+};
+
+/// A call of a connection that its handler sees as a `Seen`: what the request's headers say of it.
+template <typename Seen>
+class HandledCall : public Seen, public WireCall {
+ public:
+  using WireCall::WireCall;
+
+  std::string_view Metadata(std::string_view key) const override { return headers().Metadata(key); }
+  int CountMetadata(std::string_view key) const override { return headers().Count(key); }
+  std::vector<std::pair<std::string, std::string>> AllMetadata() const override {
+    return MetadataCopy();
+  }
+  double deadline_s() const override { return WireCall::deadline_s(); }
+  std::string peer() const override { return PeerText(); }
+  std::string_view method() const override { return headers().path(); }
 };
 
 /// Runs code of a handler, which must not throw: a fault of it ends the call, not the server.

@@ -14,18 +14,10 @@
 namespace recsys::http2 {
 namespace {
 
-class WireStreamCall final : public StreamCall, public WireCall {
+class WireStreamCall final : public HandledCall<StreamCall> {
  public:
-  using WireCall::WireCall;
+  using HandledCall::HandledCall;
 
-  std::string_view Metadata(std::string_view key) const override { return headers().Metadata(key); }
-  int CountMetadata(std::string_view key) const override { return headers().Count(key); }
-  std::vector<std::pair<std::string, std::string>> AllMetadata() const override {
-    return MetadataCopy();
-  }
-  double deadline_s() const override { return WireCall::deadline_s(); }
-  std::string peer() const override { return PeerText(); }
-  std::string_view method() const override { return headers().path(); }
   void Read() override;
   void Write(Message message, std::function<void(bool)> written) override;
   void Finish(const Status& status) override;
@@ -41,6 +33,8 @@ class WireStreamCall final : public StreamCall, public WireCall {
     Written written;
   };
 
+  /// Returns false where the call is over.
+  bool Enqueue(Waiting waiting);
   /// Has what was left under the lock done by the polling thread.
   void Notify();
   /// Gives the handler what it has asked for, as far as it is there.
@@ -78,14 +72,15 @@ void WireStreamCall::Read() {
 }
 
 void WireStreamCall::Write(Message message, std::function<void(bool)> written) {
-  bool is_over = false;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    is_over = is_closed_ || status_;
-    if (!is_over) waiting_.push_back({std::move(message), std::move(written)});
-  }
-  if (!is_over) return Notify();
+  if (Enqueue({std::move(message), written})) return Notify();
   if (written) written(false);
+}
+
+bool WireStreamCall::Enqueue(Waiting waiting) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (is_closed_ || status_) return false;
+  waiting_.push_back(std::move(waiting));
+  return true;
 }
 
 void WireStreamCall::Finish(const Status& status) {

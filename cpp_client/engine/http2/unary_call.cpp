@@ -11,18 +11,10 @@
 namespace recsys::http2 {
 namespace {
 
-class WireUnaryCall final : public UnaryCall, public WireCall {
+class WireUnaryCall final : public HandledCall<UnaryCall> {
  public:
-  using WireCall::WireCall;
+  using HandledCall::HandledCall;
 
-  std::string_view Metadata(std::string_view key) const override { return headers().Metadata(key); }
-  int CountMetadata(std::string_view key) const override { return headers().Count(key); }
-  std::vector<std::pair<std::string, std::string>> AllMetadata() const override {
-    return MetadataCopy();
-  }
-  double deadline_s() const override { return WireCall::deadline_s(); }
-  std::string peer() const override { return PeerText(); }
-  std::string_view method() const override { return headers().path(); }
   void Answer(Message message) override;
   void Fail(const Status& status) override;
 
