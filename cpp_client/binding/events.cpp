@@ -28,7 +28,7 @@ py::list Raw(const std::vector<std::string>& all) {
   return list;
 }
 
-py::object DictOf(const EndedTimes& times) {
+py::object DictOf(const BatchTimes& times) {
   return py::dict("taken_s"_a = times.taken_s, "collated_s"_a = times.collated_s,
                   "executed_s"_a = times.executed_s, "responded_s"_a = times.responded_s,
                   "num_requests"_a = times.num_requests, "num_rows"_a = times.num_rows);

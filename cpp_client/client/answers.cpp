@@ -1,8 +1,11 @@
 #include "client/answers.h"
 
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
-#include <iterator>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -15,6 +18,25 @@ ClientError NoMessage(const char* name) {
   return ClientError(StatusCode::kInternal, std::string("the server's answer is no ") + name);
 }
 
+/// One field of a message: its tag, and what takes its value off the cursor.
+template <typename Take>
+struct Field {
+  std::uint32_t tag;
+  Take take;
+};
+template <typename Take>
+Field(std::uint32_t, Take) -> Field<Take>;
+
+/// Reads these fields of a message and skips all others.
+template <typename... Takes>
+void ReadFields(Cursor* cursor, const Field<Takes>&... fields) {
+  while (cursor->Next()) {
+    const std::uint32_t tag = cursor->tag();
+    const bool is_read = ((tag == fields.tag && (fields.take(cursor), true)) || ...);
+    if (!is_read) cursor->Skip();
+  }
+}
+
 std::int64_t ReadInt(Cursor* cursor) { return static_cast<std::int64_t>(cursor->ReadVarint()); }
 
 /// Appends what a packed field of integers holds.
@@ -24,88 +46,81 @@ void AppendPacked(Cursor* cursor, std::vector<std::int64_t>* numbers) {
   while (!packed.empty()) numbers->push_back(static_cast<std::int64_t>(TakeVarint(&packed)));
 }
 
+/// `To`: std::string or std::string_view.
+template <typename To>
+auto Text(std::uint32_t number, To* to) {
+  return Field{DelimitedTag(number), [to](Cursor* cursor) { *to = cursor->ReadText(); }};
+}
+
+auto Texts(std::uint32_t number, std::vector<std::string>* to) {
+  return Field{DelimitedTag(number),
+               [to](Cursor* cursor) { to->emplace_back(cursor->ReadText()); }};
+}
+
+/// `To`: an integer, or an optional one. As protobuf has it, the lower bits count where it is
+/// short.
+template <typename To>
+auto Int(std::uint32_t number, To* to) {
+  return Field{VarintTag(number), [to](Cursor* cursor) { *to = static_cast<To>(ReadInt(cursor)); }};
+}
+
+/// An enum by its names; `names[0]` also stands for numbers that are not known.
+template <typename Name, std::size_t N>
+auto Enum(std::uint32_t number, const Name (&names)[N], Name* to) {
+  return Field{VarintTag(number), [&names, to](Cursor* cursor) {
+                 const std::uint64_t value = cursor->ReadVarint();
+                 *to = names[value < N ? value : 0];
+               }};
+}
+
+/// Packed or one by one.
+auto PackedInts(std::uint32_t number, std::vector<std::int64_t>* to) {
+  return Field{DelimitedTag(number), [to](Cursor* cursor) { AppendPacked(cursor, to); }};
+}
+
+auto UnpackedInts(std::uint32_t number, std::vector<std::int64_t>* to) {
+  return Field{VarintTag(number), [to](Cursor* cursor) { to->push_back(ReadInt(cursor)); }};
+}
+
 void Read(Cursor* cursor, DenseInput* input) {
-  while (cursor->Next()) {
-    switch (cursor->tag()) {
-      case DelimitedTag(1):
-        input->name = cursor->ReadText();
-        break;
-      case VarintTag(2):
-        input->width = ReadInt(cursor);
-        break;
-      default:
-        cursor->Skip();
-    }
-  }
+  ReadFields(cursor, Text(1, &input->name), Int(2, &input->width));
 }
 
 void Read(Cursor* cursor, TableUse* table) {
   static constexpr IdPolicy kPolicies[] = {IdPolicy::kReject, IdPolicy::kReject, IdPolicy::kHash,
                                            IdPolicy::kZero, IdPolicy::kMapped};
-  while (cursor->Next()) {
-    switch (cursor->tag()) {
-      case DelimitedTag(1):
-        table->name = cursor->ReadText();
-        break;
-      case VarintTag(2):
-        table->num_embeddings = ReadInt(cursor);
-        break;
-      case VarintTag(3): {
-        const std::uint64_t policy = cursor->ReadVarint();
-        table->id_policy = policy < std::size(kPolicies) ? kPolicies[policy] : IdPolicy::kReject;
-        break;
-      }
-      default:
-        cursor->Skip();
-    }
-  }
+  ReadFields(cursor, Text(1, &table->name), Int(2, &table->num_embeddings),
+             Enum(3, kPolicies, &table->id_policy));
 }
 
 void Read(Cursor* cursor, recsys::Output* output) {
-  while (cursor->Next()) {
-    switch (cursor->tag()) {
-      case DelimitedTag(1):
-        output->name = cursor->ReadText();
-        break;
-      case DelimitedTag(2):
-        AppendPacked(cursor, &output->shape);
-        break;
-      case VarintTag(2):
-        output->shape.push_back(ReadInt(cursor));
-        break;
-      default:
-        cursor->Skip();
-    }
-  }
+  ReadFields(cursor, Text(1, &output->name), PackedInts(2, &output->shape),
+             UnpackedInts(2, &output->shape));
 }
 
 void Read(Cursor* cursor, RequestLimits* limits) {
   *limits = {0, 0, 0};
-  while (cursor->Next()) {
-    switch (cursor->tag()) {
-      case VarintTag(1):
-        limits->max_rows = ReadInt(cursor);
-        break;
-      case VarintTag(2):
-        limits->max_ids = ReadInt(cursor);
-        break;
-      case VarintTag(3):
-        limits->max_bytes = ReadInt(cursor);
-        break;
-      default:
-        cursor->Skip();
-    }
-  }
+  ReadFields(cursor, Int(1, &limits->max_rows), Int(2, &limits->max_ids),
+             Int(3, &limits->max_bytes));
 }
 
 /// Reads a message within another one.
 template <typename Message>
-Message ReadInner(Cursor* cursor) {
+void ReadInner(Cursor* cursor, Message* message) {
   Cursor inner = cursor->Enter();
-  Message message{};
-  Read(&inner, &message);
+  Read(&inner, message);
   cursor->Leave(inner);
-  return message;
+}
+
+template <typename Message>
+auto Inner(std::uint32_t number, Message* to) {
+  return Field{DelimitedTag(number), [to](Cursor* cursor) { ReadInner(cursor, to); }};
+}
+
+template <typename Message>
+auto InnerList(std::uint32_t number, std::vector<Message>* to) {
+  return Field{DelimitedTag(number),
+               [to](Cursor* cursor) { ReadInner(cursor, &to->emplace_back()); }};
 }
 
 /// An Output as it is on the wire: nothing of it is trusted.
@@ -130,24 +145,9 @@ struct WireOutput {
 };
 
 void Read(Cursor* cursor, WireOutput* output) {
-  while (cursor->Next()) {
-    switch (cursor->tag()) {
-      case DelimitedTag(1):
-        output->name = cursor->ReadText();
-        break;
-      case DelimitedTag(2):
-        AppendPacked(cursor, &output->dims);
-        break;
-      case VarintTag(2):
-        output->dims.push_back(ReadInt(cursor));
-        break;
-      case DelimitedTag(3):
-        output->values = cursor->ReadBytes();
-        break;
-      default:
-        cursor->Skip();
-    }
-  }
+  const Field values{DelimitedTag(3), [output](Cursor* at) { output->values = at->ReadBytes(); }};
+  ReadFields(cursor, Text(1, &output->name), PackedInts(2, &output->dims),
+             UnpackedInts(2, &output->dims), values);
 }
 
 struct WireResponse {
@@ -157,21 +157,8 @@ struct WireResponse {
 };
 
 void Read(Cursor* cursor, WireResponse* response) {
-  while (cursor->Next()) {
-    switch (cursor->tag()) {
-      case DelimitedTag(1):
-        response->outputs.push_back(ReadInner<WireOutput>(cursor));
-        break;
-      case DelimitedTag(2):
-        response->model = cursor->ReadText();
-        break;
-      case DelimitedTag(3):
-        response->version = cursor->ReadText();
-        break;
-      default:
-        cursor->Skip();
-    }
-  }
+  ReadFields(cursor, InnerList(1, &response->outputs), Text(2, &response->model),
+             Text(3, &response->version));
 }
 
 struct WireError {
@@ -181,22 +168,8 @@ struct WireError {
 };
 
 void Read(Cursor* cursor, WireError* error) {
-  while (cursor->Next()) {
-    switch (cursor->tag()) {
-      // As protobuf has it: of more than 32 bits the lower ones count.
-      case VarintTag(1):
-        error->code = static_cast<std::int32_t>(cursor->ReadVarint());
-        break;
-      case DelimitedTag(2):
-        error->message = cursor->ReadText();
-        break;
-      case VarintTag(3):
-        error->retry_after_ms = ReadInt(cursor);
-        break;
-      default:
-        cursor->Skip();
-    }
-  }
+  ReadFields(cursor, Int(1, &error->code), Text(2, &error->message),
+             Int(3, &error->retry_after_ms));
 }
 
 struct WireSparse {
@@ -205,95 +178,39 @@ struct WireSparse {
 };
 
 void Read(Cursor* cursor, WireSparse* sparse) {
-  static constexpr const char* kPoolings[] = {"", "sum", "mean", "none"};
-  while (cursor->Next()) {
-    switch (cursor->tag()) {
-      case DelimitedTag(1):
-        sparse->input.name = cursor->ReadText();
-        break;
-      case VarintTag(2): {
-        const std::uint64_t pooling = cursor->ReadVarint();
-        sparse->input.pooling = pooling < std::size(kPoolings) ? kPoolings[pooling] : "";
-        break;
-      }
-      case VarintTag(3):
-        sparse->input.weighted = cursor->ReadVarint() != 0;
-        break;
-      case DelimitedTag(4):
-        sparse->input.tables.push_back(ReadInner<TableUse>(cursor));
-        break;
-      case VarintTag(5):
-        sparse->id_limit = ReadInt(cursor);
-        break;
-      default:
-        cursor->Skip();
-    }
-  }
+  static const std::string kPoolings[] = {"", "sum", "mean", "none"};
+  SparseInput& input = sparse->input;
+  ReadFields(cursor, Text(1, &input.name), Enum(2, kPoolings, &input.pooling),
+             Int(3, &input.weighted), InnerList(4, &input.tables), Int(5, &sparse->id_limit));
 }
 
-/// ArtifactVersions.
-void ReadArtifact(Cursor* cursor, ModelMetadata* metadata) {
-  Cursor inner = cursor->Enter();
-  while (inner.Next()) {
-    switch (inner.tag()) {
-      case DelimitedTag(2):
-        metadata->torch_version = inner.ReadText();
-        break;
-      case DelimitedTag(3):
-        metadata->fbgemm_version = inner.ReadText();
-        break;
-      case DelimitedTag(4):
-        metadata->digest = inner.ReadText();
-        break;
-      default:
-        inner.Skip();
-    }
-  }
-  cursor->Leave(inner);
+struct WireVersions {
+  std::string_view torch;
+  std::string_view fbgemm;
+  std::string_view digest;
+};
+
+void Read(Cursor* cursor, WireVersions* versions) {
+  ReadFields(cursor, Text(2, &versions->torch), Text(3, &versions->fbgemm),
+             Text(4, &versions->digest));
 }
 
 void Read(Cursor* cursor, ModelMetadata* metadata) {
   Signature& signature = metadata->signature;
   metadata->limits = {0, 0, 0};
-  while (cursor->Next()) {
-    switch (cursor->tag()) {
-      case DelimitedTag(1):
-        metadata->model = cursor->ReadText();
-        break;
-      case DelimitedTag(2):
-        metadata->version = cursor->ReadText();
-        break;
-      case DelimitedTag(3):
-        metadata->target = cursor->ReadText();
-        break;
-      case DelimitedTag(4):
-        signature.dense.push_back(ReadInner<DenseInput>(cursor));
-        break;
-      case DelimitedTag(5): {
-        WireSparse sparse = ReadInner<WireSparse>(cursor);
-        signature.sparse.push_back(std::move(sparse.input));
-        metadata->id_limits.push_back(sparse.id_limit);
-        break;
-      }
-      case DelimitedTag(6):
-        signature.outputs.push_back(ReadInner<recsys::Output>(cursor));
-        break;
-      case DelimitedTag(7):
-        metadata->limits = ReadInner<RequestLimits>(cursor);
-        break;
-      case DelimitedTag(8):
-        ReadArtifact(cursor, metadata);
-        break;
-      case DelimitedTag(9):
-        signature.context.emplace_back(cursor->ReadText());
-        break;
-      case DelimitedTag(10):
-        metadata->deltas.emplace_back(cursor->ReadText());
-        break;
-      default:
-        cursor->Skip();
-    }
+  std::vector<WireSparse> sparse;
+  WireVersions versions;
+  ReadFields(cursor, Text(1, &metadata->model), Text(2, &metadata->version),
+             Text(3, &metadata->target), InnerList(4, &signature.dense), InnerList(5, &sparse),
+             InnerList(6, &signature.outputs), Inner(7, &metadata->limits), Inner(8, &versions),
+             Texts(9, &signature.context), Texts(10, &metadata->deltas));
+  for (WireSparse& one : sparse) {
+    signature.sparse.push_back(std::move(one.input));
+    metadata->id_limits.push_back(one.id_limit);
   }
+  metadata->torch_version = versions.torch;
+  metadata->fbgemm_version = versions.fbgemm;
+  metadata->digest = versions.digest;
 }
 
 ClientResult Checked(const WireResponse& message) {
@@ -337,24 +254,15 @@ ModelMetadata ReadMetadata(std::string_view bytes) {
 StreamAnswer ReadStreamAnswer(std::string_view bytes) {
   Cursor cursor(bytes);
   std::string_view request_id;
+  // The last one counts, as in any oneof.
   std::optional<WireResponse> response;
   WireError error;
-  while (cursor.Next()) {
-    switch (cursor.tag()) {
-      case DelimitedTag(1):
-        request_id = cursor.ReadText();
-        break;
-      case DelimitedTag(2):
-        response = ReadInner<WireResponse>(&cursor);
-        break;
-      case DelimitedTag(3):
-        error = ReadInner<WireError>(&cursor);
-        response.reset();
-        break;
-      default:
-        cursor.Skip();
-    }
-  }
+  const Field answered{DelimitedTag(2), [&](Cursor* at) { ReadInner(at, &response.emplace()); }};
+  const Field failed{DelimitedTag(3), [&](Cursor* at) {
+                       ReadInner(at, &(error = {}));
+                       response.reset();
+                     }};
+  ReadFields(&cursor, Text(1, &request_id), answered, failed);
   if (!cursor.ok()) throw NoMessage("recsys.v1.StreamResponse");
   if (response) return {std::string(request_id), Checked(*response)};
   const bool is_known = error.code > 0 && error.code <= 16;

@@ -13,6 +13,7 @@
 
 #include "base/log.h"
 #include "base/status.h"
+#include "engine/core/served_model.h"
 
 namespace recsys {
 
@@ -40,16 +41,6 @@ struct AnswerEvent {
   std::string message;
 };
 
-/// When a batch passed its stages, in seconds on the clock of MonotonicSeconds.
-struct EndedTimes {
-  double taken_s = 0;
-  double collated_s = 0;
-  double executed_s = 0;
-  double responded_s = 0;
-  std::int64_t num_requests = 0;
-  std::int64_t num_rows = 0;
-};
-
 /// A request that has ended, for logs and traces.
 struct EndedEvent {
   /// The W3C traceparent header; empty where the client sent none.
@@ -69,7 +60,7 @@ struct EndedEvent {
   /// 0 where it joined no queue.
   double enqueued_s = 0;
   /// None where it was in no batch that ran.
-  std::optional<EndedTimes> times;
+  std::optional<BatchTimes> times;
   /// Whether the settings want a line of the log for it.
   bool is_logged = false;
   /// Whether it is to be traced: as its client says, or else by the share.

@@ -33,11 +33,6 @@ bool IsZero(std::string_view text) { return text.find_first_not_of('0') == text.
 
 int DigitOf(char c) { return c <= '9' ? c - '0' : c - 'a' + 10; }
 
-EndedTimes TimesOf(const BatchTimes& times) {
-  return {times.taken_s,     times.collated_s,   times.executed_s,
-          times.responded_s, times.num_requests, times.num_rows};
-}
-
 EndedEvent EndedOf(const Request& request, const Status& status, double now_s) {
   EndedEvent event;
   const Servable* const servable = request.servable.get();
@@ -57,7 +52,7 @@ EndedEvent EndedOf(const Request& request, const Status& status, double now_s) {
     event.num_rows = request.checked.num_rows;
     event.num_ids = request.checked.num_ids;
   }
-  if (request.times.num_requests > 0) event.times = TimesOf(request.times);
+  if (request.times.num_requests > 0) event.times = request.times;
   return event;
 }
 

@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "bench/peers/echo_stream.h"
 #include "engine/http2/polling/loop.h"
 #include "engine/http2/port_state.h"
 
@@ -16,23 +17,6 @@ namespace {
 
 using recsys::Bytes;
 using recsys::Message;
-
-class Echoing final : public recsys::StreamHandler {
- public:
-  explicit Echoing(std::shared_ptr<recsys::StreamCall> call) : call_(std::move(call)) {}
-  void OnMessage(Bytes message) override {
-    Message answer;
-    answer.parts.push_back(std::move(message));
-    call_->Write(std::move(answer), [call = call_](bool ok) {
-      if (ok) call->Read();
-    });
-  }
-  void OnHalfClose() override { call_->Finish({}); }
-  void OnCancelled() override {}
-
- private:
-  std::shared_ptr<recsys::StreamCall> call_;
-};
 
 /// A polling thread without a port: connections are handed to it.
 struct Polled {
@@ -46,7 +30,7 @@ struct Polled {
     state.methods["/a/H"].unary = [](std::shared_ptr<recsys::UnaryCall>, Bytes) { return nullptr; };
     state.methods["/a/S"].stream = [](std::shared_ptr<recsys::StreamCall> call) {
       call->Read();
-      return std::make_shared<Echoing>(call);
+      return std::make_shared<recsys::EchoStream>(call);
     };
     loop.Start();
   }

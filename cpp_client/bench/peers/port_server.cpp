@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "bench/peers/echo_stream.h"
 #include "bench/peers/until_stopped.h"
 #include "engine/rpc/rpc_server.h"
 #include "recsys/error.h"
@@ -19,24 +20,6 @@ using recsys::Message;
 
 // As long as an answer with one score of a small model.
 constexpr std::size_t kAnswerBytes = 100;
-
-/// Sends each message back, then reads on.
-class Echoing final : public recsys::StreamHandler {
- public:
-  explicit Echoing(std::shared_ptr<recsys::StreamCall> call) : call_(std::move(call)) {}
-  void OnMessage(Bytes message) override {
-    Message answer;
-    answer.parts.push_back(std::move(message));
-    call_->Write(std::move(answer), [call = call_](bool ok) {
-      if (ok) call->Read();
-    });
-  }
-  void OnHalfClose() override { call_->Finish({}); }
-  void OnCancelled() override {}
-
- private:
-  std::shared_ptr<recsys::StreamCall> call_;
-};
 
 recsys::Service MakePredict() {
   recsys::Service service;
@@ -75,7 +58,7 @@ recsys::Service MakeEcho() {
   };
   service.methods["Stream"].stream = [](std::shared_ptr<recsys::StreamCall> call) {
     call->Read();
-    return std::make_shared<Echoing>(call);
+    return std::make_shared<recsys::EchoStream>(call);
   };
   return service;
 }

@@ -31,16 +31,6 @@ struct Rows {
   std::shared_ptr<const void> owner;
 };
 
-/// When a batch passed its stages, in seconds on the executor's clock.
-struct BatchTimes {
-  double taken_s = 0;
-  double collated_s = 0;
-  double executed_s = 0;
-  double responded_s = 0;
-  std::int64_t num_requests = 0;
-  std::int64_t num_rows = 0;
-};
-
 /// A request on its way: what a protocol's adapter made of it, and where it stands. An adapter
 /// derives from it.
 ///

@@ -45,6 +45,16 @@ class ServedModel {
   virtual Delta PrepareDelta(const std::string& path) = 0;
 };
 
+/// When a batch passed its stages, in seconds on the clock of MonotonicSeconds.
+struct BatchTimes {
+  double taken_s = 0;
+  double collated_s = 0;
+  double executed_s = 0;
+  double responded_s = 0;
+  std::int64_t num_requests = 0;
+  std::int64_t num_rows = 0;
+};
+
 /// A model in memory.
 struct OpenedModel {
   std::unique_ptr<ServedModel> model;

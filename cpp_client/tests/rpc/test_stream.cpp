@@ -5,6 +5,7 @@
 #include <atomic>
 #include <thread>
 
+#include "bench/peers/echo_stream.h"
 #include "echo.h"
 
 namespace recsys {
@@ -26,24 +27,6 @@ class Recorder final : public StreamHandler {
  private:
   std::shared_ptr<StreamCall> call_;
   Mailbox<std::string>* heard_;
-};
-
-/// Answers each message with itself, then reads on; finishes with the client.
-class Echoing final : public StreamHandler, public std::enable_shared_from_this<Echoing> {
- public:
-  explicit Echoing(std::shared_ptr<StreamCall> call) : call_(std::move(call)) {}
-  void OnMessage(Bytes message) override {
-    Message answer;
-    answer.parts.push_back(std::move(message));
-    call_->Write(std::move(answer), [call = call_](bool ok) {
-      if (ok) call->Read();
-    });
-  }
-  void OnHalfClose() override { call_->Finish({}); }
-  void OnCancelled() override {}
-
- private:
-  std::shared_ptr<StreamCall> call_;
 };
 
 /// A client's side, a step at a time.
@@ -110,7 +93,7 @@ class Stream : public testing::Test {
   void ServeEcho(int num_threads = 1) {
     echo_.stream = [](std::shared_ptr<StreamCall> call) {
       call->Read();
-      return std::make_shared<Echoing>(call);
+      return std::make_shared<EchoStream>(call);
     };
     RpcOptions options;
     options.num_threads = num_threads;
@@ -222,7 +205,7 @@ TEST_F(Stream, TheHandlerIsLetGoOfWithTheStream) {
   std::weak_ptr<StreamHandler> handler;
   echo_.stream = [&handler](std::shared_ptr<StreamCall> call) {
     call->Read();
-    auto made = std::make_shared<Echoing>(std::move(call));
+    auto made = std::make_shared<EchoStream>(std::move(call));
     handler = made;
     return made;
   };
