@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "client/wire_writer.h"
+#include "wire/writer.h"
 
 namespace recsys::client {
 namespace {
@@ -28,20 +28,20 @@ std::string_view ViewOf(const grpc::Slice& slice) {
 
 grpc::ByteBuffer BytesOf(const ClientRequest& request, const ClientOptions& options) {
   std::string rest;
-  PutBytes(kModel, options.model, &rest);
-  PutBytes(kRequestId, request.request_id(), &rest);
-  PutNumber(kNumRows, static_cast<std::uint64_t>(request.num_rows()), &rest);
-  PutBytes(kVersion, options.version, &rest);
+  AppendBytes(kModel, options.model, &rest);
+  AppendBytes(kRequestId, request.request_id(), &rest);
+  AppendNumber(kNumRows, static_cast<std::uint64_t>(request.num_rows()), &rest);
+  AppendBytes(kVersion, options.version, &rest);
   const Priority priority = request.priority().value_or(options.priority);
-  PutNumber(kPriority, static_cast<std::uint64_t>(priority), &rest);
+  AppendNumber(kPriority, static_cast<std::uint64_t>(priority), &rest);
   const grpc::Slice slices[] = {grpc::Slice(request.packed()), grpc::Slice(rest)};
   return grpc::ByteBuffer(slices, std::size(slices));
 }
 
 grpc::ByteBuffer MetadataRequest(const ClientOptions& options) {
   std::string bytes;
-  PutBytes(1, options.model, &bytes);
-  PutBytes(2, options.version, &bytes);
+  AppendBytes(1, options.model, &bytes);
+  AppendBytes(2, options.version, &bytes);
   const grpc::Slice slice(bytes);
   return grpc::ByteBuffer(&slice, 1);
 }

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "base/text.h"
-#include "client/wire_writer.h"
 #include "recsys/client.h"
+#include "wire/writer.h"
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "the wire's numbers are little-endian, and are copied as they lie in memory"
@@ -14,10 +14,6 @@
 
 namespace recsys {
 namespace {
-
-using client::PutBytes;
-using client::PutHead;
-using client::SizeOfBytes;
 
 // Fields of PredictRequest; of DenseInput and SparseInput 1 is the name.
 constexpr int kDense = 4, kSparse = 5, kContextDense = 6, kContextSparse = 7;
@@ -37,9 +33,9 @@ std::string At(const char* kind, const std::string& name) {
 }
 
 void PutDense(int field, const std::string& name, std::string_view values, std::string* out) {
-  PutHead(field, SizeOfBytes(kName, name.size()) + SizeOfBytes(kDenseValues, values.size()), out);
-  PutBytes(kName, name, out);
-  PutBytes(kDenseValues, values, out);
+  AppendHead(field, BytesSize(kName, name.size()) + BytesSize(kDenseValues, values.size()), out);
+  AppendBytes(kName, name, out);
+  AppendBytes(kDenseValues, values, out);
 }
 
 struct Bags {
@@ -50,13 +46,13 @@ struct Bags {
 
 void PutSparse(int field, const std::string& name, const Bags& bags, std::string* out) {
   const std::size_t size =
-      SizeOfBytes(kName, name.size()) + SizeOfBytes(kLengths, bags.lengths.size()) +
-      SizeOfBytes(kValues, bags.values.size()) + SizeOfBytes(kWeights, bags.weights.size());
-  PutHead(field, size, out);
-  PutBytes(kName, name, out);
-  PutBytes(kLengths, bags.lengths, out);
-  PutBytes(kValues, bags.values, out);
-  PutBytes(kWeights, bags.weights, out);
+      BytesSize(kName, name.size()) + BytesSize(kLengths, bags.lengths.size()) +
+      BytesSize(kValues, bags.values.size()) + BytesSize(kWeights, bags.weights.size());
+  AppendHead(field, size, out);
+  AppendBytes(kName, name, out);
+  AppendBytes(kLengths, bags.lengths, out);
+  AppendBytes(kValues, bags.values, out);
+  AppendBytes(kWeights, bags.weights, out);
 }
 
 void CheckWeights(const std::string& at, std::size_t num_weights, std::size_t num_ids) {

@@ -14,19 +14,35 @@ std::size_t DelimitedSize(std::uint32_t field, std::size_t num_bytes) {
   return VarintSize(DelimitedTag(field)) + VarintSize(num_bytes) + num_bytes;
 }
 
-void Writer::Varint(std::uint64_t number) {
-  for (; number > 0x7F; number >>= 7) text_ += static_cast<char>((number & 0x7F) | 0x80);
-  text_ += static_cast<char>(number);
+std::size_t BytesSize(std::uint32_t field, std::size_t num_bytes) {
+  return num_bytes == 0 ? 0 : DelimitedSize(field, num_bytes);
+}
+
+void AppendVarint(std::uint64_t number, std::string* out) {
+  for (; number > 0x7F; number >>= 7) *out += static_cast<char>((number & 0x7F) | 0x80);
+  *out += static_cast<char>(number);
+}
+
+void AppendHead(std::uint32_t field, std::size_t num_bytes, std::string* out) {
+  AppendVarint(DelimitedTag(field), out);
+  AppendVarint(num_bytes, out);
+}
+
+void AppendNumber(std::uint32_t field, std::uint64_t number, std::string* out) {
+  if (number == 0) return;
+  AppendVarint(VarintTag(field), out);
+  AppendVarint(number, out);
+}
+
+void AppendBytes(std::uint32_t field, std::string_view value, std::string* out) {
+  if (value.empty()) return;
+  AppendHead(field, value.size(), out);
+  out->append(value);
 }
 
 void Writer::VarintField(std::uint32_t field, std::uint64_t number) {
   Varint(VarintTag(field));
   Varint(number);
-}
-
-void Writer::DelimitedHead(std::uint32_t field, std::size_t num_bytes) {
-  Varint(DelimitedTag(field));
-  Varint(num_bytes);
 }
 
 void Writer::Delimited(std::uint32_t field, std::string_view value) {
