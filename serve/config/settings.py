@@ -65,6 +65,18 @@ class ConnectionLimits:
         max_stream_requests: unanswered requests of one PredictStream; more are not read from it.
         max_connection_idle_s: after which a connection without calls is closed.
         max_connection_age_s: after which a connection is closed once its calls have ended.
+        handshake_timeout_s: from the connection to the end of the handshakes of TLS and HTTP/2.
+        first_call_timeout_s: from the connection to its first call; native engine only.
+        message_timeout_s: after which a call ends whose message has begun and does not grow; native engine only.
+        keepalive_s: after which a silent connection is sent a PING.
+        keepalive_timeout_s: after which it is closed where the PING has no answer.
+        max_header_bytes: of the names and values that open one call.
+        max_connection_bytes: of one connection's unfinished messages and untaken answers; the connection is closed
+            beyond it; native engine only. Two messages of the largest size always fit.
+        max_port_bytes: the same of all connections together; the one that holds most is closed beyond it.
+        max_resets_per_s: calls of one connection that are reset instead of answered; ten seconds' worth may come at
+            once, then it is closed; native engine only.
+        max_control_frames_per_s: the same for frames without data; native engine only.
     """
 
     max_connections: int = 8192
@@ -74,20 +86,35 @@ class ConnectionLimits:
     max_stream_requests: int = 64
     max_connection_idle_s: float = 300.0
     max_connection_age_s: float = 0.0
+    handshake_timeout_s: float = 20.0
+    first_call_timeout_s: float = 60.0
+    message_timeout_s: float = 30.0
+    keepalive_s: float = 60.0
+    keepalive_timeout_s: float = 20.0
+    max_header_bytes: int = 16 << 10
+    max_connection_bytes: int = 64 << 20
+    max_port_bytes: int = 512 << 20
+    max_resets_per_s: float = 200.0
+    max_control_frames_per_s: float = 500.0
 
     def __post_init__(self) -> None:
-        for name in ("max_message_bytes", "max_json_bytes"):
+        for name in ("max_message_bytes", "max_json_bytes", "max_header_bytes"):
             _check_at_least(name, getattr(self, name), 1024)
         _check_at_least("max_stream_requests", self.max_stream_requests, 1)
-        for name in ("max_connections", "max_concurrent_streams"):
+        for name in ("max_connections", "max_concurrent_streams", "max_connection_bytes", "max_port_bytes"):
             _check_at_least(name, getattr(self, name), 0)
-        for name in ("max_connection_idle_s", "max_connection_age_s"):
-            seconds = getattr(self, name)
-            if seconds and not 0.001 <= seconds <= _MAX_CONNECTION_S:
+        for name, value in vars(self).items():
+            if not isinstance(value, float | int) or not value:
+                continue
+            if name.endswith("_per_s") and not 0 < value < math.inf:
+                raise ValueError(f"{name}: got {value}, expected 0 (no bound) or more")
+            if name.endswith(("_idle_s", "_age_s", "timeout_s", "keepalive_s")) and not (
+                0.001 <= value <= _MAX_CONNECTION_S
+            ):
                 raise ValueError(
-                    f"{name}: got {seconds}, expected 0 (no bound) or 0.001 to {_MAX_CONNECTION_S}"
+                    f"{name}: got {value}, expected 0 (no bound) or 0.001 to {_MAX_CONNECTION_S}"
                 )
-        for name in ("max_connections", "max_message_bytes", "max_concurrent_streams"):
+        for name in ("max_connections", "max_message_bytes", "max_concurrent_streams", "max_header_bytes"):
             if getattr(self, name) > _MAX_INT32:
                 raise ValueError(f"{name}: got {getattr(self, name)}, expected at most {_MAX_INT32}")
 

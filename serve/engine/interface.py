@@ -161,10 +161,12 @@ class EngineCounts:
     Attributes:
         unrouted: requests that named no model that the server holds, by outcome.
         dropped: records that were lost because nobody took them in time, by kind (``log``, ``trace``, ``capture``).
+        port: what happened on the inference port's connections; empty where the engine does not count it.
     """
 
     unrouted: Mapping[str, int] = field(default_factory=dict)
     dropped: Mapping[str, int] = field(default_factory=dict)
+    port: Mapping[str, int] = field(default_factory=dict)
 
 
 class Engine(Protocol):

@@ -339,6 +339,7 @@ class NativeEngine:
             unrouted=counts["unrouted"],
             # A record of the end of a request is for the log, for traces, or for both.
             dropped={"log": dropped["log"] + dropped["ended"], "capture": dropped["captured"]},
+            port=counts.get("port", {}),
         )
 
     def drain(self) -> None:

@@ -13,6 +13,7 @@ from recsys.machine import package_version
 from serve.metrics.counters import CAPTURE_RESULTS, STATES, HistogramTotals, ModelTotals
 
 _MODEL = ("model", "version")
+_CLOSED_REASONS = ("too_many", "silent", "resets", "control_frames", "memory")
 
 
 class MetricsSource(Protocol):
@@ -27,7 +28,7 @@ class MetricsSource(Protocol):
         ...
 
     def read_watched(self) -> dict[str, dict[str, int]]:
-        """Counts by result of ``capture``, ``log`` and ``trace``, where there is one."""
+        """Counts by result of ``capture``, ``log``, ``trace`` and ``port``, where there is one."""
         ...
 
 
@@ -65,6 +66,7 @@ class MetricsCollector(Collector):
         yield _info(models)
         yield _states(states)
         yield from _watched(watched)
+        yield from _port(watched.get("port", {}))
         server = GaugeMetricFamily("recsys_server_info", "1, with the server's version", labels=("version",))
         server.add_metric((self._server_version,), 1)
         yield server
@@ -188,6 +190,43 @@ def _watched(watched: dict[str, dict[str, int]]) -> Iterator[Metric]:
     ):
         family = CounterMetricFamily(name, text)
         family.add_metric((), watched.get(what, {}).get("dropped", 0))
+        yield family
+
+
+def _port(counts: dict[str, int]) -> Iterator[Metric]:
+    """Connections of the inference port. No samples where the engine counts none."""
+    closed = CounterMetricFamily(
+        "recsys_connections_closed", "Connections that the server closed or refused", labels=("reason",)
+    )
+    for reason in _CLOSED_REASONS:
+        if counts:
+            closed.add_metric((reason,), counts["refused" if reason == "too_many" else f"closed_{reason}"])
+    yield closed
+    for kind, name, key, text in (
+        (GaugeMetricFamily, "recsys_connections", "open", "Open connections"),
+        (CounterMetricFamily, "recsys_connections_accepted", "accepted", "Connections that were opened"),
+        (
+            CounterMetricFamily,
+            "recsys_stream_resets",
+            "resets",
+            "Calls that clients reset before their answer",
+        ),
+        (
+            CounterMetricFamily,
+            "recsys_stalled_messages",
+            "stalled_messages",
+            "Messages that did not grow in time",
+        ),
+        (
+            GaugeMetricFamily,
+            "recsys_port_held_bytes",
+            "held_bytes",
+            "Unfinished messages and untaken answers",
+        ),
+    ):
+        family = kind(name, text)
+        if counts:
+            family.add_metric((), counts[key])
         yield family
 
 

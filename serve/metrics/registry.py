@@ -139,15 +139,16 @@ class Metrics:
         """Read counts that others keep whenever the metrics are read; those of one kind are summed.
 
         Args:
-            what: ``capture``, ``log``, ``trace`` or ``unrouted``.
-            read: returns counts by result (for ``capture``: ``CAPTURE_RESULTS``; for ``unrouted``: ``OUTCOMES``; else
-                ``dropped``).
+            what: ``capture``, ``log``, ``trace``, ``unrouted`` or ``port``.
+            read: returns counts by result (for ``capture``: ``CAPTURE_RESULTS``; for ``unrouted``: ``OUTCOMES``; for
+                ``port``: those of ``EngineCounts``; else ``dropped``).
         """
         self._watched.setdefault(what, []).append(read)
 
     def watch_engine(self, read: Callable[[], EngineCounts]) -> None:
         """Read an engine's own counts whenever the metrics are read."""
         self.watch("unrouted", lambda: read().unrouted)
+        self.watch("port", lambda: read().port)
         for what in ("log", "trace", "capture"):
             self.watch(what, lambda what=what: {"dropped": read().dropped.get(what, 0)})  # type: ignore[misc]
 

@@ -6,17 +6,11 @@ import sys
 
 from serve.config.settings import ConnectionLimits, ServerConfig
 
-# A connection that has not said what it wants by then is closed; gRPC's own 120 s let idle sockets gather.
-_HANDSHAKE_TIMEOUT_MS = 20_000
-# A connection that says nothing for so long is asked whether somebody is there, and closed where nobody answers: of a
-# client whose machine is gone the network tells nothing.
-_KEEPALIVE_MS = 60_000
-_PING_TIMEOUT_MS = 20_000
 # Clients may ask too. gRPC's own 300 s, and 2 hours without calls, end the connections of clients that are careful.
 _MIN_PING_INTERVAL_MS = 10_000
 # Files and sockets beside clients' connections: artifacts, logs, the ports themselves.
 _OTHER_FILES = 256
-_MAX_PENDING = (1 << 31) - 1
+_UNBOUNDED = (1 << 31) - 1
 
 
 def channel_options(limits: ConnectionLimits) -> list[tuple[str, int]]:
@@ -30,9 +24,6 @@ def channel_options(limits: ConnectionLimits) -> list[tuple[str, int]]:
         ("grpc.max_send_message_length", -1),
         # Two servers on one port would share its connections silently.
         ("grpc.so_reuseport", 0),
-        ("grpc.server_handshake_timeout_ms", _HANDSHAKE_TIMEOUT_MS),
-        ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
-        ("grpc.http2.ping_timeout_ms", _PING_TIMEOUT_MS),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.min_ping_interval_without_data_ms", _MIN_PING_INTERVAL_MS),
         # With it, gRPC counts calls that have just ended as open ones, and resets (UNAVAILABLE) what a client that
@@ -40,14 +31,22 @@ def channel_options(limits: ConnectionLimits) -> list[tuple[str, int]]:
         ("grpc.http.overload_protection", 0),
         # Beyond gRPC's own limits (1000, at most 3000) calls that wait for the event loop end as CANCELLED, as if their
         # clients had given up. Their number is bounded already: by connections, and streams of each.
-        ("grpc.server.max_pending_requests", _MAX_PENDING),
-        ("grpc.server.max_pending_requests_hard_limit", _MAX_PENDING),
+        ("grpc.server.max_pending_requests", _UNBOUNDED),
+        ("grpc.server.max_pending_requests_hard_limit", _UNBOUNDED),
     ]
     bounds = {
         "grpc.max_allowed_incoming_connections": limits.max_connections,
         "grpc.max_concurrent_streams": limits.max_concurrent_streams,
         "grpc.max_connection_idle_ms": round(limits.max_connection_idle_s * 1000),
         "grpc.max_connection_age_ms": round(limits.max_connection_age_s * 1000),
+        # Left out, gRPC has bounds of its own for these three.
+        "grpc.server_handshake_timeout_ms": round(limits.handshake_timeout_s * 1000) or _UNBOUNDED,
+        # The network does not tell when a client's machine is gone.
+        "grpc.keepalive_time_ms": round(limits.keepalive_s * 1000) or _UNBOUNDED,
+        "grpc.http2.ping_timeout_ms": round(limits.keepalive_timeout_s * 1000) or _UNBOUNDED,
+        # Between the two gRPC refuses some calls at random.
+        "grpc.max_metadata_size": limits.max_header_bytes,
+        "grpc.absolute_max_metadata_size": limits.max_header_bytes,
     }
     return options + [(name, value) for name, value in bounds.items() if value]
 

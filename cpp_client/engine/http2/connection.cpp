@@ -140,9 +140,8 @@ void Connection::Receive(std::string_view data) {
 }
 
 bool Connection::HoldsTooMuch() const {
-  const ConnectionLimits& limits = port_.limits;
-  const std::int64_t most = std::max(limits.max_connection_bytes, 2 * limits.max_message_bytes);
-  return limits.max_connection_bytes > 0 && account_.num_bytes() > most;
+  const std::int64_t most = port_.limits.MemoryBound(port_.limits.max_connection_bytes);
+  return most > 0 && account_.num_bytes() > most;
 }
 
 bool Connection::OpenSession() {

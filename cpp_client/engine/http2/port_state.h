@@ -59,7 +59,8 @@ class OpenCalls {
 /// What the connections of one port share. Outlives them.
 struct PortState {
   explicit PortState(const ConnectionLimits& the_limits)
-      : limits(the_limits), ledger(the_limits.max_port_bytes, &counters.held_bytes) {}
+      : limits(the_limits),
+        ledger(the_limits.MemoryBound(the_limits.max_port_bytes), &counters.held_bytes) {}
 
   const ConnectionLimits limits;
   /// By path, "/package.Service/Method".

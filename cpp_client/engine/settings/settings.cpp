@@ -129,6 +129,10 @@ void VersionSettings::Check() const {
   }
 }
 
+std::int64_t ConnectionLimits::MemoryBound(std::int64_t bound) const {
+  return bound == 0 ? 0 : std::max(bound, 2 * max_message_bytes);
+}
+
 void ConnectionLimits::Check() const {
   CheckAtLeast("max_message_bytes", max_message_bytes, 1024);
   CheckAtLeast("max_stream_requests", max_stream_requests, 1);
@@ -149,11 +153,6 @@ void ConnectionLimits::Check() const {
   CheckInt32("max_message_bytes", max_message_bytes);
   CheckInt32("max_concurrent_streams", max_concurrent_streams);
   CheckAtLeast("max_port_bytes", max_port_bytes, 0);
-  if (max_port_bytes != 0 && max_port_bytes < 2 * max_message_bytes) {
-    Refuse("max_port_bytes: got " + std::to_string(max_port_bytes) +
-           ", expected 0 (no bound) or at least two messages of max_message_bytes (" +
-           std::to_string(max_message_bytes) + ")");
-  }
 }
 
 void PortSettings::Check() const {

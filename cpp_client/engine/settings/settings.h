@@ -57,7 +57,7 @@ struct ConnectionLimits {
   /// Of the names and values that open one call.
   std::int64_t max_header_bytes = 16 << 10;
   /// Memory for unfinished messages and for answers that the client does not take. A connection
-  /// beyond its bound is closed; two messages of the largest size are always within it.
+  /// beyond its bound is closed. Two messages of the largest size always fit, here and below.
   std::int64_t max_connection_bytes = 64 << 20;
   /// The same of all connections together; beyond it the one is closed that holds most.
   std::int64_t max_port_bytes = 512 << 20;
@@ -66,6 +66,8 @@ struct ConnectionLimits {
   double max_resets_per_s = 200.0;
   double max_control_frames_per_s = 500.0;
 
+  /// `bound`, one of the two bounds on memory, as it holds.
+  std::int64_t MemoryBound(std::int64_t bound) const;
   void Check() const;
 };
 

@@ -102,8 +102,8 @@ TEST(Settings, WrongFieldsAreRefusedByTheirNames) {
   EXPECT_EQ(RefusalOf([] { PortSettingsOf(R"({"port": 65536})"); }),
             "port: got 65536, expected 0 to 65535");
   EXPECT_EQ(RefusalOf([] {
-              PortSettingsOf(R"({"connections": {"max_port_bytes": 1}})");
-            }).rfind("max_port_bytes: got 1, expected 0", 0),
+              PortSettingsOf(R"({"connections": {"max_port_bytes": -1}})");
+            }).rfind("max_port_bytes: got -1, expected at least 0", 0),
             0U);
   EXPECT_EQ(RefusalOf([] { EngineSettingsOf(R"({"ended": "some"})"); }),
             "ended: got 'some', expected none, errors or all");

@@ -58,6 +58,10 @@ NAN = math.nan
         ),
         pytest.param(ConnectionLimits, {"max_connections": -1}, "max_connections: got -1", id="connections"),
         pytest.param(ConnectionLimits, {"max_stream_requests": 0}, "max_stream_requests: got 0", id="stream"),
+        pytest.param(ConnectionLimits, {"keepalive_s": -1.0}, "keepalive_s: got -1.0", id="keepalive"),
+        pytest.param(ConnectionLimits, {"max_header_bytes": 100}, "max_header_bytes: got 100", id="headers"),
+        pytest.param(ConnectionLimits, {"max_resets_per_s": NAN}, "max_resets_per_s: got nan", id="resets"),
+        pytest.param(ConnectionLimits, {"max_port_bytes": -1}, "max_port_bytes: got -1", id="port-bytes"),
         pytest.param(
             ConnectionLimits, {"max_connection_idle_s": NAN}, "max_connection_idle_s: got nan", id="idle"
         ),

@@ -13,6 +13,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as plain_text
 
 from serve.config.models import BatchLimits
+from serve.engine.interface import EngineCounts
 from serve.metrics.counters import OUTCOMES, STAGES, STATES, Histogram, ModelCounters, ModelDescription
 from serve.metrics.registry import Metrics
 
@@ -21,6 +22,19 @@ KEY = {"model": "dlrm", "version": "7"}
 DESCRIPTION = ModelDescription(
     target="cpu", digest="46ab3e1c20ff", num_executors=2, limits=BatchLimits(max_queue_rows=9000)
 )
+# Counts of a native engine's port.
+PORT = {
+    "open": 3,
+    "accepted": 9,
+    "refused": 1,
+    "closed_silent": 2,
+    "closed_resets": 4,
+    "closed_control_frames": 5,
+    "closed_memory": 6,
+    "resets": 7,
+    "stalled_messages": 8,
+    "held_bytes": 10,
+}
 
 
 @pytest.fixture
@@ -54,6 +68,28 @@ def test_requests_are_counted_by_version_and_outcome(metrics: Metrics, dlrm: Mod
     assert got == {**dict.fromkeys(OUTCOMES, 1), "rejected": 2}
     assert value(metrics, "recsys_requests_accepted_total", **KEY) == 1
     assert value(metrics, "recsys_requests_total", model="dlrm", version="8", outcome="rejected") == 1
+
+
+def test_connections_are_shown_where_the_engine_counts_them(metrics: Metrics) -> None:
+    metrics.watch_engine(EngineCounts)
+    assert value(metrics, "recsys_connections") is None
+    port = {"open": 3, "accepted": 9, "refused": 1, "closed_silent": 2, "closed_resets": 4}
+    port |= {
+        "closed_control_frames": 5,
+        "closed_memory": 6,
+        "resets": 7,
+        "stalled_messages": 8,
+        "held_bytes": 10,
+    }
+    metrics.watch_engine(lambda: EngineCounts(port=port))
+    assert value(metrics, "recsys_connections") == 3
+    assert value(metrics, "recsys_connections_accepted_total") == 9
+    reasons = ("too_many", "silent", "resets", "control_frames", "memory")
+    closed = [value(metrics, "recsys_connections_closed_total", reason=reason) for reason in reasons]
+    assert closed == [1, 2, 4, 5, 6]
+    assert value(metrics, "recsys_stream_resets_total") == 7
+    assert value(metrics, "recsys_stalled_messages_total") == 8
+    assert value(metrics, "recsys_port_held_bytes") == 10
 
 
 def test_a_new_version_shows_zeros_so_that_its_first_request_is_an_increase(metrics: Metrics) -> None:
@@ -275,6 +311,7 @@ def busy(metrics: Metrics, dlrm: ModelCounters) -> Metrics:
     dlrm.answered(0.01)
     metrics.set_state("dlrm", "7", "ready")
     metrics.refused("not_found")
+    metrics.watch_engine(lambda: EngineCounts(port=PORT))
     return metrics
 
 

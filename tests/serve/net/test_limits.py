@@ -144,11 +144,9 @@ def test_further_connections_are_refused_until_others_leave() -> None:
     asyncio.run(scenario())
 
 
-def test_a_connection_that_never_says_what_it_wants_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "_HANDSHAKE_TIMEOUT_MS", 200)
-
+def test_a_connection_that_never_says_what_it_wants_is_closed() -> None:
     async def scenario() -> None:
-        async with echo_server(channel_options(ConnectionLimits())) as (address, _):
+        async with echo_server(channel_options(ConnectionLimits(handshake_timeout_s=0.2))) as (address, _):
             host, port = address.split(":")
             reader, writer = await asyncio.open_connection(host, int(port))
             await asyncio.wait_for(reader.read(), 60)  # until its end
@@ -157,17 +155,31 @@ def test_a_connection_that_never_says_what_it_wants_is_closed(monkeypatch: pytes
     asyncio.run(scenario())
 
 
-def test_a_connection_whose_client_is_gone_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "_KEEPALIVE_MS", 100)
-    monkeypatch.setattr(connections, "_PING_TIMEOUT_MS", 100)
-
+def test_a_connection_whose_client_is_gone_is_closed() -> None:
     async def scenario() -> None:
-        async with echo_server(channel_options(ConnectionLimits())) as (address, _):
+        limits = ConnectionLimits(keepalive_s=0.1, keepalive_timeout_s=0.1)
+        async with echo_server(channel_options(limits)) as (address, _):
             host, port = address.split(":")
             reader, writer = await asyncio.open_connection(host, int(port))
             writer.write(_HELLO)  # and no answer to any ping
             await asyncio.wait_for(reader.read(), 60)
             writer.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("num_bytes", [6_000, 60_000], ids=["within", "beyond"])
+def test_headers_are_bounded(num_bytes: int) -> None:
+    async def scenario() -> None:
+        limits = ConnectionLimits(max_header_bytes=32 << 10)
+        async with echo_server(channel_options(limits)) as (address, _), _channel(address) as channel:
+            answer = channel.unary_unary("/test.Echo/Echo")(b"x", metadata=[("some-key", "v" * num_bytes)])
+            if num_bytes <= limits.max_header_bytes:
+                assert await answer == b"x"
+                return
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await answer
+            assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
     asyncio.run(scenario())
 
