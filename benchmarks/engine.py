@@ -38,7 +38,7 @@ examples:
 Exit codes: 0 measured, 1 a server or a step failed, 2 bad usage, 3 a bar is missed (with --check).
 """
 DEFAULT, PLAIN, ECHO, REST = "default", "C++, no batching", "gRPC echo", "REST"
-# Processors from which on the open loop's sender gets one of its own.
+# Processors of which the open loop's sender gets one, and from which on the share of the floor is to be all of it.
 _ENOUGH_CORES = 4
 
 
@@ -82,7 +82,8 @@ class Found:
 
     Attributes:
         seen: by server and load; fixed numbers of executors are named by ``fixed``.
-        open_loop: of the default at 70 % of what it did with 64 requests in flight.
+        open_loop: of the default at 70 % of what it does with 64 requests in flight, with the sender on processors of
+            its own.
         best: single samples per second of the model alone at its best batch.
         alone_ms: one call of the model with one sample.
     """
@@ -98,8 +99,7 @@ class Found:
 
     def ratio(self, load: Load, other: str) -> float:
         """Return the median of the default's throughput over another server's, round by round."""
-        ours, theirs = (self.seen[name, load].requests_per_s for name in (DEFAULT, other))
-        return statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
+        return _median_ratio(self.seen[DEFAULT, load].requests_per_s, self.seen[other, load].requests_per_s)
 
 
 @dataclass(frozen=True)
@@ -184,10 +184,11 @@ def _measure(artifact: Path, args: argparse.Namespace) -> Found:
                     figures = _send(args, addresses[name], *options)
                     found.seen.setdefault((name, load), Seen()).add(name, figures)
                 progress.advance(task)
-    rate = 0.7 * found.figure(DEFAULT, MANY)["requests_per_s"]
-    for _ in range(args.rounds):
-        with _on_cores_apart() as cores, started(_server(artifact, args)) as server:
+    with _on_cores_apart() as cores, started(_server(artifact, args)) as server:
+        if cores:
             os.sched_setaffinity(0, cores)
+        for _ in range(args.rounds):
+            rate = 0.7 * _send(args, server.address, *MANY.options)["requests_per_s"]
             found.open_loop.append(_send(args, server.address, "--rate", f"{rate:.0f}", "--connections", "4"))
     return found
 
@@ -207,19 +208,19 @@ def _is_measured(name: str, load: Load) -> bool:
 
 @contextmanager
 def _on_cores_apart() -> Iterator[set[int]]:
-    """Leave one core in four to the sender, and start servers on the others, where there are enough.
+    """Leave one core in four to the sender, at least one, and start servers on the others.
 
     Yields:
-        The sender's cores. Processes that start in the block have the others.
+        The sender's cores; none where they cannot be set apart. Processes that start in the block have the others.
     """
-    if not hasattr(os, "sched_getaffinity"):
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    if len(cores) < 2:
         yield set()
         return
-    cores = sorted(os.sched_getaffinity(0))
-    num_senders = len(cores) // _ENOUGH_CORES
+    num_senders = max(len(cores) // _ENOUGH_CORES, 1)
     try:
         os.sched_setaffinity(0, cores[num_senders:])
-        yield set(cores[:num_senders]) or set(cores)
+        yield set(cores[:num_senders])
     finally:
         os.sched_setaffinity(0, cores)
 
@@ -239,6 +240,10 @@ def _send(args: argparse.Namespace, address: str, *options: str) -> dict[str, An
     return figures
 
 
+def _median_ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
+    return statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
+
+
 def _bars(found: Found, num_cores: int) -> list[Bar]:
     bars = []
     names = sorted({name for name, _ in found.seen if name.startswith(fixed(0)[:-1])})
@@ -247,14 +252,19 @@ def _bars(found: Found, num_cores: int) -> list[Bar]:
         best = min(ratios, key=lambda name: ratios[name])
         bars.append(Bar(f"{load.name}: ÷ the best fixed number ({best})", 0.95, ratios[best]))
         bars.append(Bar(f"{load.name}: ÷ {PLAIN}", 4.0 if load == MANY else 1.0, found.ratio(load, PLAIN)))
-    least_ms = found.figure(ECHO, ONE)["p50_ms"] + statistics.median(found.alone_ms)
-    p50_ms = found.figure(DEFAULT, ONE)["p50_ms"]
-    text = f"{ONE.name}: p50 ÷ (echo's p50 + the model with one sample = {least_ms:.3f} ms)"
-    bars.append(Bar(text, 1.15, p50_ms / least_ms, is_most=True))
-    floor = 1 / (1 / found.figure(ECHO, MANY)["requests_per_s"] + 1 / statistics.median(found.best))
-    text = f"{MANY.name}: share of 1 / (echo + the model at its best batch) = {floor:,.0f}/s"
+    least_ms = [a + b for a, b in zip(found.seen[ECHO, ONE].p50_ms, found.alone_ms, strict=True)]
+    text = (
+        f"{ONE.name}: p50 ÷ (echo's p50 + the model with one sample = {statistics.median(least_ms):.3f} ms)"
+    )
+    bars.append(Bar(text, 1.15, _median_ratio(found.seen[DEFAULT, ONE].p50_ms, least_ms), is_most=True))
+    floors = [
+        1 / (1 / a + 1 / b) for a, b in zip(found.seen[ECHO, MANY].requests_per_s, found.best, strict=True)
+    ]
+    text = (
+        f"{MANY.name}: share of 1 / (echo + the model at its best batch) = {statistics.median(floors):,.0f}/s"
+    )
     least = 1.0 if num_cores >= _ENOUGH_CORES else 0.75
-    bars.append(Bar(text, least, found.figure(DEFAULT, MANY)["requests_per_s"] / floor))
+    bars.append(Bar(text, least, _median_ratio(found.seen[DEFAULT, MANY].requests_per_s, floors)))
     tail = statistics.median(f["latency_ms"]["p99"] / f["latency_ms"]["p50"] for f in found.open_loop)
     late = sum(not f["is_valid"] for f in found.open_loop)
     unsure = f" ({late} of {len(found.open_loop)} rounds: the sender fell behind)" if late else ""
@@ -305,8 +315,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--engine", choices=("native", "reference"), default="native", help="default native")
     parser.add_argument("--build", type=Path, default=Path("build/native"), help="of make native-peers")
     parser.add_argument("--artifact", type=Path, help="a DLRM exported earlier (default: export one)")
-    parser.add_argument("--rounds", type=count, default=5, metavar="N", help="default 5")
-    parser.add_argument("--seconds", type=float, default=3.0, metavar="S", help="of each turn (default 3)")
+    parser.add_argument("--rounds", type=count, default=9, metavar="N", help="default 9")
+    parser.add_argument("--seconds", type=float, default=1.0, metavar="S", help="of each turn (default 1)")
     parser.add_argument("--table-rows", type=count, default=100_000, metavar="R", help="default 100000")
     parser.add_argument("--no-rest", dest="rest", action="store_false", help="leave REST out")
     parser.add_argument("--check", action="store_true", help="exit with 3 where a bar is missed")
