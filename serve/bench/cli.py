@@ -16,6 +16,7 @@ from serve.bench.report.terminal import Display, print_result
 from serve.bench.run import Result, run
 from serve.bench.settings import SENDERS, read_settings
 from serve.client.errors import PredictError
+from serve.client.settings import add_tls_options
 
 _EPILOG = """\
 example:
@@ -193,16 +194,7 @@ def _add_wire(top: argparse.ArgumentParser) -> None:
         default=30.0,
         help="timeout of requests without a deadline (default: %(default)s)",
     )
-    on_wire.add_argument(
-        "--tls", action="store_true", help="encrypt; trust the system's certificate authorities"
-    )
-    on_wire.add_argument(
-        "--tls-ca", type=Path, metavar="PEM", help="encrypt; trust these certificate authorities"
-    )
-    on_wire.add_argument(
-        "--tls-certificate", "--tls-cert", type=Path, metavar="PEM", help="the client's certificate (mTLS)"
-    )
-    on_wire.add_argument("--tls-key", type=Path, metavar="PEM", help="private key of --tls-certificate")
+    add_tls_options(top)
 
 
 def _add_result(top: argparse.ArgumentParser) -> None:

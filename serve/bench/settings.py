@@ -13,7 +13,7 @@ from serve.bench.load.native import why_not_native
 from serve.bench.load.plan import Recording, Target
 from serve.bench.load.requests import PRIORITIES, Mix, Shape, parse_mix, parse_names
 from serve.bench.load.wires import PROTOCOLS
-from serve.client.settings import ClientTls, checked_address
+from serve.client.settings import checked_address, tls_of
 
 SENDERS = ("auto", "native", "python")
 
@@ -161,7 +161,7 @@ def read_settings(args: argparse.Namespace) -> Settings:
         stream=args.stream,
         num_connections=_connections(args, num_in_flight),
         timeout_s=args.timeout_s,
-        tls=_tls(args),
+        tls=tls_of(args),
     )
     sender, note = _sender(args.sender, target)
     return Settings(
@@ -349,11 +349,6 @@ def _speed(text: str | None) -> float | None:
     if not 0 < speed < math.inf:
         raise ValueError(f"--speed: got {text!r}, expected a number above 0, or max")
     return speed
-
-
-def _tls(args: argparse.Namespace) -> ClientTls | None:
-    tls = ClientTls(ca=args.tls_ca, certificate=args.tls_certificate, key=args.tls_key)
-    return tls if args.tls or tls != ClientTls() else None
 
 
 def _priority_text(mix: Mix | None) -> str | None:

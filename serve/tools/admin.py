@@ -23,7 +23,7 @@ from rich.text import Text
 
 from recsys.cli import Parser
 from serve.client.errors import predict_error
-from serve.client.settings import ClientTls, checked_address, checked_timeout_s
+from serve.client.settings import add_tls_options, checked_address, checked_timeout_s, tls_of
 from serve.net.auth import read_token
 from serve.wire import admin_pb2 as wire
 
@@ -101,17 +101,11 @@ _SHARES = {
 def _common(default: Any, timeout_s: Any) -> Parser:
     common = Parser(add_help=False, argument_default=default)
     common.add_argument("--token-file", type=Path, metavar="F", help="holds the bearer token")
-    common.add_argument(
-        "--tls-ca", type=Path, metavar="F", help="who signs the server's certificate; turns TLS on"
-    )
-    common.add_argument(
-        "--tls-certificate", type=Path, metavar="F", help="the caller's own, where the server asks"
-    )
-    common.add_argument("--tls-key", type=Path, metavar="F", help="its key")
     common.add_argument("--timeout-s", type=float, default=timeout_s, metavar="S", help="for the whole call")
     common.add_argument(
         "--json", action="store_true", default=default and argparse.SUPPRESS, help="print the answer as JSON"
     )
+    add_tls_options(common)
     return common
 
 
@@ -128,7 +122,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with channel:
             answer = _call(args, channel, token)
     except grpc.RpcError as error:
-        failed = predict_error(error, uses_tls=_uses_tls(args))
+        failed = predict_error(error, uses_tls=tls_of(args) is not None)
         message = _NO_ADMIN_PORT if failed.code is grpc.StatusCode.UNIMPLEMENTED else failed.message
         print(f"recsys-admin: {failed.code.name}: {message}", file=sys.stderr)
         return 1
@@ -177,14 +171,10 @@ def _token(args: argparse.Namespace) -> str:
 def _channel(args: argparse.Namespace) -> grpc.Channel:
     address = checked_address(args.address)
     checked_timeout_s(args.timeout_s)
-    tls = ClientTls(ca=args.tls_ca, certificate=args.tls_certificate, key=args.tls_key)
-    if not _uses_tls(args):
+    tls = tls_of(args)
+    if tls is None:
         return grpc.insecure_channel(address)
     return grpc.secure_channel(address, tls.credentials())
-
-
-def _uses_tls(args: argparse.Namespace) -> bool:
-    return args.tls_ca is not None or args.tls_certificate is not None
 
 
 def _share(text: str) -> tuple[str, float]:

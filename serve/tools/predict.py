@@ -11,9 +11,10 @@ from pathlib import Path
 import numpy as np
 
 from recsys.cli import Parser
-from serve.client import Client, ClientTls, Context, Settings
+from serve.client import Client, Context, Settings
 from serve.client.errors import InvalidRequestError, PredictError
 from serve.client.sampling import JsonRequest, example_request
+from serve.client.settings import add_tls_options, tls_of
 
 _EPILOG = """\
 example:
@@ -50,15 +51,9 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--seed", type=int, default=0, help="of the example or random request (default: 0)")
     top.add_argument("--model", default="", help="the model's name (default: the one that the server holds)")
     top.add_argument("--version", default="", help="of the model (default: the one that the server chooses)")
-    tls = top.add_argument_group("TLS")
-    tls.add_argument("--tls", action="store_true", help="the server speaks TLS, signed by a public authority")
-    tls.add_argument("--tls-ca", type=Path, metavar="FILE", help="who signed the server's certificate")
-    tls.add_argument(
-        "--tls-certificate", type=Path, metavar="FILE", help="our own, where the server wants one"
-    )
-    tls.add_argument("--tls-key", type=Path, metavar="FILE", help="its key")
     top.add_argument("--timeout-s", type=float, default=10.0, help="default: 10")
     top.add_argument("--json", action="store_true", help="print the answer as JSON")
+    add_tls_options(top)
     return top
 
 
@@ -129,14 +124,7 @@ def _run(client: Client, args: argparse.Namespace) -> None:
 
 
 def _settings(args: argparse.Namespace) -> Settings:
-    files = {"ca": args.tls_ca, "certificate": args.tls_certificate, "key": args.tls_key}
-    uses_tls = args.tls or any(files.values())
-    return Settings(
-        timeout_s=args.timeout_s,
-        model=args.model,
-        version=args.version,
-        tls=ClientTls(**files) if uses_tls else None,
-    )
+    return Settings(timeout_s=args.timeout_s, model=args.model, version=args.version, tls=tls_of(args))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
