@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import multiprocessing
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,11 +18,9 @@ from export.pipeline import export_model
 from recsys.artifact.load import load_artifact
 from recsys.signature import IdPolicy
 from serve import bench
-from serve.bench.load.native import NativeLoad, why_not_native
-from serve.bench.load.plan import Job, LoadError, Step, Target
+from serve.bench.load.native import why_not_native
+from serve.bench.load.plan import Target
 from serve.bench.load.requests import Shape, draw_requests, parse_mix
-from serve.bench.load.senders import HttpConnections
-from serve.bench.load.workers import Workers
 from serve.client import Client
 from serve.config.settings import ServerConfig
 from serve.engine.reference.executor import ServedModel
@@ -330,21 +325,6 @@ def test_a_server_that_goes_away_is_counted_and_hangs_nothing(
     assert result["measurement"]["num_failed"] > 0
 
 
-def test_a_sending_process_that_dies_ends_the_run(live: LiveServer) -> None:
-    with Client(live.address) as asked:
-        job = Job(target=Target(address=live.address), metadata=asked.metadata().SerializeToString())
-    others = set(multiprocessing.active_children())
-    with Workers([job]) as workers:
-        (child,) = set(multiprocessing.active_children()) - others
-
-        def kill(_elapsed_s: float, num_answered: int, _num_failed: int) -> None:
-            if num_answered and child.is_alive():
-                child.kill()
-
-        with pytest.raises(LoadError, match="has ended"):
-            workers.measure(Step(duration_s=60.0, num_in_flight=1), kill)
-
-
 @pytest.fixture
 def capture(live: LiveServer, tmp_path: Path) -> Path:
     """Forty requests in half a second, as a server would have recorded them."""
@@ -495,36 +475,6 @@ def test_without_a_server_it_fails(capsys: pytest.CaptureFixture[str], sender: s
     assert "UNAVAILABLE" in capsys.readouterr().err
 
 
-@needs_native
-def test_an_interrupt_ends_the_native_sender_at_once(model: ServedModel) -> None:
-    """It waits for answers that do not come, with a timeout of an hour."""
-    gated = GatedModel(model)
-    with LiveServer(gated) as live, Client(live.address) as asked:
-        job = Job(
-            target=Target(address=live.address, timeout_s=3600.0, num_connections=2),
-            metadata=asked.metadata().SerializeToString(),
-        )
-        gated.close_gate()
-        try:
-            for step in (
-                Step(duration_s=3600.0, num_in_flight=4),
-                Step(duration_s=3600.0, rate_per_s=100.0),
-                Step(duration_s=3600.0, rate_per_s=0.001),
-            ):
-                begin_s = time.monotonic()
-
-                def interrupt(elapsed_s: float, _num_answered: int, _num_failed: int) -> None:
-                    if elapsed_s > 0.3:
-                        raise KeyboardInterrupt
-
-                with pytest.raises(KeyboardInterrupt), NativeLoad(job, 2) as load:
-                    load.measure(step, interrupt)
-                del load
-                assert time.monotonic() - begin_s < 30
-        finally:
-            gated.gate.set()
-
-
 def test_people_get_tables_and_pipes_no_progress_bar(
     live: LiveServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -543,50 +493,3 @@ def test_it_runs_as_a_module_without_torch() -> None:
         [sys.executable, "-m", "serve.bench", "--help"], check=True, capture_output=True, text=True
     )
     assert "exit codes: 0" in told.stdout
-
-
-def _answer(data: bytes, closes: bool) -> tuple[int, bytes]:
-    """What the HTTP client makes of an answer."""
-
-    ended = asyncio.Event()
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = await reader.readuntil(b"\r\n\r\n")
-        assert head.startswith(b"POST /p HTTP/1.1\r\n")
-        assert await reader.readexactly(2) == b"{}"
-        writer.write(data)
-        if not closes:
-            await reader.read()
-        writer.close()
-        await writer.wait_closed()
-        ended.set()
-
-    async def scenario() -> tuple[int, bytes]:
-        server = await asyncio.start_server(answer, "127.0.0.1", 0)
-        async with server:
-            port = server.sockets[0].getsockname()[1]
-            connections = HttpConnections(f"127.0.0.1:{port}", "/p")
-            try:
-                return await connections.post(b"{}")
-            finally:
-                await connections.close()
-                await ended.wait()
-
-    return asyncio.run(scenario())
-
-
-def test_answers_over_http_are_read_in_every_form() -> None:
-    assert _answer(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi", closes=False) == (200, b"hi")
-    assert _answer(b"HTTP/1.1 503 Busy\r\nConnection: close\r\n\r\n", closes=True) == (503, b"")
-    chunked = (
-        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n4;x=y\r\n all\r\n0\r\nA: b\r\n\r\n"
-    )
-    assert _answer(chunked, closes=False) == (200, b"hi all")
-
-
-@pytest.mark.parametrize(
-    "data", [b"SSH-2.0\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n", b"HTTP/1.1 200 OK\r\n"]
-)
-def test_what_is_no_http_is_an_error(data: bytes) -> None:
-    with pytest.raises((ValueError, EOFError)):
-        _answer(data, closes=True)
