@@ -1,4 +1,4 @@
-# One program for each room: tests/<room>/*.cpp.
+# One program for each room: tests/<room>/**/*.cpp.
 find_package(GTest)
 if(NOT GTest_FOUND)
   message(STATUS "no GoogleTest here: no tests (make native-test installs it)")
@@ -7,7 +7,7 @@ endif()
 
 function(recsys_test name)
   cmake_parse_arguments(of "" "" "ROOMS" ${ARGN})
-  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/tests/${name}/*.cpp)
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/tests/${name}/*.cpp)
   if(NOT sources)
     return()
   endif()

@@ -9,7 +9,7 @@
 #include <set>
 
 #include "recsys/error.h"
-#include "tests/core/queue_parts.h"
+#include "tests/core/queue/queue_parts.h"
 
 namespace recsys {
 namespace {

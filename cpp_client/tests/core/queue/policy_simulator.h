@@ -1,5 +1,5 @@
-#ifndef RECSYS_TESTS_CORE_POLICY_SIMULATOR_H_
-#define RECSYS_TESTS_CORE_POLICY_SIMULATOR_H_
+#ifndef RECSYS_TESTS_CORE_QUEUE_POLICY_SIMULATOR_H_
+#define RECSYS_TESTS_CORE_QUEUE_POLICY_SIMULATOR_H_
 
 // A server under a closed loop, in simulated time: clients, a polling thread and executors share
 // processors. The policy under test is the real one.
@@ -46,4 +46,4 @@ SimulatedRun Simulate(const SimulatedLoad& load, int fixed_executors = 0, double
 
 }  // namespace recsys
 
-#endif  // RECSYS_TESTS_CORE_POLICY_SIMULATOR_H_
+#endif  // RECSYS_TESTS_CORE_QUEUE_POLICY_SIMULATOR_H_

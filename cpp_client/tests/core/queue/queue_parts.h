@@ -1,5 +1,5 @@
-#ifndef RECSYS_TESTS_CORE_QUEUE_PARTS_H_
-#define RECSYS_TESTS_CORE_QUEUE_PARTS_H_
+#ifndef RECSYS_TESTS_CORE_QUEUE_QUEUE_PARTS_H_
+#define RECSYS_TESTS_CORE_QUEUE_QUEUE_PARTS_H_
 
 // What tests of the policy share: requests that only wait, and a clock that moves when told to.
 
@@ -72,4 +72,4 @@ inline Names PutInto(BatchQueue& queue, const std::shared_ptr<Request>& request)
 
 }  // namespace recsys
 
-#endif  // RECSYS_TESTS_CORE_QUEUE_PARTS_H_
+#endif  // RECSYS_TESTS_CORE_QUEUE_QUEUE_PARTS_H_

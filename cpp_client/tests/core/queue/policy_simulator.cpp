@@ -1,4 +1,4 @@
-#include "tests/core/policy_simulator.h"
+#include "tests/core/queue/policy_simulator.h"
 
 #include <algorithm>
 #include <limits>

@@ -7,7 +7,7 @@
 #include <random>
 
 #include "engine/core/queue/policy.h"
-#include "tests/core/policy_simulator.h"
+#include "tests/core/queue/policy_simulator.h"
 
 namespace recsys {
 namespace {
