@@ -8,10 +8,10 @@ import platform
 import urllib.error
 import urllib.request
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from recsys.machine import package_version
 from serve.bench.load.native import native_versions
 from serve.wire import predict_pb2 as wire
 
@@ -21,12 +21,7 @@ _STAGES = ("queue", "collate", "execute", "respond")
 
 def tool(sender: str) -> dict[str, Any]:
     """Return the versions of the client."""
-    versions = {}
-    for package in _PACKAGES:
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            versions[package] = "not installed"
+    versions = {package: package_version(package) or "not installed" for package in _PACKAGES}
     native = native_versions() if sender == "native" else {}
     return {"python": platform.python_version(), **versions, **native}
 

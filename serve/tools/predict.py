@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from recsys.cli import Parser
+from recsys.files import parse_json
 from serve.client import Client, Context, Settings
 from serve.client.errors import InvalidRequestError, PredictError
 from serve.client.sampling import JsonRequest, example_request
@@ -64,12 +65,10 @@ def read_request(source: str) -> JsonRequest:
         ValueError: there is no such file, or it does not hold such a request.
     """
     try:
-        text = sys.stdin.read() if source == "-" else Path(source).read_text()
-        request = json.loads(text)
+        content = sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
     except OSError as error:
         raise ValueError(f"{source}: {error.strerror}") from None
-    except ValueError as error:
-        raise ValueError(f"{source}: expected a request in JSON ({error})") from None
+    request = parse_json(content, source, ValueError)
     _check_parts(source, "", request, _PARTS | {"context"})
     if "context" in request:
         _check_parts(source, "context.", request["context"], _PARTS | {"num_rows"})

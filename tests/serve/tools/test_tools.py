@@ -43,7 +43,8 @@ def test_predict_reads_standard_input(
     live: LiveServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert predict.main([live.address, "--example"]) == 0
-    monkeypatch.setattr("sys.stdin", io.StringIO(capsys.readouterr().out))
+    content = io.BytesIO(capsys.readouterr().out.encode())
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(content))
     assert predict.main([live.address, "--json-request", "-"]) == 0
     assert "score [2]" in capsys.readouterr().out
 
@@ -60,7 +61,8 @@ def test_predict_sends_a_random_request_and_prints_the_metadata(
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        pytest.param("{", "expected a request in JSON", id="no-json"),
+        pytest.param("{", "not readable as JSON", id="no-json"),
+        pytest.param("[" * 100_000, "not readable as JSON", id="nested"),
         pytest.param("[]", 'expected an object with "dense"', id="no-object"),
         pytest.param('{"other": {}}', 'expected an object with "dense"', id="unknown-part"),
         pytest.param('{"dense": []}', '"dense": expected an object with one entry per input', id="no-inputs"),
