@@ -114,9 +114,9 @@ void Publish(const OwnedEngine& engine, const std::string& table,
 
 /// Defines _engine.Error, and translates recsys::Error to it.
 void RegisterError(py::module_& module) {
-  static PyObject* type = PyErr_NewExceptionWithDoc(
-      "serve.engine._engine.Error", "An error of the engine: its text is for people.", nullptr,
-      nullptr);
+  static PyObject* type =
+      PyErr_NewExceptionWithDoc("serve.engine._engine.Error",
+                                "An error of the engine, with a readable text.", nullptr, nullptr);
   if (type == nullptr) throw py::error_already_set();
   module.add_object("Error", py::reinterpret_borrow<py::object>(type));
   py::register_local_exception_translator([](std::exception_ptr thrown) {

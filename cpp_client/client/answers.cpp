@@ -15,7 +15,8 @@ namespace recsys::client {
 namespace {
 
 ClientError NoMessage(const char* name) {
-  return ClientError(StatusCode::kInternal, std::string("the server's answer is no ") + name);
+  return ClientError(StatusCode::kInternal,
+                     std::string("the server's answer is not a valid ") + name);
 }
 
 /// One field of a message: its tag, and the function that reads its value.

@@ -100,7 +100,7 @@ std::string DeltaFile::ReadHeader(std::int64_t* start) {
                                           " bytes, expected 64 at least; it is cut off");
   }
   const std::uint64_t at = NumberAt(preamble, 16), num_bytes = NumberAt(preamble, 24);
-  // Offsets from 2**62 are no valid file positions: refused, so that the sum below cannot overflow.
+  // Offsets of 2**62 and above are refused, so that the sum below cannot overflow.
   if (at < static_cast<std::uint64_t>(kDeltaPreambleBytes) || num_bytes > kMaxHeaderBytes ||
       at >> 62 != 0) {
     throw Error(ErrorKind::kManifest,

@@ -25,8 +25,7 @@ class BatchRunner;
 
 /// Runs the batches of one version and delivers the answers: in its own threads, which are started
 /// on demand, and in the polling thread (engine/core/queue/policy.h decides). Thread-safe, except
-/// for Start, WaitUntilWarm and Close, which must be called from one thread that is none of its
-/// own.
+/// for Start, WaitUntilWarm and Close, which must be called from one thread, not one of its own.
 class Executor final : private Slots::Waiter {
  public:
   /// `servable` must outlive the executor; its settings say how many batches may run concurrently,

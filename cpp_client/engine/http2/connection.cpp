@@ -399,7 +399,7 @@ void Connection::CheckMessages(double now_s) {
   }
   for (WireCall* call : stalled) {
     ++port_.counters.stalled_messages;
-    Abort(*call, {StatusCode::kCancelled, "the rest of the message did not come in time", 0});
+    Abort(*call, {StatusCode::kCancelled, "the rest of the message did not arrive in time", 0});
   }
 }
 

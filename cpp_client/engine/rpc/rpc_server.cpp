@@ -72,7 +72,7 @@ RpcServer::RpcServer(RpcOptions options, std::vector<Service> services)
     for (auto& [name, method] : service.methods) {
       const std::string path = "/" + service.name + "/" + name;
       if (!state.methods.emplace(path, std::move(method)).second) {
-        throw Error(ErrorKind::kInternal, path + ": a method that is there twice");
+        throw Error(ErrorKind::kInternal, path + ": the method is defined twice");
       }
     }
   }

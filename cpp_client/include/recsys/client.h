@@ -194,9 +194,9 @@ class ClientResult {
   ClientResult(ClientError error) : result_(std::move(error)) {}           // NOLINT
 
   bool ok() const { return std::holds_alternative<ClientResponse>(result_); }
-  /// Only where ok().
+  /// Only if ok().
   const ClientResponse& response() const { return std::get<ClientResponse>(result_); }
-  /// Only where not ok().
+  /// Only if not ok().
   const ClientError& error() const { return std::get<ClientError>(result_); }
   /// Moves the response out; throws the error if there is one.
   ClientResponse Take();

@@ -35,8 +35,8 @@ constexpr double kMostSlowdown = 8.0;
 constexpr double kForget = 0.002;
 // Upper bound of a learned wake-up: a longer one says little about the next.
 constexpr double kLongestWakeS = 2e-3;
-// Another executor's share must take at least as long as starting it and its batch, and this many
-// times longer if processors are short; then it also waits for this many times that.
+// Another executor's share must take at least as long as starting it and its batch; if processors
+// are short, up to kThrift times longer, unless the running batches take kPatience times that.
 constexpr double kThrift = 3.0;
 constexpr double kPatience = 5.0;
 // The rate of requests is measured over about this many seconds.

@@ -13,7 +13,7 @@ struct PortCounters {
   std::atomic<std::int64_t> accepted{0};
   /// Connections above the maximum.
   std::atomic<std::int64_t> refused{0};
-  /// Closed because it did not finish a handshake or open a call in time, or the client was gone.
+  /// Closed because the client did not finish a handshake, open a call or reply to a PING in time.
   std::atomic<std::int64_t> closed_silent{0};
   /// Closed for resets, for control frames, and for the memory held.
   std::atomic<std::int64_t> closed_resets{0};

@@ -97,7 +97,7 @@ void UseAuthorities(SSL_CTX* context, const std::string& data) {
 std::shared_ptr<SSL_CTX> MakeServerContext(const TlsPem& pem) {
   ERR_clear_error();
   std::shared_ptr<SSL_CTX> context(SSL_CTX_new(TLS_server_method()), FreeOpenSsl());
-  if (context == nullptr) throw Error(ErrorKind::kInternal, "tls: OpenSSL makes no context");
+  if (context == nullptr) throw Error(ErrorKind::kInternal, "tls: OpenSSL cannot create a context");
   if (!UseCertificates(context.get(), pem.certificate) || !UseKey(context.get(), pem.key)) {
     Refuse("tls.certificate, tls.key: expected a certificate in PEM and its own key (" +
            TakeReason() + ")");
