@@ -11,13 +11,13 @@ namespace recsys {
 /// escapes, invalid UTF-8 as \x..
 std::string Repr(std::string_view text);
 
-/// Returns Repr of at most the first 64 characters (serve/texts.py).
+/// Returns Repr of at most the first 64 characters (serve/errors.py).
 std::string Short(std::string_view text);
 
-/// Joins names with commas: the first eight, and how many more there are (serve/texts.py).
+/// Joins names with commas: the first eight, and how many more there are (serve/errors.py).
 std::string Listed(const std::vector<std::string>& names);
 
-/// Returns `; did you mean a or b?`, or an empty text if no known name is close (serve/texts.py,
+/// Returns `; did you mean a or b?`, or an empty text if no known name is close (recsys/cli.py,
 /// difflib's ratio).
 std::string NearMisses(std::string_view name, const std::vector<std::string>& known);
 

@@ -1,7 +1,7 @@
 #ifndef RECSYS_CLIENT_SETTINGS_H_
 #define RECSYS_CLIENT_SETTINGS_H_
 
-// Checks a client's settings before it connects (serve/client_settings.py has the same texts).
+// Checks a client's settings before it connects (serve/client/settings.py has the same texts).
 
 #include <string>
 

@@ -8,7 +8,7 @@
 namespace recsys {
 
 /// Returns the manifest of a folder or of a single file, without loading the model
-/// (recsys/artifact.py). Throws Error.
+/// (recsys/artifact/load.py). Throws Error.
 Manifest ManifestAt(const std::string& path);
 
 bool IsArtifactFolder(const std::string& path);

@@ -1,7 +1,8 @@
 #ifndef RECSYS_MODEL_DEVICE_ROWS_H_
 #define RECSYS_MODEL_DEVICE_ROWS_H_
 
-// The rows read by each rank's lookups (recsys/sharding/device_rows.py). Shape letters: R rows.
+// The rows read by each rank's lookups (recsys/sharding/plan/device_rows.py). Shape letters: R
+// rows.
 
 #include <torch/types.h>
 

@@ -40,8 +40,8 @@ void CheckRows(const Manifest& manifest, const at::Tensor& blob) {
   }
 }
 
-/// Opens a model step by step in the order of recsys/artifact.py, so that errors occur in the same
-/// order.
+/// Opens a model step by step in the order of recsys/artifact/load.py, so that errors occur in the
+/// same order.
 class Opening {
  public:
   Opening(const std::string& path, const ModelOptions& options)

@@ -17,7 +17,7 @@
 
 namespace recsys {
 
-/// A loaded model's rows, and their current state (recsys/loaded_rows.py).
+/// A loaded model's rows, and their current state (recsys/artifact/loaded_rows.py).
 struct LoadedRows {
   Manifest manifest;
   std::string digest;

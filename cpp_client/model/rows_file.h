@@ -11,7 +11,7 @@
 namespace recsys {
 
 /// The file with an artifact's rows: mapped or copied, and watched for changes
-/// (recsys/rows_file.py). Thread-safe.
+/// (recsys/rows/file.py). Thread-safe.
 class RowsFile {
  public:
   /// Throws Error (kMissingPart) if it cannot be opened.

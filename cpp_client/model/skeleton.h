@@ -1,8 +1,8 @@
 #ifndef RECSYS_MODEL_SKELETON_H_
 #define RECSYS_MODEL_SKELETON_H_
 
-// A small interface to TorchScript (recsys/torchscript.py, and the parts of recsys/artifact.py that
-// access modules).
+// A small interface to TorchScript (recsys/torchscript.py, and the parts of recsys/artifact/load.py
+// that access modules).
 
 #include <torch/script.h>
 

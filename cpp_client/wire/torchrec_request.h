@@ -2,8 +2,8 @@
 #define RECSYS_WIRE_TORCHREC_REQUEST_H_
 
 // TorchRec's wire format: requests without names, in the signature's order, with all IDs of a kind
-// in one byte string (serve/torchrec.py). Shape letters: B rows, F sparse inputs of one kind, N
-// IDs.
+// in one byte string (serve/engine/reference/protocols/torchrec.py). Shape letters: B rows, F
+// sparse inputs of one kind, N IDs.
 
 #include <cstdint>
 #include <string_view>

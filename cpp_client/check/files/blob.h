@@ -1,7 +1,8 @@
 #ifndef RECSYS_CHECK_FILES_BLOB_H_
 #define RECSYS_CHECK_FILES_BLOB_H_
 
-// Layout of each table's stored rows within one block of bytes (recsys/blob.py, recsys/rows.py).
+// Layout of each table's stored rows within one block of bytes (recsys/rows/layout.py,
+// recsys/rows/format.py).
 
 #include <cstdint>
 #include <string>

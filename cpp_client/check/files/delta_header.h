@@ -30,7 +30,7 @@ struct TableDelta {
   RowFormat row_format() const { return {data_type, embedding_dim}; }
 };
 
-/// The header of a delta (recsys/delta_header.py, docs/deltas.md).
+/// The header of a delta (recsys/artifact/delta_header.py, docs/deltas.md).
 struct DeltaHeader {
   std::string model;
   /// The digest of the artifact it applies to.

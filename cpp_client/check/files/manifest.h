@@ -1,8 +1,8 @@
 #ifndef RECSYS_CHECK_FILES_MANIFEST_H_
 #define RECSYS_CHECK_FILES_MANIFEST_H_
 
-// The artifact's manifest (docs/artifact.md; recsys/manifest.py): describes everything about a
-// model except its graphs and rows.
+// The artifact's manifest (docs/artifact.md; recsys/artifact/manifest.py): describes everything
+// about a model except its graphs and rows.
 
 #include <cstdint>
 #include <optional>
@@ -91,7 +91,7 @@ struct Manifest {
 };
 
 /// Reads an untrusted manifest. Throws Error: kForeignFile, kNewerFormat or kManifest, with the
-/// texts of recsys/manifest.py.
+/// texts of recsys/artifact/manifest.py.
 Manifest ReadManifest(std::string_view content);
 
 /// Number of digits of a digest that names an artifact or a delta.

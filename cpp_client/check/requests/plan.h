@@ -1,8 +1,8 @@
 #ifndef RECSYS_CHECK_REQUESTS_PLAN_H_
 #define RECSYS_CHECK_REQUESTS_PLAN_H_
 
-// Where each shard of each table is placed (recsys/sharding/plan.py), and a target's devices
-// (env.py).
+// Where each shard of each table is placed (recsys/sharding/plan/plan.py), and a target's devices
+// (recsys/sharding/plan/env.py).
 
 #include <cstdint>
 #include <map>

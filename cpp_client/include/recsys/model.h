@@ -88,7 +88,7 @@ class Model {
   struct Parts;
 
   /// Opens an artifact: a folder or a single file written by recsys-export. Throws Error: its kind
-  /// says what is wrong, its text names the part; the texts are those of recsys/artifact.py.
+  /// says what is wrong, its text names the part; the texts are those of recsys/artifact/load.py.
   static Model Open(const std::string& path, const ModelOptions& options = {});
 
   Model(Model&&) noexcept;
@@ -111,7 +111,7 @@ class Model {
   /// applied.
   std::string rows_state() const;
   /// Reads and checks a delta of recsys-export --delta. Throws Error (kDelta and others, texts of
-  /// recsys/delta.py).
+  /// recsys/artifact/delta.py).
   std::shared_ptr<const PreparedDelta> PrepareDelta(const std::string& path) const;
   /// Replaces rows in place. The caller must ensure that no batch runs meanwhile.
   void ApplyDelta(const PreparedDelta& delta);

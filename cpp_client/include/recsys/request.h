@@ -87,9 +87,10 @@ class RequestChecker {
  public:
   RequestChecker(Signature signature, RequestLimits limits, bool allow_non_finite = false);
 
-  /// Throws Error (kRequest, kRequestTooLarge) with the texts of serve/request_check.py and
-  /// serve/sparse_check.py. Fills `checked`, reusing its vectors' memory; its views point into the
-  /// same bytes as those of `request`.
+  /// Throws Error (kRequest, kRequestTooLarge) with the texts of
+  /// serve/engine/reference/request_check.py and serve/engine/reference/sparse_check.py. Fills
+  /// `checked`, reusing its vectors' memory; its views point into the same bytes as those of
+  /// `request`.
   void Check(const RawRequest& request, CheckedRequest* checked) const;
 
   const Signature& signature() const { return signature_; }

@@ -2,7 +2,7 @@
 #define RECSYS_WIRE_INFER_INFER_PARAMETERS_H_
 
 // The Open Inference request parameters that are supported, over gRPC and HTTP
-// (serve/kserve_request.py); all others are ignored, as the protocol allows.
+// (serve/protocols/open_inference.py); all others are ignored, as the protocol allows.
 
 #include <cstdint>
 #include <optional>

@@ -2,8 +2,8 @@
 #define RECSYS_WIRE_INFER_INFER_TENSORS_H_
 
 // Converts named tensors, as Open Inference defines them over gRPC and HTTP, into a request for one
-// model (serve/kserve_tensors.py). Shape letters: B rows, L IDs per row if all rows have the same
-// number, N number of IDs of one input.
+// model (serve/engine/reference/protocols/tensors.py). Shape letters: B rows, L IDs per row if all
+// rows have the same number, N number of IDs of one input.
 
 #include <array>
 #include <cstdint>

@@ -42,7 +42,7 @@ class SteadyClock {
 };
 
 /// The policy and queue that form the next batch, without threads or batch memory
-/// (serve/batching.py has more details). Not thread-safe: the caller holds a lock.
+/// (serve/engine/reference/batching.py has more details). Not thread-safe: the caller holds a lock.
 ///
 /// Order: one line per level of urgency, first in, first out; next is the request with the smallest
 /// enqueued_s + level * priority window. So an urgent request overtakes those that arrived at most

@@ -11,7 +11,8 @@
 namespace recsys {
 
 /// Deadlines of requests, earliest first; equal ones in the order they were added. Not thread-safe;
-/// owns nothing: a request must be discarded before it is destroyed (serve/deadlines.py).
+/// owns nothing: a request must be discarded before it is destroyed
+/// (serve/engine/reference/batching.py).
 ///
 /// A heap whose requests store their position (Request::deadline_at). Adding takes constant time if
 /// deadlines are added in ascending order, as they mostly are, and logarithmic time at worst; so

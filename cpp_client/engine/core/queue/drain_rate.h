@@ -14,7 +14,7 @@ inline constexpr int kNumAmounts = 3;
 using Amounts = std::array<std::int64_t, kNumAmounts>;
 
 /// Measures how fast a queue drains while it is not empty, smoothed over about ten batches, and
-/// from that when a client that found it full should retry (serve/drain_rate.py).
+/// from that when a client that found it full should retry (serve/engine/reference/batching.py).
 ///
 /// All requests that leave count, including cancelled and expired ones: each makes room. Time in
 /// which no request waited does not count. Not thread-safe.
