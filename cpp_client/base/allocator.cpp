@@ -17,8 +17,8 @@ constexpr int kTrimThreshold = 512 << 20;
 constexpr int kTopPad = 64 << 20;
 // glibc's own first threshold.
 constexpr int kApartThreshold = 128 << 10;
-// The end of a thread's arena goes back only when a piece of at least 64 KiB is freed in it
-// (glibc's FASTBIN_CONSOLIDATION_THRESHOLD); malloc_trim leaves it alone.
+// The end of a thread's arena is returned only when a chunk of at least 64 KiB is freed in it
+// (glibc's FASTBIN_CONSOLIDATION_THRESHOLD); malloc_trim does not return it.
 constexpr std::size_t kTriggerBytes = 1 << 17;
 
 std::mutex mutex;
@@ -33,7 +33,7 @@ bool Keep() {
          mallopt(M_TRIM_THRESHOLD, kTrimThreshold) == 1 && mallopt(M_TOP_PAD, kTopPad) == 1;
 }
 
-/// What malloc goes over to while memory is returned: it keeps nothing at the end of an arena.
+/// Makes malloc keep nothing at the end of an arena, while memory is being returned.
 void KeepNothing() {
   mallopt(M_TRIM_THRESHOLD, 0);
   mallopt(M_TOP_PAD, 0);
@@ -49,7 +49,7 @@ void MapApart() {}
 void Trim() {}
 #endif
 
-/// What is wanted now. With the mutex held.
+/// Applies the settings needed now. The mutex must be held.
 void Apply() {
   if (!is_tuned) return;
   Keep();
@@ -75,7 +75,7 @@ ReturningMemory::~ReturningMemory() {
   {
     const std::lock_guard lock(mutex);
     if (is_tuned) {
-      // Through a volatile pointer: compilers leave out memory that nobody looks at.
+      // Through a volatile pointer: compilers remove an allocation that is never read.
       void* volatile trigger = std::malloc(kTriggerBytes);
       std::free(trigger);
     }

@@ -1,7 +1,7 @@
 #ifndef RECSYS_BASE_ALLOCATOR_H_
 #define RECSYS_BASE_ALLOCATOR_H_
 
-// The C allocator, set for servers: keep what was freed instead of returning it
+// Tunes the C allocator for servers: freed memory is kept instead of returned to the system
 // (recsys/allocator.py).
 //
 // With glibc's defaults every large buffer, such as a worker thread's output, is mapped, faulted in
@@ -10,14 +10,14 @@
 
 namespace recsys {
 
-/// Sets glibc's malloc for the whole process; to be called before the first large allocation.
-/// Whether all settings were taken: false where the C library has no mallopt.
+/// Configures glibc's malloc for the whole process; call it before the first large allocation.
+/// Returns whether all settings were accepted: false if the C library has no mallopt.
 bool TuneMalloc();
 
-/// While it lives, what is freed goes back to the system, also where TuneMalloc would have it kept;
-/// so does what the calling thread has freed before. For large things that leave for good, such as
-/// a model. Its end costs some milliseconds, in which other threads' freed memory goes back too,
-/// and is faulted in again.
+/// While it lives, freed memory is returned to the system, even if TuneMalloc would keep it; so is
+/// memory that the calling thread freed before. For large objects that are released for good, such
+/// as a model. Its destructor takes some milliseconds, and also returns memory that other threads
+/// freed, which must then be faulted in again.
 class ReturningMemory {
  public:
   ReturningMemory();
@@ -26,10 +26,11 @@ class ReturningMemory {
   ReturningMemory& operator=(const ReturningMemory&) = delete;
 };
 
-/// While it lives, what is allocated has pages of its own if it is large, and gives them back when
-/// it is freed. For what stays for long and leaves for good, such as a model: among the buffers of
-/// batches, in arenas that small things pin, a part of it would be lost for as long as the process
-/// lives. Other threads' large buffers are mapped too meanwhile, and cost the more.
+/// While it lives, large allocations get pages of their own, which are returned when they are
+/// freed. For large objects that live long and are then released for good, such as a model: in
+/// arenas shared with batch buffers and pinned by small allocations, part of their memory would be
+/// lost for the life of the process. Meanwhile other threads' large buffers are mapped too, at a
+/// higher cost.
 class MemoryApart {
  public:
   MemoryApart();
@@ -38,7 +39,7 @@ class MemoryApart {
   MemoryApart& operator=(const MemoryApart&) = delete;
 };
 
-/// Returns what was freed already.
+/// Returns memory that was freed earlier to the system.
 void ReturnMemory();
 
 }  // namespace recsys

@@ -9,7 +9,7 @@
 
 namespace recsys {
 
-/// Bytes that live for as long as their owner does: a request's on the wire, a part of an answer.
+/// Bytes that live as long as their owner: those of a request on the wire, or a part of a response.
 struct Bytes {
   std::string_view view;
   std::shared_ptr<const void> owner;
@@ -21,8 +21,7 @@ struct Bytes {
   }
 };
 
-/// A serialized message in parts, so that large ones need not be put together. Small ones are one
-/// part.
+/// A serialized message in parts, so that large ones need not be joined. Small ones have one part.
 struct Message {
   std::vector<Bytes> parts;
 

@@ -7,13 +7,13 @@
 
 namespace recsys {
 
-/// Seconds on a clock that never goes back; tests inject their own.
+/// Seconds on a monotonic clock; tests inject their own.
 using Clock = std::function<double()>;
 
-/// A time that never comes.
+/// A time later than any other.
 inline constexpr double kNever = std::numeric_limits<double>::infinity();
 
-/// CLOCK_MONOTONIC, as Python's time.monotonic().
+/// CLOCK_MONOTONIC, like Python's time.monotonic().
 inline double MonotonicSeconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }

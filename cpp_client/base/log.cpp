@@ -12,7 +12,7 @@ struct Sink {
   LogSink take;
 };
 
-/// Never destroyed: threads may log while the process ends.
+/// Never destroyed: threads may still log while the process exits.
 Sink& TheSink() {
   static Sink* const sink = new Sink;
   return *sink;

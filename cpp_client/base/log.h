@@ -8,28 +8,28 @@ namespace recsys {
 
 enum class LogLevel { kInfo, kWarning, kError, kCritical };
 
-/// One record of the log. A plain value.
+/// One log record. A plain value.
 struct LogRecord {
   LogLevel level = LogLevel::kInfo;
   std::string logger = "serve";
   std::string message;
-  /// More about a failure, perhaps of several lines; empty for none.
+  /// Details of a failure, possibly several lines; empty if there are none.
   std::string exception;
 };
 
-/// Takes records from any thread. Must be quick and must not throw.
+/// Receives records from any thread. Must be fast and must not throw.
 using LogSink = std::function<void(LogRecord)>;
 
-/// Logs a record, from any thread. Never waits for the reader of the log, and never throws. Where
-/// no sink is set, records of kWarning and above are lines on stderr.
+/// Logs a record, from any thread. Never waits for the log's reader, and never throws. Without a
+/// sink, records of kWarning and above are written to stderr, one line each.
 void Log(LogRecord record);
 void Log(LogLevel level, const std::string& message);
 
-/// Sends records to `sink` from now on; an empty one restores the default. No thread is inside the
-/// previous sink when this returns.
+/// Sends all further records to `sink`; an empty one restores the default. When this returns, no
+/// thread is still running the previous sink.
 void SetLogSink(LogSink sink);
 
-/// "INFO" and so on.
+/// Returns the level's name, such as "INFO".
 const char* NameOf(LogLevel level);
 
 }  // namespace recsys

@@ -12,8 +12,8 @@ struct Range {
   std::uint32_t last;
 };
 
-// Of Unicode 14: every character but those of the categories Other and Separator, and the space.
-// Python says the same: [c for c in range(0x110000) if chr(c).isprintable()].
+// Unicode 14: every character except those of the categories Other and Separator, plus the space.
+// Python gives the same: [c for c in range(0x110000) if chr(c).isprintable()].
 // clang-format off
 constexpr std::array<Range, 700> kPrintable = {{
     {0x20, 0x7e}, {0xa1, 0xac}, {0xae, 0x377}, {0x37a, 0x37f}, {0x384, 0x38a}, {0x38c, 0x38c},

@@ -6,8 +6,8 @@
 
 namespace recsys {
 
-/// An even random number of 0 to below 1, quick and not secret (SplitMix64). Each
-/// thread has numbers of its own.
+/// Returns a uniformly distributed random number in [0, 1), fast but not secret (SplitMix64). Each
+/// thread has its own sequence.
 inline double RandomShare() {
   thread_local std::uint64_t state = [] {
     std::random_device device;

@@ -9,16 +9,16 @@
 
 namespace recsys {
 
-/// SHA-256 of bytes that come piece by piece. Not thread-safe.
+/// Incremental SHA-256. Not thread-safe.
 class Sha256 {
  public:
   using Digest = std::array<unsigned char, 32>;
 
-  /// Throws Error (kInternal) where the library of the digests cannot be used.
+  /// Throws Error (kInternal) if the digest library cannot be used.
   Sha256();
 
   void Update(const void* data, std::size_t num_bytes);
-  /// Of all that came; nothing may come any more.
+  /// Returns the digest of all data; no Update may follow.
   Digest Finish();
 
  private:
@@ -28,10 +28,10 @@ class Sha256 {
   std::unique_ptr<void, Free> context_;
 };
 
-/// 64 lower-case hexadecimal digits.
+/// Returns the digest as 64 lower-case hexadecimal digits.
 std::string HexOf(const Sha256::Digest& digest);
 
-/// The digest of `data`, as HexOf writes it.
+/// Returns the digest of `data`, as HexOf writes it.
 std::string Sha256Hex(std::string_view data);
 
 }  // namespace recsys

@@ -35,7 +35,7 @@ StatusCode CodeOf(ErrorKind kind) {
   }
 }
 
-/// Whether a text is meant for clients.
+/// Whether the error's text may be sent to clients.
 bool IsForClients(const Error& error) {
   return error.kind() == ErrorKind::kExecution || CodeOf(error.kind()) != StatusCode::kInternal;
 }

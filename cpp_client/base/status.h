@@ -9,23 +9,23 @@
 
 namespace recsys {
 
-/// How a call ends, with the text that the client gets.
+/// How a call ends, with the text sent to the client.
 struct Status {
   StatusCode code = StatusCode::kOk;
   std::string text;
-  /// Above 0: when the client may come again; goes out as grpc-retry-pushback-ms.
+  /// If above 0: when the client may retry; sent as grpc-retry-pushback-ms.
   std::int64_t retry_after_ms = 0;
 
   bool ok() const { return code == StatusCode::kOk; }
 };
 
-/// The one table from errors to status codes. An exception that is no Error, or is one of kind
-/// kInternal, is a fault of the server: its text may hold anything and stays in the log.
+/// The only mapping from errors to status codes. An exception that is not an Error, or is of kind
+/// kInternal, is a fault of the server: its text may contain anything, so it is only logged.
 Status StatusOf(const std::exception& error);
-/// The status of the exception that is being handled: call it within a catch block.
+/// Returns the status of the exception being handled: call it within a catch block.
 Status StatusOfCurrentException();
-/// The same; logs the text of a fault of the server. Errors of a model were logged where they
-/// happened.
+/// Like StatusOfCurrentException, and logs the text of a server fault. Errors of a model were
+/// already logged where they occurred.
 Status LoggedStatusOfCurrentException();
 
 }  // namespace recsys

@@ -168,11 +168,12 @@ bool IsUtf8(std::string_view text) {
 
 namespace {
 
-// Of the ratio, from 0 to 1: what is near at all, and what is about as near as the nearest.
+// Ratios from 0 to 1: the least one that counts as close, and how far below the best one others may
+// be.
 constexpr double kNear = 0.6;
 constexpr double kAsNear = 0.05;
-// Names longer than this are compared by their beginning: the comparison takes the product of both
-// lengths.
+// Longer names are compared by their beginning: the comparison takes time proportional to the
+// product of both lengths.
 constexpr std::size_t kMaxCompared = 1000;
 
 using Codes = std::vector<std::uint32_t>;
@@ -187,14 +188,15 @@ Codes CodesOf(std::string_view text) {
   return codes;
 }
 
-/// Ratcliff and Obershelp's measure as Python's difflib takes it: twice the characters of the
-/// longest common run and, again and again, of those to its left and right, over all characters.
+/// The Ratcliff-Obershelp ratio as Python's difflib computes it: twice the characters in the
+/// longest common run and, recursively, in those to its left and right, over all characters.
 class Matcher {
  public:
   explicit Matcher(const Codes& b) : b_(b) {
     for (std::size_t j = 0; j < b.size(); ++j) places_[b[j]].push_back(j);
     if (b.size() < 200) return;
-    // Of long texts, difflib begins no run at characters that are more than a hundredth of all.
+    // In long texts, difflib starts no run at characters that make up more than a hundredth of the
+    // text.
     for (auto at = places_.begin(); at != places_.end();) {
       at = at->second.size() > b.size() / 100 + 1 ? places_.erase(at) : std::next(at);
     }
@@ -231,7 +233,8 @@ class Matcher {
 
   Run Longest(const Codes& a, const Area& area) const {
     Run best{area.a_start, area.b_start, 0};
-    // By the place in b plus 1: the length of the run that ends there and at the last place in a.
+    // Indexed by the position in b plus 1: the length of the run that ends there and at the
+    // previous position in a.
     std::vector<std::size_t> lengths(b_.size() + 1), next(b_.size() + 1);
     for (std::size_t i = area.a_start; i < area.a_end; ++i) {
       std::fill(next.begin(), next.end(), 0);

@@ -1,5 +1,5 @@
-// serve/bench/load/_sender: the native sender as a Python module. Settings come as JSON text,
-// requests as bytes, counts go back as plain Python data. serve/bench/load/_sender.pyi has the
+// serve/bench/load/_sender: the native sender as a Python module. Settings are passed as JSON text,
+// requests as bytes; counts are returned as plain Python data. serve/bench/load/_sender.pyi has the
 // types.
 #include <absl/synchronization/mutex.h>
 #include <grpc/support/log.h>
@@ -64,7 +64,7 @@ Requests RequestsOf(const py::list& requests, std::vector<double> offsets_s, con
     char* bytes = nullptr;
     Py_ssize_t size = 0;
     if (PyBytes_AsStringAndSize(data.ptr(), &bytes, &size) != 0) throw py::error_already_set();
-    // One slice for each request: gRPC takes a reference each time that it is sent.
+    // One slice per request: gRPC takes a reference each time it is sent.
     const grpc::Slice slice(bytes, static_cast<std::size_t>(size));
     made.prepared.push_back({grpc::ByteBuffer(&slice, 1), num_rows, kind, deadline_s});
   }
@@ -89,7 +89,7 @@ py::dict PythonOf(const Measured& measured) {
   py::dict errors, intervals, series, result;
   py::list kinds;
   for (const auto& [code, failures] : measured.errors) {
-    // What a server says need not be UTF-8.
+    // A server's error text need not be UTF-8.
     const auto text = py::reinterpret_steal<py::str>(PyUnicode_DecodeUTF8(
         failures.text.data(), static_cast<Py_ssize_t>(failures.text.size()), "replace"));
     errors[py::int_(code)] = py::make_tuple(failures.count, text);
@@ -126,10 +126,10 @@ std::unique_ptr<Sender> Open(const std::string& settings_text, const py::list& r
 }  // namespace
 
 PYBIND11_MODULE(_sender, module) {
-  // Debian's gRPC looks for deadlocks in itself whenever it takes a lock: a twentieth of what a
-  // request costs.
+  // Debian's gRPC checks for deadlocks whenever it takes a lock, which takes a twentieth of the
+  // cost of a request.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
-  // gRPC writes lines of its own only where the user asks for them.
+  // gRPC logs only if the user asks for it.
   if (std::getenv("GRPC_VERBOSITY") == nullptr) gpr_set_log_function([](gpr_log_func_args*) {});
   using Released = py::call_guard<py::gil_scoped_release>;
   module.attr("GRPC_VERSION") = grpc::Version();

@@ -15,7 +15,7 @@
 namespace recsys::bench {
 namespace {
 
-// A thread that sleeps longer than this would notice late that it is stopped.
+// A thread that sleeps longer would notice a stop late.
 constexpr double kLongestSleepS = 0.1;
 
 double ThreadSeconds() {
@@ -26,7 +26,7 @@ double ThreadSeconds() {
 
 }  // namespace
 
-/// One request under way.
+/// One active request.
 struct Lane::Call {
   std::optional<grpc::ClientContext> context;
   std::unique_ptr<grpc::GenericClientAsyncResponseReader> reader;
@@ -44,7 +44,7 @@ struct Lane::Call {
   }
 };
 
-/// The calls of a lane; their memory is used again. Take and Return may run on two threads.
+/// A lane's calls, whose memory is reused. Take and Return may run on two threads.
 class Lane::Calls {
  public:
   Call* Take() {
@@ -61,14 +61,14 @@ class Lane::Calls {
     idle_.push_back(call);
   }
 
-  /// Only on the thread that receives, once nothing is sent any more.
+  /// Only on the receiving thread, once nothing is sent any more.
   void CancelAll() {
     for (Call& call : all_) {
       if (call.context) call.context->TryCancel();
     }
   }
 
-  /// Calls under way, and one more while the sending thread may start others.
+  /// Active calls, plus one while the sending thread may start others.
   std::atomic<std::int64_t> num_open{0};
 
  private:
@@ -77,7 +77,7 @@ class Lane::Calls {
   std::vector<Call*> idle_;
 };
 
-/// What the calling thread uses of a core in the measured time, as far as it looks at the clock.
+/// The share of a core used by the calling thread in the measured time, as sampled by See.
 class Lane::CpuShare {
  public:
   explicit CpuShare(const Step& step) : begin_s_(step.begin_s()), end_s_(step.end_s()) {}
@@ -107,7 +107,7 @@ class Lane::CpuShare {
   double last_s_ = 0, last_cpu_s_ = 0;
 };
 
-/// Counts the calls that come out of the queue.
+/// Counts the calls delivered by the queue.
 class Lane::Receiver {
  public:
   Receiver(const Step& step, std::size_t num_kinds, Tally* tally)
@@ -269,7 +269,7 @@ Measured Lane::RunClosed(const Step& step, Tally* tally) {
   return receiver.measured();
 }
 
-// This thread sends when requests are due, whatever becomes of earlier ones; another one receives.
+// This thread sends when requests are due, independently of earlier ones; another one receives.
 Measured Lane::RunOpen(const Step& step, Tally* tally) {
   Calls calls;
   calls.num_open = 1;

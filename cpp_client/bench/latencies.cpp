@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kSignificantBits = 8;
 constexpr std::size_t kHalf = std::size_t{1} << (kSignificantBits - 1);
-// Eleven days: longer durations come from a broken clock.
+// Eleven days: longer durations indicate a broken clock.
 constexpr double kMostSeconds = 1e6;
 constexpr std::size_t kMostIntervals = 240;
 
@@ -50,7 +50,7 @@ void Latencies::Merge(const Latencies& other) {
 }
 
 void Series::Add(double at_s, double latency_s) {
-  // A time far beyond any run comes from a broken clock.
+  // A time far beyond any run indicates a broken clock.
   at_s = std::clamp(at_s, 0.0, 1e9);
   while (at_s >= static_cast<double>(width_s_) * kMostIntervals) Widen();
   const auto number = static_cast<std::size_t>(at_s / static_cast<double>(width_s_));

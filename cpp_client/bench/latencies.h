@@ -34,7 +34,7 @@ std::size_t BucketOf(std::int64_t value_ns);
 /// Returns the least value of a bucket and of the next one, in nanoseconds.
 std::array<std::int64_t, 2> BucketBounds(std::size_t bucket);
 
-/// Latencies over time in bounded memory: where there are too many intervals, their width doubles.
+/// Latencies over time in bounded memory: if there are too many intervals, their width doubles.
 class Series {
  public:
   struct Interval {
@@ -42,7 +42,7 @@ class Series {
     std::int64_t num_failed = 0;
   };
 
-  /// `at_s` counts from the start of the measured time; `latency_s` is negative for a failed
+  /// `at_s` is relative to the start of the measured time; `latency_s` is negative for a failed
   /// request.
   void Add(double at_s, double latency_s);
   void Merge(const Series& other);

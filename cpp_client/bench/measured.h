@@ -10,10 +10,10 @@
 
 namespace recsys::bench {
 
-/// Stands for a gRPC status code: the request became due while too many others were unanswered.
+/// Used like a gRPC status code: the request became due while too many others were unanswered.
 inline constexpr int kNotSent = -1;
 
-/// Counts of one thread, or the sum over several. serve/bench/load/measured.py has the same fields.
+/// Counts of one thread, or the sum of several. serve/bench/load/measured.py has the same fields.
 struct Measured {
   struct Kind {
     Latencies latencies;
@@ -25,9 +25,9 @@ struct Measured {
     std::string text;
   };
 
-  /// Of the answered requests, from when they were due.
+  /// Answered requests, measured from when they were due.
   Latencies latencies;
-  /// The same from when they were sent, and how long after they were due that was: open loops only.
+  /// Open loops only: the same measured from when they were sent, and how late they were sent.
   Latencies services;
   Latencies lags;
   std::map<int, Failures> errors;
@@ -36,9 +36,9 @@ struct Measured {
   /// Answers within the measured time, and their rows.
   std::int64_t num_in_time = 0;
   std::int64_t num_rows = 0;
-  /// The share of a core that each sending thread used.
+  /// The share of a core used by each sending thread.
   std::vector<double> cpu_shares;
-  /// When the last answer was waited for no longer, by MonotonicSeconds().
+  /// When waiting for answers ended, by MonotonicSeconds().
   double ended_s = 0;
 
   void Merge(const Measured& other);
@@ -52,14 +52,14 @@ struct Times {
 };
 
 /// Counts the requests of the measured time: those of an open loop by when they were due, those of
-/// a closed one by when they ended. Not thread-safe.
+/// a closed loop by when they ended. Not thread-safe.
 class Recorder {
  public:
   struct Window {
     double start_s = 0;
     double end_s = 0;
     bool by_due = false;
-    /// 0 where all requests are alike.
+    /// 0 if all requests are of one kind.
     std::size_t num_kinds = 0;
   };
 

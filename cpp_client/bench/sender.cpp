@@ -9,7 +9,7 @@
 namespace recsys::bench {
 namespace {
 
-/// What lane `i` of `count` takes of a whole.
+/// Returns the share of lane `i` of `count` in a whole.
 int Share(int whole, int i, int count) { return whole / count + (i < whole % count ? 1 : 0); }
 
 }  // namespace
@@ -49,7 +49,7 @@ void Sender::Start(const Step& step) {
   tally_.num_answered = 0;
   tally_.num_failed = 0;
   measured_ = {};
-  // A closed loop with fewer requests than lanes needs no more lanes.
+  // A closed loop with fewer requests than lanes uses fewer lanes.
   const int num_used = step.is_open() ? count : std::min(count, step.num_in_flight);
   num_running_ = static_cast<std::size_t>(num_used);
   for (int i = 0; i < num_used; ++i) {

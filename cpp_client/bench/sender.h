@@ -14,29 +14,29 @@
 
 namespace recsys::bench {
 
-/// The native sender of recsys-bench: it connects once and measures as often as it is told to. Its
-/// lanes share each measurement. Not thread-safe but for num_answered and num_failed.
+/// The native sender of recsys-bench: connects once and runs any number of measurements, each
+/// shared by its lanes. Not thread-safe, except for num_answered and num_failed.
 class Sender {
  public:
-  /// Throws Error (kConfig) where TLS files cannot be used, and std::invalid_argument where there
-  /// are more lanes than connections.
+  /// Throws Error (kConfig) if the TLS files cannot be used, and std::invalid_argument if there are
+  /// more lanes than connections.
   Sender(const Target& target, Requests requests, int num_lanes, std::uint64_t seed);
-  /// Cancels what is under way.
+  /// Cancels active calls.
   ~Sender();
   Sender(const Sender&) = delete;
   Sender& operator=(const Sender&) = delete;
 
-  /// Returns false where no connection was made in that time.
+  /// Returns false if no connection was made in that time.
   bool Connect(double within_s);
-  /// Starts one measurement by all lanes, at `step.start_s`, and returns at once. Throws
-  /// std::invalid_argument where an open loop has no rate.
+  /// Starts one measurement on all lanes, at `step.start_s`, and returns at once. Throws
+  /// std::invalid_argument if an open loop has no rate.
   void Start(const Step& step);
   /// Returns whether the measurement has ended; waits at most that long for it.
   bool Wait(double at_most_s);
-  /// The counts of the measurement that has ended.
+  /// Returns the counts of the measurement that has ended.
   Measured Take();
 
-  /// Requests that ended since Start, those of the warm-up included.
+  /// Requests that ended since Start, including those of the warm-up.
   std::int64_t num_answered() const { return tally_.num_answered.load(); }
   std::int64_t num_failed() const { return tally_.num_failed.load(); }
 

@@ -12,7 +12,7 @@ namespace {
 namespace py = pybind11;
 using py::literals::operator""_a;
 
-/// Text that may have come over the wire: what is not UTF-8 becomes U+FFFD.
+/// Text that may have come over the wire: invalid UTF-8 is replaced by U+FFFD.
 py::str Text(std::string_view text) {
   PyObject* decoded =
       PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace");
@@ -38,7 +38,7 @@ struct ToTuple {
   py::tuple operator()(const CallEvent& event) const {
     py::dict metadata;
     for (const auto& [key, value] : event.metadata) {
-      // The first value of a key counts, as in the engine.
+      // The first value of a key is used, as in the engine.
       const py::str name = Text(key);
       if (!metadata.contains(name)) metadata[name] = Text(value);
     }

@@ -8,8 +8,8 @@
 
 namespace recsys {
 
-/// The event as a tuple whose first element names its kind; serve/engine/_engine.pyi lists them.
-/// The interpreter's lock must be held.
+/// Returns the event as a tuple whose first element names its kind; serve/engine/_engine.pyi lists
+/// them. The GIL must be held.
 pybind11::tuple TupleOf(const Event& event);
 
 }  // namespace recsys

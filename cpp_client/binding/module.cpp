@@ -1,6 +1,5 @@
-// serve.engine._engine: the engine as a Python module. serve/engine/_engine.pyi says what each name
-// does. Every method that may wait gives the interpreter's lock away; the engine's threads never
-// take it.
+// serve.engine._engine: the engine as a Python module. serve/engine/_engine.pyi documents each
+// name. Every method that may wait releases the GIL; the engine's threads never take it.
 
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -24,8 +23,8 @@ namespace py = pybind11;
 namespace recsys {
 namespace {
 
-// What the module was built with. serve/engine/native.py finds this text in the file before it
-// loads it, because with another torch loading could fail or crash.
+// What the module was built with. serve/engine/native.py searches the file for this text before
+// loading it, because loading with another torch could fail or crash.
 [[gnu::used]] constexpr char kBuild[] =
     "recsys-engine-build {\"engine\": \"" RECSYS_VERSION "\", \"torch\": \"" RECSYS_TORCH_VERSION
     "\", \"fbgemm_gpu\": \"" RECSYS_FBGEMM_VERSION "\"}";
@@ -33,7 +32,7 @@ namespace {
 using WithoutLock = py::call_guard<py::gil_scoped_release>;
 using Pem = std::tuple<std::string, std::string, std::optional<std::string>>;
 
-/// Drops its reference without the interpreter's lock: the last one joins threads and frees memory.
+/// Drops its reference without the GIL: destroying the last one joins threads and frees memory.
 template <typename T>
 class Owned {
  public:
@@ -49,7 +48,7 @@ class Owned {
   T* operator->() const { return value_.get(); }
   const std::shared_ptr<T>& shared() const { return value_; }
 
-  /// All that exist; guarded by the interpreter's lock.
+  /// Returns all that exist; guarded by the GIL.
   static std::vector<std::weak_ptr<T>> TakeLive() { return std::exchange(live(), {}); }
 
  private:
@@ -64,7 +63,7 @@ class Owned {
 using OwnedEngine = Owned<Engine>;
 using OwnedVersion = Owned<Version>;
 
-/// At the interpreter's exit: ends the threads of what nobody closed, while the process is whole.
+/// At the interpreter's exit: closes what was left open, so that its threads end before teardown.
 void CloseAll() {
   const auto engines = OwnedEngine::TakeLive();
   const auto versions = OwnedVersion::TakeLive();
@@ -113,11 +112,11 @@ void Publish(const OwnedEngine& engine, const std::string& table,
   shared.clear();
 }
 
-/// _engine.Error, and how a recsys::Error becomes one.
+/// Defines _engine.Error, and translates recsys::Error to it.
 void RegisterError(py::module_& module) {
-  static PyObject* type = PyErr_NewExceptionWithDoc(
-      "serve.engine._engine.Error", "An error of the engine: its text is for people.", nullptr,
-      nullptr);
+  static PyObject* type =
+      PyErr_NewExceptionWithDoc("serve.engine._engine.Error",
+                                "An error of the engine, with a readable text.", nullptr, nullptr);
   if (type == nullptr) throw py::error_already_set();
   module.add_object("Error", py::reinterpret_borrow<py::object>(type));
   py::register_local_exception_translator([](std::exception_ptr thrown) {

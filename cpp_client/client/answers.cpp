@@ -15,10 +15,11 @@ namespace recsys::client {
 namespace {
 
 ClientError NoMessage(const char* name) {
-  return ClientError(StatusCode::kInternal, std::string("the server's answer is no ") + name);
+  return ClientError(StatusCode::kInternal,
+                     std::string("the server's answer is not a valid ") + name);
 }
 
-/// One field of a message: its tag, and what takes its value off the cursor.
+/// One field of a message: its tag, and the function that reads its value.
 template <typename Take>
 struct Field {
   std::uint32_t tag;
@@ -39,7 +40,7 @@ void ReadFields(Cursor* cursor, const Field<Takes>&... fields) {
 
 std::int64_t ReadInt(Cursor* cursor) { return static_cast<std::int64_t>(cursor->ReadVarint()); }
 
-/// Appends what a packed field of integers holds.
+/// Appends the integers of a packed field.
 void AppendPacked(Cursor* cursor, std::vector<std::int64_t>* numbers) {
   std::string_view packed = cursor->ReadBytes();
   if (!AreVarints(packed)) return cursor->Fail();
@@ -57,14 +58,13 @@ auto Texts(std::uint32_t number, std::vector<std::string>* to) {
                [to](Cursor* cursor) { to->emplace_back(cursor->ReadText()); }};
 }
 
-/// `To`: an integer, or an optional one. As protobuf has it, the lower bits count where it is
-/// short.
+/// `To`: an integer, or an optional one. Like protobuf, a shorter integer gets the lower bits.
 template <typename To>
 auto Int(std::uint32_t number, To* to) {
   return Field{VarintTag(number), [to](Cursor* cursor) { *to = static_cast<To>(ReadInt(cursor)); }};
 }
 
-/// An enum by its names; `names[0]` also stands for numbers that are not known.
+/// An enum with a name per number; unknown numbers map to `names[0]`.
 template <typename Name, std::size_t N>
 auto Enum(std::uint32_t number, const Name (&names)[N], Name* to) {
   return Field{VarintTag(number), [&names, to](Cursor* cursor) {
@@ -73,7 +73,7 @@ auto Enum(std::uint32_t number, const Name (&names)[N], Name* to) {
                }};
 }
 
-/// Packed or one by one.
+/// A repeated integer field: packed, and unpacked below.
 auto PackedInts(std::uint32_t number, std::vector<std::int64_t>* to) {
   return Field{DelimitedTag(number), [to](Cursor* cursor) { AppendPacked(cursor, to); }};
 }
@@ -104,7 +104,7 @@ void Read(Cursor* cursor, RequestLimits* limits) {
              Int(3, &limits->max_bytes));
 }
 
-/// Reads a message within another one.
+/// Reads a nested message.
 template <typename Message>
 void ReadInner(Cursor* cursor, Message* message) {
   Cursor inner = cursor->Enter();
@@ -123,13 +123,13 @@ auto InnerList(std::uint32_t number, std::vector<Message>* to) {
                [to](Cursor* cursor) { ReadInner(cursor, &to->emplace_back()); }};
 }
 
-/// An Output as it is on the wire: nothing of it is trusted.
+/// An untrusted Output from the wire.
 struct WireOutput {
   std::string_view name;
   std::vector<std::int64_t> dims;
   std::string_view values;
 
-  /// Whether there are as many numbers as the shape says.
+  /// Whether the number of values matches the shape.
   bool Fits() const {
     if (values.size() % sizeof(float) != 0) return false;
     const std::uint64_t count = values.size() / sizeof(float);
@@ -254,7 +254,7 @@ ModelMetadata ReadMetadata(std::string_view bytes) {
 StreamAnswer ReadStreamAnswer(std::string_view bytes) {
   Cursor cursor(bytes);
   std::string_view request_id;
-  // The last one counts, as in any oneof.
+  // The last one is used, as in any oneof.
   std::optional<WireResponse> response;
   WireError error;
   const Field answered{DelimitedTag(2), [&](Cursor* at) { ReadInner(at, &response.emplace()); }};

@@ -1,7 +1,7 @@
 #ifndef RECSYS_CLIENT_ANSWERS_H_
 #define RECSYS_CLIENT_ANSWERS_H_
 
-// Reads a server's answers from protobuf's wire; nothing in them is trusted.
+// Parses a server's answers from protobuf's wire format; nothing in them is trusted.
 
 #include <string>
 #include <string_view>
@@ -10,20 +10,20 @@
 
 namespace recsys::client {
 
-/// One answer of a stream.
+/// One answer on a stream.
 struct StreamAnswer {
   std::string request_id;
   ClientResult result;
 };
 
-/// From a PredictResponse. Its error is kInternal where the bytes are no such message or an output
-/// does not fit its shape.
+/// Parses a PredictResponse. The error is kInternal if the bytes are malformed or an output does
+/// not match its shape.
 ClientResult ReadResponse(std::string_view bytes);
 
-/// From a ModelMetadata. Throws ClientError (kInternal): the bytes are no such message.
+/// Parses a ModelMetadata. Throws ClientError (kInternal) if the bytes are malformed.
 ModelMetadata ReadMetadata(std::string_view bytes);
 
-/// From a StreamResponse. Throws ClientError (kInternal): the bytes are no such message.
+/// Parses a StreamResponse. Throws ClientError (kInternal) if the bytes are malformed.
 StreamAnswer ReadStreamAnswer(std::string_view bytes);
 
 }  // namespace recsys::client

@@ -47,7 +47,7 @@ ClientResponse Client::Predict(const ClientRequest& request, const CallOptions& 
 
 std::future<ClientResponse> Client::PredictFuture(const ClientRequest& request,
                                                   const CallOptions& options) {
-  // std::function wants what can be copied.
+  // std::function requires a copyable callable.
   auto promise = std::make_shared<std::promise<ClientResponse>>();
   std::future<ClientResponse> future = promise->get_future();
   PredictAsync(

@@ -13,7 +13,7 @@ namespace {
 // Fields of PredictRequest.
 constexpr int kModel = 1, kRequestId = 2, kNumRows = 3, kVersion = 8, kPriority = 9;
 
-/// The bytes of an answer in one piece.
+/// Returns the bytes of an answer as one contiguous slice.
 grpc::Slice Joined(const grpc::ByteBuffer& bytes) {
   grpc::Slice slice;
   if (bytes.TrySingleSlice(&slice).ok() || bytes.DumpToSingleSlice(&slice).ok()) return slice;

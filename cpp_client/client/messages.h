@@ -1,7 +1,7 @@
 #ifndef RECSYS_CLIENT_MESSAGES_H_
 #define RECSYS_CLIENT_MESSAGES_H_
 
-// Between the client's types and the wire's.
+// Converts between the client's types and the wire's.
 
 #include <grpcpp/support/byte_buffer.h>
 
@@ -15,19 +15,19 @@ inline constexpr char kPredict[] = "/recsys.v1.PredictionService/Predict";
 inline constexpr char kPredictStream[] = "/recsys.v1.PredictionService/PredictStream";
 inline constexpr char kGetModelMetadata[] = "/recsys.v1.PredictionService/GetModelMetadata";
 
-/// A request with what all requests of the client carry; one copy.
+/// Serializes a request together with the client's common fields; copies it once.
 grpc::ByteBuffer BytesOf(const ClientRequest& request, const ClientOptions& options);
 
-/// Asks for the client's model.
+/// Serializes a request for the metadata of the client's model.
 grpc::ByteBuffer MetadataRequest(const ClientOptions& options);
 
-/// The answer, or the error that the call ended with.
+/// Returns the answer, or the error that the call ended with.
 ClientResult ResultOf(CallEnd end);
 
-/// The same of GetModelMetadata; throws ClientError.
+/// Like ResultOf, for GetModelMetadata; throws ClientError.
 ModelMetadata MetadataOf(CallEnd end);
 
-/// Throws ClientError (kInternal): the bytes are no such message.
+/// Throws ClientError (kInternal) if the bytes are malformed.
 StreamAnswer StreamAnswerOf(grpc::ByteBuffer* bytes);
 
 }  // namespace recsys::client

@@ -15,7 +15,7 @@
 namespace recsys {
 namespace {
 
-// Fields of PredictRequest; of DenseInput and SparseInput 1 is the name.
+// Fields of PredictRequest; in DenseInput and SparseInput, 1 is the name.
 constexpr int kDense = 4, kSparse = 5, kContextDense = 6, kContextSparse = 7;
 constexpr int kName = 1, kDenseValues = 2, kLengths = 2, kValues = 3, kWeights = 4;
 

@@ -58,7 +58,7 @@ Certificate ReadCertificate(BIO* from) {
   return Certificate(PEM_read_bio_X509(from, nullptr, nullptr, nullptr));
 }
 
-/// The number of certificates; 0 also where one of them is damaged.
+/// Returns the number of certificates; also 0 if one is damaged.
 int CountCertificates(const std::string& data) {
   const Bio bio = Reader(data);
   int count = 0;
@@ -68,7 +68,7 @@ int CountCertificates(const std::string& data) {
   return at_end ? count : 0;
 }
 
-/// What PEM asks for a password: there is nobody to ask.
+/// Answers PEM's request for a password: there is no user to ask.
 int NoPassword(char* /*buffer*/, int /*size*/, int /*for_writing*/, void* asked) {
   *static_cast<bool*>(asked) = true;
   return -1;
@@ -110,7 +110,7 @@ void CheckRetries(const ClientRetries& retries) {
 }  // namespace
 
 void CheckAddress(const std::string& address) {
-  // dns:/// is gRPC's own: all addresses of a name, not only the first.
+  // dns:/// is gRPC's own: it uses all addresses of a name, not only the first.
   static const std::regex pattern(
       R"((?:dns:///)?(?:\[[0-9A-Za-z:.%]+\]|[^\s/:@\[\]]+):([0-9]{1,5}))");
   std::smatch match;

@@ -1,7 +1,7 @@
 #ifndef RECSYS_CLIENT_SETTINGS_H_
 #define RECSYS_CLIENT_SETTINGS_H_
 
-// What a client is told before it connects, checked (serve/client_settings.py has the same texts).
+// Checks a client's settings before it connects (serve/client/settings.py has the same texts).
 
 #include <string>
 
@@ -9,25 +9,25 @@
 
 namespace recsys::client {
 
-/// Throws Error (kConfig): it is not host:port.
+/// Throws Error (kConfig) if the address is not host:port.
 void CheckAddress(const std::string& address);
 
-/// Throws Error (kConfig): it is no time to wait.
+/// Throws Error (kConfig) if it is not a valid timeout.
 void CheckTimeout(double timeout_s);
 
-/// Throws Error (kConfig): one of them cannot be.
+/// Throws Error (kConfig) if an option is invalid.
 void CheckOptions(const ClientOptions& options);
 
-/// What the files hold: PEM, empty where there is no file.
+/// Contents of the files: PEM, empty if there is no file.
 struct TlsMaterial {
   std::string ca;
   std::string certificate;
   std::string key;
 };
 
-/// Reads the files and tries them: gRPC ends the process over some that do not fit.
-/// Throws Error (kConfig): a file cannot be read or holds something else, or the key is not the
-/// certificate's.
+/// Reads and checks the files: gRPC aborts the process if some do not match. Throws Error (kConfig)
+/// if a file cannot be read or is not PEM of its kind, or if the key does not belong to the
+/// certificate.
 TlsMaterial ReadTls(const ClientTls& tls);
 
 }  // namespace recsys::client

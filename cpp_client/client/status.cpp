@@ -16,7 +16,7 @@ ErrorKind KindOf(StatusCode code) {
     case StatusCode::kDeadlineExceeded:
       return ErrorKind::kDeadlineExpired;
     case StatusCode::kUnavailable:
-    // What gRPC tells a call that had reached a stopping server's socket and not yet its handler:
+    // gRPC's status for a call that reached a stopping server's socket but not its handler: it was
     // not computed.
     case StatusCode::kCancelled:
       return ErrorKind::kNotReady;

@@ -28,18 +28,18 @@
 namespace recsys {
 namespace {
 
-// How long a draining engine that has answered every request waits for the last answers to reach
-// the wire, and for streams to end by themselves.
+// After a draining engine has answered every request: how long it waits for the last answers to be
+// sent, and for streams to end by themselves.
 constexpr double kLastAnswersS = 1.0;
 
 }  // namespace
 
-/// What versions and requests need for as long as they live.
+/// Objects that must outlive all versions and requests.
 struct EngineCore {
   explicit EngineCore(const EngineSettings& settings)
       : records(settings), gateway(routes, &records), submitted(gateway, records) {}
   ~EngineCore() {
-    // The last reference to a version may be a route; it answers through the gateway.
+    // The last reference to a version may be a route; closing it answers through the gateway.
     routes.Clear();
   }
   EngineCore(const EngineCore&) = delete;
@@ -93,7 +93,7 @@ struct Engine::Parts {
           return records->Add(std::move(event));
         })) {}
 
-  /// The engine's own services, with the methods that the owner answers.
+  /// Returns the engine's own services, and the methods that the owner answers.
   std::vector<Service> Services(const ConnectionLimits& limits,
                                 const std::vector<std::string>& calls,
                                 const std::vector<std::string>& streams) const;
@@ -107,7 +107,7 @@ struct Engine::Parts {
   Health health;
   /// Null for plain text.
   std::shared_ptr<TlsStore> tls;
-  /// Guards what follows; the port is null before Listen.
+  /// Guards the members below; the port is null before Listen.
   mutable std::mutex mutex;
   std::unique_ptr<RpcServer> port;
   bool is_closed = false;
@@ -170,7 +170,7 @@ void Engine::Parts::Start(const PortSettings& settings, const std::vector<std::s
 bool Engine::Parts::WaitUntilIdle(double until_s) const {
   while (core->gateway.WaitUntilIdle(until_s)) {
     if (port == nullptr) return true;
-    // Requests that were on their way may still come.
+    // Requests still in transit may arrive.
     if (port->WaitUntilIdle(std::min(until_s, MonotonicSeconds() + kLastAnswersS))) return true;
     if (core->gateway.num_active() == 0) return true;
   }
@@ -232,7 +232,7 @@ std::shared_ptr<Version> Engine::Open(const std::string& path, const VersionSett
         });
     version->servable->Open(warm_up);
   }
-  // Memory that was needed only to load, such as a file's bytes.
+  // Memory that was only needed for loading, such as a file's bytes.
   ReturnMemory();
   return std::make_shared<Version>(std::move(version));
 }

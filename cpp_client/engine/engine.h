@@ -3,10 +3,10 @@
 
 // The engine as a library: the inference port, the three protocols, routing, queues, batches,
 // executors and counters. Its owner (the Python server through binding/, or a C++ program, see
-// examples/server.cpp) decides what is loaded and where requests go.
+// examples/server.cpp) decides which models are loaded and where requests are routed.
 //
-// The engine never calls into its owner. What it has to say waits in bounded rings; event_fd()
-// becomes readable, and the owner takes the events.
+// The engine never calls into its owner. Its events are kept in bounded rings; event_fd() becomes
+// readable, and the owner takes them.
 
 #include <cstddef>
 #include <cstdint>
@@ -23,8 +23,8 @@
 
 namespace recsys {
 
-/// One loaded version of a model. Thread-safe. The last reference frees its memory: drop it where
-/// that may block.
+/// One loaded version of a model. Thread-safe. Destroying the last reference frees its memory: drop
+/// it where blocking is allowed.
 class Version {
  public:
   struct Parts;
@@ -33,14 +33,14 @@ class Version {
   Version(const Version&) = delete;
   Version& operator=(const Version&) = delete;
 
-  /// JSON: name, version, target, digest, table_bytes, format, torch, fbgemm, signature.
+  /// Returns JSON: name, version, target, digest, table_bytes, format, torch, fbgemm, signature.
   std::string Description() const;
-  /// Exchanges rows between two batches; returns how many dense weights stay as they were exported
-  /// although they had changed. Blocks. Throws Error; nothing has changed then.
+  /// Replaces rows between two batches; returns how many dense weights had changed but keep their
+  /// exported values. Blocks. Throws Error; then nothing has changed.
   std::int64_t ApplyDelta(const std::string& path);
-  /// JSON: the numbers of this version at one moment.
+  /// Returns JSON: a snapshot of this version's counters.
   std::string Totals() const;
-  /// Answers what was accepted and ends the threads; idempotent. Blocks. Withdraw its routes first.
+  /// Answers accepted requests and ends the threads; idempotent. Blocks. Withdraw its routes first.
   void Close();
 
  private:
@@ -48,11 +48,11 @@ class Version {
   std::shared_ptr<Parts> parts_;
 };
 
-/// Thread-safe, but for Close, which must be the last call.
+/// Thread-safe, except for Close, which must be the last call.
 class Engine {
  public:
-  /// Opens an artifact: OpenArtifact (engine/artifact/artifact_model.h), or a test's own. Blocks;
-  /// throws Error.
+  /// Opens an artifact: OpenArtifact (engine/artifact/artifact_model.h), or a test's own function.
+  /// Blocks; throws Error.
   using Opener = std::function<OpenedModel(const std::string& path, const VersionSettings&)>;
 
   Engine(const EngineSettings& settings, Opener open);
@@ -61,52 +61,55 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  /// A file descriptor that is readable while events wait.
+  /// Returns a file descriptor that is readable while events are pending.
   int event_fd() const;
-  /// Takes events that wait, oldest first within each kind. Never blocks.
+  /// Takes pending events, oldest first within each kind. Never blocks.
   std::vector<Event> Take(std::size_t at_most);
 
-  /// Opens the inference port; returns its number. `calls` and `streams`: full names such as
+  /// Opens the inference port and returns its number. `calls` and `streams`: full names such as
   /// "/package.Service/Method" of the unary and streaming methods that the owner answers. Throws
-  /// Error (kConfig: settings or TLS material; kListen: the port is taken or the address is not
-  /// this machine's). Once.
+  /// Error (kConfig: settings or TLS material; kListen: the port is in use or the address is not
+  /// this machine's). May be called once.
   int Listen(const PortSettings& settings, const std::vector<std::string>& calls,
              const std::vector<std::string>& streams, std::optional<TlsPem> tls);
-  /// New connections use this material. Throws Error (kConfig), and the port keeps what it has.
+  /// Uses this material for new connections. Throws Error (kConfig); then the port keeps its
+  /// material.
   void SetTls(TlsPem tls);
-  /// What grpc.health.v1 says of a service; empty for the server as a whole.
+  /// Sets the grpc.health.v1 status of a service; an empty name stands for the whole server.
   void SetHealth(const std::string& service, bool is_serving);
 
   /// Loads an artifact and warms it up with made batches and with `warm_up` (serialized
-  /// recsys.v1.PredictRequests; those that do not fit the model are left out). Blocks. Throws
+  /// recsys.v1.PredictRequests; those that do not match the model are skipped). Blocks. Throws
   /// Error.
   std::shared_ptr<Version> Open(const std::string& path, const VersionSettings& settings,
                                 std::vector<std::string> warm_up = {});
-  /// Sends the requests of a model where `spec` says; `versions`: all that may answer, by name.
+  /// Routes a model's requests as `spec` says; `versions`: all that are ready, which requests may
+  /// also name.
   void Publish(const RouteSpec& spec, const std::vector<std::shared_ptr<Version>>& versions);
-  /// Forgets a model.
+  /// Removes a model's routes.
   void Withdraw(const std::string& model);
 
-  /// Answers a request from another door: an AnswerEvent with `ticket` follows, once.
+  /// Answers a request that did not come through the port: exactly one AnswerEvent with `ticket`
+  /// follows.
   void Submit(std::int64_t ticket, const SubmitOptions& options, std::string message);
-  /// Gives a submitted request up; its AnswerEvent still follows.
+  /// Cancels a submitted request; its AnswerEvent still follows.
   void Cancel(std::int64_t ticket);
-  /// Answers a CallEvent. Ignored where the call has ended meanwhile.
+  /// Answers a CallEvent. Ignored if the call has already ended.
   void Answer(std::int64_t call, std::string message);
   void Fail(std::int64_t call, const Status& status);
 
-  /// JSON: unrouted (requests that reached no version, by outcome), active (requests), calls (that
-  /// wait for the owner's answer), dropped (events by ring) and, once it listens, port.
+  /// Returns JSON: unrouted (requests that reached no version, by outcome), active (requests),
+  /// calls (waiting for the owner's answer), dropped (events by ring) and, once listening, port.
   std::string Counts() const;
   std::int64_t num_active() const;
 
-  /// Refuses requests and connections from now on; what was accepted is answered. Health says
+  /// Refuses new requests and connections; accepted requests are still answered. Health reports
   /// NOT_SERVING.
   void Drain();
-  /// Waits until every accepted request is answered and its answer has left, or for so long.
+  /// Waits until every accepted request is answered and its answer was sent, or until the timeout.
   bool WaitUntilIdle(double timeout_s);
-  /// Drains, waits for at most `grace_s`, ends the calls that are left and closes the port. Blocks.
-  /// Whether everything was answered. Idempotent. Versions stay open.
+  /// Drains, waits at most `grace_s`, ends the remaining calls and closes the port. Blocks. Returns
+  /// whether everything was answered. Idempotent. Versions stay open.
   bool Close(double grace_s);
 
  private:

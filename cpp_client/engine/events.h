@@ -1,8 +1,8 @@
 #ifndef RECSYS_ENGINE_EVENTS_H_
 #define RECSYS_ENGINE_EVENTS_H_
 
-// What the engine tells its owner. Records are plain values that own their memory. They wait in
-// bounded rings inside the engine until Engine::Take.
+// The engine's events for its owner. Records are plain values that own their memory. They are kept
+// in bounded rings inside the engine until Engine::Take.
 
 #include <cstdint>
 #include <optional>
@@ -17,24 +17,24 @@
 
 namespace recsys {
 
-/// A call of a method that the owner answers (Engine::Listen named it): Engine::Answer or
+/// A call of a method that the owner answers (named in Engine::Listen): call Engine::Answer or
 /// Engine::Fail with `id`, once for a unary call and once for each message of a stream.
 struct CallEvent {
   std::int64_t id = 0;
   /// "/package.Service/Method".
   std::string method;
   std::string message;
-  /// On the clock of MonotonicSeconds; none where the client set no deadline.
+  /// On the clock of MonotonicSeconds; not set if the client set no deadline.
   std::optional<double> deadline_s;
   std::vector<std::pair<std::string, std::string>> metadata;
-  /// "ipv4:127.0.0.1:1234" and the like.
+  /// Such as "ipv4:127.0.0.1:1234".
   std::string peer;
-  /// Whether no further message comes under this id: true for unary calls. A stream ends by itself
-  /// when the client has half-closed it and every message is answered.
+  /// Whether this is the last message with this ID: true for unary calls. A stream ends by itself
+  /// once the client has half-closed it and every message is answered.
   bool is_last = true;
 };
 
-/// The end of a request that was given to Engine::Submit.
+/// The result of a request passed to Engine::Submit.
 struct AnswerEvent {
   std::int64_t ticket = 0;
   Status status;
@@ -43,7 +43,7 @@ struct AnswerEvent {
 
 /// A request that has ended, for logs and traces.
 struct EndedEvent {
-  /// The W3C traceparent header; empty where the client sent none.
+  /// The W3C traceparent header; empty if the client sent none.
   std::string trace_parent;
   std::string protocol;
   std::string model;
@@ -57,27 +57,27 @@ struct EndedEvent {
   std::int64_t num_ids = 0;
   double started_s = 0;
   double ended_s = 0;
-  /// 0 where it joined no queue.
+  /// 0 if it never joined a queue.
   double enqueued_s = 0;
-  /// None where it was in no batch that ran.
+  /// Not set if it was in no batch that ran.
   std::optional<BatchTimes> times;
-  /// Whether the settings want a line of the log for it.
+  /// Whether the settings require a log line for it.
   bool is_logged = false;
-  /// Whether it is to be traced: as its client says, or else by the share.
+  /// Whether it is traced: as its client requests, otherwise by the sampled share.
   bool is_traced = false;
 };
 
 /// A sampled request that was accepted.
 struct CapturedEvent {
-  /// When it came, on the clock of MonotonicSeconds.
+  /// Arrival time, on the clock of MonotonicSeconds.
   double time_s = 0;
   std::string model;
   std::string version;
-  /// A serialized recsys.v1.PredictRequest with the inputs, whatever the protocol was.
+  /// A serialized recsys.v1.PredictRequest with the inputs, for requests of every protocol.
   std::string message;
 };
 
-/// One request's outputs of the version that answered and of the shadow: for each output of the
+/// One request's outputs from the answering version and from the shadow: per output of the
 /// version's signature its float32, little-endian, row-major.
 struct ShadowEvent {
   std::string model;

@@ -15,7 +15,7 @@
 namespace recsys {
 namespace {
 
-// What a record takes beside its texts, in round numbers.
+// Approximate size of a record without its texts.
 constexpr std::int64_t kRecordBytes = 256;
 constexpr std::int64_t kNoBound = std::numeric_limits<std::int64_t>::max();
 
@@ -47,7 +47,7 @@ EndedEvent EndedOf(const Request& request, const Status& status, double now_s) {
   event.started_s = request.started_s;
   event.ended_s = now_s;
   event.enqueued_s = request.enqueued_s;
-  // A refused request has no size that was checked.
+  // A refused request has no checked size.
   if (servable != nullptr && status.code != StatusCode::kInvalidArgument) {
     event.num_rows = request.checked.num_rows;
     event.num_ids = request.checked.num_ids;
@@ -59,8 +59,8 @@ EndedEvent EndedOf(const Request& request, const Status& status, double now_s) {
 }  // namespace
 
 TraceFlag TraceFlagOf(std::string_view header) {
-  // version 2, trace ID 32, parent ID 16, flags 2, in lower-case hexadecimal digits with dashes
-  // between; later versions may add fields.
+  // version 2, trace ID 32, parent ID 16, flags 2, in lower-case hexadecimal digits separated by
+  // dashes; later versions may add fields.
   constexpr std::size_t kVersion0Chars = 55, kMaxChars = 256;
   if (header.size() < kVersion0Chars || header.size() > kMaxChars) return TraceFlag::kNone;
   const std::string_view version = header.substr(0, 2), trace = header.substr(3, 32),
@@ -91,7 +91,7 @@ void Records::Wake() {
 }
 
 std::vector<Event> Records::Take(std::size_t at_most) {
-  // In this order: an event that is added from here on wakes the owner again.
+  // In this order: an event added from here on wakes the owner again.
   is_awake_.store(false);
   eventfd_t count = 0;
   static_cast<void>(eventfd_read(wake_.number(), &count));

@@ -17,20 +17,20 @@
 
 namespace recsys {
 
-/// Whether a W3C traceparent header asks for a trace; kNone where it is missing or malformed.
+/// Whether a W3C traceparent header requests a trace; kNone if it is missing or malformed.
 enum class TraceFlag { kNone, kNotSampled, kSampled };
 TraceFlag TraceFlagOf(std::string_view trace_parent);
 
-/// The events that wait for the engine's owner. Thread-safe.
+/// The events pending for the engine's owner. Thread-safe.
 class Records final : public Observer {
  public:
-  /// Throws std::system_error: the process has no files left.
+  /// Throws std::system_error if the process has no file descriptors left.
   explicit Records(const EngineSettings& settings, Clock clock = MonotonicSeconds);
 
   int event_fd() const { return wake_.number(); }
   std::vector<Event> Take(std::size_t at_most);
 
-  /// False where there is no room.
+  /// Return false if there is no room.
   bool Add(CallEvent event);
   bool Add(ShadowPair pair);
   void Add(AnswerEvent event);
@@ -40,7 +40,7 @@ class Records final : public Observer {
   void Accepted(const Request& request) override;
   void Ended(const Request& request, const Status& status) override;
 
-  /// Events that found no room.
+  /// Events dropped for lack of room.
   struct Dropped {
     std::int64_t calls, ended, captured, shadow, log;
   };

@@ -1,4 +1,4 @@
-// Asks a server for scores: one request, a ranking request, and many without waiting for each.
+// Requests scores from a server: one request, a ranking request, and many without waiting for each.
 //
 //   recsys-serve ARTIFACT --port 8500
 //   build/native/example_client 127.0.0.1:8500

@@ -1,8 +1,8 @@
-// An artifact and one made-up request, without a server: what the model says of two rows.
+// Opens an artifact and computes one made-up request of two rows, without a server.
 //
 //   predict model.artifact
 //
-// docs/native_model.md tells how to build it.
+// docs/native_model.md explains how to build it.
 #include <recsys/error.h>
 #include <recsys/model.h>
 
@@ -31,7 +31,7 @@ int main(int argc, char** argv) {
     const recsys::Model model = recsys::Model::Open(argv[1]);
     const recsys::Signature& signature = model.signature();
 
-    // A request only points at its numbers: these stay here until Predict returns.
+    // A request only references its numbers: keep them until Predict returns.
     std::vector<std::vector<float>> dense;
     for (const recsys::DenseInput& input : signature.dense)
       dense.emplace_back(kRows * input.width, 0.5F);

@@ -1,4 +1,4 @@
-// A server of one model on the engine library: listens, loads an artifact, answers until Ctrl-C.
+// A server for one model on the engine library: listens, loads an artifact, answers until Ctrl-C.
 //
 //   build/native/example_server ARTIFACT [PORT]
 //
@@ -18,7 +18,7 @@
 
 namespace {
 
-/// Prints the engine's log; other events were not asked for.
+/// Prints the engine's log; other events were not requested.
 void ShowEvents(recsys::Engine* engine) {
   for (const recsys::Event& event : engine->Take(64)) {
     if (const auto* line = std::get_if<recsys::LogEvent>(&event)) {
@@ -66,7 +66,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: %s ARTIFACT [PORT]\n", argv[0]);
     return 2;
   }
-  // Blocked before the engine's threads start, so that none of them handles these.
+  // Blocked before the engine's threads start, so that none of them handles these signals.
   sigset_t signals;
   sigemptyset(&signals);
   for (const int number : {SIGINT, SIGTERM, SIGPIPE}) sigaddset(&signals, number);

@@ -1,4 +1,4 @@
-// What a client may put into a call: header fields, and bytes that should be messages, in pieces.
+// Fuzzes a call's input: header fields, and bytes that should be messages, in pieces.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

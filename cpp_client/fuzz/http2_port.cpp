@@ -1,4 +1,4 @@
-// Bytes of a client on a connection of the port, from the socket to handlers and back.
+// Fuzzes a client's bytes on a connection of the port, from the socket to handlers and back.
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -18,7 +18,7 @@ namespace {
 using recsys::Bytes;
 using recsys::Message;
 
-/// A polling thread without a port: connections are handed to it.
+/// A polling thread without a port: connections are passed to it directly.
 struct Polled {
   Polled() : state(Limits()), loop(&state) {
     state.methods["/a/U"].unary = [](std::shared_ptr<recsys::UnaryCall> call, Bytes request) {
@@ -53,14 +53,14 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t siz
   int files[2] = {};
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, files) != 0) std::abort();
   const recsys::FileHandle client(files[0]);
-  // The first byte says whether the client is polite at first.
+  // The first byte decides whether the client begins with a valid preface.
   std::string data(reinterpret_cast<const char*>(bytes), size);
   if (!data.empty() && (data[0] & 1) == 0)
     data = std::string(kHello, sizeof kHello) + data.substr(1);
   if (send(client.number(), data.data(), data.size(), MSG_NOSIGNAL) < 0 && !data.empty()) return 0;
   shutdown(client.number(), SHUT_WR);
   polled.loop.Adopt(recsys::FileHandle(files[1]));
-  // Its end is the connection's, which holds nothing any more.
+  // The connection must end too, and hold no memory.
   while (polled.loop.num_connections() != 0) {
     char answer[4096];
     while (recv(client.number(), answer, sizeof answer, 0) > 0) {

@@ -1,5 +1,5 @@
-// inference.ModelInferRequest: the reader, parameters, tensors, the checks, and a batch of what
-// passes them. A second pass that keeps less must count the same.
+// Fuzzes inference.ModelInferRequest: the reader, parameters, tensors, the checks, and a batch of
+// requests that pass. A second pass that keeps less must count the same.
 
 #include "wire/infer/infer_request.h"
 

@@ -1,5 +1,5 @@
-// Manifests, and headers of deltas, of which nobody knows who wrote them. The digest that guards a
-// manifest against accidents is made to fit, so that what lies behind it is reached.
+// Fuzzes untrusted manifests and headers of deltas. The digest that protects a manifest against
+// damage is corrected, so that the code behind its check is reached.
 #include "check/files/manifest.h"
 
 #include <cstddef>
@@ -35,7 +35,7 @@ void ReadZip(std::string_view text) {
 void ReadManifest(std::string_view text) {
   try {
     const recsys::Manifest manifest = recsys::ReadManifest(text);
-    // What is written can be read, and says the same.
+    // What was written must be readable, and read as the same.
     const std::string written = manifest.Dumps();
     if (recsys::ReadManifest(written).Dumps() != written) __builtin_trap();
   } catch (const recsys::Error&) {

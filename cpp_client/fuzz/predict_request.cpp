@@ -1,5 +1,5 @@
-// recsys.v1.PredictRequest: the reader, the checks, and a batch of what passes them. What was read,
-// written again, must read as the same.
+// Fuzzes recsys.v1.PredictRequest: the reader, the checks, and a batch of requests that pass. A
+// request written again must read as the same.
 
 #include "wire/predict_request.h"
 

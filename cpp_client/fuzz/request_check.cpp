@@ -1,5 +1,5 @@
-// Requests of any content: what the checks let through must be safe for the batch's writer, and
-// must add up.
+// Fuzzes the content of requests: those that pass the checks must be safe for the batch writer, and
+// their counts must add up.
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -14,7 +14,7 @@ namespace {
 using recsys::CheckedRequest;
 using recsys::RawRequest;
 
-/// Takes what it needs from the fuzzer's bytes; zeros where they have ended.
+/// Takes values from the fuzzer's bytes; zeros once they are used up.
 class Source {
  public:
   Source(const std::uint8_t* bytes, std::size_t size) : bytes_(bytes), size_(size) {}
@@ -34,7 +34,7 @@ class Source {
   std::size_t at_ = 0;
 };
 
-/// Small IDs and lengths, so that many of them fit; a byte now and then for the rest.
+/// Small IDs and lengths, so that many of them are valid; occasionally an invalid byte.
 std::string Numbers(Source* source, std::size_t num, std::size_t num_bytes) {
   std::string bytes;
   for (std::size_t i = 0; i < num; ++i) {
@@ -58,7 +58,7 @@ recsys::Signature MakeSignature(Source* source) {
   return signature;
 }
 
-/// A request that is nearly right, and the memory that its views point into.
+/// A nearly valid request, and the memory that its views point into.
 struct Made {
   RawRequest raw;
   std::vector<std::string> kept;

@@ -1,7 +1,7 @@
 #ifndef RECSYS_FUZZ_SERVED_H_
 #define RECSYS_FUZZ_SERVED_H_
 
-// What the fuzzers of requests share: a model that takes them, and the way of a request up to its
+// Shared by the fuzzers of requests: a model that accepts them, and the steps from a request to its
 // batch.
 
 #include "recsys/batch_writer.h"
@@ -23,7 +23,7 @@ inline Signature FuzzedSignature() {
   return signature;
 }
 
-/// Checks requests, and puts those that pass into a batch of their own.
+/// Checks requests, and writes those that pass into a batch of their own.
 class Served {
  public:
   const Signature& signature() const { return signature_; }

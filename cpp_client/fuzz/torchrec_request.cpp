@@ -1,4 +1,5 @@
-// predictor.PredictionRequest: the reader, the names, the checks, and a batch of what passes them.
+// Fuzzes predictor.PredictionRequest: the reader, the names, the checks, and a batch of requests
+// that pass.
 
 #include "wire/torchrec_request.h"
 

@@ -23,7 +23,7 @@ namespace {
 
 constexpr char kManifestName[] = "manifest.json";
 
-/// A file mapped for reading, for as long as this lives.
+/// A file that is mapped for reading as long as this object lives.
 class MappedFile {
  public:
   explicit MappedFile(const std::string& path) {
@@ -48,7 +48,7 @@ class MappedFile {
   std::size_t size_ = 0;
 };
 
-/// Reads members, deflated ones by torch's reader, which takes no notice of checksums.
+/// Reads members; deflated ones through torch's reader, which does not check checksums.
 class ZipFile {
  public:
   explicit ZipFile(const std::string& path)
@@ -56,7 +56,7 @@ class ZipFile {
 
   const std::vector<ZipMember>& members() const { return members_; }
 
-  /// What a member holds; throws ZipError where it is not what was written.
+  /// Returns a member's data; throws ZipError if it does not match its checksum.
   std::string Contents(const ZipMember& member) {
     std::string data;
     if (member.method == 0) {
@@ -68,7 +68,7 @@ class ZipFile {
     return data;
   }
 
-  /// Whether the member is what was written.
+  /// Whether a member matches its checksum.
   bool IsSound(const ZipMember& member) {
     try {
       if (member.method == 0) return Crc32(StoredBytes(file_.view(), member)) == member.crc32;
@@ -83,7 +83,7 @@ class ZipFile {
   std::string Inflated(const ZipMember& member) {
     try {
       if (!reader_) reader_ = std::make_unique<caffe2::serialize::PyTorchStreamReader>(path_);
-      // It knows members by their names below the one folder that all lie in.
+      // torch's reader names members relative to the top-level folder.
       const auto found = reader_->getRecord(member.name.substr(member.name.find('/') + 1));
       return {static_cast<const char*>(std::get<0>(found).get()), std::get<1>(found)};
     } catch (const std::exception&) {

@@ -7,28 +7,28 @@
 
 namespace recsys {
 
-/// The manifest of a folder or of a single file, without loading the model (recsys/artifact.py).
-/// Throws Error.
+/// Returns the manifest of a folder or of a single file, without loading the model
+/// (recsys/artifact/load.py). Throws Error.
 Manifest ManifestAt(const std::string& path);
 
 bool IsArtifactFolder(const std::string& path);
 
-/// Throws Error (kMissingPart, kPartSize).
+/// Checks that a file has that size. Throws Error (kMissingPart, kPartSize).
 void CheckPartSize(const std::string& file, std::int64_t size_bytes);
 
-/// Sees that every part of a folder is there and as long as its manifest says; of a single file
-/// there is nothing to see.
+/// Checks that every part of a folder exists and has the size its manifest states; does nothing for
+/// a single file.
 void CheckAllSizes(const std::string& path, const Manifest& manifest);
 
-/// The target of that name, or, where it is empty, the first that this machine has the devices for.
-/// Throws Error (kTarget).
+/// Returns the target of that name, or, if `wanted` is empty, the first that this machine has the
+/// devices for. Throws Error (kTarget).
 const Target& ChooseTarget(const Manifest& manifest, const std::string& wanted);
 
-/// Throws Error (kChecksum) where a member of a single file is not what was written. Members of
-/// `unread_bytes` bytes are not read; -1 reads all.
+/// Throws Error (kChecksum) if a member of a single file was changed since it was written. Members
+/// of `unread_bytes` bytes are skipped; -1 reads all.
 void CheckMembers(const std::string& path, std::int64_t unread_bytes);
 
-/// All bytes of a file. Throws Error (kMissingPart).
+/// Returns all bytes of a file. Throws Error (kMissingPart).
 std::string FileBytes(const std::string& path);
 
 }  // namespace recsys

@@ -15,13 +15,13 @@
 namespace recsys {
 namespace {
 
-/// What a delta puts into one block of one rank.
+/// The changes of a delta to one block of one rank.
 struct BlockChange {
   /// [R, row_bytes] uint8, the block itself.
   at::Tensor target;
-  /// [N] int64, rows of the block, ascending; on the target's device, as the rows are.
+  /// [N] int64, rows of the block, ascending; on the target's device, like the rows.
   at::Tensor places;
-  /// [N, row_bytes] uint8, what they become.
+  /// [N, row_bytes] uint8, their new contents.
   at::Tensor rows;
 
   void Write() const {
@@ -34,10 +34,10 @@ struct BlockChange {
     });
   }
 
-  /// Has pages of one's own ready where rows in host memory are mapped from a file. A byte of each
-  /// row is overwritten with itself, so lookups meanwhile read what they always read. Without it
-  /// Write would wait for the system to copy each page, which takes fifty times as long as the
-  /// rows.
+  /// Makes private copies of the pages if rows in host memory are mapped from a file. Overwrites
+  /// one byte of each row with itself, so concurrent lookups read unchanged values. Without this,
+  /// Write would wait for the system to copy each page, which takes fifty times as long as copying
+  /// the rows.
   void Touch() const {
     if (!target.device().is_cpu()) return;
     ForEach([](char* in_place, const char* /*row*/, std::size_t size) {
@@ -67,7 +67,7 @@ void Synchronize(const std::vector<BlockChange>& changes) {
   }
 }
 
-/// A delta that was made from a state fits the rows as they are now.
+/// Checks that a delta was made from the current state of the rows.
 void CheckState(const std::string& base, const LoadedRows& loaded) {
   if (base == loaded.state_now) return;
   throw Error(ErrorKind::kDelta,
@@ -99,7 +99,7 @@ void CheckTable(const TableDelta& table, const LoadedRows& loaded, const std::st
   expect("data_type", type_name(table.data_type), type_name(known->data_type));
 }
 
-/// A delta is of this artifact, and of the rows as they are now.
+/// Checks that a delta is for this artifact, and for the current state of its rows.
 void CheckFit(const DeltaHeader& header, const LoadedRows& loaded) {
   if (header.artifact != loaded.digest) {
     throw Error(ErrorKind::kDelta,
@@ -117,7 +117,7 @@ void CheckFit(const DeltaHeader& header, const LoadedRows& loaded) {
   }
 }
 
-/// A table's rows, cut and stretched for each block of each rank that holds some.
+/// Adds a table's rows, cut and padded for each block of each rank that contains some.
 void AddChanges(const LoadedRows& loaded, const TableDelta& table, const DeltaRows& delta,
                 std::vector<BlockChange>* changes) {
   const std::vector<std::int64_t>& numbers = delta.numbers;
@@ -129,7 +129,7 @@ void AddChanges(const LoadedRows& loaded, const TableDelta& table, const DeltaRo
                     at::TensorOptions().dtype(at::kByte));
   std::set<const void*> done;
   for (const DeviceRows& rank : loaded.ranks) {
-    // Ranks in host memory read one tensor: it is changed once.
+    // Ranks in host memory share one tensor: it is changed once.
     if (!done.insert(rank.rows.const_data_ptr()).second) continue;
     for (const RowBlock& block : rank.blocks) {
       if (block.table != table.name) continue;
@@ -138,7 +138,7 @@ void AddChanges(const LoadedRows& loaded, const TableDelta& table, const DeltaRo
       const std::int64_t end =
           std::lower_bound(numbers.begin(), numbers.end(), block.row_end) - numbers.begin();
       if (first >= end) continue;
-      // The file's bytes go with the file: what stays is a copy, also of rows that are whole.
+      // The file's bytes are released with the file: keep a copy, even of whole rows.
       const at::Tensor cut = CutForBlock(rows.slice(0, first, end), table.embedding_dim, block);
       changes->push_back({RowsOfBlock(rank.rows, block),
                           (places.slice(0, first, end) - block.row_start).to(rank.device),
@@ -155,7 +155,7 @@ class PreparedDelta {
   std::string base;
   std::int64_t num_dense_left = 0;
   std::vector<BlockChange> changes;
-  /// What it was prepared for.
+  /// The rows it was prepared for.
   std::shared_ptr<LoadedRows> loaded;
 };
 
@@ -174,7 +174,7 @@ std::shared_ptr<const PreparedDelta> Model::PrepareDelta(const std::string& path
       AddChanges(*parts_->rows, table, file.Read(table), &prepared->changes);
     }
     const std::lock_guard<std::mutex> lock(parts_->rows->lock);
-    // Once more: another may have been applied meanwhile.
+    // Check again: another delta may have been applied meanwhile.
     CheckState(header.base, *parts_->rows);
     for (const BlockChange& change : prepared->changes) change.Touch();
     Synchronize(prepared->changes);

@@ -13,7 +13,7 @@ namespace {
 // CUDA kernels read 16 bytes at a time (FBGEMM 1.8).
 constexpr std::int64_t kCudaRowAlignment = 16;
 
-/// The block that holds a row of a table's columns from `column`.
+/// Returns the block with a table's row whose columns start at `column`.
 const RowBlock& FindBlock(const Manifest& manifest, const std::string& table, std::int64_t column,
                           std::int64_t row) {
   for (const RowBlock& block : manifest.blocks) {
@@ -28,13 +28,13 @@ const RowBlock& FindBlock(const Manifest& manifest, const std::string& table, st
                   std::to_string(row));
 }
 
-/// Rows at alignment 1 stretched with zeros.
+/// Pads rows at alignment 1 with zeros.
 at::Tensor AlignRows(const at::Tensor& rows, const RowBlock& block) {
   const std::int64_t padding = static_cast<std::int64_t>(block.row_bytes()) - rows.size(1);
   return padding == 0 ? rows : at::constant_pad_nd(rows, {0, padding});
 }
 
-/// The shards of one rank, one after the other.
+/// Returns the shards of one rank, laid out contiguously.
 std::vector<RowBlock> ShardBlocks(const Manifest& manifest, const Plan& plan, std::int64_t rank) {
   std::vector<RowBlock> blocks;
   Wide end = 0;
@@ -47,7 +47,7 @@ std::vector<RowBlock> ShardBlocks(const Manifest& manifest, const Plan& plan, st
         RowBlock block =
             FindBlock(manifest, collection.TablePath(table), shard.column_start, shard.row_start);
         block.row_start = shard.row_start;
-        // A row of zeros behind the table's last row (ID policy zero) goes with the last shard.
+        // A row of zeros after the table's last row (ID policy zero) belongs to the last shard.
         if (shard.rows().second != last)
           block.row_end = static_cast<std::int64_t>(shard.rows().second);
         block.row_alignment = kCudaRowAlignment;

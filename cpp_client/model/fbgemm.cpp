@@ -14,7 +14,7 @@
 namespace recsys {
 namespace {
 
-// Each after those that it needs (FBGEMM 1.8): they look for each other by name alone.
+// In order of their dependencies (FBGEMM 1.8): they find each other by name alone.
 constexpr const char* kLibraries[] = {
     "asmjit.so",
     "fbgemm.so",
@@ -29,14 +29,14 @@ constexpr char kWhatToDo[] =
     "; set RECSYS_FBGEMM_PATH to the folder of an installed fbgemm_gpu package that fits this "
     "torch (";
 
-/// The folder of libtorch, which this process has loaded already.
+/// Returns the folder of libtorch, which this process has already loaded.
 std::filesystem::path FolderOfTorch() {
   Dl_info found{};
   if (dladdr(reinterpret_cast<void*>(&at::get_num_threads), &found) == 0) return {};
   return std::filesystem::path(found.dli_fname).parent_path();
 }
 
-/// Without a path and a variable: beside the package torch, where pip installs both.
+/// Without a path and a variable: next to the torch package, where pip installs both.
 std::string FolderOf(const std::string& path) {
   if (!path.empty()) return path;
   const char* variable = std::getenv("RECSYS_FBGEMM_PATH");
@@ -49,7 +49,7 @@ std::string FolderOf(const std::string& path) {
               "library " + Repr(library) + ": " + why + kWhatToDo + "torch " TORCH_VERSION ")");
 }
 
-/// What the loader says, without the folder: texts carry no paths.
+/// Removes the folder from the loader's message: error texts contain no paths.
 std::string WithoutFolder(std::string text, const std::string& folder) {
   for (std::size_t at = text.find(folder); at != text.npos; at = text.find(folder, at)) {
     text.erase(at, folder.size() + (text.compare(at + folder.size(), 1, "/") == 0 ? 1 : 0));
@@ -57,10 +57,10 @@ std::string WithoutFolder(std::string text, const std::string& folder) {
   return text;
 }
 
-/// FBGEMM's libraries need libtorch.so by name alone. A program that was linked with the libraries
-/// that it calls has not loaded it.
+/// Loads libtorch.so, which FBGEMM's libraries need by name. A program linked directly with the
+/// libraries that it calls has not loaded it.
 void LoadTorch() {
-  // Where it cannot be loaded, the next library's error says so.
+  // If this fails, the next library's error says so.
   dlopen((FolderOfTorch() / "libtorch.so").c_str(), RTLD_NOW | RTLD_LOCAL);
 }
 
@@ -79,7 +79,7 @@ void LoadFbgemm(const std::string& path) {
     if (!std::filesystem::exists(file, ignored)) {
       Refuse(library, "missing where fbgemm_gpu should be");
     }
-    // Never closed: operators that are registered stay for the process's life.
+    // Never closed: registered operators stay for the life of the process.
     if (dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL) == nullptr) {
       const char* why = dlerror();
       Refuse(library, WithoutFolder(why == nullptr ? "cannot be loaded" : why, folder));

@@ -5,10 +5,10 @@
 
 namespace recsys {
 
-/// Loads the libraries that hold the graphs' operators, once in the process; later calls do
-/// nothing. Thread-safe. The folder is `path`; where that is empty RECSYS_FBGEMM_PATH of the
-/// environment, or else `fbgemm_gpu` beside the loaded package `torch`. Throws Error (kLibrary):
-/// which library is missing or does not fit, and what to do.
+/// Loads the libraries with the graphs' operators once per process; later calls do nothing.
+/// Thread-safe. The folder is `path`; if empty, the environment's RECSYS_FBGEMM_PATH, or else
+/// `fbgemm_gpu` next to the loaded `torch` package. Throws Error (kLibrary): says which library is
+/// missing or incompatible, and what to do.
 void LoadFbgemm(const std::string& path);
 
 }  // namespace recsys

@@ -39,8 +39,8 @@ Outputs Model::Predict(const Batch& batch) const {
                 "signature.context: got none, expected inputs: the model has no ranking form");
   }
   const c10::InferenceMode guard;
-  // A thread takes the number of intra-op threads over when it is first asked for. Operators that
-  // go to MKL or oneDNN do not ask: in a new thread they would start a team of as many as
+  // A thread adopts the number of intra-op threads when it first queries it. Operators that use MKL
+  // or oneDNN do not query it: in a new thread they would start as many threads as there are
   // processors.
   static_cast<void>(at::get_num_threads());
   try {

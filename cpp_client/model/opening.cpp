@@ -40,8 +40,8 @@ void CheckRows(const Manifest& manifest, const at::Tensor& blob) {
   }
 }
 
-/// Puts a model together, step by step in the order of recsys/artifact.py: errors come in the same
-/// order.
+/// Opens a model step by step in the order of recsys/artifact/load.py, so that errors occur in the
+/// same order.
 class Opening {
  public:
   Opening(const std::string& path, const ModelOptions& options)
@@ -72,8 +72,8 @@ torch::jit::Module Opening::LoadSkeleton(const Graph& graph) const {
   const Part& part = *manifest().FindSkeleton(graph.skeleton);
   const std::string file = path_ + "/" + part.path;
   CheckPartSize(file, part.size_bytes);
-  // Always: it is small, and a damaged graph can crash the process where damaged rows give wrong
-  // numbers.
+  // Always checked: it is small, and a damaged graph can crash the process, while damaged rows only
+  // give wrong numbers.
   const std::string bytes = FileBytes(file);
   if (Sha256Hex(bytes) != part.sha256) {
     throw Error(
@@ -144,7 +144,7 @@ std::unique_ptr<Model::Parts> Opening::Run() {
   return parts;
 }
 
-/// Runs `step`; what torch throws, or the system, becomes an Error.
+/// Runs `step`; converts exceptions from torch or the system into Error.
 template <typename Step>
 auto Guarded(Step step) {
   try {

@@ -17,12 +17,12 @@
 
 namespace recsys {
 
-/// The rows that a loaded model reads, and which they are by now (recsys/loaded_rows.py).
+/// A loaded model's rows, and their current state (recsys/artifact/loaded_rows.py).
 struct LoadedRows {
   Manifest manifest;
   std::string digest;
   std::vector<DeviceRows> ranks;
-  /// What lookups read in place; null where all rows are copies.
+  /// The file that lookups read in place; null if all rows are copies.
   std::unique_ptr<RowsFile> file;
 
   std::string state() const {
@@ -30,19 +30,19 @@ struct LoadedRows {
     return state_now;
   }
 
-  /// Held by whoever writes rows, or asks for their state. Lookups do not take it.
+  /// Must be held to write rows or read their state. Lookups do not take it.
   mutable std::mutex lock;
-  /// The artifact's digest as loaded, else that of the last delta that was applied.
+  /// The digest of the artifact as loaded, or of the last delta applied.
   std::string state_now;
 };
 
-/// A graph that is ready to be called from any number of threads.
+/// A graph that can be called from any number of threads.
 class Callable {
  public:
   explicit Callable(torch::jit::Module module)
       : self_(module._ivalue()), forward_(&module.get_method("forward").function()) {}
 
-  /// The graph's answer. Throws what torch throws.
+  /// Runs the graph. Throws torch's exceptions.
   c10::IValue Call(std::vector<c10::IValue> inputs) const;
 
  private:
@@ -55,7 +55,7 @@ struct Model::Parts {
   ModelDescription description;
   std::optional<Callable> forward;
   std::optional<Callable> forward_ranking;
-  /// For programs that batch nothing: it takes requests of any size.
+  /// For programs that do no batching: accepts requests of any size.
   std::optional<RequestChecker> checker;
 
   const Signature& signature() const { return rows->manifest.signature; }

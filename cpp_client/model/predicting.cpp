@@ -12,7 +12,7 @@ namespace {
 
 template <typename T>
 at::Tensor TensorOf(Span<T> values, at::IntArrayRef shape) {
-  // Operators may look at the address of an empty tensor too.
+  // Operators may also look at the address of an empty tensor.
   static T nothing{};
   return at::from_blob(values.data() == nullptr ? &nothing : values.data(), shape,
                        at::TensorOptions().dtype(c10::CppTypeToScalarType<T>::value));
@@ -37,7 +37,7 @@ std::string ShapeText(at::IntArrayRef shape) {
   return text + (shape.size() == 1 ? ",)" : ")");
 }
 
-/// The output of that name; an undefined tensor where there is none.
+/// Returns the output of that name; an undefined tensor if there is none.
 at::Tensor Find(const c10::IValue& returned, const std::string& name) {
   if (!returned.isGenericDict()) return {};
   const auto dict = returned.toGenericDict();

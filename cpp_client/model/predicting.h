@@ -9,12 +9,13 @@
 
 namespace recsys {
 
-/// A batch as the graph takes it: views of the batch's memory, which stays the caller's.
+/// Converts a batch into the graph's inputs: views of the batch's memory, which the caller keeps
+/// owning.
 std::vector<c10::IValue> GraphInputs(const Batch& batch, const Signature& signature);
 
-/// What the graph returned, checked against the signature and not copied, but where it lies in the
-/// batch's memory or not in one piece. Throws Error (kExecution) where it is not what the signature
-/// says.
+/// Checks the graph's outputs against the signature. Copies an output only if it uses the batch's
+/// memory or is not contiguous. Throws Error (kExecution) if an output does not match the
+/// signature.
 Outputs CheckedOutputs(const c10::IValue& returned, const Signature& signature,
                        std::int64_t num_rows, const std::vector<c10::IValue>& inputs);
 

@@ -14,8 +14,7 @@
 namespace recsys {
 namespace {
 
-/// Pages as a tensor that gives them back when nobody holds it any more. `file`: -1 for memory
-/// alone.
+/// Returns pages as a tensor that unmaps them when it is released. `file`: -1 for anonymous memory.
 at::Tensor Pages(int file, std::int64_t num_bytes) {
   const auto size = static_cast<std::size_t>(num_bytes);
   const int flags = MAP_PRIVATE | (file < 0 ? MAP_ANONYMOUS : 0);
@@ -39,8 +38,8 @@ RowsFile::RowsFile(const std::string& path)
 RowsFile::~RowsFile() { close(file_); }
 
 at::Tensor RowsFile::Mapped(std::int64_t num_bytes) const {
-  // Another file may have come to this name since its size was checked; to read behind the end of
-  // one that is mapped would end the process.
+  // The file of this name may have been replaced since its size was checked; reading past the end
+  // of a mapped file would kill the process.
   if (state_.size < num_bytes) throw EndsEarly(state_.size, num_bytes);
   return Pages(file_, num_bytes);
 }

@@ -10,25 +10,24 @@
 
 namespace recsys {
 
-/// The file that an artifact's rows lie in: mapped, or copied, and watched (recsys/rows_file.py).
-/// Thread-safe.
+/// The file with an artifact's rows: mapped or copied, and watched for changes
+/// (recsys/rows/file.py). Thread-safe.
 class RowsFile {
  public:
-  /// Throws Error (kMissingPart) where it cannot be opened.
+  /// Throws Error (kMissingPart) if it cannot be opened.
   explicit RowsFile(const std::string& path);
   ~RowsFile();
   RowsFile(const RowsFile&) = delete;
   RowsFile& operator=(const RowsFile&) = delete;
 
-  /// The first bytes as uint8, mapped privately: pages are shared with others until they are
-  /// written to. Throws Error: kPartSize (the file is shorter by now), kInternal (the system
-  /// refuses).
+  /// Returns the first bytes as uint8, mapped privately: pages are shared with other processes
+  /// until they are written to. Throws Error: kPartSize if the file has become shorter, kInternal
+  /// if the system refuses.
   at::Tensor Mapped(std::int64_t num_bytes) const;
-  /// The first bytes in memory of their own. Throws Error (kPartSize) where the file is shorter by
-  /// now.
+  /// Returns a copy of the first bytes. Throws Error (kPartSize) if the file has become shorter.
   at::Tensor Copied(std::int64_t num_bytes) const;
-  /// Throws Error (kChecksum) where somebody has written into the file since it was opened: what is
-  /// mapped must not be read any more. Costs less than a microsecond.
+  /// Throws Error (kChecksum) if the file was modified since it was opened: mapped rows must not be
+  /// read any more. Takes less than a microsecond.
   void Check() const;
 
  private:

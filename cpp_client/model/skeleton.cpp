@@ -36,7 +36,7 @@ bool IsLookupRows(const std::string& path) {
   return path.compare(at, kStart.size(), kStart) == 0 && (at == 0 || path[at - 1] == '.');
 }
 
-/// The module that holds the last name of a dotted path, and that name.
+/// Returns the module that has the last name of a dotted path, and that name.
 std::pair<Module, std::string> Holder(Module module, const std::string& path) {
   std::size_t at = 0;
   for (std::size_t dot = path.find('.'); dot != path.npos; dot = path.find('.', at)) {
@@ -119,7 +119,7 @@ void Share(const Module& module, Module* other) {
   const std::map<std::string, at::Tensor> held = AllTensors(module);
   for (const auto& [path, tensor] : AllTensors(*other)) {
     const auto same = held.find(path);
-    // Rows are shared already.
+    // Rows are already shared.
     if (same == held.end() || IsLookupRows(path)) continue;
     const at::Tensor& ours = same->second;
     if (ours.dtype() != tensor.dtype() || ours.device() != tensor.device()) continue;

@@ -13,7 +13,7 @@
 namespace recsys {
 namespace {
 
-/// What Python's str.strip() takes away.
+/// Whether Python's str.strip() removes the character.
 bool IsSpace(std::uint32_t code) {
   if (code < 0x80)
     return code == ' ' || (code >= 0x09 && code <= 0x0D) || (code >= 0x1C && code <= 0x1F);

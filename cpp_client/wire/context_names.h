@@ -8,19 +8,19 @@
 
 namespace recsys {
 
-/// Which of a model's inputs a request's parameter `context` names.
+/// The model inputs named by a request's `context` parameter.
 class ContextNames {
  public:
-  /// `text`: names with commas between them; white space around them, and empty ones, count for
-  /// nothing. Nothing is kept of it, however long it is. Throws Error: one is no input's.
+  /// `text`: comma-separated names; white space around them and empty names are ignored. The text
+  /// is not kept, however long it is. Throws Error if a name is not an input's.
   ContextNames(std::string_view text, const Signature& signature);
 
   bool any() const { return !named_.empty(); }
-  /// By the input's number: dense ones first, then sparse ones.
+  /// By the input's number: dense inputs first, then sparse ones.
   bool Has(std::size_t input) const { return !named_.empty() && named_[input]; }
 
  private:
-  /// Empty for none.
+  /// Empty if no input is named.
   std::vector<bool> named_;
 };
 

@@ -8,10 +8,10 @@
 namespace recsys {
 namespace {
 
-// Longer ones protobuf refuses, whatever there is to follow.
+// protobuf rejects longer values, whatever follows.
 constexpr std::uint64_t kMaxDelimited = 0x7FFFFFFF;
 
-/// Numbers from the wire, which is little-endian, as this machine is (the build says so).
+/// Reads a number of the wire, which is little-endian like this machine (the build checks it).
 template <typename T>
 T Load(const char* at) {
   T value;
@@ -121,7 +121,7 @@ void Cursor::SkipValue(WireType type) {
   }
 }
 
-// A loop and not a recursion: the numbers of the groups that are open, at most kMaxDepth.
+// A loop instead of a recursion: keeps the field numbers of the open groups, at most kMaxDepth.
 void Cursor::SkipGroup() {
   std::uint32_t open[kMaxDepth];
   int num_open = 0;

@@ -6,7 +6,7 @@
 
 namespace recsys {
 
-/// How a field's value stands on protobuf's wire.
+/// How a field's value is encoded in protobuf's wire format.
 enum class WireType : std::uint32_t {
   kVarint = 0,
   kFixed64 = 1,
@@ -16,7 +16,7 @@ enum class WireType : std::uint32_t {
   kFixed32 = 5,
 };
 
-/// What stands before a field's value.
+/// Returns the number that precedes a field's value.
 constexpr std::uint32_t Tag(std::uint32_t field, WireType type) {
   return field << 3 | static_cast<std::uint32_t>(type);
 }
@@ -25,8 +25,8 @@ constexpr std::uint32_t DelimitedTag(std::uint32_t field) {
   return Tag(field, WireType::kDelimited);
 }
 
-/// Reads the fields of one protobuf message in place: nothing is copied or allocated, no byte
-/// beyond the message is looked at, and what Python's protobuf refuses is refused.
+/// Reads the fields of one protobuf message in place: copies and allocates nothing, reads no byte
+/// beyond the message, and rejects what Python's protobuf rejects.
 ///
 ///     while (cursor.Next()) {
 ///       switch (cursor.tag()) {
@@ -36,42 +36,42 @@ constexpr std::uint32_t DelimitedTag(std::uint32_t field) {
 ///     }
 ///     return cursor.ok();
 ///
-/// Each field must be read or skipped once, by what its tag says. What is no message ends the loop
-/// with ok() false; values that were read before then mean nothing.
+/// Each field must be read or skipped exactly once, according to its tag. A malformed message ends
+/// the loop with ok() false; values read before that are meaningless.
 class Cursor {
  public:
   explicit Cursor(std::string_view message) : Cursor(message, kMaxDepth) {}
 
-  /// Moves to the next field; false at the message's end, or where it is none.
+  /// Moves to the next field; returns false at the end of the message, or if it is malformed.
   bool Next();
   std::uint32_t tag() const { return tag_; }
-  /// Whether all that was read so far was well-formed.
+  /// Whether everything read so far was well-formed.
   bool ok() const { return !failed_; }
 
-  /// What was not read yet.
+  /// The unread rest of the message.
   std::string_view rest() const { return {at_, static_cast<std::size_t>(end_ - at_)}; }
 
   std::uint64_t ReadVarint();
   std::uint32_t ReadFixed32();
   std::uint64_t ReadFixed64();
   std::string_view ReadBytes();
-  /// A string of proto3, which must be UTF-8.
+  /// Reads a proto3 string, which must be UTF-8.
   std::string_view ReadText();
-  /// A cursor over a message within this one. Leave must be told of it when it is done.
+  /// Returns a cursor over a nested message. Pass it to Leave when done.
   Cursor Enter();
   void Leave(const Cursor& inner) {
     if (!inner.ok()) Fail();
   }
-  /// Passes over the field, whatever it is.
+  /// Skips the field, of any type.
   void Skip();
-  /// Says that what was read cannot be: ends the loop.
+  /// Marks the message as invalid: ends the loop.
   void Fail() {
     failed_ = true;
     at_ = end_;
   }
 
  private:
-  /// Of messages and groups within each other, as many as protobuf takes.
+  /// Maximum depth of nested messages and groups, the same as protobuf's.
   static constexpr int kMaxDepth = 100;
 
   Cursor(std::string_view message, int depth)
@@ -89,10 +89,10 @@ class Cursor {
   bool failed_ = false;
 };
 
-/// Whether numbers of a packed field, one after the other, fill `packed` to its last byte.
+/// Whether `packed` consists of whole varints, up to its last byte.
 bool AreVarints(std::string_view packed);
 
-/// Takes one number off the front of a packed field that AreVarints has passed.
+/// Removes the first number from a packed field that AreVarints has accepted.
 std::uint64_t TakeVarint(std::string_view* packed);
 
 inline bool Cursor::Next() {

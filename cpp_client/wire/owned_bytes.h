@@ -9,11 +9,11 @@
 
 namespace recsys {
 
-/// Bytes that a request needs beside those that came, such as IDs in another type: they stay where
-/// they are for as long as this lives. Not thread-safe.
+/// Additional bytes that a request needs, such as IDs converted to another type: their addresses
+/// stay valid for the lifetime of this object. Not thread-safe.
 class OwnedBytes {
  public:
-  /// Never null; not initialized.
+  /// Returns uninitialized memory; never null.
   char* Add(std::size_t num_bytes) {
     pieces_.emplace_back(new char[num_bytes > 0 ? num_bytes : 1]);
     return pieces_.back().get();
@@ -24,7 +24,7 @@ class OwnedBytes {
   std::vector<std::unique_ptr<char[]>> pieces_;
 };
 
-/// Numbers of the wire: little-endian, as this machine's, perhaps unaligned.
+/// Reads a number of the wire: little-endian like this machine, possibly unaligned.
 template <typename T>
 T LoadAt(std::string_view data, std::size_t i) {
   T value;
@@ -32,7 +32,7 @@ T LoadAt(std::string_view data, std::size_t i) {
   return value;
 }
 
-/// The numbers of `data`, which are of type From, in another type that holds them.
+/// Converts the numbers of `data` from type From to a type that can hold them.
 template <typename From, typename To>
 std::string_view Converted(std::string_view data, OwnedBytes* owned) {
   const std::size_t count = data.size() / sizeof(From);

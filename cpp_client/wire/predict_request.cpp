@@ -44,7 +44,7 @@ void Read(Cursor* cursor, RawSparse* sparse) {
   }
 }
 
-/// Reads one more input; keeps it where there is room. Whether there was.
+/// Reads one more input and keeps it if there is room; returns whether there was.
 template <typename Input>
 bool Append(Cursor* cursor, std::size_t max_inputs, std::vector<Input>* inputs) {
   Cursor inner = cursor->Enter();
@@ -102,7 +102,7 @@ bool ReadPredictRequest(std::string_view message, std::size_t max_inputs, Predic
         fields->request_id = cursor.ReadText();
         break;
       case VarintTag(3):
-        // As protobuf has it: of more than 32 bits the lower ones count.
+        // Like protobuf: of more than 32 bits, the lower ones are used.
         raw->num_rows = static_cast<std::int32_t>(cursor.ReadVarint());
         break;
       case DelimitedTag(4):

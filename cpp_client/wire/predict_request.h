@@ -10,30 +10,30 @@
 
 namespace recsys {
 
-/// What stands in a recsys.v1.PredictRequest beside its inputs; views into its bytes.
+/// The fields of a recsys.v1.PredictRequest other than its inputs; views into its bytes.
 struct PredictFields {
   std::string_view model;
   std::string_view version;
   std::string_view request_id;
   std::int32_t priority = 0;
-  /// Whether a list of inputs was longer than what was kept of it.
+  /// Whether a list of inputs was longer than the part that was kept.
   bool is_cut = false;
 };
 
-/// Of each list of inputs as many are kept at first: more than nearly every model has, and little
-/// memory where millions were sent.
+/// Initial maximum of inputs kept per list: more than nearly every model has, and little memory
+/// even if millions were sent.
 constexpr std::size_t kMaxInputsKept = 1024;
 
-/// Reads a PredictRequest in place; checks only that it is one, as protobuf does: false where it is
-/// not. Reuses the memory of `raw`. Of each list the first `max_inputs` are kept: one more than a
-/// model has are enough to see what is wrong with it.
+/// Reads a PredictRequest in place; only checks, as protobuf does, that it is one: returns false if
+/// not. Reuses the memory of `raw`. Keeps the first `max_inputs` of each list: one more than a
+/// model has is enough to report what is wrong.
 bool ReadPredictRequest(std::string_view message, std::size_t max_inputs, PredictFields* fields,
                         RawRequest* raw);
 
-/// A serialized PredictRequest with these inputs.
+/// Serializes a PredictRequest with these inputs.
 std::string WritePredictRequest(const RawRequest& raw);
 
-/// The bytes of a request's inputs, without their names.
+/// Returns the bytes of a request's inputs, without their names.
 std::size_t NumBytesOf(const RawRequest& raw);
 
 }  // namespace recsys

@@ -16,8 +16,8 @@ std::size_t OutputSize(const Output& output, std::int64_t num_rows, std::string_
 
 }  // namespace
 
-// Names and shapes are written anew each time: that takes less than to look up a frame that was
-// made before, which requests of every size and all executors would share.
+// Names and shapes are written anew each time: that is faster than looking up a prepared frame,
+// which would be shared by requests of every size and by all executors.
 Message WritePredictResponse(std::string_view model, std::string_view version,
                              const std::vector<Output>& outputs, const AnswerRows& rows) {
   std::size_t num_bytes = TextSize(2, model) + TextSize(3, version);

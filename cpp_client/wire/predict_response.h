@@ -11,14 +11,14 @@
 
 namespace recsys {
 
-/// A recsys.v1.PredictResponse, byte for byte as protobuf writes it.
+/// Serializes a recsys.v1.PredictResponse, byte for byte as protobuf writes it.
 Message WritePredictResponse(std::string_view model, std::string_view version,
                              const std::vector<Output>& outputs, const AnswerRows& rows);
 
-/// A recsys.v1.StreamResponse around a PredictResponse.
+/// Serializes a recsys.v1.StreamResponse that contains a PredictResponse.
 Message WriteStreamResponse(std::string_view request_id, Message response);
 
-/// A recsys.v1.StreamResponse that says why there is no answer. `code`: gRPC's number.
+/// Serializes a recsys.v1.StreamResponse with an error. `code`: gRPC's number.
 Message WriteStreamError(std::string_view request_id, int code, std::string_view text,
                          std::int64_t retry_after_ms);
 

@@ -17,7 +17,7 @@ bool IsCalled(const InferTensor& tensor, std::string_view name, std::string_view
          tensor.name.substr(0, name.size()) == name && tensor.name.substr(name.size()) == suffix;
 }
 
-/// The name that most tensors have; of several such the one that came first.
+/// Returns the most frequent name; among equally frequent ones, the first.
 std::string_view MostCommon(const std::vector<InferTensor>& tensors) {
   std::map<std::string_view, std::size_t> counts;
   for (const InferTensor& tensor : tensors) ++counts[tensor.name];

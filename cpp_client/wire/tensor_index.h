@@ -9,22 +9,22 @@
 
 namespace recsys {
 
-/// Finds a request's tensors by their names. Not thread-safe; the tensors must outlive it.
+/// Finds a request's tensors by name. Not thread-safe; the tensors must outlive it.
 class TensorIndex {
  public:
-  /// Throws Error: two have the same name.
+  /// Throws Error if two tensors have the same name.
   explicit TensorIndex(const std::vector<InferTensor>& tensors);
 
-  /// The tensor that is called so, which is not found again; null where there is none.
+  /// Returns the tensor of that name and removes it from the index; null if there is none.
   const InferTensor* Take(std::string_view name, std::string_view suffix = {});
-  /// How many were not taken.
+  /// Number of tensors not yet taken.
   std::size_t num_left() const { return num_left_; }
 
  private:
   std::size_t FirstSlot(std::string_view name, std::string_view suffix) const;
 
   const std::vector<InferTensor>& tensors_;
-  /// Open addressing: numbers of tensors from 1, 0 for none, kTaken for one that was taken.
+  /// Open addressing: indexes of tensors from 1, 0 for an empty slot, kTaken for a taken tensor.
   std::vector<std::uint32_t> slots_;
   std::size_t num_left_;
 };

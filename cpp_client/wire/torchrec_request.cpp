@@ -17,8 +17,8 @@ namespace {
 constexpr std::size_t kFloatBytes = sizeof(float);
 constexpr std::int64_t kMaxLength = std::numeric_limits<std::int32_t>::max();
 
-// Of a message that comes in pieces, each adds what it holds. FloatFeatures have their values where
-// SparseFeatures have lengths.
+// If a message occurs several times, each occurrence adds its fields. FloatFeatures has its values
+// under the number of SparseFeatures' lengths.
 void Read(Cursor* cursor, bool is_sparse, TorchrecFeatures* features) {
   Cursor inner = cursor->Enter();
   while (inner.Next()) {
@@ -79,7 +79,7 @@ void NameDense(const TorchrecFeatures& features, const std::vector<DenseInput>& 
     raw->dense.push_back({inputs[0].name, features.values});
     return;
   }
-  // The columns of each input, put together.
+  // Gathers the columns of each input.
   const auto num_rows = static_cast<std::size_t>(raw->num_rows);
   const std::size_t row_bytes = static_cast<std::size_t>(width) * kFloatBytes;
   char* to = owned->Add(features.values.size());
@@ -94,7 +94,7 @@ void NameDense(const TorchrecFeatures& features, const std::vector<DenseInput>& 
   }
 }
 
-/// The sparse inputs of one kind, with all that came of them.
+/// The sparse inputs of one kind, and the features received for them.
 class SparseKind {
  public:
   SparseKind(const char* field, const TorchrecFeatures& features, bool weighted,
@@ -138,7 +138,8 @@ class SparseKind {
     return names;
   }
 
-  /// How many bytes a number has, so that `count` of them fill the data; the smaller one for none.
+  /// Returns the bytes per number, given that `count` of them fill the data; the smaller size if
+  /// empty.
   std::size_t NumberBytes(const std::string& part, std::string_view data, std::size_t count,
                           const std::string& shape) const {
     if (data.size() == 4 * count) return 4;
@@ -147,7 +148,7 @@ class SparseKind {
                 ") or " + std::to_string(8 * count) + " (int64 " + shape + ")");
   }
 
-  /// int32 [F, B], none of them negative.
+  /// int32 [F, B], none negative.
   std::string_view Lengths(std::size_t num_rows, OwnedBytes* owned) const {
     const std::string shape =
         "[" + std::to_string(inputs_.size()) + ", " + std::to_string(num_rows) + "]";
@@ -242,7 +243,7 @@ Message WriteTorchrecResponse(const std::vector<Output>& outputs, const AnswerRo
   constexpr std::string_view kDefault = "default";
   Writer writer;
   const auto write = [&](std::string_view name, std::string_view values) {
-    // FloatVec: floats one after the other are a packed field as they are.
+    // FloatVec: contiguous floats already are a packed field.
     const std::size_t inner = values.empty() ? 0 : DelimitedSize(1, values.size());
     writer.DelimitedHead(1, DelimitedSize(1, name.size()) + DelimitedSize(2, inner));
     writer.Delimited(1, name);

@@ -1,8 +1,9 @@
 #ifndef RECSYS_WIRE_TORCHREC_REQUEST_H_
 #define RECSYS_WIRE_TORCHREC_REQUEST_H_
 
-// TorchRec's wire: requests without names, in the signature's order, with all IDs of a kind in one
-// run of bytes (serve/torchrec.py). Shape letters: B rows, F sparse inputs of one kind, N IDs.
+// TorchRec's wire format: requests without names, in the signature's order, with all IDs of a kind
+// in one byte string (serve/engine/reference/protocols/torchrec.py). Shape letters: B rows, F
+// sparse inputs of one kind, N IDs.
 
 #include <cstdint>
 #include <string_view>
@@ -15,7 +16,7 @@
 
 namespace recsys {
 
-/// predictor.FloatFeatures (which has neither lengths nor weights) and SparseFeatures.
+/// predictor.FloatFeatures (which has neither lengths nor weights) or SparseFeatures.
 struct TorchrecFeatures {
   std::int32_t num_features = 0;
   std::string_view lengths;
@@ -33,17 +34,17 @@ struct TorchrecRequest {
   TorchrecFeatures unary;
 };
 
-/// Reads a message in place; false where it is none.
+/// Reads a message in place; returns false if it is malformed.
 bool ReadTorchrecRequest(std::string_view message, TorchrecRequest* request);
 
-/// Gives a request's parts the names of the signature's inputs. `raw` points into what `request`
-/// points into, and into `owned`, and has the signature's own names. Throws Error (kRequest,
-/// kRequestTooLarge): the parts do not fit the signature.
+/// Assigns a request's parts to the signature's inputs. `raw` points into the bytes of `request`
+/// and into `owned`, and uses the signature's own names. Throws Error (kRequest, kRequestTooLarge)
+/// if the parts do not match the signature.
 void NameTorchrecInputs(const TorchrecRequest& request, const Signature& signature,
                         const RequestLimits& limits, OwnedBytes* owned, RawRequest* raw);
 
-/// A predictor.PredictionResponse: each output by its name, the first also as "default" unless one
-/// has this name.
+/// Serializes a predictor.PredictionResponse: each output under its name, the first also as
+/// "default" unless an output has this name.
 Message WriteTorchrecResponse(const std::vector<Output>& outputs, const AnswerRows& rows);
 
 }  // namespace recsys

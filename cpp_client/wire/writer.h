@@ -13,35 +13,37 @@
 
 namespace recsys {
 
-/// A request's own rows of a batch's outputs, as answers are written from them: for each output its
-/// little-endian float32, row-major [num_rows, *shape]. The views live as long as `owner`.
+/// One request's rows of a batch's outputs, from which its answer is written: per output
+/// little-endian float32, row-major [num_rows, *shape]. The views are valid as long as `owner`
+/// lives.
 struct AnswerRows {
   std::int64_t num_rows;
   const std::vector<std::string_view>& values;
   const std::shared_ptr<const void>& owner;
 };
 
-/// How many bytes a number takes.
+/// Returns the encoded size of a number in bytes.
 std::size_t VarintSize(std::uint64_t number);
-/// How many bytes a length-delimited field of so many bytes takes, with its tag and length.
+/// Returns the size of a length-delimited field with `num_bytes` of value, including tag and
+/// length.
 std::size_t DelimitedSize(std::uint32_t field, std::size_t num_bytes);
 
-/// A number, seven bits a byte, the lowest first.
+/// Appends a varint: seven bits per byte, lowest first.
 void AppendVarint(std::uint64_t number, std::string* out);
-/// Tag and length: what follows is the field's value, of so many bytes.
+/// Appends tag and length; a value of `num_bytes` must follow.
 void AppendHead(std::uint32_t field, std::size_t num_bytes, std::string* out);
-/// Fields that are not repeated: nothing for proto3's default, an empty value or 0.
+/// Append singular fields: nothing for proto3's default, an empty value or 0.
 void AppendNumber(std::uint32_t field, std::uint64_t number, std::string* out);
 void AppendBytes(std::uint32_t field, std::string_view value, std::string* out);
-/// How many bytes AppendBytes adds.
+/// Returns the number of bytes that AppendBytes adds.
 std::size_t BytesSize(std::uint32_t field, std::size_t num_bytes);
 
-/// Writes a message, field by field, into one run of bytes. Large values may be left where they
-/// lie: then the message has parts.
+/// Writes a message field by field into one buffer. Large values may be referenced instead of
+/// copied: then the message has several parts.
 class Writer {
  public:
-  /// Values of `min_referenced` bytes and more, given with an owner, are not copied: below it a
-  /// copy is quicker, and a small answer must not keep the memory of a large batch.
+  /// Values of at least this size, given with an owner, are not copied: below it a copy is faster,
+  /// and a small answer must not keep a large batch's memory alive.
   static constexpr std::size_t kMinReferenced = 32 << 10;
 
   Writer() = default;
@@ -53,14 +55,14 @@ class Writer {
     AppendHead(field, num_bytes, &text_);
   }
   void Delimited(std::uint32_t field, std::string_view value);
-  /// The same, but nothing where it is empty: a proto3 field that is not repeated.
+  /// Like Delimited, but writes nothing if the value is empty: a singular proto3 field.
   void Text(std::uint32_t field, std::string_view value) { AppendBytes(field, value, &text_); }
-  /// Bytes that live as long as `owner` does.
+  /// Bytes that stay valid as long as `owner` lives.
   void Values(std::string_view values, const std::shared_ptr<const void>& owner);
-  /// What another wrote.
+  /// Appends a message written elsewhere.
   void Parts(Message message);
 
-  /// All that was written.
+  /// Returns the whole message.
   Message Finish();
 
  private:
@@ -70,7 +72,7 @@ class Writer {
   Message message_;
 };
 
-/// What a packed field [num_rows, *shape] holds.
+/// Returns the size of a packed field with [num_rows, *shape].
 std::size_t ShapeSize(std::int64_t num_rows, const Output& output);
 void WriteShape(std::uint32_t field, std::int64_t num_rows, const Output& output, Writer* writer);
 

@@ -1,5 +1,5 @@
-// What the road of requests costs by itself: requests of one row through gateway, checks, queue,
-// executor and back, with a model that computes nothing. Prints processor time per request.
+// Measures the cost of the request path by itself: requests of one row through gateway, checks,
+// queue, executor and back, with a model that computes nothing. Prints processor time per request.
 //
 // core_speed [requests] [in flight] [senders]
 
@@ -20,7 +20,7 @@
 namespace recsys {
 namespace {
 
-/// Lets so many requests be on their way.
+/// Bounds the number of active requests.
 class Window {
  public:
   explicit Window(int size) : size_(size) {}

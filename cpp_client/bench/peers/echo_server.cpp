@@ -1,5 +1,5 @@
-// What gRPC itself costs: a completion-queue server that answers any unary call with the same
-// message, whatever it was sent. Nothing that a server of models does is done here; none can be
+// Measures the cost of gRPC itself: a completion-queue server that answers any unary call with the
+// same message, whatever the request. It does no other work, so no model server on gRPC can be
 // faster.
 
 #include <absl/synchronization/mutex.h>
@@ -21,10 +21,10 @@ namespace {
 
 // As long as an answer with one score of a small model.
 constexpr std::size_t kAnswerBytes = 100;
-// Calls that wait to be taken, for each thread.
+// Calls ready to be accepted, per thread.
 constexpr int kCalls = 256;
 
-/// One call: taken, read, answered; then it waits for the next.
+/// One call: accepted, read, answered; then waits for the next.
 class Call {
  public:
   Call(grpc::AsyncGenericService* service, grpc::ServerCompletionQueue* queue,
@@ -33,7 +33,7 @@ class Call {
     Wait();
   }
 
-  /// Where a client has gone, or the server stops (ok is false), the call is over.
+  /// If a client has disconnected, or the server stops (ok is false), the call is over.
   void Proceed(bool ok) {
     if (!ok) return Wait();
     switch (state_) {
@@ -96,7 +96,7 @@ int main(int argc, char** argv) {
   }
   if (port < 0 || port > 65535 || num_threads < 1) return Usage();
   recsys::peers::HoldSignals();
-  // Debian's gRPC looks for deadlocks in itself whenever it takes a lock: no part of the floor.
+  // Debian's gRPC checks for deadlocks whenever it takes a lock: exclude that from the baseline.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
 
   const grpc::Slice slice(std::string(kAnswerBytes, '\0'));

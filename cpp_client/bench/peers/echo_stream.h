@@ -8,8 +8,8 @@
 
 namespace recsys {
 
-/// Answers each message with itself, then reads on; finishes with the client. For benchmarks, tests
-/// and fuzzers of the port.
+/// Echoes each message, then reads the next; finishes with the client. For benchmarks, tests and
+/// fuzzers of the port.
 class EchoStream final : public StreamHandler {
  public:
   explicit EchoStream(std::shared_ptr<StreamCall> call) : call_(std::move(call)) {}

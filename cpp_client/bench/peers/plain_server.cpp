@@ -1,6 +1,5 @@
-// What a server without batching makes of an artifact: gRPC's synchronous server, whose threads
-// each parse a request, compute it alone and answer, as TorchRec's example of an inference server
-// does. What recsys-server is measured against.
+// The baseline for recsys-server, without batching: gRPC's synchronous server, whose threads each
+// parse a request, compute it alone and answer, like TorchRec's example of an inference server.
 
 #include <grpcpp/grpcpp.h>
 

@@ -1,5 +1,5 @@
-// What the engine's own port costs: a server on it that answers Predict with the same message,
-// whatever it was sent; and test.Echo, for checks by other clients.
+// Measures the cost of the engine's own port: a server on it that answers Predict with the same
+// message, whatever the request; and test.Echo, for checks by other clients.
 
 #include <cstdio>
 #include <cstdlib>
@@ -49,7 +49,7 @@ recsys::Service MakeEcho() {
   };
   // Ended by the client or its deadline.
   service.methods["Hang"].unary = [](std::shared_ptr<recsys::UnaryCall>, Bytes) { return nullptr; };
-  // Answers with the metadata, a line each.
+  // Answers with the metadata, one line each.
   service.methods["Metadata"].unary = [](std::shared_ptr<recsys::UnaryCall> call, Bytes) {
     std::string text = call->peer() + "\n";
     for (const auto& [name, value] : call->AllMetadata()) text += name + "=" + value + "\n";

@@ -3,10 +3,10 @@
 
 namespace recsys::peers {
 
-/// To be called before any other thread starts: SIGTERM and SIGINT wait until UntilStopped.
+/// Holds SIGTERM and SIGINT back until UntilStopped. Call it before any other thread starts.
 void HoldSignals();
 
-/// Prints {"port": N} on a line of its own, and returns on SIGTERM or SIGINT.
+/// Prints {"port": N} on its own line, and returns on SIGTERM or SIGINT.
 void UntilStopped(int port);
 
 }  // namespace recsys::peers

@@ -30,8 +30,8 @@ Wide Aligned(Wide size, std::int64_t alignment) {
 }
 
 Wide BlobBytes(Wide end) {
-  // The kernels of INT4 and INT2 read past the last row for some dims, up to 64 bytes: twice that
-  // is there.
+  // The INT4 and INT2 kernels read up to 64 bytes past the last row for some dims: twice that is
+  // available.
   constexpr std::int64_t kTailBytes = 128;
   return Aligned(end, kBlockAlignmentBytes) + kTailBytes;
 }

@@ -1,8 +1,8 @@
 #ifndef RECSYS_CHECK_FILES_BLOB_H_
 #define RECSYS_CHECK_FILES_BLOB_H_
 
-// Where each table's stored rows lie in one run of bytes, and how long they are (recsys/blob.py,
-// recsys/rows.py).
+// Layout of each table's stored rows within one block of bytes (recsys/rows/layout.py,
+// recsys/rows/format.py).
 
 #include <cstdint>
 #include <string>
@@ -12,10 +12,10 @@
 
 namespace recsys {
 
-/// What a table's numbers are stored as.
+/// How a table's numbers are stored.
 enum class DataType { kFp32, kFp16, kInt8, kInt4, kInt2 };
 
-/// "FP32", ...: the names of DataType, in its order.
+/// Returns the names of DataType in its order: "FP32", ...
 const std::vector<std::string>& DataTypeNames();
 DataType DataTypeOf(const std::string& name);
 
@@ -26,9 +26,9 @@ struct RowFormat {
 
   int bits() const;
   bool is_quantized() const { return bits() <= 8; }
-  /// Columns can be cut at multiples of it.
+  /// Columns can be cut at multiples of this.
   std::int64_t dim_multiple() const;
-  /// Bytes of scale and bias in front of the codes.
+  /// Bytes of scale and bias before the codes.
   std::int64_t header_bytes() const { return is_quantized() ? 4 : 0; }
   Wide row_bytes(std::int64_t alignment = 1) const;
 };
@@ -50,10 +50,10 @@ struct RowBlock {
   Wide num_bytes() const { return row_bytes() * num_rows(); }
 };
 
-/// Bytes of a blob whose last block ends at `end`, the readable tail included.
+/// Returns the bytes of a blob whose last block ends at `end`, including the readable tail.
 Wide BlobBytes(Wide end);
 
-/// `size` stretched to a multiple of `alignment`.
+/// Returns `size` rounded up to a multiple of `alignment`.
 Wide Aligned(Wide size, std::int64_t alignment);
 
 /// Blocks start at multiples of this.

@@ -22,7 +22,7 @@ std::uint64_t NumberAt(const std::string& data, std::size_t at) {
   return value;
 }
 
-/// Whether the exponents of all numbers say that they are finite.
+/// Whether all numbers are finite, judging by their exponents.
 template <typename Bits>
 bool AreFinite(const unsigned char* numbers, std::size_t num, Bits exponent) {
   bool finite = true;
@@ -100,7 +100,7 @@ std::string DeltaFile::ReadHeader(std::int64_t* start) {
                                           " bytes, expected 64 at least; it is cut off");
   }
   const std::uint64_t at = NumberAt(preamble, 16), num_bytes = NumberAt(preamble, 24);
-  // The second half of all numbers is no file's: so the sum below does not overflow.
+  // Offsets of 2**62 and above are refused, so that the sum below cannot overflow.
   if (at < static_cast<std::uint64_t>(kDeltaPreambleBytes) || num_bytes > kMaxHeaderBytes ||
       at >> 62 != 0) {
     throw Error(ErrorKind::kManifest,

@@ -10,24 +10,24 @@
 
 namespace recsys {
 
-/// One table's changes: ascending numbers of rows, and those rows at alignment 1, all columns.
+/// One table's changes: ascending row numbers, and those rows at alignment 1, all columns.
 struct DeltaRows {
   std::vector<std::int64_t> numbers;
   std::vector<unsigned char> rows;
 };
 
-/// A delta that is being read (recsys/delta_file.py has the layout). Not thread-safe.
+/// A delta being read (recsys/artifact/delta_file.py has the layout). Not thread-safe.
 class DeltaFile {
  public:
   /// Opens the file and checks its header. Throws Error; its kind says what is wrong.
   explicit DeltaFile(const std::string& path);
 
   const DeltaHeader& header() const { return header_; }
-  /// Its name by content: twelve hexadecimal digits.
+  /// Its content-based name: twelve hexadecimal digits.
   const std::string& digest() const { return digest_; }
 
-  /// Throws Error: kChecksum, kPartSize where the file was cut off meanwhile, kManifest where
-  /// numbers are no ascending rows of the table or a row is not finite.
+  /// Throws Error: kChecksum, kPartSize if the file was truncated since it was opened, kManifest if
+  /// the numbers are not ascending rows of the table or a row is not finite.
   DeltaRows Read(const TableDelta& table);
 
  private:

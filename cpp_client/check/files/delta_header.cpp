@@ -15,7 +15,7 @@ constexpr std::int64_t kFormatVersion = 1;
 constexpr std::int64_t kSectionAlignmentBytes = 64;
 constexpr Wide kNumberBytes = 8;
 
-/// A section that lies in [*start, end); `start` becomes where it ends.
+/// Reads a section that must lie in [*start, end); sets `start` to the section's end.
 DeltaSection SectionOf(const Json& data, const char* key, const std::string& table_at,
                        Wide num_bytes, std::int64_t end, std::int64_t* start) {
   const Json& found = JsonField(data, key, table_at);
@@ -51,7 +51,8 @@ DeltaHeader DeltaHeaderFromJson(const Json& data, std::int64_t end) {
     table.num_rows = JsonCount(item, "num_rows", at);
     table.data_type = DataTypeOf(JsonChoice(item, "data_type", at, DataTypeNames()));
     table.embedding_dim = JsonCount(item, "embedding_dim", at);
-    // No product of two int64 overflows; a row of exabytes is refused whatever their number is.
+    // Products of two int64 cannot overflow; a row of exabytes is refused whatever the number of
+    // rows.
     const Wide row_bytes =
         std::min<Wide>(table.row_format().row_bytes(), std::numeric_limits<std::int64_t>::max());
     table.rows = SectionOf(item, "rows", at, row_bytes * table.num_rows, end, &start);

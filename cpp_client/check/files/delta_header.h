@@ -10,14 +10,14 @@
 
 namespace recsys {
 
-/// Bytes of a delta's file.
+/// A byte range of a delta's file.
 struct DeltaSection {
   std::int64_t offset_bytes = 0;
   std::int64_t num_bytes = 0;
   std::string sha256;
 };
 
-/// The rows of one table that change.
+/// The changed rows of one table.
 struct TableDelta {
   std::string name;
   std::int64_t num_embeddings = 0;
@@ -30,22 +30,22 @@ struct TableDelta {
   RowFormat row_format() const { return {data_type, embedding_dim}; }
 };
 
-/// What a delta says of itself (recsys/delta_header.py, docs/deltas.md).
+/// The header of a delta (recsys/artifact/delta_header.py, docs/deltas.md).
 struct DeltaHeader {
   std::string model;
-  /// The digest of the artifact that it fits.
+  /// The digest of the artifact it applies to.
   std::string artifact;
-  /// The state that it was made from: that digest, or of the delta before.
+  /// The state it was made from: that digest, or the one of the previous delta.
   std::string base;
   std::int64_t num_dense_left = 0;
   std::vector<TableDelta> tables;
 };
 
-/// Where the sections of a delta's file may start.
+/// Least offset of a section in a delta's file.
 inline constexpr std::int64_t kDeltaPreambleBytes = 64;
 
-/// Reads a header, whose sections end at `end`; trusts nothing.
-/// Throws Error: kForeignFile, kNewerFormat or kManifest.
+/// Reads an untrusted header, whose sections must end by `end`. Throws Error: kForeignFile,
+/// kNewerFormat or kManifest.
 DeltaHeader DeltaHeaderFromJson(const Json& data, std::int64_t end);
 
 }  // namespace recsys

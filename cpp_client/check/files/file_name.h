@@ -6,7 +6,7 @@
 
 namespace recsys {
 
-/// The last part of a path, as Python's Path(path).name: what messages say of it.
+/// Returns the last part of a path, as Python's Path(path).name does: messages show only that.
 inline std::string NameOfPath(const std::string& path) {
   std::filesystem::path normal = std::filesystem::path(path).lexically_normal();
   if (!normal.has_filename()) normal = normal.parent_path();

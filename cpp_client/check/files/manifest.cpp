@@ -16,13 +16,13 @@ namespace {
 constexpr char kFormat[] = "recsys-artifact";
 constexpr std::int64_t kFormatVersion = 1;
 
-/// A plain file name: a manifest must not point outside its directory.
+/// Reads a plain file name: a manifest must not point outside its directory.
 std::string FileName(const Json& data, const char* key, const std::string& at) {
   std::string value = JsonText(data, key, at);
   const bool is_plain = value != "." && value != ".." && value.find_first_of("/\\") == value.npos &&
                         value.find('\0') == value.npos;
   if (!is_plain) throw WrongField(at, key, StrOf(Json(value)), "a plain file name");
-  // The longest name that Linux file systems take.
+  // The longest name that Linux file systems accept.
   if (value.size() > 255) {
     throw WrongField(at, key, StrOf(Json(value)), "a file name of at most 255 bytes of UTF-8");
   }
@@ -100,7 +100,7 @@ Target TargetFromJson(const Json& data, const std::string& at) {
   return target;
 }
 
-/// The blocks, checked against the tables and against each other: no two may overlap.
+/// Reads the blocks and checks them against the tables and each other: no two may overlap.
 class BlockReader {
  public:
   explicit BlockReader(Manifest* manifest) : manifest_(manifest) {
@@ -223,7 +223,7 @@ Manifest FromJson(const Json& data) {
   CheckColumns(manifest);
   const Json& path = JsonField(rows, "path", "manifest.rows");
   ReadSkeletons(data, &manifest);
-  if (!path.is_null()) manifest.rows_path = "";  // whether, not yet where
+  if (!path.is_null()) manifest.rows_path = "";  // whether there is one; the path is set later
   ReadTargets(data, &manifest);
   for (const Part& part : manifest.skeletons) paths.push_back(part.path);
   CheckOnce(paths, "manifest.skeletons");

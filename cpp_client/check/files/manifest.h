@@ -1,8 +1,8 @@
 #ifndef RECSYS_CHECK_FILES_MANIFEST_H_
 #define RECSYS_CHECK_FILES_MANIFEST_H_
 
-// The artifact's manifest (docs/artifact.md; recsys/manifest.py): everything about a model but
-// graphs and rows.
+// The artifact's manifest (docs/artifact.md; recsys/artifact/manifest.py): describes everything
+// about a model except its graphs and rows.
 
 #include <cstdint>
 #include <optional>
@@ -25,11 +25,11 @@ struct Part {
   std::string sha256;
 };
 
-/// Attribute paths of a skeleton and a rank for each, in the manifest's order.
+/// Attribute paths of a skeleton and the rank of each, in the manifest's order.
 using RankedPaths = std::vector<std::pair<std::string, std::int64_t>>;
 
-/// A graph of a target: the part that holds it, which of its buffers take rows, and where its other
-/// tensors lie.
+/// A graph of a target: the part that contains it, the buffers that take rows, and the ranks of its
+/// other tensors.
 struct Graph {
   std::string skeleton;
   RankedPaths rows;
@@ -43,7 +43,7 @@ struct Target {
   std::vector<Device> devices;
   Plan plan;
   Graph graph;
-  /// The ranking form; there where the signature has a context, and nowhere else.
+  /// The ranking form; set exactly if the signature has a context.
   std::optional<Graph> ranking;
   std::string dense_dtype;
 };
@@ -54,7 +54,7 @@ struct TableInfo {
   std::int64_t num_embeddings = 0;
   std::int64_t embedding_dim = 0;
   DataType data_type = DataType::kFp32;
-  /// Whether one more row, of zeros, follows the last.
+  /// Whether an additional row of zeros follows the last one.
   bool zero_row = false;
   std::string pooling;
   std::optional<double> sqnr_db;
@@ -62,39 +62,39 @@ struct TableInfo {
   Wide num_rows() const { return Wide{num_embeddings} + (zero_row ? 1 : 0); }
 };
 
-/// A manifest whose parts agree. What reads it may trust sizes: none overflows.
+/// A manifest whose parts are consistent. Its sizes can be trusted: none overflows.
 struct Manifest {
   std::string name;
   std::vector<std::pair<std::string, std::string>> versions;
   Signature signature;
   std::vector<TableInfo> tables;
   std::vector<RowBlock> blocks;
-  /// Block by block.
+  /// One digest per block.
   std::vector<std::string> block_sha256;
-  /// Of the rows' file, or of the rows within a single file.
+  /// Size of the rows' file, or of the rows within a single file.
   std::int64_t rows_bytes = 0;
-  /// The part that holds the rows; none in a single file, whose graph holds them.
+  /// The part with the rows; not set for a single file, whose graph contains them.
   std::optional<std::string> rows_path;
   std::vector<Target> targets;
   std::vector<Part> skeletons;
-  /// What the exporter measured; for people.
+  /// The exporter's measurements; informational.
   Json verification;
 
   const Part* FindSkeleton(const std::string& path) const;
   const TableInfo* FindTable(const std::string& table) const;
-  /// The text that the exporter writes, its own digest included.
+  /// Returns the text that the exporter writes, including its own digest.
   std::string Dumps() const;
-  /// The artifact's name by content: twelve hexadecimal digits.
+  /// Returns the artifact's content-based name: twelve hexadecimal digits.
   std::string Digest() const;
-  /// Of a package; empty where there is none.
+  /// Returns a package's version; empty if there is none.
   std::string VersionOf(std::string_view package) const;
 };
 
-/// Reads a manifest; trusts nothing.
-/// Throws Error: kForeignFile, kNewerFormat or kManifest, with the texts of recsys/manifest.py.
+/// Reads an untrusted manifest. Throws Error: kForeignFile, kNewerFormat or kManifest, with the
+/// texts of recsys/artifact/manifest.py.
 Manifest ReadManifest(std::string_view content);
 
-/// Digits of a digest that names an artifact or a delta.
+/// Number of digits of a digest that names an artifact or a delta.
 inline constexpr std::size_t kDigestDigits = 12;
 
 }  // namespace recsys

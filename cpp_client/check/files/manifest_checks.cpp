@@ -32,7 +32,7 @@ std::string ColumnsText(const std::vector<Columns>& columns) {
   return text + "]";
 }
 
-/// Names of one that the other lacks.
+/// Returns the names in `all` that are not in `found`.
 std::vector<std::string> Lacking(const std::set<std::string>& all,
                                  const std::set<std::string>& found) {
   std::vector<std::string> lacking;

@@ -1,8 +1,8 @@
 #ifndef RECSYS_CHECK_FILES_MANIFEST_CHECKS_H_
 #define RECSYS_CHECK_FILES_MANIFEST_CHECKS_H_
 
-// What a manifest's parts say of each other. All throw Error (kManifest), in the words of
-// recsys/manifest_checks.py.
+// Checks that the parts of a manifest are consistent. All throw Error (kManifest), with the texts
+// of recsys/artifact/manifest_checks.py.
 
 #include <string>
 #include <vector>
@@ -11,22 +11,22 @@
 
 namespace recsys {
 
-/// No name may stand twice.
+/// Each name must be unique.
 void CheckOnce(const std::vector<std::string>& names, const std::string& at);
 
-/// Each table's blocks hold each of its columns once.
+/// Each table's blocks must contain each of its columns once.
 void CheckColumns(const Manifest& manifest);
 
-/// The tables that inputs are looked up in are those of the artifact, with as many rows.
+/// The tables used by inputs must be those of the artifact, with the same number of rows.
 void CheckSignatureTables(const Manifest& manifest);
 
-/// Every target has a ranking form where the signature names a context, and none has one elsewhere.
+/// Every target must have a ranking form if the signature names a context, and none otherwise.
 void CheckRanking(const Manifest& manifest);
 
-/// A target's name is its devices, and they are of a kind that can be loaded on.
+/// A target must be named after its devices, and their kinds must be supported.
 void CheckDevices(const Target& target, const std::string& at);
 
-/// A target's plan places every table, in shards that are made of whole column blocks.
+/// A target's plan must place every table, in shards that consist of whole column blocks.
 void CheckTargetPlan(const Target& target, const Manifest& manifest, const std::string& at);
 
 }  // namespace recsys

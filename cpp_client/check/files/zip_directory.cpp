@@ -14,7 +14,7 @@ constexpr std::size_t kLocalBytes = 30, kEntryBytes = 46, kEndBytes = 22, kEnd64
                       kLocatorBytes = 20;
 constexpr std::uint64_t kInExtra32 = 0xffffffff;
 
-/// Little-endian numbers of a text, with all bounds checked.
+/// Reads little-endian numbers from a text, checking all bounds.
 class Reader {
  public:
   explicit Reader(std::string_view data) : data_(data) {}
@@ -49,7 +49,7 @@ Directory FindDirectory(std::string_view file) {
   return {reader.Number(end64 + 32, 8), reader.Number(end64 + 48, 8)};
 }
 
-/// Sizes and offsets that do not fit into 32 bits stand in an extra field.
+/// Reads sizes and offsets that exceed 32 bits from the extra field.
 void ReadExtra(std::string_view extra, ZipMember* member) {
   const Reader reader(extra);
   for (std::uint64_t at = 0; at + 4 <= extra.size();) {

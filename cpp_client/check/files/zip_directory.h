@@ -9,16 +9,16 @@
 
 namespace recsys {
 
-/// A file that is no zip file, or a damaged one.
+/// A file that is not a zip file, or is damaged.
 class ZipError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-/// One file within a zip file, as the directory at its end says.
+/// One file within a zip file, as listed in the directory at its end.
 struct ZipMember {
   std::string name;
-  /// 0: as it is; 8: deflated.
+  /// 0: stored; 8: deflated.
   int method = 0;
   std::uint32_t crc32 = 0;
   std::uint64_t stored_bytes = 0;
@@ -26,13 +26,13 @@ struct ZipMember {
   std::uint64_t header_offset = 0;
 };
 
-/// The members of a zip file that lies in memory. Trusts nothing. Throws ZipError.
+/// Returns the members of an untrusted zip file in memory. Throws ZipError.
 std::vector<ZipMember> ZipMembers(std::string_view file);
 
-/// The stored bytes of a member. Throws ZipError.
+/// Returns a member's bytes as stored. Throws ZipError.
 std::string_view StoredBytes(std::string_view file, const ZipMember& member);
 
-/// CRC-32 as zip files have it; `so_far`: of what came before.
+/// Returns the CRC-32 used by zip files; `so_far` is that of the preceding data.
 std::uint32_t Crc32(std::string_view data, std::uint32_t so_far = 0);
 
 }  // namespace recsys

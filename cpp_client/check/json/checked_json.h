@@ -1,9 +1,8 @@
 #ifndef RECSYS_CHECK_JSON_CHECKED_JSON_H_
 #define RECSYS_CHECK_JSON_CHECKED_JSON_H_
 
-// Reading JSON that nobody vouches for: every field is checked, every error (kManifest) names it,
-// in the words of recsys/checked.py. `at` is the path of the object that is read, `key` the field
-// in it.
+// Reads untrusted JSON: every field is checked, every error (kManifest) names it, with the texts of
+// recsys/json_checks.py. `at` is the path of the object being read, `key` the field in it.
 
 #include <cstdint>
 #include <string>
@@ -14,17 +13,17 @@
 
 namespace recsys {
 
-/// The field, whatever it is.
+/// Returns the field, of any type.
 const Json& JsonField(const Json& data, const char* key, const std::string& at);
 
-/// The error for a field that is not what it should be. `got`: as Python's str() writes it.
+/// Returns the error for an invalid field. `got`: as Python's str() writes it.
 Error WrongField(const std::string& at, const std::string& key, const std::string& got,
                  const std::string& expected);
 
-/// The field, which is a list.
+/// Returns the field, which must be a list.
 const Json& JsonList(const Json& data, const char* key, const std::string& at);
 
-/// Calls with each item of a list and its path.
+/// Calls `call` with the path and value of each item of a list.
 template <typename Call>
 void ForEachItem(const Json& data, const char* key, const std::string& at, Call call) {
   std::size_t i = 0;
@@ -33,42 +32,43 @@ void ForEachItem(const Json& data, const char* key, const std::string& at, Call 
   }
 }
 
-/// The field, which is an object.
+/// Returns the field, which must be an object.
 const Json& JsonMapping(const Json& data, const char* key, const std::string& at);
 
-/// A non-empty text.
+/// Returns a non-empty text.
 std::string JsonText(const Json& data, const char* key, const std::string& at);
 
-/// One of the choices.
+/// Returns one of the choices.
 std::string JsonChoice(const Json& data, const char* key, const std::string& at,
                        const std::vector<std::string>& choices);
 
-/// A whole number from `least` to what an int64 holds.
+/// Returns a whole number from `least` to the largest int64.
 std::int64_t JsonWhole(const Json& data, const char* key, const std::string& at,
                        std::int64_t least = 0);
 
-/// A whole number of at least 1.
+/// Returns a whole number of at least 1.
 std::int64_t JsonCount(const Json& data, const char* key, const std::string& at);
 
-/// Whether the value is a whole number from `least` to what an int64 holds.
+/// Whether the value is a whole number from `least` to the largest int64.
 bool IsWhole(const Json& value, std::int64_t least);
 
-/// The field `format_version`: not above `newest`. Throws Error (kNewerFormat) too.
+/// Checks that the field `format_version` is not above `newest`. May also throw Error
+/// (kNewerFormat).
 void CheckFormatVersion(const Json& data, std::int64_t newest, const std::string& at);
 
 bool JsonFlag(const Json& data, const char* key, const std::string& at);
 
-/// A list of whole numbers of at least 1.
+/// Returns a list of whole numbers of at least 1.
 std::vector<std::int64_t> JsonShape(const Json& data, const char* key, const std::string& at);
 
-/// That many hexadecimal digits.
+/// Returns a text of `num_digits` hexadecimal digits.
 std::string JsonHex(const Json& data, const char* key, const std::string& at,
                     std::size_t num_digits);
 
-/// Names as Python prints a list of texts, at most the first `most`.
+/// Returns names as Python prints a list of texts, at most the first `most`.
 std::string PythonList(const std::vector<std::string>& names, std::size_t most = SIZE_MAX);
 
-/// Names that stand more than once, sorted, each once.
+/// Returns the names that occur more than once, sorted, each once.
 std::vector<std::string> Doubled(std::vector<std::string> names);
 
 }  // namespace recsys

@@ -12,14 +12,14 @@
 namespace recsys {
 namespace {
 
-// Python's reader gives up at some hundreds too.
+// Python's parser also stops at some hundreds.
 constexpr std::size_t kMaxDepth = 200;
 constexpr std::size_t kMaxStrChars = 80;
 
 using Fields = std::vector<std::pair<const std::string, Json>>;
 
-/// Of fields that stand twice, the last counts, at the place of the first. Sorts them: names that
-/// somebody chooses could all fall into one place of a hash table.
+/// If a field occurs twice, keeps the last value, at the position of the first. Sorts the fields:
+/// chosen names could all collide in a hash table.
 void KeepLast(Json* object) {
   Fields& fields = object->get_ref<Json::object_t&>();
   if (fields.size() < 2) return;
@@ -49,8 +49,8 @@ void KeepLast(Json* object) {
   *object = std::move(kept);
 }
 
-/// Builds the value. The library's own builder looks through all fields of an object for each of
-/// its fields, and knows no bound of the depth.
+/// Builds the value. The library's own builder searches all fields of an object for each of its
+/// fields, and does not bound the depth.
 class Builder : public nlohmann::json_sax<Json> {
  public:
   Json Take() { return std::move(root_); }
@@ -92,8 +92,8 @@ class Builder : public nlohmann::json_sax<Json> {
     open_.pop_back();
     return true;
   }
-  /// Values that are open lie at the end of what holds them, which does not grow before they are
-  /// closed.
+  /// Adds a value to the innermost open one. An open value is the last item of its parent, which
+  /// does not grow before it is closed: pointers to open values stay valid.
   Json* Place(Json value) {
     if (open_.empty()) {
       root_ = std::move(value);
@@ -114,7 +114,7 @@ class Builder : public nlohmann::json_sax<Json> {
   std::string key_;
 };
 
-/// Python's json.dumps with ensure_ascii.
+/// Appends a text like Python's json.dumps with ensure_ascii.
 void AppendString(const std::string& value, std::string* out) {
   constexpr char kDigits[] = "0123456789abcdef";
   const auto escape = [&](std::uint32_t unit) {
@@ -153,7 +153,7 @@ class Writer {
     if (value.is_object()) {
       std::vector<const Fields::value_type*> fields;
       for (const auto& field : value.get_ref<const Json::object_t&>()) fields.push_back(&field);
-      // Bytes of UTF-8 have the order of the characters.
+      // UTF-8 bytes sort in the order of the characters.
       if (is_canonical_) {
         std::sort(fields.begin(), fields.end(),
                   [](auto* a, auto* b) { return a->first < b->first; });
@@ -203,7 +203,7 @@ class Writer {
   std::string* out_;
 };
 
-/// Python's repr(), given up when it is longer than any message shows.
+/// Appends Python's repr(); stops once it is longer than any message shows.
 void AppendPython(const Json& value, std::string* out) {
   if (out->size() > 4 * kMaxStrChars) return;
   if (value.is_string()) {

@@ -11,27 +11,27 @@ namespace recsys {
 /// JSON whose objects keep the order of their fields.
 using Json = nlohmann::ordered_json;
 
-/// A text that is no JSON, or is nested more deeply than anything of ours.
+/// A text that is not JSON, or is nested deeper than any file of this project.
 class JsonError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-/// Reads JSON that nobody vouches for: of fields that stand twice, the last counts, at the place of
-/// the first. Throws JsonError. Never takes more than time and memory in proportion to the text.
+/// Reads untrusted JSON. If a field occurs twice, the last value is used, at the position of the
+/// first. Throws JsonError. Time and memory are bounded in proportion to the text.
 Json ParseJson(std::string_view text);
 
-/// As Python's json.dumps(value, sort_keys=True, separators=(",", ":")) writes it: what digests are
-/// taken of.
+/// Returns the value as Python's json.dumps(value, sort_keys=True, separators=(",", ":")) writes
+/// it: the input of digests.
 std::string CanonicalJson(const Json& value);
 
-/// As Python's json.dumps(value, indent=1) writes it.
+/// Returns the value as Python's json.dumps(value, indent=1) writes it.
 std::string IndentedJson(const Json& value);
 
-/// The first 80 characters of what Python's str() makes of the value: for messages.
+/// Returns the first 80 characters of Python's str() of the value: for messages.
 std::string StrOf(const Json& value);
 
-/// The name of Python's type of the value: for messages.
+/// Returns the name of the value's Python type: for messages.
 std::string TypeOf(const Json& value);
 
 }  // namespace recsys

@@ -8,14 +8,14 @@
 
 namespace recsys {
 
-/// Reads the signature of a manifest; trusts nothing. Throws Error (kManifest) with the texts of
+/// Reads the untrusted signature of a manifest. Throws Error (kManifest) with the texts of
 /// recsys/signature.py.
 Signature SignatureFromJson(const Json& data);
 
-/// As recsys/signature.py writes it.
+/// Writes the signature as recsys/signature.py does.
 Json SignatureToJson(const Signature& signature);
 
-/// "reject", "hash", "zero" or "mapped".
+/// Returns "reject", "hash", "zero" or "mapped".
 std::string IdPolicyName(IdPolicy policy);
 
 }  // namespace recsys

@@ -6,8 +6,8 @@
 namespace recsys {
 namespace {
 
-/// The first `size` of a memory that only grows: what is there is overwritten, never set to zero
-/// first.
+/// Returns the first `size` elements of a buffer that only grows: they are overwritten, and not
+/// zeroed first.
 template <typename T>
 Span<T> Room(std::size_t size, std::vector<T>* memory) {
   if (memory->size() < size) memory->resize(std::max(size, 2 * memory->size()));
@@ -36,14 +36,14 @@ float* WriteWeights(const SparseView& view, float* to) {
 
 using Requests = Span<const CheckedRequest* const>;
 
-/// Where a batch's sparse inputs of one kind go, and which of a request's they are.
+/// Where a batch's sparse inputs of one kind are written, and which inputs of a request they are.
 struct SparsePart {
   std::vector<SparseView> CheckedRequest::*views;
-  /// Whether each has one bag a request.
+  /// Whether each has one bag per request.
   bool is_context;
   std::vector<std::int64_t>* lengths;
   std::vector<std::int64_t>* values;
-  /// Null where the signature is not weighted.
+  /// Null if the signature is not weighted.
   std::vector<float>* weights;
 
   std::int64_t NumBags(const CheckedRequest& request) const {
@@ -90,7 +90,8 @@ SparseBatch SparsePart::Write(Requests requests) const {
   return batch;
 }
 
-/// One dense input of all requests; `once`: each has one row of it, for the ranking graph.
+/// Writes one dense input of all requests; `once`: each request has one row of it, for the ranking
+/// graph.
 Span<float> WriteDense(Requests requests, std::size_t input, std::int64_t width, bool once,
                        std::vector<float>* memory) {
   const auto rows_of = [&](const CheckedRequest& request) { return once ? 1 : request.num_rows; };

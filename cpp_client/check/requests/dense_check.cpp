@@ -8,7 +8,7 @@
 namespace recsys {
 namespace {
 
-// A float32 is not finite where all bits of its exponent are set.
+// A float32 is not finite if all bits of its exponent are set.
 constexpr std::uint32_t kExponent = 0x7f800000;
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
               "the wire's numbers are read as they come");
@@ -35,7 +35,7 @@ void CheckSizes(const RequestLimits& limits, std::int64_t num_rows, Wide num_ids
 }
 
 std::int64_t FirstNonFinite(const char* floats, std::int64_t num) {
-  // All at once first, without a branch for each: nearly all requests are right.
+  // First all at once, without a branch per number: nearly all requests are valid.
   std::uint32_t bad = 0;
   for (std::int64_t i = 0; i < num; ++i)
     bad |= (BitsAt(floats, i) & kExponent) == kExponent ? 1U : 0U;

@@ -11,20 +11,21 @@
 
 namespace recsys {
 
-/// Throws Error (kRequestTooLarge) where a request is larger than one may be.
+/// Throws Error (kRequestTooLarge) if a request exceeds the limits.
 void CheckSizes(const RequestLimits& limits, std::int64_t num_rows, Wide num_ids, Wide num_bytes);
 
-/// Where the first of `num` little-endian float32 that is not finite stands; `num` if all are.
+/// Returns the index of the first of `num` little-endian float32 that is not finite; `num` if all
+/// are.
 std::int64_t FirstNonFinite(const char* floats, std::int64_t num);
 
-/// `nan`, `inf` or `-inf`, as numpy writes them.
+/// Returns `nan`, `inf` or `-inf`, as numpy writes them.
 std::string NonFiniteText(const char* floats, std::int64_t at);
 
-/// The check of one dense input.
+/// Checks one dense input.
 struct DenseCheck {
   const DenseInput& input;
   std::int64_t num_rows;
-  /// Whether it was given once for all rows, for messages.
+  /// Whether it was given once for all rows; for messages.
   bool once;
 
   /// Throws Error (kRequest).

@@ -12,7 +12,7 @@
 
 namespace recsys {
 
-/// An input of a request at its place in the signature's order.
+/// A request's input, at its position in the signature.
 template <typename Raw>
 struct Pick {
   const Raw* raw = nullptr;
@@ -20,8 +20,8 @@ struct Pick {
   bool once = false;
 };
 
-/// A request's inputs of one kind in the signature's order; without allocations for the usual
-/// number of inputs.
+/// A request's inputs of one kind in the signature's order; does not allocate for the usual number
+/// of inputs.
 template <typename Raw>
 class Picks {
  public:
@@ -40,8 +40,8 @@ class Picks {
   std::vector<Pick<Raw>> many_;
 };
 
-/// Throws Error (kRequest): `got`, at most one more than expected, are not the expected names, each
-/// once.
+/// Throws Error (kRequest): `got`, which holds at most one name more than expected, does not
+/// contain exactly the expected names, each once.
 [[noreturn]] void ThrowWrongNames(const char* kind, const std::vector<std::string_view>& got,
                                   const std::vector<std::string_view>& expected);
 
@@ -49,20 +49,20 @@ class Picks {
 template <typename Input, typename Raw>
 class Picker {
  public:
-  /// `by_name`: positions in `inputs`, in the order of their names.
+  /// `by_name`: positions in `inputs`, ordered by name.
   Picker(const char* kind, const std::vector<Input>& inputs,
          const std::vector<std::uint32_t>& by_name)
       : kind_(kind), inputs_(inputs), by_name_(by_name) {}
 
-  /// Every input exactly once, among those for each row and those for all; else throws Error
-  /// (kRequest).
+  /// Requires every input exactly once, among those given for each row and those given once;
+  /// otherwise throws Error (kRequest).
   void Pick(Span<const Raw> rows, Span<const Raw> once, Picks<Raw>* picks) const {
     if (once.empty() && IsInOrder(rows)) {
       for (std::size_t i = 0; i < inputs_.size(); ++i) (*picks)[i] = {&rows[i], false};
       return;
     }
-    // As many as there should be and one more: enough to see what is wrong, and no millions are
-    // looked at.
+    // Looks at one more than expected at most: enough to report what is wrong, without going
+    // through millions.
     const std::size_t most = inputs_.size() + 1;
     const std::size_t num_rows = std::min(rows.size(), most);
     const std::size_t num_once = std::min(once.size(), most);

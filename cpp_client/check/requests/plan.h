@@ -1,8 +1,8 @@
 #ifndef RECSYS_CHECK_REQUESTS_PLAN_H_
 #define RECSYS_CHECK_REQUESTS_PLAN_H_
 
-// What shard of which table lies where (recsys/sharding/plan.py), and the devices of a target
-// (env.py).
+// Where each shard of each table is placed (recsys/sharding/plan/plan.py), and a target's devices
+// (recsys/sharding/plan/env.py).
 
 #include <cstdint>
 #include <map>
@@ -16,7 +16,7 @@
 
 namespace recsys {
 
-/// A plan does not fit the tables or the devices.
+/// A plan that does not match the tables or the devices.
 class PlanError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -32,23 +32,23 @@ struct Shard {
   std::pair<Wide, Wide> columns() const { return {column_start, Wide{column_start} + num_columns}; }
 };
 
-/// How one table is cut.
+/// How one table is split into shards.
 struct TablePlan {
   std::string name;
   std::string sharding_type;
   std::vector<Shard> shards;
-  /// Empty: left to who shards.
+  /// Empty: left to the sharder.
   std::string compute_kernel;
 
   bool is_replicated() const { return sharding_type == "data_parallel"; }
 };
 
-/// A collection's tables; `path` is "" where the collection is the model itself.
+/// A collection's tables; `path` is "" if the collection is the model itself.
 struct CollectionPlan {
   std::string path;
   std::vector<TablePlan> tables;
 
-  /// A table's name within the whole model.
+  /// Returns a table's name within the whole model.
   std::string TablePath(const TablePlan& table) const {
     return path.empty() ? table.name : path + "." + table.name;
   }
@@ -56,11 +56,12 @@ struct CollectionPlan {
 
 using Plan = std::vector<CollectionPlan>;
 
-/// Trusts nothing. Throws PlanError.
+/// Reads an untrusted plan. Throws PlanError.
 Plan PlanFromJson(const Json& data);
 Json PlanToJson(const Plan& plan);
 
-/// The table's shards cover it exactly once, and every rank exists. Throws PlanError.
+/// Checks that the table's shards cover it exactly once, and that every rank exists. Throws
+/// PlanError.
 void CheckTablePlan(const TablePlan& plan, std::int64_t num_embeddings, std::int64_t embedding_dim,
                     std::int64_t world_size);
 
@@ -73,7 +74,7 @@ struct Device {
   std::string name() const { return type == "cuda" ? "cuda:" + std::to_string(index) : type; }
 };
 
-/// Throws PlanError: no device, or one of an unknown kind.
+/// Throws PlanError if there is no device, or one of an unknown kind.
 std::vector<Device> DevicesOf(const std::vector<std::string>& names);
 
 }  // namespace recsys

@@ -18,8 +18,8 @@ namespace {
 
 constexpr Wide kIdBytes = 8;
 constexpr Wide kFloatBytes = 4;
-// More than any request has, and few enough that no size overflows, whatever widths a signature
-// names.
+// More rows than any request has, and few enough that no size overflows, whatever the widths in the
+// signature.
 constexpr std::int64_t kMostRows = std::int64_t{1} << 48;
 
 template <typename Input>
@@ -33,7 +33,7 @@ std::vector<std::uint32_t> ByName(const std::vector<Input>& inputs) {
 
 }  // namespace
 
-/// The checks of one request.
+/// Checks one request.
 class RequestCheck {
  public:
   RequestCheck(const RequestChecker& checker, const RawRequest& request, CheckedRequest* checked)
@@ -63,7 +63,7 @@ class RequestCheck {
   }
 
  private:
-  /// Whether the request gives the model's own context once: then its ranking graph computes it.
+  /// Whether the request gives the model's whole context once; then the ranking graph computes it.
   bool HasContext() {
     if (!checker_.has_context_) return false;
     if (request_.context_dense.empty() && request_.context_sparse.empty()) return false;
@@ -113,7 +113,8 @@ class RequestCheck {
     run(false);
   }
 
-  /// Makes room: inputs of the context apart from the others where the ranking graph takes them.
+  /// Makes room for the sparse inputs; context inputs are kept separate if the ranking graph takes
+  /// them.
   void PlaceSparse() {
     std::size_t num_context = 0;
     if (checked_->has_context) {
@@ -125,7 +126,7 @@ class RequestCheck {
     checked_->sparse.resize(sparse_.size() - num_context);
   }
 
-  /// Calls with each sparse input's position in the signature and its view.
+  /// Calls `call` with each sparse input's position in the signature and its view.
   template <typename Call>
   void ForEachSparse(Call call) {
     SparseView* context = checked_->context.data();
@@ -136,7 +137,8 @@ class RequestCheck {
     }
   }
 
-  /// What was given once and is computed row by row grows; what comes of it is bounded too.
+  /// Counts IDs and bytes. Inputs given once but computed per row are repeated; the total is
+  /// bounded too.
   void Count() {
     Wide num_ids = 0, spread_bytes = 0;
     const Wide num_rows = request_.num_rows;

@@ -17,7 +17,7 @@ std::optional<std::int64_t> SparseInput::id_limit() const {
 std::int64_t Output::num_elements() const {
   std::int64_t product = 1;
   for (const std::int64_t size : shape) {
-    // A manifest may say anything; no graph returns that much.
+    // An untrusted manifest may state any shape; no graph returns that much.
     if (__builtin_mul_overflow(product, size, &product))
       return std::numeric_limits<std::int64_t>::max();
   }

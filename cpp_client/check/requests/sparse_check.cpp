@@ -86,7 +86,7 @@ void SparseCheck::EndOfLengths() const {
 }
 
 void SparseCheck::Ids(std::size_t input, const SparseView& view) const {
-  // All at once, without a branch for each: nearly all requests are right.
+  // First all at once, without a branch per ID: nearly all requests are valid.
   const std::uint64_t largest = largest_ids_[input];
   std::uint64_t bad = 0;
   for (std::int64_t i = 0; i < view.num_ids; ++i) {

@@ -11,21 +11,22 @@
 
 namespace recsys {
 
-/// The checks of the sparse inputs of one request that have equally many bags: each step for all
-/// inputs in the signature's order, then the next step. Throws Error (kRequest, kRequestTooLarge).
+/// Checks the sparse inputs of one request that have the same number of bags: each step runs for
+/// all inputs in the signature's order before the next step. Throws Error (kRequest,
+/// kRequestTooLarge).
 class SparseCheck {
  public:
   SparseCheck(const Signature& signature, const std::vector<std::uint64_t>& largest_ids,
               const RequestLimits& limits, bool finite)
       : signature_(signature), largest_ids_(largest_ids), limits_(limits), finite_(finite) {}
 
-  /// `field`: of the request, for messages.
+  /// `field`: the request's field, for messages.
   void Start(const char* field, std::int64_t num_rows);
-  /// Sizes in bytes; fills the view.
+  /// Checks sizes in bytes; fills the view.
   void Size(std::size_t input, const RawSparse& raw, SparseView* view);
   void Total() const;
   void Lengths(std::size_t input, const SparseView& view);
-  /// Only now are sums that do not fit an error: a negative length of any input comes first.
+  /// Reports a wrong sum of lengths only now: a negative length in any input takes precedence.
   void EndOfLengths() const;
   void Ids(std::size_t input, const SparseView& view) const;
   void Weights(std::size_t input, const SparseView& view) const;

@@ -5,7 +5,7 @@
 
 namespace recsys {
 
-/// Holds the product of any two int64, so that no count from outside can overflow.
+/// Holds the product of any two int64, so that no untrusted count can overflow.
 __extension__ typedef __int128 Wide;
 
 std::string WideText(Wide value);

@@ -23,7 +23,7 @@ void Cancellation::Cancel() {
     listeners_->is_cancelled = true;
     told.swap(listeners_->by_number);
   }
-  // Without the lock: a call that ends just now takes its own link away.
+  // Without the lock: a call that ends now removes its own link.
   for (const auto& [number, on_cancel] : told) on_cancel();
 }
 

@@ -9,12 +9,13 @@
 
 namespace recsys {
 
-/// A call's end of a Cancellation, for as long as the call lasts.
+/// Connects a call to a Cancellation, for as long as the call lasts.
 class CancellationLink {
  public:
   CancellationLink() = default;
-  /// `on_cancel` is called at most once, from any thread, at once where it was cancelled before. It
-  /// may still run while the link is destroyed: it holds what it needs. `cancellation` may be null.
+  /// `on_cancel` is called at most once, from any thread; immediately if already cancelled. It may
+  /// still run while the link is destroyed, so it must own what it uses. `cancellation` may be
+  /// null.
   CancellationLink(const std::shared_ptr<Cancellation>& cancellation,
                    std::function<void()> on_cancel);
   ~CancellationLink();

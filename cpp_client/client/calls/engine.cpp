@@ -11,7 +11,7 @@ namespace recsys::client {
 namespace {
 
 constexpr char kPushbackKey[] = "grpc-retry-pushback-ms";
-// A server that comes back is found soon.
+// Short, so that a returning server is found soon.
 constexpr int kFirstReconnectMs = 100;
 constexpr int kMostReconnectMs = 5000;
 
@@ -23,12 +23,12 @@ bool Contains(const std::string& text, std::string_view part) {
 
 grpc::ChannelArguments ChannelArguments(const ClientOptions& options) {
   grpc::ChannelArguments arguments;
-  // What a server answers is bounded by what was asked; -1 is gRPC's word for no further bound.
+  // A server's answers are bounded by the requests; -1 disables gRPC's own bound.
   arguments.SetMaxReceiveMessageSize(-1);
   arguments.SetMaxSendMessageSize(-1);
-  // Each channel has a connection of its own, also to the same address.
+  // Each channel has its own connection, even to the same address.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  // The budget knows of our retries alone.
+  // gRPC's own retries would bypass the budget.
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kFirstReconnectMs);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kFirstReconnectMs);
@@ -74,7 +74,7 @@ Engine::~Engine() {
     is_ending_ = true;
     for (const auto& [key, operation] : operations_) open.push_back(operation);
   }
-  // Without the lock: what ends takes itself away.
+  // Without the lock: an operation that ends removes itself.
   for (const auto& operation : open) operation->Cancel();
   open.clear();
   {
@@ -122,8 +122,8 @@ ClientError Engine::ErrorOf(const grpc::Status& status, const grpc::ClientContex
                             int num_attempts) const {
   const auto code = static_cast<StatusCode>(status.error_code());
   std::string message = status.error_message().empty() ? "no details" : status.error_message();
-  // What gRPC says of a connection that was closed at once: so does a TLS server to a client that
-  // speaks plain text.
+  // gRPC's message for a connection that was closed at once, as a TLS server does with a plain-text
+  // client.
   const bool is_closed =
       Contains(message, "Socket closed") || Contains(message, "Connection reset by peer");
   if (!options_.tls && code == StatusCode::kUnavailable && is_closed) {
@@ -140,7 +140,7 @@ Pushback PushbackOf(const grpc::ClientContext& context) {
 }
 
 gpr_timespec After(double seconds) {
-  // A century is infinity, and still within gRPC's range.
+  // A century counts as infinity, and is still within gRPC's range.
   constexpr double kMost = 3e9;
   const auto us = static_cast<std::int64_t>(std::ceil(std::min(seconds, kMost) * 1e6));
   return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_micros(us, GPR_TIMESPAN));

@@ -1,8 +1,8 @@
 #ifndef RECSYS_CLIENT_CALLS_ENGINE_H_
 #define RECSYS_CLIENT_CALLS_ENGINE_H_
 
-// Connections, the threads that wait for what comes over them, and the calls under way. gRPC's
-// types stay in this room.
+// Connections, the threads that wait on them, and the active calls. gRPC's types stay in this
+// directory.
 
 #include <grpcpp/alarm.h>
 #include <grpcpp/generic/generic_stub.h>
@@ -22,45 +22,45 @@
 
 namespace recsys::client {
 
-/// What a completion queue gives back when something has happened.
+/// An event delivered by a completion queue.
 class Event {
  public:
   virtual ~Event() = default;
-  /// On a thread of the engine.
+  /// Called on a thread of the engine.
   virtual void Proceed(bool ok) = 0;
 };
 
-/// A call or stream under way; the engine holds it until it has ended.
+/// An active call or stream; the engine keeps it alive until it has ended.
 class Operation {
  public:
   virtual ~Operation() = default;
-  /// Ends it soon. From any thread.
+  /// Ends the operation soon. May be called from any thread.
   virtual void Cancel() = 0;
 };
 
-/// Thread-safe.
+/// Owns the connections, threads and active operations. Thread-safe.
 class Engine {
  public:
-  /// Throws Error (kConfig) where something of it cannot be.
+  /// Throws Error (kConfig) if the address or an option is invalid.
   Engine(const std::string& address, const ClientOptions& options);
-  /// Cancels what is under way and waits for its end.
+  /// Cancels all operations and waits until they have ended.
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  /// The next connection in turn, and the next queue.
+  /// The next connection and the next queue, in turn.
   grpc::GenericStub& stub();
   grpc::CompletionQueue* queue();
 
-  /// From before the operation starts until it has ended. Where the engine ends, so does the
-  /// operation: callbacks may still begin some.
+  /// Registers an operation before it starts, until it has ended. If the engine is shutting down,
+  /// cancels it at once: callbacks may still start operations.
   void Add(std::shared_ptr<Operation> operation);
-  /// The last that an operation does: it may be gone afterwards.
+  /// The last call that an operation makes: it may be destroyed afterwards.
   void Remove(const Operation* operation);
 
   const ClientOptions& options() const { return options_; }
   RetryBudget& budget() { return budget_; }
-  /// The error for a failed call; without TLS it says where that may be what is wrong.
+  /// Returns the error for a failed call; without TLS, its text says if that may be the cause.
   ClientError ErrorOf(const grpc::Status& status, const grpc::ClientContext& context,
                       int num_attempts) const;
 
@@ -80,14 +80,14 @@ class Engine {
   std::vector<std::thread> threads_;
 };
 
-/// What connections are made with; throws Error (kConfig) where TLS files cannot be used.
+/// Channel arguments and credentials; throws Error (kConfig) if the TLS files cannot be used.
 grpc::ChannelArguments ChannelArguments(const ClientOptions& options);
 std::shared_ptr<grpc::ChannelCredentials> ChannelCredentials(const ClientOptions& options);
 
-/// What the trailing metadata of an ended call say.
+/// Returns the pushback in the trailing metadata of an ended call.
 Pushback PushbackOf(const grpc::ClientContext& context);
 
-/// So many seconds from now, as gRPC takes deadlines; none for infinity.
+/// Returns the gRPC deadline that many seconds from now; none for infinity.
 gpr_timespec After(double seconds);
 
 }  // namespace recsys::client

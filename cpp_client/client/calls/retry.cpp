@@ -7,8 +7,7 @@
 namespace recsys::client {
 namespace {
 
-// On top of what the server names, so that the clients that it sent away do not come back all at
-// once.
+// Added to the server's time, so that rejected clients do not all return at once.
 constexpr double kPushbackSpread = 0.1;
 
 }  // namespace
@@ -26,7 +25,7 @@ std::optional<double> RetryWait(const ClientRetries& retries, const FailedAttemp
   if (failed.num_attempts >= retries.max_attempts) return std::nullopt;
   const bool is_full = failed.code == StatusCode::kResourceExhausted;
   if (!is_full && failed.code != StatusCode::kUnavailable) return std::nullopt;
-  // Without a time to wait, it is the message that was too large.
+  // Without a time to wait, the message was too large.
   if (is_full && !failed.pushback.is_given) return std::nullopt;
   if (failed.pushback.is_given && !failed.pushback.ms) return std::nullopt;
   double wait_s;
@@ -36,25 +35,24 @@ std::optional<double> RetryWait(const ClientRetries& retries, const FailedAttemp
     const double doubled = retries.first_backoff_s * std::exp2(failed.num_attempts - 1);
     wait_s = std::min(doubled, retries.max_backoff_s) * (0.5 + 0.5 * draw);
   }
-  // There would be no time left for an answer.
+  // No time would be left for an answer.
   if (wait_s >= failed.remaining_s) return std::nullopt;
   return wait_s;
 }
 
-// The share that a call earns may be there before the burst is used up: never more than burst +
-// share * calls.
+// The share that calls earn adds to the burst: never more than burst + share * calls.
 RetryBudget::RetryBudget(const ClientRetries& retries)
     : share_(retries.budget_share), burst_(retries.budget_burst), tokens_(retries.budget_burst) {}
 
 void RetryBudget::Earn() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  // A quiet time saves up for no storm: what a thousand calls earn is the most on top of the burst.
+  // Bounds what an idle period saves up: at most the share of a thousand calls on top of the burst.
   tokens_ = std::min(tokens_ + share_, burst_ + 1000 * share_);
 }
 
 bool RetryBudget::Spend() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  // Sums of shares such as 0.1 are a little off.
+  // Sums of shares such as 0.1 are slightly inexact.
   if (tokens_ < 1 - 1e-6) return false;
   tokens_ -= 1;
   return true;

@@ -1,7 +1,8 @@
 #ifndef RECSYS_CLIENT_CALLS_RETRY_H_
 #define RECSYS_CLIENT_CALLS_RETRY_H_
 
-// Whether and when a failed call is tried again: policy, without clocks, threads or sleeps.
+// Decides whether and when a failed call is retried: policy only, without clocks, threads or
+// sleeps.
 
 #include <cstdint>
 #include <mutex>
@@ -12,38 +13,38 @@
 
 namespace recsys::client {
 
-/// What the server says in grpc-retry-pushback-ms.
+/// The server's grpc-retry-pushback-ms.
 struct Pushback {
-  /// Whether it says anything.
+  /// Whether the server sent it.
   bool is_given = false;
-  /// None where it asks not to try again (gRPC's convention: what is no number, or a negative one).
+  /// Not set if the server asks not to retry (gRPC's convention: not a number, or a negative one).
   std::optional<std::int64_t> ms;
 
   static Pushback Of(std::string_view text);
 };
 
-/// One attempt that has failed.
+/// One failed attempt.
 struct FailedAttempt {
   StatusCode code = StatusCode::kUnknown;
   Pushback pushback;
-  /// Attempts of the call so far, this one included.
+  /// Attempts of the call so far, including this one.
   int num_attempts = 1;
-  /// Until the call's deadline.
+  /// Time left until the call's deadline.
   double remaining_s = 0;
 };
 
-/// How long to wait before the next attempt; none: the call has failed. Does not ask the budget.
-/// `draw` is uniform in [0, 1).
+/// Returns how long to wait before the next attempt, or none if the call has failed. Does not check
+/// the budget. `draw` is uniform in [0, 1).
 std::optional<double> RetryWait(const ClientRetries& retries, const FailedAttempt& failed,
                                 double draw);
 
-/// Bounds the retries of all calls to a share of the calls. Thread-safe.
+/// Limits the retries of all calls to a share of the calls. Thread-safe.
 class RetryBudget {
  public:
   explicit RetryBudget(const ClientRetries& retries);
-  /// A call begins.
+  /// Notes that a call begins.
   void Earn();
-  /// A call wants to be tried again; false where that would be too many.
+  /// Whether another retry is within the budget; if so, it is spent.
   bool Spend();
 
  private:

@@ -114,7 +114,7 @@ void ClientStream::State::WriteNext() {
 
 void ClientStream::State::OnWritten(bool ok) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  // Where the stream has broken, the read says so, and writes stop here.
+  // If the stream is broken, the read reports it; writing stops here.
   is_writing_ = !ok;
   WriteNext();
 }

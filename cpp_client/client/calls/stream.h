@@ -16,23 +16,23 @@
 
 namespace recsys {
 
-/// A stream under way: one read and one write at a time, as gRPC wants it. Thread-safe.
+/// An active stream: one read and one write at a time, as gRPC requires. Thread-safe.
 struct ClientStream::State final : public client::Operation,
                                    public std::enable_shared_from_this<ClientStream::State> {
  public:
   State(client::Engine* engine, Client::StreamCallback callback);
 
-  /// Without a bound where there is no timeout.
+  /// Starts the call; without a timeout it has no deadline.
   void Start(const CallOptions& options);
   void Send(const ClientRequest& request);
-  /// No more requests.
+  /// Closes the sending side: no further requests.
   void Close();
-  /// Until every request is answered; then what the stream failed with, if it did.
+  /// Waits until every request is answered; returns the error if the stream failed.
   std::optional<ClientError> WaitUntilEnded();
   void Cancel() override;
 
  private:
-  /// What has happened; one of each is under way at most.
+  /// A completion event; at most one of each kind is pending.
   class Step final : public client::Event {
    public:
     Step(State* state, void (State::*on)(bool)) : state_(state), on_(on) {}
@@ -48,7 +48,7 @@ struct ClientStream::State final : public client::Operation,
   void OnRead(bool ok);
   void OnWritten(bool ok);
   void OnFinished(bool ok);
-  /// With the lock held.
+  /// The lock must be held, also for the three functions below.
   void WriteNext();
   void ReadNext();
   void FinishCall();
@@ -82,10 +82,10 @@ struct ClientStream::State final : public client::Operation,
   bool is_half_closed_ = false;
   bool is_finishing_ = false;
   bool is_cancelled_ = false;
-  /// Nothing is taken any more; then, all callbacks have run.
+  /// First no further requests are accepted; then all callbacks have run.
   bool is_over_ = false;
   bool is_ended_ = false;
-  /// An answer that is none.
+  /// Set if an answer was malformed.
   std::optional<ClientError> damage_;
   std::optional<ClientError> error_;
 };

@@ -85,7 +85,7 @@ void UnaryCall::Proceed(bool /*ok*/) {
 }
 
 void UnaryCall::End(bool is_cancelled) {
-  // Nobody but a Cancel that comes too late touches the call from here on.
+  // From here on only a late Cancel can access the call.
   link_ = CancellationLink();
   CallEnd end;
   end.num_attempts = num_attempts_;

@@ -14,14 +14,14 @@
 
 namespace recsys::client {
 
-/// What a unary call ended with: an answer's bytes, or an error.
+/// The result of a unary call: an answer's bytes, or an error.
 struct CallEnd {
   std::optional<ClientError> error;
   grpc::ByteBuffer bytes;
   int num_attempts = 1;
 };
 
-/// One call with its retries. It starts with Start, and calls `done` once, on a thread of the
+/// One call with its retries. Start begins it; calls `done` exactly once, on a thread of the
 /// engine.
 class UnaryCall final : public Operation,
                         public Event,
@@ -41,10 +41,10 @@ class UnaryCall final : public Operation,
   void Proceed(bool ok) override;
 
  private:
-  /// Each of these is called with the lock held.
+  /// The lock must be held, also for Wait and TryAgain.
   void Attempt();
   void Wait(double seconds);
-  /// Whether the call is tried again; then it waits for that.
+  /// Whether the call is retried; if so, waits for the next attempt.
   bool TryAgain();
 
   void End(bool is_cancelled);
@@ -58,12 +58,12 @@ class UnaryCall final : public Operation,
   std::mutex mutex_;
   bool is_cancelled_ = false;
   int num_attempts_ = 0;
-  /// Where an attempt is under way or has ended.
+  /// Set once an attempt has begun.
   std::unique_ptr<grpc::ClientContext> context_;
   std::unique_ptr<grpc::GenericClientAsyncResponseReader> reader_;
   grpc::ByteBuffer response_;
   grpc::Status status_;
-  /// While it waits for the next attempt.
+  /// Set while waiting for the next attempt.
   std::unique_ptr<grpc::Alarm> alarm_;
 };
 

@@ -8,7 +8,7 @@
 
 namespace recsys {
 
-/// Opens an artifact as a model that the engine can serve: Engine::Opener. Blocks. Throws Error.
+/// Opens an artifact as a model that the engine can serve: an Engine::Opener. Blocks. Throws Error.
 OpenedModel OpenArtifact(const std::string& path, const VersionSettings& settings);
 
 }  // namespace recsys

@@ -12,7 +12,7 @@ Status NoRoom() {
 
 }  // namespace
 
-/// Forgets a unary call whose client has gone.
+/// Removes a unary call whose client has disconnected.
 class ForwardedCalls::Unary final : public UnaryHandler {
  public:
   Unary(std::shared_ptr<ForwardedCalls> calls, std::int64_t id)
@@ -37,7 +37,7 @@ class ForwardedCalls::Stream final : public StreamHandler,
   void OnMessage(Bytes message) override {
     if (!calls_->Hand(id_, *call_, message, false)) Fail(NoRoom());
   }
-  /// Comes only where every message is answered: none is read before.
+  /// Called only once every message is answered: before that, nothing is read.
   void OnHalfClose() override { Fail({}); }
   void OnCancelled() override { calls_->Remove(id_); }
 
@@ -46,7 +46,7 @@ class ForwardedCalls::Stream final : public StreamHandler,
       if (has_left) self->call_->Read();
     });
   }
-  /// Ends the call; OK too.
+  /// Ends the call, also with OK.
   void Fail(const Status& status) {
     calls_->Remove(id_);
     call_->Finish(status);

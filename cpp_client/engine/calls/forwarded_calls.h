@@ -14,12 +14,12 @@
 
 namespace recsys {
 
-/// Calls that the engine's owner answers: each becomes a CallEvent, and the answer comes back by
-/// its id. The messages of a stream are handed over one at a time: the next one is read once the
-/// answer has left. Thread-safe.
+/// Calls answered by the engine's owner: each becomes a CallEvent, and its ID identifies the
+/// answer. The messages of a stream are forwarded one at a time: the next one is read once the
+/// answer was sent. Thread-safe.
 class ForwardedCalls : public std::enable_shared_from_this<ForwardedCalls> {
  public:
-  /// Takes an event; false where there is no room for it. Must be quick and must not throw.
+  /// Takes an event; returns false if there is no room. Must be fast and must not throw.
   using Take = std::function<bool(CallEvent)>;
 
   explicit ForwardedCalls(Take take) : take_(std::move(take)) {}
@@ -27,7 +27,7 @@ class ForwardedCalls : public std::enable_shared_from_this<ForwardedCalls> {
   Method UnaryMethod();
   Method StreamMethod();
 
-  /// Ignored where the call has ended.
+  /// Ignored if the call has ended.
   void Answer(std::int64_t id, std::string message);
   void Fail(std::int64_t id, const Status& status);
   std::int64_t num_open() const;
@@ -42,10 +42,10 @@ class ForwardedCalls : public std::enable_shared_from_this<ForwardedCalls> {
   };
 
   std::int64_t Add(Open open);
-  /// Forgets the call; empty where it has ended.
+  /// Removes the call; returns an empty one if it has ended.
   Open Remove(std::int64_t id);
   std::shared_ptr<Stream> FindStream(std::int64_t id);
-  /// False where there is no room.
+  /// Creates the call's event; returns false if there is no room.
   bool Hand(std::int64_t id, const Call& call, const Bytes& message, bool is_last);
 
   const Take take_;

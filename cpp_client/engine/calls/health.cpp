@@ -14,7 +14,7 @@
 namespace recsys {
 namespace {
 
-// HealthCheckResponse.ServingStatus, by the numbers of the wire.
+// HealthCheckResponse.ServingStatus, with the numbers of the wire.
 constexpr std::uint64_t kServing = 1, kNotServing = 2, kServiceUnknown = 3;
 
 // HealthCheckResponse: status 1.
@@ -24,7 +24,7 @@ Message AnswerOf(std::uint64_t status) {
   return writer.Finish();
 }
 
-// HealthCheckRequest: service 1. None where the bytes are no such message.
+// HealthCheckRequest: service 1. Returns none if the bytes are malformed.
 std::optional<std::string> ServiceOf(const Bytes& data) {
   std::string service;
   Cursor cursor(data.view);
@@ -39,7 +39,7 @@ std::optional<std::string> ServiceOf(const Bytes& data) {
   return service;
 }
 
-// As gRPC's own Python server answers.
+// The answer of gRPC's own Python server.
 Status WrongMessage() { return {StatusCode::kInternal, "Exception deserializing request!", 0}; }
 
 }  // namespace
@@ -63,8 +63,8 @@ struct Health::State {
   std::vector<std::shared_ptr<Watcher>> WatchersOf(const std::string& service);
 };
 
-/// One call of Watch. It writes one answer at a time, with the newest status: a client that does
-/// not read costs nothing.
+/// One Watch call. Writes one answer at a time, with the current status: a client that does not
+/// read uses no further memory.
 class Health::Watcher final : public StreamHandler, public std::enable_shared_from_this<Watcher> {
  public:
   Watcher(std::shared_ptr<State> state, std::shared_ptr<StreamCall> call)
@@ -80,7 +80,7 @@ class Health::Watcher final : public StreamHandler, public std::enable_shared_fr
     Update();
   }
   void OnHalfClose() override {
-    // Clients half-close with the only request; no further message is read.
+    // Clients half-close with their only request; no further message is read.
     if (!service_) call_->Finish(WrongMessage());
   }
   ~Watcher() override { Leave(); }
@@ -88,7 +88,7 @@ class Health::Watcher final : public StreamHandler, public std::enable_shared_fr
   Watcher& operator=(const Watcher&) = delete;
   void OnCancelled() override { Leave(); }
 
-  /// Writes the status where it is another than the last one that was written.
+  /// Writes the status if it differs from the last one written.
   void Update() {
     std::uint64_t status;
     {
@@ -135,7 +135,7 @@ std::vector<std::shared_ptr<Health::Watcher>> Health::State::WatchersOf(
   const auto those = watchers.find(service);
   if (those == watchers.end()) return found;
   for (Watcher* watcher : those->second) {
-    // One that is being destroyed leaves the list by itself.
+    // A watcher that is being destroyed removes itself.
     if (auto held = watcher->weak_from_this().lock()) found.push_back(std::move(held));
   }
   return found;

@@ -18,12 +18,12 @@ class Health {
   Health(const Health&) = delete;
   Health& operator=(const Health&) = delete;
 
-  /// Sets the status of a service (empty for the server as a whole), which is unknown before, and
-  /// notifies its watchers. Without effect after Shutdown.
+  /// Sets the status of a service (empty for the whole server), which is unknown before that, and
+  /// notifies its watchers. Has no effect after Shutdown.
   void Set(const std::string& service, bool is_serving);
-  /// From now on no service that was ever set serves.
+  /// Sets every known service to NOT_SERVING, permanently.
   void Shutdown();
-  /// The methods for a port; they may outlive this object.
+  /// Returns the methods for a port; they may outlive this object.
   Service MakeService() const;
 
  private:

@@ -16,21 +16,21 @@
 
 namespace recsys {
 
-/// Requests from other doors than the port: each is read and answered as a unary call would be, and
+/// Requests that did not come through the port: each is read and answered like a unary call, and
 /// ends as an AnswerEvent. Thread-safe.
 class SubmittedCalls {
  public:
   /// Both must outlive the calls.
   SubmittedCalls(Gateway& gateway, Records& records) : gateway_(gateway), records_(records) {}
 
-  /// Throws Error (kConfig): an unknown form, or a ticket that is in use.
+  /// Throws Error (kConfig) if the form is unknown or the ticket in use.
   void Submit(std::int64_t ticket, const SubmitOptions& options, std::string message);
-  /// Gives the request up; it still ends as an AnswerEvent.
+  /// Cancels the request; it still ends as an AnswerEvent.
   void Cancel(std::int64_t ticket);
 
  private:
   class Call;
-  /// The name as text that lives as long as this.
+  /// Returns the name as text that lives as long as this object.
   const char* Interned(const std::string& protocol);
   void End(std::int64_t ticket, const Status& status, std::string message);
 

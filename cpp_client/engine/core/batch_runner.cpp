@@ -159,7 +159,7 @@ void BatchRunner::Encode(Part part, const Outputs& outputs) {
 
 void BatchRunner::EncodeOne(Request& request, Answer* answer) {
   try {
-    // The answer of a request that was given up is not needed; its shadow compares all the same.
+    // A cancelled request needs no answer; its shadow still compares the rows.
     if (!request.is_ended.load(std::memory_order_relaxed)) {
       answer->message = request.Encode(servable_, rows_);
     }

@@ -15,21 +15,22 @@
 
 namespace recsys {
 
-/// Answers a request that was not computed because its deadline has passed, unless it is answered.
+/// Answers a request whose deadline passed before it was computed, unless it is already answered.
 void GiveExpired(Request& request, const Servable::Deliver& deliver);
 
-/// Takes a batch's requests to their answers, in one executor's thread. Not thread-safe: each
-/// thread has its own and reuses its memory for the next batch.
+/// Computes and answers the requests of a batch, in one executor's thread. Not thread-safe: each
+/// thread has its own, whose memory is reused for the next batch.
 class BatchRunner {
  public:
   /// `servable` and `deliver` must outlive it.
   BatchRunner(Servable& servable, const Servable::Deliver& deliver, const Clock& clock);
 
-  /// Computes a batch and drops its outputs. Throws what the model throws.
+  /// Computes a batch and discards its outputs. Throws the model's exceptions.
   void WarmUp(const WarmUpBatch& batch);
 
-  /// Answers all of them: those with a context in one batch, those without in another. What a model
-  /// throws is their answer, and nobody else's. Never throws. Reorders `requests`.
+  /// Answers all requests: those with a context in one batch, those without in another. If the
+  /// model throws, only the requests of that batch are answered with the error. Never throws.
+  /// Reorders `requests`.
   void Run(std::vector<std::shared_ptr<Request>>* requests);
 
  private:
@@ -44,10 +45,10 @@ class BatchRunner {
   void CheckOutputs(const Outputs& outputs, std::int64_t num_rows) const;
   void Encode(Part part, const Outputs& outputs);
   void EncodeOne(Request& request, Answer* answer);
-  /// Hands the rows to the request's shadow; a failure is the shadow's alone.
+  /// Passes the rows to the request's shadow; a failure does not affect the request itself.
   void ShowShadow(Request& request) const;
   void Fail(Part part, const BatchTimes& times);
-  /// Ends a request unless somebody else has.
+  /// Ends a request unless it has already ended.
   void Give(Request& request, const BatchTimes& times, Answer answer);
 
   Servable& servable_;

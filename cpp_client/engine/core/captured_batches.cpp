@@ -13,12 +13,12 @@
 namespace recsys {
 namespace {
 
-// Captured requests are put together by these numbers in turn.
+// Numbers of captured requests per batch, used in turn.
 constexpr std::array<std::size_t, 3> kCapturedSizes = {1, 8, 64};
-// More would keep a model from its first request for longer than they are worth.
+// More would delay the model's first request longer than they are worth.
 constexpr std::size_t kMaxCaptured = 2000;
 
-/// Throws Error (kRequest, kRequestTooLarge) where it does not fit the model.
+/// Throws Error (kRequest, kRequestTooLarge) if the request does not match the model.
 OwnedRequest CheckedOf(const std::string& message, const RequestChecker& checker) {
   const Signature& signature = checker.signature();
   const auto owner = std::make_shared<const std::string>(message);
@@ -34,7 +34,7 @@ OwnedRequest CheckedOf(const std::string& message, const RequestChecker& checker
   return request;
 }
 
-/// Those that fit the model; counts the others.
+/// Returns the requests that match the model; counts the others.
 std::vector<OwnedRequest> Fitting(const std::vector<std::string>& messages,
                                   const RequestChecker& checker, std::size_t* num_skipped) {
   std::vector<OwnedRequest> used;
@@ -49,7 +49,7 @@ std::vector<OwnedRequest> Fitting(const std::vector<std::string>& messages,
   return used;
 }
 
-/// Appends batches of the requests of one kind.
+/// Appends batches of the requests with, or without, a context.
 void Group(const std::vector<OwnedRequest>& requests, bool has_context, const BatchLimits& limits,
            std::vector<WarmUpBatch>* batches) {
   std::size_t turn = 0;

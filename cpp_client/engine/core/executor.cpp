@@ -19,7 +19,7 @@
 namespace recsys {
 namespace {
 
-// A wait is looked at again after that, so that no number of seconds is too large for the clock.
+// Longest single wait, so that no number of seconds is too large for the clock.
 constexpr double kLongestSleepS = 3600.0;
 constexpr std::size_t kMaxThreadName = 15;
 
@@ -31,7 +31,7 @@ struct FreeCpus {
   void operator()(cpu_set_t* cpus) const { CPU_FREE(cpus); }
 };
 
-/// Lets the calling thread run on these processors alone. Throws Error where it cannot.
+/// Restricts the calling thread to these processors. Throws Error if that fails.
 void StayOn(const std::vector<std::int64_t>& cpus) {
   constexpr std::int64_t kMost = 1 << 20;
   const std::int64_t largest =
@@ -50,7 +50,7 @@ void StayOn(const std::vector<std::int64_t>& cpus) {
   }
 }
 
-/// How often another thread has taken the processor from the calling one.
+/// Returns how often another thread has preempted the calling one.
 long NumPreempted() {
   rusage used{};
   return getrusage(RUSAGE_THREAD, &used) == 0 ? used.ru_nivcsw : 0;
@@ -125,7 +125,7 @@ void Executor::Submit(const std::shared_ptr<Request>& request) {
     }
     full = queue_.Put(request, &expired);
     if (!full) {
-      // Before anybody can answer it, so that whoever has its answer finds it counted.
+      // Before it can be answered, so that a client with the answer finds it counted.
       servable_.metrics().Accepted();
       ShowPending();
       policy_.Arrived(request->enqueued_s);
@@ -146,7 +146,7 @@ void Executor::Submit(const std::shared_ptr<Request>& request) {
 double Executor::Decide(bool may_run_here) {
   std::unique_lock<std::mutex> lock(mutex_);
   is_held_ = false;
-  // Who lets batches run again, and who closes, wakes the threads; one that is waking takes all.
+  // Resume and Close wake the threads themselves; a waking thread takes all waiting requests.
   if (queue_.is_idle() || is_pausing_ || is_closed_ || is_waking_) return kNever;
   const int num_running = policy_.num_running();
   BatchPolicy::State state = StateAt(clock_());
@@ -176,12 +176,12 @@ void Executor::RunHere(std::unique_lock<std::mutex>& lock) {
   lock.unlock();
   slots_.Give();
   lock.lock();
-  // What has come from other threads meanwhile.
+  // Requests that arrived from other threads meanwhile.
   if (!queue_.is_idle() && !is_pausing_) Wake();
 }
 
 bool Executor::Cancel(Request& request) {
-  // Lets the request go after the lock.
+  // Declared first: the request is released after the lock.
   std::shared_ptr<Request> left;
   const std::lock_guard<std::mutex> lock(mutex_);
   left = queue_.Cancel(request);
@@ -246,7 +246,7 @@ void Executor::Run(std::int64_t number) {
       has_slot = slots_.Keep();
       lock.lock();
     }
-    // Those that sleep end when nothing is left.
+    // Sleeping threads exit once nothing is left.
     if (is_closed_) ready_.notify_all();
   }
 }
@@ -278,15 +278,15 @@ void Executor::RunBatch(std::unique_lock<std::mutex>& lock, BatchRunner* runner,
 }
 
 std::int64_t Executor::ShareOf(BatchPolicy::State state) const {
-  // Where batches may wait to be filled they are not to be divided.
+  // Batches that may wait to be filled must not be divided.
   if (queue_.has_delay()) return queue_.num_rows();
-  // The caller is one of those that were idle, and one that is waking has its slot already.
+  // The caller was idle until now, and a waking thread already has its slot.
   const int num_idle = static_cast<int>(max_threads()) - policy_.num_running() - 1;
   state.num_free = std::clamp(slots_.num_free() + (is_waking_ ? 1 : 0), 0, std::max(num_idle, 0));
   return policy_.ShareOf(state);
 }
 
-/// Null where the model failed.
+/// Returns null if the model failed.
 std::unique_ptr<BatchRunner> Executor::MakeRunner(bool is_first) {
   std::unique_ptr<BatchRunner> runner;
   std::optional<std::string> failure;
@@ -314,7 +314,7 @@ void Executor::WarmUp(BatchRunner* runner) {
     const double began_s = clock_();
     runner->WarmUp(batch);
     const BatchSize size = SizeOf(batch);
-    // The first batch of a size takes many times as long as those that follow.
+    // The first batch of a size takes many times as long as the following ones.
     const bool is_second = size.num_rows == last.num_rows && size.num_ids == last.num_ids;
     last = size;
     if (!is_second) continue;
@@ -328,7 +328,7 @@ bool Executor::WaitForBatch(std::unique_lock<std::mutex>& lock, bool* has_slot) 
     if (!*has_slot) *has_slot = std::exchange(is_waking_, false);
     double until_s = kNever;
     if (MayStart(&until_s)) {
-      // Where none is free, Granted wakes a thread.
+      // If none is free, Granted wakes a thread.
       if (*has_slot || slots_.Take(this)) return *has_slot = true;
       until_s = kNever;
     }
@@ -354,7 +354,7 @@ BatchPolicy::State Executor::StateAt(double now_s) const {
 
 bool Executor::MayStart(double* until_s) {
   if (is_pausing_ || queue_.is_idle()) return false;
-  // Who ends a batch looks at the queue.
+  // The thread that ends a batch checks the queue.
   if (static_cast<std::size_t>(policy_.num_running()) >= max_threads()) return false;
   if (is_closed_) return true;
   if (queue_.has_delay()) {
@@ -385,9 +385,9 @@ void Executor::Sleep(std::unique_lock<std::mutex>& lock, double until_s) {
 }
 
 void Executor::Wake() {
-  // One that is waking takes all.
+  // A waking thread takes all waiting requests.
   if (is_waking_ || (num_sleeping_ == 0 && threads_.size() >= max_threads())) return;
-  // Where there is none, Granted wakes a thread.
+  // If none is free, Granted wakes a thread.
   if (!slots_.Take(this)) return;
   is_waking_ = true;
   woken_s_ = clock_();
@@ -395,7 +395,7 @@ void Executor::Wake() {
   try {
     StartThread();
   } catch (const std::system_error&) {
-    // The system has no more of them: a thread that ends its batch gives the slot back.
+    // No more threads available: a thread that ends its batch returns the slot.
   }
 }
 

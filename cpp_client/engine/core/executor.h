@@ -23,33 +23,32 @@ namespace recsys {
 
 class BatchRunner;
 
-/// Runs the batches of one version and hands the answers back: in threads of its own, which are
-/// started as they are needed, and in the polling thread (engine/core/policy.h says which).
-/// Thread-safe, but for Start, WaitUntilWarm and Close, which belong to one thread, none of its
-/// own.
+/// Runs the batches of one version and delivers the answers: in its own threads, which are started
+/// on demand, and in the polling thread (engine/core/queue/policy.h decides). Thread-safe, except
+/// for Start, WaitUntilWarm and Close, which must be called from one thread, not one of its own.
 class Executor final : private Slots::Waiter {
  public:
-  /// Of `servable`, which must outlive it: its settings say how many batches may run at a time, and
-  /// where. `slots` bounds them over all models.
+  /// `servable` must outlive the executor; its settings say how many batches may run concurrently,
+  /// and on which processors. `slots` bounds them across all models.
   Executor(Servable& servable, Servable::Deliver deliver, Clock clock,
            Slots& slots = Slots::Shared());
   ~Executor() override;
 
-  /// Starts the first thread, which runs these batches before it takes one.
+  /// Starts the first thread, which runs these batches before any other.
   void Start(std::vector<WarmUpBatch> warm_up);
-  /// Blocks until it has run them. Throws Error (kExecution) where the model failed on one.
+  /// Blocks until the warm-up has run. Throws Error (kExecution) if the model failed on a batch.
   void WaitUntilWarm();
 
-  /// Throws as Servable::Submit. In a thread that polls, the request waits for the end of its turn.
+  /// Throws like Servable::Submit. In a polling thread, the request waits for the end of its turn.
   void Submit(const std::shared_ptr<Request>& request);
-  /// Drops a request that waits; false where it does not.
+  /// Drops a waiting request; returns false if it does not wait.
   bool Cancel(Request& request);
-  /// Decides about what waits, at the end of a polling thread's turn. Returns when to call again if
-  /// the running batches are late; infinite where there is no need.
+  /// Decides about the waiting requests, at the end of a polling thread's turn. Returns when to
+  /// call again in case the running batches are late; infinite if not needed.
   double Decide(bool may_run_here);
-  /// Runs `function` while no batch runs: every batch sees all of what it changes, or nothing.
+  /// Runs `function` while no batch runs: every batch sees all of its changes, or none.
   void RunBetweenBatches(const std::function<void()>& function);
-  /// Takes no further requests, answers those that were accepted, ends the threads; idempotent.
+  /// Refuses further requests, answers the accepted ones, ends the threads; idempotent.
   void Close();
 
  private:
@@ -61,25 +60,25 @@ class Executor final : private Slots::Waiter {
   void StartThread();
   std::unique_ptr<BatchRunner> MakeRunner(bool is_first);
   void WarmUp(BatchRunner* runner);
-  /// Waits until a batch may start, with a slot; false once closed and empty.
+  /// Waits until a batch may start, and holds a slot; returns false once closed and empty.
   bool WaitForBatch(std::unique_lock<std::mutex>& lock, bool* has_slot);
-  /// Whether a thread that is awake may start a batch; else when it should look again.
+  /// Whether an awake thread may start a batch; if not, sets when to check again.
   bool MayStart(double* until_s);
-  /// Takes a batch and runs it, the lock let go meanwhile.
+  /// Takes a batch and runs it; releases the lock meanwhile.
   void RunBatch(std::unique_lock<std::mutex>& lock, BatchRunner* runner, Taken* taken);
   void RunHere(std::unique_lock<std::mutex>& lock);
-  /// Until somebody wakes it, or until then on the clock.
+  /// Sleeps until woken, or until that time on the clock.
   void Sleep(std::unique_lock<std::mutex>& lock, double until_s);
-  /// Wakes or starts a thread for what waits, where there is one and a slot for it.
+  /// Wakes or starts a thread for the waiting requests, if there is one and a free slot.
   void Wake();
-  /// The same where a batch may wait to be filled: somebody looks at it in time.
+  /// Wakes a thread in time for a batch that may wait to be filled.
   void WakeToLook();
   void Granted() override;
   void ShowPending();
   void Resume();
-  /// Without leave to run a batch in the calling thread.
+  /// Returns the state, without permission to run a batch in the calling thread.
   BatchPolicy::State StateAt(double now_s) const;
-  /// How many rows the caller's batch takes.
+  /// Returns how many rows the caller's batch takes.
   std::int64_t ShareOf(BatchPolicy::State state) const;
   std::size_t max_threads() const;
 
@@ -89,7 +88,8 @@ class Executor final : private Slots::Waiter {
   Slots& slots_;
 
   std::mutex mutex_;
-  /// Threads that wait for batches; whoever waits for them to pause; for them to be warm.
+  /// For threads waiting for batches; for callers waiting for them to pause; for the end of the
+  /// warm-up.
   std::condition_variable ready_, paused_, warm_;
   BatchQueue queue_;
   BatchPolicy policy_;
@@ -101,13 +101,13 @@ class Executor final : private Slots::Waiter {
   /// Whether a slot was taken for a thread that is being woken or started.
   bool is_waking_ = false;
   double woken_s_ = 0;
-  /// When one that sleeps looks at the queue by itself; infinite where that is not known.
+  /// When a sleeping thread checks the queue by itself; infinite if unknown.
   double looks_at_s_ = std::numeric_limits<double>::infinity();
   bool is_warm_ = false;
   std::vector<WarmUpBatch> warm_up_;
   std::optional<std::string> warm_up_error_;
   std::vector<std::thread> threads_;
-  /// Of the polling thread that runs a batch here.
+  /// Used by the polling thread that runs a batch here.
   std::unique_ptr<BatchRunner> runner_here_;
   Taken taken_here_;
 };

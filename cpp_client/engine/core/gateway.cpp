@@ -13,20 +13,20 @@
 namespace recsys {
 namespace {
 
-// A client whose deadline has passed may hang up a moment before our clock says so.
+// A client whose deadline has passed may disconnect slightly before this clock reaches it.
 constexpr double kClocksApartS = 0.02;
-// Longer request IDs would only serve to fill the log.
+// Longer request IDs would only fill the log.
 constexpr std::size_t kMaxRequestIdBytes = 128;
-// Versions may be swapped while a request is routed; that many times for one request is a fault.
+// Versions may be swapped while a request is routed; this many times for one request is a fault.
 constexpr int kMaxRoutes = 8;
-// WaitUntilIdle looks again after that at the latest.
+// Longest single wait of WaitUntilIdle.
 constexpr double kLongestWaitS = 3600.0;
 
 [[noreturn]] void ThrowDraining() {
   throw Error(ErrorKind::kDraining, "the server is stopping; send the request to another one");
 }
 
-/// Stands for a request that could not be read.
+/// Represents a request that could not be read.
 class UnreadRequest : public Request {
  public:
   void Read(const Servable&) override {}
@@ -37,7 +37,7 @@ class UnreadRequest : public Request {
 }  // namespace
 
 void CheckRequestId(std::string_view text, std::string_view field) {
-  // JSON can escape what UTF-8 cannot say.
+  // JSON escapes can express lone surrogates, which UTF-8 cannot.
   if (!IsUtf8(text)) {
     throw Error(ErrorKind::kRequest,
                 std::string(field) + ": got half a surrogate pair, expected text in UTF-8");
@@ -89,7 +89,7 @@ bool Gateway::Join(const std::shared_ptr<Request>& request, Route* route) {
   try {
     servable.Submit(request);
   } catch (const Error& error) {
-    // The version was closed meanwhile: another one has taken its place.
+    // The version was closed meanwhile: another one has replaced it.
     if (error.kind() == ErrorKind::kDraining && !is_draining_.load()) return false;
     throw;
   }
@@ -97,7 +97,7 @@ bool Gateway::Join(const std::shared_ptr<Request>& request, Route* route) {
 }
 
 void Gateway::Cancel(const std::shared_ptr<Request>& request) {
-  // Before it has joined a queue, Predict sees to it.
+  // If it has not joined a queue yet, Predict handles the cancellation.
   if ((request->progress.fetch_or(Request::kCancelled) & Request::kAccepted) != 0) {
     GiveUp(*request);
   }
@@ -114,7 +114,7 @@ void Gateway::GiveUp(Request& request) {
 }
 
 void Gateway::End(Request& request, const Status& status, Message answer) {
-  // Requests of the shadow have no client.
+  // Shadow requests have no client.
   if (!request.is_counted) {
     request.Done(status, std::move(answer));
     return;
@@ -133,7 +133,7 @@ void Gateway::End(Request& request, const Status& status, Message answer) {
 
 void Gateway::Left() {
   if (num_active_.fetch_sub(1) > 1) return;
-  // A thread that waits either has not looked yet or is woken.
+  // The lock ensures that a waiting thread either has not checked yet or is notified.
   const std::lock_guard<std::mutex> lock(mutex_);
   idle_.notify_all();
 }

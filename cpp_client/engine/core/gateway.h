@@ -17,10 +17,10 @@ namespace recsys {
 
 class Shadow;
 
-/// Where one request goes.
+/// The destination of one request.
 struct Route {
   std::shared_ptr<Servable> primary;
-  /// Null for none.
+  /// Null if there is none.
   std::shared_ptr<const Shadow> shadow;
 };
 
@@ -28,15 +28,15 @@ struct Route {
 struct RouteQuery {
   /// Empty for the only model.
   std::string_view model;
-  /// Empty for the version that the routing draws.
+  /// Empty if the routing chooses the version.
   std::string_view version;
-  /// Whether the routing drew `version` before.
+  /// Whether `version` was chosen by an earlier draw of the routing.
   bool drew_version = false;
-  /// 0 to below 1, for the shares of canary and shadow.
+  /// In [0, 1), for the shares of canary and shadow.
   double draw = 0;
 };
 
-/// Knows which version answers. Thread-safe and quick: every request asks it.
+/// Finds the version that answers. Thread-safe and fast: called for every request.
 class Router {
  public:
   virtual ~Router() = default;
@@ -44,45 +44,44 @@ class Router {
   virtual Route Find(const RouteQuery& query) const = 0;
 };
 
-/// Sees requests come and go. Called from any thread; must be quick and must not throw.
+/// Observes requests. Called from any thread; must be fast and must not throw.
 class Observer {
  public:
   virtual ~Observer() = default;
-  /// Whether Ended looks at Request::trace_parent.
+  /// Whether Ended uses Request::trace_parent.
   virtual bool reads_trace() const { return false; }
-  /// A request was checked and is to be computed; it may already have ended. Only what the adapter
-  /// has set, `servable` and `checked` may be read.
+  /// A request was checked and will be computed; it may already have ended. Only the fields set by
+  /// the adapter, `servable` and `checked` may be read.
   virtual void Accepted(const Request& request) = 0;
-  /// A request was answered, refused or given up.
+  /// A request was answered, refused or cancelled.
   virtual void Ended(const Request& request, const Status& status) = 0;
 };
 
-/// Refuses a request ID that is too long or is no text: throws Error. `field`: its name in the
-/// protocol.
+/// Throws Error if a request ID is too long or not UTF-8. `field`: its name in the protocol.
 void CheckRequestId(std::string_view text, std::string_view field = "request_id");
 
-/// The path of requests of every protocol: route, check, queue, answer, count. Thread-safe.
+/// Handles requests of every protocol: route, check, queue, answer, count. Thread-safe.
 class Gateway {
  public:
-  /// `observer` is null for none; both must outlive the gateway.
+  /// `observer` may be null; both must outlive the gateway.
   Gateway(const Router& router, Observer* observer, Clock clock = MonotonicSeconds);
 
-  /// Answers one request through Request::Done; each is given once. Never throws.
+  /// Answers one request through Request::Done; call it once per request. Never throws.
   void Predict(const std::shared_ptr<Request>& request);
-  /// The client gave up, or its deadline passed: the request leaves the queue, and is Done with
-  /// CANCELLED or DEADLINE_EXCEEDED unless it is so already. A request that is being computed is
-  /// computed to its end.
+  /// Called when the client cancelled, or its deadline passed: removes the request from the queue,
+  /// and calls Done with CANCELLED or DEADLINE_EXCEEDED unless it was already called. A request
+  /// that is being computed is computed to the end.
   void Cancel(const std::shared_ptr<Request>& request);
-  /// Counts a request that could not be read, and so was never given to Predict.
+  /// Counts a request that could not be read, and so was never passed to Predict.
   void Refused(const Status& status, const char* protocol);
 
-  /// Refuses requests from now on, those of open streams too; what was accepted is answered.
+  /// Refuses further requests, also on open streams; accepted requests are still answered.
   void Drain();
-  /// Counts the request, tells the observer and calls Done. For requests whose `is_ended` the
-  /// caller has set.
+  /// Counts the request, notifies the observer and calls Done. For requests whose `is_ended` was
+  /// set by the caller.
   void End(Request& request, const Status& status, Message answer);
   bool is_draining() const { return is_draining_.load(); }
-  /// Waits until no request is being answered, or until then (MonotonicSeconds); whether none is.
+  /// Waits until no request is active, or until then (MonotonicSeconds); returns whether none is.
   bool WaitUntilIdle(double until_s);
   std::int64_t num_active() const { return num_active_.load(); }
 
@@ -92,7 +91,7 @@ class Gateway {
 
  private:
   void Accept(const std::shared_ptr<Request>& request);
-  /// Routes, checks and queues it; false where the version was closed meanwhile.
+  /// Routes, checks and queues a request; returns false if the version was closed meanwhile.
   bool Join(const std::shared_ptr<Request>& request, Route* route);
   void GiveUp(Request& request);
   void Left();

@@ -43,8 +43,8 @@ void Servable::Close() {
   if (is_closed_) return;
   is_closed_ = true;
   executor_->Close();
-  // No thread runs batches any more: the tables go now, even where answered requests still hold
-  // the servable.
+  // No thread runs batches any more: free the tables now, even if answered requests still hold the
+  // servable.
   const ReturningMemory returning_memory;
   model_.reset();
 }

@@ -18,13 +18,13 @@ namespace recsys {
 
 class Executor;
 
-/// One loaded version of a model: its tables, its threads, its checks, its counters. Held by
-/// shared_ptr: a request that was routed to it keeps it alive. Open and Close block and belong to
-/// one thread; the rest is thread-safe.
+/// One loaded version of a model: its tables, threads, checks and counters. Held by shared_ptr: a
+/// request routed to it keeps it alive. Open and Close block and must be called from one thread;
+/// the rest is thread-safe.
 class Servable : public std::enable_shared_from_this<Servable> {
  public:
-  /// Takes an answer (Gateway::End); called from executors' threads, for requests whose `is_ended`
-  /// the executor has set. Must not throw.
+  /// Receives an answer (Gateway::End); called from executors' threads, for requests whose
+  /// `is_ended` the executor has set. Must not throw.
   using Deliver = std::function<void(Request&, const Status&, Message)>;
 
   Servable(OpenedModel opened, VersionSettings settings, Deliver deliver,
@@ -32,19 +32,18 @@ class Servable : public std::enable_shared_from_this<Servable> {
   ~Servable();
 
   /// Starts the executors' threads and warms them up with made batches and with `warm_up`
-  /// (serialized recsys.v1.PredictRequests). Throws Error where the model fails on a warm-up batch;
-  /// it is closed then.
+  /// (serialized recsys.v1.PredictRequests). Throws Error if the model fails on a warm-up batch;
+  /// then it is closed.
   void Open(const std::vector<std::string>& warm_up = {});
-  /// Answers what was accepted, ends the threads and frees the model; idempotent.
+  /// Answers the accepted requests, ends the threads and frees the model; idempotent.
   void Close();
 
-  /// Lets a checked request join the queue. Throws Error: kRequestTooLarge, kDraining;
-  /// QueueFullError.
+  /// Queues a checked request. Throws Error: kRequestTooLarge, kDraining; QueueFullError.
   void Submit(const std::shared_ptr<Request>& request);
-  /// Drops a request that waits; false where it does not wait any more.
+  /// Drops a waiting request; returns false if it no longer waits.
   bool Cancel(Request& request);
-  /// Reads a delta and exchanges its rows between two batches; returns how many dense weights it
-  /// leaves as they are. Blocks. Throws Error; nothing has changed then.
+  /// Reads a delta and replaces its rows between two batches; returns how many dense weights it
+  /// does not update. Blocks. Throws Error; then nothing has changed.
   std::int64_t ApplyDelta(const std::string& path);
 
   const std::string& name() const { return info_.name; }
@@ -53,7 +52,7 @@ class Servable : public std::enable_shared_from_this<Servable> {
   const Signature& signature() const { return signature_; }
   const VersionSettings& settings() const { return settings_; }
   const RequestChecker& checker() const { return checker_; }
-  /// Not to be called after Close.
+  /// Must not be called after Close.
   ServedModel& model() { return *model_; }
   VersionCounters& metrics() { return counters_; }
   const VersionCounters& metrics() const { return counters_; }

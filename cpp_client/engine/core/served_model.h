@@ -12,12 +12,12 @@
 
 namespace recsys {
 
-/// What is known of a loaded model.
+/// Describes a loaded model.
 struct ModelInfo {
   std::string name;
   std::string version;
   std::string digest;
-  /// Which of the artifact's targets it is, such as "cpu".
+  /// The artifact's target, such as "cpu".
   std::string target;
   std::map<std::string, std::int64_t> table_bytes;
   std::string format_version;
@@ -25,18 +25,18 @@ struct ModelInfo {
   std::string fbgemm_version;
 };
 
-/// The model as the engine sees it: an artifact (engine/artifact/artifact_model.h), or a test's
+/// The engine's interface to a model: an artifact (engine/artifact/artifact_model.h), or a test's
 /// own. Predict is called from executors' threads, several at once; a delta is applied only while
 /// no Predict runs.
 class ServedModel {
  public:
   virtual ~ServedModel() = default;
   virtual const Signature& signature() const = 0;
-  /// Throws whatever the model throws.
+  /// Throws the model's exceptions.
   virtual Outputs Predict(const Batch& batch) = 0;
 
-  /// A delta that was read and checked: a function that exchanges the rows, and how many dense
-  /// weights it leaves as they are.
+  /// A delta that was read and checked: a function that replaces the rows, and how many dense
+  /// weights it does not update.
   struct Delta {
     std::function<void()> apply;
     std::int64_t num_dense_left = 0;

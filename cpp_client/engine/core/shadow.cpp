@@ -30,7 +30,7 @@ bool SameInputs(const Signature& a, const Signature& b) {
          });
 }
 
-/// Whether two checks make the same of every request.
+/// Whether two checkers treat every request the same.
 bool AreAlike(const RequestChecker& a, const RequestChecker& b) {
   return a.limits().max_rows == b.limits().max_rows && a.limits().max_ids == b.limits().max_ids &&
          a.limits().max_bytes == b.limits().max_bytes &&
@@ -108,7 +108,7 @@ void ShadowRequest::Done(const Status& status, Message) {
 void ShadowRequest::Failed() { shadow_->servable()->metrics().ShadowFailed(); }
 
 void ShadowRequest::Arrived(Side side, const Rows& rows) {
-  // Copies: views would keep the outputs of two whole batches for as long as the pair waits.
+  // Copies: views would keep the outputs of two whole batches alive while the pair waits.
   OutputCopies copies(rows.values.begin(), rows.values.end());
   ShadowPair pair;
   {

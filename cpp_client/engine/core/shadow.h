@@ -1,9 +1,9 @@
 #ifndef RECSYS_ENGINE_CORE_SHADOW_H_
 #define RECSYS_ENGINE_CORE_SHADOW_H_
 
-// Shadow traffic: a second version computes requests that a first one answers; both answers are
-// compared. The version that answers is not affected: the shadow gets the request at the lowest
-// priority, in a queue of its own, and is left out where that is full.
+// Shadow traffic: a second version computes requests that a first one answers, and both outputs are
+// compared. The answering version is not affected: the shadow gets the request at the lowest
+// priority, in its own queue, and skips it if that is full.
 
 #include <array>
 #include <cstdint>
@@ -20,10 +20,10 @@
 
 namespace recsys {
 
-/// Copies of one request's outputs: for each output of a signature its float32.
+/// Copies of one request's outputs: per output of a signature, its float32.
 using OutputCopies = std::vector<std::string>;
 
-/// Both versions' outputs of one request. Owns its memory.
+/// Both versions' outputs for one request. Owns its memory.
 struct ShadowPair {
   std::string model;
   std::string version;
@@ -35,21 +35,21 @@ struct ShadowPair {
   std::int64_t num_bytes() const;
 };
 
-/// Takes pairs from executors' threads; false where it has no room. Must be quick and must not
-/// throw.
+/// Receives pairs from executors' threads; returns false if there is no room. Must be fast and must
+/// not throw.
 using TakeShadowPair = std::function<bool(ShadowPair)>;
 
-/// A version that computes in the shadow of others. Thread-safe; does not change.
+/// A version that computes in the shadow of others. Thread-safe; immutable.
 class Shadow : public std::enable_shared_from_this<Shadow> {
  public:
-  /// `others`: the versions that may answer beside it.
+  /// `others`: the versions that may answer while this one shadows them.
   Shadow(std::shared_ptr<Servable> servable, const std::vector<std::shared_ptr<Servable>>& others,
          TakeShadowPair take);
 
-  /// The shadow's copy of a request that `primary` is about to take; null where `primary` is not
-  /// one of the others. Called before the request joins its queue.
+  /// Returns the shadow's copy of a request that `primary` is about to take; null if `primary` is
+  /// not one of the others. Call it before the request joins its queue.
   std::shared_ptr<ShadowRequest> Begin(const Request& request, const Servable& primary) const;
-  /// The request was accepted: its copy joins the shadow's queue. Never throws.
+  /// Queues the copy of an accepted request at the shadow. Never throws.
   void Submit(const std::shared_ptr<ShadowRequest>& request) const;
 
   const std::shared_ptr<Servable>& servable() const { return servable_; }
@@ -57,15 +57,15 @@ class Shadow : public std::enable_shared_from_this<Shadow> {
 
  private:
   const std::shared_ptr<Servable> servable_;
-  /// By version of the others: whether their checks make the same of every request, so that it need
+  /// By version of the others: whether their checks treat every request the same, so that it need
   /// not be checked twice.
   std::map<std::string, bool, std::less<>> checks_alike_;
   const TakeShadowPair take_;
 };
 
-/// One request on its second way. The shadow's counters count it as failed where the shadow refused
-/// it (as wrong for its signature) or failed on it, and as dropped where there was no room for it.
-/// Where the version that answers failed there is nothing to compare, and nothing is counted.
+/// The shadow's copy of one request. The shadow's counters count it as failed if the shadow refused
+/// it (as not matching its signature) or failed on it, and as dropped if there was no room for it.
+/// If the answering version failed, there is nothing to compare, and nothing is counted.
 class ShadowRequest final : public Request {
  public:
   ShadowRequest(std::shared_ptr<const Shadow> by, const Servable& primary, bool is_checked);
@@ -74,7 +74,7 @@ class ShadowRequest final : public Request {
   Message Encode(const Servable& servable, const Rows& rows) override;
   void Done(const Status& status, Message answer) override;
 
-  /// The rows of the version that answers, in its executor's thread.
+  /// Passes the rows of the answering version, in its executor's thread.
   void PrimaryAnswered(const Rows& rows) { Arrived(kPrimary, rows); }
   void Failed();
   /// Whether `checked` is set, because both versions' checks are alike.
@@ -82,7 +82,7 @@ class ShadowRequest final : public Request {
 
  private:
   enum Side { kPrimary = 0, kShadow = 1 };
-  /// Copies the rows; hands the pair on once both are there.
+  /// Copies the rows; passes the pair on once both are there.
   void Arrived(Side side, const Rows& rows);
 
   const std::shared_ptr<const Shadow> shadow_;

@@ -12,10 +12,10 @@ struct Size {
   std::int64_t num_requests;
   std::int64_t num_rows;
 };
-// A single request and many: batches of both kinds are put together.
+// Batches of one request and of several.
 constexpr Size kSizes[] = {{1, 1}, {1, 2}, {2, 1}, {8, 1}, {32, 1}, {1, 64}, {128, 1}};
 
-/// What the views of a made request point into: shared by its inputs where that is possible.
+/// The memory that a made request's views point into; shared by its inputs where possible.
 struct Memory {
   std::vector<float> zeros;
   std::vector<float> ones;
@@ -25,7 +25,7 @@ struct Memory {
 
 const char* BytesOf(const void* data) { return static_cast<const char*>(data); }
 
-/// IDs spread over a table, so that its pages are read in.
+/// Returns IDs spread over a table, so that its pages are read in.
 std::vector<std::int64_t> SpreadIds(std::int64_t limit, std::int64_t num) {
   std::vector<std::int64_t> ids(static_cast<std::size_t>(num));
   const double last = static_cast<double>(limit - 1);
@@ -37,7 +37,7 @@ std::vector<std::int64_t> SpreadIds(std::int64_t limit, std::int64_t num) {
   return ids;
 }
 
-/// One ID in each bag.
+/// Returns an input with one ID in each bag.
 SparseView MakeSparse(const SparseInput& input, std::int64_t num_bags, bool is_weighted,
                       Memory* memory) {
   const std::int64_t limit = input.id_limit().value_or(1);
@@ -58,7 +58,7 @@ OwnedRequest MakeRequest(const Signature& signature, std::int64_t num_rows, bool
   memory->zeros.resize(rows * static_cast<std::size_t>(width));
   memory->ones.assign(rows, 1.0F);
   memory->lengths.assign(rows, 1);
-  // Views point into them: the outer one must not move its elements' memory, and does not.
+  // Views point into the inner vectors, so the outer one must not reallocate.
   memory->ids.reserve(signature.sparse.size());
 
   OwnedRequest request;
@@ -89,7 +89,7 @@ void AddMade(const Signature& signature, const BatchLimits& limits, bool has_con
     const std::int64_t num_ids = size.num_requests * request.checked.num_ids;
     if (num_rows > 1 && !Fits(num_rows, num_ids, limits)) continue;
     const WarmUpBatch batch(static_cast<std::size_t>(size.num_requests), request);
-    // Code is specialised anew for the first few calls.
+    // Code is specialised anew during the first few calls.
     batches->push_back(batch);
     batches->push_back(batch);
   }

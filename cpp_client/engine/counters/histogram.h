@@ -7,37 +7,36 @@
 
 namespace recsys {
 
-/// Upper bounds of a histogram's buckets, ascending; values above the last have a bucket of their
-/// own. Lives forever.
+/// Upper bounds of a histogram's buckets, ascending; values above the last have an additional
+/// bucket. Must have static lifetime.
 struct HistogramBounds {
   static constexpr std::size_t kMax = 17;
   std::size_t size = 0;
   std::array<double, kMax> values{};
 };
 
-/// 50 us to 10 s, in steps of about two: a lookup on one row takes the first, a queue under
-/// overload the last.
+/// 50 us to 10 s, in steps of about two: from a lookup on one row to a queue under overload.
 extern const HistogramBounds kSecondsBounds;
 /// Powers of two up to 8192.
 extern const HistogramBounds kRowsBounds;
 /// Powers of four from 16 to 4194304.
 extern const HistogramBounds kIdsBounds;
 
-/// Counts values by bucket, in a few nanoseconds. Not thread-safe: the caller
-/// holds a lock around every call. A copy is what it held at that moment.
+/// Counts values by bucket, in a few nanoseconds. Not thread-safe: the caller holds a lock around
+/// every call. A copy is a snapshot.
 class Histogram {
  public:
   explicit Histogram(const HistogramBounds& bounds) : bounds_(&bounds) {}
 
-  /// Adds one value; one that equals a bound lies in that bound's bucket.
+  /// Adds one value; a value equal to a bound belongs to that bound's bucket.
   void Add(double value);
 
   const HistogramBounds& bounds() const { return *bounds_; }
-  /// Values in one bucket; not cumulative. `bucket` is at most bounds().size, which is the bucket
-  /// above all bounds.
+  /// Number of values in one bucket; not cumulative. `bucket` is at most bounds().size, which is
+  /// the bucket above all bounds.
   std::int64_t in_bucket(std::size_t bucket) const { return counts_[bucket]; }
   double sum() const { return sum_; }
-  /// How many values were added.
+  /// Number of values added.
   std::int64_t count() const;
 
  private:

@@ -10,7 +10,7 @@
 
 namespace recsys {
 
-/// How requests end, as they are counted.
+/// How requests end, for the counters.
 enum class Outcome {
   kOk = 0,
   kInvalid,

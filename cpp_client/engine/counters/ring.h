@@ -10,15 +10,15 @@
 
 namespace recsys {
 
-/// A queue of records that wait to be taken, bounded by their number and by their bytes. What does
-/// not fit is dropped and counted. Thread-safe.
+/// A queue of pending records, bounded by their number and their bytes. Records that do not fit are
+/// dropped and counted. Thread-safe.
 template <typename Record>
 class Ring {
  public:
   Ring(std::int64_t max_entries, std::int64_t max_bytes)
       : max_entries_(max_entries), max_bytes_(max_bytes) {}
 
-  /// Adds a record of so many bytes; false where it was dropped. A record that is larger than the
+  /// Adds a record of that many bytes; returns false if it was dropped. A record larger than the
   /// ring fits into an empty one.
   bool Push(Record record, std::int64_t num_bytes) {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -28,14 +28,14 @@ class Ring {
     return true;
   }
 
-  /// Whether a record of so many bytes would fit now; counts it as dropped where not. To be asked
-  /// before a record is built that costs something.
+  /// Whether a record of that many bytes would fit now; if not, counts it as dropped. Call it
+  /// before building a record that is costly.
   bool HasRoom(std::int64_t num_bytes) {
     const std::lock_guard<std::mutex> lock(mutex_);
     return Fits(num_bytes);
   }
 
-  /// Moves up to so many records into `records`, the oldest first; whether some are left.
+  /// Moves up to `at_most` records into `records`, oldest first; returns whether some are left.
   template <typename Any>
   bool Take(std::size_t at_most, std::vector<Any>* records) {
     const std::lock_guard<std::mutex> lock(mutex_);

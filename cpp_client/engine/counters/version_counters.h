@@ -16,15 +16,15 @@ namespace recsys {
 enum class Stage { kQueue = 0, kCollate, kExecute, kRespond };
 inline constexpr std::size_t kNumStages = 4;
 
-/// What one loaded version has counted, all at one moment. A plain value.
+/// A consistent snapshot of one loaded version's counters. A plain value.
 struct VersionTotals {
   OutcomeCounts outcomes{};
   /// Requests that joined the queue.
   std::int64_t accepted = 0;
-  /// Seconds, in the order of Stage.
+  /// In seconds, in the order of Stage.
   std::array<Histogram, kNumStages> stages{Histogram(kSecondsBounds), Histogram(kSecondsBounds),
                                            Histogram(kSecondsBounds), Histogram(kSecondsBounds)};
-  /// Seconds of whole requests that were answered.
+  /// Total seconds of answered requests.
   Histogram request{kSecondsBounds};
   Histogram batch_requests{kRowsBounds};
   Histogram batch_rows{kRowsBounds};
@@ -34,20 +34,21 @@ struct VersionTotals {
   std::int64_t pending_rows = 0;
   std::int64_t pending_ids = 0;
   std::int64_t pending_bytes = 0;
-  /// Shadow requests of this version that it refused or failed on.
+  /// Shadow requests that this version refused or failed on.
   std::int64_t shadow_failed = 0;
-  /// Shadow requests that found its queue full, and pairs of answers that found the ring full.
+  /// Shadow requests dropped because its queue was full, and pairs of outputs dropped because the
+  /// ring was full.
   std::int64_t shadow_dropped = 0;
   std::int64_t deltas_applied = 0;
   std::int64_t deltas_failed = 0;
 
   const Histogram& stage(Stage which) const { return stages[static_cast<std::size_t>(which)]; }
   std::int64_t of(Outcome outcome) const { return outcomes[static_cast<std::size_t>(outcome)]; }
-  /// A JSON object with these names.
+  /// Returns a JSON object with these names.
   std::string Json() const;
 };
 
-/// The counters of one loaded version. Thread-safe and quick: plain numbers under a lock that is
+/// The counters of one loaded version. Thread-safe and fast: plain numbers under a lock that is
 /// held for nanoseconds.
 class VersionCounters {
  public:
@@ -56,7 +57,7 @@ class VersionCounters {
   void Answered(double seconds);
   void Accepted();
   void Observe(Stage stage, double seconds);
-  /// All times of one batch; `queue` of each request.
+  /// Counts all times of one batch; `queue` has one per request.
   void ObserveStages(const std::vector<double>& queue, double collate, double execute,
                      double respond);
   void ObserveBatch(std::int64_t num_requests, std::int64_t num_rows, std::int64_t num_ids);

@@ -23,7 +23,7 @@ namespace recsys::http2 {
 
 class Connection;
 
-/// What a call is made of when its headers have come.
+/// The parts of a call once its headers were received.
 struct CallOrigin {
   Connection* connection = nullptr;
   int stream_id = 0;
@@ -31,13 +31,13 @@ struct CallOrigin {
   double deadline_s = 0;
   std::shared_ptr<const std::string> peer;
   std::shared_ptr<Outbox> outbox;
-  /// Null where the port has no such method.
+  /// Null if the port has no such method.
   const Method* method = nullptr;
   std::int64_t max_message_bytes = 0;
 };
 
-/// A call as its connection sees it: messages in, messages and a status out. All is for the polling
-/// thread but for what says otherwise.
+/// A call as seen by its connection: receives messages, sends messages and a status. Polling thread
+/// only, unless stated otherwise.
 class WireCall : public Timed, public std::enable_shared_from_this<WireCall> {
  public:
   explicit WireCall(CallOrigin origin)
@@ -46,42 +46,42 @@ class WireCall : public Timed, public std::enable_shared_from_this<WireCall> {
   WireCall(const WireCall&) = delete;
   WireCall& operator=(const WireCall&) = delete;
 
-  /// Runs what the call is for, as far as that needs no message.
+  /// Starts the call's handling, as far as no message is needed.
   virtual void Start() = 0;
-  /// Bytes were added to `reader`, or the client sends no more (`is_half_closed`).
+  /// Bytes were added to `reader`, or the client has finished sending (`is_half_closed`).
   virtual void OnData() = 0;
   /// Another thread has posted the call to the outbox.
   virtual void Deliver() = 0;
-  /// Tells the handler of an early end, once, unless the call was ended before.
+  /// Notifies the handler of an early end, once, unless the call has already ended.
   virtual void Cancel() = 0;
   /// The deadline has passed.
   void OnDue(double now_s) override;
-  /// The connection has forgotten the call.
+  /// The connection has removed the call.
   void Over();
 
   int stream_id() const { return origin_.stream_id; }
   double deadline_s() const { return origin_.deadline_s; }
   const RequestHeaders& headers() const { return origin_.headers; }
 
-  /// The connection's.
+  /// Used by the connection.
   MessageReader reader;
   OutgoingMessages outgoing;
-  /// Set once the call has ended; it goes out after `outgoing`.
+  /// Set once the call has ended; sent after `outgoing`.
   std::optional<Status> end;
   bool is_half_closed = false;
   /// Whether the response headers were submitted, and whether nghttp2 waits for more data.
   bool is_begun = false;
   bool is_deferred = false;
-  /// Whether bytes of the client are dropped: no message is wanted any more.
+  /// Whether the client's bytes are dropped, because no further message is needed.
   bool is_deaf = false;
-  /// Room for a large message that the connection has granted; and whether the call waits for it.
+  /// Room that the connection has granted for a large message; and whether the call waits for it.
   std::size_t reserved_bytes = 0;
   bool is_waiting_for_room = false;
-  /// What the client may send before some of it is taken; 0 for HTTP/2's own bound.
+  /// The stream's window, if the connection has enlarged it; 0 for HTTP/2's default.
   std::int32_t window_bytes = 0;
-  /// Bytes of the client that the connection's account counts.
+  /// The client's bytes that are counted in the connection's account.
   std::size_t held_bytes = 0;
-  /// Whether the connection watches the unfinished message, and when it grew last.
+  /// Whether the connection watches the unfinished message, and when it last grew.
   bool is_watched = false;
   double grew_s = 0;
 
@@ -94,7 +94,7 @@ class WireCall : public Timed, public std::enable_shared_from_this<WireCall> {
   std::string PeerText() const { return is_over_.load() ? std::string() : *origin_.peer; }
   std::vector<std::pair<std::string, std::string>> MetadataCopy() const;
 
-  /// Lets go of the handler.
+  /// Releases the handler.
   virtual void Release() = 0;
 
  private:
@@ -102,7 +102,7 @@ class WireCall : public Timed, public std::enable_shared_from_this<WireCall> {
   std::atomic<bool> is_over_{false};
 };
 
-/// A call of a connection that its handler sees as a `Seen`: what the request's headers say of it.
+/// A call whose handler sees it as a `Seen`, which reads the request's headers.
 template <typename Seen>
 class HandledCall : public Seen, public WireCall {
  public:
@@ -118,7 +118,7 @@ class HandledCall : public Seen, public WireCall {
   std::string_view method() const override { return headers().path(); }
 };
 
-/// Runs code of a handler, which must not throw: a fault of it ends the call, not the server.
+/// Runs a handler's code, which must not throw: an exception ends the call, not the server.
 template <typename Run>
 Status Guarded(Run run) {
   try {
@@ -129,7 +129,7 @@ Status Guarded(Run run) {
   return {};
 }
 
-/// A call with one request and one answer; also one of a method that is not there.
+/// A call with one request and one answer; also used for unknown methods.
 std::shared_ptr<WireCall> MakeUnaryCall(CallOrigin origin);
 /// A call with many requests and answers.
 std::shared_ptr<WireCall> MakeStreamCall(CallOrigin origin);

@@ -1,4 +1,4 @@
-// The socket's side of a connection: handshakes, reading, writing, times, and the end.
+// The socket's side of a connection: handshake, reading, writing, timeouts, and closing.
 
 #include "engine/http2/connection.h"
 
@@ -16,22 +16,22 @@ namespace recsys::http2 {
 namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
-// What is prepared for the socket at a time; more waits in nghttp2 and in calls.
+// Output prepared for the socket at a time; the rest stays in nghttp2 and in calls.
 constexpr std::size_t kOutBytes = 64 << 10;
-// An output buffer of more is given back once it is empty.
+// A larger output buffer is freed once it is empty.
 constexpr std::size_t kKeptOutBytes = 16 << 10;
-// A connection whose socket takes nothing and that has so much prepared is not read from.
+// A connection whose socket is blocked with this much output pending is not read from.
 constexpr std::size_t kPauseBytes = 256 << 10;
-// How long a draining connection may need to learn that new calls should go elsewhere.
+// How long a draining connection may take to learn that new calls should go elsewhere.
 constexpr double kDrainNoticeS = 1.0;
-// How long, and how much, a connection is read from after the last frame was sent.
+// How long, and at most how much, a connection is read from after the last frame was sent.
 constexpr double kLingerS = 0.5;
-// The shortest time between two looks at a connection's times.
+// Shortest interval between two checks of a connection's timeouts.
 constexpr double kLeastWaitS = 0.01;
-// Seconds' worth of resets and control frames that may come at once.
+// Seconds' worth of resets and control frames that may arrive at once.
 constexpr double kBurstS = 10.0;
 
-/// 0 stands for no bound.
+/// 0 means no limit.
 double After(double since_s, double limit_s) { return limit_s > 0 ? since_s + limit_s : kNever; }
 
 TokenBucket MakeBucket(double per_s, double now_s) {
@@ -129,13 +129,13 @@ void Connection::Read() {
 void Connection::Receive(std::string_view data) {
   read_s_ = loop_->now_s();
   pinged_s_ = kNever;
-  // A connection that says nothing costs no session.
+  // Idle connections get no session.
   if (state_ == State::kWaiting && !OpenSession()) return CloseNow();
   const auto* bytes = reinterpret_cast<const std::uint8_t*>(data.data());
   const ssize_t used = nghttp2_session_mem_recv(session_.get(), bytes, data.size());
   if (abuse_) return CloseFor(*abuse_);
   if (HoldsTooMuch()) return CloseFor(Abuse::kMemory);
-  // What is no HTTP/2, or more than nghttp2 puts up with.
+  // Not HTTP/2, or more than nghttp2 tolerates.
   if (used < 0) Goodbye(NGHTTP2_PROTOCOL_ERROR, nghttp2_strerror(static_cast<int>(used)));
 }
 
@@ -200,7 +200,7 @@ void Connection::Flush() {
     has_more = Pull();
     if (abuse_) CloseFor(*abuse_);
     if (is_blocked_ || !Write()) has_more = false;
-    // They may write more, and read more.
+    // The callbacks may write and read more.
     std::vector<Written> written;
     written.swap(written_);
     for (const Written& one : written) one(true);
@@ -234,7 +234,7 @@ void Connection::CloseIfOver() {
   if (state_ != State::kOpen || !out_.empty()) return;
   nghttp2_session* const session = session_.get();
   if (nghttp2_session_want_read(session) != 0 || nghttp2_session_want_write(session) != 0) return;
-  // Our first GOAWAY alone does not end it: the client may not have read it yet.
+  // The first GOAWAY alone does not end it: the client may not have read it yet.
   if (is_draining_ && !is_last_call_known_ && calls_.empty()) return;
   DropCalls();
   state_ = State::kLingering;
@@ -256,7 +256,7 @@ void Connection::Drain() {
   if (state_ == State::kHandshake || state_ == State::kWaiting) return CloseNow();
   if (state_ != State::kOpen || drain_began_s_ != kNever) return;
   drain_began_s_ = loop_->now_s();
-  // Calls that are on their way are still taken. Once this has been sent, so is a PING.
+  // Calls in transit are still accepted. Once this notice is sent, a PING follows.
   nghttp2_submit_shutdown_notice(session_.get());
   loop_->timers().Set(this, NextTime());
   MarkDirty();
@@ -307,7 +307,7 @@ void Connection::CloseFor(Abuse abuse) {
   }
 }
 
-// By hand: nghttp2 is not asked any more, and out_ holds whole frames.
+// Written by hand: nghttp2 is not used any more, and out_ contains complete frames.
 void Connection::Goodbye(std::uint32_t code, std::string_view text) {
   if (state_ != State::kOpen) return CloseNow();
   const int last = nghttp2_session_get_last_proc_stream_id(session_.get());
@@ -399,7 +399,7 @@ void Connection::CheckMessages(double now_s) {
   }
   for (WireCall* call : stalled) {
     ++port_.counters.stalled_messages;
-    Abort(*call, {StatusCode::kCancelled, "the rest of the message did not come in time", 0});
+    Abort(*call, {StatusCode::kCancelled, "the rest of the message did not arrive in time", 0});
   }
 }
 

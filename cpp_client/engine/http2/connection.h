@@ -27,11 +27,10 @@ namespace recsys::http2 {
 
 class Loop;
 
-/// Why a connection is closed although the client did nothing that HTTP/2 forbids.
+/// Why a connection is closed although the client did not violate HTTP/2.
 enum class Abuse { kResets, kControlFrames, kMemory, kHeaders };
 
-/// One client's connection: nghttp2's session between a socket and calls. For its polling thread
-/// alone.
+/// A client's connection: an nghttp2 session between a socket and calls. Polling thread only.
 class Connection final : public Timed {
  public:
   Connection(Loop* loop, std::int64_t id, FileHandle file, std::shared_ptr<SSL_CTX> context);
@@ -44,30 +43,30 @@ class Connection final : public Timed {
   /// Whether it can be deleted.
   bool is_closed() const { return state_ == State::kClosed; }
 
-  /// Of epoll.
+  /// Handles epoll's events.
   void OnReady(std::uint32_t events);
-  /// Reads on where bytes wait that epoll does not tell of.
+  /// Continues reading buffered bytes, for which epoll sends no event.
   void ReadPending();
-  /// Sends what there is to send.
+  /// Sends pending data.
   void Flush();
   void OnDue(double now_s) override;
-  /// Lets open calls end and takes no new ones (GOAWAY), then closes.
+  /// Lets open calls finish and accepts no new ones (GOAWAY), then closes.
   void Drain();
-  /// Ends all calls as CANCELLED, sends what can be sent at once, and closes.
+  /// Ends all calls with CANCELLED, sends what can be sent at once, and closes.
   void End();
   void CloseFor(Abuse abuse);
 
   // For calls.
   void Send(WireCall& call, Message message, Written written);
-  /// Ends the call with a status after what was sent.
+  /// Ends the call with a status, after the messages already sent.
   void End(WireCall& call, const Status& status);
-  /// Ends a call that its handler has not ended, and tells the handler.
+  /// Ends a call that its handler has not ended, and notifies the handler.
   void Abort(WireCall& call, const Status& status);
-  /// Takes the complete message of a call, whose room is free again then.
+  /// Takes a call's complete message, and frees the room it was granted.
   Status TakeMessage(WireCall& call, Bytes* message);
-  /// Lets the client send the message that has begun, however large it is.
+  /// Grants the client room for the message that has begun, however large it is.
   void AwaitMessage(WireCall& call);
-  /// For nghttp2: how much of the call's messages goes into the next frame.
+  /// Called by nghttp2: returns how much of the call's messages goes into the next frame.
   ssize_t ProvideData(WireCall& call, std::size_t size, std::uint32_t* flags);
 
  private:
@@ -78,15 +77,15 @@ class Connection final : public Timed {
     void operator()(nghttp2_session* session) const { nghttp2_session_del(session); }
   };
 
-  // connection.cpp: the socket's side and times.
+  // connection.cpp: the socket's side and timeouts.
   void ContinueHandshake();
   void Read();
   void Receive(std::string_view data);
   bool OpenSession();
   bool HoldsTooMuch() const;
-  /// Moves what nghttp2 has to send to `out_`; false where there is nothing more.
+  /// Moves nghttp2's pending output to `out_`; returns false if there is no more.
   bool Pull();
-  /// False where the socket takes no more now.
+  /// Returns false if the socket currently accepts no more.
   bool Write();
   void MarkDirty();
   void UpdateInterest();
@@ -97,7 +96,7 @@ class Connection final : public Timed {
   void NoteIdle();
   void CheckMessages(double now_s);
   void CheckSilence(double now_s);
-  /// Reads on for a moment, so that what was sent arrives although the client still sends.
+  /// Reads for a moment longer, so that sent data arrives although the client is still sending.
   void Linger();
   void CloseNow();
   void DropCalls();
@@ -121,10 +120,10 @@ class Connection final : public Timed {
   void ReleaseRoom(WireCall& call);
   void ReleaseHeld(WireCall& call);
   void NoteProgress(WireCall& call);
-  /// The stream is closed: ends what the connection has of the call.
+  /// Releases everything the connection holds for a call whose stream is closed.
   void Forget(WireCall& call);
   WireCall* Find(std::int32_t stream_id);
-  /// False where the connection may do no more of this; it is being closed then.
+  /// Returns false if the connection exceeds the limit; then it is being closed.
   bool Charge(TokenBucket* bucket, double tokens, Abuse abuse);
 
   Loop* const loop_;
@@ -138,14 +137,14 @@ class Connection final : public Timed {
   Calls calls_;
   MemoryLedger::Account account_;
 
-  /// Of the request whose headers are coming; 0 for none.
+  /// The stream whose request headers are being received; 0 for none.
   std::int32_t headers_stream_ = 0;
   RequestHeaders headers_;
 
-  /// Whole frames on their way to the socket, from `out_at_` on.
+  /// Complete frames to be written to the socket, from `out_at_` on.
   std::string out_;
   std::size_t out_at_ = 0;
-  /// As the ledger knows it.
+  /// The bytes of `out_` counted in the account.
   std::int64_t out_held_ = 0;
   std::vector<Written> written_;
   std::uint32_t interest_ = 0;
@@ -160,22 +159,22 @@ class Connection final : public Timed {
   /// Why the session must not be used any more; set within nghttp2's callbacks.
   std::optional<Abuse> abuse_;
 
-  /// Room that large messages were granted, and the calls that wait for some, in order.
+  /// Room granted to large messages, and the calls waiting for some, in order.
   std::size_t reserved_bytes_ = 0;
   std::deque<std::int32_t> waiting_for_room_;
-  /// Calls whose message has begun and is not complete.
+  /// Calls with a message that has begun and is not complete.
   std::unordered_set<WireCall*> unfinished_;
 
   const double opened_s_;
   double read_s_;
   double idle_since_s_;
-  /// When the last PING was sent that is not answered; infinite for none.
+  /// When the last unanswered PING was sent; infinite if there is none.
   double pinged_s_;
   double drain_began_s_;
   double lingers_until_s_ = 0;
   bool has_had_call_ = false;
   bool is_draining_ = false;
-  /// Whether the client knows which call is the last.
+  /// Whether the client was told which call is the last.
   bool is_last_call_known_ = false;
 };
 

@@ -1,4 +1,4 @@
-// The side of a connection that calls see: requests in, responses out, and what is counted of them.
+// The call side of a connection: requests, responses, and their accounting.
 
 #include <algorithm>
 #include <array>
@@ -12,21 +12,21 @@
 namespace recsys::http2 {
 namespace {
 
-// What frames cost that carry no data. A new initial window is applied to every open call.
+// Costs of frames without data. A new initial window is applied to every open call.
 constexpr double kControlFrame = 1;
 constexpr double kSettingsFrame = 10;
 constexpr double kSettingsPerCall = 0.25;
-// DATA frames of fewer bytes count as control frames too, unless they end a request.
+// DATA frames with fewer bytes also count as control frames, unless they end a request.
 constexpr std::size_t kSmallDataBytes = 64;
-// What an answered call, and a DATA frame of an answer, give back.
+// Tokens returned for an answered call, and for a DATA frame of an answer.
 constexpr double kControlPerAnswer = 8;
 constexpr double kControlPerDataFrame = 2;
 constexpr double kResetsPerAnswer = 1;
-// How far the header fields of one call may go beyond their bound before the connection ends.
+// Factor by which a call's header fields may exceed their limit before the connection is closed.
 constexpr std::size_t kExcessHeaders = 8;
-// Room that the large messages of one connection are granted together, unless one needs more.
+// Total room granted to large messages of one connection, unless a single one needs more.
 constexpr std::size_t kRoomBytes = 16 << 20;
-// nghttp2's word for a failure after which the connection is closed.
+// nghttp2's error code after which the connection is closed.
 constexpr int kStop = NGHTTP2_ERR_CALLBACK_FAILURE;
 
 nghttp2_nv Field(std::string_view name, std::string_view value) {
@@ -47,7 +47,7 @@ const std::array<nghttp2_nv, 3> kResponse = {
     Constant("grpc-accept-encoding", "identity,deflate,gzip")};
 constexpr std::size_t kMaxTrailers = 3;
 
-/// The fields that end a call.
+/// The header fields that end a call.
 class Trailers {
  public:
   explicit Trailers(const Status& status)
@@ -124,7 +124,7 @@ void Connection::OnHeadersBegin(std::int32_t stream_id) {
 }
 
 int Connection::OnHeader(std::int32_t stream_id, std::string_view name, std::string_view value) {
-  // Trailers of a client say nothing that is needed.
+  // A client's trailers are ignored.
   if (stream_id != headers_stream_) return 0;
   const auto most = static_cast<std::size_t>(port_.limits.max_header_bytes);
   if (headers_.Add(name, value, most) || headers_.num_bytes() <= kExcessHeaders * most) return 0;
@@ -171,7 +171,7 @@ void Connection::OnRequest(std::int32_t stream_id, bool is_half_closed) {
   if (is_half_closed) made.OnData();
 }
 
-// Not a gRPC call: it gets an answer of HTTP.
+// Not a gRPC call: answered with a plain HTTP response.
 void Connection::RefuseHttp(std::int32_t stream_id) {
   static const std::array<nghttp2_nv, 1> kWrongType = {Constant(":status", "415")};
   nghttp2_submit_response(session_.get(), stream_id, kWrongType.data(), kWrongType.size(), nullptr);
@@ -194,7 +194,7 @@ void Connection::OnData(std::int32_t stream_id, std::string_view data) {
   NoteProgress(*call);
 }
 
-// Messages in full are the handlers'; only the others are watched.
+// Complete messages are up to the handlers; only incomplete ones are watched.
 void Connection::NoteProgress(WireCall& call) {
   if (call.is_deaf || !call.reader.is_unfinished()) {
     if (call.is_watched) unfinished_.erase(&call);
@@ -225,7 +225,7 @@ Status Connection::TakeMessage(WireCall& call, Bytes* message) {
   call.held_bytes -= freed;
   account_.Add(-static_cast<std::int64_t>(freed));
   ReleaseRoom(call);
-  // A unary call needs no further room: its one message is here.
+  // A unary call needs no further room: its only message is complete.
   if (call.is_deaf) return status;
   nghttp2_session_consume_stream(session_.get(), call.stream_id(), taken);
   MarkDirty();
@@ -250,7 +250,7 @@ void Connection::Grant(WireCall& call) {
   const auto window = static_cast<std::int32_t>(
       std::min<std::size_t>(call.reserved_bytes + MessageReader::kPrefixBytes + kStreamWindowBytes,
                             std::numeric_limits<std::int32_t>::max()));
-  // It never shrinks: what a stream does not read counts as held.
+  // It never shrinks: data that a stream does not read counts as held.
   if (window <= call.window_bytes) return;
   call.window_bytes = window;
   nghttp2_session_set_local_window_size(session_.get(), NGHTTP2_FLAG_NONE, call.stream_id(),
@@ -360,10 +360,10 @@ int Connection::OnFrameSent(const nghttp2_frame& frame) {
     nghttp2_submit_rst_stream(session_.get(), NGHTTP2_FLAG_NONE, stream_id, NGHTTP2_NO_ERROR);
   }
   if (frame.hd.type == NGHTTP2_GOAWAY && !is_last_call_known_) {
-    // Its reply says that the client has read the GOAWAY.
+    // The reply shows that the client has read the GOAWAY.
     nghttp2_submit_ping(session_.get(), NGHTTP2_FLAG_NONE, DrainPing());
   }
-  // Resets that a client provokes count as its own.
+  // Resets provoked by a client count as its own.
   if (frame.hd.type == NGHTTP2_RST_STREAM && frame.rst_stream.error_code != NGHTTP2_NO_ERROR) {
     if (!Charge(&resets_, 1, Abuse::kResets)) return kStop;
   }

@@ -24,8 +24,8 @@ struct ssl_ctx_st;
 
 namespace recsys::http2 {
 
-/// How many calls are open on a port. Thread-safe; calls share no lock except for the last one
-/// while a thread waits.
+/// Counts the open calls of a port. Thread-safe; calls share no lock, except for the last one while
+/// a thread waits.
 class OpenCalls {
  public:
   void Begin() { count_.fetch_add(1); }
@@ -34,12 +34,12 @@ class OpenCalls {
     const std::lock_guard<std::mutex> lock(mutex_);
     none_.notify_all();
   }
-  /// Waits until none is open, or until then (MonotonicSeconds); whether none is.
+  /// Waits until none is open, or until then (MonotonicSeconds); returns whether none is.
   bool WaitUntilNone(double until_s) {
     std::unique_lock<std::mutex> lock(mutex_);
     is_awaited_.store(true);
     const auto is_none = [this] { return count_.load() == 0; };
-    // Long waits go in pieces: the library's clocks overflow.
+    // Long waits are split: the library's clocks overflow.
     constexpr double kPieceS = 3600;
     while (!is_none()) {
       const double left_s = until_s - MonotonicSeconds();
@@ -56,7 +56,7 @@ class OpenCalls {
   std::condition_variable none_;
 };
 
-/// What the connections of one port share. Outlives them.
+/// State shared by the connections of one port. Outlives them.
 struct PortState {
   explicit PortState(const ConnectionLimits& the_limits)
       : limits(the_limits),
@@ -65,9 +65,9 @@ struct PortState {
   const ConnectionLimits limits;
   /// By path, "/package.Service/Method".
   std::map<std::string, Method, std::less<>> methods;
-  /// The context for a handshake that begins now; empty for plain text.
+  /// Returns the context for a new handshake; empty for plain text.
   std::function<std::shared_ptr<ssl_ctx_st>()> tls;
-  /// How polling threads wait: epoll_pwait2, or a test's own.
+  /// How polling threads wait: epoll_pwait2, or a test's own function.
   int (*wait)(int, epoll_event*, int, const timespec*, const sigset_t*) = epoll_pwait2;
   PortCounters counters;
   MemoryLedger ledger;

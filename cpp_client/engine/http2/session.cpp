@@ -9,9 +9,9 @@
 namespace recsys::http2 {
 namespace {
 
-// What a connection's calls may send together before it is read: for networks with a long way.
+// Total a connection's calls may send before it is read: for networks with long round trips.
 constexpr int kConnectionWindowBytes = 4 << 20;
-// Our own bound on resets is the one that counts.
+// Effectively unlimited: the port's own bound on resets applies.
 constexpr std::uint64_t kManyResets = 1 << 30;
 
 Connection& Of(void* connection) { return *static_cast<Connection*>(connection); }
@@ -39,7 +39,7 @@ struct DeleteOptions {
 
 }  // namespace
 
-/// The functions that nghttp2 calls.
+/// The functions called by nghttp2.
 struct Callback {
   static int BeginFrame(nghttp2_session*, const nghttp2_frame_hd* head, void* connection) {
     return Of(connection).OnFrameHeader(*head);
@@ -100,7 +100,7 @@ const nghttp2_option* SessionOptions() {
   static const std::unique_ptr<nghttp2_option, DeleteOptions> options = [] {
     nghttp2_option* made = nullptr;
     if (nghttp2_option_new(&made) != 0) throw std::bad_alloc();
-    // Messages decide what room there is, not bytes that were read.
+    // Windows are enlarged as messages are taken, not as bytes are read.
     nghttp2_option_set_no_auto_window_update(made, 1);
     nghttp2_option_set_no_closed_streams(made, 1);
     nghttp2_option_set_stream_reset_rate_limit(made, kManyResets, kManyResets);

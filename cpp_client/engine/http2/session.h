@@ -12,21 +12,21 @@
 
 namespace recsys::http2 {
 
-/// nghttp2's callbacks, which call the connection that the session belongs to.
+/// nghttp2's callbacks, which call the session's connection.
 struct SessionCallbacks {
   static const nghttp2_session_callbacks* Get();
 };
 
-/// How every session of a server is to behave.
+/// Options of every server session.
 const nghttp2_option* SessionOptions();
 
-/// What the server says first. False where there is no memory.
+/// Submits the server's first SETTINGS. Returns false if out of memory.
 bool SubmitSettings(nghttp2_session* session, const ConnectionLimits& limits);
 
-/// What a client may send of one call before the server gives more room (HTTP/2's own default).
+/// What a client may initially send per call (HTTP/2's default window).
 constexpr std::size_t kStreamWindowBytes = 65535;
 
-/// The PING whose reply says that a client has read the first GOAWAY.
+/// The PING whose reply shows that a client has read the first GOAWAY.
 constexpr std::size_t kPingBytes = 8;
 const std::uint8_t* DrainPing();
 

@@ -15,7 +15,7 @@
 namespace recsys::http2 {
 namespace {
 
-// HTTP/2's name in ALPN, with its length before.
+// HTTP/2's name in ALPN, preceded by its length.
 constexpr unsigned char kProtocol[] = "\x02h2";
 
 int ChooseProtocol(SSL*, const unsigned char** chosen, unsigned char* chosen_size,
@@ -73,7 +73,7 @@ IoResult Socket::Handshake() {
   ERR_clear_error();
   const int returned = SSL_do_handshake(ssl_.get());
   if (returned != 1) return ResultOf(returned);
-  // A client that does not offer HTTP/2 speaks something else.
+  // A client that does not offer HTTP/2 speaks another protocol.
   const unsigned char* protocol = nullptr;
   unsigned int size = 0;
   SSL_get0_alpn_selected(ssl_.get(), &protocol, &size);

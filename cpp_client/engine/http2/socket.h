@@ -13,12 +13,12 @@
 
 namespace recsys::http2 {
 
-/// A context for HTTP/2 over TLS: 1.2 at least, clients' certificates where the material names
-/// their authorities (then 1.3 alone), no resumed sessions, which would show no certificate. Throws
-/// Error (kConfig): the material cannot be used.
+/// Returns a context for HTTP/2 over TLS: at least version 1.2; client certificates if the material
+/// names their authorities (then 1.3 only); no resumed sessions, which would present no
+/// certificate. Throws Error (kConfig) if the material cannot be used.
 std::shared_ptr<SSL_CTX> MakeTlsContext(const TlsPem& pem);
 
-/// How reading, writing or a handshake went, where no bytes moved.
+/// The result of a read, write or handshake.
 enum class IoResult { kDone, kBlocked, kClosed };
 
 /// An accepted, non-blocking connection, with or without TLS.
@@ -28,14 +28,14 @@ class Socket {
   Socket(FileHandle file, SSL_CTX* context);
 
   int number() const { return file_.number(); }
-  /// To be called until it is done, before anything else.
+  /// Call it until it is done, before anything else.
   IoResult Handshake();
-  /// Reads up to `size` bytes; `num_read` is above 0 where it is done.
+  /// Reads up to `size` bytes; if done, `num_read` is above 0.
   IoResult Read(char* data, std::size_t size, std::size_t* num_read);
   IoResult Write(std::string_view data, std::size_t* num_written);
-  /// Whether bytes wait that the system does not tell of.
+  /// Whether bytes are buffered, which the system does not report.
   bool has_pending() const { return ssl_ != nullptr && SSL_has_pending(ssl_.get()) != 0; }
-  /// Says that nothing more will be written.
+  /// Signals the end of writing to the client.
   void EndWriting();
 
  private:
@@ -48,8 +48,8 @@ class Socket {
   std::unique_ptr<SSL, FreeSsl> ssl_;
 };
 
-/// The client's address as gRPC writes it: "ipv4:127.0.0.1:1234", "ipv6:%5B::1%5D:1234"; empty
-/// where it is gone.
+/// Returns the client's address as gRPC writes it: "ipv4:127.0.0.1:1234", "ipv6:%5B::1%5D:1234";
+/// empty if the connection is gone.
 std::string PeerOf(int file);
 
 }  // namespace recsys::http2

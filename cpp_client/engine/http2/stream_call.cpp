@@ -1,6 +1,6 @@
-// Calls with many requests and answers. Read, Write and Finish may be called by any thread; they
-// leave what they want under the lock, and the polling thread does it. The handler is called by the
-// polling thread alone.
+// Calls with many requests and answers. Any thread may call Read, Write and Finish; they store
+// their requests under the lock, and the polling thread executes them. Only the polling thread
+// calls the handler.
 
 #include <deque>
 #include <memory>
@@ -33,11 +33,11 @@ class WireStreamCall final : public HandledCall<StreamCall> {
     Written written;
   };
 
-  /// Returns false where the call is over.
+  /// Returns false if the call is over.
   bool Enqueue(Waiting waiting);
-  /// Has what was left under the lock done by the polling thread.
+  /// Has the polling thread execute the requests stored under the lock.
   void Notify();
-  /// Gives the handler what it has asked for, as far as it is there.
+  /// Passes the requested messages to the handler, as far as available.
   void HandOnMessages();
   bool WantsMessage();
   void Release() override { handler_ = nullptr; }
@@ -58,7 +58,7 @@ void WireStreamCall::Start() {
   const auto self = std::static_pointer_cast<WireStreamCall>(shared_from_this());
   const Status fault = Guarded([&] { handler_ = method_of_port()->stream(self); });
   if (!fault.ok()) return Finish(fault);
-  // The handler may have asked for a message before it was known.
+  // The handler may have asked for a message before handler_ was set.
   HandOnMessages();
 }
 
@@ -107,7 +107,8 @@ void WireStreamCall::Deliver() {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     is_posted_ = false;
-    // What waits when the call is closed was taken, and told, by Cancel.
+    // Pending messages of a closed call were already removed by Cancel, which called their
+    // callbacks.
     if (is_closed_) return;
     waiting.swap(waiting_);
     status = status_;
@@ -129,7 +130,7 @@ bool WireStreamCall::WantsMessage() {
 }
 
 void WireStreamCall::HandOnMessages() {
-  // A handler that asks for the next message from within OnMessage gets it here, not there.
+  // A handler that asks for the next message within OnMessage gets it here, not there.
   if (is_handing_on_ || handler_ == nullptr || connection() == nullptr) return;
   const std::shared_ptr<StreamHandler> handler = handler_;
   is_handing_on_ = true;

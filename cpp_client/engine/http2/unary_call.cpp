@@ -1,5 +1,5 @@
-// Calls with one request and one answer. The answer may be given by any thread; all else happens in
-// the polling one.
+// Calls with one request and one answer. Any thread may give the answer; everything else happens in
+// the polling thread.
 
 #include <atomic>
 #include <memory>
@@ -26,7 +26,7 @@ class WireUnaryCall final : public HandledCall<UnaryCall> {
  private:
   enum State : unsigned { kIsEnded = 1, kIsClosed = 2 };
 
-  /// Whoever ends the call first has the right to.
+  /// The first to end the call claims the right to do so.
   bool ClaimEnd() { return state_.fetch_or(kIsEnded) == 0; }
   void SendEnd();
   void Release() override { handler_ = nullptr; }
@@ -35,8 +35,8 @@ class WireUnaryCall final : public HandledCall<UnaryCall> {
   }
 
   std::atomic<unsigned> state_{0};
-  /// Of the thread that has claimed the end, until it has posted the call: the answer, or why the
-  /// call fails.
+  /// Owned by the thread that has claimed the end, until it has posted the call: the answer, or why
+  /// the call fails.
   std::optional<Message> answer_;
   Status status_;
   std::shared_ptr<UnaryHandler> handler_;

@@ -13,7 +13,7 @@
 namespace recsys {
 namespace {
 
-/// What the inputs of a request point into.
+/// The memory that a request's inputs point into.
 struct Kept {
   std::shared_ptr<const void> message;
   OwnedBytes owned;

@@ -15,7 +15,7 @@ namespace recsys {
 /// A ModelInferRequest of Open Inference, read in place.
 class InferCall final : public ProtocolRequest {
  public:
-  /// `clock`: of the request's own timeout; must outlive the request.
+  /// `clock` is for the request's own timeout; it must outlive the request.
   InferCall(Gateway& gateway, const Clock& clock, bool is_on_stream);
 
   void Load(const Call& call, Bytes message) override;

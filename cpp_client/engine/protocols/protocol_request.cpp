@@ -20,7 +20,7 @@ void ProtocolRequest::LoadFrom(const Call& call, Bytes message) {
 }
 
 void ProtocolRequest::Done(const Status& status, Message answer) {
-  // The call holds the request as its handler: breaks the cycle.
+  // The call holds the request as its handler: break the cycle.
   const std::shared_ptr<UnaryCall> call = std::move(call_);
   const std::shared_ptr<RequestStream> stream = std::move(stream_);
   if (stream) {

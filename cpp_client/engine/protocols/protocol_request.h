@@ -16,8 +16,8 @@ namespace recsys {
 
 class RequestStream;
 
-/// A request of a call, and where its answer goes: to a call of its own, or to the stream that it
-/// came on. Protocols derive from it; one allocation holds a whole request.
+/// A request of a call, and the destination of its answer: its own call, or the stream that it
+/// arrived on. Protocols derive from it; one allocation holds a whole request.
 class ProtocolRequest : public Request,
                         public UnaryHandler,
                         public std::enable_shared_from_this<ProtocolRequest> {
@@ -25,14 +25,14 @@ class ProtocolRequest : public Request,
   explicit ProtocolRequest(Gateway& gateway);
   ~ProtocolRequest() override;
 
-  /// Takes over a serialized message and reads the parts that need no model. Throws Error.
+  /// Takes a serialized message and reads the parts that need no model. Throws Error.
   virtual void Load(const Call& call, Bytes message) = 0;
-  /// The stream's message about the end of the request; `answer` is Encode's.
+  /// Returns the stream's message for the end of the request; `answer` is Encode's.
   virtual Message OnStream(const Status& status, Message answer) = 0;
 
-  /// Loads `message` of a call, with the call's trace. Throws Error.
+  /// Loads a call's message, with the call's trace. Throws Error.
   void LoadFrom(const Call& call, Bytes message);
-  /// Where the answer goes; to be called before the request is given to the gateway.
+  /// Sets the destination of the answer; call it before passing the request to the gateway.
   void AnswerTo(std::shared_ptr<UnaryCall> call) { call_ = std::move(call); }
   void AnswerTo(std::shared_ptr<RequestStream> stream) { stream_ = std::move(stream); }
 
@@ -45,18 +45,18 @@ class ProtocolRequest : public Request,
   Gateway& gateway_;
   std::shared_ptr<UnaryCall> call_;
   std::shared_ptr<RequestStream> stream_;
-  // For the stream: the request's place in its list, and its number.
+  // For the stream: the request's index in its list, and its number.
   std::size_t slot_ = 0;
   std::uint64_t number_ = 0;
 };
 
-/// Reads a unary call's message into a request and gives it to the gateway. Returns the handler of
-/// the call's early end; null where the message cannot be read, which ends the call.
+/// Reads a unary call's message into a request and passes it to the gateway. Returns the handler
+/// for the call's early end; null if the message cannot be read, which ends the call.
 std::shared_ptr<UnaryHandler> AnswerUnary(Gateway& gateway,
                                           const std::shared_ptr<ProtocolRequest>& request,
                                           std::shared_ptr<UnaryCall> call, Bytes message);
 
-/// The error of bytes that are not a message of this kind, such as "PredictRequest".
+/// Returns the error for bytes that are not a message of this kind, such as "PredictRequest".
 Error NoMessage(std::string_view message, std::string_view kind);
 
 }  // namespace recsys

@@ -9,22 +9,22 @@
 
 namespace recsys {
 
-/// Memory of requests' lists of inputs, used again by later requests: one thread reads a request
-/// and another lets it go, so that it belongs to no thread. Thread-safe; the lock is held for
-/// nanoseconds, and what is kept is bounded.
+/// Recycles the memory of requests' input lists. It belongs to no thread, since one thread reads a
+/// request and another releases it. Thread-safe; the lock is held for nanoseconds, and the amount
+/// kept is bounded.
 class RequestMemory {
  public:
-  /// That of the process. Never destroyed: requests may end as late as they like.
+  /// The process's instance. Never destroyed: requests may end at any time.
   static RequestMemory& Shared();
 
-  /// Gives a new request empty lists that have room.
+  /// Gives a new request empty lists with capacity.
   void Take(Request* request);
-  /// Takes the lists of a request that nobody reads any more.
+  /// Takes the lists of a request that is no longer read.
   void Give(Request* request);
 
  private:
   static constexpr std::size_t kMaxKept = 256;
-  /// Of inputs of one request; longer lists were an attempt, or a rare model.
+  /// Maximum inputs per request; longer lists are abuse, or a rare model.
   static constexpr std::size_t kMaxInputs = 2048;
 
   struct Lists {

@@ -54,7 +54,7 @@ void RequestStream::Enter(const std::shared_ptr<ProtocolRequest>& request) {
 }
 
 void RequestStream::Answered(ProtocolRequest& request, Message answer) {
-  // Let go outside the lock.
+  // Released outside the lock.
   std::shared_ptr<ProtocolRequest> done;
   {
     const std::lock_guard lock(mutex_);

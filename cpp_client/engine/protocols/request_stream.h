@@ -17,21 +17,21 @@ namespace recsys {
 
 /// How a protocol's streams work.
 struct StreamRules {
-  /// A new request, empty.
+  /// Returns a new, empty request.
   std::function<std::shared_ptr<ProtocolRequest>()> make;
-  /// Whether answers come in the order of the requests, or as they are done.
+  /// Whether answers are sent in the order of the requests, or as they are ready.
   bool in_order = false;
-  /// Most requests whose answers have not left; no more are read meanwhile.
+  /// Maximum requests whose answers were not sent yet; no more are read meanwhile.
   std::int64_t max_requests = 64;
 };
 
-/// The server's side of a stream of requests. Where a client sends and never reads, answers do not
-/// leave, their requests count as unanswered, and no further message is read. Thread-safe.
+/// The server's side of a stream of requests. If a client sends and never reads, answers cannot be
+/// sent, their requests count as unanswered, and no further message is read. Thread-safe.
 class RequestStream : public StreamHandler, public std::enable_shared_from_this<RequestStream> {
  public:
   RequestStream(Gateway& gateway, std::shared_ptr<StreamCall> call, StreamRules rules);
 
-  /// Asks for the first message.
+  /// Requests the first message.
   void Start() { call_->Read(); }
   /// Takes a request's answer, from any thread.
   void Answered(ProtocolRequest& request, Message answer);
@@ -41,14 +41,14 @@ class RequestStream : public StreamHandler, public std::enable_shared_from_this<
   void OnCancelled() override;
 
  private:
-  /// Gives a request its place among those that are unanswered.
+  /// Adds a request to the unanswered ones.
   void Enter(const std::shared_ptr<ProtocolRequest>& request);
-  /// Lets an answer leave, or wait for those before it.
+  /// Makes an answer ready to be sent, or keeps it until those before it are.
   void Put(std::uint64_t number, Message answer);
-  /// Hands answers to the call, in order, by one thread at a time.
+  /// Passes ready answers to the call, in order, in one thread at a time.
   void WriteReady();
   void Written(bool has_left);
-  /// Reads on, or ends the call, where it is time to.
+  /// Reads the next message or ends the call, if possible.
   void GoOn();
 
   Gateway& gateway_;
@@ -56,19 +56,19 @@ class RequestStream : public StreamHandler, public std::enable_shared_from_this<
   const StreamRules rules_;
 
   std::mutex mutex_;
-  /// Requests that the gateway has.
+  /// Requests held by the gateway.
   std::vector<std::shared_ptr<ProtocolRequest>> active_;
-  /// Where answers come in order: those of the requests from first_ on, empty until then.
+  /// If answers are sent in order: those of the requests from first_ on, empty until ready.
   std::deque<std::optional<Message>> places_;
   std::uint64_t first_ = 0;
   std::uint64_t num_entered_ = 0;
-  /// Answers that may leave.
+  /// Answers ready to be sent.
   std::deque<Message> ready_;
   std::int64_t num_unanswered_ = 0;
   bool is_reading_ = true;
   bool is_writing_ = false;
   bool is_half_closed_ = false;
-  /// The call is finished, or its client has gone.
+  /// The call is finished, or its client has disconnected.
   bool is_over_ = false;
 };
 

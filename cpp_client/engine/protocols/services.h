@@ -1,8 +1,8 @@
 #ifndef RECSYS_ENGINE_PROTOCOLS_SERVICES_H_
 #define RECSYS_ENGINE_PROTOCOLS_SERVICES_H_
 
-// The methods of the inference port that the engine answers itself, each service ready for
-// RpcServer. The gateway must outlive the services and the calls that they answer.
+// The inference port's methods that the engine answers itself, one service each for RpcServer. The
+// gateway must outlive the services and their calls.
 
 #include <string>
 
@@ -16,7 +16,7 @@ namespace recsys {
 /// recsys.v1.PredictionService: Predict, PredictStream.
 Service RecsysV1Service(Gateway& gateway, const ConnectionLimits& limits);
 
-/// inference.GRPCInferenceService: ModelInfer, ModelStreamInfer. `clock`: for the requests' own
+/// inference.GRPCInferenceService: ModelInfer, ModelStreamInfer. `clock` is for the requests' own
 /// timeouts.
 Service KserveService(Gateway& gateway, const ConnectionLimits& limits,
                       Clock clock = MonotonicSeconds);

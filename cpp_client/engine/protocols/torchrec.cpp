@@ -11,15 +11,15 @@
 namespace recsys {
 namespace {
 
-// Names of a call's metadata: which model, and which of its versions.
+// Metadata keys for the model and its version.
 constexpr char kModelKey[] = "recsys-model";
 constexpr char kVersionKey[] = "recsys-version";
 
-/// What the inputs of a request point into.
+/// The memory that a request's inputs point into.
 struct Kept {
   std::shared_ptr<const void> message;
   OwnedBytes owned;
-  /// Its signature has the names.
+  /// Its signature owns the names.
   std::shared_ptr<const Servable> servable;
 };
 

@@ -8,10 +8,10 @@
 
 namespace recsys {
 
-/// A PredictionRequest of TorchRec's wire.
+/// A PredictionRequest in TorchRec's wire format.
 class TorchrecCall final : public ProtocolRequest {
  public:
-  /// `only_model`: who answers where the call's metadata name no model.
+  /// `only_model` answers if the call's metadata name no model.
   TorchrecCall(Gateway& gateway, const std::string& only_model) : ProtocolRequest(gateway) {
     protocol = "torchrec";
     model = only_model;
@@ -20,7 +20,7 @@ class TorchrecCall final : public ProtocolRequest {
   void Load(const Call& call, Bytes message) override;
   void Read(const Servable& by) override;
   Message Encode(const Servable& by, const Rows& rows) override;
-  /// There are no streams of it.
+  /// The protocol has no streams.
   Message OnStream(const Status& /*status*/, Message answer) override { return answer; }
 
  private:

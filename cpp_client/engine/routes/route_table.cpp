@@ -59,7 +59,7 @@ Route RouteTable::Find(const RouteQuery& query) const {
   const auto named = versions_.find(query.version);
   if (named == versions_.end()) RefuseVersion(query.version);
   if (!query.drew_version) return {named->second, nullptr};
-  // The draw that chose the version lay in its range.
+  // Map the draw into the range that led to this version.
   const bool is_canary = spec_.canary_share > 0 && named->first == spec_.canary;
   const double draw = is_canary ? query.draw * spec_.canary_share
                                 : spec_.canary_share + query.draw * (1 - spec_.canary_share);
@@ -90,18 +90,18 @@ void RouteTable::RefuseModel() const {
               "model " + Repr(spec_.model) + " has no version that is ready; try again later");
 }
 
-/// Never changes: a new one takes its place.
+/// Immutable: changes replace it.
 struct Routes::Snapshot {
   std::map<std::string, std::shared_ptr<const RouteTable>, std::less<>> tables;
   /// The table for requests that name no model; null for none.
   std::shared_ptr<const RouteTable> only;
-  /// Whether a model was published or withdrawn before.
+  /// Whether a model was ever published or withdrawn.
   bool has_begun = false;
 };
 
 template <typename Change>
 void Routes::Exchange(Change change) {
-  // Freed after the lock: the last reference to a version may lie in the old snapshot.
+  // Freed after the lock: the old snapshot may hold the last reference to a version.
   std::shared_ptr<const Snapshot> old;
   const std::lock_guard<std::mutex> lock(mutex_);
   old = std::atomic_load(&snapshot_);

@@ -15,16 +15,16 @@
 
 namespace recsys {
 
-/// The versions of one model that answer. Never changes: a new table takes its place.
+/// The versions of one model that answer. Immutable: changes replace the table.
 class RouteTable {
  public:
-  /// `versions`: all that are ready; `shadow` is null where the spec names none that is.
+  /// `versions`: all that are ready; `shadow` is null unless the spec names one that is ready.
   RouteTable(RouteSpec spec, const std::vector<std::shared_ptr<Servable>>& versions,
              std::shared_ptr<const Shadow> shadow);
 
   /// Throws Error: kModelNotFound, kNotReady. One draw decides about both shares: the canary takes
   /// the lowest draws, the shadow the highest. So a shadow is compared with the serving version,
-  /// and with the canary only where both shares exceed all requests.
+  /// and with the canary only if both shares add up to more than all requests.
   Route Find(const RouteQuery& query) const;
 
   const RouteSpec& spec() const { return spec_; }
@@ -32,7 +32,7 @@ class RouteTable {
  private:
   [[noreturn]] void RefuseVersion(std::string_view version) const;
   [[noreturn]] void RefuseModel() const;
-  /// The shadow for a request that `version` answers.
+  /// Returns the shadow for a request that `version` answers.
   std::shared_ptr<const Shadow> ShadowFor(const std::string& version, double draw) const;
 
   const RouteSpec spec_;
@@ -40,7 +40,7 @@ class RouteTable {
   const std::shared_ptr<const Shadow> shadow_;
 };
 
-/// The tables of all models. Thread-safe: requests read a snapshot without a lock of their own.
+/// The tables of all models. Thread-safe: requests read a snapshot without taking the lock.
 class Routes : public Router {
  public:
   Routes();
@@ -48,7 +48,7 @@ class Routes : public Router {
   Route Find(const RouteQuery& query) const override;
   void Publish(std::shared_ptr<const RouteTable> table);
   void Withdraw(const std::string& model);
-  /// Forgets all models.
+  /// Removes all models.
   void Clear();
 
  private:
@@ -57,7 +57,7 @@ class Routes : public Router {
   void Exchange(Change change);
 
   std::shared_ptr<const Snapshot> snapshot_;
-  /// Held by whoever exchanges the snapshot.
+  /// Held while the snapshot is replaced.
   std::mutex mutex_;
 };
 

@@ -25,7 +25,7 @@ ListeningSocket ListenAsAsked(const RpcOptions& options) {
   }
 }
 
-/// OpenSSL's context of the newest TLS material. Thread-safe.
+/// Returns the OpenSSL context for the current TLS material. Thread-safe.
 class TlsContexts {
  public:
   explicit TlsContexts(std::shared_ptr<TlsStore> store) : store_(std::move(store)) { Get(); }
@@ -38,7 +38,8 @@ class TlsContexts {
       context_ = http2::MakeTlsContext(*pem);
       pem_ = std::move(pem);
     } catch (const Error& error) {
-      // The store has checked it: no memory, say. The connection gets the old one.
+      // The store has already checked the material, so this is, say, a lack of memory: use the old
+      // one.
       if (context_ == nullptr) throw;
       Log(LogLevel::kError, std::string("the new TLS material is not used: ") + error.what());
     }
@@ -71,7 +72,7 @@ RpcServer::RpcServer(RpcOptions options, std::vector<Service> services)
     for (auto& [name, method] : service.methods) {
       const std::string path = "/" + service.name + "/" + name;
       if (!state.methods.emplace(path, std::move(method)).second) {
-        throw Error(ErrorKind::kInternal, path + ": a method that is there twice");
+        throw Error(ErrorKind::kInternal, path + ": the method is defined twice");
       }
     }
   }

@@ -12,7 +12,7 @@
 
 namespace recsys {
 
-/// How one gRPC port listens.
+/// Settings of one gRPC port.
 struct RpcOptions {
   std::string host = "127.0.0.1";
   /// 0 lets the system choose.
@@ -24,22 +24,23 @@ struct RpcOptions {
   int num_threads = 1;
 };
 
-/// A gRPC port over HTTP/2 (engine/http2): every method is bytes in and bytes out.
+/// A gRPC port over HTTP/2 (engine/http2): every method takes and returns bytes.
 class RpcServer {
  public:
-  /// Listens and answers. Throws Error (kListen): the port is taken, or the address is not this
-  /// machine's. Unknown methods are UNIMPLEMENTED.
+  /// Starts listening. Throws Error (kListen) if the port is in use, or the address is not this
+  /// machine's. Calls of unknown methods end with UNIMPLEMENTED.
   RpcServer(RpcOptions options, std::vector<Service> services);
-  /// Closes.
+  /// Closes the port.
   ~RpcServer();
 
   int port() const;
   const PortCounters& counters() const;
-  /// Takes no further connections and calls (GOAWAY); open calls go on. Returns at once.
+  /// Accepts no further connections and calls (GOAWAY); open calls continue. Returns at once.
   void Drain();
-  /// Waits until no call is open, or until then (MonotonicSeconds); whether none is.
+  /// Waits until no call is open, or until then (MonotonicSeconds); returns whether none is.
   bool WaitUntilIdle(double until_s);
-  /// Ends every call that is left as CANCELLED, and closes. Idempotent. Not for polling threads.
+  /// Ends all remaining calls with CANCELLED, and closes. Idempotent. Must not be called from a
+  /// polling thread.
   void Close();
 
  private:

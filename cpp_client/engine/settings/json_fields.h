@@ -14,8 +14,8 @@
 
 namespace recsys {
 
-/// Reads the fields of one JSON object of settings. A field that is missing or null leaves its
-/// value as it is. Every method throws Error (kConfig) with the name of the field.
+/// Reads the fields of one JSON object of settings. A missing or null field leaves its value
+/// unchanged. Every method throws Error (kConfig) with the name of the field.
 class JsonFields {
  public:
   /// `what`: names the object in messages, such as "the port's settings".
@@ -31,10 +31,10 @@ class JsonFields {
   void Read(const char* name, std::optional<std::string>* value);
   void Read(const char* name, std::optional<double>* value);
   std::optional<JsonFields> Object(const char* name);
-  /// Refuses fields that nobody has read.
+  /// Throws if the object has fields that were not read.
   void Finish() const;
 
-  /// The number, where an int holds it.
+  /// Returns the number, if an int can hold it.
   static int Int(const char* name, std::int64_t value);
 
  private:

@@ -12,7 +12,7 @@ namespace recsys {
 namespace {
 
 constexpr std::int64_t kMaxPort = 65535;
-// gRPC takes settings of channels as int32, times in milliseconds among them.
+// gRPC's channel settings are int32, including times in milliseconds.
 constexpr std::int64_t kMaxInt32 = std::numeric_limits<std::int32_t>::max();
 constexpr std::int64_t kMaxConnectionSeconds = kMaxInt32 / 1000;
 

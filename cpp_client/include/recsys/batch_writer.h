@@ -10,15 +10,14 @@
 
 namespace recsys {
 
-/// Puts checked requests together: from each request's views straight to the batch's key-major
-/// place, one copy each. The memory is used again by the next batch. Not thread-safe: one for each
-/// executor.
+/// Assembles checked requests into a batch: copies each request's views once, directly to their
+/// key-major position. Reuses its memory for the next batch. Not thread-safe: use one per executor.
 class BatchWriter {
  public:
   explicit BatchWriter(const Signature& signature);
 
-  /// At least one request, all checked against the signature, all with a context or all without; in
-  /// their order. The batch's spans are valid until the next Write.
+  /// Writes at least one request, in the given order. All must be checked against the signature,
+  /// and either all or none have a context. The batch's spans are valid until the next Write.
   const Batch& Write(Span<const CheckedRequest* const> requests);
 
  private:

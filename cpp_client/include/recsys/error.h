@@ -8,7 +8,7 @@
 
 namespace recsys {
 
-/// What went wrong, as far as callers may tell it apart.
+/// Kinds of errors that callers can tell apart.
 enum class ErrorKind {
   // Artifacts.
   kArtifactNotFound,
@@ -34,15 +34,15 @@ enum class ErrorKind {
   kDraining,
   kDeadlineExpired,
   kExecution,
-  // Settings, the files that they name, and the port.
+  // Settings, the files they name, and the port.
   kConfig,
   kListen,
-  /// A fault of this library; its text stays in the log.
+  /// A fault of this library; its text is only logged.
   kInternal,
 };
 
-/// An error with a text for people: field, got, expected. The text of a request's error goes to the
-/// client.
+/// An error with a readable text: field, got, expected. The text of a request's error is sent to
+/// the client.
 class Error : public std::runtime_error {
  public:
   Error(ErrorKind kind, const std::string& text) : std::runtime_error(text), kind_(kind) {}
@@ -52,7 +52,7 @@ class Error : public std::runtime_error {
   ErrorKind kind_;
 };
 
-/// The queue holds as much as it may; the client should wait `retry_after_ms` and try again.
+/// The queue is full; the client should retry after `retry_after_ms`.
 class QueueFullError : public Error {
  public:
   QueueFullError(const std::string& text, std::int64_t retry_after_ms)
@@ -63,10 +63,10 @@ class QueueFullError : public Error {
   std::int64_t retry_after_ms_;
 };
 
-/// The name without its k in lower case with underscores, such as "queue_full".
+/// Returns the kind's name in snake case without its k, such as "queue_full".
 const char* KindName(ErrorKind kind);
 
-/// Whether the error is one of an artifact's, or of the libraries that its operators need.
+/// Whether the error concerns an artifact, or the libraries that its operators need.
 inline bool IsArtifactError(ErrorKind kind) { return kind <= ErrorKind::kLibrary; }
 
 }  // namespace recsys

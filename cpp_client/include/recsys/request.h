@@ -1,8 +1,8 @@
 #ifndef RECSYS_REQUEST_H_
 #define RECSYS_REQUEST_H_
 
-// A request before and after its checks. Nothing is copied: views into the wire's bytes, which the
-// caller keeps. Shape letters: B rows of a request, N number of IDs of one input.
+// A request before and after its checks. Nothing is copied: the views point into the wire's bytes,
+// which the caller keeps alive. Shape letters: B rows of a request, N number of IDs of one input.
 
 #include <cstdint>
 #include <string_view>
@@ -12,13 +12,13 @@
 
 namespace recsys {
 
-/// One dense input as it came: little-endian float32, row-major [B, width].
+/// One dense input as received: little-endian float32, row-major [B, width].
 struct RawDense {
   std::string_view name;
   std::string_view values;
 };
 
-/// One sparse input as it came: lengths int32 [B], values int64 [N], weights float32 [N] or empty;
+/// One sparse input as received: lengths int32 [B], values int64 [N], weights float32 [N] or empty;
 /// little-endian.
 struct RawSparse {
   std::string_view name;
@@ -27,8 +27,8 @@ struct RawSparse {
   std::string_view weights;
 };
 
-/// A request as every protocol brings it; nothing of it is checked. Context inputs have one row,
-/// which stands for all.
+/// An unchecked request, as every protocol delivers it. Context inputs have one row, which applies
+/// to all rows of the request.
 struct RawRequest {
   std::int64_t num_rows = 0;
   std::vector<RawDense> dense;
@@ -37,59 +37,60 @@ struct RawRequest {
   std::vector<RawSparse> context_sparse;
 };
 
-/// A dense input of a checked request: `rows` rows of its width, perhaps unaligned.
+/// A dense input of a checked request: `rows` rows of its width, possibly unaligned.
 struct DenseView {
   const char* values = nullptr;
-  /// One row that stands for all rows of the request; the batch's writer repeats it.
+  /// One row that applies to all rows of the request; the batch writer repeats it.
   bool repeat = false;
 };
 
-/// A sparse input of a checked request, perhaps unaligned.
+/// A sparse input of a checked request, possibly unaligned.
 struct SparseView {
   /// int32, one for each bag.
   const char* lengths = nullptr;
   /// int64 [num_ids].
   const char* values = nullptr;
-  /// float32 [num_ids]; null where the input is not weighted: 1.0 for each.
+  /// float32 [num_ids]; null if the input is not weighted: 1.0 for each.
   const char* weights = nullptr;
-  /// Of the bags that lie here; where they are repeated, of one bag.
+  /// IDs in the bags stored here; if repeated, in one bag.
   std::int64_t num_ids = 0;
-  /// One bag that stands for all rows of the request.
+  /// One bag that applies to all rows of the request.
   bool repeat = false;
 };
 
-/// A request that fits the signature: safe for the writer of batches and for native operators.
+/// A request that matches the signature: safe for the batch writer and for native operators.
 struct CheckedRequest {
   std::int64_t num_rows = 0;
-  /// In the signature's order. Where has_context: inputs of the context have one row.
+  /// In the signature's order. If has_context, context inputs have one row.
   std::vector<DenseView> dense;
-  /// The sparse inputs in the signature's order; without those in `context` where has_context.
+  /// The sparse inputs in the signature's order; if has_context, without those in `context`.
   std::vector<SparseView> sparse;
-  /// The signature's sparse context inputs in its order, one bag each; only where has_context.
+  /// The signature's sparse context inputs in its order, one bag each; only if has_context.
   std::vector<SparseView> context;
   /// Whether it runs in the ranking graph.
   bool has_context = false;
-  /// IDs that are looked up, repetitions included.
+  /// Number of IDs looked up, repetitions included.
   std::int64_t num_ids = 0;
-  /// What inputs that were given once grow to.
+  /// Bytes that inputs given once and repeated for every row take in the batch.
   std::int64_t spread_bytes = 0;
 };
 
-/// The most rows, IDs and bytes of one request, as the checks need them.
+/// Maximum rows, IDs and bytes of one request.
 struct RequestLimits {
   std::int64_t max_rows = 0;
   std::int64_t max_ids = 0;
   std::int64_t max_bytes = 0;
 };
 
-/// Checks requests for one model. Thread-safe: it holds nothing of a request.
+/// Checks requests for one model. Thread-safe: keeps no state of a request.
 class RequestChecker {
  public:
   RequestChecker(Signature signature, RequestLimits limits, bool allow_non_finite = false);
 
-  /// Throws Error (kRequest, kRequestTooLarge) with the texts of serve/request_check.py and
-  /// serve/sparse_check.py. `checked` is filled, its vectors' memory used again; its views point
-  /// into what `request`'s point into.
+  /// Throws Error (kRequest, kRequestTooLarge) with the texts of
+  /// serve/engine/reference/request_check.py and serve/engine/reference/sparse_check.py. Fills
+  /// `checked`, reusing its vectors' memory; its views point into the same bytes as those of
+  /// `request`.
   void Check(const RawRequest& request, CheckedRequest* checked) const;
 
   const Signature& signature() const { return signature_; }
@@ -100,9 +101,9 @@ class RequestChecker {
   Signature signature_;
   RequestLimits limits_;
   bool allow_non_finite_;
-  /// Of each sparse input: as unsigned numbers, negative IDs are larger than it too.
+  /// Per sparse input; compared as unsigned numbers, so that negative IDs exceed it too.
   std::vector<std::uint64_t> largest_ids_;
-  /// Whether each input is of the context; whether any is.
+  /// Whether each input belongs to the context; whether any does.
   std::vector<bool> dense_in_context_, sparse_in_context_;
   bool has_context_;
   bool is_weighted_;

@@ -8,7 +8,7 @@
 
 namespace recsys {
 
-/// What becomes of an ID outside 0 <= id < num_embeddings (recsys/signature.py).
+/// How an ID outside 0 <= id < num_embeddings is handled (recsys/signature.py).
 enum class IdPolicy { kReject, kHash, kZero, kMapped };
 
 /// A float32 input [B, width].
@@ -17,7 +17,7 @@ struct DenseInput {
   std::int64_t width = 0;
 };
 
-/// A table that a sparse input is looked up in.
+/// A table in which a sparse input is looked up.
 struct TableUse {
   std::string name;
   std::int64_t num_embeddings = 0;
@@ -32,7 +32,8 @@ struct SparseInput {
   std::string pooling;
   bool weighted = false;
 
-  /// IDs must be below it; none where every ID is taken: the smallest table that rejects decides.
+  /// Exclusive upper bound of the IDs, set by the smallest table that rejects; not set if every ID
+  /// is accepted.
   std::optional<std::int64_t> id_limit() const;
 };
 
@@ -41,19 +42,19 @@ struct Output {
   std::string name;
   std::vector<std::int64_t> shape;
 
-  /// Numbers of one row.
+  /// Number of elements per row.
   std::int64_t num_elements() const;
 };
 
-/// What a model takes and gives; recsys/signature.py tells what its graph takes, in which order.
+/// A model's inputs and outputs; recsys/signature.py defines what its graph takes, in which order.
 struct Signature {
   std::vector<DenseInput> dense;
   std::vector<SparseInput> sparse;
   std::vector<Output> outputs;
-  /// Names of inputs that a ranking request may give once at no further cost.
+  /// Names of inputs that a ranking request may give once at no extra cost.
   std::vector<std::string> context;
 
-  /// Whether the graph takes weights: any sparse input is weighted.
+  /// Whether the graph takes weights, that is, whether any sparse input is weighted.
   bool is_weighted() const;
   bool InContext(const std::string& name) const;
 };

@@ -7,13 +7,13 @@
 
 namespace recsys {
 
-/// A view of neighbouring values that somebody else owns. (std::span comes with C++20.)
+/// A view of contiguous values owned elsewhere. (std::span comes with C++20.)
 template <typename T>
 class Span {
  public:
   Span() = default;
   Span(T* data, std::size_t size) : data_(data), size_(size) {}
-  // Implicit, as std::span's: a vector is where values come from.
+  // Implicit, like std::span's constructor: values usually come from a vector.
   Span(std::vector<std::remove_const_t<T>>& values)  // NOLINT(google-explicit-constructor)
       : Span(values.data(), values.size()) {}
   template <typename U = T, typename = std::enable_if_t<std::is_const_v<U>>>

@@ -3,7 +3,7 @@
 
 namespace recsys {
 
-/// gRPC's status codes, by their numbers.
+/// gRPC's status codes, with their numbers.
 enum class StatusCode {
   kOk = 0,
   kCancelled = 1,
@@ -24,7 +24,7 @@ enum class StatusCode {
   kUnauthenticated = 16,
 };
 
-/// The name as gRPC writes it, such as "INVALID_ARGUMENT".
+/// Returns the name as gRPC writes it, such as "INVALID_ARGUMENT".
 const char* StatusName(StatusCode code);
 
 }  // namespace recsys

@@ -1,4 +1,4 @@
-// Tensors that came as numbers.
+// Tensors sent as typed contents.
 
 #include <cstring>
 #include <string>
@@ -10,7 +10,7 @@
 namespace recsys {
 namespace {
 
-// Of InferTensorContents, by their numbers.
+// The fields of InferTensorContents, by number.
 constexpr const char* kFields[] = {"",
                                    "bool_contents",
                                    "int_contents",
@@ -24,15 +24,15 @@ constexpr std::uint32_t kInt32 = 2;
 constexpr std::uint32_t kInt64 = 3;
 constexpr std::uint32_t kFloat = 6;
 
-/// The field that fits a type; 0 for none.
+/// Returns the field for a type; 0 if there is none.
 std::uint32_t FieldOf(std::string_view datatype) {
   if (datatype == "FP32") return kFloat;
   if (datatype == "INT64") return kInt64;
   return datatype == "INT32" ? kInt32 : 0;
 }
 
-/// Goes through the values of one field, of contents that may come in pieces: `packed` is given
-/// many at a time, `single` one.
+/// Visits the values of one field, whose contents may come in several pieces: `packed` is called
+/// with many values at a time, `single` with one.
 template <typename Packed, typename Single>
 void Visit(const InferInput& input, std::uint32_t field, const Packed& packed,
            const Single& single) {
@@ -63,14 +63,14 @@ std::size_t CountVarints(std::string_view packed) {
   return count;
 }
 
-/// Writes numbers one after the other.
+/// Writes numbers contiguously.
 class Filler {
  public:
   Filler(std::uint32_t field, char* to)
       : field_(field), number_bytes_(field == kInt64 ? 8 : 4), to_(to) {}
 
   void Add(std::uint64_t number) {
-    // Of a number that is longer its lower bytes count, as protobuf has it.
+    // Like protobuf: of a longer number, the lower bytes are used.
     std::memcpy(to_, &number, number_bytes_);
     to_ += number_bytes_;
   }
@@ -93,7 +93,7 @@ class Filler {
 
 std::string_view TypedContents(const InferInput& input, OwnedBytes* owned) {
   const std::uint32_t field = FieldOf(input.tensor.datatype);
-  // Where the type is none that is served, or values are missing, the tensor's checks say so.
+  // If the type is not supported, or values are missing, the tensor's checks report it.
   if (field == 0 || input.filled == 0) return {};
   if (input.filled != 1U << field) {
     std::string filled;
@@ -121,7 +121,7 @@ std::string_view TypedContents(const InferInput& input, OwnedBytes* owned) {
         num_bytes += number_bytes;
         ++num_pieces;
       });
-  // Packed floats lie as the model takes them.
+  // Packed floats already have the model's layout.
   if (field == kFloat && num_pieces == 1 && last.size() == num_bytes) return last;
   char* const made = owned->Add(num_bytes);
   Filler filler(field, made);

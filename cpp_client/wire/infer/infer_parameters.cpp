@@ -13,7 +13,7 @@ constexpr double kUsPerSecond = 1e6;
 
 bool IsGiven(const ParameterValue& value) { return !std::holds_alternative<std::monostate>(value); }
 
-/// As texts of errors have it.
+/// Returns the value as error texts show it.
 std::string ShortOf(const ParameterValue& value) {
   if (const auto* flag = std::get_if<bool>(&value)) return *flag ? "True" : "False";
   if (const auto* number = std::get_if<std::int64_t>(&value)) return std::to_string(*number);
@@ -24,7 +24,7 @@ std::string ShortOf(const ParameterValue& value) {
   return "None";
 }
 
-/// A whole number from 0 to what int64 holds.
+/// Returns a whole number from 0 to the largest int64.
 std::optional<std::int64_t> NumberOf(const ParameterValue& value) {
   if (const auto* number = std::get_if<std::int64_t>(&value)) {
     if (*number >= 0) return *number;
@@ -39,7 +39,7 @@ Error Wrong(const char* name, const ParameterValue& value, const std::string& ex
                                         ShortOf(value) + ", expected " + expected);
 }
 
-/// Whether a parameter asks for nothing: zero of any type, or an empty text.
+/// Whether a parameter requests nothing: zero of any type, or an empty text.
 bool IsZero(const ParameterValue& value) {
   if (const auto* flag = std::get_if<bool>(&value)) return !*flag;
   if (const auto* number = std::get_if<double>(&value)) return *number == 0.0;

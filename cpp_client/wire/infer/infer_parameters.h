@@ -1,8 +1,8 @@
 #ifndef RECSYS_WIRE_INFER_INFER_PARAMETERS_H_
 #define RECSYS_WIRE_INFER_INFER_PARAMETERS_H_
 
-// The parameters of an Open Inference request that are read, over gRPC and HTTP
-// (serve/kserve_request.py); any other is ignored, as the protocol allows.
+// The Open Inference request parameters that are supported, over gRPC and HTTP
+// (serve/protocols/open_inference.py); all others are ignored, as the protocol allows.
 
 #include <cstdint>
 #include <optional>
@@ -11,12 +11,12 @@
 
 namespace recsys {
 
-/// A value of another type than those below; `text`: what error texts call it.
+/// A value of any other type; `text`: how error texts show it.
 struct OtherParameter {
   std::string_view text;
 };
 
-/// A parameter as it came; monostate where it did not. Texts are views into the message.
+/// A parameter as received; monostate if absent. Texts are views into the message.
 using ParameterValue = std::variant<std::monostate, bool, std::int64_t, std::uint64_t, double,
                                     std::string_view, OtherParameter>;
 
@@ -26,21 +26,21 @@ struct ParameterValues {
   ParameterValue timeout;
   ParameterValue context;
 
-  /// Where a parameter of this name belongs; null where it is not read.
+  /// Returns where to store the parameter of this name; null if it is not supported.
   ParameterValue* Find(std::string_view name);
 };
 
-/// What is asked for.
+/// The checked parameters of a request.
 struct InferParameters {
   /// 1 high, 2 normal, 3 low.
   int priority = 2;
-  /// How long the client waits; none where it did not say.
+  /// How long the client waits; not set if it did not say.
   std::optional<double> timeout_s;
-  /// Names of the inputs that have one row, with commas between them.
+  /// Comma-separated names of the inputs that have one row.
   std::string_view context;
 };
 
-/// Throws Error: one is not of its type or range, or asks for what is not served.
+/// Throws Error if a parameter has the wrong type or range, or requests an unsupported feature.
 InferParameters ReadParameters(const ParameterValues& given);
 
 }  // namespace recsys

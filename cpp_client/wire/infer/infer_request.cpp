@@ -15,7 +15,7 @@ namespace {
 constexpr std::uint32_t Fixed64Tag(std::uint32_t field) { return Tag(field, WireType::kFixed64); }
 constexpr std::uint32_t Fixed32Tag(std::uint32_t field) { return Tag(field, WireType::kFixed32); }
 
-/// An InferParameter; of its fields the last one counts.
+/// Reads an InferParameter; the last of its fields is used.
 void ReadValue(Cursor* cursor, ParameterValue* value) {
   Cursor inner = cursor->Enter();
   while (inner.Next()) {
@@ -46,8 +46,8 @@ void ReadValue(Cursor* cursor, ParameterValue* value) {
   cursor->Leave(inner);
 }
 
-/// An entry of a map of parameters; none where it holds what no entry does: Python's protobuf
-/// passes over such an entry as a whole.
+/// Reads an entry of a parameter map; returns none if it contains unknown fields: Python's protobuf
+/// ignores such an entry as a whole.
 std::optional<std::string_view> ReadParameter(Cursor* cursor, ParameterValue* value) {
   std::string_view key;
   bool is_entry = true;
@@ -76,7 +76,7 @@ void ReadRefused(Cursor* cursor, RefusedParameters* refused) {
   refused->classification |= key == "classification";
 }
 
-/// Passes over one field of InferTensorContents; whether it holds values.
+/// Skips one field of InferTensorContents; returns whether it contains values.
 bool HasValues(Cursor* cursor) {
   const std::uint32_t tag = cursor->tag();
   const std::uint32_t field = tag >> 3;
@@ -93,7 +93,7 @@ bool HasValues(Cursor* cursor) {
     return false;
   }
   const std::string_view packed = cursor->ReadBytes();
-  if (field == 8) return true;  // bytes, which may be empty
+  if (field == 8) return true;  // bytes elements, which may be empty
   const bool is_whole = field == 6   ? packed.size() % sizeof(float) == 0
                         : field == 7 ? packed.size() % sizeof(double) == 0
                                      : AreVarints(packed);
@@ -163,7 +163,7 @@ void ReadParameters(Cursor* cursor, ParameterValues* parameters) {
   ParameterValue value;
   const std::optional<std::string_view> key = ReadParameter(cursor, &value);
   if (!key) return;
-  // Of a key that comes twice the later entry counts, also where it has no value.
+  // If a key occurs twice, the later entry is used, even if it has no value.
   if (ParameterValue* found = parameters->Find(*key)) *found = value;
 }
 
@@ -228,7 +228,7 @@ bool ReadInferMessage(std::string_view bytes, std::size_t max_kept, InferMessage
 }
 
 bool IsEnough(const InferMessage& message, const Signature& signature) {
-  // What is more than the model can have is refused by its count.
+  // Counts above the model's maximum are rejected as such; nothing more needs to be kept.
   const auto lacks = [](std::size_t kept, std::size_t count, std::size_t most) {
     return count <= most && kept < count;
   };

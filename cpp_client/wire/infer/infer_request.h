@@ -13,7 +13,7 @@
 
 namespace recsys {
 
-/// What a tensor or an output must not ask for.
+/// Parameters that tensors and outputs must not have.
 struct RefusedParameters {
   bool shared_memory_region = false;
   bool classification = false;
@@ -21,12 +21,12 @@ struct RefusedParameters {
 
 /// A ModelInferRequest.InferInputTensor: views into its bytes.
 struct InferInput {
-  /// Without its data.
+  /// Without data.
   InferTensor tensor;
-  /// The whole of it: where typed contents are.
+  /// The whole message: contains the typed contents.
   std::string_view message;
   bool has_contents = false;
-  /// Which fields of its contents hold values: a bit for each field's number.
+  /// Which fields of its contents hold values: one bit per field number.
   std::uint32_t filled = 0;
   RefusedParameters refused;
 };
@@ -37,8 +37,8 @@ struct InferOutput {
   RefusedParameters refused;
 };
 
-/// An inference.ModelInferRequest: views into its bytes. Of each list the first few are kept, and
-/// how many there were.
+/// An inference.ModelInferRequest: views into its bytes. Of each list the first items are kept, and
+/// its full length.
 struct InferMessage {
   std::string_view model;
   std::string_view version;
@@ -52,27 +52,27 @@ struct InferMessage {
   std::size_t num_raw_contents = 0;
 };
 
-/// Of each list as many are kept at first: more than nearly every model has.
+/// Initial maximum of items kept per list: more than nearly every model has.
 constexpr std::size_t kMaxTensorsKept = 1024;
 
-/// Reads a message in place: nothing of it is checked but that it is one, whole. False where it is
-/// none. The memory of `message`'s lists is used again.
+/// Reads a message in place; only checks that it is well-formed and complete, and returns false if
+/// not. Reuses the memory of the lists in `message`.
 bool ReadInferMessage(std::string_view bytes, std::size_t max_kept, InferMessage* message);
 
-/// Whether as much of the message was kept as is looked at for such a model.
+/// Whether enough of the message was kept for a model with this signature.
 bool IsEnough(const InferMessage& message, const Signature& signature);
 
-/// The numbers of the outputs that are asked for, in the request's order; empty for all. Throws
+/// Returns the indexes of the requested outputs, in the request's order; empty for all. Throws
 /// Error.
 std::vector<std::size_t> WantedOutputs(const InferMessage& message, const Signature& signature);
 
-/// The request's inputs, for one model. `raw` points into the message and into `owned`. Throws
-/// Error: a tensor is not one that the model has.
+/// Converts the request's inputs for one model. `raw` points into the message and into `owned`.
+/// Throws Error if a tensor does not match the model.
 void ReadInputs(const InferMessage& message, std::string_view context, const Signature& signature,
                 const RequestLimits& limits, OwnedBytes* owned, RawRequest* raw);
 
-/// The values of a tensor that came as numbers, as bytes; empty where there are none, or its type
-/// is not served. Throws Error: they stand in the field of another type.
+/// Returns the values of a tensor sent as typed contents, as bytes; empty if there are none, or its
+/// type is not supported. Throws Error if they are in the field of another type.
 std::string_view TypedContents(const InferInput& input, OwnedBytes* owned);
 
 }  // namespace recsys

@@ -8,7 +8,7 @@ namespace {
 constexpr std::string_view kDatatype = "FP32";
 constexpr std::string_view kFinal = "triton_final_response";
 
-/// InferOutputTensor.
+/// Writes an InferOutputTensor.
 void WriteOutput(const Output& output, std::int64_t num_rows, Writer* writer) {
   const std::size_t name_bytes = output.name.empty() ? 0 : DelimitedSize(1, output.name.size());
   writer->DelimitedHead(5, name_bytes + DelimitedSize(2, kDatatype.size()) +
@@ -18,7 +18,7 @@ void WriteOutput(const Output& output, std::int64_t num_rows, Writer* writer) {
   WriteShape(3, num_rows, output, writer);
 }
 
-/// An entry of the parameters: a flag that is set.
+/// Writes a parameter whose value is true.
 void WriteFinal(Writer* writer) {
   constexpr std::size_t kFlagBytes = 2;
   writer->DelimitedHead(4, DelimitedSize(1, kFinal.size()) + DelimitedSize(2, kFlagBytes));

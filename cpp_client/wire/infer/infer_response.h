@@ -11,25 +11,26 @@
 
 namespace recsys {
 
-/// What stands in an answer beside its outputs.
+/// The fields of an answer other than its outputs.
 struct InferAnswer {
   std::string_view model;
   std::string_view version;
   std::string_view id;
-  /// The numbers of the outputs that are sent, in this order; empty for all.
+  /// Indexes of the outputs to send, in this order; empty for all.
   const std::vector<std::size_t>& wanted;
-  /// Streams' answers say that each is its request's last one, as Triton's clients may ask.
+  /// Answers on streams state that they are their request's last one, which Triton's clients may
+  /// ask for.
   bool is_final = false;
 };
 
-/// An inference.ModelInferResponse, its values as bytes.
+/// Serializes an inference.ModelInferResponse with its values as bytes.
 Message WriteInferResponse(const InferAnswer& answer, const std::vector<Output>& outputs,
                            const AnswerRows& rows);
 
-/// A ModelStreamInferResponse around an answer.
+/// Serializes a ModelStreamInferResponse that contains an answer.
 Message WriteInferStreamResponse(Message response);
 
-/// A ModelStreamInferResponse that says why there is no answer to the request of this id.
+/// Serializes a ModelStreamInferResponse with an error for the request of this ID.
 Message WriteInferStreamError(std::string_view id, std::string_view text);
 
 }  // namespace recsys

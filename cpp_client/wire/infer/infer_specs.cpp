@@ -1,4 +1,4 @@
-// What Open Inference's clients are told of a model's tensors, and which outputs they may name.
+// The tensor metadata for Open Inference clients, and the outputs that they may name.
 
 #include <algorithm>
 #include <set>

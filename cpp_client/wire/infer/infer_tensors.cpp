@@ -44,7 +44,7 @@ bool IsSameShape(const InferShape& a, const InferShape& b) {
                     b.sizes.begin());
 }
 
-/// A count of numbers as a count of bytes, which may be more than even Wide holds.
+/// Converts a count of numbers to a count of bytes, which may exceed even Wide.
 std::string BytesText(Wide count, std::size_t number_bytes) {
   std::string digits = WideText(count);
   for (; number_bytes > 1; number_bytes /= 2) {
@@ -59,7 +59,7 @@ std::string BytesText(Wide count, std::size_t number_bytes) {
   return digits;
 }
 
-/// Whether the data are as long as the type and the shape say, of one or two sizes.
+/// Checks that the data's size matches the type and the shape, which has one or two sizes.
 void CheckSize(const InferTensor& tensor) {
   const std::int64_t* sizes = tensor.shape.sizes.data();
   const Wide first = sizes[0];
@@ -91,7 +91,7 @@ void CheckWholeNumbers(const InferTensor& tensor) {
   CheckSize(tensor);
 }
 
-/// int32 [B]; what int32 cannot hold is refused, all else is left to the request's checks.
+/// Returns int32 [B]; rejects what int32 cannot hold, and leaves the rest to the request's checks.
 std::string_view LengthsOf(const InferTensor& tensor, OwnedBytes* owned) {
   if (tensor.shape.num_dims != 1) throw WrongShape(tensor, "[-1]");
   CheckWholeNumbers(tensor);
@@ -105,12 +105,12 @@ std::string_view LengthsOf(const InferTensor& tensor, OwnedBytes* owned) {
   return Converted<std::int64_t, std::int32_t>(tensor.data, owned);
 }
 
-/// int32 [B], all of them L.
+/// Returns int32 [B], all of them L.
 std::string_view EqualLengths(const InferTensor& tensor, const RequestLimits& limits,
                               OwnedBytes* owned) {
   const InferShape& shape = tensor.shape;
   if (shape.num_dims != 1 && shape.num_dims != 2) throw WrongShape(tensor, "[-1, -1] or [-1]");
-  // A tensor without IDs may claim any number of rows; one with IDs has as many bytes as it says.
+  // A tensor without IDs may claim any number of rows; with IDs, the data's size bounds it.
   CheckWholeNumbers(tensor);
   CheckSizes(limits, shape.sizes[0], 0, 0);
   const auto num_rows = static_cast<std::size_t>(shape.sizes[0]);
@@ -128,7 +128,7 @@ std::string_view IdsOf(const InferTensor& tensor, OwnedBytes* owned) {
   return Converted<std::int32_t, std::int64_t>(tensor.data, owned);
 }
 
-/// Puts one request together.
+/// Assembles one request.
 class Assembly {
  public:
   Assembly(const std::vector<InferTensor>& tensors, const Signature& signature,
@@ -191,13 +191,14 @@ class Assembly {
     return raw;
   }
 
-  /// What is missing may be there under a name that is misspelt.
+  /// Returns the error for a missing tensor, unless an unknown name is refused: it may be a
+  /// misspelling.
   Error Missing(const std::string& name) {
     RefuseUnknown();
     return Wrong("inputs: missing " + Repr(name) + ", expected each of the model's inputs once");
   }
 
-  /// Refuses the first tensor that no input has, if there is one.
+  /// Refuses the first tensor that belongs to no input, if there is one.
   void RefuseUnknown() {
     std::set<std::string> known;
     for (const DenseInput& input : signature_.dense) known.insert(input.name);
@@ -214,7 +215,8 @@ class Assembly {
     }
   }
 
-  /// B, the same in all inputs but those of the context, which have one row.
+  /// Returns B, which must be the same in all inputs except those of the context, which have one
+  /// row.
   std::int64_t NumRows(const ContextNames& shared) const {
     std::size_t first = 0;
     while (first < rows_.size() && shared.Has(first)) ++first;
@@ -239,7 +241,7 @@ class Assembly {
                              : signature_.sparse[input - num_dense].name;
   }
 
-  /// Moves the inputs that are shared to where they belong.
+  /// Moves the shared inputs to the context.
   template <typename Input>
   static void Move(const ContextNames& shared, std::size_t first, std::vector<Input>* inputs,
                    std::vector<Input>* context) {
@@ -265,7 +267,7 @@ class Assembly {
   const RequestLimits& limits_;
   OwnedBytes* const owned_;
   TensorIndex given_;
-  /// Of each input, dense ones first.
+  /// Rows of each input, dense inputs first.
   std::vector<std::int64_t> rows_;
 };
 

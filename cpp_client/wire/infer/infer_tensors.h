@@ -1,9 +1,9 @@
 #ifndef RECSYS_WIRE_INFER_INFER_TENSORS_H_
 #define RECSYS_WIRE_INFER_INFER_TENSORS_H_
 
-// Named tensors, as Open Inference knows them over gRPC and HTTP, to a request for one model
-// (serve/kserve_tensors.py). Shape letters: B rows, L IDs of each row where all have as many, N
-// number of IDs of one input.
+// Converts named tensors, as Open Inference defines them over gRPC and HTTP, into a request for one
+// model (serve/engine/reference/protocols/tensors.py). Shape letters: B rows, L IDs per row if all
+// rows have the same number, N number of IDs of one input.
 
 #include <array>
 #include <cstdint>
@@ -17,7 +17,7 @@
 
 namespace recsys {
 
-/// What a client says of a tensor's sizes: the first few, and how many there are.
+/// A tensor's sizes as stated by the client: the first few, and their number.
 struct InferShape {
   std::array<std::int64_t, 8> sizes;
   std::size_t num_dims = 0;
@@ -28,7 +28,7 @@ struct InferShape {
   }
 };
 
-/// One tensor of a request; nothing of it is checked. `data`: little-endian, row-major.
+/// One unchecked tensor of a request. `data`: little-endian, row-major.
 struct InferTensor {
   std::string_view name;
   std::string_view datatype;
@@ -36,39 +36,39 @@ struct InferTensor {
   InferShape shape;
 };
 
-/// What metadata say of a tensor: -1 stands for a size that requests choose.
+/// A tensor's metadata: -1 stands for a size that requests choose.
 struct TensorSpec {
   std::string name;
   const char* datatype;
   std::vector<std::int64_t> shape;
 };
 
-/// The tensors that a model takes, sparse inputs in their jagged form; and those that it gives.
+/// Returns the tensors that a model takes, with sparse inputs in jagged form; and those it returns.
 std::vector<TensorSpec> InputSpecs(const Signature& signature);
 std::vector<TensorSpec> OutputSpecs(const Signature& signature);
 
-/// The most tensors that a request for such a model can have.
+/// Returns the maximum number of tensors in a request for such a model.
 std::size_t MostTensors(const Signature& signature);
 
-/// Bytes of a number of the types that are served ("FP32", "INT64", "INT32"); 0 for others.
+/// Returns the bytes per number of the supported types ("FP32", "INT64", "INT32"); 0 for others.
 std::size_t DatatypeBytes(std::string_view datatype);
 
-/// What error texts call a tensor.
+/// Returns how error texts name a tensor.
 std::string TensorField(std::string_view name);
 
-/// Puts a request together from its tensors, in any order. `context`: names of the inputs that
-/// have one row, which stands for all, with commas between them. `raw` points into the tensors'
-/// names and data, and into `owned`. Throws Error (kRequest, kRequestTooLarge): a tensor is
-/// missing, unknown, or not of a type and shape that its input can have.
+/// Builds a request from its tensors, given in any order. `context`: comma-separated names of the
+/// inputs that have one row, which applies to all. `raw` points into the tensors' names and data,
+/// and into `owned`. Throws Error (kRequest, kRequestTooLarge) if a tensor is missing, unknown, or
+/// does not match the type and shape of its input.
 void ReadInferTensors(const std::vector<InferTensor>& tensors, std::string_view context,
                       const Signature& signature, const RequestLimits& limits, OwnedBytes* owned,
                       RawRequest* raw);
 
-/// Refuses more outputs than there are. Throws Error.
+/// Throws Error if there are more outputs than the model has.
 void CheckNumOutputs(std::size_t num_outputs, const Signature& signature);
 
-/// The numbers of the outputs that a request names, in its order; empty for all, where it names
-/// none. Throws Error.
+/// Returns the indexes of the outputs that a request names, in its order; empty for all, if it
+/// names none. Throws Error.
 std::vector<std::size_t> WantedOutputs(const std::vector<std::string_view>& names,
                                        const Signature& signature);
 

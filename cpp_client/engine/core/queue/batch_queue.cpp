@@ -8,7 +8,7 @@
 namespace recsys {
 namespace {
 
-/// What a request takes of the queue's room: rows, IDs, bytes.
+/// Returns the room a request takes in the queue: rows, IDs, bytes.
 Amounts AmountsOf(const Request& request) {
   const CheckedRequest& checked = request.checked;
   return {std::max<std::int64_t>(checked.num_rows, 1), checked.num_ids,
@@ -24,7 +24,7 @@ BatchQueue::BatchQueue(const BatchLimits& limits, Clock clock)
       clock_(std::move(clock)) {}
 
 BatchQueue::~BatchQueue() {
-  // Requests hold themselves while they wait.
+  // Requests own themselves while they wait.
   while (Request* const request = Next()) Leave(*request);
 }
 

@@ -20,8 +20,8 @@ namespace recsys {
 
 using Requests = std::vector<std::shared_ptr<Request>>;
 
-/// A clock that stands still where the given one jumps back, and goes on from there: requests keep
-/// their order and the time that is left until their deadlines, instead of all expiring, or none.
+/// A clock that stops when the given one jumps back, and continues from there: requests keep their
+/// order and their remaining time until the deadline, instead of all of them, or none, expiring.
 class SteadyClock {
  public:
   explicit SteadyClock(Clock clock) : clock_(std::move(clock)), last_s_(clock_()) {}
@@ -32,7 +32,7 @@ class SteadyClock {
     last_s_ = given_s;
     return given_s + behind_s_;
   }
-  /// How much less the given clock shows.
+  /// How far the given clock is behind this one.
   double behind_s() const { return behind_s_; }
 
  private:
@@ -41,17 +41,18 @@ class SteadyClock {
   double behind_s_ = 0;
 };
 
-/// Which requests form the next batch: the policy and its queue, without threads and memory of
-/// batches (serve/batching.py, which says more). Not thread-safe: the caller holds a lock.
+/// The policy and queue that form the next batch, without threads or batch memory
+/// (serve/engine/reference/batching.py has more details). Not thread-safe: the caller holds a lock.
 ///
-/// Order: a line for each level of urgency, first in, first out; next is the request with the
-/// smallest enqueued_s + level * priority window. So an urgent one overtakes those that came at
-/// most a window per level before it, and nothing starves. A request larger than a batch runs alone
-/// and stands one level lower. Requests whose deadline has passed are never computed: they leave
-/// when a batch is taken and when their room is needed.
+/// Order: one line per level of urgency, first in, first out; next is the request with the smallest
+/// enqueued_s + level * priority window. So an urgent request overtakes those that arrived at most
+/// one window per level earlier, and none starves. A request larger than a batch runs alone and is
+/// one level lower. Requests whose deadline has passed are never computed: they are removed when a
+/// batch is taken and when their room is needed.
 ///
-/// Put, Cancel and taking one request cost a constant (the logarithm of what waits where there are
-/// deadlines) and allocate nothing: requests are linked by members of their own.
+/// Put, Cancel and taking one request take constant time (logarithmic in the number of waiting
+/// requests if there are deadlines) and allocate nothing: requests are linked through their own
+/// members.
 class BatchQueue {
  public:
   BatchQueue(const BatchLimits& limits, Clock clock);
@@ -59,7 +60,7 @@ class BatchQueue {
   BatchQueue(const BatchQueue&) = delete;
   BatchQueue& operator=(const BatchQueue&) = delete;
 
-  /// What there was no room for, and when to try again.
+  /// The exhausted limit, and when to retry.
   struct Full {
     Amount what;
     std::int64_t waiting;
@@ -67,26 +68,27 @@ class BatchQueue {
     std::int64_t retry_after_ms;
   };
 
-  /// Throws Error (kRequestTooLarge) where the request is larger than one may be. Needs no lock.
+  /// Throws Error (kRequestTooLarge) if the request exceeds the limits. Needs no lock.
   void CheckSize(const Request& request) const;
-  /// Lets a checked request wait for its batch, unless the queue is full. `expired` gets those that
-  /// have left because their deadline has passed and room was needed; the caller answers them.
-  /// Writes no text: an overloaded server must not do so under its lock.
+  /// Queues a checked request, unless the queue is full. Appends to `expired` the requests that
+  /// were removed because room was needed and their deadline has passed; the caller answers them.
+  /// Formats no text: an overloaded server must not do so under its lock.
   std::optional<Full> Put(const std::shared_ptr<Request>& request, Requests* expired);
-  /// Throws the QueueFullError that says so. Needs no lock.
+  /// Throws the corresponding QueueFullError. Needs no lock.
   [[noreturn]] static void Throw(const Full& full);
 
-  /// Drops a request that waits; null where it has left already, or never came.
+  /// Drops a waiting request; returns null if it has already left, or never joined.
   std::shared_ptr<Request> Cancel(Request& request);
 
-  /// When Take should be called, on the given clock: now or earlier, unless max_delay_us lets a
-  /// batch wait to be filled; then once the oldest has waited for so long, and never so long that a
-  /// request is left with less than the same time until its deadline. None where nothing waits.
+  /// Returns when Take should be called, on the given clock: now or earlier, unless max_delay_us
+  /// lets a batch wait to be filled; then once the oldest request has waited that long, but never
+  /// so long that a request has less than that time left until its deadline. None if no request
+  /// waits.
   std::optional<double> ReadyAt();
 
-  /// Takes out the next batch: as many as fit, in order, until it has `enough_rows`, and at least
-  /// one if any waits; the first that does not fit ends it. `expired` gets those whose deadline has
-  /// passed. Both are appended to.
+  /// Takes out the next batch: as many requests as fit, in order, until it has `enough_rows`, and
+  /// at least one if any waits; the first that does not fit ends it. Those whose deadline has
+  /// passed go to `expired`. Appends to both.
   void Take(Requests* batch, Requests* expired,
             std::int64_t enough_rows = std::numeric_limits<std::int64_t>::max());
 
@@ -100,14 +102,14 @@ class BatchQueue {
   std::int64_t num_bytes() const { return waiting_[static_cast<int>(Amount::kBytes)]; }
 
  private:
-  // One more than priorities: huge requests of the lowest one stand behind all others. Level 0 is
-  // never used.
+  // One more than priorities: huge requests of the lowest one come after all others. Level 0 is
+  // unused.
   static constexpr int kNumLevels = static_cast<int>(Priority::kLow) + 2;
   struct Line {
     Request* first = nullptr;
     Request* last = nullptr;
   };
-  /// What there is no room for.
+  /// The limit that a request would exceed, and by how much.
   struct Lack {
     Amount what;
     std::int64_t amount;

@@ -10,22 +10,24 @@
 
 namespace recsys {
 
-/// Deadlines of requests, the earliest first; of equal ones that which was added first. Not
-/// thread-safe; owns nothing: a request is discarded before it goes (serve/deadlines.py).
+/// Deadlines of requests, earliest first; equal ones in the order they were added. Not thread-safe;
+/// owns nothing: a request must be discarded before it is destroyed
+/// (serve/engine/reference/batching.py).
 ///
-/// A heap whose requests know their places (Request::deadline_at). Adding costs a constant where
-/// deadlines come in ascending order, as they mostly do, and the logarithm of their number at
-/// worst; so does discarding.
+/// A heap whose requests store their position (Request::deadline_at). Adding takes constant time if
+/// deadlines are added in ascending order, as they mostly are, and logarithmic time at worst; so
+/// does discarding.
 class Deadlines {
  public:
   void Add(Request& request, double deadline_s);
-  /// Nothing happens where it is not among them.
+  /// Does nothing if the request is not in the heap.
   void Discard(Request& request);
-  /// Infinite where there is none.
+  /// Infinite if empty.
   double earliest_s() const {
     return heap_.empty() ? std::numeric_limits<double>::infinity() : heap_.front().deadline_s;
   }
-  /// Takes out the earliest whose deadline is not after `now_s`; null where there is none.
+  /// Removes and returns the earliest request whose deadline is not after `now_s`; null if there is
+  /// none.
   Request* TakePassed(double now_s);
   std::size_t size() const { return heap_.size(); }
 

@@ -6,8 +6,8 @@
 namespace recsys {
 namespace {
 
-// Weight of what was seen before the last batch: one slow batch does not decide, and a change shows
-// within tens of batches.
+// Weight of everything before the last batch: a single slow batch does not dominate, and a change
+// shows within tens of batches.
 constexpr double kMemory = 0.9;
 
 }  // namespace

@@ -7,33 +7,33 @@
 
 namespace recsys {
 
-/// What a queue counts.
+/// The quantities counted by a queue.
 enum class Amount { kRows = 0, kIds, kBytes };
 inline constexpr int kNumAmounts = 3;
-/// One number of each.
+/// One number per quantity.
 using Amounts = std::array<std::int64_t, kNumAmounts>;
 
-/// How fast a queue has been draining while there was something to drain, smoothed over about ten
-/// batches, and so when a client that found it full should come again (serve/drain_rate.py).
+/// Measures how fast a queue drains while it is not empty, smoothed over about ten batches, and
+/// from that when a client that found it full should retry (serve/engine/reference/batching.py).
 ///
-/// Everything that leaves counts, cancelled and expired requests too: all of it makes room. The
-/// time in which nothing waited does not count. Not thread-safe.
+/// All requests that leave count, including cancelled and expired ones: each makes room. Time in
+/// which no request waited does not count. Not thread-safe.
 class DrainRate {
  public:
-  /// The hint where nothing has been measured yet.
+  /// The hint before anything was measured.
   static constexpr std::int64_t kFirstRetryMs = 100;
-  /// No hint is longer.
+  /// The longest hint.
   static constexpr std::int64_t kMaxRetryMs = 60'000;
 
   /// Notes what has left the queue.
   void Left(const Amounts& amounts) {
     for (int i = 0; i < kNumAmounts; ++i) left_[i] += amounts[i];
   }
-  /// Notes that a batch was taken; `is_empty`: nothing waits any more, so that the time until the
-  /// next batch says nothing.
+  /// Notes that a batch was taken; `is_empty`: no request waits any more, so the time until the
+  /// next batch is not measured.
   void Taken(double now_s, bool is_empty);
-  /// When so much will have drained as things went so far: 1 to kMaxRetryMs. Grows while a batch
-  /// takes longer than usual.
+  /// Returns when that amount will have drained at the measured rate: 1 to kMaxRetryMs. Grows while
+  /// a batch takes longer than usual.
   std::int64_t RetryAfterMs(Amount what, std::int64_t amount, double now_s) const;
 
  private:

@@ -7,45 +7,45 @@
 namespace recsys {
 namespace {
 
-// What is expected of a model that was never run: a small DLRM on one core. Only the order of
+// Expected costs of a model that has never run: a small DLRM on one core. Only the order of
 // magnitude matters; a few batches replace it.
 constexpr std::array<double, 3> kFirstCosts = {100e-6, 20e-6, 0.05e-6};
 // Standard deviation of the first costs, as a multiple of them.
 constexpr double kFirstDoubt = 3.0;
-// Drift of a cost from batch to batch, as a share of it: durations of some 20 batches ago count
-// half. The first batches drift more: their model has only just been loaded.
+// Drift of a cost per batch, as a share of it: durations some 20 batches ago have half the weight.
+// The first batches drift more, as their model has only just been loaded.
 constexpr double kDrift = 0.01;
 constexpr double kFirstDrift = 0.3;
-// Scatter of durations around their expectation: a share of it, and a constant.
+// Scatter of durations around the expected one: a share of it, and a constant.
 constexpr double kScatter = 0.2;
 constexpr double kScatterS = 5e-6;
-// One duration moves the costs by so many standard deviations at most.
+// Maximum standard deviations by which one duration moves the costs.
 constexpr double kMostDeviations = 3.0;
-// Batches that have run before the costs are relied on.
+// Number of batches before the costs are relied on.
 constexpr int kNumKnown = 4;
 constexpr int kNumCounted = 1000;
 
-// Weight of the last batch in the slowdown and of the last waking in its cost.
+// Weight of the last batch in the slowdown, and of the last wake-up in its cost.
 constexpr double kWeight = 0.1;
-// Of the last batch in the shortage.
+// Weight of the last batch in the shortage.
 constexpr double kShortageWeight = 0.02;
 constexpr double kMostSlowdown = 8.0;
-// Where no batches run side by side the slowdown is forgotten, so that it is tried again now and
+// While no batches run concurrently the slowdown decays, so that concurrency is tried again now and
 // then.
 constexpr double kForget = 0.002;
-// A waking that took longer says little about the next one.
+// Upper bound of a learned wake-up: a longer one says little about the next.
 constexpr double kLongestWakeS = 2e-3;
-// A further executor's share of what waits takes at least as long as starting it and its batch, and
-// so many times longer where processors are short; then it also waits for so many times that.
+// Another executor's share must take at least as long as starting it and its batch; if processors
+// are short, up to kThrift times longer, unless the running batches take kPatience times that.
 constexpr double kThrift = 3.0;
 constexpr double kPatience = 5.0;
-// The rate of requests is that of the last so many seconds.
+// The rate of requests is measured over about this many seconds.
 constexpr double kRateS = 5e-3;
-// Requests that may be expected while a batch runs in the polling thread. One client that waits for
-// each answer sends fewer than one.
+// Requests that may be expected while a batch runs in the polling thread. A single client that
+// waits for each answer sends fewer than one.
 constexpr double kFewArrivals = 1.2;
-// A batch is looked at again when it takes longer than expected by a quarter and by this: the
-// polling thread's timers count milliseconds.
+// A batch is checked again when it takes a quarter plus this longer than expected: the polling
+// thread's timers have a resolution of milliseconds.
 constexpr double kLookAgainS = 1e-3;
 
 }  // namespace
@@ -116,10 +116,10 @@ bool BatchPolicy::Pays(const State& state, double wake_s) const {
   if (!costs_.is_known()) return true;
   const double remaining_s = RemainingS(state.now_s);
   const double alone_s = costs_.SecondsOf(state.waiting);
-  // The batches that run side by side slow each other down.
+  // Concurrent batches slow each other down.
   const double lost_s = (slowdown_ - 1) * (alone_s + std::min(remaining_s, alone_s));
   if (wake_s + lost_s >= remaining_s) return false;
-  // Where processors are short, small batches wait to become larger, but not for very long.
+  // If processors are short, small batches wait to become larger, but not for very long.
   const double work_s = alone_s - costs_.fixed_s();
   const double least_s = shortage_ * kThrift * (costs_.fixed_s() + wake_s);
   return work_s >= least_s || remaining_s > kPatience * least_s;
@@ -136,7 +136,7 @@ std::int64_t BatchPolicy::ShareOf(const State& state) const {
   if (!costs_.is_known() || state.num_free <= 0 || work_s < 2 * least_s) return rows;
   const double num =
       std::min(static_cast<double>(state.num_free) + 1, std::floor(work_s / least_s));
-  // Where several batches take so much longer that the others would not be started after all.
+  // If concurrency takes so much longer that the other executors would not be started after all.
   if (wake_s_ > (2 - slowdown_) * (costs_.fixed_s() + work_s / num)) return rows;
   return static_cast<std::int64_t>(std::ceil(static_cast<double>(rows) / num));
 }
@@ -146,7 +146,7 @@ double BatchPolicy::RemainingS(double now_s) const {
   for (const Running& one : running_) {
     if (!one.is_running) continue;
     const double left_s = one.began_s + one.expected_s - now_s;
-    // The longer a batch is overdue, the longer it is expected to take from here.
+    // The longer a batch is overdue, the longer it is expected to still take.
     least_s = std::min(least_s, std::max(left_s, -left_s));
   }
   return least_s;

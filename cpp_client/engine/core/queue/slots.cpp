@@ -12,7 +12,7 @@ int NumProcessors() {
   cpu_set_t cpus;
   CPU_ZERO(&cpus);
   if (sched_getaffinity(0, sizeof(cpus), &cpus) == 0) return std::max(CPU_COUNT(&cpus), 1);
-  // More processors than such a set has room for.
+  // More processors than such a set can hold.
   return static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
 }
 

@@ -9,12 +9,12 @@
 
 namespace recsys {
 
-/// How many batches the process may run at a time, whatever their models: as many as it has
-/// processors. Who finds none free gets one in turn: first in, first out, so that no model keeps
-/// the others waiting for longer than a batch each. Thread-safe.
+/// Limits how many batches the process runs concurrently, across all models: one per processor. If
+/// none is free, slots are granted in turn: first in, first out, so that no model makes the others
+/// wait for more than one batch each. Thread-safe.
 class Slots {
  public:
-  /// Gets a slot that it waited for. Called without any lock, from any thread.
+  /// Called with a slot it waited for; without any lock, from any thread.
   class Waiter {
    public:
     virtual ~Waiter() = default;
@@ -27,23 +27,24 @@ class Slots {
   };
 
   explicit Slots(int num_slots) : num_slots_(num_slots) {}
-  /// Of the process; as many as the processors that it may run on, until told otherwise.
+  /// The process's slots: one per processor it may run on, unless set otherwise.
   static Slots& Shared();
 
-  /// The processors that the process may use.
+  /// Sets the number of processors that the process may use.
   void Set(int num_slots);
-  /// No fewer than that: a model's settings ask for more executors than there are processors.
+  /// Ensures at least that many: a model's settings may ask for more executors than there are
+  /// processors.
   void SetAtLeast(int num_slots);
 
-  /// True where a slot is free and nobody waits for one; else `waiter` is granted one later.
+  /// Returns true if a slot is free and no other waits for one; otherwise `waiter` is granted one
+  /// later.
   bool Take(Waiter* waiter);
-  /// True where no slot was taken, and one is now.
+  /// Takes a slot and returns true, if none is taken.
   bool TakeIfIdle();
-  /// Hands a slot to the first who waits; where nobody does it stays with the caller, and true is
-  /// returned.
+  /// Passes a slot to the first waiter; if there is none, the caller keeps it and true is returned.
   bool Keep();
   void Give();
-  /// `waiter` waits no more; returns when no call of its Granted is under way.
+  /// Removes `waiter`; returns once no call of its Granted is in progress.
   void Forget(Waiter* waiter);
   bool has_waiting() const { return num_waiting_.load(std::memory_order_relaxed) > 0; }
   int num_free() const {
@@ -52,15 +53,15 @@ class Slots {
   int num_taken() const { return num_taken_.load(std::memory_order_relaxed); }
 
  private:
-  /// The first who waits, who has got a slot and is to be told; null where nobody waits. With the
-  /// lock.
+  /// Gives a slot to the first waiter, which must then be notified; returns null if there is none.
+  /// The lock must be held.
   Waiter* Grant();
   void Tell(Waiter* waiter);
   void GrantFree();
 
   std::mutex mutex_;
   std::condition_variable told_;
-  /// Changed with the lock.
+  /// Modified under the lock.
   std::atomic<int> num_slots_;
   std::atomic<int> num_taken_{0};
   std::atomic<int> num_waiting_{0};

@@ -9,7 +9,7 @@
 namespace recsys {
 namespace {
 
-// Requests are collected for no longer than this before an executor is told of them.
+// Maximum time for collecting requests before an executor is notified.
 constexpr double kLongestTurnS = 200e-6;
 
 thread_local PollingTurn* turn_here = nullptr;

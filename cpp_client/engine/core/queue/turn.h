@@ -10,9 +10,9 @@ namespace recsys {
 
 class Executor;
 
-/// What a polling thread has taken in and not decided about yet. A thread that polls makes one, and
-/// decides (End) when nothing more can be read at once: by then all that has come is one batch. Of
-/// one thread alone.
+/// Requests that a polling thread has received and not decided about yet. A polling thread creates
+/// one, and decides (End) when nothing more can be read at once: by then all received requests form
+/// one batch. Used by one thread only.
 class PollingTurn {
  public:
   explicit PollingTurn(Clock clock = MonotonicSeconds);
@@ -20,18 +20,18 @@ class PollingTurn {
   PollingTurn(const PollingTurn&) = delete;
   PollingTurn& operator=(const PollingTurn&) = delete;
 
-  /// Of the calling thread; null where it does not poll.
+  /// Returns the calling thread's turn; null if it does not poll.
   static PollingTurn* Here();
 
-  /// Requests wait for `executor` since now.
+  /// Notes that requests are waiting for `executor`.
   void Hold(std::shared_ptr<Executor> executor);
-  /// To be called after each event: decides where the turn has lasted for so long that waiting for
-  /// its end would hold up an executor.
+  /// Call it after each event: decides if the turn has lasted so long that waiting for its end
+  /// would delay an executor.
   void Seen();
-  /// Decides about all that is held. To be called when nothing more can be read, and when WaitS has
+  /// Decides about all held requests. Call it when nothing more can be read, and when WaitS has
   /// passed.
   void End();
-  /// For how many seconds the thread may wait for further events; infinite where nothing is held.
+  /// Returns how many seconds the thread may wait for further events; infinite if nothing is held.
   double WaitS() const;
 
  private:
@@ -44,7 +44,7 @@ class PollingTurn {
   const Clock clock_;
   double began_s_ = 0;
   std::vector<std::shared_ptr<Executor>> held_, deciding_;
-  /// What was left to batches that run is looked at again at these times.
+  /// Requests left to running batches are checked again at these times.
   std::vector<Watched> watched_;
 };
 

@@ -6,16 +6,16 @@
 
 namespace recsys {
 
-/// What happened on a port since it was opened. Counters only grow but for `num_open` and
+/// What happened on a port since it was opened. Counters only increase, except for `num_open` and
 /// `held_bytes`.
 struct PortCounters {
   std::atomic<std::int64_t> num_open{0};
   std::atomic<std::int64_t> accepted{0};
-  /// One connection too many.
+  /// Connections above the maximum.
   std::atomic<std::int64_t> refused{0};
-  /// Closed because it did not finish a handshake or open a call in time, or was gone.
+  /// Closed because the client did not finish a handshake, open a call or reply to a PING in time.
   std::atomic<std::int64_t> closed_silent{0};
-  /// Closed for resets, for control frames, and for the memory that it held.
+  /// Closed for resets, for control frames, and for the memory held.
   std::atomic<std::int64_t> closed_resets{0};
   std::atomic<std::int64_t> closed_control_frames{0};
   std::atomic<std::int64_t> closed_memory{0};
@@ -23,7 +23,7 @@ struct PortCounters {
   std::atomic<std::int64_t> resets{0};
   /// Messages that did not grow in time.
   std::atomic<std::int64_t> stalled_messages{0};
-  /// Of unfinished messages and answers not yet sent, now.
+  /// Current bytes of unfinished messages and unsent answers.
   std::atomic<std::int64_t> held_bytes{0};
 };
 

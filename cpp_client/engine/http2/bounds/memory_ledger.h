@@ -9,19 +9,19 @@
 
 namespace recsys::http2 {
 
-/// What the connections of a port hold together: unfinished messages and answers not yet sent.
-/// Beyond the bound it has the connection closed that holds most, one at a time. Thread-safe.
+/// Counts the bytes held by all connections of a port: unfinished messages and unsent answers.
+/// Above the bound it has the largest connection closed, one at a time. Thread-safe.
 class MemoryLedger {
  public:
-  /// `max_bytes`: 0 for no bound; `total` is where the sum stands.
+  /// `max_bytes`: 0 for no bound; `total` receives the sum.
   MemoryLedger(std::int64_t max_bytes, std::atomic<std::int64_t>* total)
       : max_bytes_(max_bytes), total_(total) {}
 
-  /// What one connection holds. Its methods are for one thread.
+  /// The bytes held by one connection. Its methods must be called from one thread.
   class Account {
    public:
-    /// `close` is called by any thread, with a lock held: it hands the closing to the connection's
-    /// own thread.
+    /// `close` may be called from any thread, with a lock held: it must leave the closing to the
+    /// connection's own thread.
     Account(MemoryLedger* ledger, std::function<void()> close);
     ~Account();
     Account(const Account&) = delete;
@@ -44,7 +44,7 @@ class MemoryLedger {
   std::atomic<std::int64_t>* const total_;
   std::mutex mutex_;
   std::unordered_set<const Account*> accounts_;
-  /// Of the connection that is being closed; null for none.
+  /// Account of the connection being closed; null for none.
   const Account* closing_ = nullptr;
 };
 

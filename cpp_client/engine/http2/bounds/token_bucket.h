@@ -6,13 +6,14 @@
 
 namespace recsys::http2 {
 
-/// A rate with a burst: tokens come with time and are given back for work done. Not thread-safe.
+/// A rate with a burst: tokens accumulate over time and are returned for work done. Not
+/// thread-safe.
 class TokenBucket {
  public:
   TokenBucket(double per_s, double burst, double now_s)
       : per_s_(per_s), burst_(burst), tokens_(burst), filled_s_(now_s) {}
 
-  /// Takes tokens; whether there were enough.
+  /// Takes tokens; returns whether there were enough.
   bool Take(double tokens, double now_s) {
     if (std::isinf(per_s_)) return true;
     if (tokens > tokens_) {

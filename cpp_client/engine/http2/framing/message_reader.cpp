@@ -9,7 +9,7 @@
 namespace recsys::http2 {
 namespace {
 
-// What a message gets before more of it has come.
+// Initial capacity for a message, before more of it was received.
 constexpr std::size_t kFirstBytes = 16 << 10;
 // `windowBits` of zlib: a gzip header, or zlib's own ("deflate" in HTTP).
 constexpr int kGzipBits = 15 + 16;
@@ -23,7 +23,7 @@ Status TooLarge(std::size_t got, std::size_t most) {
           0};
 }
 
-// Ends zlib's state with its owner.
+// Frees zlib's state in its destructor.
 struct InflateStream {
   z_stream stream = {};
   ~InflateStream() { inflateEnd(&stream); }
@@ -51,7 +51,7 @@ Status Inflate(std::string_view data, MessageEncoding encoding, std::size_t max_
     if (size > max_bytes - inflated->size()) return TooLarge(inflated->size() + size, max_bytes);
     inflated->append(piece, size);
     if (result == Z_STREAM_END) break;
-    // Neither progress nor an end: the data is cut short or damaged.
+    // Neither progress nor an end: the data is truncated or damaged.
     if (result != Z_OK || (size == 0 && stream.avail_in == 0)) {
       return {StatusCode::kInternal, "cannot decompress the message", 0};
     }

@@ -7,7 +7,7 @@ namespace recsys::http2 {
 namespace {
 
 constexpr std::size_t kPrefixBytes = 5;
-// Below, one copy costs less than keeping owners.
+// Below this size, a copy costs less than keeping owners.
 constexpr std::size_t kMaxJoinedBytes = 4096;
 
 std::string PrefixOf(std::size_t size) {

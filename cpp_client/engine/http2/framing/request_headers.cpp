@@ -10,9 +10,9 @@
 namespace recsys::http2 {
 namespace {
 
-// What HTTP/2 counts for a field beside its name and value (RFC 9113, 6.5.2).
+// Overhead per field, as HTTP/2 counts it (RFC 9113, 6.5.2).
 constexpr std::size_t kFieldBytes = 32;
-// Digits of a grpc-timeout, by gRPC's specification.
+// Maximum digits of a grpc-timeout, by gRPC's specification.
 constexpr std::size_t kTimeoutDigits = 8;
 constexpr std::string_view kContentType = "application/grpc";
 constexpr std::string_view kBinarySuffix = "-bin";
@@ -46,7 +46,7 @@ double SecondsOfUnit(char unit) {
   }
 }
 
-// The value of each character in base64; 64 for those that are none.
+// The value of each base64 character; 64 for all others.
 constexpr std::array<std::uint8_t, 256> MakeBase64Values() {
   std::array<std::uint8_t, 256> values = {};
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = 64;
@@ -179,7 +179,7 @@ bool RequestHeaders::TakeOwn(std::string_view name, std::string_view value) {
   return true;
 }
 
-// Several values may stand in one field, with commas between.
+// A field may contain several values, separated by commas.
 void RequestHeaders::AddBinary(std::string_view name, std::string_view values) {
   const Piece kept = Keep(name);
   while (true) {

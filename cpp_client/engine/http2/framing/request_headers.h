@@ -11,26 +11,26 @@
 
 namespace recsys::http2 {
 
-/// What opens a call: its path, timeout, encoding and metadata. Names are in lower case and values
-/// free of control characters (nghttp2 sees to both).
+/// The request headers of a call: path, timeout, encoding and metadata. Names are in lower case and
+/// values free of control characters (nghttp2 ensures both).
 class RequestHeaders {
  public:
-  /// Takes one field. False once all of them take more than `max_bytes`.
+  /// Adds one field. Returns false once all fields together exceed `max_bytes`.
   bool Add(std::string_view name, std::string_view value, std::size_t max_bytes);
 
   std::string_view path() const { return Text(path_); }
   /// Relative; infinite for none.
   double timeout_s() const { return timeout_s_; }
   MessageEncoding encoding() const { return encoding_; }
-  /// Whether this is a gRPC call at all: POST, and a content type of gRPC's.
+  /// Whether this is a gRPC call: POST, with one of gRPC's content types.
   bool is_grpc() const { return is_post_ && is_grpc_; }
-  /// As HTTP/2 counts them, also beyond the bound.
+  /// Size as HTTP/2 counts it, even above the bound.
   std::size_t num_bytes() const { return num_bytes_; }
-  /// Why the call ends before its method runs; OK where it does not.
+  /// Why the call ends before its method runs; OK if it does not.
   const Status& failure() const { return failure_; }
 
-  /// The first value of a key, empty for none. What gRPC needs for itself is left out, as in
-  /// gRPC's own API. Values of keys that end in -bin are decoded.
+  /// Returns the first value of a key, empty for none. gRPC's own fields are excluded, as in gRPC's
+  /// API. Values of keys that end in -bin are decoded.
   std::string_view Metadata(std::string_view key) const;
   int Count(std::string_view key) const;
 
@@ -56,7 +56,7 @@ class RequestHeaders {
   }
   Piece Keep(std::string_view text);
   void AddPseudo(std::string_view name, std::string_view value);
-  /// Whether the field is gRPC's own.
+  /// Handles gRPC's own fields; returns whether this is one.
   bool TakeOwn(std::string_view name, std::string_view value);
   void AddBinary(std::string_view name, std::string_view values);
   void Refuse(StatusCode code, std::string text);
@@ -75,11 +75,11 @@ class RequestHeaders {
   RequestHeaders();
 };
 
-/// Seconds of a grpc-timeout ("100m"); negative where it is none.
+/// Returns the seconds of a grpc-timeout ("100m"); negative if malformed.
 double ParseTimeout(std::string_view text);
-/// Decodes base64 with or without padding; false where it is none.
+/// Decodes base64 with or without padding; returns false if malformed.
 bool DecodeBase64(std::string_view text, std::string* decoded);
-/// A grpc-message: all but printable ASCII, and '%', as %XX.
+/// Encodes a grpc-message: all but printable ASCII, and '%', as %XX.
 std::string PercentEncoded(std::string_view text);
 
 }  // namespace recsys::http2

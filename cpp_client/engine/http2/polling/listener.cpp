@@ -10,9 +10,9 @@
 namespace recsys::http2 {
 namespace {
 
-// Accepted in a row; open connections come in between.
+// Connections accepted in a row; then open connections get their turn.
 constexpr int kMostAtOnce = 64;
-// How long connections wait to be accepted where the process has no file left.
+// How long accepting pauses if the process has no file descriptors left.
 constexpr double kPauseS = 0.05;
 
 }  // namespace
@@ -21,7 +21,7 @@ Listener::Listener(ListeningSocket socket, PortState* port,
                    std::vector<std::unique_ptr<Loop>>* loops)
     : socket_(std::move(socket)), port_(port), loops_(loops) {}
 
-// The file stays open, so that its number means nothing else, until the listener is gone.
+// The file stays open until the listener is destroyed, so that its number is not reused.
 void Listener::Refuse() { shutdown(file(), SHUT_RDWR); }
 
 void Listener::AcceptAll(double now_s) {

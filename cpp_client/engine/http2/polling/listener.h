@@ -9,14 +9,14 @@
 
 namespace recsys::http2 {
 
-/// Accepts the connections of a port, in the thread of its first loop, and spreads them over all.
-/// Connections beyond the bound are closed at once.
+/// Accepts a port's connections in the thread of its first loop, and distributes them over all
+/// loops. Connections above the maximum are closed at once.
 class Listener final : public Timed {
  public:
   Listener(ListeningSocket socket, PortState* port, std::vector<std::unique_ptr<Loop>>* loops);
 
   int file() const { return socket_.file.number(); }
-  /// Any thread: connections are refused from now on.
+  /// Any thread: refuses further connections.
   void Refuse();
 
   // First loop's thread only, like everything below.

@@ -23,10 +23,10 @@ namespace recsys::http2 {
 namespace {
 
 constexpr int kMaxEvents = 256;
-// What one connection may have read in a round: others wait meanwhile.
+// Maximum a connection may read per round, while others wait.
 constexpr std::size_t kReadBytes = 64 << 10;
 constexpr std::chrono::milliseconds kPause(50);
-// The longest sleep: clocks of the system overflow.
+// The longest sleep: the system's clocks overflow.
 constexpr double kMostPatienceS = 3600;
 
 void Watch(int epoll, int file, std::int64_t id) {
@@ -38,7 +38,7 @@ void Watch(int epoll, int file, std::int64_t id) {
   }
 }
 
-// OpenSSL writes to connections that the client has closed meanwhile.
+// OpenSSL may write to connections that the client has closed.
 void BlockBrokenPipes() {
   sigset_t signals;
   sigemptyset(&signals);
@@ -76,7 +76,7 @@ void Loop::Watch(Listener* listener) {
 
 void Loop::Adopt(FileHandle file) {
   ++num_connections_;
-  // Tasks are copied, files are not.
+  // std::function must be copyable; files are not.
   auto shared = std::make_shared<FileHandle>(std::move(file));
   const bool is_taken = outbox_->Run([this, shared] { Open(std::move(*shared)); });
   if (!is_taken) --num_connections_;
@@ -127,7 +127,7 @@ int Loop::Wait(double seconds, epoll_event* events) {
   return num_events;
 }
 
-// The system may be short of memory for a moment: the port goes on trying.
+// The system may be temporarily short of memory: the port keeps trying.
 void Loop::PauseAfter(int error) {
   if (std::exchange(logged_error_, error) != error) {
     Log(LogLevel::kError,
@@ -139,7 +139,7 @@ void Loop::PauseAfter(int error) {
 void Loop::Run() {
   BlockBrokenPipes();
   outbox_->BeginPolling();
-  // Decides about requests once nothing more can be read: by then they are one batch.
+  // Decides about requests once nothing more can be read: by then they form one batch.
   PollingTurn turn;
   epoll_event events[kMaxEvents];
   while (!is_ending_) {
@@ -178,7 +178,7 @@ void Loop::DeliverPosted() {
 }
 
 void Loop::FlushDirty() {
-  // Flushing may make others dirty.
+  // Flushing may mark other connections dirty.
   for (std::size_t i = 0; i < dirty_.size(); ++i) {
     const std::int64_t id = dirty_[i];
     Connection* const connection = Find(id);
@@ -192,7 +192,7 @@ void Loop::FlushDirty() {
 }
 
 void Loop::EndAll() {
-  // Answers that were posted before the end still go out.
+  // Answers posted before the end are still sent.
   DeliverPosted();
   FlushDirty();
   for (const auto& [id, connection] : connections_) connection->End();

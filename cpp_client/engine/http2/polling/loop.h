@@ -24,12 +24,12 @@ namespace recsys::http2 {
 
 class Listener;
 
-/// A thread that polls connections: each belongs to one loop for good.
+/// A thread that polls connections: each belongs to one loop for its whole life.
 class Loop {
  public:
-  /// Throws std::system_error: the process has no files left.
+  /// Throws std::system_error if the process has no file descriptors left.
   explicit Loop(PortState* port);
-  /// Ends it.
+  /// Stops the loop.
   ~Loop();
   Loop(const Loop&) = delete;
   Loop& operator=(const Loop&) = delete;
@@ -39,33 +39,33 @@ class Loop {
   void Stop();
   std::int64_t num_connections() const { return num_connections_.load(); }
   const std::shared_ptr<Outbox>& outbox() const { return outbox_; }
-  /// Any thread, like the three above: takes an accepted connection over.
+  /// Any thread, like the three above: takes over an accepted connection.
   void Adopt(FileHandle file);
-  /// Any thread: has all connections drained.
+  /// Any thread: drains all connections.
   void Drain();
-  /// Before Start: has `listener` told when a connection waits.
+  /// Before Start: notifies `listener` when a connection is waiting.
   void Watch(Listener* listener);
 
   // Polling thread only, like everything below.
   Timers& timers() { return timers_; }
   PortState& port() { return *port_; }
-  /// At the beginning of this round of events.
+  /// Time at the beginning of this round of events.
   double now_s() const { return now_s_; }
-  /// What connections read into.
+  /// Read buffer shared by the connections.
   std::vector<char>& buffer() { return buffer_; }
-  /// Has the connection flushed, and looked at, at the end of this round.
+  /// Schedules the connection to be flushed and checked at the end of this round.
   void MarkDirty(std::int64_t id) { dirty_.push_back(id); }
-  /// Has the connection read on in the next round.
+  /// Schedules the connection to continue reading in the next round.
   void MarkPending(std::int64_t id) { pending_.push_back(id); }
   int epoll() const { return epoll_.number(); }
   void CloseForMemory(std::int64_t id);
-  /// What epoll knows the listener by; connections have larger numbers.
+  /// The listener's ID in epoll; connections have larger numbers.
   static constexpr std::int64_t kListenerId = 1;
 
  private:
   static constexpr std::int64_t kOutboxId = 0;
   void Run();
-  /// For how long epoll may sleep; infinite for as long as it likes.
+  /// Returns how long epoll may sleep, in seconds; infinite for no limit.
   double PatienceS(const PollingTurn& turn);
   int Wait(double seconds, epoll_event* events);
   void PauseAfter(int error);
@@ -85,7 +85,7 @@ class Loop {
   Timers timers_;
   double now_s_ = 0;
   std::vector<char> buffer_;
-  /// By id, which is never used again, unlike a file's number.
+  /// By ID, which is never reused, unlike a file's number.
   std::unordered_map<std::int64_t, std::unique_ptr<Connection>> connections_;
   std::int64_t last_id_ = kListenerId;
   std::vector<std::int64_t> dirty_;

@@ -68,7 +68,7 @@ void Outbox::Close() {
   std::vector<std::function<void()>> tasks;
   const std::lock_guard<std::mutex> lock(mutex_);
   is_closed_ = true;
-  // Freed after the lock: they were declared before it.
+  // Declared before the lock, so freed after it.
   calls.swap(calls_);
   tasks.swap(tasks_);
 }

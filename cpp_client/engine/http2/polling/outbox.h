@@ -12,39 +12,39 @@ namespace recsys::http2 {
 
 class WireCall;
 
-/// Hands what other threads have for a polling thread to it. The thread is woken only while it
-/// sleeps, and once for all that comes meanwhile. Outlives the thread: what comes later is dropped.
-/// Thread-safe.
+/// Passes calls and tasks from other threads to a polling thread. The thread is woken only while it
+/// sleeps, and only once for everything posted meanwhile. Outlives the thread: later items are
+/// dropped. Thread-safe.
 class Outbox {
  public:
-  /// Throws std::system_error: the process has no files left.
+  /// Throws std::system_error if the process has no file descriptors left.
   Outbox();
 
-  /// Has WireCall::Deliver called by the polling thread.
+  /// Has the polling thread call WireCall::Deliver.
   void Post(std::shared_ptr<WireCall> call);
-  /// Has a task run by the polling thread. False where there is no such thread any more.
+  /// Has the polling thread run a task. Returns false if the thread has ended.
   bool Run(std::function<void()> task);
 
   /// Whether the calling thread is the polling one.
   bool IsHere() const;
 
   // Polling thread only, like everything below.
-  /// To be called once, first.
+  /// Call it first, once.
   void BeginPolling();
-  /// Readable once the thread has to wake; to be cleared then.
+  /// Readable once the thread has to wake up; then call ClearWake.
   int file() const { return wake_.number(); }
   void ClearWake();
-  /// Takes what has come, in order.
+  /// Takes all items, in order.
   void Take(std::vector<std::shared_ptr<WireCall>>* calls,
             std::vector<std::function<void()>>* tasks);
-  /// To be called before sleeping: false where something has come, and sleeping would be wrong.
+  /// Call it before sleeping: returns false if items are pending, so the thread must not sleep.
   bool Sleep();
   void Awake();
-  /// Drops what has come and whatever will.
+  /// Drops all items, now and later.
   void Close();
 
  private:
-  /// With the lock held.
+  /// The lock must be held.
   void WakeIfAsleep();
 
   FileHandle wake_;

@@ -7,7 +7,7 @@
 
 namespace recsys::http2 {
 
-/// Something that is due at a time. In at most one Timers, which it has to leave before it dies.
+/// An object with a due time. In at most one Timers, which it must leave before it is destroyed.
 class Timed {
  public:
   virtual ~Timed() = default;
@@ -18,10 +18,10 @@ class Timed {
   double due_s_ = std::numeric_limits<double>::infinity();
 };
 
-/// What is due when, on the clock of MonotonicSeconds. Not thread-safe.
+/// Due times, on the clock of MonotonicSeconds. Not thread-safe.
 class Timers {
  public:
-  /// Replaces an earlier time; infinity takes it out.
+  /// Replaces an earlier time; infinity removes it.
   void Set(Timed* timed, double due_s) {
     if (due_s == timed->due_s_) return;
     Remove(timed);
@@ -29,7 +29,7 @@ class Timers {
     timed->due_s_ = due_s;
     due_.emplace(due_s, timed);
   }
-  /// The same where it is earlier than before.
+  /// Like Set, but only if the new time is earlier.
   void SetEarlier(Timed* timed, double due_s) {
     if (due_s < timed->due_s_) Set(timed, due_s);
   }
@@ -38,7 +38,7 @@ class Timers {
     due_.erase({timed->due_s_, timed});
     timed->due_s_ = std::numeric_limits<double>::infinity();
   }
-  /// Calls OnDue of all that is due; each is taken out before.
+  /// Calls OnDue of everything that is due, after removing it.
   void Fire(double now_s) {
     while (!due_.empty() && due_.begin()->first <= now_s) {
       Timed* const timed = due_.begin()->second;
@@ -46,7 +46,7 @@ class Timers {
       timed->OnDue(now_s);
     }
   }
-  /// Infinity where nothing is due.
+  /// Infinity if nothing is scheduled.
   double next_s() const {
     return due_.empty() ? std::numeric_limits<double>::infinity() : due_.begin()->first;
   }

@@ -80,7 +80,7 @@ ListeningSocket Listen(const std::string& host, int port, int backlog) {
   if (!file.is_open()) ThrowLast("socket");
   Set(file.number(), SOL_SOCKET, SO_REUSEADDR, 1);
   if (first.ai_family == AF_INET6) Set(file.number(), IPPROTO_IPV6, IPV6_V6ONLY, 0);
-  // Accepted connections inherit it.
+  // Inherited by accepted connections.
   Set(file.number(), IPPROTO_TCP, TCP_NODELAY, 1);
   if (bind(file.number(), first.ai_addr, first.ai_addrlen) != 0) ThrowLast("bind");
   if (listen(file.number(), backlog) != 0) ThrowLast("listen");

@@ -7,7 +7,7 @@
 
 namespace recsys {
 
-/// A file descriptor that is closed with its owner.
+/// A file descriptor that is closed by its owner's destructor.
 class FileHandle {
  public:
   FileHandle() = default;
@@ -25,19 +25,19 @@ class FileHandle {
   int number_ = -1;
 };
 
-/// A socket that listens, whose accepted connections send small packets at once.
+/// A listening socket, whose accepted connections send small packets at once.
 struct ListeningSocket {
   FileHandle file;
-  /// The one that the system chose, where it was to.
+  /// The actual port, which the system may have chosen.
   int port = 0;
 };
 
-/// One socket, whatever the name stands for, so that there is one port; "::" takes IPv4 too.
-/// Non-blocking. Throws std::system_error: the port is taken, the address is not this machine's, or
-/// nobody knows the name.
+/// Opens a single non-blocking socket, even if the name has several addresses, so that there is one
+/// port; "::" accepts IPv4 too. Throws std::system_error if the port is in use, the address is not
+/// this machine's, or the name cannot be resolved.
 ListeningSocket Listen(const std::string& host, int port, int backlog = 1024);
 
-/// "127.0.0.1:8500", "[::1]:8500".
+/// Returns an address such as "127.0.0.1:8500" or "[::1]:8500".
 std::string AddressOf(const std::string& host, int port);
 
 }  // namespace recsys

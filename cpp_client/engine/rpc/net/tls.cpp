@@ -27,7 +27,7 @@ using Certificate = std::unique_ptr<X509, FreeOpenSsl>;
 
 [[noreturn]] void Refuse(const std::string& text) { throw Error(ErrorKind::kConfig, text); }
 
-/// OpenSSL's last reason, such as "key values mismatch"; clears its queue.
+/// Returns OpenSSL's last reason, such as "key values mismatch"; clears its queue.
 std::string TakeReason() {
   const unsigned long code = ERR_peek_last_error();  // NOLINT(google-runtime-int): OpenSSL's own
   const char* reason = ERR_reason_error_string(code);
@@ -40,7 +40,7 @@ Bio BioOf(const std::string& data) {
   return Bio(BIO_new_mem_buf(data.data(), static_cast<int>(size)));
 }
 
-/// Whether OpenSSL found nothing more to read, rather than something wrong.
+/// Whether OpenSSL reached the end of the data, as opposed to an error.
 bool IsAtEnd() {
   const unsigned long code = ERR_peek_last_error();  // NOLINT(google-runtime-int): OpenSSL's own
   const bool is_end =
@@ -49,7 +49,7 @@ bool IsAtEnd() {
   return is_end;
 }
 
-/// Called by OpenSSL where a key has a password.
+/// Called by OpenSSL if a key has a password.
 int NoPassword(char*, int, int, void* was_asked) {
   *static_cast<bool*>(was_asked) = true;
   return -1;
@@ -97,7 +97,7 @@ void UseAuthorities(SSL_CTX* context, const std::string& data) {
 std::shared_ptr<SSL_CTX> MakeServerContext(const TlsPem& pem) {
   ERR_clear_error();
   std::shared_ptr<SSL_CTX> context(SSL_CTX_new(TLS_server_method()), FreeOpenSsl());
-  if (context == nullptr) throw Error(ErrorKind::kInternal, "tls: OpenSSL makes no context");
+  if (context == nullptr) throw Error(ErrorKind::kInternal, "tls: OpenSSL cannot create a context");
   if (!UseCertificates(context.get(), pem.certificate) || !UseKey(context.get(), pem.key)) {
     Refuse("tls.certificate, tls.key: expected a certificate in PEM and its own key (" +
            TakeReason() + ")");

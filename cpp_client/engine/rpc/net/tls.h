@@ -10,11 +10,11 @@ struct ssl_ctx_st;
 
 namespace recsys {
 
-/// Checks that the certificate is PEM with its own key, which has no password, and that `client_ca`
-/// holds certificates. Throws Error (kConfig).
+/// Checks that the certificate is PEM with a matching key without a password, and that `client_ca`
+/// contains certificates. Throws Error (kConfig).
 void CheckTls(const TlsPem& pem);
 
-/// A server's context of OpenSSL with the material. Throws as CheckTls.
+/// Returns OpenSSL's server context with the material. Throws as CheckTls.
 std::shared_ptr<ssl_ctx_st> MakeServerContext(const TlsPem& pem);
 
 /// The TLS material of a port, which may be replaced while it listens. Thread-safe: handshakes read
@@ -24,10 +24,10 @@ class TlsStore {
   /// Throws as CheckTls.
   explicit TlsStore(TlsPem pem);
 
-  /// Throws as CheckTls; the old material stays then. Whether clients must show a certificate
-  /// cannot change: throws Error (kConfig).
+  /// Throws as CheckTls; then the old material is kept. Whether clients need a certificate cannot
+  /// change: throws Error (kConfig).
   void Set(TlsPem pem);
-  /// For a handshake that begins now; the same pointer until Set.
+  /// Returns the material for a new handshake; the same pointer until Set.
   std::shared_ptr<const TlsPem> pem() const;
 
  private:
