@@ -1,7 +1,8 @@
 """The engine's default settings beside fixed numbers of executors, a server without batching, and the floor.
 
 The floor is gRPC's echo and the model alone. One artifact (DLRM, 26 INT8 tables), one sender, all on the same cores.
-Servers take turns in an order that rotates; the model alone is measured between them, with nothing else running.
+Servers take turns in an order that rotates, and are started anew for each round; the model alone is measured between
+rounds, with nothing else running.
 Figures are medians over the rounds, ratios those of turns in the same round.
 """
 
@@ -24,7 +25,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from benchmarks.machine import prepare, wide_console
-from benchmarks.processes import Seen, StepError, module, run_json, started
+from benchmarks.processes import Seen, Started, StepError, module, run_json, started
 from benchmarks.serving import export_dlrm
 from recsys.cli import count
 from recsys.machine import num_processors
@@ -163,27 +164,17 @@ def _measure(artifact: Path, args: argparse.Namespace) -> Found:
     }
     if args.rest:
         commands[REST] = _server(artifact, args, "--http-port", "0")
-    with ExitStack() as stack:
-        servers = {name: stack.enter_context(started(command)) for name, command in commands.items()}
-        addresses = {name: server.address for name, server in servers.items()}
-        if args.rest:
-            addresses[REST] = f"127.0.0.1:{servers[REST].ready['http_port']}"
-        progress = stack.enter_context(
-            Progress(console=Console(stderr=True), disable=not sys.stderr.isatty())
-        )
+    console = Console(stderr=True)
+    with Progress(console=console, disable=not sys.stderr.isatty()) as progress:
         task = progress.add_task("measure", total=args.rounds * len(LOADS))
         for number in range(args.rounds):
             _alone(found, artifact)
-            for load in LOADS:
-                names = [name for name in addresses if _is_measured(name, load)]
-                at = number % len(names)
-                for name in names[at:] + names[:at]:
-                    options = [*load.options, "--describe", servers[DEFAULT].address]
-                    if name == REST:
-                        options += ["--protocol", "rest", "--sender", "python"]
-                    figures = _send(args, addresses[name], *options)
-                    found.seen.setdefault((name, load), Seen()).add(name, figures)
-                progress.advance(task)
+            # Started anew: where a process's memory comes to lie makes some of them a tenth slower than others.
+            at = number % len(commands)
+            with _all_started(dict([*commands.items()][at:] + [*commands.items()][:at])) as servers:
+                for load in LOADS:
+                    _turns(found, load, servers, args)
+                    progress.advance(task)
     with _on_cores_apart() as cores, started(_server(artifact, args)) as server:
         if cores:
             os.sched_setaffinity(0, cores)
@@ -191,6 +182,23 @@ def _measure(artifact: Path, args: argparse.Namespace) -> Found:
             rate = 0.7 * _send(args, server.address, *MANY.options)["requests_per_s"]
             found.open_loop.append(_send(args, server.address, "--rate", f"{rate:.0f}", "--connections", "4"))
     return found
+
+
+@contextmanager
+def _all_started(commands: dict[str, list[str]]) -> Iterator[dict[str, Started]]:
+    with ExitStack() as stack:
+        yield {name: stack.enter_context(started(command)) for name, command in commands.items()}
+
+
+def _turns(found: Found, load: Load, servers: dict[str, Started], args: argparse.Namespace) -> None:
+    """Measure each server once, in the order in which they were started."""
+    for name, server in servers.items():
+        if _is_measured(name, load):
+            address, options = server.address, [*load.options, "--describe", servers[DEFAULT].address]
+            if name == REST:
+                address = f"127.0.0.1:{server.ready['http_port']}"
+                options += ["--protocol", "rest", "--sender", "python"]
+            found.seen.setdefault((name, load), Seen()).add(name, _send(args, address, *options))
 
 
 def fixed_numbers(num: int) -> list[int]:
