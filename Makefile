@@ -121,8 +121,8 @@ native-test-packages:
 
 # 200 000 requests of every kind to each engine.
 soak: native $(VENV)/.peer
-	$(ON_REFERENCE) $(BIN)/python -m pytest tests/conformance/test_soak.py
-	$(ON_NATIVE) $(BIN)/python -m pytest tests/conformance/test_soak.py
+	$(ON_REFERENCE) $(BIN)/python -m pytest tests/conformance/load/test_soak.py
+	$(ON_NATIVE) $(BIN)/python -m pytest tests/conformance/load/test_soak.py
 
 # Without what an earlier build left: files that are gone would be packed again.
 wheel-check: $(VENV)/.base

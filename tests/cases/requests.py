@@ -25,9 +25,9 @@ from serve.engine.reference.request_check import RequestChecker
 from serve.engine.reference.requests import RawDense, RawRequest, RawSparse
 from serve.errors import RequestError
 from tests.serve.engine.reference.test_ranking_check import split
-from tests.support.serve.cases import random_sample
+from tests.support.serve.messages.cases import random_sample
+from tests.support.serve.messages.wrong import WRONG, good
 from tests.support.serve.models import SIGNATURE
-from tests.support.serve.wrong import WRONG, good
 
 FILE = Path(__file__).parent / "requests.json"
 Json = dict[str, Any]

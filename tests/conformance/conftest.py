@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance.artifacts import Exported, export_slow, export_small
-from tests.conformance.harness import ENGINE, ServerUnderTest, running, with_admin
+from tests.conformance.support.artifacts import Exported, export_slow, export_small
+from tests.conformance.support.harness import ENGINE, ServerUnderTest, running, with_admin
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

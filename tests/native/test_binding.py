@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from serve.wire import predict_pb2 as wire
-from tests.conformance.artifacts import Exported, export_small
+from tests.conformance.support.artifacts import Exported, export_small
 
 pytest.importorskip("torch")  # Its libraries must be in the process.
 binding: Any = pytest.importorskip("serve.engine._engine", reason="make native builds it")

@@ -16,9 +16,9 @@ from serve.config.settings import ServerConfig
 from serve.engine.reference.executor import ServedModel
 from tests.native.tool import BUILD
 from tests.serve.conftest import artifact_path, live, model
-from tests.support.serve.cases import Sample, answer, assert_answers, random_sample
 from tests.support.serve.certificates import Authority, write_tls
 from tests.support.serve.live import LiveServer
+from tests.support.serve.messages.cases import Sample, answer, assert_answers, random_sample
 from tests.support.serve.models import SIGNATURE, FailingModel, GatedModel
 
 __all__ = ["artifact_path", "live", "model"]  # fixtures

@@ -27,7 +27,7 @@ from serve.engine.interface import ModelInfo
 from serve.engine.reference.collate import check_outputs, collate
 from serve.engine.reference.request_check import RequestChecker
 from serve.engine.reference.requests import RawRequestLike
-from tests.conformance.artifacts import Exported, export_policies, export_small
+from tests.conformance.support.artifacts import Exported, export_policies, export_small
 from tests.native.tool import NativeError, NativeModel, as_json, needs_tool
 from tests.recsys.artifact.conftest import artifact, delta, loaded, pristine, pristine_file, single
 from tests.recsys.artifact.damage import flip, lie, manifest_of, write_manifest
@@ -37,7 +37,7 @@ from tests.recsys.artifact.test_delta_damage import DAMAGE
 from tests.recsys.artifact.test_fuzz import VALUES, _mutated, _paths
 from tests.serve.engine.reference.test_ranking_check import split
 from tests.support.helpers import bag
-from tests.support.serve.cases import random_sample
+from tests.support.serve.messages.cases import random_sample
 
 pytestmark = needs_tool
 __all__ = ["artifact", "delta", "loaded", "pristine", "pristine_file", "single"]  # fixtures

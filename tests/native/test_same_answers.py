@@ -23,10 +23,10 @@ from serve.client import PREDICT
 from serve.client.packing import read_response
 from serve.engine.native import NotBuiltError, load_binding
 from serve.wire import predict_pb2
-from tests.conformance.artifacts import CONTEXT, Exported, export_policies, export_small
-from tests.support.serve.cases import Sample, assert_answers
-from tests.support.serve.foreign import kserve_message, tensors, torchrec_message
-from tests.support.serve.mutations import MUTATIONS, extend, fields, flip, garbage, splice, truncate
+from tests.conformance.support.artifacts import CONTEXT, Exported, export_policies, export_small
+from tests.support.serve.messages.cases import Sample, assert_answers
+from tests.support.serve.messages.foreign import kserve_message, tensors, torchrec_message
+from tests.support.serve.messages.mutations import MUTATIONS, extend, fields, flip, garbage, splice, truncate
 
 NUM_MESSAGES = int(os.environ.get("RECSYS_SAME_ANSWERS", "6000"))
 _METHODS = {

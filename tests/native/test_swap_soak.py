@@ -17,8 +17,8 @@ import pytest
 from serve.bench.load.native import why_not_native
 from serve.bench.load.plan import Target
 from serve.wire import admin_pb2
-from tests.conformance.artifacts import export_small
-from tests.conformance.harness import put_version, running, with_admin
+from tests.conformance.support.artifacts import export_small
+from tests.conformance.support.harness import put_version, running, with_admin
 
 SECONDS = float(os.environ.get("RECSYS_SWAP_SOAK_S", "20"))
 # Small models: what a swap leaves behind would show, what the allocator keeps by chance would not.

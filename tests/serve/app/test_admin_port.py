@@ -22,7 +22,7 @@ from serve.wire import admin_pb2 as wire
 from serve.wire import open_inference_pb2 as inference
 from tests.support.serve.admin_live import SERVICE, TOKEN, AdminLive, admin_live, write_token
 from tests.support.serve.certificates import Authority, write_tls
-from tests.support.serve.echo import OWN_CONNECTION
+from tests.support.serve.messages.echo import OWN_CONNECTION
 
 _BEARER = (("authorization", f"Bearer {TOKEN}"),)
 _INFERENCE = "/inference.GRPCInferenceService/"

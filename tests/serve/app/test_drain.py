@@ -18,7 +18,7 @@ from serve.client import PREDICT
 from serve.client.packing import read_response
 from serve.engine.reference.executor import ServedModel
 from serve.wire import predict_pb2 as wire
-from tests.support.serve.cases import Sample, answer, assert_answers, random_sample
+from tests.support.serve.messages.cases import Sample, answer, assert_answers, random_sample
 from tests.support.serve.spawned import Spawned, spawned
 
 NUM_LOOPS = 32

@@ -28,10 +28,10 @@ from serve.config.settings import ConnectionLimits, ServerConfig
 from serve.engine.reference.executor import ServedModel
 from serve.engine.reference.protocols.recsys_v1 import SERVICE
 from serve.wire import predict_pb2 as wire
-from tests.support.serve.cases import Sample, answer, assert_answers, random_sample
 from tests.support.serve.live import INFO, LiveServer, server_of
+from tests.support.serve.messages.cases import Sample, answer, assert_answers, random_sample
+from tests.support.serve.messages.wrong import WRONG, Wrong, good
 from tests.support.serve.models import SIGNATURE, FailingModel, GatedModel
-from tests.support.serve.wrong import WRONG, Wrong, good
 
 Outputs = dict[str, np.ndarray]
 

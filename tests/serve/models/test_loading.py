@@ -15,7 +15,7 @@ from serve.config.models import ModelSettings
 from serve.engine.interface import ModelInfo
 from serve.engine.reference.engine import load_model
 from serve.engine.reference.executor import ServedModel
-from tests.support.serve.cases import answer, assert_answers, random_sample
+from tests.support.serve.messages.cases import answer, assert_answers, random_sample
 from tests.support.serve.models import SIGNATURE, export_small
 from tests.support.serve.spawned import spawned
 

@@ -16,7 +16,6 @@ from serve.config.models import ModelSettings, Routing
 from serve.engine.reference.servable import ReferenceServable
 from serve.errors import DrainingError, ModelChangeError, ModelNotFoundError, NotReadyError
 from serve.models.repository import Repository, SingleArtifact
-from tests.support.serve.cases import answer, assert_answers
 from tests.support.serve.managing import (
     SAMPLE,
     Gates,
@@ -27,6 +26,7 @@ from tests.support.serve.managing import (
     run,
     serving,
 )
+from tests.support.serve.messages.cases import answer, assert_answers
 from tests.support.serve.models import FailingModel
 from tests.support.serve.repositories import add_version, break_version, repair_version
 

@@ -23,8 +23,8 @@ from serve.metrics.counters import ModelTotals
 from serve.models.repository import Repository
 from serve.rpc.metadata import servable_metadata
 from tests.recsys.artifact.deltas import write_delta
-from tests.support.serve.cases import answer, assert_answers, random_sample
 from tests.support.serve.managing import Gates, World, managing, reached, run
+from tests.support.serve.messages.cases import answer, assert_answers, random_sample
 from tests.support.serve.models import SIGNATURE
 from tests.support.serve.repositories import add_version
 

@@ -24,8 +24,8 @@ from serve.metrics.counters import ModelCounters
 from serve.metrics.registry import Metrics
 from serve.models.repository import Repository
 from serve.observe.shadow import ABSOLUTE_TOLERANCE, RELATIVE_TOLERANCE, Comparer, same_outputs
-from tests.support.serve.cases import Sample, answer, assert_answers, random_sample
 from tests.support.serve.managing import EndingModel, Gates, Renamed, World, managing, reached, run
+from tests.support.serve.messages.cases import Sample, answer, assert_answers, random_sample
 from tests.support.serve.models import SIGNATURE, FailingModel, GatedModel, export_small
 from tests.support.serve.repositories import add_version
 

@@ -21,9 +21,9 @@ from serve.config.settings import ConnectionLimits, ServerConfig
 from serve.engine.reference.executor import ServedModel
 from serve.net import limits as connections
 from serve.net.limits import allow_open_files, channel_options, missing_open_files, num_ports
-from tests.support.serve.cases import assert_answers, random_sample
-from tests.support.serve.echo import OWN_CONNECTION, call, echo_server
 from tests.support.serve.live import LiveServer
+from tests.support.serve.messages.cases import assert_answers, random_sample
+from tests.support.serve.messages.echo import OWN_CONNECTION, call, echo_server
 from tests.support.serve.spawned import spawned
 
 # Frames of HTTP/2 (RFC 9113): what a client must say first, and an empty SETTINGS frame.

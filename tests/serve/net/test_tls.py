@@ -23,9 +23,9 @@ from serve.config.settings import TlsConfig
 from serve.engine.reference.executor import ServedModel
 from serve.net.files import SecurityError
 from serve.net.tls import TlsFiles, read_tls, server_credentials, ssl_context
-from tests.support.serve.cases import assert_answers, random_sample
 from tests.support.serve.certificates import Authority, Pair, replace, write_tls
-from tests.support.serve.echo import OWN_CONNECTION, call, echo_server
+from tests.support.serve.messages.cases import assert_answers, random_sample
+from tests.support.serve.messages.echo import OWN_CONNECTION, call, echo_server
 from tests.support.serve.spawned import spawned
 
 

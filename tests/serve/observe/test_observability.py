@@ -21,8 +21,8 @@ from serve.observe.capture_file import CapturedRequest, CaptureReader
 from serve.observe.logs import set_up_logging, shut_down_logging
 from serve.wire import predict_pb2 as wire
 from serve.wire import predict_pb2_grpc
-from tests.support.serve.cases import random_sample
 from tests.support.serve.live import INFO, LiveServer
+from tests.support.serve.messages.cases import random_sample
 from tests.support.serve.models import SIGNATURE
 
 pytest.importorskip("opentelemetry.exporter.otlp.proto.grpc", reason="the extra otel is not installed")

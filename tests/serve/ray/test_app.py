@@ -22,7 +22,7 @@ from serve.models.repository import SingleArtifact
 from serve.observe.capture_file import CaptureReader
 from serve.ray.autoscaling import PendingRowsPolicy
 from serve.wire import predict_pb2 as wire
-from tests.support.serve.cases import random_sample
+from tests.support.serve.messages.cases import random_sample
 from tests.support.serve.models import SIGNATURE, export_small
 from tests.support.serve.repositories import add_version, break_version, repair_version
 

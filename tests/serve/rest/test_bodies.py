@@ -19,7 +19,7 @@ from serve.engine.reference.executor import ServedModel
 from serve.errors import BodyTooLargeError, RequestError
 from serve.rest.tensors_json import parse_json
 from tests.support.serve.live import LiveServer
-from tests.support.serve.rest_calls import (
+from tests.support.serve.messages.rest_calls import (
     INFER,
     PREDICT,
     ask,

@@ -17,7 +17,7 @@ from serve.engine.reference.executor import ServedModel
 from serve.net.sockets import BoundedListener, listening
 from tests.support.serve.certificates import Authority, write_tls
 from tests.support.serve.live import LiveServer
-from tests.support.serve.rest_calls import CONFIG, ask
+from tests.support.serve.messages.rest_calls import CONFIG, ask
 
 TWO = replace(CONFIG, connections=ConnectionLimits(max_connections=2))
 LIVE = "/v2/health/live"

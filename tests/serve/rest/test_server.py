@@ -23,11 +23,10 @@ from serve.config.models import BatchLimits, ModelSettings
 from serve.config.settings import ConnectionLimits, ServerConfig
 from serve.engine.reference.executor import ServedModel
 from serve.rest.tensors_json import write_json
-from tests.support.serve.cases import Sample, answer, assert_answers
 from tests.support.serve.certificates import Authority, write_tls
 from tests.support.serve.live import LiveServer, server_of
-from tests.support.serve.models import FailingModel, GatedModel
-from tests.support.serve.rest_calls import (
+from tests.support.serve.messages.cases import Sample, answer, assert_answers
+from tests.support.serve.messages.rest_calls import (
     CONFIG,
     INFER,
     PREDICT,
@@ -37,6 +36,7 @@ from tests.support.serve.rest_calls import (
     sample_of,
     tensor_body,
 )
+from tests.support.serve.models import FailingModel, GatedModel
 
 pytest.importorskip("aiohttp", reason="HTTP is in the extra 'http'")
 

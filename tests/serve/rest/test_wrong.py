@@ -10,7 +10,7 @@ import pytest
 
 from serve.engine.reference.executor import ServedModel
 from tests.support.serve.live import LiveServer
-from tests.support.serve.rest_calls import (
+from tests.support.serve.messages.rest_calls import (
     CONFIG,
     INFER,
     PREDICT,

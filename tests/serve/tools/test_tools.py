@@ -18,8 +18,8 @@ from serve.client.errors import DeadlineError, InvalidRequestError, UnavailableE
 from serve.client.sampling import example_request
 from serve.engine.reference.executor import ServedModel
 from serve.tools import predict
-from tests.support.serve.cases import Sample, answer, assert_answers, random_sample
 from tests.support.serve.live import LiveServer
+from tests.support.serve.messages.cases import Sample, answer, assert_answers, random_sample
 from tests.support.serve.models import SIGNATURE, GatedModel
 
 # No server listens on the discard port of loopback.

@@ -26,7 +26,7 @@ from serve.models.repository import ModelSource, Repository
 from serve.models.status import ModelState
 from serve.observe.observers import Observers
 from serve.wire import predict_pb2 as wire
-from tests.support.serve.cases import Sample, answer, assert_answers, random_sample
+from tests.support.serve.messages.cases import Sample, answer, assert_answers, random_sample
 from tests.support.serve.models import SIGNATURE, GatedModel
 from tests.support.serve.repositories import add_version
 

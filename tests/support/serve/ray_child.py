@@ -36,7 +36,7 @@ from recsys.artifact.load import LoadedArtifact, load_artifact
 from serve.client import PREDICT, Client
 from serve.client.errors import PredictError
 from serve.ray.app import ADD_SERVICES
-from tests.support.serve.cases import Sample, answer, random_sample
+from tests.support.serve.messages.cases import Sample, answer, random_sample
 
 # Loopback, but not 127.0.0.1: Ray takes that for this machine's address in the network.
 HOST = "127.0.0.2"

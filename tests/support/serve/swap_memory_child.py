@@ -18,8 +18,8 @@ from recsys.allocator import tune_malloc
 from recsys.artifact.load import read_manifest
 from serve.config.models import ModelSettings
 from serve.models.repository import Repository
-from tests.support.serve.cases import random_sample
 from tests.support.serve.managing import managing
+from tests.support.serve.messages.cases import random_sample
 
 
 def memory() -> dict[str, int]:

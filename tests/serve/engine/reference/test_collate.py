@@ -12,7 +12,7 @@ from recsys.signature import DenseInput, Output, Signature, SparseInput, TableUs
 from serve.config.models import BatchLimits
 from serve.engine.reference.collate import check_outputs, collate
 from serve.engine.reference.request_check import RequestChecker
-from tests.support.serve.cases import Sample, forward_inputs, random_sample
+from tests.support.serve.messages.cases import Sample, forward_inputs, random_sample
 from tests.support.serve.models import SIGNATURE
 
 UNWEIGHTED = Signature(dense=SIGNATURE.dense, sparse=SIGNATURE.sparse[:3], outputs=SIGNATURE.outputs)

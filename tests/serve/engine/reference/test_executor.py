@@ -23,8 +23,8 @@ from serve.engine.reference.warm_up import warm_up_batches
 from serve.errors import DeadlineExpiredError, DrainingError, ExecutionError
 from serve.metrics.counters import ModelCounters
 from serve.wire import predict_pb2 as wire
-from tests.support.serve.cases import Sample, answer, assert_answers, random_sample
 from tests.support.serve.live import INFO
+from tests.support.serve.messages.cases import Sample, answer, assert_answers, random_sample
 from tests.support.serve.models import SIGNATURE, FailingModel, GatedModel
 
 CHECKER = RequestChecker(SIGNATURE, BatchLimits())

@@ -19,8 +19,8 @@ from serve.client import PREDICT
 from serve.client.packing import read_response
 from serve.engine.reference.executor import ServedModel
 from serve.wire import predict_pb2 as wire
-from tests.support.serve.cases import Sample, answer, assert_answers, random_sample
-from tests.support.serve.mutations import MUTATIONS
+from tests.support.serve.messages.cases import Sample, answer, assert_answers, random_sample
+from tests.support.serve.messages.mutations import MUTATIONS
 from tests.support.serve.spawned import spawned
 
 NUM_SPOILED = 12_000

@@ -22,7 +22,7 @@ from serve.engine.reference.request_check import RequestChecker
 from serve.engine.reference.sparse_check import SparseArrays
 from serve.errors import RequestError, RequestTooLargeError
 from serve.wire import predict_pb2 as wire
-from tests.support.serve.cases import Sample, forward_inputs, random_sample
+from tests.support.serve.messages.cases import Sample, forward_inputs, random_sample
 from tests.support.serve.models import SIGNATURE
 
 # One dense and two sparse inputs of the user's, one of them weighted.

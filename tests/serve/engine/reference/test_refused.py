@@ -15,7 +15,7 @@ from serve.engine.reference.protocols import recsys_v1, torchrec
 from serve.protocols import open_inference as kserve
 from serve.wire import open_inference_pb2, predict_pb2, predictor_pb2
 from tests.support.serve.live import LiveServer
-from tests.support.serve.rest_calls import INFER, PREDICT, ask
+from tests.support.serve.messages.rest_calls import INFER, PREDICT, ask
 
 pytest.importorskip("aiohttp", reason="HTTP is in the extra 'http'")
 _NO_MESSAGE = b"\xff"

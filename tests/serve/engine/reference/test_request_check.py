@@ -15,8 +15,8 @@ from serve.config.models import BatchLimits
 from serve.engine.reference.request_check import RequestChecker
 from serve.engine.reference.requests import RawRequest, RawSparse
 from serve.errors import RequestError, RequestTooLargeError
+from tests.support.serve.messages.wrong import WRONG, Wrong, good
 from tests.support.serve.models import SIGNATURE
-from tests.support.serve.wrong import WRONG, Wrong, good
 
 
 @pytest.fixture

@@ -24,10 +24,10 @@ from serve.engine.reference.warm_up import captured_batches, warm_up_batches
 from serve.observe.capture import Capture
 from serve.observe.capture_file import CaptureError, captured_requests
 from serve.wire import predict_pb2 as wire
-from tests.conformance.artifacts import CONTEXT, export_small
+from tests.conformance.support.artifacts import CONTEXT, export_small
 from tests.serve.engine.reference.test_ranking_check import split
-from tests.support.serve.cases import random_sample
 from tests.support.serve.live import INFO
+from tests.support.serve.messages.cases import random_sample
 from tests.support.serve.models import SIGNATURE
 
 LIMITS = BatchLimits()

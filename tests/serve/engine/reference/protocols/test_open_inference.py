@@ -21,9 +21,9 @@ from serve.engine.reference.executor import ServedModel
 from serve.models.repository import Repository
 from serve.protocols.open_inference import SERVICE
 from serve.wire import open_inference_pb2 as wire
-from tests.support.serve.cases import Sample, answer, assert_answers, random_sample
-from tests.support.serve.foreign import flat, floats, kserve_message, tensors
 from tests.support.serve.live import LiveServer
+from tests.support.serve.messages.cases import Sample, answer, assert_answers, random_sample
+from tests.support.serve.messages.foreign import flat, floats, kserve_message, tensors
 from tests.support.serve.models import SIGNATURE, GatedModel
 from tests.support.serve.repositories import add_version
 

@@ -15,12 +15,12 @@ from serve.config.settings import ServerConfig
 from serve.engine.reference.executor import ServedModel
 from serve.engine.reference.protocols import torchrec
 from serve.protocols import open_inference as kserve
-from tests.support.serve.cases import random_sample
-from tests.support.serve.foreign import kserve_message, tensors, torchrec_message
 from tests.support.serve.live import LiveServer
+from tests.support.serve.messages.cases import random_sample
+from tests.support.serve.messages.foreign import kserve_message, tensors, torchrec_message
+from tests.support.serve.messages.mutations import extend, fields, flip, garbage, splice, truncate
+from tests.support.serve.messages.rest_calls import binary_body, plain_body, tensor_body
 from tests.support.serve.models import SIGNATURE
-from tests.support.serve.mutations import extend, fields, flip, garbage, splice, truncate
-from tests.support.serve.rest_calls import binary_body, plain_body, tensor_body
 
 MUTATIONS = (flip, truncate, extend, splice, garbage, fields)
 NUM_SPOILED = 600

@@ -15,11 +15,11 @@ from recsys.artifact.load import LoadedArtifact, load_artifact
 from recsys.signature import IdPolicy
 from serve.protocols.open_inference import SERVICE
 from serve.wire import open_inference_pb2 as wire
-from tests.support.serve.cases import Sample, answer, assert_answers, random_sample
-from tests.support.serve.foreign import kserve_message, tensors
 from tests.support.serve.live import LiveServer
+from tests.support.serve.messages.cases import Sample, answer, assert_answers, random_sample
+from tests.support.serve.messages.foreign import kserve_message, tensors
+from tests.support.serve.messages.rest_calls import CONFIG, PREDICT, ask
 from tests.support.serve.models import SIGNATURE, SmallModel
-from tests.support.serve.rest_calls import CONFIG, PREDICT, ask
 
 CONTEXT = ("context", "user", "tags")
 

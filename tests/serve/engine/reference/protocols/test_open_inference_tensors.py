@@ -14,8 +14,8 @@ from serve.engine.reference.protocols.tensors import Tensor, raw_request
 from serve.engine.reference.requests import RawRequest
 from serve.errors import RequestError, RequestTooLargeError
 from serve.protocols.open_inference import input_specs, output_specs
-from tests.support.serve.cases import random_sample
-from tests.support.serve.foreign import LIMITS, assert_same, checked, tensor, tensors
+from tests.support.serve.messages.cases import random_sample
+from tests.support.serve.messages.foreign import LIMITS, assert_same, checked, tensor, tensors
 from tests.support.serve.models import SIGNATURE
 
 ONE_TABLE = (TableUse(name="t", num_embeddings=100),)

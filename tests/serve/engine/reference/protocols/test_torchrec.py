@@ -13,8 +13,8 @@ from recsys.signature import DenseInput, Output, Signature, SparseInput, TableUs
 from serve.engine.reference.protocols.torchrec import encode_response, raw_request
 from serve.errors import RequestError, RequestTooLargeError
 from serve.wire import predictor_pb2 as wire
-from tests.support.serve.cases import random_sample
-from tests.support.serve.foreign import LIMITS, assert_same, checked, torchrec_message
+from tests.support.serve.messages.cases import random_sample
+from tests.support.serve.messages.foreign import LIMITS, assert_same, checked, torchrec_message
 from tests.support.serve.models import SIGNATURE
 
 ONE_DENSE = Signature(

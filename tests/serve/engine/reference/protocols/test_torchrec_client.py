@@ -22,9 +22,9 @@ from serve.engine.reference.executor import ServedModel
 from serve.engine.reference.port import MODEL_KEY, VERSION_KEY
 from serve.engine.reference.protocols.torchrec import SERVICE
 from serve.wire import predictor_pb2 as wire
-from tests.support.serve.cases import Sample, answer, assert_answers, random_sample
-from tests.support.serve.foreign import torchrec_message
 from tests.support.serve.live import LiveServer
+from tests.support.serve.messages.cases import Sample, answer, assert_answers, random_sample
+from tests.support.serve.messages.foreign import torchrec_message
 from tests.support.serve.models import SIGNATURE
 
 PREDICT = f"/{SERVICE}/Predict"

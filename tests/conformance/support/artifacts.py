@@ -1,0 +1,130 @@
+"""The artifacts that cases serve, made by the exporter, and what their models say when nobody serves them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from export.config import ExportConfig
+from export.pipeline import export_model
+from recsys import EmbeddingBagCollection, EmbeddingBagConfig, KeyedJaggedTensor
+from recsys.artifact.load import LoadedArtifact, load_artifact
+from recsys.managed import (
+    LRU_EvictionPolicy,
+    ManagedCollisionCollection,
+    ManagedCollisionEmbeddingBagCollection,
+    MCHManagedCollisionModule,
+)
+from recsys.signature import IdPolicy, Signature
+from tests.support.serve.messages.cases import Sample, answer, random_sample
+from tests.support.serve.models import SmallModel
+
+#: The inputs that ranking requests of the small model may give once at no further cost.
+CONTEXT = ("context", "user", "tags")
+
+
+@dataclass(frozen=True)
+class Exported:
+    """An artifact, and the oracle: the same artifact loaded here."""
+
+    path: Path
+
+    @cached_property
+    def model(self) -> LoadedArtifact:
+        return load_artifact(self.path)
+
+    @property
+    def signature(self) -> Signature:
+        return self.model.signature
+
+    def sample(self, num_rows: int, seed: int = 0, max_ids: int = 4) -> Sample:
+        """A random request."""
+        return random_sample(self.signature, num_rows, np.random.default_rng(seed), max_ids)
+
+    def answer(self, sample: Sample) -> dict[str, np.ndarray]:
+        """What the model says of it."""
+        return answer(self.model, sample)
+
+
+def export_small(path: Path, seed: int = 0, context: tuple[str, ...] = CONTEXT) -> Exported:
+    """Every kind of input that the wire knows; models of other seeds give other answers."""
+    config = ExportConfig(
+        name="small",
+        targets=(("cpu",), ("cpu", "cpu")),
+        dense_widths={"context": 3, "price": 1},
+        table_id_policies={"catalog": IdPolicy.HASH},
+        context=context,
+    )
+    export_model(SmallModel(seed).eval(), path, config)
+    return Exported(path)
+
+
+class SlowModel(nn.Module):
+    """Takes milliseconds a row, so that requests meet in the queue; its score is the row's ID."""
+
+    def __init__(self, width: int = 2048, depth: int = 8) -> None:
+        super().__init__()
+        self.rows = EmbeddingBagCollection(
+            tables=[
+                EmbeddingBagConfig(name="ids", embedding_dim=4, num_embeddings=1000, feature_names=["id"])
+            ]
+        )
+        with torch.no_grad():
+            self.rows.embedding_bags["ids"].weight.copy_(torch.arange(1000.0).unsqueeze(1).expand(1000, 4))
+        self.work = nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(depth)))
+        self._width = width
+
+    def forward(self, features: KeyedJaggedTensor) -> dict[str, Tensor]:
+        ids = self.rows(features).values()[:, :1]
+        nothing = self.work(ids.expand(-1, self._width)).mean(dim=1) * 0.0
+        return {"score": ids[:, 0] + nothing}
+
+
+def export_slow(path: Path, width: int = 2048) -> Exported:
+    """A model that takes its time: the more, the wider its layers."""
+    torch.manual_seed(0)
+    export_model(SlowModel(width).eval(), path, ExportConfig(name="slow", table_data_types={}))
+    return Exported(path)
+
+
+#: Rows of each table of the policies' model, and the raw IDs that its last table knows.
+NUM_POLICY_ROWS = 10
+KNOWN_IDS = (-(2**63), -7, 0, 10, 2**40, 2**63 - 1)
+
+
+class PolicyModel(nn.Module):
+    """A table for each ID policy, by its name; the answers are the numbers of the rows that IDs read, from 1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        tables = [
+            EmbeddingBagConfig(
+                name=str(policy), embedding_dim=4, num_embeddings=NUM_POLICY_ROWS, feature_names=[str(policy)]
+            )
+            for policy in IdPolicy
+        ]
+        rows = EmbeddingBagCollection(tables=tables)
+        with torch.no_grad():
+            for table in tables:
+                numbers = torch.arange(1.0, NUM_POLICY_ROWS + 1).unsqueeze(1)
+                rows.embedding_bags[table.name].weight.copy_(numbers.expand(-1, 4))
+        known = MCHManagedCollisionModule(NUM_POLICY_ROWS, LRU_EvictionPolicy(), 1)
+        known.train()(torch.tensor(KNOWN_IDS))
+        mapping = ManagedCollisionCollection({str(IdPolicy.MAPPED): known}, tables).eval()
+        self.rows = ManagedCollisionEmbeddingBagCollection(rows, mapping, embeddings_only=True)
+
+    def forward(self, features: KeyedJaggedTensor) -> dict[str, Tensor]:
+        pooled = self.rows(features)
+        return {str(policy): pooled[str(policy)][:, 0] for policy in IdPolicy}
+
+
+def export_policies(path: Path) -> Exported:
+    """A table for each ID policy."""
+    policies = {str(policy): policy for policy in (IdPolicy.HASH, IdPolicy.ZERO)}
+    export_model(PolicyModel().eval(), path, ExportConfig(name="policies", table_id_policies=policies))
+    return Exported(path)

@@ -1,0 +1,105 @@
+"""Calls over HTTP as curl makes them, one connection each, and samples as JSON."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import urllib.error
+import urllib.request
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from recsys.signature import Signature
+from tests.support.serve.messages.cases import Sample
+from tests.support.serve.messages.foreign import tensors
+
+_DTYPES = {"FP32": "<f4", "INT64": "<i8", "INT32": "<i4"}
+_PATIENCE_S = 120
+
+
+class Reply(NamedTuple):
+    """What came back."""
+
+    status: int
+    headers: dict[str, str]
+    data: bytes
+
+    def json(self) -> Any:
+        """The body, which says that it is JSON."""
+        assert self.headers["content-type"].startswith("application/json"), self.headers
+        return json.loads(self.data)
+
+
+def ask(
+    url: str,
+    body: Any = None,
+    *,
+    method: str | None = None,
+    headers: dict[str, str] | None = None,
+    tls: ssl.SSLContext | None = None,
+) -> Reply:
+    """One request: GET without a body, POST with one; a body that is not bytes becomes JSON."""
+    data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, headers or {}, method=method)
+    handlers: list[Any] = [urllib.request.ProxyHandler({})]
+    if tls is not None:
+        handlers.append(urllib.request.HTTPSHandler(context=tls))
+    try:
+        with urllib.request.build_opener(*handlers).open(request, timeout=_PATIENCE_S) as response:
+            return Reply(response.status, _lower(response.headers), response.read())
+    except urllib.error.HTTPError as error:
+        with error:
+            return Reply(error.code, _lower(error.headers), error.read())
+
+
+def _lower(headers: Any) -> dict[str, str]:
+    return {key.lower(): value for key, value in headers.items()}
+
+
+def tensor_body(signature: Signature, sample: Sample, **more: Any) -> dict[str, Any]:
+    """A sample as Open Inference has it in JSON."""
+    inputs = [
+        {
+            "name": one.name,
+            "datatype": one.datatype,
+            "shape": one.shape,
+            "data": np.frombuffer(one.data, _DTYPES[one.datatype]).tolist(),
+        }
+        for one in tensors(signature, sample)
+    ]
+    return {"inputs": inputs, **more}
+
+
+def binary_body(signature: Signature, sample: Sample, **more: Any) -> tuple[bytes, dict[str, str]]:
+    """The same with the tensors' bytes behind the JSON, and the header that says where they begin."""
+    made = tensors(signature, sample)
+    inputs = [
+        {
+            "name": one.name,
+            "datatype": one.datatype,
+            "shape": one.shape,
+            "parameters": {"binary_data_size": len(one.data)},
+        }
+        for one in made
+    ]
+    text = json.dumps({"inputs": inputs, **more}).encode()
+    return text + b"".join(one.data for one in made), {"Inference-Header-Content-Length": str(len(text))}
+
+
+def plain_body(sample: Sample, **more: Any) -> dict[str, Any]:
+    """The same as lists of rows."""
+    return {"dense": sample.dense, "sparse": sample.sparse, "weights": sample.weights, **more}
+
+
+def tensor_outputs(body: dict[str, Any]) -> dict[str, np.ndarray]:
+    """The answer to ``tensor_body``."""
+    return {one["name"]: np.array(one["data"], "<f4").reshape(one["shape"]) for one in body["outputs"]}
+
+
+def plain_outputs(body: dict[str, Any], expected: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The answer to ``plain_body``; an empty list has no shape of its own."""
+    return {
+        name: np.array(values, "<f4").reshape(expected[name].shape)
+        for name, values in body["outputs"].items()
+    }

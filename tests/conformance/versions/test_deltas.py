@@ -1,0 +1,226 @@
+"""Table deltas over the admin port: rows change under a serving model, between two batches, or not at all."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+import torch
+
+from export.delta.delta import DeltaConfig, export_delta
+from recsys.artifact.delta import apply, prepare
+from recsys.artifact.load import load_artifact
+from serve.client.packing import read_response
+from serve.wire import admin_pb2
+from serve.wire import predict_pb2 as wire
+from tests.conformance.support.artifacts import Exported
+from tests.conformance.support.harness import (
+    ServerUnderTest,
+    put_version,
+    running,
+    spoil,
+    status_of,
+    with_admin,
+)
+from tests.support.serve.messages.cases import Sample, answer, assert_answers
+from tests.support.serve.models import SmallModel
+
+pytestmark = pytest.mark.engine
+
+NUM_DELTAS = 3
+Answers = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Deltas made one after the other, and what the model says after each: ``answers[0]`` before any."""
+
+    folder: Path
+    sample: Sample
+    answers: list[Answers]
+
+
+def later(model: SmallModel, seed: int) -> SmallModel:
+    """After more training of all tables."""
+    torch.manual_seed(seed)
+    after = copy.deepcopy(model)
+    with torch.no_grad():
+        for tables in (after.plain, after.weighted):
+            for parameter in tables.parameters():
+                parameter.copy_(torch.randn_like(parameter))
+    return after
+
+
+@pytest.fixture(scope="module")
+def chain(small: Exported, tmp_path_factory: pytest.TempPathFactory) -> Chain:
+    folder = tmp_path_factory.mktemp("deltas")
+    sample = small.sample(6, seed=5, max_ids=8)
+    oracle, model = load_artifact(small.path), SmallModel(0).eval()
+    answers, made = [answer(oracle, sample)], []
+    for at in range(NUM_DELTAS):
+        path, new = folder / f"{at}.delta", later(model, at + 1)
+        export_delta(model, new, path, DeltaConfig(artifact=small.path, after=tuple(made)))
+        apply(prepare(oracle.rows, path))
+        answers.append(answer(oracle, sample))
+        made.append(path)
+        model = new
+    assert len({one["score"].tobytes() for one in answers}) == NUM_DELTAS + 1
+    return Chain(folder, sample, answers)
+
+
+@contextmanager
+def serving(root: Path, chain: Chain, small: Exported, folder: Path) -> Iterator[ServerUnderTest]:
+    """Version 1 of model m, and the deltas where the server looks for them."""
+    put_version(root, "m", "1", small.path)
+    deltas = root / "m" / "deltas"
+    deltas.mkdir()
+    for path in chain.folder.iterdir():
+        (deltas / path.name).write_bytes(path.read_bytes())
+    first = (deltas / "0.delta").read_bytes()
+    (deltas / "damaged.delta").write_bytes(first)
+    spoil(deltas / "damaged.delta", at=200)
+    (deltas / "half.delta").write_bytes(first[:300])
+    (deltas / "foreign.delta").write_bytes(b"no delta" * 100)
+    with running("--repository", root, *with_admin(folder), folder=folder) as server:
+        yield server
+
+
+@pytest.fixture
+def served(repository: Path, chain: Chain, small: Exported, tmp_path: Path) -> Iterator[ServerUnderTest]:
+    """A server of the case's own."""
+    with serving(repository, chain, small, tmp_path) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def untouched(
+    chain: Chain, small: Exported, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ServerUnderTest]:
+    """A server that is shared by cases which change nothing."""
+    folder = tmp_path_factory.mktemp("untouched")
+    with serving(folder / "models", chain, small, folder) as server:
+        yield server
+
+
+def change(server: ServerUnderTest, delta: str, version: str = "1") -> admin_pb2.ModelVersion:
+    return server.admin().ApplyDelta(admin_pb2.ApplyDeltaRequest(model="m", version=version, delta=delta))
+
+
+def assert_has(server: ServerUnderTest, chain: Chain, num_deltas: int) -> None:
+    """The rows, and what the server says of them, are those after so many deltas."""
+    client = server.client()
+    sample = chain.sample
+    assert_answers(client.predict(sample.dense, sample.sparse, sample.weights), chain.answers[num_deltas])
+    names = [f"{at}.delta" for at in range(num_deltas)]
+    assert list(client.metadata().deltas) == names
+    (model,) = server.admin().ListModels(admin_pb2.ListModelsRequest()).models
+    assert [list(one.deltas) for one in model.versions if one.version == model.serving] == [names]
+
+
+def test_deltas_change_rows_in_place_and_metadata_lists_them(served: ServerUnderTest, chain: Chain) -> None:
+    assert_has(served, chain, 0)
+    for at in range(NUM_DELTAS):
+        assert list(change(served, f"{at}.delta").deltas)[-1] == f"{at}.delta"
+        assert_has(served, chain, at + 1)
+    assert served.total("recsys_deltas_applied_total", model="m") == NUM_DELTAS
+
+
+def test_under_full_load_every_answer_is_of_one_state_and_none_fails(
+    served: ServerUnderTest, chain: Chain
+) -> None:
+    request, done = chain.sample.request().SerializeToString(), threading.Event()
+    started = threading.Semaphore(0)
+
+    def client(_: int) -> Counter[int]:
+        call, seen = served.predict_bytes(), Counter[int]()
+        while not done.is_set():
+            outputs = read_response(wire.PredictResponse.FromString(call(request, timeout=120)))
+            fits = [
+                state
+                for state, expected in enumerate(chain.answers)
+                if all(np.allclose(outputs[name], expected[name], rtol=1e-4, atol=1e-5) for name in expected)
+            ]
+            assert len(fits) == 1, "rows of two states in one answer"
+            seen[fits[0]] += 1
+            started.release()
+        return seen
+
+    with ThreadPoolExecutor(16) as pool:
+        clients = [pool.submit(client, at) for at in range(16)]
+        try:
+            for at in range(NUM_DELTAS):
+                for _ in range(100):
+                    assert started.acquire(timeout=60)
+                change(served, f"{at}.delta")
+            for _ in range(200):
+                assert started.acquire(timeout=60)
+        finally:
+            done.set()
+        seen = sum((one.result(120) for one in clients), Counter[int]())
+    assert {0, NUM_DELTAS} <= set(seen)
+    code, stopped = served.stop()
+    assert (code, stopped["ok"]) == (0, sum(seen.values()))
+
+
+@pytest.mark.parametrize(
+    ("delta", "code"),
+    [
+        ("1.delta", grpc.StatusCode.FAILED_PRECONDITION),
+        ("damaged.delta", grpc.StatusCode.FAILED_PRECONDITION),
+        ("half.delta", grpc.StatusCode.FAILED_PRECONDITION),
+        ("foreign.delta", grpc.StatusCode.FAILED_PRECONDITION),
+        ("missing.delta", grpc.StatusCode.NOT_FOUND),
+        ("../deltas/0.delta", grpc.StatusCode.INVALID_ARGUMENT),
+        ("/etc/passwd", grpc.StatusCode.INVALID_ARGUMENT),
+        ("..", grpc.StatusCode.INVALID_ARGUMENT),
+        ("", grpc.StatusCode.INVALID_ARGUMENT),
+    ],
+)
+def test_a_wrong_delta_is_refused_and_nothing_changes(
+    untouched: ServerUnderTest, chain: Chain, delta: str, code: grpc.StatusCode
+) -> None:
+    got, text = status_of(lambda: change(untouched, delta))
+    assert (got, bool(text)) == (code, True), text
+    assert "/tmp" not in text
+    assert_has(untouched, chain, 0)
+
+
+def test_a_delta_twice_is_refused(served: ServerUnderTest, chain: Chain) -> None:
+    change(served, "0.delta")
+    assert status_of(lambda: change(served, "0.delta"))[0] is grpc.StatusCode.FAILED_PRECONDITION
+    assert_has(served, chain, 1)
+    assert served.total("recsys_deltas_failed_total", model="m") == 1
+
+
+def test_a_version_that_is_loaded_again_has_the_artifacts_rows_and_takes_the_chain_again(
+    served: ServerUnderTest, chain: Chain
+) -> None:
+    change(served, "0.delta")
+    served.admin().UnloadModel(admin_pb2.UnloadModelRequest(model="m"))
+    served.admin().LoadModel(admin_pb2.LoadModelRequest(model="m"))
+    assert_has(served, chain, 0)
+    for at in range(2):
+        change(served, f"{at}.delta")
+    assert_has(served, chain, 2)
+
+
+def test_a_rollback_finds_the_rows_as_the_deltas_left_them(
+    served: ServerUnderTest, chain: Chain, repository: Path, other: Exported
+) -> None:
+    change(served, "0.delta")
+    put_version(repository, "m", "2", other.path)
+    served.admin().LoadModel(admin_pb2.LoadModelRequest(model="m", version="2"))
+    sample = chain.sample
+    found = served.client().predict(sample.dense, sample.sparse, sample.weights)
+    assert_answers(found, other.answer(sample))
+    assert served.admin().Rollback(admin_pb2.RollbackRequest(model="m")).serving == "1"
+    assert_has(served, chain, 1)
