@@ -68,8 +68,8 @@ class Sampling:
         """Return whether to trace a request: as its client says, or else by the share.
 
         Args:
-            trace_parent: the ``traceparent`` header; empty if the client sent none. draw: evenly distributed
-                over [0, 1).
+            trace_parent: the ``traceparent`` header; empty if the client sent none.
+            draw: evenly distributed over [0, 1).
         """
         if self.trace_share is None:
             return False
@@ -106,7 +106,8 @@ class EndedRequest:
         trace_parent: the W3C ``traceparent`` header; empty if the client sent none.
         protocol: ``recsys``, ``kserve``, ``torchrec`` or ``rest``.
         model: the model that answered, or that the client named.
-        version: version of the model. request_id: the client's own name for it.
+        version: version of the model.
+        request_id: the client's own name for it.
         outcome: one of ``serve.metrics.counters.OUTCOMES``.
         code: name of the gRPC status code.
         reason: the error text that the client got; empty on success.
@@ -144,7 +145,8 @@ class Captured:
 
     Attributes:
         time_s: when it arrived, in seconds of ``time.monotonic``.
-        model: the model that answers it. version: version of the model.
+        model: the model that answers it.
+        version: version of the model.
         message: a serialized ``recsys.v1.PredictRequest`` with its inputs, whatever its protocol was; without model,
             version and request ID.
     """

@@ -19,8 +19,8 @@ class Plan:
     Attributes:
         serving: the version that answers by default; empty if it is not ready.
         canary: the version that answers a share; empty for none.
-        canary_share: share of the requests, 0 to 1. shadow: the version that also computes a share; empty for
-            none.
+        canary_share: share of the requests, 0 to 1.
+        shadow: the version that also computes a share; empty for none.
         shadow_share: share of the requests, 0 to 1.
     """
 
@@ -49,7 +49,8 @@ class Route:
     """The servables for one request.
 
     Attributes:
-        primary: the servable that answers it. shadow: the servable that computes it too; None for none.
+        primary: the servable that answers it.
+        shadow: the servable that computes it too; None for none.
     """
 
     primary: Servable
@@ -137,11 +138,13 @@ class Routes:
         return list(self._tables.values())
 
     def route(self, model: str, version: str, draw: float, *, drew_version: bool = False) -> Route:
-        """Return the route of a request. Args:
+        """Return the route of a request.
+
+        Args:
             model: empty for the only one.
-            version: empty to let the routing choose; a named version gets no shadow. draw: evenly distributed
-            over [0, 1); decides on canary and shadow. drew_version: whether the routing chose the version
-            before, so that it may have a shadow.
+            version: empty to let the routing choose; a named version gets no shadow.
+            draw: evenly distributed over [0, 1); decides on canary and shadow.
+            drew_version: whether the routing chose the version before, so that it may have a shadow.
 
         Raises:
             ModelNotFoundError: there is no such model, or the version is not loaded.

@@ -190,8 +190,7 @@ class Executor:
                 self._ready.notify_all()
 
     def close(self) -> None:
-        """Refuse further requests, answer every accepted one, end the threads, release the model. Idempotent.
-        """
+        """Refuse requests, answer every accepted one, end the threads, release the model; idempotent."""
         with self._lock:
             self._closed = True
             self._ready.notify_all()

@@ -40,7 +40,8 @@ class Port:
     """Listens between ``start`` and ``close``.
 
     Args:
-        gateway: answers the requests. settings: the address and the limits.
+        gateway: answers the requests.
+        settings: the address and the limits.
         calls: methods common to all engines, by full name.
         reads_trace: whether to read the ``traceparent`` of requests.
     """

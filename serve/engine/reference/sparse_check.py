@@ -58,8 +58,9 @@ class SparseChecker:
     """Checks some of a model's sparse inputs together. Thread-safe.
 
     Args:
-        signature: signature of the model. names: names of its sparse inputs to check, in its order. limits:
-            maximum rows and IDs of one request.
+        signature: signature of the model.
+        names: names of its sparse inputs to check, in its order.
+        limits: maximum rows and IDs of one request.
         finite: whether weights must be finite.
     """
 

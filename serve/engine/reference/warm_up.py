@@ -36,7 +36,8 @@ def warm_up_batches(signature: Signature, limits: BatchLimits) -> Iterator[list[
     """Yield batches of several sizes, one ID in each bag, each size twice; with a context, also for ranking.
 
     Args:
-        signature: signature of the model. limits: bounds of the batches, except of the one with one row.
+        signature: signature of the model.
+        limits: bounds of the batches, except of the one with one row.
     """
     for context in ((), signature.context) if signature.context else ((),):
         for num_requests, num_rows in _SIZES:
@@ -56,8 +57,8 @@ def captured_batches(
 
     Args:
         captured: serialized ``recsys.v1.PredictRequest``s.
-        checker: checks requests against the model. limits: bounds of the batches, except of those with one
-            request.
+        checker: checks requests against the model.
+        limits: bounds of the batches, except of those with one request.
     """
     used: list[CheckedRequest] = []
     num_skipped = 0

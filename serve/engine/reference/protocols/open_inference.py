@@ -26,7 +26,8 @@ class InferRequest(Request):
     """One ``inference.ModelInferRequest``.
 
     Attributes:
-        message: the parsed message. parameters: parameters of the message.
+        message: the parsed message.
+        parameters: parameters of the message.
     """
 
     PROTOCOL: ClassVar[str] = "kserve"

@@ -65,8 +65,9 @@ def raw_request(
     """Build a request from its tensors.
 
     Args:
-        signature: signature of the model. tensors: tensors of the request, in any order. context: names of
-            the inputs that have one row for all.
+        signature: signature of the model.
+        tensors: tensors of the request, in any order.
+        context: names of the inputs that have one row for all.
         limits: limits of one request; B is checked against them before lengths are allocated.
 
     Raises:

@@ -63,8 +63,9 @@ def raw_request(signature: Signature, message: wire.PredictionRequest, limits: B
     """Convert the message to a request with the signature's input names.
 
     Args:
-        signature: signature of the model; its order is the wire's. message: the client's message. limits:
-            limits of one request.
+        signature: signature of the model; its order is the wire's.
+        message: the client's message.
+        limits: limits of one request.
 
     Raises:
         RequestError: the message does not fit the signature; the error text names field, got and expected.
