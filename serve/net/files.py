@@ -14,7 +14,7 @@ class SecurityError(ValueError):
 
 
 def stamp(paths: Iterable[Path]) -> Stamp:
-    """Changes when a file is written, replaced or opened to others; a missing one has a stamp too."""
+    """Return a value that changes with the files' contents, modes or owners; files may be missing."""
     stamps = []
     for path in paths:
         try:

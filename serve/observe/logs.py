@@ -204,7 +204,7 @@ class RequestLog:
         self._num_left_out = 0
 
     def takes(self, outcome: str) -> bool:
-        """Whether a request that ended so is to have a line now. To be asked once of each: those beyond are counted."""
+        """Return whether to log a request with this outcome. Call it once per request."""
         if outcome == "ok":
             return self._wants == "all"
         return self._wants != "none" and self._has_turn()
