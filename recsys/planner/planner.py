@@ -112,12 +112,12 @@ class EmbeddingShardingPlanner:
             PlanError: On every rank, as ``plan`` does on the first.
         """
         pg = pg or dist.group.WORLD
-        told: list[Any] = [None]
+        shared: list[Any] = [None]
         if dist.get_rank(pg) == 0:
-            told = [self._answer(module, sharders, pg)]
+            shared = [self._answer(module, sharders, pg)]
         device = torch.device("cuda", torch.cuda.current_device()) if "nccl" in dist.get_backend(pg) else None
-        dist.broadcast_object_list(told, group=pg, group_src=0, device=device)
-        answer = json.loads(told[0])
+        dist.broadcast_object_list(shared, group=pg, group_src=0, device=device)
+        answer = json.loads(shared[0])
         if "error" in answer:
             raise PlanError(answer["error"])
         return ShardingPlan.from_json(answer["plan"])

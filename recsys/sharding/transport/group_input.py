@@ -113,18 +113,18 @@ class GroupDist:
         strides = batch.strides
         per_slot = _sums(batch.routed.lengths, batch.slot_strides)
         uniform = len(set(strides)) == 1
-        told = []
+        numbers = []
         for rank in range(self._world_size):
             start, end = self._bounds[rank + 1], self._bounds[rank + 2]
-            told += [strides[0] if uniform else _VARIABLE, *per_slot[start:end]]
+            numbers += [strides[0] if uniform else _VARIABLE, *per_slot[start:end]]
         own = self._counts[self._rank] + 1
-        flight = self._tell(told, [count + 1 for count in self._counts], own)
+        flight = self._tell(numbers, [count + 1 for count in self._counts], own)
 
         def read() -> Awaitable[DistInput]:
             answer = flight.wait().tolist()
-            heard = [answer[s * own : (s + 1) * own] for s in range(self._world_size)]
-            batch_sizes = [numbers[0] for numbers in heard]
-            arrived = [numbers[1:] for numbers in heard]
+            received = [answer[s * own : (s + 1) * own] for s in range(self._world_size)]
+            batch_sizes = [sizes[0] for sizes in received]
+            arrived = [sizes[1:] for sizes in received]
             slot_batches = None
             if _VARIABLE in batch_sizes:
                 slot_batches = self._slot_batch_sizes(batch.slot_strides)
