@@ -65,7 +65,7 @@ class ClientTls:
             raise ValueError("tls.certificate, tls.key: got one of them, expected both or none")
 
     def credentials(self) -> grpc.ChannelCredentials:
-        """Return the credentials of a channel. The files are checked first: gRPC ends the process over bad ones.
+        """Return a channel's credentials. The files are checked first: gRPC aborts the process on bad ones.
 
         Raises:
             ValueError: a file cannot be read or is invalid, or the key does not match the certificate.

@@ -67,7 +67,7 @@ class Latencies:
         return sum(self.counts.values())
 
     def quantiles_s(self, quantiles: Sequence[float]) -> list[float]:
-        """Return for each quantile the smallest duration that this share does not exceed; NaN where there is none.
+        """Return for each quantile the least duration that this share does not exceed; NaN without durations.
 
         Args:
             quantiles: ascending, each above 0 and at most 1.
