@@ -180,7 +180,7 @@ def _packs(options: Sequence[Sequence[ShardingOption]], capacity: Capacity) -> b
 
 
 def _least_memory(problem: Problem, options: Sequence[Sequence[ShardingOption]]) -> str | None:
-    """Return the least device memory, or else the least host memory, with which these ranks hold these tables."""
+    """Return the least device memory, or else the least host memory, with which the tables fit."""
     capacity = problem.capacity()
 
     def with_hbm(num_bytes: int) -> bool:

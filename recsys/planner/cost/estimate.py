@@ -176,7 +176,7 @@ class Estimator:
         )
 
     def _replica(self, table: PlannedTable, shape: ShardShape) -> ShardCost:
-        """Return a copy on every rank, whose gradients of the table's size are averaged over all ranks."""
+        """Return the cost of a copy on every rank, whose gradients are averaged over all ranks."""
         load = _Load.of(table, shape, 1)
         row_bytes = row_bytes_of(table.config.data_type, shape.num_columns, self.workload)
         memory = self.topology.device_memory
@@ -274,7 +274,7 @@ class Estimator:
         return self.topology.intra_host if self.topology.num_hosts == 1 else self.topology.inter_host
 
     def _to_everyone_us(self, num_bytes: float) -> float:
-        """Return bytes whose other ends are all ranks in equal parts; the rank's own part does not move."""
+        """Return the time to exchange bytes with all ranks in equal parts, except the own part."""
         world_size, local = self.topology.world_size, self.topology.local_world_size
         within = num_bytes * (local - 1) / world_size
         beyond = num_bytes * (world_size - local) / world_size

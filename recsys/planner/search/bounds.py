@@ -44,7 +44,7 @@ class OptionTable:
         return first - self.starts
 
     def least_block_us(self) -> float:
-        """Return the cost of the cheapest largest block of any table: no choice has less."""
+        """Return a bound of every choice: the maximum over the tables of their smallest largest block."""
         return float(np.minimum.reduceat(self.max_us, self.starts).max())
 
 

@@ -32,7 +32,7 @@ Choice = tuple[int, ...]
 
 
 def uniform(options: Sequence[Sequence[ShardingOption]], table: OptionTable) -> Iterator[Choice]:
-    """Yield a choice for each (type, kernel) that any table can have; other tables take their cheapest option."""
+    """Yield a choice for each (type, kernel) of any table; other tables get their cheapest option."""
     pairs = sorted({(option.sharding_type, option.compute_kernel) for group in options for option in group})
     flat = [option for group in options for option in group]
     for pair in pairs:
