@@ -237,7 +237,7 @@ class ShardedEmbeddingBagCollection(ShardedCollection):
         return _then(self.transport.pooled(outputs, inputs), keyed)
 
     def _full_batch(self, values: Tensor, inputs: DistInput) -> Tensor:
-        """Return each pair's own batch to the full one; flat where batch sizes differ on some rank."""
+        """Expand each pair's batch to the full one; flat if batch sizes differ on some rank."""
         if inputs.inverse is None and not inputs.is_flat:
             return values
         if not inputs.is_flat:

@@ -144,7 +144,7 @@ class TableShards(nn.Module):
 
     @property
     def column_blocks(self) -> list[tuple[int, int]]:
-        """First column and end of each block that the plan cuts, from left to right; all of them where it cuts none."""
+        """First column and end of each column block, from left to right; one block if there are no cuts."""
         blocks = {shard.columns for shard in self.sharding.shards}
         return sorted(blocks) or [(0, self.config.embedding_dim)]
 

@@ -111,7 +111,7 @@ class Trainer:
 
     @torch.no_grad()
     def score(self, batches: Iterable[LabeledBatch]) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield each batch's logits and labels, ``[B]``, without learning; as many batches on every rank."""
+        """Yield each batch's logits and labels, ``[B]``, without training; all ranks need the same number."""
         ahead = iter(batches)
         self._task.eval()
         while (step := self._progress(ahead)) is not None:

@@ -42,7 +42,7 @@ class GroupInput:
     batch_sizes: list[list[int]] | None = None
 
     def sizes(self) -> dict[str, Any]:
-        """Return what a process group's transport knows without reading a tensor; training kernels take it."""
+        """Return the sizes that a process group's transport knows without reading a tensor."""
         if self.ids_per_slot is None:
             return {}
         return {"ids_per_slot": self.ids_per_slot, "batch_sizes": self.batch_sizes}
