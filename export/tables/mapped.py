@@ -98,7 +98,7 @@ class MappedTensor:
 
 
 def release(tensor: Tensor) -> None:
-    """Let the pages of a tensor of ``MappedTensor`` go; they come back from its file. Others are left alone."""
+    """Release the pages of a ``MappedTensor``'s tensor; they reload from its file. Ignore other tensors."""
     mapping = _MAPPINGS.get(tensor.data_ptr())
     if mapping is not None:
         mapping.madvise(mmap.MADV_DONTNEED)

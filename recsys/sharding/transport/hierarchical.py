@@ -1,4 +1,4 @@
-"""Hierarchical output distribution: partial sums are added inside a host, so that 1/L of the bytes crosses hosts.
+"""Hierarchical output distribution: partial sums are added inside a host, so 1/L of the bytes crosses hosts.
 
 Shape letters: B batch, D embedding dim, H hosts, L ranks per host, W world size (H * L).
 
