@@ -90,7 +90,7 @@ class LoadedArtifact:
         ``torch.inference_mode()``; otherwise it enters the mode itself, which takes some microseconds.
 
         Raises:
-            ChecksumError: Somebody has written into the file of the rows since it was loaded.
+            ChecksumError: The rows file was written to since it was loaded.
             RuntimeError: The inputs do not fit the signature; FBGEMM's or torch's words.
         """
         if self.rows.file is not None:
@@ -107,7 +107,7 @@ class LoadedArtifact:
 
         Raises:
             TargetError: The model was exported without a context.
-            ChecksumError: Somebody has written into the file of the rows since it was loaded.
+            ChecksumError: The rows file was written to since it was loaded.
             RuntimeError: The inputs do not fit the signature; FBGEMM's or torch's words.
         """
         if self.rows.file is not None:
