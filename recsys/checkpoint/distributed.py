@@ -3,8 +3,7 @@
 A run's checkpoints are in one directory:
 
     run/latest               the name of the newest whole checkpoint, replaced in one step
-    run/step-00000100/       .metadata, *.distcp: torch.distributed.checkpoint; training.json: everything
-    except tensors
+    run/step-00000100/       .metadata, *.distcp: torch.distributed.checkpoint; training.json: all other state
 
 ``save_training`` and ``load_training`` are collective: every rank of the default process group must call
 them, in the same order relative to other collectives.
