@@ -1,1 +1,1 @@
-"""Measurements that anyone can repeat; nothing here is imported by the packages."""
+"""Reproducible measurements. The packages import nothing from here."""

@@ -1,4 +1,4 @@
-"""How fast the exported artifact predicts, beside TorchRec's quantized and scripted DLRM, in one run.
+"""Speed of the exported artifact compared to TorchRec's quantized and scripted DLRM, in one run.
 
 Shape letters: B batch.
 """
@@ -48,12 +48,12 @@ _PROFILED = {1: 2000, 128: 200}
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What was measured.
+    """The measurements.
 
     Attributes:
-        machine: where and with what.
+        machine: the machine and the versions.
         num_table_rows: rows of each table.
-        rounds: how long.
+        rounds: the duration of the measurement.
         agreement: largest relative difference of each artifact's probabilities to the peer's.
         speed: by batch size and contestant.
         profile: by batch size, of the float32 artifact.

@@ -24,7 +24,7 @@ from recsys.train.data.metrics import auc
 from recsys.train.job import train
 from recsys.train.sources import DEFAULTS, DataConfig, open_dataset
 
-#: How far an artifact's AUC may lie from the float model's.
+#: Maximum difference of an artifact's AUC to the float model's.
 TOLERANCE = 0.0005
 _BATCH_SIZE = 4096
 _FLOAT = "float model"
@@ -55,7 +55,7 @@ class AucResult:
 
 
 def sources(quick: bool) -> list[DataConfig]:
-    """The synthetic stream, and MovieLens-100k where it lies in RECSYS_DATA_DIR or ../shared/data."""
+    """Return the synthetic stream, and MovieLens-100k if it is in RECSYS_DATA_DIR or ../shared/data."""
     if quick:
         return [DataConfig(name="synthetic", limit_rows=20_000)]
     root = Path(__file__).resolve().parent.parent

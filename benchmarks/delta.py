@@ -1,7 +1,7 @@
-"""What a delta costs a model that is served: to prepare beside its lookups, and to apply while they wait.
+"""Cost of a delta for a served model: preparation during lookups, and application while they wait.
 
-The peer is the reload of the whole artifact, which is what an update costs without deltas. Each round loads the
-artifact anew, because the first write to a page of mapped rows is the dear one.
+The peer is the reload of the whole artifact, which is what an update costs without deltas. Each round reloads
+the artifact, because the first write to a page of mapped rows is the expensive one.
 
 Shape letters: R rows.
 """
@@ -45,15 +45,15 @@ Exit codes: 0 measured, 1 rows were not what the delta says, 2 bad usage.
 
 @dataclass(frozen=True, kw_only=True)
 class Costs:
-    """Of one delta, the medians of all rounds.
+    """Medians over all rounds of one delta.
 
     Attributes:
-        num_rows: that it changes, spread over the table at random.
-        delta_bytes: of the file.
-        prepare_s: reading and checking, beside running lookups.
-        apply_s: writing the rows, while lookups wait.
-        revert_s: writing the old ones again.
-        reload_s: loading the artifact with its checksums verified, in the same rounds.
+        num_rows: changed rows, spread over the table at random.
+        delta_bytes: size of the file.
+        prepare_s: time to read and check it, during lookups.
+        apply_s: time to write the rows, while lookups wait.
+        revert_s: time to restore the old rows.
+        reload_s: time to load the artifact and verify its checksums, in the same rounds.
     """
 
     num_rows: int
@@ -125,7 +125,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _write(path: Path, artifact: LoadedArtifact, num_changed: int) -> None:
-    """A delta of random rows at random places."""
+    """Write a delta of random rows at random places."""
     generator = torch.Generator().manual_seed(num_changed)
     table = artifact.manifest.tables[0].table
     numbers = torch.randperm(table.num_embeddings, generator=generator)[:num_changed].sort().values
@@ -137,7 +137,7 @@ def _write(path: Path, artifact: LoadedArtifact, num_changed: int) -> None:
 
 
 def _measure(artifact: Path, delta: Path, num_changed: int, num_rounds: int) -> Costs | None:
-    """The medians; None where a round's rows are not what they should be."""
+    """Return the medians; None if the rows of a round are wrong."""
     times: dict[str, list[float]] = {"reload_s": [], "prepare_s": [], "apply_s": [], "revert_s": []}
 
     def timed(name: str, call: Callable[..., T], *arguments: Any) -> T:

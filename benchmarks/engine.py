@@ -1,4 +1,4 @@
-"""The engine's default settings beside fixed numbers of executors, a server without batching, and the floor.
+"""The engine's defaults compared to fixed numbers of executors, a server without batching, and the floor.
 
 The floor is gRPC's echo and the model alone. One artifact (DLRM, 26 INT8 tables), one sender, all on the same cores.
 Servers take turns in an order that rotates, and are started anew for each round; the model alone is measured between
@@ -48,8 +48,8 @@ class Load:
     """One closed loop.
 
     Attributes:
-        in_flight: requests at a time.
-        rows: of each request.
+        in_flight: unanswered requests.
+        rows: rows of each request.
         is_ranking: whether the rows are candidates of one context.
     """
 
@@ -59,13 +59,13 @@ class Load:
 
     @property
     def name(self) -> str:
-        """For people."""
+        """A readable name."""
         what = f"ranking 1 × {self.rows}" if self.is_ranking else f"{self.rows} row{'s' * (self.rows > 1)}"
         return f"{what}, {self.in_flight} in flight"
 
     @property
     def options(self) -> list[str]:
-        """Of the sender."""
+        """Return the sender's options."""
         rows = ["--candidates" if self.is_ranking else "--rows", str(self.rows), "--distinct", "512"]
         return ["--in-flight", str(self.in_flight), "--connections", str(min(self.in_flight, 4)), *rows]
 
@@ -83,8 +83,8 @@ class Found:
 
     Attributes:
         seen: by server and load; fixed numbers of executors are named by ``fixed``.
-        open_loop: of the default at 70 % of what it does with 64 requests in flight, with the sender on processors of
-            its own.
+        open_loop: the default at 70 % of its throughput with 64 requests in flight, with the sender on
+            separate processors.
         best: single samples per second of the model alone at its best batch.
         alone_ms: one call of the model with one sample.
     """
@@ -105,7 +105,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Bar:
-    """What is to be reached, and what was."""
+    """A goal and the measured value."""
 
     text: str
     bar: float
@@ -114,12 +114,12 @@ class Bar:
 
     @property
     def is_met(self) -> bool:
-        """Whether it was."""
+        """Whether the goal was reached."""
         return self.got <= self.bar if self.is_most else self.got >= self.bar
 
 
 def fixed(num_executors: int) -> str:
-    """Return the name of the server with so many executors at most."""
+    """Return the name of the server with this maximum number of executors."""
     return f"--executors {num_executors}"
 
 
@@ -219,7 +219,8 @@ def _on_cores_apart() -> Iterator[set[int]]:
     """Leave one core in four to the sender, at least one, and start servers on the others.
 
     Yields:
-        The sender's cores; none where they cannot be set apart. Processes that start in the block have the others.
+        The sender's cores; none if they cannot be separated. Processes started in the block run on the
+        others.
     """
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     if len(cores) < 2:
@@ -234,7 +235,7 @@ def _on_cores_apart() -> Iterator[set[int]]:
 
 
 def _alone(found: Found, artifact: Path) -> None:
-    """Measure the model with nothing around it."""
+    """Measure the model without a server."""
     command = module("benchmarks.serving_ceiling", str(artifact), "--seconds", "0.5")
     rates = run_json(command)["requests_per_s"]
     found.best.append(max(rates.values()))
@@ -243,7 +244,7 @@ def _alone(found: Found, artifact: Path) -> None:
 
 def _send(args: argparse.Namespace, address: str, *options: str) -> dict[str, Any]:
     command = module("serve.bench", address, *options, "--duration-s", str(args.seconds), "--json")
-    # 3: the sender fell behind in an open loop; its figures say so.
+    # 3: the sender fell behind in an open loop, which its figures show.
     figures: dict[str, Any] = run_json(command, good_codes=(0, 3))["measurement"]
     return figures
 

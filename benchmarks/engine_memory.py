@@ -1,4 +1,4 @@
-"""Start and memory of a server of a large artifact: one executor, two, and two servers on one artifact.
+"""Start-up and memory of a server of a large artifact: one executor, two, and two servers on one artifact.
 
 Prints one JSON object.
 """
@@ -18,7 +18,7 @@ from typing import Any
 from benchmarks.processes import Started, module, run_json, started
 
 _MB = 1e6
-# So that every row has been looked up, and lies in the page cache and in the process's own page table.
+# Looks up every row, so that all are in the page cache and in the process's page table.
 _TOUCH = ("--in-flight", "16", "--rows", "64", "--duration-s", "5")
 
 
@@ -28,7 +28,7 @@ def server_command(artifact: Path, *options: str) -> list[str]:
 
 
 def measure(artifact: Path, engine: str, rounds: int) -> dict[str, Any]:
-    """All figures; times are medians."""
+    """Return all figures; times are medians."""
     rows_bytes = (artifact / "rows.bin").stat().st_size
     found: dict[str, Any] = {"rows_mb": rows_bytes / _MB}
     for name, options in (("checksums read", ()), ("sizes alone", ("--no-verify-checksums",))):
@@ -53,7 +53,7 @@ def _start_s(command: list[str]) -> float:
 
 
 def _memory_mb(servers: Sequence[Started]) -> dict[str, float]:
-    """Of all servers together: resident as each counts it, each page once, and pages that are nobody else's."""
+    """Return the servers' memory: sum of resident sets, each page counted once, and private pages."""
     sums = dict.fromkeys(("Rss", "Pss", "Private_Dirty", "Anonymous"), 0.0)
     for server in servers:
         for line in Path(f"/proc/{server.pid}/smaps_rollup").read_text().splitlines()[1:]:

@@ -1,4 +1,4 @@
-"""How fast an artifact is ready, what memory it takes, and what processes share; and what memory an export takes.
+"""Loading time and memory of an artifact, the memory that processes share, and the memory of an export.
 
 Everything is measured in fresh processes, see ``benchmarks.load_steps``.
 """
@@ -49,11 +49,11 @@ class Case:
     """One way to load.
 
     Attributes:
-        form: of the artifact.
-        name: what is special about it.
-        cold: the artifact's files are dropped from the page cache first.
-        verify: checksums are verified.
-        num_processes: that hold it at once.
+        form: form of the artifact.
+        name: name of the variant.
+        cold: whether the artifact's files are dropped from the page cache first.
+        verify: whether checksums are verified.
+        num_processes: processes that hold it at the same time.
     """
 
     form: str

@@ -1,7 +1,7 @@
 """The steps of ``benchmarks.load`` that need a fresh process each; run by it, one JSON object a line.
 
-``export`` builds a float model and exports it; ``hold`` loads an artifact, measures itself at each step, and goes
-on to the next when a line comes on stdin.
+``export`` builds a float model and exports it; ``hold`` loads an artifact, measures itself at each step, and
+continues with the next when it reads a line from stdin.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _say(data: Mapping[str, object]) -> None:
 
 
 def export(path: Path, data_type: str, num_rows: int, single_file: bool) -> None:
-    """Build, export, and say what memory that took."""
+    """Build and export a model, and report the memory used."""
     model = build(num_rows)
     before = resident()
     config = ExportConfig(data_type=DataType[data_type.upper()], single_file=single_file)
@@ -54,7 +54,7 @@ def export(path: Path, data_type: str, num_rows: int, single_file: bool) -> None
 
 
 def hold(path: Path, verify_checksums: bool) -> None:
-    """Load, predict, read every row, and keep it all until stdin closes."""
+    """Load, predict, read every row, and keep everything until stdin is closed."""
     tune_malloc()
     torch.set_num_threads(1)
     torch.ones(8, 8).mm(torch.ones(8, 8))

@@ -1,4 +1,4 @@
-"""What a measurement was made on and with, and the process settings that all contestants share."""
+"""The machine and versions of a measurement, and the process settings shared by all contestants."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Machine:
         return asdict(self)
 
     def text(self) -> str:
-        """One line for people."""
+        """Return a description in one line."""
         packages = ", ".join(f"{name} {number}" for name, number in self.versions.items())
         tuned = "tuned" if self.malloc_tuned else "the C library's defaults"
         return (
@@ -75,5 +75,5 @@ def _cpu_name() -> str:
 
 
 def wide_console() -> Console:
-    """Standard output, wide enough for our tables: numbers that are cut off are worse than lines that wrap."""
+    """Return standard output, wide enough that numbers in tables are not cut off."""
     return Console(width=max(Console().width, TABLE_WIDTH))

@@ -1,4 +1,4 @@
-"""What mapping raw IDs costs in a graph: one hash table for all tables, beside a binary search in each.
+"""Cost of mapping raw IDs in a graph: one hash table for all tables, compared to a binary search in each.
 
 Shape letters: B batch.
 """
@@ -32,7 +32,7 @@ class _OfTensors(nn.Module):
         self.mapping = mapping
         self._keys = list(keys)
 
-    # No annotations: as texts, FX would hand them on to TorchScript, which cannot read them.
+    # No annotations: FX would pass them as strings to TorchScript, which cannot read them.
     def forward(self, lengths, values):  # type: ignore[no-untyped-def]
         return self.mapping(KeyedJaggedTensor(self._keys, values, lengths=lengths)).values()
 
@@ -43,7 +43,7 @@ def _scripted(mapping: nn.Module, keys: Sequence[str]) -> torch.jit.ScriptModule
 
 
 def _collection(num_tables: int, num_ids: int, generator: torch.Generator) -> ManagedCollisionCollection:
-    """Tables that are full of random raw IDs."""
+    """Return tables full of random raw IDs."""
     modules, tables = {}, []
     for i in range(num_tables):
         module = MCHManagedCollisionModule(num_ids + 1, LFU_EvictionPolicy(), 1)
@@ -60,7 +60,7 @@ def _collection(num_tables: int, num_ids: int, generator: torch.Generator) -> Ma
 def _batches(
     collection: ManagedCollisionCollection, batch_size: int, generator: torch.Generator
 ) -> list[tuple[Tensor, Tensor]]:
-    """One ID in each bag, half of them known."""
+    """Return a batch with one ID in each bag, half of them known."""
     made = []
     for _ in range(_NUM_BATCHES):
         values = []

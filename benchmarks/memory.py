@@ -1,4 +1,4 @@
-"""What memory a process holds, as Linux tells it."""
+"""The memory of a process, as Linux reports it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Memory:
 
 
 def memory() -> Memory:
-    """This process's memory now."""
+    """Return this process's current memory."""
     found = _fields(Path("/proc/self/smaps_rollup"))
     return Memory(
         private_dirty_bytes=found["Private_Dirty"],
@@ -47,7 +47,7 @@ class Resident:
 
     Attributes:
         anonymous_bytes: what the process allocated.
-        file_bytes: pages of files that it maps; the system can drop those that nobody wrote.
+        file_bytes: pages of files that it maps; the system can drop unmodified ones.
     """
 
     anonymous_bytes: int
@@ -55,15 +55,15 @@ class Resident:
 
 
 def resident() -> Resident:
-    """This process's resident set now."""
+    """Return this process's current resident set."""
     found = _fields(Path("/proc/self/status"))
     return Resident(anonymous_bytes=found["RssAnon"], file_bytes=found["RssFile"] + found["RssShmem"])
 
 
 class PeakSampler:
-    """Keeps the largest resident sets of a ``with`` block.
+    """Records the peak resident sets of a ``with`` block.
 
-    The kernel keeps one exact peak (VmHWM); which part of it is anonymous only samples can tell.
+    The kernel records one exact peak (VmHWM); its anonymous part is only known from samples.
     """
 
     def __init__(self, interval_s: float = 0.005) -> None:

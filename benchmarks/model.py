@@ -24,8 +24,8 @@ OVER_LAYERS = (512, 256, 1)
 FEATURE_NAMES = tuple(f"feature_{i}" for i in range(NUM_TABLES))
 DENSE_DTYPE_NAMES = tuple(DENSE_DTYPES)
 
-# At least so many samples are in rotation at every batch size: their rows (a row of 68 bytes lies in one or
-# two cache lines of 64) take some 50 MB, more than the last-level cache of one core's group.
+# Minimum number of samples in rotation at every batch size: their rows (a row of 68 bytes lies in one or two
+# cache lines of 64) take some 50 MB, more than the last-level cache of one core's group.
 _NUM_DISTINCT_SAMPLES = 16_384
 _NUM_DISTINCT_BATCHES = 64
 _TABLE_STD = 0.25
@@ -33,7 +33,7 @@ _TABLE_STD = 0.25
 
 @dataclass(frozen=True)
 class Request:
-    """One batch as plain tensors, what a server has in its hands.
+    """One batch as plain tensors, as in a server.
 
     Attributes:
         dense: float32 ``[B, 13]``.
@@ -64,7 +64,7 @@ def build(num_rows: int, seed: int = 0) -> ClickModel:
         dense_arch_layer_sizes=DENSE_LAYERS,
         over_arch_layer_sizes=OVER_LAYERS,
     )
-    # Torch's rows would be so small that the tables hardly matter to a prediction, and an error in them neither.
+    # With torch's initial rows the tables, and errors in them, would hardly affect predictions.
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if ".embedding_bags." in name:
@@ -83,7 +83,7 @@ def export_and_load(model: ClickModel, folder: Path) -> dict[str, LoadedArtifact
 
 
 def requests(batch_size: int, num_rows: int, seed: int = 1) -> list[Request]:
-    """Different batches of one ID per feature."""
+    """Return distinct batches of one ID per feature."""
     num_batches = max(_NUM_DISTINCT_BATCHES, _NUM_DISTINCT_SAMPLES // batch_size)
     generator = torch.Generator().manual_seed(seed)
     return [

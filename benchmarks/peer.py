@@ -9,7 +9,7 @@ The steps are those of ``torchrec.inference.dlrm_predict.DLRMPredictFactory.crea
 3. ``torchrec.fx.tracer.Tracer(leaf_modules=["IntNBitTableBatchedEmbeddingBagsCodegen"])``;
 4. ``torch.jit.script`` of the graph, which then makes the KeyedJaggedTensor inside the script.
 
-TorchRec is imported where it is used: it is no dependency of anything but this comparison.
+TorchRec is imported where it is used, because only this comparison depends on it.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def script_peer(model: ClickModel, num_rows: int) -> Callable[[TensorDict], Tens
     float_peer.predict_module.load_state_dict(model.model.state_dict())
     quantized = quantize(float_peer).requires_grad_(False)
     with torch.inference_mode():
-        # The first call builds the lookup and settles the order of the features.
+        # The first call builds the lookup and fixes the order of the features.
         quantized(as_peer_inputs([_one_sample()])[0][0])
     return torchscript.script(torch.fx.GraphModule(quantized, tracer.trace(quantized)))
 

@@ -1,4 +1,4 @@
-"""How good the planner's plans are, and how long planning takes.
+"""Quality of the planner's plans, and planning time.
 
     python -m benchmarks.planner
 
@@ -38,15 +38,15 @@ from tests.support.exact_plans import least_cost_us
 
 @dataclass(frozen=True, kw_only=True)
 class Ratios:
-    """A distribution of the plan's worst rank over what it is compared with.
+    """A distribution of ratios of the plan's worst rank to a reference.
 
     Attributes:
-        name: what it is compared with.
-        aim: what every ratio should be at most, if anything: the bound of any plan has slack of its own, because it
-            takes tables for divisible.
+        name: the reference.
+        aim: upper limit of the ratios, if any: the bound of any plan is not tight, because it treats tables
+            as divisible.
         ratios: sorted.
         num_without_plan: sets for which the planner found no plan.
-        num_impossible: of those, the sets for which there is none.
+        num_impossible: of those, the sets for which no plan exists.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Ratios:
 
     @property
     def num_beyond_aim(self) -> int:
-        """How many ratios are above it."""
+        """Number of ratios above the aim."""
         return 0 if self.aim is None else sum(ratio > self.aim for ratio in self.ratios)
 
     def to_json(self) -> dict[str, Any]:
@@ -74,7 +74,7 @@ class Ratios:
         }
 
     def at(self, part: float) -> float:
-        """The ratio that this part of all sets stays below."""
+        """Return this quantile of the ratios."""
         return self.ratios[min(int(part * len(self.ratios)), len(self.ratios) - 1)]
 
 
@@ -178,7 +178,7 @@ def peer_s(problem: Problem) -> float | None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure; 0 where everything is within its aim."""
+    """Measure; return 0 if everything is within its aim."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.planner", description=__doc__.split("\n")[0])
     parser.add_argument("--small-sets", type=int, default=300, help="for the optimum (default: 300)")
     parser.add_argument("--large-sets", type=int, default=60, help="for the lower bounds (default: 60)")

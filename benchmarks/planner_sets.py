@@ -17,7 +17,7 @@ from recsys.planner.cost.topology import Link, default_topology
 from recsys.planner.fit import Problem
 
 _DIMS = (16, 32, 64, 128, 256)
-#: How much memory there is, in parts of what the tables need at least, shared out evenly.
+#: Total memory as a multiple of the tables' minimum, divided evenly.
 _FILLS = (1.1, 1.3, 2.0, 100.0)
 # (W, ranks per host), and the most tables for which the optimum is found in about a second.
 _SMALL = (((2, 2), 7), ((3, 3), 7), ((4, 2), 5), ((4, 4), 5))
@@ -26,7 +26,7 @@ _LARGE = ((8, 8), (16, 8), (32, 8), (64, 8), (128, 8))
 
 @dataclass(frozen=True, kw_only=True)
 class SetShape:
-    """What a random set is like.
+    """The parameters of a random set.
 
     Attributes:
         num_tables: T.
@@ -71,7 +71,7 @@ def large_set(seed: int) -> Problem:
 def random_set(shape: SetShape, rng: random.Random) -> Problem:
     """Tables whose rows and pooling factors are spread evenly over magnitudes (pooling factors from 1 to 100).
 
-    Nothing is reserved, and one more shard costs nothing, so that what the search leaves shows undiluted.
+    There is no reserve and no cost per shard, so that only the quality of the search matters.
     """
     tables, constraints = [], {}
     for i in range(shape.num_tables):

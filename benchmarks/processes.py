@@ -1,4 +1,4 @@
-"""Servers and tools as processes of their own: started, asked, ended; and what a load generator saw of a server."""
+"""Servers and tools as separate processes, and a load generator's figures of a server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class StepError(RuntimeError):
 
 @dataclass
 class Seen:
-    """What one server did under one load, round by round."""
+    """The figures of one server under one load, by round."""
 
     requests_per_s: list[float] = field(default_factory=list)
     p50_ms: list[float] = field(default_factory=list)
@@ -51,7 +51,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Started:
-    """A running server: its process's number, and the line with which it said that it is ready."""
+    """A running server: its process ID, and its ready line."""
 
     pid: int
     ready: dict[str, Any]
@@ -63,13 +63,13 @@ class Started:
 
 
 def module(name: str, *arguments: str) -> list[str]:
-    """The command that runs one of our modules."""
+    """Return the command that runs a module of this project."""
     return [sys.executable, "-m", name, *arguments]
 
 
 @contextmanager
 def started(command: list[str]) -> Iterator[Started]:
-    """A server that says where it listens with its first line, as JSON; it ends with the block.
+    """Run a server that prints its address as JSON in the first line; it ends with the block.
 
     Raises:
         StepError: it did not start.
@@ -87,11 +87,11 @@ def started(command: list[str]) -> Iterator[Started]:
 
 
 def run_json(command: list[str], *, good_codes: tuple[int, ...] = (0,)) -> dict[str, Any]:
-    """Run a tool to its end: the JSON that it prints.
+    """Run a tool and return the JSON that it prints.
 
     Args:
         command: of the tool.
-        good_codes: exit codes with which it has printed something all the same.
+        good_codes: exit codes with which it also prints JSON.
 
     Raises:
         StepError: it failed.

@@ -1,4 +1,4 @@
-"""Where an artifact's time goes, operator by operator.
+"""Profile of an artifact by operator.
 
 Shape letters: B batch.
 """

@@ -1,4 +1,4 @@
-"""Timing of contestants in turns, so that a noisy machine is unfair to all of them alike."""
+"""Timing of contestants in turns, so that noise of the machine affects all of them equally."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CLOCKS: dict[str, Clock] = {"wall": time.perf_counter, "cpu": time.thread_time}
 
 @dataclass(frozen=True, kw_only=True)
 class RoundsConfig:
-    """How long to measure.
+    """The duration of a measurement.
 
     Attributes:
         num_rounds: in each round every contestant has one turn; the order rotates.
@@ -55,7 +55,7 @@ class Timing:
         return statistics.median(self.seconds)
 
     def speedups_over(self, other: Timing) -> list[float]:
-        """How many times faster this one was in each round, sorted: neighbours in time are compared."""
+        """How many times faster this one was in each round, sorted; turns of the same round are compared."""
         return sorted(theirs / ours for ours, theirs in zip(self.seconds, other.seconds, strict=True))
 
 

@@ -1,4 +1,4 @@
-"""Our server beside a plain gRPC server without batching and beside the scripted model alone, in one run.
+"""The server compared to a plain gRPC server without batching and to the scripted model alone, in one run.
 
 One artifact (DLRM, 26 INT8 tables), one load generator (recsys-bench, closed loop), all on the same cores: single
 samples at 1, 16 and 64 in flight, ranking requests of 1 context and 200 candidates at 1 and 8. Servers take turns; the

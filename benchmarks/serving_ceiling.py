@@ -1,4 +1,4 @@
-"""What the scripted model does in one process when nobody serves it: requests per second at its best batch.
+"""Throughput of the scripted model in one process without a server: requests per second at its best batch.
 
 Run by ``benchmarks.serving`` in a process of its own; prints one JSON object.
 """
@@ -30,7 +30,7 @@ from serve.wire import predict_pb2 as wire
 #: Requests of a batch: single samples, and ranking requests.
 SINGLE_BATCHES = (1, 8, 16, 32, 64, 128, 256, 512)
 RANKING_BATCHES = (1, 2, 4)
-# Different batches in rotation, so that no cache holds the rows of one.
+# Batches in rotation, so that no cache holds the rows of one.
 _NUM_BATCHES = 32
 _WARM_UP_CALLS = 20
 # One dense input, lengths, values: what the benchmark's model takes; the ranking form takes more.
@@ -83,7 +83,7 @@ def requests_per_s(
     threads = [threading.Thread(target=run, args=(i,)) for i in range(num_threads)]
     for thread in threads:
         thread.start()
-    # Set while all wait at the barrier: whoever passes it sees it.
+    # Set while all threads wait at the barrier, so that each sees it afterwards.
     while start.n_waiting < num_threads:
         time.sleep(0.001)
     began_s = time.perf_counter()

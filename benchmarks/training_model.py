@@ -194,7 +194,7 @@ class Side:
 
 
 def initialize(weights: Mapping[str, Tensor], case: TrainingCase) -> None:
-    """Give local weights the values that their names stand for, whoever holds them.
+    """Initialize local weights by name, independently of the rank that holds them.
 
     Args:
         weights: by ``shard_name``, or a parameter's own name where every rank holds all of it.

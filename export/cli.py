@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; 0 when the artifact is written, 1 when it is not, 2 for bad usage."""
+    """Run the command; return 0 if the artifact was written, 1 if not, 2 for bad usage."""
     parser = _parser()
     arguments = parser.parse_args(argv)
     try:
@@ -222,19 +222,19 @@ def _size(text: str) -> int:
 
 
 def _plan_option(text: str) -> tuple[str | None, ShardingPlan]:
-    """Parse ``TARGET=FILE`` or ``FILE``. A file that exists is one, whatever characters its name has."""
+    """Parse ``TARGET=FILE`` or ``FILE``. An existing file's name is always taken as a file."""
     if "=" not in text or Path(text).is_file():
         return None, read_plan(Path(text))
     target, path = _assignment(text, "--plan")
     return target, read_plan(Path(path))
 
 
-# Columns of a report that goes into a pipe or a file, where there is no terminal to ask.
+# Width in columns of a report to a pipe or a file.
 _PIPE_WIDTH = 110
 
 
 def _stem(checkpoint: Path) -> str:
-    """Return a checkpoint's name without what says that it is one."""
+    """Return a checkpoint's name without its suffix."""
     if checkpoint.is_dir():
         return checkpoint.name or "model"
     return checkpoint.name.removesuffix(".pt").removesuffix(".pth") or "model"
@@ -246,15 +246,15 @@ def _named(checkpoint: Path) -> Path:
 
 
 def _default_out(checkpoint: Path, suffix: str) -> Path:
-    """Return what is written beside a checkpoint where no name is given."""
+    """Return the default output path, next to the checkpoint."""
     return checkpoint.with_name(_stem(checkpoint) + suffix)
 
 
 def _source_of(arguments: argparse.Namespace, paths: list[Path], out: Path) -> Source:
-    """Return where a model comes from, as the command's options say.
+    """Return the source of a model from the command's options.
 
     Raises:
-        ExportError: The factory's arguments are no JSON object.
+        ExportError: The factory's arguments are not a JSON object.
     """
     return Source(
         path=paths[0],
@@ -267,7 +267,7 @@ def _source_of(arguments: argparse.Namespace, paths: list[Path], out: Path) -> S
 
 
 def _report_console() -> Console:
-    """Return where reports go: stdout, wide enough for tables where it is no terminal."""
+    """Return the console for reports: stdout, wide enough for tables if it is not a terminal."""
     return Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH)
 
 
@@ -287,7 +287,7 @@ def _progress_bar() -> Iterator[OnProgress]:
         yield show
 
 
-# Of the command's options those that a delta takes too.
+# The command's options that also apply to deltas.
 _DELTA_SHARED = {"checkpoint", "out", "force", "json", "model", "model_args", "unsafe_pickle"}
 _DELTA_OWN = ("artifact", "after", "tables_only")
 
@@ -323,7 +323,7 @@ def _check_delta_options(arguments: argparse.Namespace, parser: argparse.Argumen
     """Check that options of deltas go with ``--delta``, and those of artifacts do not.
 
     Raises:
-        ExportError: Names those that do not go.
+        ExportError: Names the conflicting options.
     """
     given = [
         name
@@ -347,7 +347,7 @@ def _refuse_options(names: Sequence[str], expected: str) -> None:
 
 
 def _run_delta(arguments: argparse.Namespace) -> int:
-    """Make a delta; 0 when it is written, 1 when it is not, 2 for bad usage."""
+    """Make a delta; return 0 if it was written, 1 if not, 2 for bad usage."""
     old, new = (_named(path) for path in arguments.checkpoint)
     out = arguments.out or _default_out(new, ".delta")
     config = DeltaConfig(
@@ -363,7 +363,7 @@ def _run_delta(arguments: argparse.Namespace) -> int:
         return 2
     try:
         check_replaceable(out, config.overwrite)
-        read_manifest(config.artifact)  # before anything that takes long
+        read_manifest(config.artifact)  # fails before anything that takes long
         before, after = (load_model(source) for source in sources)
         with _progress_bar() as progress:
             report = export_delta(before, after, out, config, progress)

@@ -38,7 +38,7 @@ from recsys.rows.quantize import QuantizationError
 from recsys.sharding.plan.device_rows import table_path
 from recsys.signature import Output, Signature
 
-#: Rows of the random batch that an export is verified with, and its seed.
+#: Rows of the random batch for the verification, and its seed.
 NUM_SAMPLES = 256
 SAMPLES_SEED = 20260101
 
@@ -52,11 +52,11 @@ def export_model(
         model: Holds EmbeddingBagCollections or EmbeddingCollections; its ``forward`` takes float32 tensors
             ``[B, width]`` and KeyedJaggedTensors, and returns tensors with one row per row of the batch.
         path: The artifact to write.
-        config: How.
+        config: The options.
         progress: Called with a step's name, the number of units done and the total.
 
     Returns:
-        What was written and how far it differs from the float model.
+        The report of the artifact and its differences from the float model.
 
     Raises:
         ExportError: The model cannot be exported as asked; ``VerificationError`` where the artifact would be wrong.
@@ -139,9 +139,9 @@ def prepare(model: nn.Module, config: ExportConfig, progress: Progress) -> Prepa
 
 
 def _in_range(signature: Signature, samples: Batch) -> Batch:
-    """Return the samples as the float model can take them: IDs that a policy lets through are taken modulo.
+    """Return the samples for the float model: IDs that a policy accepts are taken modulo.
 
-    Raw IDs of managed tables stay as they are.
+    Raw IDs of managed tables are not changed.
     """
     ids_per_feature = samples.lengths.view(len(signature.sparse), samples.num_rows).sum(dim=1)
     by_feature = torch.split(samples.values, ids_per_feature.tolist())
@@ -151,10 +151,10 @@ def _in_range(signature: Signature, samples: Batch) -> Batch:
 
 
 def _with_outputs(prepared: PreparedModel, floats: FloatOutputs) -> PreparedModel:
-    """Return the model with the outputs that the float model has.
+    """Return the model with the float model's outputs in its signature.
 
     Raises:
-        ExportError: An output does not have one row per row of the batch, or has a name that no manifest can hold.
+        ExportError: An output does not have one row per row of the batch, or has an invalid name.
     """
     shapes = signature_shapes(floats.outputs, prepared.samples.num_rows)
     outputs = tuple(Output(name=name, shape=shape) for name, shape in shapes.items())
@@ -166,7 +166,7 @@ def _with_outputs(prepared: PreparedModel, floats: FloatOutputs) -> PreparedMode
 
 
 def _verification(prepared: PreparedModel, verified: Verified) -> dict[str, Any]:
-    """Return what the manifest says of the verification."""
+    """Return the manifest's data on the verification."""
     return {
         "num_samples": prepared.samples.num_rows,
         "differences": _plain(verified.differences),
@@ -179,7 +179,7 @@ def _context(binding: Binding, wanted: Sequence[str]) -> tuple[str, ...]:
     """Return the inputs of the context in the signature's order.
 
     Raises:
-        ExportError: One is no input.
+        ExportError: A name is not an input.
     """
     inputs = [*binding.dense, *binding.wire_names]
     unknown = sorted(set(wanted) - set(inputs))
@@ -189,7 +189,7 @@ def _context(binding: Binding, wanted: Sequence[str]) -> tuple[str, ...]:
 
 
 def _check_names(signature: Signature) -> None:
-    """Check names as readers of the manifest will, while the user can still change them."""
+    """Check names as readers of the manifest do, while the user can still change them."""
     try:
         Signature.from_json(signature.to_json())
     except ManifestError as error:
@@ -201,7 +201,7 @@ def _plain(differences: Mapping[str, Mapping[str, Difference]]) -> dict[str, Any
 
 
 def _peak_rss_bytes() -> int:
-    """Return the most memory that this process has held; getrusage would count what its parent held before exec."""
+    """Return this process's peak memory; getrusage would include its parent's before exec."""
     found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
     return int(found[1]) * 1024 if found else 0
 

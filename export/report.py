@@ -1,4 +1,4 @@
-"""The report of an export, for people and as JSON."""
+"""The report of an export, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class TableReport:
     """One table.
 
     Attributes:
-        bytes_before: As float numbers.
-        bytes_after: As stored rows.
+        bytes_before: Size as float numbers.
+        bytes_after: Size as stored rows.
         sqnr_db: Signal to quantization noise in dB; None if nothing was lost.
         placement: For each target, the sharding type and the ranks.
     """
@@ -44,7 +44,7 @@ class ExportReport:
         tables: In the order of their rows.
         differences: For each target and output, the artifact against the float model.
         ranking_differences: The ranking form against the plain form of the expanded batch; empty without a context.
-        verified_on: For each target, where it was verified.
+        verified_on: The device on which each target was verified.
         num_samples: Rows that were compared.
         peak_rss_bytes: The process's largest resident set so far.
         seconds: The duration of the whole export.

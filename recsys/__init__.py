@@ -1,6 +1,7 @@
 """Jagged data types, embedding collections, quantized rows, sharding, and training over ranks.
 
-Names are imported on first access: a server never imports what only training needs, and a client never imports torch.
+Names are imported on first access: a server does not import training modules, and a client does not import
+torch.
 """
 
 import importlib

@@ -1,4 +1,4 @@
-"""Settings of the C allocator for servers and for training in host memory: freed memory is kept for reuse.
+"""Settings of the C allocator for servers and for training in host memory; freed memory is kept for reuse.
 
 With glibc's defaults, every large buffer (a worker thread's output, a step's embeddings and gradients) is mapped,
 faulted in page by page and unmapped again, which costs more than the lookup that fills it. The three settings only
@@ -23,9 +23,9 @@ _SETTINGS = (
     (_M_TRIM_THRESHOLD, 512 << 20),
     (_M_TOP_PAD, 64 << 20),
 )
-# What malloc goes over to while something is made that stays: glibc's own first threshold.
+# Settings inside ``memory_apart``: glibc's initial threshold.
 _APART = ((_M_MMAP_THRESHOLD, 128 << 10), (_M_TOP_PAD, 0))
-# What malloc goes over to while memory is returned: it keeps nothing at the end of an arena.
+# Settings inside ``returning_memory``: nothing is kept at the end of an arena.
 _RETURNING = ((_M_TRIM_THRESHOLD, 0), (_M_TOP_PAD, 0))
 _TRIGGER_BYTES = 1 << 17
 _is_tuned = False
@@ -35,7 +35,7 @@ def tune_malloc() -> bool:
     """Set glibc's malloc for the whole process; call it before the first large allocation.
 
     Returns:
-        Whether all settings were taken; False where the C library has no ``mallopt``.
+        Whether all settings were accepted; False if the C library has no ``mallopt``.
     """
     global _is_tuned
     _is_tuned = _set(_SETTINGS)
@@ -44,13 +44,13 @@ def tune_malloc() -> bool:
 
 @contextmanager
 def memory_apart() -> Iterator[None]:
-    """Give large allocations inside the context pages of their own, which are returned to the system when freed.
+    """Map large allocations inside the context separately, so that they return to the system when freed.
 
-    But for what fits into the room that the thread's arena has left, at most 64 MiB.
+    Exception: allocations that fit into the free space of the thread's arena, at most 64 MiB.
 
-    For what stays for long and leaves for good, such as a model: among the buffers of batches, in arenas that small
-    objects pin, a part of it would be lost for the lifetime of the process. Other threads' large buffers are mapped
-    too meanwhile, and cost the more.
+    Use it for long-lived data, such as a model: in arenas, between buffers of batches and pinned by small
+    objects, a part of its memory would never return to the system. During the context other threads' large
+    buffers are mapped too, which is slower.
     """
     if _is_tuned:
         _set(_APART)
@@ -65,8 +65,9 @@ def memory_apart() -> Iterator[None]:
 def returning_memory() -> Iterator[None]:
     """Return memory that is freed inside the context to the system, even if ``tune_malloc`` was called.
 
-    So does what the calling thread has freed before. For large things that leave for good, such as a model. It costs
-    some milliseconds, in which other threads' freed memory goes back too, and is faulted in again.
+    Memory that the calling thread has freed before is returned too. Use it when large data, such as a model,
+    is released. It takes some milliseconds; other threads' freed memory is returned too and has to be faulted
+    in again.
     """
     if _is_tuned:
         _set(_RETURNING)
@@ -74,8 +75,8 @@ def returning_memory() -> Iterator[None]:
         yield
     finally:
         if _is_tuned:
-            # The end of a thread's arena goes back only when a piece of at least 64 KiB is freed in it (glibc's
-            # FASTBIN_CONSOLIDATION_THRESHOLD); malloc_trim leaves it alone.
+            # The end of a thread's arena is returned only when a chunk of at least 64 KiB is freed in it
+            # (glibc's FASTBIN_CONSOLIDATION_THRESHOLD); malloc_trim does not return it.
             bytearray(_TRIGGER_BYTES)
             _set(_SETTINGS)
         trim = _function("malloc_trim")

@@ -1,6 +1,6 @@
 """Parts of every command line: the parser, values of options, tables and sizes for a terminal.
 
-Nothing here imports torch or rich before it is needed: probes start as quickly as Python itself.
+Torch and rich are imported only when needed, so that probes start fast.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _BINARY_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-# A column that is at least this wide shrinks too, so that one long cell does not push the others out.
+# Columns at least this wide may shrink too, so that one long cell does not displace the others.
 _MAX_MIN_WIDTH = 40
-# Ratios of difflib, from 0 to 1: the least that counts as similar, and the distance from the most similar name.
+# Ratios of difflib, from 0 to 1: the minimum that counts as similar, and the maximum distance from the most
+# similar name.
 _MIN_RATIO, _RATIO_MARGIN = 0.6, 0.05
 _INVALID_CHOICE = re.compile(r"invalid choice: '(.*)' \(choose from ")
 
@@ -49,7 +50,7 @@ class Parser(argparse.ArgumentParser):
     _words: tuple[str, ...] = ()
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse as usual, and keep the words for error messages, which may name other words than the wrong one."""
+        """Parse the arguments, and keep them for error messages."""
         self._words = tuple(sys.argv[1:] if args is None else args)
         return super().parse_known_args(args, namespace)
 

@@ -11,10 +11,10 @@ from torch import distributed as dist
 
 
 def gather_rows(rows: Tensor, group: dist.ProcessGroup) -> list[Tensor]:
-    """Return each rank's rows, however many it has, in the order of the ranks. Every rank of the group must call it.
+    """Return each rank's rows, in the order of the ranks. Every rank of the group must call it.
 
-    Two collectives: the numbers of rows, which are read, because buffers need sizes; and the rows, padded to the most
-    that a rank has.
+    Takes two collectives: the numbers of rows, which are read to size the buffers, and the rows, padded to
+    the largest number.
 
     Args:
         rows: ``[N, ...]`` of this rank, on a device that the group's backend can send from; only N may differ.

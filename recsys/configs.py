@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 @unique
 class PoolingType(Enum):
-    """How the rows of one bag become one vector."""
+    """The pooling of a bag's rows into one vector."""
 
     SUM = "SUM"
     MEAN = "MEAN"
@@ -23,7 +23,7 @@ class PoolingType(Enum):
 
 @unique
 class DataType(Enum):
-    """What a table's numbers are stored as."""
+    """The data type of a table's stored numbers."""
 
     FP32 = "FP32"
     FP16 = "FP16"
@@ -33,7 +33,7 @@ class DataType(Enum):
     INT2 = "INT2"
 
 
-#: What a table can be trained in.
+#: The data types for training.
 FLOAT_TYPES = (DataType.FP32, DataType.FP16, DataType.BF16)
 
 
@@ -70,7 +70,7 @@ class BaseEmbeddingConfig:
         return -(self.num_embeddings**-0.5) if self.weight_init_min is None else self.weight_init_min
 
     def num_features(self) -> int:
-        """Return how many features are looked up in the table."""
+        """Return the number of features that are looked up in the table."""
         return len(self.feature_names)
 
 
@@ -83,7 +83,7 @@ class EmbeddingBagConfig(BaseEmbeddingConfig):
 
 @dataclass
 class EmbeddingConfig(BaseEmbeddingConfig):
-    """A table whose rows come out one by one."""
+    """A table whose rows are returned one by one."""
 
 
 def check_tables(tables: Sequence[BaseEmbeddingConfig]) -> None:

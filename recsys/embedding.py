@@ -36,9 +36,9 @@ _TABLE_DEVICE: ContextVar[torch.device | str | None] = ContextVar("table_device"
 
 @contextmanager
 def tables_on(device: torch.device | str) -> Iterator[None]:
-    """Set the device of tables of collections that are made in the context without a device.
+    """Set the default device of collections' tables inside the context.
 
-    ``"meta"`` makes a model whose tables take no memory, for weights that are assigned afterwards.
+    With ``"meta"`` the tables take no memory, for weights that are assigned afterwards.
     """
     token = _TABLE_DEVICE.set(device)
     try:
@@ -82,7 +82,7 @@ def pool(
         mode="sum" if mean_of_weighted else _MODES[pooling],
         per_sample_weights=None if per_id_weights is None else per_id_weights.to(weight.dtype),
         include_last_offset=True,
-        norm_type=2.0,  # as by default, which FX records as an int; TorchScript refuses that
+        norm_type=2.0,  # the default, but FX would record it as an int, which TorchScript rejects
     )
     if mean_of_weighted:
         pooled = pooled / ids.lengths().clamp(min=1).to(pooled.dtype).unsqueeze(1)
@@ -92,16 +92,16 @@ def pool(
 def expand_to_full_batch(
     pooled: list[Tensor], names: Sequence[str], features: KeyedJaggedTensor
 ) -> list[Tensor]:
-    """Return pooled rows of features that have batches of their own, spread over the full batch.
+    """Expand pooled rows of features with batches of their own to the full batch.
 
     Args:
-        pooled: For each of ``names`` its pooled rows, ``[its batch, D]``.
-        names: Features, some maybe more than once.
+        pooled: The pooled rows of each of ``names``, ``[its batch, D]``.
+        names: Features; repetitions are allowed.
         features: A batch whose inverse indices map rows of the full batch to rows of each feature's batch. The
             indices are trusted: ``KeyedJaggedTensor.validate`` checks them.
 
     Returns:
-        ``[B, D]`` each. As they are given where the features share one batch.
+        ``[B, D]`` each; unchanged if the features share one batch.
 
     Raises:
         ValueError: Batch sizes differ and there are no inverse indices.
@@ -179,8 +179,9 @@ class EmbeddingBagCollection(nn.Module):
         """Look up and pool.
 
         Args:
-            features: Must hold every feature of the tables, in any order; others are left alone. A batch size per
-                feature needs inverse indices, which spread each feature's pooled rows over the full batch.
+            features: Must hold every feature of the tables, in any order; others are ignored. A batch size
+                per feature needs inverse indices, which spread each feature's pooled rows over the full
+                batch.
 
         Returns:
             ``[B, sum of D]`` float32, one key per (table, feature) in the tables' order.
@@ -253,8 +254,8 @@ class EmbeddingCollection(nn.Module):
             features: Must hold every feature of the tables, in any order; others are left alone.
 
         Returns:
-            For each (table, feature) a JaggedTensor with values ``[N of the feature, D]`` float32. Where each
-            feature has its own batch size, so has its JaggedTensor: inverse indices are not applied.
+            For each (table, feature) a JaggedTensor with values ``[N of the feature, D]`` float32. With a
+            batch size per feature, each JaggedTensor has its own batch size: inverse indices are not applied.
 
         Raises:
             ValueError: A feature is missing.
@@ -305,7 +306,7 @@ def find_collections(
     module_types: tuple[type[nn.Module], ...] = (EmbeddingBagCollection, EmbeddingCollection),
     error: type[ValueError] = ValueError,
 ) -> dict[str, FloatCollection]:
-    """Return the collections of a model by path; the path of a model that is a collection itself is ``""``.
+    """Return the collections of a model by path; ``""`` if the model is a collection itself.
 
     Args:
         model: Any module.

@@ -10,7 +10,7 @@ class ArtifactNotFoundError(ArtifactError):
 
 
 class ForeignFileError(ArtifactError):
-    """The file or directory is not one of ours."""
+    """The file or directory was not written by this project."""
 
 
 class NewerVersionError(ArtifactError):
@@ -22,11 +22,11 @@ class ManifestError(ArtifactError):
 
 
 class MissingPartError(ArtifactError):
-    """A part that the manifest names is not there."""
+    """A part that the manifest names does not exist."""
 
 
 class PartSizeError(ArtifactError):
-    """A part has another size than the manifest says (truncated, or the manifest lies)."""
+    """A part's size differs from the manifest (truncated, or a wrong manifest)."""
 
 
 class ChecksumError(ArtifactError):
@@ -34,7 +34,7 @@ class ChecksumError(ArtifactError):
 
 
 class TargetError(ArtifactError):
-    """The artifact holds no target of the asked name, or this machine lacks the target's devices."""
+    """The artifact has no target of the requested name, or this machine lacks the target's devices."""
 
 
 class DeltaError(ArtifactError):
@@ -50,8 +50,8 @@ class PlanError(ValueError):
 
 
 class ExportError(ValueError):
-    """A model cannot be exported as asked."""
+    """A model cannot be exported as requested."""
 
 
 class VerificationError(ExportError):
-    """The artifact's predictions left the bound that its rows' own scales imply."""
+    """The artifact's predictions exceed the error bound of its rows' scales."""

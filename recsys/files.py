@@ -12,7 +12,7 @@ from typing import Any
 
 
 def parse_json(content: str | bytes, what: str, error: type[ValueError]) -> Any:
-    """Parse untrusted JSON. The caller checks what is in it.
+    """Parse untrusted JSON. The caller checks the contents.
 
     Args:
         content: The text.
@@ -29,7 +29,7 @@ def parse_json(content: str | bytes, what: str, error: type[ValueError]) -> Any:
 
 
 def read_json(path: Path, what: str, error: type[ValueError]) -> Any:
-    """Read a JSON file. The caller checks what is in it.
+    """Read a JSON file. The caller checks the contents.
 
     Args:
         path: The file.

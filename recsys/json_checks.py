@@ -1,4 +1,4 @@
-"""Untrusted JSON: every field is checked, and every error names the field.
+"""Checks of untrusted JSON: every field is checked, and every error names the field.
 
 ``at`` is the path of the object that is read, ``key`` the field in it.
 """
@@ -15,7 +15,7 @@ def json_field(data: Any, key: str, at: str) -> Any:
     """Return the field, whatever it is.
 
     Raises:
-        ManifestError: There is none. All functions here raise it.
+        ManifestError: The field is missing. All functions here raise this error.
     """
     if not isinstance(data, dict) or key not in data:
         raise ManifestError(f"{at}.{key}: missing")

@@ -29,21 +29,22 @@ from recsys.sharding.table_shards import TableShards
 
 
 class DistributedModelParallel(nn.Module):
-    """A model over the ranks of a process group, each with its own batch.
+    """A model over the ranks of a process group, each with a batch of its own.
 
-    The collections that sharders know are sharded by a plan, in place: the module that is given becomes the sharded
-    one. What remains is wrapped in ``DistributedDataParallel``. Names in ``state_dict`` and ``named_parameters``
-    are those of the unsharded model.
+    The sharders' collections are sharded by a plan, in place: the given module becomes the sharded one. The
+    rest is wrapped in ``DistributedDataParallel``. Names in ``state_dict`` and ``named_parameters`` are those
+    of the unsharded model.
 
     Args:
-        module: The model; tables on the meta device are made shard by shard, other layers on the rank's device.
+        module: The model; tables on the meta device are created shard by shard, other layers on the rank's
+            device.
         env: The ranks; all of the default process group if None.
-        device: This rank's; the env's if None.
+        device: This rank's device; the env's if None.
         plan: The placement; the planner makes one if None.
-        sharders: For each kind of collection how it is sharded; ``get_default_sharders()`` if None.
+        sharders: A sharder for each kind of collection; ``get_default_sharders()`` if None.
 
-    For training in host memory, glibc's malloc is set, for the whole process, to keep what was
-    freed (``recsys.allocator``), unless the environment says ``RECSYS_MALLOC=default``.
+    For training in host memory, glibc's malloc is set to keep freed memory, for the whole process
+    (``recsys.allocator``), unless ``RECSYS_MALLOC=default`` is in the environment.
 
     Raises:
         PlanError: The plan names collections that the model lacks, or does not fit.
@@ -105,12 +106,12 @@ class DistributedModelParallel(nn.Module):
 
     @property
     def module(self) -> nn.Module:
-        """The model, without what wraps it."""
+        """The model without its wrapper."""
         wrapped = self._dmp_wrapped_module
         return cast(nn.Module, wrapped.module) if isinstance(wrapped, DistributedDataParallel) else wrapped
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the model's."""
+        """Run the model."""
         return self._dmp_wrapped_module(*args, **kwargs)
 
     def sharded_modules(self) -> dict[str, ShardedCollection]:
@@ -119,18 +120,18 @@ class DistributedModelParallel(nn.Module):
 
     @property
     def fused_optimizer(self) -> KeyedOptimizer:
-        """The optimizer of all tables that are trained in the backward pass, with the model's names."""
+        """The optimizer of all tables trained in the backward pass, with the model's names."""
         return self._fused_optimizer
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
-        """Return the model's, with ShardedTensors for sharded tables."""
+        """Return the model's state dict, with ShardedTensors for sharded tables."""
         state: dict[str, Any] = self.module.state_dict(*args, **kwargs)
         return state
 
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> Any:
-        """Take a state dict of the model: sharded under the same plan, or of the unsharded model.
+        """Load a state dict of the model: sharded under the same plan, or of the unsharded model.
 
         Raises:
             RuntimeError: As ``nn.Module.load_state_dict``.
@@ -140,20 +141,20 @@ class DistributedModelParallel(nn.Module):
     def named_parameters(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, nn.Parameter]]:
-        """Return the model's: of sharded tables this rank's shards."""
+        """Yield the model's parameters; for sharded tables, this rank's shards."""
         return self.module.named_parameters(prefix, recurse, remove_duplicate)
 
     def named_buffers(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, Tensor]]:
-        """Return the model's."""
+        """Yield the model's buffers."""
         return self.module.named_buffers(prefix, recurse, remove_duplicate)
 
 
 def _collections(
     module: nn.Module, sharders: Sequence[CollectionSharder]
 ) -> dict[str, tuple[nn.Module, CollectionSharder]]:
-    """Return each collection by path, with the sharder of exactly its type."""
+    """Return each collection by path, with the sharder of its exact type."""
     sharder_of = {sharder.module_type: sharder for sharder in sharders}
     found = find_collections(module, tuple(sharder_of), PlanError)
     return {path: (part, sharder_of[type(part)]) for path, part in found.items() if type(part) in sharder_of}
@@ -168,7 +169,7 @@ def _replaced(module: nn.Module, path: str, new: nn.Module) -> nn.Module:
 
 
 def _decide_together(module: nn.Module, group: dist.ProcessGroup) -> None:
-    """Give managed collections the group over which ranks agree which raw ID owns which row."""
+    """Set the group over which ranks agree on the rows of raw IDs in managed collections."""
     managed = [part for part in module.modules() if isinstance(part, ManagedCollisionCollection)]
     if not managed or dist.get_world_size(group) == 1:
         return
@@ -180,8 +181,8 @@ def _decide_together(module: nn.Module, group: dist.ProcessGroup) -> None:
 
 
 def _materialize(module: nn.Module, device: torch.device) -> None:
-    """Make real layers of those on the meta device, with initial weights; move others to the rank's device."""
-    # Raw IDs are mapped, and batches routed, in host memory: what that takes stays there.
+    """Initialize layers on the meta device, and move others to the rank's device."""
+    # Raw IDs are mapped and batches are routed in host memory; the buffers for that stay there.
     staying = {
         part
         for owner in module.modules()

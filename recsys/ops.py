@@ -12,7 +12,7 @@ fbgemm: Any = torch.ops.fbgemm
 
 
 def is_traced(*values: object) -> bool:
-    """Return whether any of the values is an FX proxy: its contents, and with them its truth, are unknown."""
+    """Return whether any of the values is an FX proxy, whose contents and truth value are unknown."""
     return any(isinstance(v, fx.Proxy) for v in values)
 
 
@@ -23,7 +23,7 @@ def lengths_to_offsets(lengths: Tensor) -> Tensor:
 
 
 def joined(parts: list[Tensor]) -> Tensor:
-    """Return the parts one after the other; the only part as it is."""
+    """Concatenate the parts; a single part is returned unchanged."""
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 

@@ -48,14 +48,14 @@ def float_tables(module: FloatCollection) -> Sequence[BaseEmbeddingConfig]:
 
 
 def column_cuts(sharding: ParameterSharding) -> tuple[tuple[int, int], ...]:
-    """Return the column blocks that a plan asks for."""
+    """Return the column blocks of a plan."""
     return tuple(sorted({shard.columns for shard in sharding.shards}))
 
 
 def stored_table(
     table: BaseEmbeddingConfig, path: str, sharding: ParameterSharding, id_policy: IdPolicy
 ) -> StoredTable:
-    """Return how a table of a collection at ``path`` is stored."""
+    """Return the stored form of a table of a collection at ``path``."""
     return StoredTable(
         name=table_path(path, table.name),
         num_embeddings=table.num_embeddings,
@@ -75,7 +75,7 @@ class _StoredRows(nn.Module):
 
 
 class QuantCollection(nn.Module):
-    """What both quantized collections share: stored rows, on one device or sharded."""
+    """The base of the quantized collections: stored rows, on one device or sharded."""
 
     _sharded_type: type[ShardedCollection]
     _rows_name: str
@@ -110,7 +110,7 @@ class QuantCollection(nn.Module):
         row_alignment: int,
         options: ShardedOptions,
     ) -> Any:
-        # The blob is the collection's own: its tables' names need no path.
+        # The blob belongs to the collection, so its tables' names need no path.
         options = replace(options, path="")
         named = dict(table_data_types or {})
         unknown = sorted(set(named) - {table.name for table in float_tables(module)})
@@ -129,7 +129,7 @@ class QuantCollection(nn.Module):
         return cls(tables, layout, blob, options)
 
     def shard(self, plan: Mapping[str, ParameterSharding], env: ShardingEnv) -> Any:
-        """Return the same tables, cut and laid out by a plan; rows that stay in host memory whole are shared.
+        """Return the same tables, sharded by a plan; whole rows in host memory are shared.
 
         Raises:
             PlanError: The plan does not fit the tables or the devices.
@@ -179,8 +179,8 @@ class QuantEmbeddingBagCollection(QuantCollection):
         Args:
             module: The trained collection.
             data_type: FP32, FP16, INT8, INT4 or INT2, of every table that is not named.
-            table_data_types: By table.
-            row_alignment: In bytes; 1 in host memory, 16 for what goes to CUDA as it is.
+            table_data_types: Data types by table.
+            row_alignment: Alignment in bytes; 1 in host memory, 16 for rows that go to CUDA unchanged.
             options: Output dtype, ID policies, bounds check.
 
         Raises:
@@ -202,7 +202,7 @@ class QuantEmbeddingBagCollection(QuantCollection):
         return pooled
 
     def dequantize(self) -> EmbeddingBagCollection:
-        """Return the float collection that predicts what this one does."""
+        """Return a float collection with the same predictions."""
         tables = [replace(cast(EmbeddingBagConfig, t), data_type=DataType.FP32) for t in self._tables]
         module = EmbeddingBagCollection(tables, is_weighted=self._options.is_weighted, device="meta")
         state = {f"embedding_bags.{t.name}.weight": self._dequantized(t) for t in self._tables}
@@ -244,7 +244,7 @@ class QuantEmbeddingCollection(QuantCollection):
         return found
 
     def dequantize(self) -> EmbeddingCollection:
-        """Return the float collection that gives what this one does."""
+        """Return a float collection with the same outputs."""
         tables = [replace(cast(EmbeddingConfig, t), data_type=DataType.FP32) for t in self._tables]
         module = EmbeddingCollection(tables, device="meta")
         state = {f"embeddings.{t.name}.weight": self._dequantized(t) for t in self._tables}

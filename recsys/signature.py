@@ -1,4 +1,4 @@
-"""What a model takes and gives: the contract between the exporter, the artifact, the server and its clients.
+"""The signature of a model: the contract between exporter, artifact, server and clients.
 
 Shape letters: B rows of a batch, F sparse inputs, N number of IDs.
 
@@ -7,13 +7,13 @@ The exported ``forward`` takes, in this order,
 * one float32 tensor ``[B, width]`` for each of ``Signature.dense``;
 * ``lengths``, int64 ``[F * B]``, key-major: all B lengths of the first of ``Signature.sparse``, then the next;
 * ``values``, int64 ``[N]``, the IDs in the same order, ``N = lengths.sum()``;
-* ``weights``, float32 ``[N]``, only where ``Signature.is_weighted``; one weight per ID, and 1.0 for the IDs
-  of sparse inputs that are not weighted (it is not read there);
+* ``weights``, float32 ``[N]``, only if ``Signature.is_weighted``; one weight per ID, and 1.0 (not read) for
+  the IDs of unweighted sparse inputs;
 
 and returns one float32 tensor ``[B, *shape]`` for each of ``Signature.outputs``, by name.
 
-A model whose ``Signature.context`` is not empty has a second form, ``forward_ranking``, for Q contexts (the users of
-Q requests, say) and B rows (the candidates of all requests). It takes, in this order,
+A model whose ``Signature.context`` is not empty has a second form, ``forward_ranking``, for Q contexts (such
+as the users of Q requests) and B rows (the candidates of all requests). It takes, in this order,
 
 * one float32 tensor for each of ``Signature.dense``: ``[Q, width]`` for an input of the context, ``[B, width]`` for
   another;
@@ -23,8 +23,8 @@ Q requests, say) and B rows (the candidates of all requests). It takes, in this 
   ``weights`` float32 ``[N]`` where ``Signature.is_weighted``;
 * ``row_context`` int64 ``[B]``: for each row the number of its context, ``0 <= number < Q``;
 
-and returns what ``forward`` would for the B rows, each with its context's features. All arguments are there even where
-Fc or Fr is 0; they are empty then.
+and returns the outputs of ``forward`` for the B rows, each with its context's features. All arguments are
+present even if Fc or Fr is 0; they are then empty.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class SparseInput:
 
     Attributes:
         name: The feature's name.
-        tables: Every table that the feature is looked up in (usually one).
+        tables: The tables in which the feature is looked up (usually one).
         pooling: ``sum``, ``mean``, or ``none`` for sequences.
         weighted: Whether each ID comes with a float32 weight.
     """
@@ -108,7 +108,7 @@ class Signature:
         dense: Dense inputs.
         sparse: Sparse inputs.
         outputs: Outputs.
-        context: The names of the dense and sparse inputs that a ranking request gives once for all of its rows;
+        context: The names of the dense and sparse inputs that a ranking request contains once for all rows;
             empty if the model has no ranking form.
     """
 
@@ -149,7 +149,7 @@ class Signature:
                 for s in self.sparse
             ],
             "outputs": [{"name": o.name, "shape": list(o.shape)} for o in self.outputs],
-            # Not there without a context: then the manifest is that of earlier releases, byte by byte.
+            # Omitted without a context, so that the manifest is byte-identical to that of earlier releases.
             **({"context": list(self.context)} if self.context else {}),
         }
 

@@ -1,6 +1,6 @@
 """TorchScript behind one small interface: the serialization form of graphs.
 
-It is deprecated since torch 2.11 and works in 2.13; when another form takes its place, this is the file to change.
+It is deprecated since torch 2.11 and works in 2.13; only this file depends on it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def script(module: nn.Module) -> torch.jit.ScriptModule:
     """Compile a traced module.
 
     Raises:
-        RuntimeError: TorchScript's words.
+        RuntimeError: With TorchScript's message.
     """
     with _quiet():
         scripted: torch.jit.ScriptModule = torch.jit.script(module)
@@ -42,7 +42,7 @@ def script(module: nn.Module) -> torch.jit.ScriptModule:
 
 
 def save(module: torch.jit.ScriptModule, path: Path, extra_files: dict[str, str] | None = None) -> None:
-    """Write a scripted module, and texts beside it in the same file."""
+    """Write a scripted module, with extra text files in the same archive."""
     with _quiet():
         torch.jit.save(module, str(path), _extra_files=extra_files or {})
 
@@ -71,7 +71,7 @@ def load(path: Path) -> torch.jit.ScriptModule:
 def freeze(module: torch.jit.ScriptModule) -> torch.jit.ScriptModule:
     """Return the module with its tensors as constants of the graph, by reference: they must be in place already.
 
-    Calls get faster, the more so the smaller the batch: nothing is fetched attribute by attribute.
+    Calls become faster, especially for small batches, because no attributes are fetched.
     """
     module.eval()
     with _quiet():

@@ -2,6 +2,6 @@
 
 import os
 
-# gRPC's C++ core writes lines of its own to stderr, in a form that no log can hold; it looks when grpc is imported.
-# What goes wrong in a call comes as an error anyway.
+# gRPC's C++ core logs to stderr in a format of its own. It reads this variable when grpc is imported. Failed
+# calls raise errors in any case.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")

@@ -1,6 +1,7 @@
-"""What can go wrong with a request in the server, and the one table from that to gRPC status codes.
+"""Errors of requests in the server, and their gRPC status codes.
 
-Texts go to clients: they name field, got and expected, and never carry a path, a stack or an address.
+Messages are sent to clients: they name field, got and expected, and never contain a path, a traceback or an
+address.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import Any
 
 import grpc
 
-# So many characters and names of what clients sent stand in an error text.
+# Maximum characters and names from clients' data in an error text.
 MAX_CHARS = 64
 _MAX_NAMES = 8
 
@@ -24,7 +25,7 @@ class RequestTooLargeError(RequestError):
 
 
 class BodyTooLargeError(RequestError):
-    """The request over HTTP has more bytes than one may have."""
+    """The body of the HTTP request is larger than allowed."""
 
 
 class ModelNotFoundError(RequestError):
@@ -36,11 +37,11 @@ class NotReadyError(RuntimeError):
 
 
 class ModelChangeError(RuntimeError):
-    """A version cannot be loaded, or a routing or a delta cannot be taken; what served before goes on serving."""
+    """A version, a routing or a delta cannot be applied; the versions that served before go on serving."""
 
 
 class UnusableModelsError(RuntimeError):
-    """No model could be made ready, and for each it is its files or settings that have to be mended."""
+    """No model could be made ready, each because of its files or settings."""
 
 
 class NotAllowedError(RuntimeError):
@@ -48,11 +49,11 @@ class NotAllowedError(RuntimeError):
 
 
 class QueueFullError(RuntimeError):
-    """The queue holds as much as it may; the client should wait and try again.
+    """The queue is full; the client should wait and retry.
 
     Args:
-        text: what is full.
-        retry_after_ms: how long to wait, as the queue's own speed suggests.
+        text: names what is full.
+        retry_after_ms: time to wait, estimated from the queue's drain rate.
     """
 
     def __init__(self, text: str, retry_after_ms: int = 1) -> None:
@@ -61,7 +62,7 @@ class QueueFullError(RuntimeError):
 
 
 class DrainingError(RuntimeError):
-    """The server is stopping and takes no further requests."""
+    """The server is stopping and accepts no further requests."""
 
 
 class DeadlineExpiredError(RuntimeError):
@@ -85,7 +86,7 @@ STATUS_CODES: dict[type[Exception], grpc.StatusCode] = {
     DeadlineExpiredError: grpc.StatusCode.DEADLINE_EXCEEDED,
     ExecutionError: grpc.StatusCode.INTERNAL,
 }
-# The same over HTTP (RFC 9110, RFC 6585).
+# The corresponding HTTP codes (RFC 9110, RFC 6585).
 HTTP_STATUS = {
     grpc.StatusCode.INVALID_ARGUMENT: 400,
     grpc.StatusCode.PERMISSION_DENIED: 403,
@@ -96,7 +97,7 @@ HTTP_STATUS = {
     grpc.StatusCode.UNAVAILABLE: 503,
     grpc.StatusCode.DEADLINE_EXCEEDED: 504,
 }
-# How requests are counted that end with a status code (serve.metrics.counters.OUTCOMES).
+# The outcome that a status code is counted as (serve.metrics.counters.OUTCOMES).
 OUTCOME_OF = {
     grpc.StatusCode.INVALID_ARGUMENT: "invalid",
     grpc.StatusCode.NOT_FOUND: "not_found",
@@ -108,9 +109,9 @@ OUTCOME_OF = {
 
 
 def status_of(error: Exception) -> tuple[grpc.StatusCode, str]:
-    """The status code and text that a client gets for ``error``.
+    """Return the status code and text that a client gets for ``error``.
 
-    An error that is not in the table is a fault of ours: its text could hold anything and stays in the log.
+    An error that is not in the table is an internal one: its text may contain anything and is only logged.
     """
     code = STATUS_CODES.get(type(error))
     if code is None:
@@ -119,7 +120,7 @@ def status_of(error: Exception) -> tuple[grpc.StatusCode, str]:
 
 
 def short(value: Any) -> str:
-    """A value as it would stand in a program; of long ones the beginning, of objects and lists their type alone."""
+    """Return a value's repr: truncated if long, only the type for objects and lists."""
     if isinstance(value, str):
         return repr(value if len(value) <= MAX_CHARS else value[: MAX_CHARS - 3] + "...")
     text = repr(value) if isinstance(value, (int, float)) else type(value).__name__
@@ -127,6 +128,6 @@ def short(value: Any) -> str:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Names: the first of them, and how many more there are."""
+    """Return a list of names as text: the first ones, and the number of the others."""
     more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
     return (", ".join(map(short, names[:_MAX_NAMES])) or "none") + more

@@ -1,4 +1,4 @@
-"""Blocking work in daemon threads, which never keep the process from ending."""
+"""Blocking work in daemon threads, which do not keep the process from ending."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ T = TypeVar("T")
 
 
 async def in_thread(function: Callable[[], T], name: str) -> T:
-    """Run ``function`` in a daemon thread of its own, and wait for it.
+    """Run ``function`` in a new daemon thread and wait for it.
 
-    Unlike asyncio's own threads it takes no place from others however long it takes, and the process can end while it
-    runs.
+    Unlike asyncio's executor threads, it occupies no slot of a pool, and the process can end while it runs.
 
     Args:
-        function: what it returns or raises is returned or raised here.
-        name: of the thread.
+        function: its result is returned, its exception raised.
+        name: name of the thread.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
-    # Taken out by the thread, so that nothing that the function holds outlives it: memory is freed when it has ended.
+    # The thread removes the function from the list, so that the memory it refers to is freed when it ends.
     work = [function]
     del function
 
@@ -43,7 +42,7 @@ async def in_thread(function: Callable[[], T], name: str) -> T:
             result = work.pop()()
         except BaseException as raised:
             error = raised
-        # The loop is closed where nobody waits any more.
+        # If the loop is closed, no caller waits.
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(settle, result, error)
 
@@ -52,15 +51,15 @@ async def in_thread(function: Callable[[], T], name: str) -> T:
 
 
 class Worker(Generic[T]):
-    """A thread that works off what others put into a bounded queue; it starts with the first item. Thread-safe.
+    """A thread that processes a bounded queue of items; it starts with the first item. Thread-safe.
 
     Args:
-        name: of the thread.
-        work: takes items in their order, in the thread; must not raise.
-        max_waiting: items that may wait.
-        max_waiting_bytes: of items that wait; None for no bound.
-        max_taken: items that ``work`` takes at a time.
-        collect_s: how long the first item waits for others to be taken with it.
+        name: name of the thread.
+        work: processes items in order, in the thread; must not raise.
+        max_waiting: maximum number of waiting items.
+        max_waiting_bytes: maximum bytes of waiting items; None for no bound.
+        max_taken: maximum number of items per call of ``work``.
+        collect_s: time that the first item waits for others to be processed with it.
     """
 
     def __init__(
@@ -84,26 +83,26 @@ class Worker(Generic[T]):
         self._closed = False
 
     def put(self, item: T, num_bytes: int = 0) -> bool:
-        """Let an item wait for its turn; never blocks.
+        """Add an item to the queue; never blocks.
 
         Returns:
-            False where there is no room for it, or the worker is closed.
+            False if the queue is full or the worker is closed.
         """
         with self._changed:
             if self._closed or not self._has_room(num_bytes) or not self._start():
                 return False
             self._waiting.append((item, num_bytes))
             self._waiting_bytes += num_bytes
-            # The first sets the time going; a full load need not wait for it.
+            # The first item starts the collection time; a full load ends it early.
             if len(self._waiting) in (1, self._max_taken):
                 self._changed.notify()
         return True
 
     def close(self, timeout_s: float | None = None) -> bool:
-        """Work off what waits, and end the thread; idempotent. Blocks.
+        """Process the waiting items and end the thread; idempotent. Blocks.
 
         Args:
-            timeout_s: how long to wait; None for as long as it takes.
+            timeout_s: timeout; None for none.
 
         Returns:
             Whether the thread has ended.
@@ -127,7 +126,7 @@ class Worker(Generic[T]):
             thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             try:
                 thread.start()
-            except RuntimeError:  # the interpreter is ending, or there are too many threads
+            except RuntimeError:  # the interpreter is shutting down, or there are too many threads
                 return False
             self._thread = thread
         return True
@@ -137,7 +136,7 @@ class Worker(Generic[T]):
             self._work(items)
 
     def _take(self) -> list[T]:
-        """Wait for items; none once closed and empty."""
+        """Wait for items and return them; none once closed and empty."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._closed)
             if self._collect_s:

@@ -1,1 +1,1 @@
-"""An artifact on disk."""
+"""Writing of artifacts."""

@@ -1,4 +1,4 @@
-"""The destination of an artifact: it is written beside its path, and moved there in one step when it is complete."""
+"""The destination of an artifact: it is written next to its path, and moved there when complete."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from recsys.files import sync
 
 
 class Destination:
-    """A context in which an artifact is written. Left without ``commit``, it leaves nothing behind.
+    """A context manager for writing an artifact. Without ``commit`` it leaves no files.
 
     Args:
-        path: Where the artifact is to be.
+        path: The path of the artifact.
         single_file: Whether it is one file.
-        overwrite: Replace an artifact that is there already.
+        overwrite: Replace an existing artifact.
 
     Raises:
-        ExportError: The path exists, and is not to be replaced or is not an artifact.
+        ExportError: The path exists, and must not be replaced or is not an artifact.
     """
 
     def __init__(self, path: Path, *, single_file: bool, overwrite: bool) -> None:
@@ -65,7 +65,7 @@ class Destination:
         """Move the artifact to its path; return its size on disk in bytes.
 
         Raises:
-            ExportError: The path exists by now, and is not to be replaced.
+            ExportError: The path has been created since, and must not be replaced.
         """
         made = self.file if self._single_file else self.work
         files = [made] if self._single_file else sorted(made.iterdir())

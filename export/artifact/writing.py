@@ -33,10 +33,10 @@ def write_graphs(prepared: PreparedModel, target: str, work: Path) -> tuple[Targ
         work: The directory that holds the artifact.
 
     Returns:
-        The target as the manifest names it, and the files of its graphs.
+        The target for the manifest, and the files of its graphs.
 
     Raises:
-        ExportError: FX or TorchScript cannot follow the model, or the graph calls foreign operators.
+        ExportError: FX or TorchScript does not support the model, or the graph calls foreign operators.
     """
     env = prepared.stored.envs[target]
     position = list(prepared.stored.envs).index(target)
@@ -74,13 +74,13 @@ def make_manifest(
     digests: tuple[str, ...],
     errors: Mapping[str, QuantizationError],
 ) -> Manifest:
-    """Describe the artifact.
+    """Return the manifest of the artifact.
 
     Args:
         prepared: The model.
-        graphs: What ``write_graphs`` returned for each target.
+        graphs: The result of ``write_graphs`` for each target.
         digests: The digest of each block of rows.
-        errors: What storing each table cost.
+        errors: The quantization error of each table.
     """
     return Manifest(
         name=prepared.config.name,
@@ -101,7 +101,7 @@ def _write_graph(graph: Graph, file: Path) -> Part:
 
 
 def package_versions() -> dict[str, str]:
-    """Return what the artifact is made with."""
+    """Return the versions of the packages that the artifact is made with."""
     return {
         "torch": str(torch.__version__),
         **machine.package_versions(("recsys-serving", "fbgemm-gpu-cpu", "fbgemm-gpu")),
@@ -136,7 +136,7 @@ def _table_infos(prepared: PreparedModel, errors: Mapping[str, QuantizationError
 
 
 def write_single_file(prepared: PreparedModel, work: Path, manifest: Manifest, file: Path) -> None:
-    """Write the graph with its rows in one file, and check it against the directory that it was made of."""
+    """Write the graph with its rows in one file, and check it against the artifact's directory."""
     target = manifest.targets[0]
     module = torchscript.load(work / target.skeleton)
     rows = map_rows(work / ROWS_NAME, manifest.layout)

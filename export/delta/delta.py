@@ -2,8 +2,8 @@
 
 Shape letters: D embedding dim, N rows of a delta, R rows.
 
-The artifact's rows are read beside both checkpoints: rows of the old one must be the artifact's byte for byte, so the
-rows are those of a fresh export of the new one once the delta is applied.
+The artifact's rows are compared with both checkpoints: rows of the old one must equal the artifact's byte for
+byte, so that with the delta applied the rows are those of a new export of the new one.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class DeltaConfig:
     """How to make a delta.
 
     Attributes:
-        artifact: What it is for.
-        after: The deltas that were made for the artifact before, in order; the old checkpoint is that of the last.
-        tables_only: Leave dense weights that differ as they are, instead of refusing.
-        overwrite: Replace a delta that is at the destination.
+        artifact: The artifact.
+        after: The earlier deltas of the artifact, in order; the old checkpoint is that of the last.
+        tables_only: Ignore differing dense weights instead of raising.
+        overwrite: Replace an existing delta.
     """
 
     artifact: Path
@@ -56,15 +56,15 @@ def export_delta(
     """Write the rows that differ between two models.
 
     Args:
-        old: The model that the artifact, with the deltas before, was made of. Neither model is changed.
+        old: The model that the artifact, with the earlier deltas, was made of. Neither model is changed.
         new: The same model after more training.
         path: The file to write.
-        config: How.
+        config: The options.
         progress: Called with a step's name, the number of units done and the total.
 
     Raises:
-        ExportError: The models differ in more than rows, or ``old`` is not what the artifact was made of.
-        ArtifactError: The artifact or a delta before cannot be read, or they do not belong together.
+        ExportError: The models differ in more than rows, or the artifact was not made of ``old``.
+        ArtifactError: The artifact or an earlier delta cannot be read, or they do not belong together.
     """
     started = time.monotonic()
     check_replaceable(path, config.overwrite)
@@ -104,7 +104,7 @@ def export_delta(
 
 
 def _base(config: DeltaConfig) -> LoadedRows:
-    """Return the artifact's rows in host memory, with the deltas before."""
+    """Return the artifact's rows in host memory, with the earlier deltas."""
     base = load_rows(config.artifact)
     for path in config.after:
         apply(prepare(base, path))
@@ -113,7 +113,7 @@ def _base(config: DeltaConfig) -> LoadedRows:
 
 @dataclass(frozen=True, kw_only=True)
 class _Pair:
-    """A table in both models, ``[R, D]`` float, and where its rows are in the artifact."""
+    """A table in both models, ``[R, D]`` float, and the places of its rows in the artifact."""
 
     table: StoredTable
     old: Tensor
@@ -156,7 +156,7 @@ def _write_tables(writer: DeltaWriter, tables: Sequence[_Pair], base: LoadedRows
 
 
 def _changed_rows(pair: _Pair, blob: Tensor, first: int) -> tuple[Tensor, Tensor]:
-    """Return the rows that change, of at most ``CHUNK_ROWS``: numbers ``[N]`` and rows ``[N, row_bytes]``."""
+    """Return the changed rows of at most ``CHUNK_ROWS``: numbers ``[N]`` and rows ``[N, row_bytes]``."""
     old, new = (
         weight[first : first + CHUNK_ROWS].detach().to(torch.float32).contiguous()
         for weight in (pair.old, pair.new)
@@ -197,7 +197,7 @@ def _say_which(new: Tensor, table: StoredTable, first: int) -> None:
 
 
 def _differing(rows: Tensor, pair: _Pair, blob: Tensor, first: int) -> Tensor:
-    """Return which rows are not those of the artifact."""
+    """Return the rows that differ from the artifact's."""
     differs = torch.zeros(len(rows), dtype=torch.bool)
     for block in pair.blocks:
         stored = block.rows(blob)[first : first + len(rows)]
@@ -206,7 +206,7 @@ def _differing(rows: Tensor, pair: _Pair, blob: Tensor, first: int) -> Tensor:
 
 
 def _read_back(work: Path, base: LoadedRows) -> tuple[str, DeltaHeader]:
-    """Read the written delta back as it will be applied."""
+    """Read the written delta back, as a server would."""
     with DeltaFile(work) as file:
         check_fit(file.header, base)
         for table in file.header.tables:

@@ -33,7 +33,7 @@ def changed_dense(old: nn.Module, new: nn.Module) -> list[str]:
     """Return the dense weights that differ, by name: all tensors but tables and mappings of raw IDs.
 
     Raises:
-        ExportError: The models have other tensors than each other, or of other shapes.
+        ExportError: The models have different tensors, or shapes differ.
     """
     before, after = _tensors(old), _tensors(new)
     if {name: tensor.shape for name, tensor in before.items()} != {n: t.shape for n, t in after.items()}:
@@ -59,7 +59,7 @@ def _tensors(model: nn.Module) -> dict[str, Tensor]:
 
 
 def _apart(model: nn.Module) -> tuple[str, ...]:
-    """Return what the names of tables' and mappings' tensors begin with."""
+    """Return the prefixes of the names of tables' and mappings' tensors."""
     collections = find_collections(model, error=ExportError)
     paths = [*collections, *find_managed(model, collections).mappings]
     return tuple(f"{path}." if path else "" for path in paths)
@@ -69,7 +69,7 @@ def check_mappings(old: nn.Module, new: nn.Module) -> None:
     """Check that raw IDs of managed tables have the same rows in both models.
 
     Raises:
-        ExportError: Names the tables where they have others.
+        ExportError: Names the tables in which rows differ.
     """
     before, after = _owners(old), _owners(new)
     changed = sorted(
@@ -85,11 +85,11 @@ def check_mappings(old: nn.Module, new: nn.Module) -> None:
 
 
 def _owners(model: nn.Module) -> dict[str, Tensor]:
-    """Return for each managed table, raw IDs that own rows, and those rows, ``[2, N]``."""
+    """Return for each managed table the raw IDs that own rows, and their rows, ``[2, N]``."""
     found = {}
     for path, mapping in find_managed(model, find_collections(model, error=ExportError)).mappings.items():
         for table, module in mapping.managed_collision_modules().items():
-            assert isinstance(module, MCHManagedCollisionModule)  # find_managed takes no others
+            assert isinstance(module, MCHManagedCollisionModule)  # find_managed rejects all others
             owns = module.rows != module.output_size() - 1
             found[table_path(path, table)] = torch.stack([module.raw_ids[owns], module.rows[owns]])
     return found

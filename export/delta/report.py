@@ -1,4 +1,4 @@
-"""The report of a delta export, for people and as JSON."""
+"""The report of a delta export, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class DeltaReport:
 
     Attributes:
         path: The file.
-        digest: Its name by content.
+        digest: Its digest.
         artifact: The digest of the artifact that it fits.
         base: The state that it was made from.
-        tables: Those that change.
-        num_dense_left: Dense weights that differ and stay as they are.
+        tables: The changed tables.
+        num_dense_left: Number of differing dense weights that the delta does not change.
         delta_bytes: The size of the file.
         seconds: The duration of the whole.
     """

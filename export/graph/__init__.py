@@ -1,1 +1,1 @@
-"""From a model to a graph of plain tensors."""
+"""Conversion of a model to a graph of plain tensors."""

@@ -23,7 +23,7 @@ from recsys.sharding.plan.device_rows import table_path
 from recsys.sharding.sharded import ShardedCollection
 from recsys.signature import DenseInput, IdPolicy, SparseInput, TableUse
 
-# Operations of one tensor (and perhaps numbers) that leave its shape as it is.
+# Operations of one tensor (and perhaps numbers) that keep its shape.
 _SHAPE_KEEPING = {
     *("to", "float", "double", "half", "bfloat16", "contiguous", "detach", "clone", "dropout"),
     *(
@@ -47,14 +47,14 @@ _SHAPE_KEEPING_LAYERS = (nn.Identity, nn.Dropout, nn.ReLU, nn.Sigmoid, nn.Tanh)
 
 @dataclass(kw_only=True)
 class Binding:
-    """How a model's arguments are made of the exported inputs.
+    """The mapping of the exported inputs to a model's arguments.
 
     Attributes:
         dense: For each dense argument its width.
-        sparse: For each KeyedJaggedTensor argument its features, in the order of the wire.
+        sparse: For each KeyedJaggedTensor argument its features, in the wire's order.
         collections: For each collection, by path, the sparse arguments that reach it.
         weighted: The sparse arguments that carry weights.
-        casts_outputs: Whether the model gives other dtypes than float32.
+        casts_outputs: Whether the model returns other dtypes than float32.
     """
 
     dense: dict[str, int] = field(default_factory=dict)
@@ -64,12 +64,12 @@ class Binding:
     casts_outputs: bool = False
 
     def wire_name(self, argument: str, feature: str) -> str:
-        """Return the feature's name outside; with the argument's in front where two arguments hold the same feature."""
+        """Return a feature's wire name; prefixed with the argument if two arguments have the feature."""
         holders = [name for name, features in self.sparse.items() if feature in features]
         return feature if len(holders) == 1 else f"{argument}.{feature}"
 
     def part(self, names: Collection[str]) -> Binding:
-        """Return the same for some of the sparse features only, told by their wire names."""
+        """Return the binding restricted to sparse features with these wire names."""
         kept = {
             argument: [feature for feature in features if self.wire_name(argument, feature) in names]
             for argument, features in self.sparse.items()
@@ -83,7 +83,7 @@ class Binding:
 
 
 def arguments(model: nn.Module) -> tuple[list[str], list[str]]:
-    """Return the names of ``forward``'s dense and of its sparse arguments, told by their annotations.
+    """Return the names of ``forward``'s dense and sparse arguments, by their annotations.
 
     Raises:
         ExportError: An argument without a default is annotated neither Tensor nor KeyedJaggedTensor.
@@ -116,14 +116,14 @@ def arguments(model: nn.Module) -> tuple[list[str], list[str]]:
 
 
 def _unwrapped(kind: object) -> object:
-    """Return the type within ``Optional``; other types as they are."""
+    """Return the type within ``Optional``; other types unchanged."""
     inner = [t for t in typing.get_args(kind) if t is not type(None)]
     optional = typing.get_origin(kind) in (typing.Union, types.UnionType)
     return inner[0] if optional and len(inner) == 1 else kind
 
 
 class ModelTracer(fx.Tracer):
-    """Traces through everything but torch's own layers, so that no class of ours is left in the graph."""
+    """Traces through everything except torch's layers, so that no other class is left in the graph."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:  # noqa: ARG002
         """Return whether a module is a layer of torch, which is not traced through."""
@@ -132,7 +132,7 @@ class ModelTracer(fx.Tracer):
 
 
 class _Probe(nn.Module):
-    """Stands for a collection, and remembers which graph node its IDs came from."""
+    """A stand-in for a collection that records the graph node of its IDs."""
 
     def __init__(self, sharded: ShardedCollection) -> None:
         super().__init__()
@@ -174,16 +174,16 @@ def bind(
     skeletons: Mapping[str, ShardedCollection],
     dense_widths: Mapping[str, int],
 ) -> Binding:
-    """Find out how a model uses its arguments, by tracing it once.
+    """Determine the use of a model's arguments by tracing it once.
 
     Args:
         model: The float model.
         collections: Its collections by path.
-        skeletons: For each of them a sharded one without rows.
-        dense_widths: Widths of dense arguments that cannot be told from a layer's.
+        skeletons: For each of them a sharded collection without rows.
+        dense_widths: Widths of dense arguments that do not follow from a layer.
 
     Raises:
-        ExportError: The model cannot be traced, or an argument's use cannot be told.
+        ExportError: The model cannot be traced, or an argument's use cannot be determined.
     """
     dense, sparse = arguments(model)
     features = list(
@@ -222,7 +222,7 @@ def trace(root: nn.Module) -> fx.Graph:
     """Trace a model.
 
     Raises:
-        ExportError: FX cannot follow the model's Python; says what it stumbled over.
+        ExportError: FX does not support the model's code; the message says what failed.
     """
     try:
         return ModelTracer().trace(root)
@@ -298,7 +298,7 @@ def sparse_inputs(
     """Return the signature's sparse inputs, argument by argument.
 
     Args:
-        binding: See there.
+        binding: The binding.
         collections: The float collections by path.
         policies: ID policies by table path.
     """

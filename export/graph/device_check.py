@@ -2,9 +2,9 @@
 
 Shape letters: none; shapes play no part here.
 
-Every node's device is known when the graph is traced: inputs are in host memory, constants where the target puts them,
-and every copy names its device. So a graph that would fail on its first request, because an operator is given
-tensors on two devices, fails when it is exported.
+Every node's device is known when the graph is traced: inputs are in host memory, constants on the target's
+devices, and every copy names its device. So a graph that would fail on its first request, because an operator
+gets tensors on two devices, already fails at export.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from torch import fx
 from recsys.errors import ExportError
 
 _HOST = "cpu"
-# What gives numbers and not tensors.
+# Methods that return numbers.
 _NUMBERS = {"size", "numel", "dim", "stride", "element_size", "len"}
-# What makes tensors of nothing; in host memory unless told otherwise.
+# Functions that create tensors; in host memory unless a device is given.
 _MAKERS = {
     "ones",
     "zeros",
@@ -34,7 +34,7 @@ _MAKERS = {
     "randn",
     "scalar_tensor",
 }
-# What takes the places to cut at from host memory, whatever it cuts.
+# Functions that read the positions of cuts from host memory, for tensors on any device.
 _CUTTERS = {"tensor_split", "split", "chunk"}
 
 
@@ -44,10 +44,10 @@ def check_devices(module: fx.GraphModule, devices: Sequence[torch.device], ranks
     Args:
         module: A traced model.
         devices: The devices of the target, rank by rank.
-        ranks: The ranks of each tensor that does not stay in host memory, by its attribute path.
+        ranks: The rank of each tensor outside host memory, by attribute path.
 
     Raises:
-        ExportError: Names the operation and the devices that it is given.
+        ExportError: Names the operation and the devices of its arguments.
     """
     _Follower(module, [str(device) for device in devices], ranks).follow()
 
@@ -74,9 +74,9 @@ class _Follower:
         name = _name(node)
         if name in _NUMBERS or (name == "getattr" and node.args[1] != "device"):
             return None
-        told = self._told(node)
-        if told is not None:
-            return told
+        device = self._requested(node)
+        if device is not None:
+            return device
         if name in _MAKERS:
             return _HOST
         if name in _CUTTERS:
@@ -100,17 +100,17 @@ class _Follower:
     def _of_attribute(self, path: str) -> str:
         return self._devices[self._ranks[path]] if path in self._ranks else _HOST
 
-    def _told(self, node: fx.Node) -> str | None:
-        """Return the device that a node is told to put its result on."""
-        told: Any = node.kwargs.get("device")
-        if told is None and node.op == "call_method" and node.target == "to":
-            told = next((arg for arg in node.args[1:] if _names_device(arg)), None)
-            if told is None:
+    def _requested(self, node: fx.Node) -> str | None:
+        """Return the device that a node's arguments request for its result."""
+        device: Any = node.kwargs.get("device")
+        if device is None and node.op == "call_method" and node.target == "to":
+            device = next((arg for arg in node.args[1:] if _names_device(arg)), None)
+            if device is None:
                 other = next((arg for arg in node.args[1:] if isinstance(arg, fx.Node)), None)
-                told = other if other is not None and self._found[other] is not None else None
-        if isinstance(told, fx.Node):
-            return self._found[told]
-        return None if told is None else str(torch.device(told))
+                device = other if other is not None and self._found[other] is not None else None
+        if isinstance(device, fx.Node):
+            return self._found[device]
+        return None if device is None else str(torch.device(device))
 
 
 def _names_device(value: object) -> bool:

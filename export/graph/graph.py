@@ -1,4 +1,4 @@
-"""From a model with sharded collections to a scripted graph of plain tensors.
+"""Conversion of a model with sharded collections to a scripted graph of plain tensors.
 
 Shape letters: B batch, Q contexts, F features, N number of IDs.
 """
@@ -29,7 +29,7 @@ from recsys.sharding.transport.inputs import DistInput, PairIds
 from recsys.sharding.transport.local import LocalInputDist, send
 
 _ALLOWED_NAMESPACES = ("aten", "fbgemm", "prim")
-#: The name of a model's only output where the model gives none, as TorchRec's server answers.
+#: The name of an unnamed single output, as in TorchRec's server.
 DEFAULT_OUTPUT = "default"
 
 
@@ -39,8 +39,8 @@ class Graph:
 
     Attributes:
         script: The scripted graph; its rows are empty.
-        rows: The attribute path of each buffer that takes rows, and its rank.
-        ranks: The attribute path of every other tensor that does not stay in host memory, and its rank.
+        rows: The attribute path of each buffer for rows, and its rank.
+        ranks: The attribute path of every other tensor outside host memory, and its rank.
     """
 
     script: torch.jit.ScriptModule
@@ -50,7 +50,7 @@ class Graph:
 
 @dataclass(frozen=True)
 class Ids:
-    """The flat sparse inputs: key-major lengths, values, and weights where the model is weighted."""
+    """The flat sparse inputs: key-major lengths, values, and weights if the model is weighted."""
 
     lengths: Tensor
     values: Tensor
@@ -61,7 +61,7 @@ class ExportedModel(nn.Module):
     """The module that is traced: plain tensors in, named tensors out.
 
     Args:
-        model: The module tree with its collections exchanged for sharded ones; for the ranking form each within a
+        model: The module tree with sharded collections; for the ranking form each within a
             ``RankingCollection``.
         binding: How the arguments are made of the inputs.
         devices: Rank by rank.
@@ -100,11 +100,11 @@ class ExportedModel(nn.Module):
     def run_ranking(
         self, dense: Sequence[Tensor], context: Ids, rows: Ids, row_context: Tensor
     ) -> dict[str, Tensor]:
-        """Predict for rows of which many share a context; see ``recsys.signature`` for the arguments."""
+        """Predict for rows that share contexts; see ``recsys.signature`` for the arguments."""
         num_rows = row_context.size(0)
         num_contexts = self._num_contexts(dense, context)
         if self._is_elsewhere:
-            # Refuses numbers of missing contexts, which a device would not report.
+            # Raises for out-of-range contexts, which a device would not report.
             row_context = torch.arange(num_contexts).index_select(0, row_context)
         expansion = Expansion(on_host=row_context, row_context=row_context, home=self._devices[0])
         features = self._ranking_features(
@@ -149,7 +149,7 @@ class ExportedModel(nn.Module):
     def _predicted(
         self, dense: Sequence[Tensor], features: Mapping[str, KeyedJaggedTensor]
     ) -> dict[str, Tensor]:
-        """Return what the model makes of its arguments, in host memory."""
+        """Return the model's outputs, in host memory."""
         tensors = [t if self._dense_dtype is torch.float32 else t.to(self._dense_dtype) for t in dense]
         arguments: dict[str, Any] = dict(zip(self._binding.dense, tensors, strict=True))
         outputs = named_outputs(self.model(**arguments, **features))
@@ -162,7 +162,7 @@ class ExportedModel(nn.Module):
         return any(device.type != "cpu" for device in self._devices)
 
     def _same_rows(self, dense: Sequence[Tensor], lengths: Tensor) -> list[Tensor]:
-        """Return the dense inputs; an error in the graph where they have not as many rows as the sparse ones."""
+        """Return the dense inputs; the graph raises if their rows differ from the sparse inputs'."""
         num_rows = lengths.size(0) // len(self._binding.wire_names)
         widths = self._binding.dense.values()
         return [tensor.reshape(num_rows, width) for tensor, width in zip(dense, widths, strict=True)]
@@ -205,7 +205,7 @@ class ExportedModel(nn.Module):
 
 
 def _with_bags(binding: Binding, ids: Ids, num_bags: int) -> Ids:
-    """Return the same; an error in the graph where there are not so many bags of each feature."""
+    """Return the same; the graph raises if a feature has another number of bags."""
     num_features = len(binding.wire_names)
     return replace(ids, lengths=ids.lengths.reshape(num_features * num_bags)) if num_features else ids
 
@@ -213,7 +213,7 @@ def _with_bags(binding: Binding, ids: Ids, num_bags: int) -> Ids:
 def _parts(
     collection: ShardedCollection | RankingCollection, features: KeyedJaggedTensor
 ) -> Iterable[tuple[ShardedCollection, KeyedJaggedTensor]]:
-    """Return the sharded collections that look a batch up, each with its part of it."""
+    """Return the sharded collections that look up a batch, each with its part."""
     if isinstance(collection, RankingCollection):
         return collection.parts(features)
     return [(collection, features)]
@@ -260,10 +260,10 @@ def split_features(
 
 
 def named_outputs(outputs: Any) -> dict[str, Any]:
-    """Return a model's outputs by name, whatever it returns.
+    """Return a model's outputs by name, for any kind of result.
 
     Raises:
-        ExportError: They are neither tensors nor anything that holds tensors by name or position.
+        ExportError: They are neither tensors nor containers of tensors by name or position.
     """
     if isinstance(outputs, Tensor) or is_traced(outputs):
         return {DEFAULT_OUTPUT: outputs}
@@ -291,7 +291,7 @@ def named_outputs(outputs: Any) -> dict[str, Any]:
 
 
 def _exported_type(num_dense: int, weighted: bool, ranking: bool) -> type[ExportedModel]:
-    """Return the type with a ``forward`` whose arguments are written out, as FX and TorchScript want them."""
+    """Return the type with explicit arguments of ``forward``, which FX and TorchScript require."""
     dense = [f"dense_{i}" for i in range(num_dense)]
     ids = ["lengths", "values", *(["weights"] if weighted else [])]
     of_context = [f"context_{name}" for name in ids] if ranking else []
@@ -329,7 +329,7 @@ def make_graph(
     kind = _exported_type(len(binding.dense), bool(binding.weighted), bool(context))
     root = kind(model, binding, devices, dense_dtype, context)
     graph = trace(root)
-    # A copy, because the model's own layers must not follow a change of dtype.
+    # A copy, because the dtype of the model's own layers must not change.
     module = copy.deepcopy(fx.GraphModule(root, graph))
     relu_in_place(module)
     if context:

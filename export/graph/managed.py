@@ -1,4 +1,4 @@
-"""Managed collisions in an export: the mapping from raw IDs to rows is frozen, and goes into the graph.
+"""Managed collisions in an export: the mapping from raw IDs to rows is frozen into the graph.
 
 Shape letters: N number of IDs.
 """
@@ -23,17 +23,17 @@ from recsys.managed.module import MCHManagedCollisionModule
 from recsys.sharding.plan.device_rows import table_path
 from recsys.sharding.sharded import DistributedKeyedJaggedTensor
 
-# Far more than an export's samples hold.
+# Far more than an export's samples contain.
 _MOST_KNOWN_IDS = 1 << 16
 
 
 class FrozenCollisions(nn.Module):
     """Replaces a ManagedCollisionCollection in a graph: it maps IDs and never changes.
 
-    It is in host memory, where the batch is split, whatever the target's devices.
+    It is in host memory, where the batch is split, for every target.
 
     Args:
-        collection: The model's own, which is not changed.
+        collection: The model's collection, which is not changed.
     """
 
     def __init__(self, collection: ManagedCollisionCollection) -> None:
@@ -42,19 +42,19 @@ class FrozenCollisions(nn.Module):
         self.lookup = FrozenLookup(collection)
 
     def forward(self, features: KeyedJaggedTensor) -> KeyedJaggedTensor:
-        """Return the batch with rows in place of raw IDs; the parts that were sent to devices already stay with it.
+        """Replace raw IDs by rows; parts that were already sent to devices are kept.
 
         Raises:
             ValueError: Lengths and values disagree, in eager mode. Under TorchScript it is a RuntimeError.
         """
-        # Each part of a ranking form has lengths of its own.
+        # Each part of a ranking form has its own lengths.
         if isinstance(features, RankingFeatures):
             return features.mapped(self.forward)
         if isinstance(features, DistributedKeyedJaggedTensor):
             # Checked when it was sent. The second mapping is usually unused, and TorchScript drops it.
             mapped: KeyedJaggedTensor = self.lookup(features)
             return DistributedKeyedJaggedTensor(mapped, features.inputs)
-        # The lengths say next which feature an ID is of.
+        # The lengths determine each ID's feature below.
         self.structure(features.lengths(), features.values())
         found: KeyedJaggedTensor = self.lookup(features)
         return found
@@ -66,18 +66,18 @@ class ManagedTables:
 
     Attributes:
         mappings: Each ManagedCollisionCollection, by its path.
-        known_ids: By table path, int64 raw IDs that own rows; of many a part, spread over all.
+        known_ids: By table path, int64 raw IDs that own rows; a spread sample if there are many.
     """
 
     mappings: Mapping[str, ManagedCollisionCollection] = field(default_factory=dict)
     known_ids: Mapping[str, Tensor] = field(default_factory=dict)
 
     def frozen(self) -> dict[str, nn.Module]:
-        """Return what takes the mappings' places in a graph, by path."""
+        """Return the replacements of the mappings in a graph, by path."""
         return {path: FrozenCollisions(mapping) for path, mapping in self.mappings.items()}
 
     def learned(self) -> dict[str, nn.Module]:
-        """Return the model's own mappings, in eval mode: what frozen ones are compared with."""
+        """Return the model's mappings, in eval mode, as the reference for frozen ones."""
         return {path: exchanged(mapping, {}) for path, mapping in self.mappings.items()}
 
 
@@ -89,7 +89,7 @@ def find_managed(model: nn.Module, collections: Mapping[str, FloatCollection]) -
         collections: Its collections by path.
 
     Raises:
-        ExportError: A mapping is not where its tables are known, or its kind cannot be frozen.
+        ExportError: The tables of a mapping are not known, or its kind cannot be frozen.
     """
     path_of = {id(collection): path for path, collection in collections.items()}
     mappings: dict[str, ManagedCollisionCollection] = {}
@@ -126,7 +126,7 @@ def find_managed(model: nn.Module, collections: Mapping[str, FloatCollection]) -
 
 
 def mapping_in_front(model: nn.Module, collection: nn.Module) -> nn.Module | None:
-    """Return what maps raw IDs for a collection in a model; None if it takes IDs as they are."""
+    """Return the module that maps raw IDs for a collection; None without a mapping."""
     for module in model.modules():
         if (
             isinstance(module, BaseManagedCollisionEmbeddingCollection)

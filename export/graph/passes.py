@@ -12,7 +12,7 @@ _RELUS = (torch.relu, functional.relu)
 
 
 def relu_in_place(module: fx.GraphModule) -> None:
-    """Let a ReLU overwrite the output of the linear layer in front of it, where nothing else reads that output.
+    """Let a ReLU overwrite the output of the preceding linear layer, if nothing else reads it.
 
     Saves a pass over memory and an allocation: 3 to 4 % of a DLRM's time (docs/benchmarks.md).
     """
@@ -38,7 +38,7 @@ def _is_relu(module: fx.GraphModule, node: fx.Node) -> bool:
 
 
 def flatten_cats(module: fx.GraphModule) -> None:
-    """Let a cat of columns take those of a cat in front of it, through a reshape, where nothing else reads them.
+    """Merge a cat of columns into a following one, through a reshape, if nothing else reads it.
 
     ``cat([x, cat([a, b], 1).reshape(-1, F, D)], 1)`` becomes ``cat([x, a.reshape(-1, A, D), b.reshape(-1, F - A, D)],
     1)``: a DLRM's interaction takes the two parts of a ranking form without a copy of all pooled embeddings in between.
@@ -50,7 +50,7 @@ def flatten_cats(module: fx.GraphModule) -> None:
             sources += _reshaped_parts(graph, source) or [source]
         replaced = dict.fromkeys(source for source in outer.args[0] if source not in sources)
         outer.args = (sources, *outer.args[1:])
-        # Not eliminate_dead_code: it would take operators with it that only check and return nothing.
+        # Not eliminate_dead_code: it would also remove operators that only check and return nothing.
         for node in replaced:
             inner = node.args[0]
             graph.erase_node(node)
@@ -75,7 +75,7 @@ def _reshaped_parts(graph: fx.Graph, node: fx.Node) -> list[fx.Node]:
 
 
 def _is_cat(node: fx.Node) -> bool:
-    """Return whether a node puts columns side by side."""
+    """Return whether a node concatenates columns."""
     if node.op != "call_function" or node.target is not torch.cat or not node.args:
         return False
     dim = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else 0)

@@ -1,4 +1,4 @@
-"""A model that is ready for export: what all steps of the export share.
+"""A prepared model: the data shared by all steps of an export.
 
 Shape letters: B batch, D embedding dim.
 """
@@ -41,11 +41,11 @@ class PreparedModel:
         config: The user's options.
         collections: The embedding collections by path.
         managed: The managed collisions.
-        stored: The tables as they are stored, and each target's plan.
+        stored: The stored tables, and each target's plan.
         binding: How the model's arguments are made of the exported inputs.
         signature: The inputs and outputs; without outputs until the float model has run.
         samples: The batch that the artifact is verified with.
-        clean: The samples with their IDs in range, as the float model takes them.
+        clean: The samples with IDs in range, for the float model.
         dense_dtype: The dtype of the dense layers.
         weights: The float weight ``[R, D]`` of each table, by table path.
         progress: Called as the export proceeds.
@@ -67,7 +67,7 @@ class PreparedModel:
 
 @dataclass(frozen=True, kw_only=True)
 class TargetModules:
-    """What takes the places of a model's collections in a target's graphs, by path.
+    """The replacements of a model's collections in a target's graphs, by path.
 
     Attributes:
         plain: The sharded collections, and the frozen mappings of managed collisions.
@@ -86,8 +86,8 @@ def target_modules(
     Args:
         prepared: The model.
         target: The name of one of its targets.
-        ranks: Where the rows of each rank are. None stands for rows that are set when the artifact is loaded; all
-            tensors are in host memory then, whatever the target's devices.
+        ranks: The rows of each rank. None if rows are set when the artifact is loaded; all tensors are then
+            in host memory, for every target.
     """
     ranks = empty_ranks(prepared.stored, target) if ranks is None else ranks
     sharded = sharded_of(prepared.collections, prepared.stored, target, ranks, prepared.dense_dtype)
@@ -153,7 +153,7 @@ def ranking_of(
     Args:
         prepared: The model.
         target: One of its targets.
-        ranks: Where each rank's rows lie.
+        ranks: The rows of each rank.
         wholes: The target's sharded collections, over the same ranks.
     """
     place = _Place(stored=prepared.stored, target=target, ranks=ranks, dtype=prepared.dense_dtype)
@@ -176,7 +176,7 @@ def ranking_of(
 
 
 def _tables_of(tables: Sequence[BaseEmbeddingConfig], features: Collection[str]) -> list[BaseEmbeddingConfig]:
-    """Return the tables that these features are looked up in, with no other features."""
+    """Return the tables of these features, without other features."""
     kept = [
         replace(table, feature_names=[name for name in table.feature_names if name in features])
         for table in tables
@@ -195,6 +195,6 @@ def skeletons_of(
 ) -> dict[str, ShardedCollection]:
     """Return sharded collections of a target whose rows are set when the artifact is loaded.
 
-    All their tensors are in host memory, whatever the target's devices: they are moved then, too.
+    All their tensors are in host memory, for every target: they are moved then, too.
     """
     return sharded_of(collections, stored, target, empty_ranks(stored, target), dtype)

@@ -2,8 +2,8 @@
 
 Shape letters: B rows, Q contexts, F features, N number of IDs, D embedding dim.
 
-Only collections learn of contexts: the model's own layers see B rows everywhere. A sparse argument that holds features
-of the context is a ``RankingFeatures``, and a ``RankingCollection`` stands for each collection.
+Only collections know of contexts: the model's other layers get B rows everywhere. A sparse argument that
+holds features of the context is a ``RankingFeatures``, and a ``RankingCollection`` replaces each collection.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from recsys.sharding.plan.layout import Layout
 from recsys.sharding.sharded import DistributedKeyedJaggedTensor, ShardedCollection
 from recsys.sharding.transport.inputs import DistInput
 
-# What a KeyedJaggedTensor keeps of its batch.
+# The attributes of a KeyedJaggedTensor's contents.
 _CONTENTS = {"_values", "_weights", "_lengths", "_offsets", "_length_per_key", "_jt_dict"}
 
 
 @dataclass(kw_only=True)
 class Expansion:
-    """Which context each row of a batch has.
+    """The context of each row of a batch.
 
     Attributes:
         on_host: ``[B]`` int64 in host memory, ``0 <= number < Q``.
-        row_context: The same where outputs are assembled.
-        home: The device where that is.
-        places: For features of the context by argument and name, ``[N of the B rows]`` int64, where in the Q contexts'
-            IDs those of the rows stand; only of features whose IDs' rows are not pooled.
+        row_context: The same on the device where outputs are assembled.
+        home: That device.
+        places: For features of the context by argument and name, ``[N of the B rows]`` int64, the positions
+            of the rows' IDs among the Q contexts' IDs; only for unpooled features.
     """
 
     on_host: Tensor
@@ -46,12 +46,12 @@ class Expansion:
     places: dict[tuple[str, str], Tensor] = field(default_factory=dict)
 
     def to_send(self) -> tuple[DistInput, Layout, bool]:
-        """Return what the first device needs, in the form that ``send`` takes: without groups."""
+        """Return the tensors for the first device, in the form that ``send`` accepts, without groups."""
         whole = DistInput(groups=[], lengths=self.on_host, restore=list(self.places.values()))
         return whole, Layout(tables=(), pairs=(), entries=(), groups=()), True
 
     def receive(self, sent: DistInput) -> None:
-        """Take what ``send`` made of ``to_send``."""
+        """Take the tensors of ``to_send`` after ``send``."""
         self.row_context = sent.lengths
         self.places = dict(zip(self.places, sent.restore, strict=True))
 
@@ -59,12 +59,12 @@ class Expansion:
 class RankingFeatures(KeyedJaggedTensor):
     """A sparse argument of B rows, some of whose features are given for Q contexts.
 
-    Collections split it. It has no values itself: any other reader stops the export.
+    Collections split it. It has no values itself: any other access fails the export.
 
     Args:
         argument: Its name, for messages.
         keys: All features, in the argument's order.
-        context: Those of the context, batch size Q.
+        context: The context's features, batch size Q.
         rows: The others, batch size B; None if there are none.
         expansion: From contexts to rows.
     """
@@ -77,7 +77,7 @@ class RankingFeatures(KeyedJaggedTensor):
         rows: KeyedJaggedTensor | None,
         expansion: Expansion,
     ) -> None:
-        # Not the base's constructor: __getattr__ answers for everything that it would set of the contents.
+        # The base's constructor is not called: __getattr__ handles the contents that it would set.
         self.argument = argument
         self.context = context
         self.context_keys = context.keys()
@@ -118,16 +118,16 @@ class RankingFeatures(KeyedJaggedTensor):
         return RankingFeatures(self.argument, keys, self.context.permute(context), rows, self.expansion)
 
     def mapped(self, mapping: Callable[[KeyedJaggedTensor], KeyedJaggedTensor]) -> RankingFeatures:
-        """Return the same with other IDs: those of both parts, mapped for themselves."""
+        """Return the same with the IDs of both parts mapped separately."""
         rows = None if self.rows is None else mapping(self.rows)
         return RankingFeatures(self.argument, self._keys, mapping(self.context), rows, self.expansion)
 
     def sent(self, inputs: dict[ShardedCollection, Any]) -> RankingFeatures:
-        """Return the same, where the collections' parts have been sent to the devices already."""
+        """Return the same with the collections' parts that were already sent to the devices."""
         return self.mapped(lambda part: DistributedKeyedJaggedTensor(part, inputs))
 
     def places(self, feature: str) -> Tensor:
-        """Return where in the contexts' IDs of a feature those of the rows stand, ``[N]`` int64, at home.
+        """Return the positions of the rows' IDs among the contexts' IDs of a feature, ``[N]`` int64, at home.
 
         The lengths must have been checked.
         """
@@ -135,7 +135,7 @@ class RankingFeatures(KeyedJaggedTensor):
         return self.expansion.places[self.argument, feature]
 
     def prepare(self, feature: str, device: torch.device) -> None:
-        """Find the places of a feature's IDs, unless they have been found, and put them on a device."""
+        """Compute the positions of a feature's IDs, if not done yet, and move them to a device."""
         key = (self.argument, feature)
         if key not in self.expansion.places:
             at, stride = self.context.index_per_key()[feature], self.context.stride()
@@ -145,11 +145,11 @@ class RankingFeatures(KeyedJaggedTensor):
 
 
 def jagged_places(lengths: Tensor, picked: Tensor) -> Tensor:
-    """Return where the values of the picked bags stand among all values.
+    """Return the positions of the picked bags' values among all values.
 
     Args:
         lengths: ``[Q]`` int64 of all bags.
-        picked: ``[B]`` int64, bags in any order, any number of times.
+        picked: ``[B]`` int64, bags in any order, with repetitions.
 
     Returns:
         ``[N of the picked bags]`` int64.
@@ -165,11 +165,11 @@ def jagged_places(lengths: Tensor, picked: Tensor) -> Tensor:
 
 
 class RankingCollection(nn.Module):
-    """Stands for a collection in a ranking form: the same tables, looked up in two parts.
+    """Replaces a collection in a ranking form: the same tables, looked up in two parts.
 
     Args:
         whole: The collection, for calls whose features are all of the context, or all not.
-        mixed: For calls of which some are: by those that are of the context, the collection of their tables and the
+        mixed: For other calls: by the features of the context, the collection of their tables and the
             collection of the others'. All read the same stored rows.
     """
 
@@ -186,7 +186,7 @@ class RankingCollection(nn.Module):
         self._features = frozenset(whole.layout.features)
 
     def parts(self, features: KeyedJaggedTensor) -> Iterator[tuple[ShardedCollection, KeyedJaggedTensor]]:
-        """Yield the collections that look a batch up, each with its part of the batch."""
+        """Yield the collections that look up a batch, each with its part."""
         context, rows = self._split(features)
         if context is not None:
             assert isinstance(features, RankingFeatures)
@@ -195,7 +195,7 @@ class RankingCollection(nn.Module):
             yield rows, _rows_of(features)
 
     def prepare(self, features: KeyedJaggedTensor) -> None:
-        """Find the places of IDs that will be expanded one by one, so that they can be sent with the batch."""
+        """Compute the positions of IDs that are expanded one by one, to send them with the batch."""
         if self.whole.sequence and isinstance(features, RankingFeatures):
             for feature in sorted(self._context(features)):
                 features.prepare(feature, torch.device("cpu"))
@@ -224,7 +224,7 @@ class RankingCollection(nn.Module):
         return of_context, of_rows
 
     def forward(self, features: KeyedJaggedTensor) -> Any:
-        """Look up B rows, as the collection that it replaces."""
+        """Look up B rows, like the replaced collection."""
         context, rows = self._split(features)
         from_rows = None if rows is None else rows(_rows_of(features))
         if context is None:

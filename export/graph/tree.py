@@ -1,4 +1,4 @@
-"""The module tree of a user's model: finding collections, and a tree with some modules exchanged."""
+"""The module tree of a user's model, and replacement of modules in it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import nn
 
 
 def exchanged(model: nn.Module, replacements: Mapping[str, nn.Module]) -> nn.Module:
-    """Return a copy of the module tree in eval mode with some modules exchanged.
+    """Return a copy of the module tree in eval mode with some modules replaced.
 
     Parameters and buffers are shared with the model, which is not changed.
 

@@ -1,4 +1,4 @@
-"""Sources of the float model: our checkpoints, a user's factory and a state dict, or sharded checkpoints.
+"""Sources of the float model: this project's checkpoints, a factory and a state dict, or sharded checkpoints.
 
 Shape letters: D embedding dim, R rows.
 """
@@ -27,9 +27,9 @@ from recsys.embedding import tables_on
 from recsys.errors import ArtifactError, CheckpointError, ExportError
 from recsys.files import parse_json
 
-# What DistributedModelParallel and DistributedDataParallel put in front of a state dict's names.
+# Prefixes of DistributedModelParallel and DistributedDataParallel in state dicts.
 _PREFIXES = ("_dmp_wrapped_module.", "module.")
-# What a nested dict puts there, in a checkpoint of torch.distributed.checkpoint.
+# Prefixes of nested dicts in checkpoints of torch.distributed.checkpoint.
 _NESTED_PREFIXES = ("state_dict.", "model_state_dict.", "model.")
 T = TypeVar("T")
 
@@ -41,11 +41,12 @@ class Source:
     Attributes:
         path: The checkpoint: a file, or the directory of a sharded one.
         others: With a file of one rank, the files of the others.
-        factory: ``package.module:function`` of the user's that makes the model; None if the checkpoint says.
+        factory: ``package.module:function`` of the user that makes the model; None if the checkpoint names
+            it.
         arguments: The factory's keyword arguments.
-        unsafe_pickle: Unpickle a whole module, which runs whatever code the file holds.
-        scratch: The folder where tables of a sharded checkpoint are put together, in files without names that take
-            the bytes of the float tables as long as the model lives; None: where temporary files lie.
+        unsafe_pickle: Unpickle a whole module, which may run any code in the file.
+        scratch: The folder where tables of a sharded checkpoint are assembled, in unnamed files that take the
+            size of the float tables while the model lives; None for the folder of temporary files.
     """
 
     path: Path
@@ -57,7 +58,7 @@ class Source:
 
 
 def load_model(source: Source) -> nn.Module:
-    """Return the float model, its tables mapped from files where that is possible.
+    """Return the float model, with tables mapped from files if possible.
 
     Raises:
         CheckpointError: The checkpoint cannot be read, or does not fit the model.
@@ -148,22 +149,22 @@ def _empty(source: Source) -> nn.Module:
 
 
 def _assembled(model: nn.Module, parts: Mapping[str, Parts], source: Source) -> nn.Module:
-    """Return the model with its weights put together from shards."""
+    """Return the model with its weights assembled from shards."""
     _check_fit(model.state_dict(), parts)
     assign(model, put_together(parts, source.scratch or Path(tempfile.gettempdir())))
     return model
 
 
 def _selected(parts: Mapping[str, Parts], expected: Collection[str]) -> dict[str, Parts]:
-    """Return what a training checkpoint holds of the model: optimizers, schedulers and the like are left alone."""
+    """Return the model's part of a training checkpoint, without optimizers, schedulers and the like."""
     found = _unwrapped(parts, expected, (*_PREFIXES, *_NESTED_PREFIXES), strict=False)
     if set(found) & set(expected):
         return {name: part for name, part in found.items() if name in expected}
-    return dict(found)  # which is another model's: the error will name some
+    return dict(found)  # of another model: the error will name some
 
 
 def _find_here() -> None:
-    """Let modules of the working folder be imported, as `python -m` would."""
+    """Make modules of the working folder importable, as `python -m` does."""
     if "" not in sys.path:
         sys.path.insert(0, "")
 
@@ -191,10 +192,10 @@ def _made(factory: str, arguments: Mapping[str, Any]) -> nn.Module:
 def _unwrapped(
     state: Mapping[str, T], expected: Collection[str], prefixes: tuple[str, ...], strict: bool = True
 ) -> Mapping[str, T]:
-    """Return the state without wrappers' prefixes, which are taken off one at a time until the names fit.
+    """Return the state without wrappers' prefixes, removed one at a time until the names fit.
 
     Raises:
-        CheckpointError: Two names are one but for prefixes; where not strict, only a name that is expected counts.
+        CheckpointError: Two names differ only in prefixes; if not strict, only expected names count.
     """
     while set(state) != set(expected):
         names = {name: _without_prefix(name, expected, prefixes) for name in state}
@@ -218,7 +219,7 @@ def _without_prefix(name: str, expected: Collection[str], prefixes: tuple[str, .
 
 
 def assign(model: nn.Module, state: Mapping[str, Tensor]) -> None:
-    """Give a model its weights without copying them, with or without the prefixes of wrappers.
+    """Assign weights to a model without copying, with or without the prefixes of wrappers.
 
     Raises:
         CheckpointError: Names what is missing, unknown or of another shape.
@@ -270,7 +271,7 @@ def read_arguments(text: str | None) -> dict[str, Any]:
     """Return a factory's arguments from JSON.
 
     Raises:
-        ExportError: It is no JSON object.
+        ExportError: The text is not a JSON object.
     """
     if text is None:
         return {}

@@ -1,9 +1,9 @@
 """The files that each rank of a sharded run wrote: ``torch.save(model.state_dict(), f"rank{rank}.pt")``.
 
-Such a file holds ``ShardedTensor`` objects, which torch refuses to read with ``weights_only=True``, and which it can
-make only where the run's process group is up. Here they are read with ``weights_only=True`` all the same: stand-ins
-that do nothing but keep what they are given take the place of the classes that such an object consists of, so nothing
-of the file is called and no process group is needed.
+Such a file holds ``ShardedTensor`` objects, which torch refuses to read with ``weights_only=True``, and can
+create only while the run's process group exists. Here they are read with ``weights_only=True`` anyway:
+stand-ins that only store their arguments replace the classes of such an object, so no code of the file runs
+and no process group is needed.
 
 Shape letters: D embedding dim, R rows.
 """
@@ -23,13 +23,13 @@ from export.tables.mapped import release_unwritten
 from recsys.checkpoint.cover import check_cover
 from recsys.errors import CheckpointError
 
-# Names under which training scripts keep the state dict among other things.
+# Keys under which training scripts store the state dict.
 _NESTED = ("state_dict", "model_state_dict", "model")
 
 
 @dataclass(frozen=True, kw_only=True)
 class LocalShards:
-    """What one rank holds of a sharded tensor.
+    """One rank's shards of a sharded tensor.
 
     Attributes:
         shape: The shape of the whole tensor, such as ``[R, D]``.
@@ -53,7 +53,7 @@ def read_rank_file(path: Path) -> dict[str, Tensor | LocalShards]:
     try:
         with torch.serialization.safe_globals(_STAND_INS):
             data = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except Exception as error:  # torch.load raises many kinds for a file that is none of its own
+    except Exception as error:  # torch.load raises many kinds of errors for foreign files
         raise CheckpointError(
             f"checkpoint {path.name!r}: not readable with weights_only ({type(error).__name__}); a pickled module "
             "is read with --unsafe-pickle only, and runs the code in it"
@@ -74,10 +74,10 @@ def read_rank_file(path: Path) -> dict[str, Tensor | LocalShards]:
 
 
 def rank_parts(files: Sequence[tuple[str, dict[str, Tensor | LocalShards]]]) -> dict[str, Parts]:
-    """Put the ranks' files beside each other. Whole tensors, which are the same on every rank, are the first file's.
+    """Combine the ranks' files. Whole tensors, equal on every rank, are taken from the first file.
 
     Args:
-        files: Each file's name and what ``read_rank_file`` found in it.
+        files: Each file's name and the result of ``read_rank_file``.
 
     Raises:
         CheckpointError: Shards overlap, or a part of a tensor is in no file; names the rectangle.
@@ -124,7 +124,7 @@ def _sharded(name: str, found: Sequence[tuple[str, LocalShards]]) -> Parts:
 
 
 class _Record:
-    """Stands for a part of a ShardedTensor: keeps what it is given."""
+    """A stand-in for a part of a ShardedTensor: stores its arguments."""
 
     def __new__(cls, *_: Any) -> _Record:
         return object.__new__(cls)
@@ -138,7 +138,7 @@ class _Record:
 
 
 class _ShardedTensor(Tensor):
-    """Stands for a ShardedTensor: keeps what it is given; no operator takes it."""
+    """A stand-in for a ShardedTensor: stores its arguments; no operator accepts it."""
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
@@ -181,7 +181,7 @@ def _local_shards(tensor: _ShardedTensor, at: str) -> LocalShards:
     """Read a ShardedTensor's state: its local shards, its metadata, and others that are of no use here.
 
     Raises:
-        CheckpointError: It is not what torch writes.
+        CheckpointError: It is not a state that torch writes.
     """
     state = getattr(tensor, "state", None)
     if type(state) is not tuple or len(state) != 5 or type(state[0]) is not list:

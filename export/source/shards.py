@@ -1,6 +1,6 @@
-"""Tensors that are in several files: what a checkpoint directory or the files of each rank hold.
+"""Tensors in several files: those of a checkpoint directory or of each rank.
 
-Nothing is read before it is asked for, one shard at a time.
+Shards are read lazily, one at a time.
 
 Shape letters: D embedding dim, R rows.
 """
@@ -29,7 +29,7 @@ class ShardPiece:
     Attributes:
         offsets: Its first row, column, ...
         read: Its numbers.
-        done: Called with the numbers when they are copied.
+        done: Called with the numbers after they are copied.
     """
 
     offsets: tuple[int, ...]
@@ -81,10 +81,10 @@ def put_together(parts: Mapping[str, Parts], folder: Path) -> dict[str, Tensor]:
 
     Args:
         parts: By name.
-        folder: Where the files' bytes lie, as long as the tensors live.
+        folder: The folder of the files, which exist as long as the tensors.
 
     Raises:
-        CheckpointError: A piece cannot be read, or the disk has too little room.
+        CheckpointError: A piece cannot be read, or the disk is full.
     """
     folder.mkdir(parents=True, exist_ok=True)
     check_free(folder, sum(p.num_bytes for p in parts.values() if p.num_bytes >= _MAPPED_BYTES))

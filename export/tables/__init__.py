@@ -1,1 +1,1 @@
-"""Tables: quantized, sharded, written."""
+"""Tables: quantization, sharding, writing."""

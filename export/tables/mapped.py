@@ -20,7 +20,7 @@ from torch import Tensor
 
 from recsys.errors import CheckpointError
 
-# Pages that are written before they are let go: enough for long writes, little beside a table.
+# Bytes written before their pages are released: enough for long writes, little compared to a table.
 _BLOCK_BYTES = 16 << 20
 _MADV_DONTNEED = 4  # Linux, include/uapi/asm-generic/mman-common.h
 
@@ -43,12 +43,12 @@ def check_free(folder: Path, num_bytes: int) -> None:
 
 
 class MappedTensor:
-    """Return a tensor in an unnamed file, which is deleted with the last reference, even if the process is killed.
+    """A tensor in an unnamed file, which is deleted with the last reference, even if the process is killed.
 
     Args:
         shape: Its shape, such as ``[R, D]``; without zeros.
         dtype: The dtype of its elements.
-        folder: Where the file's bytes lie.
+        folder: The folder of the file.
 
     Raises:
         CheckpointError: The disk is full.
@@ -58,7 +58,7 @@ class MappedTensor:
         num_bytes = math.prod(shape) * dtype.itemsize
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - it is closed by close()
         try:
-            # All of its blocks now: on a full disk, a later write to the mapping would kill the process.
+            # Allocates all blocks now: on a full disk, a later write to the mapping would kill the process.
             os.posix_fallocate(self._file.fileno(), 0, num_bytes)
         except OSError as error:
             self._file.close()
@@ -87,7 +87,7 @@ class MappedTensor:
     def finish(self) -> Tensor:
         """Return the whole tensor, none of it in memory."""
         self._mapping.flush()
-        # Else pages of its neighbours, which are still cached, would be mapped with each row that is read.
+        # Otherwise cached neighbouring pages would be mapped with each row that is read.
         os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         self.close()
         return self.tensor
@@ -98,7 +98,7 @@ class MappedTensor:
 
 
 def release(tensor: Tensor) -> None:
-    """Let the pages of a tensor of ``MappedTensor`` go; they come back from its file. Others are left alone."""
+    """Release the pages of a ``MappedTensor``'s tensor; they reload from its file. Ignore other tensors."""
     mapping = _MAPPINGS.get(tensor.data_ptr())
     if mapping is not None:
         mapping.madvise(mmap.MADV_DONTNEED)
@@ -110,7 +110,7 @@ def release_unwritten(tensor: Tensor) -> None:
     A tensor in private memory, or one that was written to, would lose its contents.
     """
     storage = tensor.untyped_storage()
-    # Whole pages of the storage only: memory around it belongs to others.
+    # Only whole pages of the storage: the memory around it belongs to other objects.
     start = -(-storage.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
     end = (storage.data_ptr() + storage.nbytes()) // mmap.PAGESIZE * mmap.PAGESIZE
     if end > start:

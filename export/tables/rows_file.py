@@ -22,10 +22,10 @@ from recsys.rows.quantize import QuantizationError, Writer, store_table
 
 
 class RowsWriter:
-    """A rows file that is being written.
+    """A writer of a rows file.
 
-    Rows of one block must come in order, as ``store_table`` gives them, because digests are taken on the way:
-    nothing is read back, and nothing but the rows at hand is in memory.
+    Rows of one block must come in order, as from ``store_table``, because digests are updated while writing:
+    nothing is read back, and only the current rows are in memory.
     """
 
     def __init__(self, path: Path, layout: BlobLayout) -> None:
@@ -41,7 +41,7 @@ class RowsWriter:
         mine = [i for i, block in enumerate(self._layout.blocks) if block.table == table]
 
         def write(offset: int, rows: Tensor) -> None:
-            # A block that is whole may end where the next one starts.
+            # A complete block may end where the next one starts.
             at = next(i for i in mine if self._next[i] == offset < self._ends[i])
             data = rows.flatten().numpy().data
             self._digests[at].update(data)
@@ -51,11 +51,11 @@ class RowsWriter:
         return write
 
     def finish(self) -> tuple[str, ...]:
-        """Close the file; a digest for each block."""
+        """Close the file and return the digest of each block."""
         assert self._next == self._ends
         os.fsync(self._file.fileno())
-        # The verification reads a few rows: without this, pages of their neighbours, which are still cached, would
-        # be mapped with them and count as the export's memory.
+        # The verification reads a few rows. Without this, cached neighbouring pages would be mapped with them
+        # and count as the export's memory.
         os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         self._file.close()
         return tuple(digest.hexdigest() for digest in self._digests)
@@ -91,7 +91,7 @@ def write_rows(
         progress: Called with the step's name, the rows done and the rows to do.
 
     Returns:
-        A digest for each block, and what storing each table cost.
+        The digest of each block, and the quantization error of each table.
 
     Raises:
         ExportError: A table cannot be stored; the message names the table and the row.

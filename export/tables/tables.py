@@ -31,15 +31,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class StoredModel:
-    """All tables of a model as they are stored.
+    """All stored tables of a model.
 
     Attributes:
         tables: By collection path, with stored data types.
         policies: By table path.
         stored: By table path, in the order of the rows.
         layout: The layout of the rows.
-        plans: By target name, cut as the layout is.
-        envs: By target name.
+        plans: Plans by target name, with the layout's cuts.
+        envs: Ranks by target name.
     """
 
     tables: Mapping[str, Sequence[BaseEmbeddingConfig]]
@@ -57,11 +57,11 @@ def plan_tables(
 
     Args:
         collections: By path.
-        config: What is asked for.
+        config: The options.
         mapped: The paths of tables whose raw IDs the model maps.
 
     Raises:
-        ExportError: An option names an unknown table, or asks for an ID policy that the model decides.
+        ExportError: An option names an unknown table, or sets an ID policy that the model determines.
         PlanError: The plan does not fit, or nothing fits the memory.
         ValueError: A column cut does not suit a row type.
     """
@@ -146,7 +146,7 @@ def _policies(
 def _by_path(
     named: Mapping[str, T], default: T, names: Sequence[tuple[str, str]], option: str
 ) -> dict[str, T]:
-    """Return a value for each table by path; options name tables by path or by name alone."""
+    """Return a value for each table by path; options name tables by path or by name."""
     known = {table_path(path, name) for path, name in names} | {name for _, name in names}
     unknown = sorted(set(named) - known)
     if unknown:
@@ -178,13 +178,13 @@ def _plan(
 
 
 def _common_cuts(shardings: Iterable[ParameterSharding]) -> tuple[tuple[int, int], ...]:
-    """Return column blocks that every target's shards are made of: targets share the rows."""
+    """Return column blocks common to all targets' shards, because targets share the rows."""
     bounds = sorted({at for s in shardings for shard in s.shards for at in shard.columns})
     return tuple((bounds[i], bounds[i + 1]) for i in range(len(bounds) - 1))
 
 
 def _refined(sharding: ParameterSharding, cuts: Sequence[tuple[int, int]]) -> ParameterSharding:
-    """Return the same placement, its shards cut where another target cuts columns."""
+    """Return the same placement with shards also cut at other targets' column cuts."""
     shards = []
     for shard in sharding.shards:
         start, end = shard.columns

@@ -1,10 +1,10 @@
-"""Verification: an artifact predicts what its rows imply, and these are as near to the float rows as scales allow.
+"""Verification of an artifact's predictions against its rows, and of its rows against the float rows.
 
 Shape letters: B batch, D embedding dim.
 
-Two steps, so that a failure says where it is. Table by table, what the stored rows give must be within the
-bound that the rows' own scales imply of what the float model gives. End to end, what the artifact predicts must be
-what the model's dense layers make of the stored rows, up to the arithmetic of their dtype.
+There are two steps, to locate failures. Per table, the outputs of the stored rows must be within the bound
+given by the rows' scales of the float model's outputs. End to end, the artifact's predictions must equal
+those of the model's dense layers on the stored rows, up to the arithmetic of their dtype.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Difference:
 def capture(
     model: nn.Module, modules: Mapping[str, nn.Module], call: Any
 ) -> tuple[Any, dict[str, list[Any]]]:
-    """Call a model and keep what each module returned.
+    """Call a model and record the outputs of modules.
 
     Args:
         model: Called with ``call``'s keyword arguments.
@@ -76,9 +76,9 @@ def check_tables(
     """Compare collections' outputs, stored rows against floats, within the bound of the rows' scales.
 
     Args:
-        oracles: By path, after they were called.
-        from_rows: What each oracle returned, call by call.
-        from_floats: What each float collection returned, call by call.
+        oracles: Oracles by path, after their calls.
+        from_rows: The outputs of each oracle, call by call.
+        from_floats: The outputs of each float collection, call by call.
 
     Raises:
         VerificationError: Names the feature (and table), the row of the batch, the difference and the bound.
@@ -95,7 +95,7 @@ def _check_call(
     for name, expected in floats.items():
         difference = (stored[name].to(torch.float32) - expected.to(torch.float32)).abs()
         excess = difference - bounds[name]
-        if excess.numel() and not float(excess.max()) <= 0:  # NaN is no proof
+        if excess.numel() and not float(excess.max()) <= 0:  # NaN fails too
             at = int(excess.amax(dim=1).argmax())
             raise VerificationError(
                 f"lookup {name!r} of collection {path!r}, row {at} of the samples: the stored rows give "
@@ -111,9 +111,9 @@ def compare(
 
     Args:
         outputs: The outputs of the artifact.
-        expected: By the same names.
+        expected: The expected outputs by the same names.
         tolerance: Relative to the largest expected magnitude; None only measures.
-        what: For the message.
+        what: A description for the message.
 
     Raises:
         VerificationError: Names the output, the row, the difference and the bound.
@@ -146,10 +146,10 @@ def compare(
 
 
 def model_outputs(outputs: Any) -> dict[str, Tensor]:
-    """Return a model's outputs by name, in float32, as the artifact gives them.
+    """Return a model's outputs by name, in float32 like the artifact's.
 
     Raises:
-        ExportError: An output is of integers, which float32 may not hold.
+        ExportError: An output has integers, which float32 may not represent.
     """
     named: dict[str, Tensor] = named_outputs(outputs)
     for name, output in named.items():

@@ -33,7 +33,7 @@ class StoredRows:
     blob: Tensor
 
     def read(self, table: str, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Return rows ``[N, D]`` float32, and how far each of their numbers may lie from the float table's, ``[N]``."""
+        """Return rows ``[N, D]`` float32, and the bound of their difference to the float table, ``[N]``."""
         columns, bounds = [], torch.zeros(ids.numel())
         for block in self.layout.blocks:
             if block.table == table:
@@ -54,7 +54,7 @@ def by_policy(ids: Tensor, table: BaseEmbeddingConfig, policy: IdPolicy) -> Tens
 
 
 class OracleCollection(nn.Module):
-    """Stands for a collection; looks up stored rows in plain torch.
+    """Replaces a collection; looks up stored rows in plain torch.
 
     Args:
         path: The collection's path.

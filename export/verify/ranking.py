@@ -1,4 +1,4 @@
-"""Verification of the ranking form: it predicts what the plain form predicts for the expanded batch.
+"""Verification that the ranking form predicts the same as the plain form for the expanded batch.
 
 Shape letters: B rows, Q contexts.
 """
@@ -15,9 +15,9 @@ from export.verify.compare import Difference, compare
 from recsys.artifact.ranking import RankingBatch, expand, picked, ranking_batch
 from recsys.artifact.samples import Batch
 
-# Lookups are the same to the bit, and the dense layers are given tensors of the same shapes and numbers: what is left
-# is what another place in memory or another fusion may change in an output, relative to the largest one. Some
-# roundings of fp32 (2^-24 each); for bf16, one rounding of the output (2^-8).
+# Lookups are bit-identical, and the dense layers get tensors of the same shapes and values. The remaining
+# differences come from memory alignment or fusion, relative to the largest output: some roundings of fp32
+# (2^-24 each); for bf16, one rounding of the output (2^-8).
 RANKING_TOLERANCES = {torch.float32: 1e-6, torch.bfloat16: 2.0**-8}
 
 # Rows of each context.
@@ -32,7 +32,7 @@ def check_ranking(
 ) -> dict[str, Difference]:
     """Compare a target's two forms.
 
-    Contexts and rows are those of the samples, so that they are what the model was made for; one context and several,
+    Contexts and rows come from the samples, so that they are realistic. Cases: one context and several,
     contexts without rows, rows in any order, no rows and no contexts.
 
     Args:
@@ -65,7 +65,7 @@ def check_ranking(
 
 
 def _batch(prepared: PreparedModel, case: Sequence[int], generator: torch.Generator) -> RankingBatch:
-    """Return a ranking batch of samples; its rows are others than the contexts', and in no order."""
+    """Return a ranking batch of samples; its rows differ from the contexts' and are shuffled."""
     num_rows, num_samples = sum(case), max(prepared.samples.num_rows, 1)
     order = torch.randperm(num_rows, generator=generator)
     row_context = torch.repeat_interleave(torch.arange(len(case)), torch.tensor(case, dtype=torch.int64))

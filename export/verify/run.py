@@ -61,7 +61,7 @@ def float_outputs(prepared: PreparedModel) -> FloatOutputs:
     """Run the float model on the samples.
 
     Raises:
-        ExportError: The model fails on the samples, or returns what cannot be served.
+        ExportError: The model fails on the samples, or its outputs cannot be served.
     """
     prepared.progress("float model", 0, 1)
     model = exchanged(prepared.model, {})
@@ -82,7 +82,7 @@ def _arguments(binding: Binding, samples: Batch, dtype: torch.dtype = torch.floa
 
 @dataclass(frozen=True, kw_only=True)
 class Verified:
-    """What was measured, by target.
+    """The measurements by target.
 
     Attributes:
         differences: The differences of its outputs to the float model.
@@ -96,7 +96,7 @@ class Verified:
 
 
 def verify(prepared: PreparedModel, work: Path, floats: FloatOutputs) -> Verified:
-    """Prove that the artifact predicts what the float model predicts, as ``export.verify.compare`` says.
+    """Verify that the artifact predicts the same as the float model; see ``export.verify.compare``.
 
     Args:
         prepared: The model.
@@ -116,7 +116,7 @@ def verify(prepared: PreparedModel, work: Path, floats: FloatOutputs) -> Verifie
         target = _target(prepared, work, name)
         outputs = target.predict(samples)
         compare(outputs, implied, tolerance, "what the model makes of the stored rows")
-        # The float model has no ID policies: it is compared where none applies.
+        # The float model has no ID policies, so it is compared on samples to which none applies.
         if not torch.equal(clean.values, samples.values):
             outputs = target.predict(clean)
         verified.differences[name] = compare(outputs, floats.outputs, None, "the float model")
@@ -127,7 +127,7 @@ def verify(prepared: PreparedModel, work: Path, floats: FloatOutputs) -> Verifie
 
 
 def _check_lookups(prepared: PreparedModel, work: Path, from_floats: dict[str, list[Any]]) -> None:
-    # A function of its own: its mapping of the rows is released before the next one counts as the process's memory.
+    # A separate function, so that its mapping of the rows is released before the next one.
     oracles = _oracles(prepared, work, torch.float32)
     model = exchanged(prepared.model, oracles)
     _, from_rows = capture(model, oracles, _arguments(prepared.binding, prepared.clean))
@@ -152,7 +152,7 @@ def _oracles(prepared: PreparedModel, work: Path, dtype: torch.dtype) -> dict[st
 
 
 def _with_collections(prepared: PreparedModel, collections: Mapping[str, nn.Module]) -> nn.Module:
-    """Return the model, its dense layers in the artifact's dtype, with other collections in place of its own."""
+    """Return the model with dense layers in the artifact's dtype and other collections."""
     if "" in collections:
         return collections[""]
     model = exchanged(prepared.model, {path: nn.Identity() for path in collections})
@@ -163,7 +163,7 @@ def _with_collections(prepared: PreparedModel, collections: Mapping[str, nn.Modu
 
 
 def _implied_outputs(prepared: PreparedModel, work: Path) -> dict[str, Tensor]:
-    """Return what the model's own layers, in the artifact's dtype, make of the stored rows."""
+    """Return the outputs of the model's layers, in the artifact's dtype, for the stored rows."""
     oracles = _oracles(prepared, work, prepared.dense_dtype)
     model = _with_collections(prepared, {**oracles, **prepared.managed.learned()})
     with torch.no_grad():
@@ -172,7 +172,7 @@ def _implied_outputs(prepared: PreparedModel, work: Path) -> dict[str, Tensor]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Target:
-    """A target's two forms, and where they run."""
+    """A target's two forms, and their devices."""
 
     predict: Predict
     predict_ranking: PredictRanking
@@ -180,10 +180,10 @@ class _Target:
 
 
 def _target(prepared: PreparedModel, work: Path, name: str) -> _Target:
-    """Return a target. It has predicted for no rows and for one row."""
+    """Return a target, after predictions for no rows and for one row."""
     env = prepared.stored.envs[name]
     if env.lacking():
-        # No such device here: the same plan in host memory, not scripted.
+        # Without such a device: the same plan in host memory, not scripted.
         return _on_host(prepared, work, name, on_host(env))
     artifact = load_artifact(work, target=name, verify_checksums=False, random_access=True)
     for num_rows in (0, 1):

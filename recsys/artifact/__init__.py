@@ -1,4 +1,4 @@
-"""Artifacts: load, verify, update."""
+"""Artifacts: loading, verification, updates."""
 
 from recsys.artifact.load import LoadedArtifact, load_artifact
 

@@ -1,10 +1,10 @@
-"""Deltas: rows of a loaded model are replaced in place, without a reload.
+"""Deltas: replace rows of a loaded model in place, without a reload.
 
 Shape letters: N rows of a delta, R rows of a block.
 
-In two steps, because models are served meanwhile. ``prepare`` reads and checks everything and may take its time,
-beside running lookups. ``apply`` only copies rows to their places, while the caller keeps all lookups away.
-``recsys.artifact.delta_file`` describes the files, ``docs/deltas.md`` all of it for people.
+There are two steps, because the model keeps serving. ``prepare`` reads and checks everything while lookups
+run. ``apply`` only copies the rows to their places, while the caller prevents lookups.
+``recsys.artifact.delta_file`` describes the file format, ``docs/deltas.md`` the use.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from recsys.sharding.plan.device_rows import DeviceRows
 
 @dataclass(frozen=True, kw_only=True)
 class BlockChange:
-    """What a delta puts into one block of one rank.
+    """The changes of a delta in one block of one rank.
 
     Attributes:
         target: ``[R, row_bytes]`` uint8, the block itself.
         places: ``[N]`` int64, rows of the block, ascending; on the target's device.
-        rows: ``[N, row_bytes]`` uint8, what they become; on the target's device.
-        replaced: ``[N, row_bytes]`` uint8, what they were.
+        rows: ``[N, row_bytes]`` uint8, the new rows; on the target's device.
+        replaced: ``[N, row_bytes]`` uint8, the old rows.
     """
 
     target: Tensor
@@ -44,10 +44,11 @@ class BlockChange:
     replaced: Tensor
 
     def touch(self) -> None:
-        """Make private copies of the pages of rows that are mapped from a file.
+        """Make private copies of the mapped pages that will be written.
 
-        Rows are overwritten with themselves, so lookups meanwhile read what they always read. Without it ``write``
-        would wait for the system to copy each page, which takes fifty times as long as the rows.
+        Rows are overwritten with themselves, so concurrent lookups read the same values. Without this,
+        ``write`` would wait for the system to copy each page, which takes fifty times as long as copying the
+        rows.
         """
         if self.target.device.type == "cpu":
             self._put(self.replaced)
@@ -58,7 +59,7 @@ class BlockChange:
 
     def _put(self, rows: Tensor) -> None:
         if self.target.device.type == "cpu":
-            # As items of one row each: twice as fast as numpy's copies of bytes, three times as torch's.
+            # One item per row: twice as fast as numpy's copies of bytes, three times as fast as torch's.
             _items(self.target)[self.places.numpy()] = _items(rows)
         else:
             self.target.index_copy_(0, self.places, rows)
@@ -66,16 +67,17 @@ class BlockChange:
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedDelta:
-    """A delta that is read, checked and ready to be applied, once, to the rows that it was prepared for.
+    """A delta that was read and checked, to be applied once to the rows that it was prepared for.
 
-    It holds each of its rows twice, as it was and as it becomes, on the device where it goes.
+    It holds the old and the new version of each row, on the row's device.
 
     Attributes:
-        digest: The state of the rows when it is applied.
+        digest: The state of the rows after it is applied.
         base: The state of the rows that it can be applied to.
         num_rows: The number of rows of each table that it changes.
-        num_dense_left: Dense weights that had changed too when it was made, and that it leaves as they are.
-        changes: What goes where.
+        num_dense_left: Number of dense weights that had also changed when it was made; a delta does not
+            change them.
+        changes: The changes by block.
     """
 
     digest: str
@@ -87,19 +89,19 @@ class PreparedDelta:
 
     @property
     def num_bytes(self) -> int:
-        """The size of all rows that are written, on all ranks together."""
+        """The size of all written rows, over all ranks."""
         return sum(change.rows.numel() for change in self.changes)
 
 
 def prepare(loaded: LoadedRows, path: str | os.PathLike[str]) -> PreparedDelta:
-    """Read and check a delta for a loaded model. No row changes its numbers; lookups may run meanwhile.
+    """Read and check a delta for a loaded model. No row's values change; lookups may run concurrently.
 
     Args:
         loaded: ``LoadedArtifact.rows``.
         path: The file that ``recsys-export --delta`` wrote.
 
     Raises:
-        DeltaError: It was made for another artifact, or from other rows than the model holds now.
+        DeltaError: It was made for another artifact, or from a different state of the rows.
         ArtifactError: Another subclass says how the file is damaged, foreign or newer.
         RuntimeError: A device has too little memory for the delta's rows.
     """
@@ -108,7 +110,7 @@ def prepare(loaded: LoadedRows, path: str | os.PathLike[str]) -> PreparedDelta:
         check_fit(header, loaded)
         places = [place for table in header.tables for place in _placed(loaded, table, *file.read(table))]
         with loaded.lock:
-            # Once more: another may have been applied meanwhile.
+            # Checked again: another delta may have been applied in between.
             check_state(header.base, loaded)
             changes = [_change(*place) for place in places]
             _synchronize(changes)
@@ -123,16 +125,15 @@ def prepare(loaded: LoadedRows, path: str | os.PathLike[str]) -> PreparedDelta:
 
 
 def apply(prepared: PreparedDelta) -> PreparedDelta:
-    """Write a prepared delta's rows. All of them, or none if this raises.
+    """Write a prepared delta's rows: all of them, or none if this raises.
 
     The caller must prevent lookups until it returns.
 
     Args:
-        prepared: By ``prepare``, or by ``apply`` itself.
+        prepared: The result of ``prepare`` or ``apply``.
 
     Returns:
-        What takes it back: apply that, and the rows are what they were before, byte for byte. Drop it to free its
-        memory.
+        The inverse delta: applying it restores the previous rows byte for byte. Drop it to free its memory.
 
     Raises:
         DeltaError: Another delta was applied since it was prepared.
@@ -149,10 +150,10 @@ def apply(prepared: PreparedDelta) -> PreparedDelta:
 
 
 def check_fit(header: DeltaHeader, loaded: LoadedRows) -> None:
-    """Check that a delta is for this artifact, and for its present rows.
+    """Check that a delta fits this artifact and the present state of its rows.
 
     Raises:
-        DeltaError: It is not.
+        DeltaError: It does not.
         ManifestError: It is for this artifact, but describes a table differently.
     """
     if header.artifact != loaded.digest:
@@ -176,7 +177,7 @@ def check_state(base: str, loaded: LoadedRows) -> None:
     """Check that a delta that was made from a state fits the present rows.
 
     Raises:
-        DeltaError: It was made from another.
+        DeltaError: It was made from another state.
     """
     if base != loaded.state:
         raise DeltaError(
@@ -207,7 +208,7 @@ def _change(target: Tensor, places: Tensor, rows: Tensor) -> BlockChange:
 
 
 def _synchronize(changes: Sequence[BlockChange]) -> None:
-    """Wait for devices: what comes next may run on another stream."""
+    """Synchronize devices: later work may run on another stream."""
     for device in {change.target.device for change in changes}:
         if device.type == "cuda":
             torch.cuda.synchronize(device)

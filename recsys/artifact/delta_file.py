@@ -1,9 +1,9 @@
-"""The file format of a delta: some rows of some tables, written as a stream and read without trust.
+"""The file format of a delta: some rows of some tables, written as a stream, validated when read.
 
 Shape letters: D embedding dim, N rows of a delta.
 
 All numbers are little-endian. A preamble of 64 bytes, sections of raw bytes at multiples of 64, and a header at the
-end, because digests and sizes are known last:
+end, because digests and sizes are known only then:
 
 ======  =====  ===============================================================
 offset  bytes  what
@@ -49,22 +49,22 @@ from recsys.rows.quantize import CHUNK_ROWS, StoredTable
 
 MAGIC = b"recsys-delta\r\n\x1a\n"
 _PREAMBLE = struct.Struct("<16sQQ32s")
-# Some 100 000 tables; nothing larger is read into memory before its digest is known.
+# Enough for about 100 000 tables; no larger header is read into memory.
 _MAX_HEADER_BYTES = 1 << 26
 
 
 class DeltaFile:
-    """A delta that is being read: a context. Its header is checked when it is opened, a table when it is read.
+    """An open delta; a context manager. The header is checked on opening, each table when it is read.
 
     Args:
         path: The file.
 
     Attributes:
-        header: What it says of itself.
-        digest: Its name by content: of the header, which holds the digest of everything else.
+        header: The header.
+        digest: The digest of the header, which holds the digests of all other parts.
 
     Raises:
-        ArtifactError: It cannot be used; the subclass says why.
+        ArtifactError: The file cannot be used; the subclass says why.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -111,7 +111,7 @@ class DeltaFile:
         return header, start
 
     def read(self, table: TableDelta) -> tuple[Tensor, Tensor]:
-        """Return one table's changes, all checks made.
+        """Return one table's changes, after all checks.
 
         Args:
             table: The table of the header.
@@ -121,8 +121,8 @@ class DeltaFile:
 
         Raises:
             ChecksumError: Bytes have changed.
-            PartSizeError: The file was cut off meanwhile.
-            ManifestError: The numbers are no ascending rows of the table, or a row is not finite.
+            PartSizeError: The file was truncated since it was opened.
+            ManifestError: The numbers are not ascending rows of the table, or a row is not finite.
         """
         row_bytes = table.row_format.row_bytes()
         what = f"delta {self._name!r}, table {table.name!r}"
@@ -170,11 +170,11 @@ def _are_finite(rows: Tensor, fmt: RowFormat) -> bool:
 
 
 class DeltaWriter:
-    """Writes a delta, a few rows at a time; it holds eight bytes for each row of the table at hand.
+    """Writes a delta, a few rows at a time; holds eight bytes per row of the current table in memory.
 
     Args:
-        path: A new file. It becomes a delta when ``finish`` returns; otherwise the caller removes it.
-        header: Without tables.
+        path: A new file. It is a delta once ``finish`` returns; otherwise the caller removes it.
+        header: The header without tables.
     """
 
     def __init__(self, path: Path, header: DeltaHeader) -> None:
@@ -186,11 +186,11 @@ class DeltaWriter:
         self._tables: list[TableDelta] = []
 
     def add(self, table: StoredTable, numbers: Tensor, rows: Tensor) -> None:
-        """Add rows of a table; rows of one table must follow each other.
+        """Add rows of a table; rows of one table must be added consecutively.
 
         Args:
-            table: As it is stored.
-            numbers: ``[N]`` int64, ascending, above those that were added before.
+            table: The stored table.
+            numbers: ``[N]`` int64, ascending, above all added before.
             rows: ``[N, row_bytes]`` uint8, whole rows at alignment 1.
         """
         if not numbers.numel():
@@ -230,7 +230,7 @@ class DeltaWriter:
         self._table, self._numbers = None, []
 
     def finish(self) -> DeltaHeader:
-        """Write the header, and wait until all of it is on the disk."""
+        """Write the header, and wait until the file is on the disk."""
         self._end_table()
         self._header = replace(self._header, tables=tuple(self._tables))
         header = (json.dumps(self._header.to_json()) + "\n").encode()

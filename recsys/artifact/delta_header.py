@@ -1,8 +1,8 @@
-"""The header of a delta: the artifact that it fits, and where the rows of each table are in the file.
+"""The header of a delta: the artifact that it fits, and the sections of each table's rows.
 
 Shape letters: D embedding dim, N rows of a delta.
 
-The header is JSON, read without trust: every field is checked when it is read. ``docs/deltas.md`` describes each field
+The header is untrusted JSON: every field is checked when it is read. ``docs/deltas.md`` describes each field
 for readers in other languages, ``recsys.artifact.delta_file`` the file around it.
 """
 
@@ -19,9 +19,9 @@ from recsys.json_checks import a_list, check_format_version, choice, count, json
 from recsys.rows.format import SPARSE_TYPE_CODES, RowFormat
 
 FORMAT = "recsys-delta"
-#: Raised by one when a reader of the last version could not read what is written now.
+#: Incremented when readers of the previous version cannot read new files.
 FORMAT_VERSION = 1
-#: Where sections may start, and what they are aligned to.
+#: The first offset of sections, and their alignment.
 PREAMBLE_BYTES = 64
 SECTION_ALIGNMENT_BYTES = 64
 _NUMBER_BYTES = 8
@@ -41,13 +41,13 @@ class TableDelta:
     """The rows of one table that change.
 
     Attributes:
-        name: The table's, as in the manifest.
-        num_embeddings: The rows of the table, without a row of zeros behind the last.
+        name: The table's name, as in the manifest.
+        num_embeddings: The rows of the table, without an additional row of zeros.
         embedding_dim: The embedding dim of the table.
         data_type: The data type of its stored rows.
-        num_rows: How many change.
-        rows: Where they are.
-        numbers: Where it says which rows they are.
+        num_rows: The number of changed rows.
+        rows: The section of the rows.
+        numbers: The section of their numbers.
     """
 
     name: str
@@ -60,20 +60,20 @@ class TableDelta:
 
     @property
     def row_format(self) -> RowFormat:
-        """The size of a whole row."""
+        """The format of a whole row."""
         return RowFormat(data_type=self.data_type, dim=self.embedding_dim)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeltaHeader:
-    """What a delta says of itself.
+    """The header of a delta.
 
     Attributes:
-        model: The model's name, for people.
+        model: The model's name, for display.
         artifact: The digest of the artifact that it fits.
-        base: The state that it was made from: that digest, or of the delta before.
-        num_dense_left: Dense weights that had changed too, and that stay as they are.
-        tables: Those that change.
+        base: The state that it was made from: the artifact's digest, or that of the delta before.
+        num_dense_left: Number of dense weights that had also changed; a delta does not change them.
+        tables: The changed tables.
     """
 
     model: str
@@ -111,10 +111,10 @@ class DeltaHeader:
 
         Args:
             data: The JSON.
-            end: Where the sections end.
+            end: The end of the sections.
 
         Raises:
-            ForeignFileError: It is no delta's.
+            ForeignFileError: It is not the header of a delta.
             NewerVersionError: A later release wrote it.
             ManifestError: Names the field.
         """
@@ -140,7 +140,7 @@ class DeltaHeader:
 
 
 def _table_from_json(data: Any, at: str, start: int, end: int) -> tuple[TableDelta, int]:
-    """Return a table whose sections are in ``[start, end)``, and where its last one ends."""
+    """Return a table whose sections are in ``[start, end)``, and the end of its last section."""
     num_rows = count(data, "num_rows", at)
     fmt = RowFormat(
         data_type=DataType(choice(data, "data_type", at, _DATA_TYPES)), dim=count(data, "embedding_dim", at)

@@ -2,9 +2,9 @@
 
 Shape letters: B batch, F features, N number of IDs.
 
-Nothing in an artifact is trusted: sizes are checked always, contents on demand, and nothing is unpickled (the
-skeletons are TorchScript). The rows are mapped, not copied, where they are read in host memory: processes that
-load one artifact share its pages.
+Artifacts are not trusted: sizes are always checked, contents on demand, and nothing is unpickled (the
+skeletons are TorchScript). Rows that are read in host memory are mapped, not copied, so processes that load
+the same artifact share its pages.
 """
 
 from __future__ import annotations
@@ -44,21 +44,21 @@ from recsys.signature import Signature
 MANIFEST_NAME = "manifest.json"
 ROWS_NAME = "rows.bin"
 _CHUNK_BYTES = 1 << 24
-# The buffers of a skeleton that take rows: those of recsys.kernels.int_nbit.IntNBitLookup in a sharded collection.
+# Buffers of a skeleton for rows: those of recsys.kernels.int_nbit.IntNBitLookup in a sharded collection.
 _LOOKUP_ROWS = re.compile(r"(^|\.)lookups\.\d+\.rows$")
-# What zipfile raises for a file that is damaged, beside BadZipFile.
+# Errors of zipfile for damaged files.
 _ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError, ValueError)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedArtifact:
-    """A model that is ready to predict. Any number of threads may call ``forward`` and ``forward_ranking`` at once.
+    """A loaded model. Any number of threads may call ``forward`` and ``forward_ranking`` concurrently.
 
     Attributes:
-        manifest: What the artifact says of itself.
+        manifest: The manifest of the artifact.
         target: The target that was loaded.
         module: The scripted model, frozen with its rows in place.
-        rows: What its lookups read; ``recsys.artifact.delta`` changes them in place.
+        rows: The rows that its lookups read; ``recsys.artifact.delta`` changes them in place.
         ranking: Its ranking form over the same rows, frozen too; None if the signature has no context.
     """
 
@@ -75,7 +75,7 @@ class LoadedArtifact:
 
     @property
     def digest(self) -> str:
-        """The artifact's name by content, which deltas leave as it is: ``rows.state`` tells what rows are now."""
+        """The digest of the manifest. Deltas do not change it; ``rows.state`` is the state of the rows."""
         return self.rows.digest
 
     @property
@@ -84,13 +84,13 @@ class LoadedArtifact:
         return self.target.name
 
     def forward(self, *inputs: Tensor) -> dict[str, Tensor]:
-        """Predict: dense inputs, lengths, values and, where weighted, weights, as ``recsys.signature`` says.
+        """Predict from dense inputs, lengths, values and, if weighted, weights; see ``recsys.signature``.
 
-        Tensors come in and go out in host memory, whatever the target's devices. A thread that calls it often does
-        so within ``torch.inference_mode()``, which it enters itself otherwise, for some microseconds.
+        Inputs and outputs are in host memory for every target. Threads that call it often should do so within
+        ``torch.inference_mode()``; otherwise it enters the mode itself, which takes some microseconds.
 
         Raises:
-            ChecksumError: Somebody has written into the file of the rows since it was loaded.
+            ChecksumError: The rows file was written to since it was loaded.
             RuntimeError: The inputs do not fit the signature; FBGEMM's or torch's words.
         """
         if self.rows.file is not None:
@@ -101,13 +101,13 @@ class LoadedArtifact:
             return self._call(*inputs)
 
     def forward_ranking(self, *inputs: Tensor) -> dict[str, Tensor]:
-        """Predict for rows of which many share a context; ``recsys.signature`` says what it takes.
+        """Predict for rows that share contexts; see ``recsys.signature`` for the inputs.
 
-        As ``forward`` in all else.
+        Otherwise like ``forward``.
 
         Raises:
             TargetError: The model was exported without a context.
-            ChecksumError: Somebody has written into the file of the rows since it was loaded.
+            ChecksumError: The rows file was written to since it was loaded.
             RuntimeError: The inputs do not fit the signature; FBGEMM's or torch's words.
         """
         if self.rows.file is not None:
@@ -119,7 +119,7 @@ class LoadedArtifact:
 
     @cached_property
     def _call(self) -> Callable[..., dict[str, Tensor]]:
-        # Past torch.nn.Module's hooks, which cost as much as a small layer.
+        # Bypasses torch.nn.Module's hooks, which cost as much as a small layer.
         call: Callable[..., dict[str, Tensor]] = self.module.forward
         return call
 
@@ -151,14 +151,14 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
 
 
 def check_sizes(path: Path, manifest: Manifest) -> None:
-    """Check that every part of a directory is there and as long as its manifest says; nothing is read.
+    """Check that every part of a directory exists and has the manifest's size, without reading it.
 
     Args:
-        path: The artifact; of a single file there is nothing to see.
-        manifest: Its own.
+        path: The artifact; a single file has no parts to check.
+        manifest: Its manifest.
 
     Raises:
-        MissingPartError: A part is not there.
+        MissingPartError: A part does not exist.
         PartSizeError: A part has another size.
     """
     if not path.is_dir():
@@ -196,12 +196,12 @@ def load_artifact(
 
     Args:
         path: A directory or a single file that ``recsys-export`` wrote.
-        target: Which of the artifact's targets, such as ``cpu`` or ``cuda:0,cuda:1``; the first that this
-            machine has the devices for, if None.
+        target: The artifact's target to load, such as ``cpu`` or ``cuda:0,cuda:1``; if None, the first whose
+            devices this machine has.
         verify_checksums: Compare the digests of the rows, which reads every byte. Sizes, and digests of all
             other parts, are checked in any case.
-        random_access: Few rows will be read: keep the others out of memory (see ``map_rows``).
-        copy_rows: Read the rows into the process's own memory, where nothing that happens to the file reaches them,
+        random_access: Set if few rows will be read, to keep the others out of memory (see ``map_rows``).
+        copy_rows: Copy the rows into the process's memory, where changes to the file cannot reach them,
             instead of mapping it.
 
     Raises:
@@ -235,7 +235,7 @@ def load_artifact(
 
 
 def _graphs(target: Target) -> list[Target | RankingGraph]:
-    """Return the plain form, and the ranking form where there is one."""
+    """Return the plain form, and the ranking form if there is one."""
     return [target] if target.ranking is None else [target, target.ranking]
 
 
@@ -277,7 +277,8 @@ def _load_skeleton(where: Path, manifest: Manifest, graph: Target | RankingGraph
     part = next(part for part in manifest.skeletons if part.path == graph.skeleton)
     skeleton = where / part.path
     _check_size(skeleton, part.size_bytes)
-    # Always: it is small, and a damaged graph can crash the process where damaged rows give wrong numbers.
+    # Always checked: it is small, and a damaged graph can crash the process, while damaged rows only give
+    # wrong numbers.
     _check_digest(skeleton.read_bytes(), part.sha256, f"part {part.path!r}")
     return torchscript.load(skeleton)
 
@@ -298,7 +299,7 @@ def _rows_of(
 
 
 def map_rows(path: Path, layout: BlobLayout, *, random_access: bool = False) -> Tensor:
-    """Return a rows file that is at least as long as its layout says, as ``RowsFile.mapped`` gives it."""
+    """Map a rows file, which must be at least as long as its layout; see ``RowsFile.mapped``."""
     return RowsFile(path).mapped(layout.num_bytes, random_access=random_access)
 
 
@@ -324,7 +325,7 @@ def _load_file(
 
 
 def _damaged_member(path: Path, unread_bytes: int | None) -> str | None:
-    """Return the first member of a zip file that is not what was written; members of ``unread_bytes`` are not read."""
+    """Return the first damaged member of a zip file; members of ``unread_bytes`` are not read."""
     with zipfile.ZipFile(path) as archive:
         for name in archive.namelist():
             if archive.getinfo(name).file_size == unread_bytes:
@@ -387,7 +388,7 @@ def set_attribute(module: Any, path: str, value: Tensor) -> None:
 
 
 def _place(module: torch.jit.ScriptModule, graph: Target | RankingGraph, ranks: Sequence[DeviceRows]) -> None:
-    """Give every lookup its rows, and every device its tensors."""
+    """Set the rows of every lookup, and move tensors to their devices."""
     if {path for path, _ in module.named_buffers() if _LOOKUP_ROWS.search(path)} != set(graph.rows):
         raise _other_attributes()
     for path, rank in graph.ranks.items():
@@ -398,7 +399,7 @@ def _place(module: torch.jit.ScriptModule, graph: Target | RankingGraph, ranks: 
 
 
 def _share(module: torch.jit.ScriptModule, other: torch.jit.ScriptModule) -> None:
-    """Let another form hold the first one's tensors where they are the same: dense weights, mappings of raw IDs."""
+    """Share equal tensors of the first form with another one: dense weights, mappings of raw IDs."""
     held = _tensors(module)
     for path, tensor in _tensors(other).items():
         same = held.get(path)

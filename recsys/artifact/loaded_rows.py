@@ -20,7 +20,7 @@ DIGEST_DIGITS = 12
 
 
 def artifact_digest(manifest: Manifest) -> str:
-    """Return an artifact's name by content: of its manifest, which holds the digest of every part."""
+    """Return the digest of an artifact's manifest, which holds the digest of every part."""
     return hashlib.sha256(manifest.dumps().encode()).hexdigest()[:DIGEST_DIGITS]
 
 
@@ -30,10 +30,10 @@ class LoadedRows:
 
     Attributes:
         manifest: The manifest of the artifact.
-        ranks: Rank by rank, what its lookups read; ranks in host memory share one tensor.
-        state: Which rows they are: the artifact's digest as loaded, else that of the last delta that was applied.
+        ranks: The rows of each rank's lookups; ranks in host memory share one tensor.
+        state: The state of the rows: the artifact's digest as loaded, else that of the last applied delta.
         lock: Held by the writer of rows. Lookups do not take it.
-        file: What lookups read in place; None if all rows are copies.
+        file: The file that lookups read in place; None if all rows are copies.
     """
 
     manifest: Manifest
@@ -47,5 +47,5 @@ class LoadedRows:
 
     @cached_property
     def digest(self) -> str:
-        """The artifact's."""
+        """The artifact's digest."""
         return artifact_digest(self.manifest)

@@ -1,9 +1,9 @@
-"""The manifest of an artifact: everything about an exported model but its graphs and rows.
+"""The manifest of an artifact: everything about an exported model except its graphs and rows.
 
 Shape letters: D embedding dim, R rows.
 
-The manifest is JSON, read without trust: every field is checked when it is read, and a digest of itself stands in
-it. ``docs/artifact.md`` describes each field for readers in other languages.
+The manifest is untrusted JSON: every field is checked when it is read, and it contains its own digest.
+``docs/artifact.md`` describes each field for readers in other languages.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ from recsys.sharding.plan.plan import ShardingPlan
 from recsys.signature import Signature
 
 FORMAT = "recsys-artifact"
-#: Raised by one when a reader of the last version could not read what is written now. Fields that such a reader may
-#: leave alone do not raise it: it serves an artifact with a ranking form (``signature.context``, ``targets[].ranking``)
-#: as one without.
+#: Incremented when readers of the previous version cannot read new manifests. Fields that such readers may
+#: ignore do not increment it: they serve an artifact with a ranking form (``signature.context``,
+#: ``targets[].ranking``) as one without.
 FORMAT_VERSION = 1
 _DATA_TYPES = tuple(t.value for t in DataType if t is not DataType.BF16)
 
@@ -82,13 +82,13 @@ class Target:
 
     Attributes:
         name: The devices, joined by commas.
-        devices: Rank by rank; the first runs the dense layers.
-        plan: What shard is on which rank.
+        devices: The device of each rank; the first runs the dense layers.
+        plan: The rank of each shard.
         skeleton: The part that holds the graph and the dense weights.
         rows: For each buffer of the skeleton that takes rows, its attribute path and its rank.
         ranks: For each tensor of the skeleton that does not stay in host memory, its path and rank.
         dense_dtype: The dtype of the dense layers and the lookups' output.
-        ranking: The ranking form; there where the signature has a context, and nowhere else.
+        ranking: The ranking form; present if and only if the signature has a context.
     """
 
     name: str
@@ -103,7 +103,7 @@ class Target:
 
 @dataclass(frozen=True, kw_only=True)
 class TableInfo:
-    """A table and what storing it cost.
+    """A table and its quantization error.
 
     Attributes:
         table: How its rows are stored.
@@ -122,15 +122,15 @@ class Manifest:
 
     Attributes:
         name: The model's name.
-        versions: The versions of what the artifact was made with, by package.
+        versions: The versions of the packages that the artifact was made with.
         signature: Inputs and outputs.
         tables: In the order of their rows.
-        layout: Where in the rows file each block lies.
-        block_sha256: A digest for each block of the layout.
-        targets: At least one.
+        layout: The offset of each block in the rows file.
+        block_sha256: The digest of each block of the layout.
+        targets: One or more.
         skeletons: The parts that hold graphs.
         rows_path: The part that holds the rows; None in a single file, where the graph holds them.
-        verification: What the exporter measured; for people.
+        verification: The exporter's measurements, for information.
     """
 
     name: str
@@ -145,7 +145,7 @@ class Manifest:
     verification: Mapping[str, Any] = field(default_factory=dict)
 
     def dumps(self) -> str:
-        """Return the manifest as text, its own digest included."""
+        """Return the manifest as text, including its digest."""
         data = self._to_json()
         data["manifest_sha256"] = _digest(data)
         return json.dumps(data, indent=1) + "\n"
@@ -183,7 +183,7 @@ class Manifest:
         """Read a manifest.
 
         Raises:
-            ForeignFileError: It is not one of ours.
+            ForeignFileError: It is not a manifest of this project.
             NewerVersionError: A later release wrote it.
             ManifestError: It is damaged; the message names the field.
         """

@@ -21,7 +21,7 @@ def check_once(names: Sequence[str], at: str) -> None:
     """Check that no name occurs twice.
 
     Raises:
-        ManifestError: One does. All functions here raise it.
+        ManifestError: A name occurs twice. All functions here raise this error.
     """
     doubled = sorted({name for name in names if names.count(name) > 1})
     if doubled:
@@ -29,7 +29,7 @@ def check_once(names: Sequence[str], at: str) -> None:
 
 
 def check_columns(layout: BlobLayout, tables: Mapping[str, StoredTable]) -> None:
-    """Check that each table's blocks hold each of its columns once."""
+    """Check that each table's blocks hold each column once."""
     columns: dict[str, list[tuple[int, int]]] = {name: [] for name in tables}
     for block in layout.blocks:
         columns[block.table].append((block.column_start, block.column_end))
@@ -47,7 +47,7 @@ def check_columns(layout: BlobLayout, tables: Mapping[str, StoredTable]) -> None
 
 
 def check_signature(signature: Signature, tables: Mapping[str, StoredTable]) -> None:
-    """Check that inputs are looked up in tables of the artifact, with as many rows."""
+    """Check that inputs use tables of the artifact, with the same number of rows."""
     for i, feature in enumerate(signature.sparse):
         for j, use in enumerate(feature.tables):
             at = f"signature.sparse[{i}].tables[{j}]"
@@ -72,7 +72,7 @@ def check_ranking(signature: Signature, has_ranking: Sequence[bool], is_single_f
 
     Args:
         signature: The signature of the model.
-        has_ranking: Target by target.
+        has_ranking: For each target, whether it has a ranking form.
         is_single_file: A single file holds one graph.
     """
     if signature.context and is_single_file:

@@ -1,9 +1,9 @@
-"""Ranking batches: the inputs of the ranking form, put together of plain batches and expanded into one.
+"""Ranking batches: the inputs of the ranking form, made of plain batches and expanded to plain ones.
 
 Shape letters: B rows, Q contexts, Fc sparse inputs of the context, Fr the others, N number of IDs.
 
-``expand`` says what a ranking batch means: a model must answer both alike. It goes bag by bag and is the oracle of the
-exported ranking form, which shares no code with it; it is not meant to be fast.
+``expand`` defines the meaning of a ranking batch: a model must return the same for both. It works bag by bag
+and is the reference for the exported ranking form, which shares no code with it; it is not optimized.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from recsys.signature import Signature, SparseInput
 
 @dataclass(frozen=True, kw_only=True)
 class RankingBatch:
-    """What ``forward_ranking`` takes; see ``recsys.signature``.
+    """The inputs of ``forward_ranking``; see ``recsys.signature``.
 
     Attributes:
         dense: float32, ``[Q, width]`` for inputs of the context, ``[B, width]`` for others.
         context_lengths: int64 ``[Fc * Q]``, key-major.
         context_values: int64 ``[N of the contexts]``.
-        context_weights: float32, one for each of them, where the model is weighted.
+        context_weights: float32, one per value, if the model is weighted.
         lengths: int64 ``[Fr * B]``, key-major.
         values: int64 ``[N of the rows]``.
-        weights: float32, one for each of them, where the model is weighted.
+        weights: float32, one per value, if the model is weighted.
         row_context: int64 ``[B]``, ``0 <= number < Q``.
     """
 
@@ -50,12 +50,12 @@ class RankingBatch:
 
 
 def ranking_batch(signature: Signature, contexts: Batch, rows: Batch, row_context: Tensor) -> RankingBatch:
-    """Return the context's inputs of one batch with the other inputs of another.
+    """Return the context inputs of one batch combined with the other inputs of another.
 
     Args:
-        signature: What both batches are made for.
-        contexts: Q rows; what is not of the context is left out.
-        rows: B rows; what is of the context is left out.
+        signature: The signature of both batches.
+        contexts: Q rows; only context inputs are used.
+        rows: B rows; context inputs are not used.
         row_context: ``[B]`` int64, ``0 <= number < Q``.
     """
     of_context = _joined(_bags(signature.sparse, contexts), [s.name for s in signature.context_sparse])
@@ -76,12 +76,12 @@ def ranking_batch(signature: Signature, contexts: Batch, rows: Batch, row_contex
 
 
 def picked(signature: Signature, batch: Batch, rows: Tensor) -> Batch:
-    """Return some rows of a batch, in any order, any number of times.
+    """Return rows of a batch by number, in any order and with repetitions.
 
     Args:
-        signature: What the batch is made for.
-        batch: Of any number of rows.
-        rows: ``[n]`` int64, numbers of its rows.
+        signature: The signature of the batch.
+        batch: A batch of any size.
+        rows: ``[n]`` int64, row numbers.
     """
     features = torch.arange(len(signature.sparse)).unsqueeze(1)
     bags = (features * batch.num_rows + rows).view(-1)
@@ -99,14 +99,14 @@ def picked(signature: Signature, batch: Batch, rows: Tensor) -> Batch:
 
 
 def expand(signature: Signature, batch: RankingBatch) -> Batch:
-    """Return the plain batch that a ranking batch stands for: every row with a copy of its context's inputs.
+    """Return the plain batch of a ranking batch: every row with a copy of its context's inputs.
 
     Args:
-        signature: What the batch is made for.
-        batch: The inputs must fit the signature and each other.
+        signature: The signature of the batch.
+        batch: The batch; it must fit the signature.
 
     Raises:
-        IndexError: A row's context is none of the Q.
+        IndexError: A row's context is not in ``[0, Q)``.
     """
     numbers = batch.row_context.tolist()
     of_context = _split(
@@ -144,7 +144,7 @@ def _bags(features: Sequence[SparseInput], batch: Batch) -> dict[str, list[_Bag]
 def _split(
     features: Sequence[SparseInput], lengths: Tensor, values: Tensor, weights: Tensor | None
 ) -> dict[str, list[_Bag]]:
-    """Return for each feature its bags: IDs and their weights (1.0 where there are none)."""
+    """Return the bags of each feature: IDs and weights (1.0 without weights)."""
     given = torch.ones(values.numel()) if weights is None else weights
     sizes = lengths.tolist()
     bags = list(zip(torch.split(values, sizes), torch.split(given, sizes), strict=True)) if sizes else []

@@ -1,4 +1,4 @@
-"""Batches as the exported ``forward`` takes them: read from requests in JSON, or random.
+"""Input batches of the exported ``forward``: read from requests in JSON, or random.
 
 Shape letters: B batch, F features, N number of IDs.
 
@@ -28,13 +28,13 @@ _LARGEST_FLOAT32 = torch.finfo(torch.float32).max
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """What ``forward`` takes.
+    """The inputs of ``forward``.
 
     Attributes:
         dense: float32 ``[B, width]`` each.
         lengths: int64 ``[F * B]``, key-major.
         values: int64 ``[N]``.
-        weights: float32 ``[N]`` where the model is weighted.
+        weights: float32 ``[N]`` if the model is weighted.
     """
 
     dense: tuple[Tensor, ...]
@@ -58,12 +58,12 @@ def random_batch(
     """Return a batch of uniform IDs in range, bags of 0 to ``max_ids_per_bag`` IDs, and normal dense numbers.
 
     Args:
-        signature: What the model takes.
+        signature: The signature of the model.
         num_rows: B.
-        generator: Where the numbers come from.
+        generator: Source of random numbers.
         max_ids_per_bag: See above.
-        known_ids: By table, raw IDs that it maps to rows of their own, int64. About half of the IDs of features
-            that are mapped are of these; all others are any int64.
+        known_ids: By table, the raw IDs that own rows, int64. About half of the IDs of mapped features are
+            drawn from these, all others from all int64.
     """
     lengths, values = [], []
     for feature in signature.sparse:

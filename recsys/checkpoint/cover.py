@@ -14,10 +14,10 @@ from torch import Tensor
 
 from recsys.errors import CheckpointError
 
-#: A rectangle: its first row and column, its number of rows and of columns; as many numbers as the tensor has dims.
+#: A box: the offset and the size in each dimension of the tensor.
 Box = tuple[tuple[int, ...], tuple[int, ...]]
 
-# Cells between all cuts; a plan of real life has a few thousand. More come from a file that means harm.
+# Maximum cells between all cuts. Real plans have a few thousand; more indicate a malicious file.
 _MAX_CELLS = 10**7
 
 
@@ -25,7 +25,7 @@ def check_cover(name: str, shape: Sequence[int], boxes: Sequence[Box]) -> None:
     """Check that shards cover a tensor exactly once. Empty shards are ignored.
 
     Args:
-        name: The tensor's, for messages.
+        name: The tensor's name, for messages.
         shape: The shape of the whole tensor, such as ``[R, D]``.
         boxes: The boxes of its shards.
 
@@ -63,7 +63,7 @@ def check_cover(name: str, shape: Sequence[int], boxes: Sequence[Box]) -> None:
 
 
 def _counts(edges: Sequence[Sequence[int]], boxes: Sequence[Box]) -> Tensor:
-    """Return how many shards hold each cell between the edges: their corners, summed up along each dim."""
+    """Return the number of shards in each cell between the edges, by cumulative sums of their corners."""
     places = [{cut: i for i, cut in enumerate(cuts)} for cuts in edges]
     corners: list[tuple[int, ...]] = []
     signs: list[int] = []
@@ -87,7 +87,7 @@ def _counts(edges: Sequence[Sequence[int]], boxes: Sequence[Box]) -> Tensor:
 
 
 def _region(found: Tensor, edges: Sequence[Sequence[int]]) -> str:
-    """Return the first rectangle of cells that are found, as large as it goes, last dim first."""
+    """Return the first maximal rectangle of found cells, extended along the last dim first."""
     first = found.nonzero()[0].tolist()
     spans = [(at, at + 1) for at in first]
     for d in reversed(range(len(spans))):

@@ -1,9 +1,9 @@
-"""Reader of directories of ``torch.distributed.checkpoint`` (DCP) that does not trust them.
+"""A safe reader of untrusted ``torch.distributed.checkpoint`` (DCP) directories.
 
-DCP describes a checkpoint in ``.metadata``, a pickle that it reads with ``pickle.load``: such a file can run any code.
-Here it is read by an unpickler that knows the opcodes that such files are made of, and makes records, tuples, dicts
-and dtypes of them, nothing else: no class of torch's is created, and no function is called. What the records say is
-checked before it is used. The tensors are in ``*.distcp`` files, each as a stream of ``torch.save``, which are read
+DCP describes a checkpoint in ``.metadata``, a pickle that it reads with ``pickle.load``; such a file can run
+any code. Here a restricted unpickler reads it. It supports only the opcodes of such files and creates only
+records, tuples, dicts and dtypes: it instantiates no torch class and calls no function. The records are
+checked before use. The tensors are in ``*.distcp`` files, each as a stream of ``torch.save``, which are read
 with ``weights_only=True``.
 """
 
@@ -26,8 +26,8 @@ from recsys.errors import CheckpointError
 
 METADATA_NAME = ".metadata"
 
-# Opcodes of what pickle.dump(metadata) writes with protocols 2 to 5. Left out: everything that reads from the
-# outside (persistent IDs, the extension registry, buffers) and the forms of protocols 0 and 1.
+# Opcodes of what pickle.dump(metadata) writes with protocols 2 to 5. Not supported: everything that reads
+# external data (persistent IDs, the extension registry, buffers) and protocols 0 and 1.
 # fmt: off
 _OPCODES = (
     "PROTO", "FRAME", "STOP", "MARK", "POP", "POP_MARK", "NONE", "NEWTRUE",
@@ -39,7 +39,8 @@ _OPCODES = (
 # fmt: on
 _DCP = "torch.distributed.checkpoint.metadata"
 _SHARDED = "torch.distributed._shard.sharded_tensor.metadata"
-# What such a pickle may name; each becomes a record. Paths change their module with Python's versions.
+# The names that such a pickle may contain; each becomes a record. The module of Path depends on Python's
+# version.
 _RECORDS = {
     *((_DCP, name) for name in ("Metadata", "MetadataIndex", "StorageMeta", "TensorProperties")),
     *((_DCP, name) for name in ("TensorStorageMetadata", "BytesStorageMetadata", "ChunkStorageMetadata")),
@@ -54,7 +55,7 @@ _RECORDS = {
 
 @dataclass(frozen=True, kw_only=True)
 class StoredChunk:
-    """A rectangle of a tensor, and where its bytes lie.
+    """A rectangle of a tensor, and its place in a file.
 
     Attributes:
         offsets: Its first row, column, ...
@@ -87,7 +88,7 @@ class StoredTensor:
 
 
 def read_stored_tensors(directory: str | os.PathLike[str]) -> dict[str, StoredTensor]:
-    """Return the tensors that a DCP directory holds, by name; other objects in it (pickles) are left alone.
+    """Return the tensors of a DCP directory by name; other objects in it (pickles) are not read.
 
     Raises:
         CheckpointError: The metadata is missing, damaged, hostile or contradicts itself.
@@ -141,7 +142,7 @@ def read_chunk(directory: str | os.PathLike[str], tensor: StoredTensor, chunk: S
 
 
 class _Record:
-    """Stands for an object of DCP's: what it was made with, and its state."""
+    """A stand-in for an object of DCP: its constructor arguments and its state."""
 
     def __init__(self, *args: Any) -> None:
         self.args = args
@@ -151,7 +152,8 @@ class _Record:
 _STAND_INS = {at: type(at[1], (_Record,), {}) for at in sorted(_RECORDS)}
 
 
-# Python's own unpickler, not the one in C: its memo is a dict, where an index of a hostile file costs nothing.
+# Python's own unpickler, not the one in C: its memo is a dict, so a large index in a malicious file allocates
+# nothing.
 class _Unpickler(pickle._Unpickler):
     def find_class(self, module_name: str, global_name: str) -> Any:
         if (module_name, global_name) in _STAND_INS:
@@ -237,7 +239,7 @@ def _tensors(metadata: Any) -> dict[str, StoredTensor]:
 
 
 def _storage(data: Any) -> dict[tuple[str, tuple[int, ...]], Any]:
-    """Return where each chunk's bytes lie, by name and offsets."""
+    """Return the place of each chunk's bytes, by name and offsets."""
     found = {}
     for index, info in _mapping(data, "storage_data").items():
         name, offset = _field(index, "MetadataIndex", "fqn"), index.state.get("offset")
@@ -313,7 +315,7 @@ def _dtype(properties: Any, name: str) -> torch.dtype:
 
 
 class CheckpointReader:
-    """Reads from one directory of ``torch.distributed.checkpoint``; keeps the chunk that was read last.
+    """Reads one directory of ``torch.distributed.checkpoint``; caches the last chunk.
 
     Args:
         directory: The checkpoint.
@@ -331,7 +333,7 @@ class CheckpointReader:
         """Return a rectangle of a tensor, in host memory.
 
         Raises:
-            CheckpointError: A file is damaged, or the tensor is smaller than that.
+            CheckpointError: A file is damaged, or the tensor is smaller than the rectangle.
         """
         stored = self.tensors[name]
         ends = [o + s for o, s in zip(offsets, sizes, strict=True)]
@@ -353,6 +355,6 @@ class CheckpointReader:
 
     def _chunk(self, stored: StoredTensor, chunk: StoredChunk) -> Tensor:
         if self._last is None or self._last[0] != chunk:
-            self._last = None  # so that there is one at a time
+            self._last = None  # frees it before the next is read
             self._last = (chunk, read_chunk(self._directory, stored, chunk))
         return self._last[1]

@@ -1,12 +1,12 @@
-"""Checkpoints of a training run on several ranks: written by all of them, loaded under any plan and world size.
+"""Checkpoints of a training run on several ranks: written by all, loaded under any plan and world size.
 
 A run's checkpoints are in one directory:
 
     run/latest               the name of the newest whole checkpoint, replaced in one step
-    run/step-00000100/       .metadata, *.distcp: torch.distributed.checkpoint; training.json: all that is no tensor
+    run/step-00000100/       .metadata, *.distcp: torch.distributed.checkpoint; training.json: all other state
 
-``save_training`` and ``load_training`` are collective: every rank of the default process group calls them, in the same
-order as its other collectives.
+``save_training`` and ``load_training`` are collective: every rank of the default process group must call
+them, in the same order relative to other collectives.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ T = TypeVar("T")
 
 
 class StateDict(Protocol):
-    """What has a state dict: a combined KeyedOptimizer."""
+    """An object with a state dict, such as a combined KeyedOptimizer."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return ``{"state": {parameter: {name: tensor or number}}, "param_groups": [...]}``."""
@@ -65,16 +65,17 @@ class StateDict(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingState:
-    """The state of a run beside its weights, as JSON data.
+    """The state of a run except its tensors, as JSON data.
 
     Attributes:
         step: Optimizer steps taken.
-        factory: ``recsys.models.x:function`` that builds the model, which ``recsys-export`` calls; None if there
-            is none, and ``--model`` names one.
+        factory: ``recsys.models.x:function`` that builds the model, for ``recsys-export``; None if there is
+            none, and ``--model`` must name one.
         arguments: The factory's arguments by name.
-        shared: The same on every rank (rank 0's is written): epoch, metrics so far, the data set's name, settings.
-        local: This rank's position in the data. Loaded in a run of another world size it is None, because no
-            rank of that run stands where one of the old run stood: take the position from ``shared`` then.
+        shared: State that is the same on every rank (rank 0's is written): epoch, metrics, data set's name,
+            settings.
+        local: This rank's position in the data. None if the run has another world size, because the ranks'
+            positions do not correspond; take the position from ``shared`` then.
     """
 
     step: int
@@ -92,23 +93,23 @@ def save_training(
     *,
     keep: int = 2,
 ) -> Path:
-    """Write one checkpoint of a run; it counts when it is whole, and never before.
+    """Write one checkpoint of a run. It becomes visible only when it is complete.
 
-    A process that is killed at any moment leaves the last whole checkpoint in its place. Random number generators
-    (torch's and Python's, of the CPU; torch's of the rank's CUDA device) are saved for each rank.
+    If the process is killed at any time, the last complete checkpoint remains. The states of the random
+    number generators (torch's and Python's on the CPU; torch's of the rank's CUDA device) are saved per rank.
 
     Args:
-        run: The run's directory, which all ranks reach (the same file system).
+        run: The run's directory, on a file system shared by all ranks.
         model: A DistributedModelParallel (or, on one rank, any module).
-        optimizer: All of its optimizers combined; None saves none.
+        optimizer: All optimizers combined; None saves none.
         state: The state of the run.
-        keep: Whole checkpoints that stay; older ones are removed.
+        keep: Number of complete checkpoints to keep; older ones are removed.
 
     Returns:
         The checkpoint's directory.
 
     Raises:
-        CheckpointError: The state is no plain data, or a rank could not write; on every rank.
+        CheckpointError: The state is not plain data, or a rank could not write; raised on every rank.
     """
     run = Path(run)
     group = group_of(model)
@@ -124,20 +125,20 @@ def save_training(
 def load_training(
     run: str | os.PathLike[str], model: nn.Module, optimizer: StateDict | None
 ) -> TrainingState | None:
-    """Load the newest whole checkpoint of a run into a model and its optimizers, under whatever plan they have.
+    """Load the newest complete checkpoint of a run into a model and its optimizers, under any plan.
 
-    Random number generators are set as they were where the world size is that of the saved run, and left alone else.
+    Random number generators are restored only if the world size is that of the saved run.
 
     Args:
         run: The run's directory, or one checkpoint in it.
         model: A model of the same tables, under any plan and world size.
-        optimizer: As it was saved; its state is made as the plan of this run needs it.
+        optimizer: The optimizers, as saved; their state is converted to this run's plan.
 
     Returns:
-        Where the run stood; None if the directory holds no whole checkpoint (a run that starts).
+        The state of the run; None if the directory holds no complete checkpoint (a new run).
 
     Raises:
-        CheckpointError: What is there does not fit, or is damaged; on every rank.
+        CheckpointError: The checkpoint does not fit or is damaged; raised on every rank.
     """
     group = group_of(model)
     found = from_first(lambda: str(newest(run) or ""), group)
@@ -152,7 +153,7 @@ def load_training(
 
 @dataclass(frozen=True, kw_only=True)
 class _Mine:
-    """What this rank gives to a checkpoint: tensors to DCP, plain data to rank 0."""
+    """This rank's part of a checkpoint: tensors for DCP, plain data for rank 0."""
 
     state: TrainingState
     tensors: dict[str, Tensor]
@@ -162,7 +163,7 @@ class _Mine:
     param_groups: Any
 
     def record(self, ranks: list[Any]) -> TrainingRecord:
-        """Merge the ranks' records: a counter is that of the rank that has counted."""
+        """Merge the ranks' records; a counter is taken from a rank that has counted."""
         counters: dict[str, float] = {}
         widths: dict[str, list[int]] = {}
         for rank in ranks:
@@ -205,7 +206,7 @@ def _prepared(model: nn.Module, optimizer: StateDict | None, state: TrainingStat
         values={name: holder[key] for name, (holder, key) in found.values.items()},
         param_groups=_groups(saved, list),
     )
-    mine.record([mine.rank]).dumps()  # now, where every rank can say what is wrong with its data
+    mine.record([mine.rank]).dumps()  # raises now on the rank whose data is wrong
     return mine
 
 
@@ -213,7 +214,7 @@ def _to_save(view: View, env: ShardingEnv | None) -> Tensor:
     if view.shards is None:
         return view.local[0][1]
     assert env is not None
-    # Ranks without rows of a table have shards without numbers, which DCP takes for an error.
+    # Ranks without rows of a table have empty shards, which DCP treats as an error.
     shards = {where: rank for where, rank in view.shards.items() if 0 not in where[1]}
     local = {where: tensor for where, tensor in view.local if 0 not in where[1]}
     return sharded_tensor(view.shape, view.dtype, shards, local, env)
@@ -224,7 +225,7 @@ def _write_tensors(partial: Path, tensors: dict[str, Tensor], group: dist.Proces
     try:
         if group is None:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UserWarning)  # that there is one process alone
+                warnings.simplefilter("ignore", UserWarning)  # DCP warns about a single process
                 save(tensors, storage_writer=writer, no_dist=True)
         else:
             save(tensors, storage_writer=writer, process_group=group)
@@ -233,7 +234,7 @@ def _write_tensors(partial: Path, tensors: dict[str, Tensor], group: dist.Proces
 
 
 class _Load:
-    """One checkpoint on its way into a model and its optimizers, in steps between which ranks agree."""
+    """The loading of a checkpoint, in steps between which the ranks agree."""
 
     def __init__(
         self,
@@ -265,12 +266,12 @@ class _Load:
         _check_names("model", self._weights, [name for name in held if name.startswith(MODEL_PREFIX)])
         if self._optimizer is None:
             return
-        # Of tables with plain gradients each rank knows the states of its own shards only.
+        # For tables with plain gradients, each rank knows only the states of its own shards.
         states = {name for names in names_by_rank for name in names}
         _check_names("optimizer", states, [name for name in held if name.startswith(OPTIMIZER_PREFIX)])
 
     def fill(self) -> None:
-        """Copy everything to its place; last, set the random number generators."""
+        """Copy all tensors, then restore the random number generators."""
         if self._optimizer is not None:
             _fill(self._states, self._reader, self._record.optimizer["column_widths"])
             _fill_plain(self._found, self._saved, self._record)
@@ -285,7 +286,7 @@ class _Load:
         return len(self._record.ranks) == self._world_size
 
     def state(self) -> TrainingState:
-        """Return where the run stood."""
+        """Return the state of the run."""
         record = self._record
         return TrainingState(
             step=record.step,
@@ -301,12 +302,12 @@ def _prefixed(prefix: str, views: Mapping[str, View]) -> dict[str, View]:
 
 
 def _tried(step: Callable[[], T]) -> tuple[T | None, str | None]:
-    """Return a step's result, or its error, which all ranks must know of before they continue."""
+    """Return a step's result or its error; all ranks must know of an error before they continue."""
     try:
         return step(), None
     except (OSError, ValueError) as wrong:
         return None, str(wrong)
-    except Exception as wrong:  # whatever it is: else the other ranks wait for this one
+    except Exception as wrong:  # any exception: otherwise the other ranks would wait for this one
         return None, f"{type(wrong).__name__}: {wrong}"
 
 
@@ -328,7 +329,7 @@ def _fill(views: Mapping[str, View], reader: CheckpointReader, widths: Mapping[s
 
 
 def _fill_recut(name: str, view: View, reader: CheckpointReader, old: list[int]) -> None:
-    """Load one number for each row and block of columns from a run that had other blocks."""
+    """Load a state of one number per row and column block from a run with other blocks."""
     assert view.widths is not None
     stored = reader.tensors[name]
     more = () if len(old) == 1 else (len(old),)
@@ -343,14 +344,14 @@ def _fill_recut(name: str, view: View, reader: CheckpointReader, old: list[int])
 
 
 def _fill_plain(found: OptimizerViews, saved: dict[str, Any], record: TrainingRecord) -> None:
-    """Step counts, values that are no tensors, and parameter groups where the optimizer keeps them."""
+    """Load step counts, values other than tensors, and parameter groups if the optimizer keeps them."""
     counters, values = record.optimizer["counters"], record.optimizer["values"]
     missing = sorted(set(found.values) - set(values))
     if missing:
         raise CheckpointError(f"optimizer: the checkpoint lacks {missing[:5]} ({len(missing)})")
     for name, tensors in found.counters.items():
         for tensor in tensors:
-            # Of optimizers with the same state some count steps and some do not: the run's steps are theirs.
+            # Some optimizers with the same state do not count steps: the run's steps are used.
             tensor.fill_(counters.get(name, record.step))
     for name, (holder, key) in found.values.items():
         holder[key] = values[name]

@@ -24,38 +24,38 @@ def group_of(model: nn.Module) -> dist.ProcessGroup | None:
 
 
 def gathered(value: Any, error: str | None, group: dist.ProcessGroup | None) -> list[Any]:
-    """Return every rank's value, in their order, if none has an error.
+    """Return every rank's value, in the order of the ranks, if no rank has an error.
 
     Raises:
-        CheckpointError: On every rank, what the first rank with an error has to say.
+        CheckpointError: On every rank, with the error of the first rank that has one.
     """
-    told: list[Any] = [(value, error)]
+    shared: list[Any] = [(value, error)]
     if group is not None:
-        told = [None] * dist.get_world_size(group)
-        dist.all_gather_object(told, (value, error), group=group)
-    for rank, (_, text) in enumerate(told):
+        shared = [None] * dist.get_world_size(group)
+        dist.all_gather_object(shared, (value, error), group=group)
+    for rank, (_, text) in enumerate(shared):
         if text is not None:
             raise CheckpointError(text if group is None else f"rank {rank}: {text}")
-    return [found for found, _ in told]
+    return [found for found, _ in shared]
 
 
 def from_first(make: Callable[[], str], group: dist.ProcessGroup | None) -> str:
-    """Return what rank 0 makes, on every rank.
+    """Return rank 0's result of ``make`` on every rank.
 
     Raises:
-        CheckpointError: On every rank, where rank 0 fails.
+        CheckpointError: On every rank, if rank 0 fails.
     """
-    told: list[Any] = ["", None]
+    shared: list[Any] = ["", None]
     if group is None or dist.get_rank(group) == 0:
         try:
-            told = [make(), None]
+            shared = [make(), None]
         except (OSError, ValueError) as wrong:
-            told = ["", str(wrong)]
+            shared = ["", str(wrong)]
     if group is not None:
-        dist.broadcast_object_list(told, src=dist.get_global_rank(group, 0), group=group)
-    if told[1] is not None:
-        raise CheckpointError(told[1])
-    return str(told[0])
+        dist.broadcast_object_list(shared, src=dist.get_global_rank(group, 0), group=group)
+    if shared[1] is not None:
+        raise CheckpointError(shared[1])
+    return str(shared[0])
 
 
 def rng_states() -> dict[str, Any]:
@@ -72,7 +72,7 @@ def set_rng_states(saved: Any) -> None:
     """Restore the state that ``rng_states`` returned.
 
     Raises:
-        CheckpointError: It did not write that.
+        CheckpointError: The data is not such a state.
     """
     try:
         version, numbers, gauss = saved["python"]

@@ -1,9 +1,9 @@
-"""The directory of a training run: its newest checkpoint, and the contents of checkpoints beside tensors.
+"""The directory of a training run: its newest checkpoint, and the contents of ``training.json``.
 
     run/latest              the name of the newest whole checkpoint, replaced in one step
     run/step-00000100/      .metadata, *.distcp: torch.distributed.checkpoint; training.json: this file's subject
 
-Everything here is plain data of a file that nobody vouches for: it is checked as it is read.
+Everything here is plain data from an untrusted file and is checked when it is read.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ LATEST_NAME = "latest"
 TRAINING_NAME = "training.json"
 FORMAT = "recsys-training"
 FORMAT_VERSION = 1
-#: In front of the names of the model's tensors, and of its optimizers', in ``.metadata``.
+#: Prefixes of the names of the model's and the optimizers' tensors in ``.metadata``.
 MODEL_PREFIX = "model."
 OPTIMIZER_PREFIX = "optimizer."
-# A step that is saved again gets another name, so that a name never has two contents.
+# A step that is saved again gets another name, so that a name always has the same contents.
 _STEP_NAME = re.compile(r"step-(\d{8,18})(?:\.(\d{1,6}))?", re.ASCII)
-# Far more than RNG states and positions of thousands of ranks take.
+# Far more than the RNG states and positions of thousands of ranks need.
 _MAX_JSON_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingRecord:
-    """What ``training.json`` holds.
+    """The contents of ``training.json``.
 
     Attributes:
         step: Optimizer steps taken.
         factory: The factory of the model; None if it was not named.
-        arguments: The factory's.
+        arguments: The factory's arguments.
         shared: The run's progress.
         ranks: For each rank of the saved run ``{"local": its own progress, "rng": its random number generators}``.
         plan: The sharding plan, as ``ShardingPlan.to_json`` gives it.
-        optimizer: What is no tensor of the optimizer's state: ``counters`` and ``values`` by name, ``column_widths``
-            of its tensors by name, ``param_groups`` (None if they are not kept).
+        optimizer: The optimizer's state except tensors: ``counters`` and ``values`` by name,
+            ``column_widths`` of its tensors by name, ``param_groups`` (None if they are not kept).
     """
 
     step: int
@@ -64,7 +64,7 @@ class TrainingRecord:
         """Return the file's text.
 
         Raises:
-            CheckpointError: Something is no plain data.
+            CheckpointError: A value is not plain data.
         """
         data = {
             "format": FORMAT,
@@ -89,7 +89,7 @@ def free_name(run: Path, step: int) -> str:
 
 
 def steps(run: Path) -> list[Path]:
-    """Return the checkpoints in a run's directory, oldest first. They get such names when they are whole."""
+    """Return the complete checkpoints in a run's directory, oldest first."""
     if not run.is_dir():
         return []
     found = {_order(match): path for path in run.iterdir() if (match := _STEP_NAME.fullmatch(path.name))}
@@ -101,9 +101,9 @@ def _order(match: re.Match[str]) -> tuple[int, int]:
 
 
 def outdated(run: Path, saved: Path, keep: int) -> list[Path]:
-    """Return what goes when a checkpoint was saved: all but the ``keep`` newest up to it, and all after it.
+    """Return the checkpoints to remove after a save: all but the ``keep`` newest up to it, and later ones.
 
-    Those after it are of a run that went back to an older checkpoint.
+    Later ones belong to a run that was continued from an older checkpoint.
     """
     found = steps(run)
     position = found.index(saved)
@@ -111,9 +111,9 @@ def outdated(run: Path, saved: Path, keep: int) -> list[Path]:
 
 
 def newest(path: str | os.PathLike[str]) -> Path | None:
-    """Return the checkpoint of a run that ``latest`` names, or the path itself where it is one.
+    """Return the checkpoint that a run's ``latest`` names, or the path itself if it is a checkpoint.
 
-    Where there is no ``latest``, or it names what is gone, the newest that is there; None if there is none.
+    Without a ``latest``, or if it names a missing one, return the newest existing one, or None.
     """
     path = Path(path)
     if (path / METADATA_NAME).is_file():
@@ -132,7 +132,7 @@ def read_record(directory: Path) -> TrainingRecord:
     """Read a checkpoint's ``training.json``.
 
     Raises:
-        CheckpointError: It is missing or damaged; names the field.
+        CheckpointError: The file is missing or damaged; the message names the field.
     """
     path = directory / TRAINING_NAME
     at = f"checkpoint {directory.name!r}: {TRAINING_NAME}"
@@ -191,7 +191,7 @@ def _object(data: Any, key: str, at: str) -> dict[str, Any]:
 
 
 def new_directory(run: Path, record: TrainingRecord) -> Path:
-    """Return a directory for a checkpoint that is being written; what a killed run has left is removed."""
+    """Create a directory for a checkpoint being written; remove leftovers of a killed run."""
     run.mkdir(parents=True, exist_ok=True)
     for left in run.glob(".saving-*"):
         shutil.rmtree(left)
@@ -203,7 +203,7 @@ def new_directory(run: Path, record: TrainingRecord) -> Path:
 
 
 def publish(run: Path, partial: Path, record: TrainingRecord, keep: int) -> Path:
-    """Return a checkpoint that is whole gets its name, in one step, and becomes the newest."""
+    """Rename a complete checkpoint to its final name in one step, make it the newest, and return it."""
     sync(partial)
     whole = run / free_name(run, record.step)
     partial.rename(whole)

@@ -1,8 +1,8 @@
 """Checkpoints: a trained model as one file of plain data and tensors.
 
 A file of ``torch.save`` that ``torch.load(weights_only=True)`` reads. It names the factory that builds the
-model and holds the factory's arguments as plain data, so nothing in it is code. It comes from outside all the
-same: everything in it is checked before it is used, and the factory must be a function of ``recsys.models``.
+model and holds the factory's arguments as plain data, so it contains no code. It is still untrusted:
+everything in it is checked before use, and the factory must be a function of ``recsys.models``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _FIELDS = {
     "info": dict,
 }
 _FACTORY = re.compile(r"(recsys\.models(?:\.[a-z][a-z0-9_]*)+):([a-z][a-z0-9_]*)", re.ASCII)
-_MAX_DEPTH = 20  # of plain data: far more than any factory's arguments, far less than Python's stack
+_MAX_DEPTH = 20  # nesting of plain data: far more than any factory's arguments, far less than Python's stack
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,9 +44,9 @@ class Checkpoint:
 
     Attributes:
         factory: ``package.module:function``, a function of ``recsys.models`` that returns the model.
-        arguments: The factory's arguments by name: plain data, as JSON knows it.
+        arguments: The factory's arguments by name, as JSON data.
         state_dict: The model's tensors by name.
-        info: What people want to know of it (data set, metrics, feature names): plain data.
+        info: Further information (data set, metrics, feature names), as plain data.
     """
 
     factory: str
@@ -85,8 +85,8 @@ def load_checkpoint(path: str | os.PathLike[str], mmap: bool = True) -> Checkpoi
 
     Args:
         path: The file.
-        mmap: Map the tensors instead of reading them: pages come in as they are used, and writing to a tensor
-            changes this process's copy only.
+        mmap: Map the tensors instead of reading them: pages are loaded on use, and writes change only this
+            process's copy.
 
     Raises:
         CheckpointError: The file cannot be used; the message says why.
@@ -108,13 +108,14 @@ def load_checkpoint(path: str | os.PathLike[str], mmap: bool = True) -> Checkpoi
 
 
 def build_model(checkpoint: Checkpoint) -> nn.Module:
-    """Return the trained model. Its parameters are the checkpoint's tensors themselves, not copies.
+    """Return the trained model. Its parameters are the checkpoint's tensors, not copies.
 
-    The model is built on the meta device first, so that arguments that ask for more memory than the file has
-    tensors for are an error and not an allocation.
+    The model is built on the meta device first, so that arguments for a model larger than the file's tensors
+    raise an error instead of allocating memory.
 
     Raises:
-        CheckpointError: The factory is not one of ours, refuses its arguments, or the tensors do not fit.
+        CheckpointError: The factory is not in ``recsys.models``, rejects its arguments, or the tensors do not
+            fit.
     """
     model = empty_model(checkpoint.factory, checkpoint.arguments)
     expected = model.state_dict()
@@ -141,10 +142,10 @@ def empty_model(factory: str, arguments: Mapping[str, Any]) -> nn.Module:
 
     Args:
         factory: A function of ``recsys.models``.
-        arguments: The factory's, by name.
+        arguments: The factory's arguments by name.
 
     Raises:
-        CheckpointError: The factory is not one of ours, or refuses its arguments.
+        CheckpointError: The factory is not in ``recsys.models``, or rejects its arguments.
     """
     function = _factory(factory)
     try:
@@ -155,10 +156,10 @@ def empty_model(factory: str, arguments: Mapping[str, Any]) -> nn.Module:
 
 
 def check_plain(data: Any, at: str) -> None:
-    """Check that data is plain: dicts with text keys, lists, texts, finite numbers, True, False and None.
+    """Check that data is plain: dicts with string keys, lists, strings, finite numbers, True, False and None.
 
     Raises:
-        CheckpointError: Names the place.
+        CheckpointError: The message names the place.
     """
     _check_plain(data, at, _MAX_DEPTH)
 
@@ -185,7 +186,7 @@ def _factory(name: str) -> Callable[..., nn.Module]:
     except ModuleNotFoundError:
         raise CheckpointError(f"factory: got {name[:80]!r}, but there is no module {match[1]!r}") from None
     function = vars(module).get(match[2])
-    # Only what the module defines itself: what it imports is in its namespace too.
+    # Only functions that the module defines, not those that it imports.
     if not inspect.isfunction(function) or function.__module__ != match[1]:
         raise CheckpointError(f"factory: got {name[:80]!r}, but the module defines no such function")
     return function
@@ -246,6 +247,6 @@ def _check_tensor(name: Any, tensor: Any) -> None:
         raise CheckpointError(f"state_dict: got a key of type {type(name).__name__}, expected texts")
     if type(tensor) not in (Tensor, nn.Parameter):
         raise CheckpointError(f"state_dict[{name!r}]: got {type(tensor).__name__}, expected a tensor")
-    # A contiguous tensor has a byte in the file for every byte it claims; a strided one can claim any size.
+    # The size of a contiguous tensor is bounded by the file's; a strided one can have any size.
     if tensor.layout is not torch.strided or tensor.is_meta or not tensor.is_contiguous():
         raise CheckpointError(f"state_dict[{name!r}]: expected a dense, contiguous tensor")

@@ -1,8 +1,8 @@
 """The state of a model and its optimizers in a training checkpoint, independent of sharding plans.
 
-A table's weight is ``[R, D]`` whatever its plan. Its optimizer state has one name for all kernels, such as
-``<table>.momentum1``, and one form: ``[R, D]`` for a number per weight, ``[R]`` for a number per row, ``[R, K]`` for
-a number per row where the plan cuts columns into K blocks, because each block then has a number of its own.
+A table's weight is ``[R, D]`` under every plan. Its optimizer state has one name for all kernels, such as
+``<table>.momentum1``, and one form: ``[R, D]`` for a number per weight, ``[R]`` for a number per row, ``[R,
+K]`` for a number per row if the plan cuts the columns into K blocks, each with a number of its own.
 
 Shape letters: D embedding dim, K blocks of columns, R rows.
 """
@@ -20,7 +20,7 @@ from torch.distributed._shard.sharded_tensor.api import ShardedTensor
 from recsys.errors import CheckpointError
 from recsys.sharding.table_shards import Rectangle, TableShards, rectangle_of
 
-# What torch's optimizers and ours call a state, for dense gradients -> FBGEMM's name for the same numbers.
+# State names of torch's and this project's optimizers for dense gradients -> FBGEMM's names.
 _CANONICAL = {"sum": "momentum1", "exp_avg": "momentum1", "exp_avg_sq": "momentum2"}
 
 
@@ -29,10 +29,10 @@ class View:
     """A tensor of a run, and the parts of it that are on this rank.
 
     Attributes:
-        shape: The shape of the whole.
+        shape: The shape of the whole tensor.
         dtype: The dtype of its elements.
         shards: The rank of each rectangle; None if every rank holds all of it.
-        local: This rank's rectangles (offsets, sizes) and the memory that is trained.
+        local: This rank's rectangles (offsets, sizes) and their memory.
         widths: For a number per row of a table: the columns of each block, from left to right.
     """
 
@@ -51,7 +51,7 @@ class OptimizerViews:
         tensors: By name.
         counters: Step counts of tables, int64 or float ``[1]`` or scalar tensors, by name; ranks without a shard may
             not have counted.
-        values: What is no tensor, by name: the dict that holds it and its key.
+        values: Values other than tensors, by name: the dict that holds each, and its key.
     """
 
     tensors: dict[str, View] = field(default_factory=dict)
@@ -60,10 +60,10 @@ class OptimizerViews:
 
 
 def model_views(state: Mapping[str, Any]) -> dict[str, View]:
-    """Return a model's state dict.
+    """Return a model's state dict as views.
 
     Raises:
-        CheckpointError: It holds what is no tensor.
+        CheckpointError: A value is not a tensor.
     """
     views = {}
     for name, value in state.items():
@@ -74,14 +74,15 @@ def model_views(state: Mapping[str, Any]) -> dict[str, View]:
 
 
 def optimizer_views(model: nn.Module, state: Mapping[str, Any]) -> OptimizerViews:
-    """Return an optimizer's state, ``state_dict()["state"]``.
+    """Return the views of an optimizer's state, ``state_dict()["state"]``.
 
     Args:
-        model: Whose tables it trains.
-        state: By parameter and state name; parameters of tables by their names in the model, or with a prefix.
+        model: The model that it trains.
+        state: State by parameter and state name; parameters of tables have their names in the model, or these
+            with a prefix.
 
     Raises:
-        CheckpointError: A state of a table has a shape that no plan explains.
+        CheckpointError: A table's state has a shape that fits no plan.
     """
     tables = {
         f"{name}.weight".removeprefix("."): part
@@ -171,7 +172,7 @@ def _rank(shard: Any) -> int:
 
 
 def _of_table(table: TableShards, view: View) -> View:
-    """Return a state of a whole table: does it hold a number per weight or per row?"""
+    """Return the view of a whole table's state: a number per weight or per row."""
     widths = _widths(table)
     if view.shape == table.size:
         return view
@@ -185,7 +186,7 @@ def _of_table(table: TableShards, view: View) -> View:
 
 
 def _of_shards(table: TableShards, at: str, parts: Sequence[tuple[int, Tensor]]) -> View:
-    """Return a state of this rank's shards, each of which is a parameter of its own (the dense kernel)."""
+    """Return the view of a state of this rank's shards, each of which is a parameter (the dense kernel)."""
     mine = table.local_weights()
     row_wise = parts[0][1].dim() == 1
     local: list[tuple[Rectangle, Tensor]] = []

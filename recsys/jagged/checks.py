@@ -18,7 +18,7 @@ TensorLike = Tensor | Sequence[Any]
 
 
 def as_tensor(data: TensorLike, name: str, *, default: torch.dtype) -> Tensor:
-    """Return a tensor as it is, or a plain list as one; an empty list takes ``default`` as its dtype."""
+    """Return a tensor unchanged, or a list as a tensor; an empty list gets ``default`` as its dtype."""
     if isinstance(data, Tensor) or is_traced(data):
         return data  # type: ignore[return-value]
     if not isinstance(data, Sequence) or isinstance(data, (str, bytes)):
@@ -33,7 +33,7 @@ def as_tensor(data: TensorLike, name: str, *, default: torch.dtype) -> Tensor:
 def check_shapes(
     values: Tensor, weights: Tensor | None, lengths: Tensor | None, offsets: Tensor | None
 ) -> None:
-    """Check shapes and dtypes. Proxies are not checked: their shapes come with the data.
+    """Check shapes and dtypes. Proxies are not checked: their shapes are not known.
 
     Raises:
         ValueError: A field is wrong; the message names it, what was found and what was expected.
@@ -68,7 +68,7 @@ def check_shapes(
 
 
 def check_contents(values: Tensor, lengths: Tensor | None, offsets: Tensor | None) -> None:
-    """Check contents. Reads the tensors: on an accelerator it waits for them.
+    """Check contents. Reads the tensors, so it synchronizes with an accelerator.
 
     Raises:
         ValueError: A field is wrong; the message names it, what was found and what was expected.
@@ -127,7 +127,7 @@ def printed_rows(values: Tensor, weights: Tensor | None, offsets: Tensor, *, ind
 
 
 def moved(jagged: Any, move: Callable[[Tensor], Tensor]) -> dict[str, Any]:
-    """Return the constructor's tensor arguments that remake a jagged tensor with each of its tensors moved."""
+    """Return the constructor's tensor arguments for a copy of a jagged tensor with each tensor moved."""
     tensors = {
         "values": jagged._values,
         "weights": jagged._weights,
@@ -138,6 +138,6 @@ def moved(jagged: Any, move: Callable[[Tensor], Tensor]) -> dict[str, Any]:
 
 
 def printed_shape(*tensors: Tensor | None) -> str:
-    """Return dtype and shape of the first tensor that is given."""
+    """Return dtype and shape of the first tensor that is not None."""
     given = next(t for t in tensors if t is not None)
     return "traced" if is_traced(given) else f"{str(given.dtype).removeprefix('torch.')}{list(given.shape)}"

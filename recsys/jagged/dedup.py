@@ -1,9 +1,10 @@
 """Deduplication: equal bags of a feature are stored once, in a batch with a batch size per feature.
 
-A request's user features are the same for each of its candidates, so a batch holds few different bags of them. Looked
-up once each they cost less input, lookups and exchange; the inverse indices spread the results over the full batch.
+A request's user features are the same for all of its candidates, so a batch has few distinct bags of them.
+Looking up each once saves input, lookups and exchange; the inverse indices expand the results to the full
+batch.
 
-Shape letters: B batch, F features, N number of IDs, U different bags of a feature.
+Shape letters: B batch, F features, N number of IDs, U distinct bags of a feature.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ def deduplicate(kjt: KeyedJaggedTensor) -> KeyedJaggedTensor:
         kjt: F features, one batch of B, in host memory. Its contents are checked (``validate``) and read.
 
     Returns:
-        A variable batch: of each feature the U different bags in the order in which they first come, and inverse
-        indices ``[F, B]``. Dtypes stay; lengths per key are known. ``expand`` is the way back.
+        A variable batch: for each feature its U distinct bags in order of first occurrence, and inverse
+        indices ``[F, B]``. Dtypes are kept; lengths per key are known. ``expand`` is the inverse.
 
     Raises:
         ValueError: The contents are wrong, or the batch is on a device, has a batch size per feature already, or
-            values that are no IDs: of more dimensions or fractions.
+            values that are not IDs: not one-dimensional or not integers.
     """
     if kjt.variable_stride_per_key():
         raise ValueError("kjt: got a batch size per feature, expected one batch for all; expand it first")
@@ -53,7 +54,7 @@ def deduplicate(kjt: KeyedJaggedTensor) -> KeyedJaggedTensor:
 
 
 def expand(kjt: KeyedJaggedTensor) -> KeyedJaggedTensor:
-    """Return the full batch of a batch with inverse indices: every row as often and where it stands there.
+    """Return the full batch of a batch with inverse indices.
 
     Args:
         kjt: A variable batch with inverse indices, in host memory. Its contents are checked and read.
@@ -84,10 +85,10 @@ def _check_readable(kjt: KeyedJaggedTensor) -> None:
 
 
 def _first_equal_rows(kjt: KeyedJaggedTensor) -> Int64s:
-    """Return for each row of the lengths the number of the first row of its feature with equal contents, ``[F * B]``.
+    """Return for each row the number of the first row of its feature with equal contents, ``[F * B]``.
 
-    Rows of one length are sorted as a matrix, their feature before their contents; equal rows are then neighbours. The
-    loop is over different lengths, of which there are few: their sum is at most N.
+    Rows of one length are sorted as a matrix, by feature, then by contents, so that equal rows are adjacent.
+    The loop is over distinct lengths, of which there are few: their sum is at most N.
     """
     contents = _contents(kjt)
     lengths = kjt.lengths().numpy()
@@ -101,7 +102,7 @@ def _first_equal_rows(kjt: KeyedJaggedTensor) -> Int64s:
             continue
         ids = starts[rows, None] + np.arange(lengths[rows[0]])
         table = np.column_stack([key_of_row[rows], contents[ids].reshape(len(rows), -1)])
-        order = np.lexsort(table.T[::-1])  # stable: of equal rows the first stays first
+        order = np.lexsort(table.T[::-1])  # stable: equal rows keep their order
         ordered = table[order]
         starts_group = np.ones(len(rows), dtype=bool)
         starts_group[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
@@ -127,7 +128,7 @@ def _contents(kjt: KeyedJaggedTensor) -> Int64s:
 
 
 def _rows_of(kjt: KeyedJaggedTensor, rows: Int64s) -> tuple[Tensor, Tensor | None, Tensor]:
-    """Values, weights and lengths of these rows of the lengths, in this order."""
+    """Return values, weights and lengths of the given rows, in this order."""
     weights, lengths = kjt.weights_or_none(), kjt.lengths()[torch.from_numpy(rows)]
     sizes = lengths.numpy().astype(np.int64)
     starts = kjt.offsets().numpy()[:-1][rows] - (np.cumsum(sizes) - sizes)

@@ -13,16 +13,16 @@ from torch import Tensor
 
 
 class KeyedTensor:
-    """Columns of several features side by side: the output of embedding bag collections.
+    """Concatenated columns of several features: the output of embedding bag collections.
 
     Args:
         keys: The features' names, each once.
         length_per_key: The width of each key along ``key_dim``.
-        values: ``[B, sum(length_per_key)]`` where ``key_dim`` is 1.
+        values: ``[B, sum(length_per_key)]`` if ``key_dim`` is 1.
         key_dim: The dimension that the keys share.
 
     Raises:
-        ValueError: The widths disagree with the values' shape, or a key is doubled.
+        ValueError: The widths disagree with the values' shape, or a key occurs twice.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class KeyedTensor:
     def from_tensor_list(
         keys: Sequence[str], tensors: Sequence[Tensor], key_dim: int = 1, cat_dim: int = 1
     ) -> KeyedTensor:
-        """Make one from a tensor per key, concatenated along ``cat_dim``."""
+        """Return a KeyedTensor of one tensor per key, concatenated along ``cat_dim``."""
         lengths = [t.shape[key_dim] for t in tensors]
         return KeyedTensor(keys, lengths, torch.cat(list(tensors), dim=cat_dim), key_dim)
 
@@ -78,11 +78,11 @@ class KeyedTensor:
         return self._length_per_key
 
     def offset_per_key(self) -> list[int]:
-        """Return where each key's columns start, and the end."""
+        """Return the start of each key's columns, and the end."""
         return list(accumulate(self._length_per_key, initial=0))
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> KeyedTensor:
-        """Return the same on another device."""
+        """Return a copy on another device."""
         moved = self._values.to(device=device, non_blocking=non_blocking)
         return KeyedTensor(self._keys, self._length_per_key, moved, self._key_dim)
 
@@ -104,11 +104,11 @@ class KeyedTensor:
 
     @staticmethod
     def regroup(keyed_tensors: Sequence[KeyedTensor], groups: Sequence[Sequence[str]]) -> list[Tensor]:
-        """Return for each group, its keys' columns side by side, whichever of the tensors they come from.
+        """Return for each group its keys' columns side by side, from any of the tensors.
 
         Raises:
             KeyError: A key is in none of the tensors.
-            ValueError: A key that a group asks for is in several of the tensors.
+            ValueError: A key of a group is in several of the tensors.
         """
         columns: dict[str, Tensor] = {}
         wanted = {key for group in groups for key in group}
@@ -132,7 +132,7 @@ class KeyedTensor:
         """Regroup as ``regroup`` does, and name each group.
 
         Raises:
-            ValueError: There are not as many names as groups.
+            ValueError: The numbers of names and groups differ.
         """
         if len(groups) != len(keys):
             raise ValueError(f"keys: got {len(keys)} for {len(groups)} groups, expected one per group")

@@ -2,7 +2,7 @@
 
 Shape letters: B batch, F features, N number of IDs.
 
-Like JaggedTensor it holds tensors (or, under FX, proxies) and never looks at what is in them.
+Like JaggedTensor it holds tensors (or, under FX, proxies) and does not read their contents.
 """
 
 from __future__ import annotations
@@ -49,26 +49,27 @@ class KeyedJaggedTensor(JaggedBase):
     """Jagged rows of several features, one batch: the input of embedding collections.
 
     The lengths are key-major: the B lengths of the first key, then those of the second, ``F * B`` in all. With a
-    variable batch (``stride_per_key_per_rank``) each key has as many lengths as its own batch has rows.
+    variable batch (``stride_per_key_per_rank``) each key has one length per row of its own batch.
 
     Args:
         keys: The features' names, each once.
         values: ``[N]``, the values of the first key's rows, then those of the second key's, and so on.
         weights: ``[N]``, one per value, or None.
         lengths: ``[F * B]`` (``[F, B]`` is flattened), int32 or int64.
-        offsets: ``[F * B + 1]``, where each row starts, and the end of the last one.
-        stride: B, where it cannot be seen from the shapes (no keys; a variable batch without inverse indices,
-            where it is the largest batch if not given).
-        stride_per_key_per_rank: For each key the size of its batch on each rank (one rank before any exchange);
+        offsets: ``[F * B + 1]``, the start of each row, and the end of the last one.
+        stride: B, if it does not follow from the shapes (no keys; a variable batch without inverse indices,
+            where it defaults to the largest batch).
+        stride_per_key_per_rank: The batch size of each key on each rank (one rank before any exchange);
             lists, or an integer tensor ``[F, ranks]`` in host memory.
-        length_per_key: Number of values of each key, where the caller knows them; otherwise they are read
-            when first needed, which only a tensor in host memory allows (see ``sync``).
-        offset_per_key: Where each key's values start, ``F + 1`` numbers; an alternative to ``length_per_key``.
+        length_per_key: Number of values of each key, if known; otherwise they are read when first needed,
+            which requires tensors in host memory (see ``sync``).
+        offset_per_key: The start of each key's values, ``F + 1`` numbers; an alternative to
+            ``length_per_key``.
         inverse_indices: Keys, and for each of them ``[B]`` int64 of ``[F, B]``: for each row of the full
             batch its row in the key's batch. ``recsys.jagged.dedup`` makes such batches.
 
     Raises:
-        ValueError: The shapes disagree or a key is doubled. ``validate()`` checks the contents too.
+        ValueError: The shapes disagree or a key occurs twice. ``validate()`` also checks the contents.
     """
 
     def __init__(
@@ -149,7 +150,7 @@ class KeyedJaggedTensor(JaggedBase):
 
     @staticmethod
     def from_jt_dict(jt_dict: dict[str, JaggedTensor]) -> KeyedJaggedTensor:
-        """Make one from a jagged tensor per feature. Lengths per key come from shapes: nothing is read.
+        """Return one of a jagged tensor per feature. Lengths per key follow from shapes: no tensor is read.
 
         Features of different batch sizes make a variable batch.
 
@@ -163,8 +164,8 @@ class KeyedJaggedTensor(JaggedBase):
         """Return all features of several batches of the same size, or of several variable batches.
 
         Raises:
-            ValueError: No batches, different (full) batch sizes, doubled keys, or weights, batch sizes per key or
-                inverse indices in some only.
+            ValueError: No batches, different (full) batch sizes, duplicate keys, or weights, batch sizes per
+                key or inverse indices in only some of them.
         """
         return KeyedJaggedTensor(**arguments_from_kjts(kjt_list))
 
@@ -176,7 +177,7 @@ class KeyedJaggedTensor(JaggedBase):
         weights_dtype: torch.dtype | None = None,
         lengths_dtype: torch.dtype = torch.int32,
     ) -> KeyedJaggedTensor:
-        """Make one without features."""
+        """Return a KeyedJaggedTensor without features."""
         jt = JaggedTensor.empty(is_weighted, device, values_dtype, weights_dtype, lengths_dtype)
         return KeyedJaggedTensor(
             [], jt.values(), weights=jt.weights_or_none(), lengths=jt.lengths(), stride=0
@@ -197,7 +198,7 @@ class KeyedJaggedTensor(JaggedBase):
         return self._variable.stride_per_key
 
     def stride_per_key_per_rank(self) -> list[list[int]]:
-        """Return the batch size of each key on each rank; nothing where all keys share one batch."""
+        """Return the batch size of each key on each rank; empty if all keys share one batch."""
         return [] if self._variable is None else self._variable.stride_per_key_per_rank
 
     def variable_stride_per_key(self) -> bool:
@@ -205,11 +206,11 @@ class KeyedJaggedTensor(JaggedBase):
         return self._variable is not None
 
     def lengths_offset_per_key(self) -> list[int]:
-        """Return where each key's lengths start, and the end: ``F + 1`` numbers."""
+        """Return the start of each key's lengths, and the end: ``F + 1`` numbers."""
         return list(accumulate(self.stride_per_key(), initial=0))
 
     def inverse_indices(self) -> tuple[list[str], Tensor]:
-        """Keys, and for each of them the rows of the full batch as rows of its own: ``[F, B]`` int64.
+        """Return keys, and for each the row of its batch for every row of the full batch, ``[F, B]`` int64.
 
         Raises:
             ValueError: There are none.
@@ -231,7 +232,7 @@ class KeyedJaggedTensor(JaggedBase):
         """Return the number of values of each key.
 
         Raises:
-            ValueError: They are not known, and cannot be had without a hidden synchronization.
+            ValueError: They are not known and would need a hidden synchronization.
         """
         if self._length_per_key is None:
             if is_traced(self._lengths, self._offsets):
@@ -258,7 +259,7 @@ class KeyedJaggedTensor(JaggedBase):
         return None if self._length_per_key is None else list(accumulate(self._length_per_key, initial=0))
 
     def sync(self) -> KeyedJaggedTensor:
-        """Read the lengths per key, where they are not known. Waits for the device that holds them."""
+        """Read the lengths per key if they are not known. Waits for the device that holds them."""
         if self._length_per_key is None:
             self._length_per_key = ids_per_key(self).tolist()
         return self
@@ -272,14 +273,14 @@ class KeyedJaggedTensor(JaggedBase):
     def to(
         self, device: torch.device | str, non_blocking: bool = False, dtype: torch.dtype | None = None
     ) -> KeyedJaggedTensor:
-        """Return the same on another device, the lengths per key included; ``dtype`` is that of the weights."""
+        """Return a copy on another device, with the lengths per key; ``dtype`` is that of the weights."""
         remade = self._moved(lambda t: t.to(device=device, non_blocking=non_blocking))
         if dtype is not None and remade._weights is not None:
             remade._weights = remade._weights.to(dtype)
         return remade
 
     def pin_memory(self) -> KeyedJaggedTensor:
-        """Return the same in page-locked host memory, from which copies to a device need not wait."""
+        """Return a copy in page-locked host memory, from which copies to a device are asynchronous."""
         return self._moved(lambda t: t.pin_memory())
 
     def record_stream(self, stream: torch.cuda.Stream) -> None:
@@ -300,7 +301,7 @@ class KeyedJaggedTensor(JaggedBase):
         )
 
     def split(self, segments: Sequence[int]) -> list[KeyedJaggedTensor]:
-        """Split after every ``segments[i]`` keys.
+        """Split into parts of ``segments[i]`` keys each.
 
         Raises:
             ValueError: The segments do not sum to the number of keys.
@@ -316,7 +317,7 @@ class KeyedJaggedTensor(JaggedBase):
         """Return the keys at ``indices``, in that order. ``indices_tensor`` (the same on the device) is not needed.
 
         Raises:
-            ValueError: An index is doubled or is no key's position.
+            ValueError: An index occurs twice or is out of range.
         """
         del indices_tensor
         wrong = [i for i in indices if not 0 <= i < len(self._keys)]
@@ -349,8 +350,8 @@ class KeyedJaggedTensor(JaggedBase):
         """Check the contents (which reads them) and return the KeyedJaggedTensor itself.
 
         Raises:
-            ValueError: As ``JaggedTensor.validate``, or lengths per key that disagree with the lengths, or inverse
-                indices that are no rows of their key's batch.
+            ValueError: As ``JaggedTensor.validate``, or lengths per key that disagree with the lengths, or
+                inverse indices that are not rows of their key's batch.
         """
         check_contents(self._values, self._lengths, self._offsets)
         if self._length_per_key is not None and self._keys:

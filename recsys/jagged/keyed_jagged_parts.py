@@ -1,6 +1,6 @@
 """Concatenation and splitting of KeyedJaggedTensors.
 
-Functions that make one return the arguments of its constructor.
+The functions return arguments of the constructor.
 
 Shape letters: B batch, F features, N number of IDs.
 """
@@ -19,7 +19,7 @@ from recsys.ops import is_traced, joined
 
 
 def arguments_from_jts(jt_dict: Mapping[str, JaggedTensor]) -> dict[str, Any]:
-    """Return one jagged tensor per key. Features of different batch sizes make a variable batch.
+    """Combine one jagged tensor per key. Features of different batch sizes make a variable batch.
 
     Raises:
         ValueError: There are no features, or some have weights and some have none.
@@ -46,7 +46,7 @@ def arguments_from_jts(jt_dict: Mapping[str, JaggedTensor]) -> dict[str, Any]:
 
 
 def arguments_from_kjts(kjts: Sequence[Any]) -> dict[str, Any]:
-    """Return all keys of several KeyedJaggedTensors.
+    """Combine all keys of several KeyedJaggedTensors.
 
     Raises:
         ValueError: No batches, different (full) batch sizes, or weights, batch sizes per key or inverse indices in
@@ -84,7 +84,7 @@ def arguments_from_kjts(kjts: Sequence[Any]) -> dict[str, Any]:
 
 
 def arguments_of_keys(kjt: Any, indices: Sequence[int]) -> dict[str, Any]:
-    """Return the keys at these positions of a KeyedJaggedTensor, their inverse indices included."""
+    """Return the keys at these positions of a KeyedJaggedTensor, with their inverse indices."""
     all_keys, known = kjt.keys(), kjt.length_per_key_or_none()
     keys = [all_keys[i] for i in indices]
     arguments: dict[str, Any] = {

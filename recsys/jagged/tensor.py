@@ -2,10 +2,10 @@
 
 Shape letters: B batch, D embedding dim, N number of IDs.
 
-The jagged types are ordinary Python holders of tensors (or, under FX, of proxies) and never look at what is in
-them: every shape comes from shapes or from what the caller gave. So they leave no trace in an exported graph,
-and no synchronization with a device can hide in them. What does read tensors says so: ``validate``, ``sync``
-and its kin by name, ``to_dense``, printing.
+The jagged types are plain Python objects that hold tensors (or, under FX, proxies) and do not read their
+contents: every shape follows from shapes or arguments. So they leave no trace in an exported graph, and cause
+no hidden synchronization with a device. Only these read tensors: ``validate``, the ``sync`` methods,
+``to_dense``, printing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from recsys.ops import fbgemm, is_traced, lengths_to_offsets
 
 
 class JaggedBase:
-    """Rows of different lengths; lengths or offsets are computed from one another when first asked for."""
+    """Rows of different lengths; lengths and offsets are computed from each other on first use."""
 
     def __init__(
         self,
@@ -92,13 +92,13 @@ class JaggedTensor(JaggedBase):
     """Rows of different lengths of one feature.
 
     Args:
-        values: ``[N]`` or ``[N, D]``, all rows one after the other; a plain list is taken as a tensor.
+        values: ``[N]`` or ``[N, D]``, all rows one after the other; a list is converted to a tensor.
         weights: ``[N]``, one per value, or None.
         lengths: ``[B]``, int32 or int64, the number of values of each row.
         offsets: ``[B + 1]``, where each row starts, and the end of the last one.
 
     Raises:
-        ValueError: The shapes disagree. ``validate()`` checks the contents too.
+        ValueError: The shapes disagree. ``validate()`` also checks the contents.
     """
 
     def __init__(
@@ -174,7 +174,7 @@ class JaggedTensor(JaggedBase):
             if is_traced(self._values, self._lengths, self._offsets):
                 raise ValueError("desired_length: got None under a tracer, expected a number")
             desired_length = int(self.lengths().max()) if self.lengths().numel() else 0
-        # The operator trusts offsets; none may point beyond the values, whatever the lengths said.
+        # The operator does not check offsets; none may point beyond the values.
         offsets = self.offsets().clamp(min=0, max=data.size(0))
         padded: Tensor = fbgemm.jagged_to_padded_dense(data, [offsets], [desired_length], padding_value)
         return padded

@@ -1,6 +1,6 @@
 """Batch sizes of a KeyedJaggedTensor: one for all keys, or one for each key (variable batch per feature).
 
-And the other checks of what is given key by key.
+Also the checks of other arguments given per key.
 
 Shape letters: B (full) batch, F features.
 """
@@ -25,11 +25,11 @@ InverseIndices = tuple[Sequence[str], TensorLike]
 
 @dataclass(frozen=True, kw_only=True)
 class VariableBatch:
-    """Every key has a batch of its own.
+    """The batch sizes of a variable batch.
 
     Attributes:
-        stride_per_key_per_rank: For each key the size of its batch on each rank.
-        stride_per_key: For each key the size of its batch, all ranks together.
+        stride_per_key_per_rank: The batch size of each key on each rank.
+        stride_per_key: The batch size of each key, over all ranks.
         inverse_indices: Keys, and for each of them B row numbers of its batch, ``[F, B]`` int64: the rows of the
             full batch. None if the full batch is not known.
     """
@@ -47,7 +47,7 @@ class VariableArguments(TypedDict, total=False):
 
 
 def moved_variable(variable: VariableBatch | None, move: Callable[[Tensor], Tensor]) -> VariableArguments:
-    """Return the arguments that remake a variable batch with its tensor moved."""
+    """Return the arguments for a variable batch with its tensor moved."""
     if variable is None:
         return {}
     inverse = variable.inverse_indices
@@ -61,7 +61,7 @@ def check_keys(keys: Sequence[str], name: str = "keys") -> None:
     """Check that each key occurs once.
 
     Raises:
-        ValueError: Names the keys that are doubled.
+        ValueError: Names the duplicate keys.
     """
     if len(set(keys)) != len(keys):
         doubled = sorted({key for key in keys if keys.count(key) > 1})
@@ -71,10 +71,10 @@ def check_keys(keys: Sequence[str], name: str = "keys") -> None:
 def checked_length_per_key(
     keys: Sequence[str], length_per_key: Sequence[int] | None, offset_per_key: Sequence[int] | None
 ) -> list[int] | None:
-    """Return one number per key, from either; None if the caller knows neither.
+    """Return one number per key, from either argument; None if neither is given.
 
     Raises:
-        ValueError: There are not as many numbers as keys.
+        ValueError: The numbers of values and keys differ.
     """
     if length_per_key is None and offset_per_key is not None:
         length_per_key = [b - a for a, b in pairwise(offset_per_key)]
@@ -88,14 +88,14 @@ def checked_length_per_key(
 
 
 def inverse_rows(inverse_indices: tuple[list[str], Tensor], keys: Sequence[str]) -> tuple[list[str], Tensor]:
-    """Return the inverse indices of these keys, in this order: a view where they are side by side."""
+    """Return the inverse indices of these keys, in this order: a view if they are adjacent."""
     names, rows = inverse_indices
     at = {name: i for i, name in enumerate(names)}
     positions = [at[key] for key in keys]
     start = positions[0] if positions else 0
     if positions == list(range(start, start + len(positions))):
         return list(keys), rows[start : start + len(positions)]
-    parts = rows.unbind()  # stacked again without a tensor of positions, which would have to go to the device
+    parts = rows.unbind()  # stacked without a tensor of positions, which would need a copy to the device
     return list(keys), torch.stack([parts[i] for i in positions])
 
 
@@ -185,7 +185,7 @@ def _checked_inverse(keys: Sequence[str], given: InverseIndices) -> tuple[list[s
 def checked_variable_stride(
     variable: VariableBatch, lengths: Tensor | None, offsets: Tensor | None, stride: int | None
 ) -> int:
-    """Return B where batch sizes differ: the inverse indices' size, else ``stride``, else the largest batch.
+    """Return B if batch sizes differ: the inverse indices' size, else ``stride``, else the largest batch.
 
     Raises:
         ValueError: The batch sizes do not sum to the rows, or ``stride`` and the inverse indices disagree.
@@ -215,10 +215,10 @@ def checked_variable_stride(
 def checked_stride(
     keys: Sequence[str], lengths: Tensor | None, offsets: Tensor | None, stride: int | None
 ) -> int:
-    """Return B where all keys share one batch, from the number of rows.
+    """Return B if all keys share one batch, from the number of rows.
 
     Raises:
-        ValueError: The rows are not one for each key and row of the batch.
+        ValueError: The number of rows is not a multiple of the number of keys.
     """
     name, given, extra = _rows(lengths, offsets)
     num_keys = len(keys)

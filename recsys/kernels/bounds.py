@@ -22,19 +22,19 @@ INT64_MAX = 2**63 - 1
 class BoundsCheckMode(IntEnum):
     """The treatment of an ID outside its table (FBGEMM 1.8's numbers; its NONE is not offered)."""
 
-    FATAL = 0  # an error that names feature, ID and rows
-    WARNING = 1  # a warning that names them; the ID reads row 0
+    FATAL = 0  # raise an error that names feature, ID and rows
+    WARNING = 1  # warn with the same names; the ID reads row 0
     IGNORE = 2  # the ID reads row 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class IdRange:
-    """What IDs a (feature, table) pair may hold.
+    """The valid IDs of a (feature, table) pair.
 
     Attributes:
         name: For messages: the feature, or ``feature@table``.
         num_embeddings: The table's rows.
-        policy: How other IDs are treated; anything but REJECT goes before the bounds check.
+        policy: The treatment of other IDs; every policy except REJECT applies before the bounds check.
     """
 
     name: str
@@ -43,7 +43,7 @@ class IdRange:
 
 
 class StructureCheck(nn.Module):
-    """Checks that lengths are not negative and sum to the number of values, before any operator trusts them."""
+    """Checks that lengths are not negative and sum to the number of values, before operators use them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class StructureCheck(nn.Module):
         """
         offsets = lengths_to_offsets(lengths)
         try:
-            # The operator refuses some IDs whatever it is told, so that it gets none of the real ones.
+            # The operator refuses some IDs in every mode, so it is given zeros instead of the real ones.
             fbgemm.bounds_check_indices(
                 self.one_row, torch.zeros_like(values), offsets, int(BoundsCheckMode.FATAL), self.counter
             )
@@ -93,7 +93,7 @@ class IdCheck(nn.Module):
     Negative IDs are bad like any other (FBGEMM lets -1 pass): they are mapped to numbers above every table first.
 
     Args:
-        ranges: What each (feature, table) pair may hold, E of them. Policy ZERO needs a row of zeros at
+        ranges: The range of each of the E (feature, table) pairs. Policy ZERO needs a row of zeros at
             ``num_embeddings``.
         mode: What the bounds check does about IDs that their policy rejects.
     """
@@ -112,7 +112,7 @@ class IdCheck(nn.Module):
         policies = {r.policy for r in ranges}
         self._hashes = IdPolicy.HASH in policies
         self._zeroes = IdPolicy.ZERO in policies
-        # Only FBGEMM's FATAL mode refuses lengths that lie, and policies read the lengths before it runs.
+        # Only FBGEMM's FATAL mode refuses wrong lengths, and policies read the lengths before it runs.
         trusts_lengths = self._hashes or self._zeroes or mode is not BoundsCheckMode.FATAL
         self.structure = StructureCheck() if trusts_lengths else None
         rows = [r.num_embeddings for r in ranges]
@@ -166,7 +166,7 @@ class IdCheck(nn.Module):
                 warnings.warn(f"{bad}; row 0 is read instead", stacklevel=3)
 
     def _op_mode(self) -> BoundsCheckMode:
-        # A warning has been given already, with names that the operator's own log line lacks.
+        # A warning was already given, with names that the operator's log line lacks.
         return BoundsCheckMode.IGNORE if self._mode is BoundsCheckMode.WARNING else self._mode
 
     def _by_policy(self, lengths: Tensor, values: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ OUTPUT_CODES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 5}
 
 @dataclass(frozen=True, kw_only=True)
 class LookupSlot:
-    """One feature of one shard: where the shard's rows start and what they are."""
+    """One feature of one shard: the offset and the format of the shard's rows."""
 
     row_format: RowFormat
     offset_bytes: int
@@ -34,12 +34,12 @@ class IntNBitLookup(nn.Module):
     """Looks up S slots at once. IDs must have been checked: the operator trusts them.
 
     Args:
-        slots: What the input's features are looked up in, in order.
-        pooling: SUM or MEAN: ``[B, sum of P]`` comes out; NONE: ``[N, P]``, one P for all slots.
+        slots: The slots of the input's features, in order.
+        pooling: SUM or MEAN: returns ``[B, sum of P]``; NONE: ``[N, P]``, with one P for all slots.
         output_dtype: float32, float16 or bfloat16.
         rows: The uint8 bytes that the slots' offsets point into; may be set later (``rows`` is a plain buffer).
         row_alignment: The alignment of the rows, in bytes.
-        device: Where the lookup runs; its other constants lie where ``rows`` does, until all are moved there.
+        device: The device of the lookup; other constants are on the device of ``rows`` until all are moved.
     """
 
     def __init__(

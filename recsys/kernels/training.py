@@ -52,13 +52,13 @@ DIM_MULTIPLE = 4
 
 @dataclass(frozen=True, kw_only=True)
 class KernelConfig:
-    """Which kernel trains a table.
+    """The kernel that trains a table.
 
     Attributes:
         name: One of ``recsys.sharding.plan.plan.COMPUTE_KERNELS``.
         fused: The optimizer in the backward pass; None for the dense kernel.
-        cache_load_factor: For ``fused_uvm_caching`` the share of rows that fits the cache on the device.
-        trained: False for a frozen table: it is looked up, and nothing moves its weights.
+        cache_load_factor: For ``fused_uvm_caching``, the share of rows in the device's cache.
+        trained: False for a frozen table, whose weights do not change.
     """
 
     name: str
@@ -88,7 +88,7 @@ def check_shard(shard: ShardConfig, kernel: KernelConfig, device: torch.device) 
     """Check that a kernel supports a shard and its device.
 
     Raises:
-        ValueError: Names the table, what was found and what would work.
+        ValueError: The message names the table, what was found and what is supported.
     """
     at = f"table {shard.table!r}"
     if kernel.fused is None:
@@ -111,15 +111,15 @@ def check_shard(shard: ShardConfig, kernel: KernelConfig, device: torch.device) 
 
 
 class FusedLookup(nn.Module):
-    """S slots in one FBGEMM call; the backward pass updates the rows that were read. IDs must have been checked.
+    """S slots in one FBGEMM call; the backward pass updates the rows. IDs must have been checked.
 
-    Frozen tables' outputs need no gradient, so that no backward pass comes.
+    Frozen tables' outputs need no gradient, so there is no backward pass for them.
 
     Args:
         shards: The shards, all of one data type.
         slots: For each slot the position of its shard.
-        pooling: SUM or MEAN: ``[B, sum of D]`` comes out; NONE: ``[N, D]``, one D for all shards.
-        kernel: Where rows are, and the optimizer.
+        pooling: SUM or MEAN: returns ``[B, sum of D]``; NONE: ``[N, D]``, with one D for all shards.
+        kernel: The place of the rows, and the optimizer.
         device: Where the lookup runs.
         weighted: Whether every ID comes with a weight.
     """
@@ -143,7 +143,7 @@ class FusedLookup(nn.Module):
         self.config = kernel.fused
         self.trained = kernel.trained
         self._counts_steps = kernel.fused.has_step_count()
-        # FBGEMM 1.8's backward pass on CPU forgets to divide the gradient of a mean of weighted rows.
+        # FBGEMM 1.8's backward pass on CPU does not divide the gradient of a weighted mean.
         self._mean_by_weights = weighted and pooling is PoolingType.MEAN
         tbe = SplitTableBatchedEmbeddingBagsCodegen(
             [(s.num_rows, s.num_columns, location, compute) for s in shards],
@@ -156,7 +156,7 @@ class FusedLookup(nn.Module):
             bounds_check_mode=BoundsCheckMode.NONE,
             **kernel.fused.tbe_arguments(),
         )
-        # Not a submodule: its flat parameters are no names of the model's. Its shards' are.
+        # Not a submodule: the model's parameters are those of the shards, not the flat ones.
         self._tbe = (tbe,)
         self.weights: list[Tensor] = list(tbe.split_embedding_weights())
 
@@ -229,7 +229,7 @@ class FusedLookup(nn.Module):
 
 
 class DenseLookup(nn.Module):
-    """S slots, one by one, with gradients of the tables' size for whatever optimizer the user has.
+    """S slots, one by one, with gradients of the tables' size, for any optimizer.
 
     Args:
         shards: The shards.
@@ -251,7 +251,7 @@ class DenseLookup(nn.Module):
         self.trained = trained
         self._slots = list(slots)
         self._pooling = pooling
-        # Not a ParameterList: the model knows them by their tables' names.
+        # Not a ParameterList: in the model they have their tables' names.
         self.weights: list[Tensor] = [
             nn.Parameter(
                 torch.zeros(s.num_rows, s.num_columns, dtype=FLOAT_DTYPES[s.data_type], device=device),

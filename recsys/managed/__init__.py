@@ -1,4 +1,4 @@
-"""Zero-collision hashing: raw 64-bit IDs get rows of their own while a model is trained."""
+"""Zero-collision hashing: raw 64-bit IDs get rows of their own during training."""
 
 from recsys.managed.collection import ManagedCollisionCollection, mapping_buffer_names
 from recsys.managed.embedding import (

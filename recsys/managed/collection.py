@@ -22,12 +22,12 @@ from recsys.ops import is_traced, joined
 class ManagedCollisionCollection(nn.Module):
     """Maps the raw IDs of a batch to rows, table by table.
 
-    A table without a managed collision module takes its IDs as they are.
+    The IDs of tables without a managed collision module are not changed.
 
     Args:
-        managed_collision_modules: By table name. They live under ``_managed_collision_modules.<table>`` in state
-            dicts.
-        embedding_configs: The tables of the collection that the batch goes to next.
+        managed_collision_modules: The modules by table name. They are under
+            ``_managed_collision_modules.<table>`` in state dicts.
+        embedding_configs: The tables of the collection that gets the batch.
 
     Raises:
         ValueError: A module has no table, or another number of rows, or a feature of a table with a module is
@@ -66,7 +66,7 @@ class ManagedCollisionCollection(nn.Module):
         self._table_of = {f: name for name in managed_collision_modules for f in by_name[name].feature_names}
 
     def forward(self, features: KeyedJaggedTensor) -> KeyedJaggedTensor:
-        """Return the batch with rows in place of raw IDs; in training mode the modules learn from it first.
+        """Replace raw IDs by rows; in training mode the modules learn from the batch first.
 
         Args:
             features: Any features; those of managed tables hold int32 or int64 raw IDs.
@@ -79,7 +79,7 @@ class ManagedCollisionCollection(nn.Module):
         return self.remap(features)
 
     def profile(self, features: KeyedJaggedTensor) -> None:
-        """Let the modules learn from a batch. Each is told of each batch, with or without IDs of its own.
+        """Update the modules with a batch. Every module counts every batch, even without IDs of its own.
 
         Raises:
             ValueError: A feature of a managed table is missing; the IDs are no integers.
@@ -90,7 +90,7 @@ class ManagedCollisionCollection(nn.Module):
             module.profile(joined(ids))
 
     def remap(self, features: KeyedJaggedTensor) -> KeyedJaggedTensor:
-        """Return the batch with rows in place of raw IDs. Changes nothing, reads only shapes, and FX can follow it.
+        """Replace raw IDs by rows. Changes no state, reads only shapes, and is traceable by FX.
 
         Raises:
             ValueError: The IDs are no integers.
@@ -121,11 +121,11 @@ class ManagedCollisionCollection(nn.Module):
         return {table: module.evict() for table, module in self.managed_collision_modules().items()}
 
     def open_slots(self) -> dict[str, int]:
-        """Return for each table how many rows have no owner yet. Reads tensors."""
+        """Return the number of rows without an owner, by table. Reads tensors."""
         return {table: module.open_slots() for table, module in self.managed_collision_modules().items()}
 
     def set_process_group(self, group: distributed.ProcessGroup | None) -> None:
-        """Decide together with all ranks of a group from now on; None decides alone."""
+        """Set the group whose ranks decide together; None decides alone."""
         for module in self.managed_collision_modules().values():
             module.set_process_group(group)
 
@@ -134,7 +134,7 @@ class ManagedCollisionCollection(nn.Module):
         return self._configs
 
     def table_of_feature(self) -> dict[str, str]:
-        """Return for each feature of a managed table, that table."""
+        """Return the table of each feature of a managed table."""
         return self._table_of
 
     def managed_collision_modules(self) -> dict[str, ManagedCollisionModule]:
@@ -156,7 +156,7 @@ def _int64(ids: Tensor) -> Tensor:
 def mapping_buffer_names(model: nn.Module) -> list[str]:
     """Return the names of all managed collision modules' buffers in a model.
 
-    All ranks hold the same ones, and change them alike: DistributedDataParallel should leave them alone
+    They are equal on all ranks and change equally, so DistributedDataParallel should ignore them
     (``_set_params_and_buffers_to_ignore_for_model``) and not broadcast them with each batch.
     """
     return [

@@ -1,4 +1,4 @@
-"""Collections that take raw IDs: managed collision modules in front of tables.
+"""Collections of raw IDs: managed collision modules in front of tables.
 
 Shape letters: B batch, D embedding dim, N number of IDs.
 """
@@ -20,17 +20,17 @@ EvictionHook = Callable[[str, Tensor], None]
 
 
 class BaseManagedCollisionEmbeddingCollection(nn.Module):
-    """What the pooled and the sequence collection share.
+    """The base of the pooled and the sequence collection.
 
     The modules' names in state dicts are TorchRec's: ``_embedding_module`` for the tables, and
-    ``_managed_collision_collection`` for the mapping. A sharded collection may take the place of
-    ``_embedding_module``; it is called with the mapped batch, and what it returns is handed on as it is.
+    ``_managed_collision_collection`` for the mapping. A sharded collection may replace ``_embedding_module``;
+    it is called with the mapped batch, and its result is returned unchanged.
 
     Args:
         embedding_module: The tables.
         managed_collision_collection: Made for the same tables.
         return_remapped_features: Return the mapped batch too.
-        embeddings_only: Return what the tables return and no tuple, so that this stands wherever a collection does.
+        embeddings_only: Return only the tables' result and no tuple, so that this can replace a collection.
 
     Raises:
         ValueError: The tables are not the same, or both options are set.
@@ -59,7 +59,7 @@ class BaseManagedCollisionEmbeddingCollection(nn.Module):
         self._hooks: list[EvictionHook] = []
 
     def forward(self, features: KeyedJaggedTensor) -> Any:
-        """Map raw IDs and look rows up. In training mode, rows that change hands get fresh weights first.
+        """Map raw IDs and look up rows. In training mode, rows with a new owner are initialized first.
 
         Args:
             features: Must hold every feature of the tables; raw IDs for those of managed tables.
@@ -80,7 +80,7 @@ class BaseManagedCollisionEmbeddingCollection(nn.Module):
         return embeddings, (remapped if self._return_remapped_features else None)
 
     def register_eviction_hook(self, hook: EvictionHook) -> None:
-        """Register a function that is called with a table's name and its rows that changed hands, int64 ``[N]``.
+        """Register a function to call with a table's name and its rows with a new owner, int64 ``[N]``.
 
         It is called in ``forward`` in training mode, after the weights were reset and before they are looked up;
         see ``reset_optimizer_rows``.
@@ -105,7 +105,7 @@ class BaseManagedCollisionEmbeddingCollection(nn.Module):
 
     @property
     def embedding_module(self) -> nn.Module:
-        """The tables, or the sharded collection that took their place."""
+        """The tables, or the sharded collection that replaced them."""
         return self._embedding_module
 
 

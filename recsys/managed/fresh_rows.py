@@ -1,4 +1,4 @@
-"""Reset of rows that get a new owner: their weights and their optimizer state.
+"""Reset of rows with a new owner: weights and optimizer state.
 
 Shape letters: D embedding dim, R rows, N number of evicted rows.
 """
@@ -17,10 +17,10 @@ from recsys.embedding import EmbeddingBagCollection, EmbeddingCollection
 
 @runtime_checkable
 class ResetsRows(Protocol):
-    """A collection that knows itself where a table's rows lie: a sharded one."""
+    """A collection that resets rows itself: a sharded one."""
 
     def reset_rows(self, table: str, rows: Tensor, values: Tensor) -> None:
-        """Overwrite rows, and reset what the optimizer keeps about them.
+        """Overwrite rows, and reset their optimizer state.
 
         Args:
             table: Its name.
@@ -30,10 +30,11 @@ class ResetsRows(Protocol):
 
 
 def fresh_values(config: BaseEmbeddingConfig, num_rows: int, step: int) -> Tensor:
-    """Return initial values for rows, as the table's config says, the same on every rank at the same step.
+    """Return initial values for rows by the table's config, the same on every rank at the same step.
 
     Args:
-        config: The table's. Its ``init_fn``, where it has one, is given ``[num_rows, D]``, not the whole table.
+        config: The table's config. Its ``init_fn``, if any, is called with ``[num_rows, D]``, not the whole
+            table.
         num_rows: N.
         step: The training step.
 
@@ -41,7 +42,7 @@ def fresh_values(config: BaseEmbeddingConfig, num_rows: int, step: int) -> Tenso
         ``[num_rows, D]`` float32 in host memory.
     """
     values = torch.empty(num_rows, config.embedding_dim, device="cpu")
-    # Torch's generator on the CPU reads 32 bits of a seed.
+    # Torch's CPU generator uses 32 bits of a seed.
     seed = zlib.crc32(f"{config.name}, step {step}".encode())
     with torch.no_grad():
         if config.init_fn is None:
@@ -55,16 +56,16 @@ def fresh_values(config: BaseEmbeddingConfig, num_rows: int, step: int) -> Tenso
 
 
 def reset_rows(collection: nn.Module, config: BaseEmbeddingConfig, rows: Tensor, step: int) -> None:
-    """Give rows of a table fresh values.
+    """Initialize rows of a table.
 
     Args:
-        collection: Holds the table.
-        config: The table's.
+        collection: The collection with the table.
+        config: The table's config.
         rows: ``[N]`` int64.
         step: The training step.
 
     Raises:
-        TypeError: The collection is neither one of ours nor has a ``reset_rows``.
+        TypeError: The collection has an unknown type and no ``reset_rows``.
     """
     values = fresh_values(config, rows.numel(), step)
     if isinstance(collection, ResetsRows):
@@ -84,13 +85,13 @@ def reset_rows(collection: nn.Module, config: BaseEmbeddingConfig, rows: Tensor,
 
 
 def reset_optimizer_rows(optimizer: torch.optim.Optimizer, parameter: nn.Parameter, rows: Tensor) -> None:
-    """Set what an optimizer keeps about rows of a table back to how it began.
+    """Reset an optimizer's state of rows of a table to its initial value.
 
     Every tensor of the parameter's state that has R entries in its first dimension is reset: to 0, and Adagrad's
     sum to the initial value that the optimizer was made with. Step counters stay.
 
     Args:
-        optimizer: Of ``torch.optim``, or any that keeps its state as these do.
+        optimizer: An optimizer of ``torch.optim``, or one with the same form of state.
         parameter: The table's weight, ``[R, D]``.
         rows: ``[N]`` int64.
     """

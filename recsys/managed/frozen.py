@@ -1,15 +1,15 @@
-"""The frozen mappings of several tables as one lookup, which exported graphs run.
+"""The frozen mappings of several tables as one lookup, for exported graphs.
 
 Shape letters: F features, M managed tables, N number of IDs, K raw IDs that own rows, in all tables; P probes.
 
-The raw IDs of all tables stand in one hash table, so that a batch costs the same few operators however many tables
-there are, and an ID two or three reads of memory: a third of the time of a binary search in each table
+The raw IDs of all tables are in one hash table, so that a batch needs the same few operators for any number
+of tables, and an ID two or three memory reads: a third of the time of a binary search in each table
 (docs/zero_collision.md, `python -m benchmarks.managed`).
 
-An ID of table m is hashed by functions that can be inverted: different IDs of a table have different hashes, and the
-salts of the tables are chosen such that no two tables' IDs have one either. So an entry is the ID's own exactly where
-hash and table are equal. Entries are sorted by hash; the top bits of a hash say where its bucket starts, and P, the
-size of the largest bucket, how many entries a lookup compares.
+An ID of table m is hashed by invertible functions: different IDs of a table have different hashes, and the
+tables' salts are chosen so that IDs of different tables have different hashes too. So an entry belongs to the
+ID if and only if hash and table are equal. Entries are sorted by hash; the top bits of a hash select its
+bucket, and P, the size of the largest bucket, is the number of entries that a lookup compares.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from recsys.ops import is_traced
 # MurmurHash3's finalizer (Austin Appleby, public domain), as signed numbers.
 _FACTORS = (0xFF51AFD7ED558CCD - 2**64, 0xC4CEB9FE1A85EC53 - 2**64)
 _SHIFTS = (33, 33)
-# Makes salts of numbers: the golden ratio's fraction, odd.
+# Factor that makes salts of numbers: the golden ratio's fraction, odd.
 _SALT = 0x9E3779B97F4A7C15
-# An entry is its table's number above so many bits of row number.
+# An entry holds the table's number above this many bits of row number.
 _ROW_BITS = 40
 # Random hashes fill a bucket with more entries than this only in tables beyond 10^9 IDs.
 _MOST_PROBES = 16
@@ -37,7 +37,7 @@ _TRIES = 64
 
 
 class FrozenLookup(nn.Module):
-    """Maps as the modules of a ManagedCollisionCollection do now.
+    """The current mapping of a ManagedCollisionCollection's modules.
 
     Args:
         collection: All of its modules must be MCHManagedCollisionModules. No reference to it is kept.
@@ -76,7 +76,7 @@ class FrozenLookup(nn.Module):
         sizes = torch.bincount(buckets, minlength=2**bucket_bits)
         starts = (sizes.cumsum(0) - sizes).to(torch.int32)
         num_probes = max(int(sizes.max()), 1)
-        # Behind the last bucket stand entries of no table.
+        # Padding after the last bucket: entries of no table.
         padding = torch.full((num_probes,), -1, dtype=torch.int64)
         self._num_tables = len(modules)
         self._bucket_bits = bucket_bits
@@ -92,7 +92,7 @@ class FrozenLookup(nn.Module):
         self.register_buffer(name, data, persistent=False)
 
     def forward(self, features: KeyedJaggedTensor) -> KeyedJaggedTensor:
-        """Return the batch with rows in place of raw IDs. Reads only shapes, and FX can follow it.
+        """Replace raw IDs by rows. Reads only shapes, and is traceable by FX.
 
         Args:
             features: In host memory, int64; one batch for all features; lengths that sum to the number of IDs.
@@ -135,7 +135,7 @@ class FrozenLookup(nn.Module):
     def _tables(self, tables: Sequence[int], *, traced: bool) -> Tensor:
         numbers = torch.tensor(tables, dtype=torch.int64)
         if traced:
-            # A graph keeps it under a name that says whose it is.
+            # The buffer's name in a graph identifies its tables.
             self.register_buffer("tables_" + "_".join(map(str, tables)), numbers, persistent=False)
         return numbers
 
@@ -155,14 +155,14 @@ def _bucket(hashes: Tensor, bucket_bits: int) -> Tensor:
 
 
 def _placed(ids: Sequence[Tensor]) -> tuple[list[int], Tensor, Tensor, int]:
-    """Return salts with which no two IDs have one hash, the hashes ascending, their order, and the bits of a bucket."""
+    """Return salts for distinct hashes, the hashes ascending, their order, and the bits of a bucket."""
     num_ids = sum(part.numel() for part in ids)
     if num_ids >= 2**31:
         raise ValueError(f"raw IDs: got {num_ids} that own rows, expected fewer than 2^31")
-    # From two to four buckets for each ID.
+    # Two to four buckets per ID.
     bucket_bits = max(num_ids, 1).bit_length() + 1
     for attempt in range(_TRIES):
-        # Odd multiples, so that the salts' differences are others in each attempt.
+        # Odd multiples, so that the salts' differences change with each attempt.
         salts = [_signed(_SALT * (number + 1) * (2 * attempt + 1)) for number in range(len(ids))]
         hashes, order = torch.cat(
             [_hashed(part + salt) for part, salt in zip(ids, salts, strict=True)]

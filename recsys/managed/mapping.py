@@ -2,10 +2,11 @@
 
 Shape letters: N number of IDs, Z ``zch_size``: rows of the table.
 
-The mapping is two tensors of Z entries, sorted by raw ID. Behind the entries of IDs that own rows stand free ones,
-with the largest int64 as raw ID and the last row of the table, Z - 1, as row. No ID ever owns that row: it is what
-all IDs without a row of their own read. So free entries are right for every ID that finds them, the largest int64
-included, and no number is lost as a mark. There is always one free entry, so a search never ends behind the last.
+The mapping is two tensors of Z entries, sorted by raw ID. The entries of IDs that own rows are followed by
+free ones, with the largest int64 as raw ID and the last row of the table, Z - 1, as row. No ID ever owns that
+row: all IDs without a row of their own read it. So free entries are correct for every ID that finds them,
+including the largest int64, and no number is reserved as a mark. There is always at least one free entry, so
+a search never ends after the last.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from recsys.collectives import gather_rows
 
 
 class MCHEvictionPolicy(ABC):
-    """Gives each ID a score; the lowest scores lose their rows first.
+    """Scores IDs; those with the lowest scores lose their rows first.
 
-    Over several ranks each rank computes the scores itself, so they must follow from the arguments alone.
+    Each rank computes the scores itself, so they must depend only on the arguments.
     """
 
     @abstractmethod
@@ -31,13 +32,13 @@ class MCHEvictionPolicy(ABC):
         """Return a score for each ID.
 
         Args:
-            counts: ``[N]`` int64, how often each ID was used since it got its row; for an ID without a row,
-                since the last admission.
+            counts: ``[N]`` int64, uses of each ID since it got its row; for an ID without a row, since the
+                last admission.
             last_steps: ``[N]`` int64, the step of its latest use.
             step: The present step, not below any of ``last_steps``.
 
         Returns:
-            ``[N]``, of any dtype that can be compared.
+            ``[N]``, of any comparable dtype.
         """
 
 
@@ -51,7 +52,7 @@ class LFU_EvictionPolicy(MCHEvictionPolicy):
 
 
 class LRU_EvictionPolicy(MCHEvictionPolicy):
-    """The ID whose latest use is the longest ago goes first."""
+    """The least recently used ID goes first."""
 
     def scores(self, counts: Tensor, last_steps: Tensor, step: int) -> Tensor:
         """Return the steps of the latest uses."""
@@ -60,11 +61,11 @@ class LRU_EvictionPolicy(MCHEvictionPolicy):
 
 
 class DistanceLFU_EvictionPolicy(MCHEvictionPolicy):
-    """Frequency that fades with the steps since the latest use: ``count / (steps + 1) ** decay_exponent``.
+    """Frequency that decays with the steps since the latest use: ``count / (steps + 1) ** decay_exponent``.
 
     Args:
-        decay_exponent: 0 is LFU; the larger, the nearer to LRU. Ranks on machines of different kinds can round
-            powers otherwise than 1.0 differently, and so come to different mappings.
+        decay_exponent: 0 is LFU; larger values approach LRU. With exponents other than 1.0, ranks on
+            different kinds of machines may round powers differently and get different mappings.
 
     Raises:
         ValueError: The exponent is negative.
@@ -76,18 +77,18 @@ class DistanceLFU_EvictionPolicy(MCHEvictionPolicy):
         self._decay_exponent = decay_exponent
 
     def scores(self, counts: Tensor, last_steps: Tensor, step: int) -> Tensor:
-        """Return the faded counts, float64."""
+        """Return the decayed counts, float64."""
         distance = (step - last_steps + 1).to(torch.float64)
         return counts.to(torch.float64) / distance.pow(self._decay_exponent)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Uses:
-    """Distinct IDs and their use.
+    """Distinct IDs and their uses.
 
     Attributes:
         ids: ``[N]`` int64, ascending, each once.
-        counts: ``[N]`` int64, how often each was used; 1 at least.
+        counts: ``[N]`` int64, number of uses of each, at least 1.
         last_steps: ``[N]`` int64, the step of the latest use.
     """
 
@@ -97,7 +98,7 @@ class Uses:
 
 
 def uses_of(ids: Tensor, step: int) -> Uses:
-    """Return what one batch says.
+    """Return the uses of one batch.
 
     Args:
         ids: ``[N]`` int64, in any order.
@@ -108,7 +109,7 @@ def uses_of(ids: Tensor, step: int) -> Uses:
 
 
 def merged(parts: Sequence[Uses]) -> Uses:
-    """Return what several batches say together; their order plays no part.
+    """Return the uses of several batches together; their order does not matter.
 
     Args:
         parts: At least one.
@@ -125,7 +126,7 @@ def merged(parts: Sequence[Uses]) -> Uses:
 
 
 def of_all_ranks(uses: Uses, group: distributed.ProcessGroup) -> Uses:
-    """Return what all ranks' batches say together: the same on every rank. Every rank of the group must call it.
+    """Return the uses of all ranks' batches, the same on every rank. Every rank of the group must call it.
 
     Reads the numbers of IDs: a synchronization with the device, once in an eviction interval.
 
@@ -143,12 +144,12 @@ FREE = torch.iinfo(torch.int64).max
 
 @dataclass(frozen=True, kw_only=True)
 class MappingState:
-    """Everything a mapping consists of: views of a module's buffers, which ``admit`` overwrites.
+    """The state of a mapping: views of a module's buffers, which ``admit`` overwrites.
 
     Attributes:
-        raw_ids: ``[Z]`` int64, ascending; ``FREE`` behind the IDs that own rows.
+        raw_ids: ``[Z]`` int64, ascending; ``FREE`` after the IDs that own rows.
         rows: ``[Z]`` int64, the row of each of ``raw_ids``; Z - 1 for free entries.
-        counts: ``[Z]`` int64, by row: how often its ID was used.
+        counts: ``[Z]`` int64, by row: number of uses of its ID.
         last_steps: ``[Z]`` int64, by row: the step of its ID's latest use.
     """
 
@@ -159,7 +160,7 @@ class MappingState:
 
 
 def rows_of(raw_ids: Tensor, rows: Tensor, ids: Tensor) -> Tensor:
-    """Look raw IDs up. Reads nothing but shapes, so that FX can follow it.
+    """Look up raw IDs. Reads only shapes, and is traceable by FX.
 
     Args:
         raw_ids: ``[Z]`` int64, as ``MappingState``.
@@ -179,16 +180,17 @@ def admit(state: MappingState, uses: Uses, policy: MCHEvictionPolicy, step: int)
 
     An ID that owns a row keeps it against a new one of the same score. Among new IDs the higher score comes
     first, then the higher count, then the smaller ID; among owners of the same score the largest ID goes first.
-    It reads tensors: on a device it waits.
+    Reads tensors, so it synchronizes with a device.
 
     Args:
         state: Changed in place.
-        uses: Since the last admission.
+        uses: The uses since the last admission.
         policy: Scores IDs.
         step: The present step.
 
     Returns:
-        The rows that changed hands, int64, worst score first; their weights are still those of their former IDs.
+        The rows with a new owner, int64, worst score first; their weights are still those of their former
+        IDs.
     """
     fallback = state.rows.numel() - 1
     place = torch.searchsorted(state.raw_ids, uses.ids)
@@ -229,7 +231,7 @@ def _best_first(uses: Uses, policy: MCHEvictionPolicy, step: int) -> Uses:
 
 
 def _outscored(state: MappingState, owned: Tensor, new: Uses, policy: MCHEvictionPolicy, step: int) -> Tensor:
-    """Return the rows that new IDs take from others: the i-th best new ID against the i-th worst owner, while it wins.
+    """Return the rows that new IDs take: the i-th best new ID against the i-th worst owner, while it wins.
 
     ``owned`` is in the order of the owners' IDs.
     """

@@ -1,4 +1,4 @@
-"""The managed collision module of one table: which raw ID owns which row, learned from the batches of training.
+"""The managed collision module of one table: the mapping of raw IDs to rows, learned from training batches.
 
 Shape letters: N number of IDs, Z ``zch_size``: rows of the table.
 """
@@ -27,7 +27,7 @@ from recsys.managed.mapping import (
 
 
 class ManagedCollisionModule(nn.Module, ABC):
-    """Maps raw IDs to rows ``0 <= row < output_size()``, and decides in training who owns them."""
+    """Maps raw IDs to rows ``0 <= row < output_size()``, and assigns the rows during training."""
 
     @abstractmethod
     def profile(self, ids: Tensor) -> None:
@@ -35,23 +35,23 @@ class ManagedCollisionModule(nn.Module, ABC):
 
     @abstractmethod
     def remap(self, ids: Tensor) -> Tensor:
-        """Map raw IDs ``[N]`` int64 to rows ``[N]`` int64. Changes nothing, and FX can follow it."""
+        """Map raw IDs ``[N]`` int64 to rows ``[N]`` int64. Changes no state, and is traceable by FX."""
 
     @abstractmethod
     def evict(self) -> Tensor | None:
-        """Return the rows that changed hands since the last call, int64, each once; None if none did."""
+        """Return the rows with a new owner since the last call, int64, each once; None if there are none."""
 
     @abstractmethod
     def output_size(self) -> int:
-        """Return how many rows there are."""
+        """Return the number of rows."""
 
     @abstractmethod
     def open_slots(self) -> int:
-        """Return how many rows have no owner yet. Reads a tensor."""
+        """Return the number of rows without an owner. Reads a tensor."""
 
     @abstractmethod
     def current_step(self) -> int:
-        """Return how many batches it has learned from."""
+        """Return the number of batches that it has learned from."""
 
     @abstractmethod
     def set_process_group(self, group: distributed.ProcessGroup | None) -> None:
@@ -65,23 +65,23 @@ class ManagedCollisionModule(nn.Module, ABC):
 
 
 class MCHManagedCollisionModule(ManagedCollisionModule):
-    """One row for each raw ID, as long as there are rows; beyond that, an eviction policy decides.
+    """One row per raw ID while there are free rows; beyond that, an eviction policy decides.
 
     Any int64 is a valid raw ID, negative ones included. IDs without a row of their own read the table's last row,
     ``zch_size - 1``, which no ID ever owns. Every ``eviction_interval`` training batches the IDs of these batches
     are counted and new ones get rows, before the last of these batches is mapped.
 
-    The state (which IDs own which rows, their counts, the step) is in buffers of fixed shape. What was counted
-    since the last admission is not part of it: a training that continues from a checkpoint counts it anew.
+    The state (which IDs own which rows, their counts, the step) is in buffers of fixed shape. Counts since
+    the last admission are not part of it: a training that continues from a checkpoint starts them again.
 
     Args:
-        zch_size: Z, the table's ``num_embeddings``; 2 at least.
-        eviction_policy: Who loses a row first.
-        eviction_interval: Batches between two admissions; 1 at least.
+        zch_size: Z, the table's ``num_embeddings``; at least 2.
+        eviction_policy: Decides which IDs lose their rows first.
+        eviction_interval: Batches between two admissions; at least 1.
         device: The device of the buffers.
-        process_group: Where several ranks train on batches of their own: admissions then go by the batches of all
-            ranks, and all ranks hold the same mapping. Every rank must call the module equally often. Its backend
-            must be able to send from ``device``.
+        process_group: The ranks, if several train on batches of their own: admissions then use the batches of
+            all ranks, and all ranks have the same mapping. Every rank must call the module equally often. The
+            backend must support ``device``.
 
     Raises:
         ValueError: The size or the interval is too small.
@@ -110,7 +110,7 @@ class MCHManagedCollisionModule(ManagedCollisionModule):
         self._policy = eviction_policy
         self._interval = eviction_interval
         self._group = process_group
-        # `step` as a number, so that a device is not asked for it; None: to be read from the buffer.
+        # `step` as a number, to avoid reading it from a device; None: read it from the buffer.
         self._step: int | None = None
         self._pending: list[Uses] = []
         self._evicted: list[Tensor] = []
@@ -127,9 +127,9 @@ class MCHManagedCollisionModule(ManagedCollisionModule):
 
     @torch.no_grad()
     def profile(self, ids: Tensor) -> None:
-        """Count one batch's raw IDs, ``[N]`` int64; admit new ones where an interval ends.
+        """Count one batch's raw IDs, ``[N]`` int64; admit new ones at the end of an interval.
 
-        It looks for distinct IDs, whose number a device must tell: on one, it waits.
+        It computes the distinct IDs, whose number has to be read from a device.
         """
         step = self.current_step() + 1
         self._step = step
@@ -162,7 +162,7 @@ class MCHManagedCollisionModule(ManagedCollisionModule):
         return self._zch_size
 
     def open_slots(self) -> int:
-        """Return how many rows have no owner yet; at most Z - 1, because the last row never has one. Reads a tensor."""
+        """Return the rows without an owner, at most Z - 1: the last row never has one. Reads a tensor."""
         return self._zch_size - 1 - self.owned_ids().numel()
 
     def owned_ids(self) -> Tensor:
@@ -174,9 +174,9 @@ class MCHManagedCollisionModule(ManagedCollisionModule):
         self._group = group
 
     def current_step(self) -> int:
-        """Return how many batches were profiled."""
+        """Return the number of profiled batches."""
         if self._step is None:
-            # Read once, and again after a state was loaded.
+            # Read once, and again after a state is loaded.
             self._step = int(self.step)
         return self._step
 

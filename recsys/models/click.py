@@ -1,4 +1,4 @@
-"""ClickModel: a model of logits, seen as the probability of a click; and the factory that checkpoints name.
+"""ClickModel, which turns logits into the probability of a click, and the factory that checkpoints name.
 
 Shape letters: B batch.
 """
@@ -36,7 +36,7 @@ class ClickModel(nn.Module):
     """The probability of a click.
 
     Args:
-        model: Takes ``(dense_features, sparse_features)``, gives logits ``[B, 1]``.
+        model: Maps ``(dense_features, sparse_features)`` to logits ``[B, 1]``.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -48,7 +48,7 @@ class ClickModel(nn.Module):
         return {"score": self.logits(dense_features, sparse_features).sigmoid()}
 
     def logits(self, dense_features: Tensor, sparse_features: KeyedJaggedTensor) -> Tensor:
-        """Return the same before the sigmoid, ``[B]``; what training needs."""
+        """Return the logits, ``[B]``, for training."""
         logits: Tensor = self.model(dense_features, sparse_features)
         return logits.squeeze(1)
 
@@ -60,12 +60,13 @@ def build_dlrm(
     dense_arch_layer_sizes: Sequence[int],
     over_arch_layer_sizes: Sequence[int],
 ) -> ClickModel:
-    """Return a DLRM from plain data, as a checkpoint holds it.
+    """Return a DLRM from plain data, as in a checkpoint.
 
     Args:
-        tables: For each its ``name``, ``num_embeddings``, ``embedding_dim``, ``feature_names`` and, where it is
-            not "SUM", its ``pooling`` ("SUM" or "MEAN"). A table of raw IDs has ``managed`` too: an object with
-            ``eviction`` ("lfu", "lru" or "distance_lfu") and ``interval``, batches between two admissions.
+        tables: For each its ``name``, ``num_embeddings``, ``embedding_dim``, ``feature_names`` and, if it is
+            not "SUM", its ``pooling`` ("SUM" or "MEAN"). A table of raw IDs has ``managed`` too: an object
+            with ``eviction`` ("lfu", "lru" or "distance_lfu") and ``interval``, batches between two
+            admissions.
         dense_in_features: Number of dense features.
         dense_arch_layer_sizes: The last one is the tables' ``embedding_dim``.
         over_arch_layer_sizes: The last one is 1.

@@ -1,10 +1,11 @@
-"""DLRM: dense layers, pooled embeddings, their dot products, and layers over all of it.
+"""DLRM: dense layers, pooled embeddings, their dot products, and layers on top.
 
 Shape letters: B batch, F features, D embedding dim.
 
-Names, shapes and the state dict's names are TorchRec 1.8's, so its checkpoints load as they are. The model is
+Names, shapes and the state dict's names are TorchRec 1.8's, so its checkpoints load unchanged. The model is
 that of Naumov et al., "Deep Learning Recommendation Model for Personalization and Recommendation Systems"
-(arXiv 1906.00091). Nothing here depends on what is in a tensor, so the model traces with ``torch.fx``.
+(arXiv 1906.00091). Nothing here depends on the contents of tensors, so the model is traceable by
+``torch.fx``.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ class SparseArch(nn.Module):
 
 
 class DenseArch(nn.Module):
-    """The layers that bring dense features to the embeddings' dim.
+    """The layers that map dense features to the embeddings' dim.
 
     Args:
         in_features: Number of dense features.
@@ -145,7 +146,7 @@ class OverArch(nn.Module):
 
     Args:
         in_features: Width of the input.
-        layer_sizes: Sizes of the layers, two at least.
+        layer_sizes: Sizes of the layers, at least two.
         device: Where the weights lie.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Optimizers of recommendation models: fused into the lookup's backward pass, and beside it."""
+"""Optimizers of recommendation models: fused into the lookup's backward pass, and separate."""
 
 from __future__ import annotations
 

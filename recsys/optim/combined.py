@@ -1,4 +1,4 @@
-"""Keyed optimizers around and beside each other."""
+"""Wrapped and combined keyed optimizers."""
 
 from __future__ import annotations
 
@@ -67,14 +67,14 @@ class OptimizerWrapper(KeyedOptimizer):
 
 
 class CombinedOptimizer(KeyedOptimizer):
-    """Several keyed optimizers as one: a fused one for tables, another for dense layers.
+    """Several keyed optimizers as one, such as a fused one for tables and one for dense layers.
 
     Args:
         optims: Optimizers, or ``(name, optimizer)``: the name, with a dot, goes before the parameters' names.
 
     Raises:
         TypeError: An optimizer that is not keyed.
-        ValueError: A parameter, or a name of one, that two optimizers have.
+        ValueError: Two optimizers share a parameter or a parameter name.
     """
 
     def __init__(self, optims: Sequence[KeyedOptimizer | tuple[str, KeyedOptimizer]]) -> None:
@@ -126,7 +126,7 @@ class CombinedOptimizer(KeyedOptimizer):
             optim.zero_grad(set_to_none=set_to_none)
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Return each of them steps; the closure is evaluated once, before."""
+        """Step each optimizer; the closure is evaluated once, before the steps."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -142,17 +142,17 @@ class CombinedOptimizer(KeyedOptimizer):
             optim.save_param_groups(save)
 
     def post_load_state_dict(self) -> None:
-        """Call each of them."""
+        """Call each optimizer's method."""
         for _, optim in self._optims:
             optim.post_load_state_dict()
 
     def init_state(self, sparse_grad_parameter_names: Collection[str] = ()) -> None:
-        """Make the state of each; names of parameters are this optimizer's, prefixes included."""
+        """Initialize the state of each; parameter names are this optimizer's, with prefixes."""
         for key, optim in self._optims:
             names = [n for n in optim.params if self.prepend_opt_key(n, key) in sparse_grad_parameter_names]
             optim.init_state(names)
 
     def set_optimizer_step(self, step: int) -> None:
-        """Call each of them."""
+        """Call each optimizer's method."""
         for _, optim in self._optims:
             optim.set_optimizer_step(step)

@@ -1,4 +1,4 @@
-"""The handle on tables that are trained in the backward pass: learning rates go in, optimizer state comes out.
+"""The optimizer of tables trained in the backward pass: sets learning rates, exposes optimizer state.
 
 Shape letters: D embedding dim, R rows.
 """
@@ -39,13 +39,14 @@ class FusedKernel(Protocol):
 
 
 class FusedOptimizer(KeyedOptimizer):
-    """Tables that lookups update in their backward pass, as an optimizer.
+    """An optimizer over tables that lookups update in their backward pass.
 
-    The updates have happened when ``step()`` is called. It and ``zero_grad()`` hand the learning rates of
-    ``param_groups`` to the lookups, which use them from the next lookup on: call either after a schedule's step.
-    There is one group per kernel with ``params`` and ``lr``; other numbers are fixed when the kernel is made.
+    The updates have happened when ``step()`` is called. It and ``zero_grad()`` pass the learning rates of
+    ``param_groups`` to the lookups, which use them from the next lookup on: call either after a schedule's
+    step. There is one group per kernel with ``params`` and ``lr``; other numbers are fixed when the kernel is
+    made.
 
-    State by parameter: what the kernels give; where updates depend on the number of steps, ``<table>.step`` too.
+    State by parameter: the kernels' state, and ``<table>.step`` if updates depend on the number of steps.
 
     Args:
         kernels: The lookups. A parameter whose shards are in several of them has its state from one.
@@ -60,7 +61,7 @@ class FusedOptimizer(KeyedOptimizer):
         states: dict[str, dict[str, Tensor]] = {}
         groups: list[dict[str, Any]] = []
         for kernel in self._kernels:
-            # A parameter of which this rank has no shard has a state all the same: sharded tensors are known on all.
+            # Parameters without a shard on this rank have a state too: sharded tensors exist on all ranks.
             found = {name: torch.empty(0) for name in kernel.fused_states()} | dict(kernel.fused_parameters())
             new = {name: param for name, param in found.items() if name not in params}
             params |= new

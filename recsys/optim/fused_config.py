@@ -1,4 +1,4 @@
-"""What the training lookup does with gradients: an optimizer of FBGEMM's and its numbers.
+"""The optimizer in the training lookup: one of FBGEMM's, with its parameters.
 
 Shape letters: D embedding dim, R rows.
 """
@@ -36,7 +36,7 @@ _CPU = (EmbOptimType.EXACT_SGD, EmbOptimType.EXACT_ADAGRAD, EmbOptimType.EXACT_R
 _IMPLEMENTATION = ("foreach", "fused", "capturable")
 _DECAY_MODES = (WeightDecayMode.NONE, WeightDecayMode.L2, WeightDecayMode.DECOUPLE)
 
-# Optimizer class -> FBGEMM's, and which of the class's arguments FBGEMM has under which name.
+# Optimizer class -> FBGEMM's optimizer, and FBGEMM's names of the class's arguments.
 _CLASSES: dict[type[Optimizer], tuple[EmbOptimType, dict[str, str]]] = {
     torch.optim.SGD: (EmbOptimType.EXACT_SGD, {"lr": "learning_rate"}),
     torch.optim.Adagrad: (EmbOptimType.EXACT_ADAGRAD, {"lr": "learning_rate", "eps": "eps"}),
@@ -64,12 +64,13 @@ class FusedConfig:
         weight_decay: Adam's (decoupled, as AdamW's), or row-wise Adagrad's as ``weight_decay_mode`` says. On CUDA only.
         weight_decay_mode: NONE, L2 or DECOUPLE, for row-wise Adagrad.
         max_norm: Row-wise Adagrad keeps the norm of updated rows below it; 0 for no bound. On CUDA only.
-        gradient_clipping: Whether each number of a gradient is cut to ±``max_gradient``.
+        gradient_clipping: Whether each element of a gradient is clipped to ±``max_gradient``.
         max_gradient: The bound of ``gradient_clipping``.
         stochastic_rounding: For FP16 tables, whether updated weights are rounded at random to either neighbour.
 
     Raises:
-        ValueError: An optimizer or number that FBGEMM has not, or one that this optimizer would silently ignore.
+        ValueError: An optimizer or value that FBGEMM does not support, or one that this optimizer would
+            silently ignore.
     """
 
     optimizer: EmbOptimType = EmbOptimType.EXACT_SGD
@@ -131,10 +132,10 @@ class FusedConfig:
 
     @classmethod
     def from_params(cls, fused_params: Mapping[str, Any] | None) -> FusedConfig:
-        """Make one from the ``fused_params`` of a sharder; SGD with a learning rate of 0.01 for None.
+        """Return a config for the ``fused_params`` of a sharder; SGD with a learning rate of 0.01 for None.
 
         Raises:
-            ValueError: An unknown key or a value that FBGEMM has no use for.
+            ValueError: An unknown key or an unsupported value.
         """
         params = dict(fused_params or {})
         allowed = [field.name for field in dataclasses.fields(cls)]
@@ -145,12 +146,12 @@ class FusedConfig:
 
     @classmethod
     def from_in_backward(cls, optimizer_class: type[Optimizer], kwargs: Mapping[str, Any]) -> FusedConfig:
-        """Make one from an optimizer class and its arguments, as ``apply_optimizer_in_backward`` takes them.
+        """Return a config for an optimizer class and its arguments, as in ``apply_optimizer_in_backward``.
 
         Arguments that are left out have the class's defaults, not FBGEMM's.
 
         Raises:
-            ValueError: FBGEMM has no such optimizer, or not the way the arguments ask for.
+            ValueError: FBGEMM has no such optimizer, or does not support the arguments.
         """
         if optimizer_class not in _CLASSES:
             raise ValueError(

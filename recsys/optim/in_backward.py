@@ -1,7 +1,7 @@
-"""Optimizers that step while the backward pass runs, parameter by parameter, and the marks that say so.
+"""Optimizers that step during the backward pass, parameter by parameter, and their marks.
 
-The marks are those of ``torch.distributed.optim._apply_optimizer_in_backward``, so parameters that it marked (or
-TorchRec's function of the same name, which calls it) are understood as well: ``_optimizer_classes``,
+The marks are those of ``torch.distributed.optim._apply_optimizer_in_backward``, so parameters marked by it
+(or by TorchRec's function of the same name, which calls it) are supported too: ``_optimizer_classes``,
 ``_optimizer_kwargs`` and ``_in_backward_optimizers``, lists of equal length.
 """
 
@@ -22,26 +22,26 @@ def apply_optimizer_in_backward(
     params: Iterable[nn.Parameter],
     optimizer_kwargs: Mapping[str, Any],
 ) -> None:
-    """Let the parameters be updated while the backward pass runs, as soon as their gradients are there.
+    """Update parameters during the backward pass, as soon as their gradients are available.
 
-    Tables that are sharded afterwards get the optimizer inside their lookups; see ``FusedConfig.from_in_backward`` for
-    the classes that can be. Parameters that stay as they are get an optimizer each: it steps when the gradient has
-    been accumulated and the hooks that were registered with ``register_post_accumulate_grad_hook`` before have run,
-    and the gradient is dropped. For parameters of ``DistributedDataParallel`` torch steps it after averaging, which
-    torch 2.13 can do on CUDA only.
+    Tables that are sharded afterwards get the optimizer inside their lookups; see
+    ``FusedConfig.from_in_backward`` for the supported classes. Unsharded parameters get an optimizer each. It
+    steps when the gradient has been accumulated and the hooks that were registered earlier with
+    ``register_post_accumulate_grad_hook`` have run; then the gradient is dropped. For parameters of
+    ``DistributedDataParallel`` torch steps it after averaging, which torch 2.13 supports only on CUDA.
 
-    Unlike torch's function, this keeps no parameter alive: an unsharded table goes when its sharded form has come.
+    Unlike torch's function, this keeps no parameter alive: an unsharded table is freed once it is sharded.
 
     Args:
-        optimizer_class: ``torch.optim.SGD``, ``torch.optim.Adagrad``, ``torch.optim.Adam``, ``RowWiseAdagrad``; for
-            parameters that stay unsharded, any.
+        optimizer_class: ``torch.optim.SGD``, ``torch.optim.Adagrad``, ``torch.optim.Adam``,
+            ``RowWiseAdagrad``; for unsharded parameters, any class.
         params: The parameters.
         optimizer_kwargs: Arguments of the class.
 
     Raises:
-        ValueError: A parameter that needs no gradient, or one that has an optimizer in the backward pass already.
+        ValueError: A parameter needs no gradient, or already has an optimizer in the backward pass.
     """
-    # Imported here: the package compiles a dozen functions when it is imported.
+    # Imported here, because importing the package compiles a dozen functions.
     from torch.distributed.optim.apply_optimizer_in_backward import param_to_optim_hook_handle_map
 
     chosen = list(dict.fromkeys(params))
@@ -60,7 +60,7 @@ def apply_optimizer_in_backward(
         param._optimizer_classes = [optimizer_class]  # type: ignore[attr-defined]
         param._optimizer_kwargs = [dict(optimizer_kwargs)]  # type: ignore[attr-defined]
         handle = param.register_post_accumulate_grad_hook(_step)
-        # Where DistributedDataParallel finds it, to take it away and step by itself.
+        # DistributedDataParallel finds the hook here, removes it, and steps itself.
         param_to_optim_hook_handle_map[param] = [handle]
 
 
@@ -71,10 +71,10 @@ def _step(param: Tensor) -> None:
 
 
 def fused_config_of(param: Tensor) -> FusedConfig | None:
-    """Return the optimizer that a parameter was marked with, as a lookup takes it; None if it is not marked.
+    """Return the lookup's config for a marked parameter; None if it is not marked.
 
     Raises:
-        ValueError: More than one optimizer, or one that no lookup has.
+        ValueError: More than one optimizer, or one that lookups do not support.
     """
     classes = _marks(param)
     if not classes:
@@ -89,7 +89,7 @@ def fused_config_of(param: Tensor) -> FusedConfig | None:
 
 
 def copy_in_backward(source: Tensor, target: nn.Parameter) -> None:
-    """Mark ``target`` as ``source`` is marked, if it is, because it takes its place."""
+    """Copy the mark of ``source``, if any, to ``target``, which replaces it."""
     for optimizer_class, kwargs in zip(_marks(source), getattr(source, "_optimizer_kwargs", []), strict=True):
         apply_optimizer_in_backward(optimizer_class, [target], kwargs)
 
@@ -99,7 +99,7 @@ def mark_in_backward(param: Tensor, *optimizers: Optimizer) -> None:
 
     Args:
         param: A shard's weight.
-        optimizers: The handles on what updates it, for the code that looks them up through the parameter.
+        optimizers: The optimizers that update it, for code that finds them through the parameter.
     """
     param._in_backward_optimizers = list(optimizers)  # type: ignore[attr-defined]
 
@@ -107,11 +107,11 @@ def mark_in_backward(param: Tensor, *optimizers: Optimizer) -> None:
 def in_backward_optimizer_filter(
     named_parameters: Iterable[tuple[str, nn.Parameter]], include: bool = False
 ) -> Iterator[tuple[str, nn.Parameter]]:
-    """Yield the parameters that are left for an ordinary optimizer, or the others.
+    """Yield the parameters for an ordinary optimizer, or the others.
 
     Args:
         named_parameters: Names and parameters, as ``model.named_parameters()`` yields them.
-        include: True for those that are updated in the backward pass, False for the others.
+        include: True for parameters updated in the backward pass, False for the others.
     """
     for name, param in named_parameters:
         if hasattr(param, "_in_backward_optimizers") == include:

@@ -1,4 +1,4 @@
-"""Optimizers whose state is known by the names of parameters, so that it survives a change of process or plan."""
+"""Optimizers with state by parameter name, which is independent of processes and plans."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ OptimizerFactory = Callable[[list[Tensor]], Optimizer]
 class KeyedOptimizer(Optimizer):
     """State by parameter name: ``state_dict()["state"][parameter name][state name]``.
 
-    It is stricter than ``torch.optim.Optimizer``: loading copies into the state that stands, in place, and a checkpoint
-    that lacks a parameter, or has one more, is an error. Where state is made lazily, ``init_state()`` makes it.
+    It is stricter than ``torch.optim.Optimizer``: loading copies into the existing state, in place, and a
+    checkpoint with a missing or an additional parameter is an error. ``init_state()`` creates lazily created
+    state.
 
     Args:
         params: Name -> parameter.
         state: Parameter -> state name -> value. Kept, not copied.
-        param_groups: As ``torch.optim`` has them; learning-rate schedules change them. Kept, not copied.
+        param_groups: Groups as in ``torch.optim``; learning-rate schedules change them. Kept, not copied.
 
     Raises:
-        ValueError: State or groups of parameters that are not in ``params``, or one parameter under two names.
+        ValueError: State or groups refer to parameters not in ``params``, or a parameter has two names.
     """
 
     _params: Mapping[str, Tensor]
@@ -54,9 +55,9 @@ class KeyedOptimizer(Optimizer):
         self._start({"_params": params, "state": state, "param_groups": param_groups})
 
     def _start(self, attributes: dict[str, Any]) -> None:
-        """Set up hooks and profiling, as for an unpickled optimizer, without checks of the parameters.
+        """Set up hooks and profiling as for an unpickled optimizer, without checking the parameters.
 
-        ``Optimizer.__init__`` refuses to hold no parameter, and to have the groups of another optimizer.
+        ``Optimizer.__init__`` rejects empty parameters and the groups of another optimizer.
         """
         self.__setstate__({"defaults": {}, "_saves_param_groups": False, **attributes})
 
@@ -90,9 +91,9 @@ class KeyedOptimizer(Optimizer):
         return saved
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Copy a saved state into this one, in place. Nothing is changed if anything does not fit.
+        """Copy a saved state into this one, in place. If anything does not fit, nothing is changed.
 
-        A sharded tensor takes a sharded one of the same shards, or a full tensor, of which it takes its part.
+        A sharded tensor accepts one with the same shards, or a full tensor, from which it copies its part.
 
         Raises:
             CheckpointError: A state is wrong; the message names the parameter, the state and what was expected.
@@ -137,10 +138,10 @@ class KeyedOptimizer(Optimizer):
         """Run after a state was loaded; for subclasses that keep other data."""
 
     def init_state(self, sparse_grad_parameter_names: Collection[str] = ()) -> None:
-        """Make the state that is otherwise made in the first step, so that a checkpoint can be loaded into it.
+        """Create the state that the first step would create, so that a checkpoint can be loaded into it.
 
-        A step with gradients of zero, a learning rate and a weight decay of 0: parameters, gradients and state that
-        stands already keep their values, and counters named ``step`` go back to 0.
+        This takes a step with zero gradients, learning rate and weight decay: parameters, gradients and
+        existing state keep their values, and counters named ``step`` are reset to 0.
 
         Args:
             sparse_grad_parameter_names: Parameters whose gradients are sparse.
@@ -172,7 +173,7 @@ class KeyedOptimizer(Optimizer):
                 self.state[param]["step"] = torch.zeros_like(step) if isinstance(step, Tensor) else 0
 
     def set_optimizer_step(self, step: int) -> None:
-        """Set the step of optimizers that count steps themselves (fused ones)."""
+        """Set the step count of optimizers that count steps (fused ones)."""
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Refuse: parameters are given by name, at construction."""
@@ -182,11 +183,12 @@ class KeyedOptimizer(Optimizer):
 
 
 class KeyedOptimizerWrapper(KeyedOptimizer):
-    """A ``torch.optim`` optimizer with its state by name.
+    """A ``torch.optim`` optimizer with state by name.
 
     Args:
         params: Name -> parameter, as ``dict(model.named_parameters())`` has them.
-        optim_factory: Makes the optimizer of the parameters: ``lambda params: torch.optim.SGD(params, lr=0.1)``.
+        optim_factory: Creates the optimizer of the parameters: ``lambda params: torch.optim.SGD(params,
+            lr=0.1)``.
     """
 
     def __init__(self, params: Mapping[str, Tensor], optim_factory: OptimizerFactory) -> None:
@@ -222,7 +224,7 @@ def check_params(params: Mapping[str, Tensor]) -> None:
 
 
 def _by_params(groups: Sequence[Any], params: Sequence[Sequence[str]]) -> dict[str, Any]:
-    """Return groups by their parameters' names, whatever their order; equal names are numbered."""
+    """Return groups by their sorted parameter names; equal names are numbered."""
     found: dict[str, Any] = {}
     for group, names in zip(groups, params, strict=True):
         key = "/".join(sorted(names))
@@ -232,7 +234,7 @@ def _by_params(groups: Sequence[Any], params: Sequence[Sequence[str]]) -> dict[s
 
 
 def _plain(value: Any) -> Any:
-    """Return nested dicts with the state dicts of what has one."""
+    """Return nested dicts with values replaced by their state dicts, if they have one."""
     if isinstance(value, dict):
         return {name: _plain(inner) for name, inner in value.items()}
     return value.state_dict() if hasattr(value, "state_dict") else value

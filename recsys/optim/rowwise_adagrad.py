@@ -1,7 +1,7 @@
 """Row-wise Adagrad for embedding tables whose gradients are ordinary tensors (the dense kernel).
 
-One number of state per row, the sum over steps of the mean of the squared gradient, as FBGEMM's
-``EXACT_ROWWISE_ADAGRAD`` keeps it. Shape letters: D embedding dim, R rows, N rows of a sparse gradient.
+One number of state per row, the sum over steps of the mean of the squared gradient, as in FBGEMM's
+``EXACT_ROWWISE_ADAGRAD``. Shape letters: D embedding dim, R rows, N rows of a sparse gradient.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from torch.optim import Optimizer
 class RowWiseAdagrad(Optimizer):
     """Adagrad with one learning rate per row: the same arithmetic as FBGEMM's fused one.
 
-    FBGEMM updates the rows that a batch looked up. A dense gradient does not say which those are, so a row whose
-    gradient is all zeros is not changed: it is neither updated nor decayed. State of a parameter: ``sum``, ``[R]``
+    FBGEMM updates the rows that a batch looked up. A dense gradient does not contain that information, so a
+    row with an all-zero gradient is neither updated nor decayed. State of a parameter: ``sum``, ``[R]``
     float32.
 
     Args:
         params: Parameters ``[R, D]``, or parameter groups of such.
-        lr: The learning rate; 0.01 as ``torch.optim.Adagrad`` and FBGEMM have it.
-        eps: Added to the square root; 1e-8 as FBGEMM has it (``torch.optim.Adagrad``: 1e-10).
+        lr: The learning rate; 0.01 as in ``torch.optim.Adagrad`` and FBGEMM.
+        eps: Added to the square root; 1e-8 as in FBGEMM (``torch.optim.Adagrad``: 1e-10).
         weight_decay: L2 penalty: this many times the weight is added to the gradient.
 
     Raises:
-        ValueError: A negative or non-finite number, or a parameter that has not two dimensions.
+        ValueError: A negative or non-finite number, or a parameter without exactly two dimensions.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class RowWiseAdagrad(Optimizer):
         """Update every parameter that has a gradient, dense or sparse.
 
         Args:
-            closure: Evaluates the model anew and returns the loss.
+            closure: Re-evaluates the model and returns the loss.
         """
         loss = None
         if closure is not None:
@@ -93,6 +93,6 @@ def _update_rows(param: Tensor, grad: Tensor, state: Tensor, group: dict[str, An
 
 
 def _scaled(weight: Tensor, grad: Tensor, group: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    """Return the gradient with its L2 penalty, a tensor of its own, and the mean of its square, row by row."""
+    """Return the gradient with its L2 penalty, as a new tensor, and the mean of its square by row."""
     step = grad.add(weight, alpha=group["weight_decay"])
     return step, step.square().mean(dim=1)

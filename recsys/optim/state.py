@@ -1,4 +1,4 @@
-"""Loading optimizer state into existing tensors, after all of it was checked, and state for new column blocks.
+"""Loading of optimizer state into existing tensors after checks, and conversion to new column blocks.
 
 Shape letters: D embedding dim, R rows.
 """
@@ -18,10 +18,10 @@ from recsys.errors import CheckpointError
 
 
 def check_names(at: str, got: Iterable[str], expected: Iterable[str]) -> None:
-    """Check that both name the same.
+    """Check that both contain the same names.
 
     Raises:
-        CheckpointError: Names what is missing and what is unknown.
+        CheckpointError: The message names missing and unknown names.
     """
     found, wanted = set(got), set(expected)
     missing, unknown = sorted(wanted - found), sorted(found - wanted)
@@ -120,19 +120,19 @@ def _kind(value: Any) -> str:
 def recut_row_state(state: Tensor, old_widths: Sequence[int], new_widths: Sequence[int]) -> Tensor:
     """Return the state for new blocks of columns: the mean of the overlapping old blocks, weighted by shared columns.
 
-    Where blocks are joined, this is the state that the joined block would have had with the same gradients. Where one
-    is split, every part starts from the whole's mean, which is all that was kept.
+    For joined blocks, this is the state that the joined block would have had with the same gradients. For a
+    split block, every part starts from the mean of the whole, because only that was stored.
 
     Args:
         state: ``[R]`` for one block, else ``[R, K]``, with any number of the table's rows.
         old_widths: Columns of each block of ``state``, from left to right; they sum to D.
-        new_widths: Columns of each block that is asked for.
+        new_widths: Columns of each requested block.
 
     Returns:
-        ``[R]`` for one new block, else ``[R, K]``; ``state`` itself where nothing changes.
+        ``[R]`` for one new block, else ``[R, K]``; ``state`` itself if nothing changes.
 
     Raises:
-        ValueError: Widths that do not cover the same columns, or another number of blocks than the state has.
+        ValueError: The widths do not cover the same columns, or their number differs from the state's blocks.
     """
     for name, widths in (("old_widths", old_widths), ("new_widths", new_widths)):
         if not widths or min(widths) < 1:
@@ -153,7 +153,7 @@ def recut_row_state(state: Tensor, old_widths: Sequence[int], new_widths: Sequen
     if list(old_widths) == list(new_widths):
         return state
     shares = torch.tensor(_shares(old_widths, new_widths), dtype=torch.float64, device=state.device)
-    # In float64, so that a split and a join give back what was there.
+    # In float64, so that a split and a join restore the original values.
     made = (state.double().view(len(state), len(old_widths)) @ shares).to(state.dtype)
     return made.squeeze(1) if len(new_widths) == 1 else made
 

@@ -1,7 +1,7 @@
-"""L2 weight decay of the rows that a batch touched, for tables that FBGEMM trains in host memory.
+"""L2 weight decay of the rows touched by a batch, for tables that FBGEMM trains in host memory.
 
-FBGEMM's row-wise Adagrad has weight decay on CUDA only. Here the step of a lookup's backward pass is taken again with
-the penalty in it. FBGEMM 1.8 does, for a row ``w`` with gradient ``g`` and state ``s``,
+FBGEMM's row-wise Adagrad has weight decay on CUDA only. Here the step of a lookup's backward pass is repeated
+with the penalty. FBGEMM 1.8 does, for a row ``w`` with gradient ``g`` and state ``s``,
 
     s' = s + mean(g²),    w' = w - learning_rate * g / (sqrt(s') + eps)
 
@@ -36,11 +36,11 @@ class _Touched:
 
 
 class RowWeightDecay:
-    """Watches lookups, and adds the penalty to their steps. A lookup is called once in a step.
+    """Records lookups, and adds the penalty to their steps. A lookup may be called once per step.
 
     Args:
-        lookups: With EXACT_ROWWISE_ADAGRAD, in host memory.
-        weight_decay: The penalty's gradient of a row is this many times the row; 0 watches nothing.
+        lookups: Lookups with EXACT_ROWWISE_ADAGRAD, in host memory.
+        weight_decay: The penalty's gradient of a row is this many times the row; 0 disables it.
     """
 
     def __init__(self, lookups: Iterable[FusedLookup], weight_decay: float) -> None:

@@ -49,7 +49,7 @@ _STORED = {t.value.lower(): t for t in DataType if t is not DataType.BF16}
 
 
 class _UsageError(ValueError):
-    """The command line is wrong, whatever the files hold."""
+    """The command line is invalid."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -158,7 +158,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _topology(arguments: argparse.Namespace) -> Topology:
-    """Return the file's, or the defaults; options change single numbers."""
+    """Return the topology of the file, or the default; options override single numbers."""
     if arguments.topology is not None:
         topology = read_topology(arguments.topology)
         if arguments.device not in (None, topology.compute_device):
@@ -253,7 +253,7 @@ def _diff(words: list[str]) -> int:
     try:
         lines = differences(read_plan(arguments.before), read_plan(arguments.after))
     except PlanError as error:
-        # 1 says that the plans differ, as diff(1) does.
+        # Exit status 1 means that the plans differ, as for diff(1).
         raise _UsageError(str(error)) from None
     for line in lines:
         print(line)
@@ -261,7 +261,7 @@ def _diff(words: list[str]) -> int:
 
 
 def _check_folder(option: str, path: Path | None) -> None:
-    """Check before the work that the folder exists."""
+    """Check that the folder exists before planning."""
     if path is not None and not path.absolute().parent.is_dir():
         raise _UsageError(f"{option}: got {str(path)!r}, expected a file in a folder that exists")
 

@@ -1,4 +1,4 @@
-"""Plans for the devices of one process: inference, rows alone counted, tables whole where they fit.
+"""Plans for the devices of one process: for inference, counting only rows, with whole tables if they fit.
 
 Shape letters: W world size.
 """
@@ -26,13 +26,14 @@ _WHOLE_OR_CUT = ("table_wise", "row_wise")
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceOptions:
-    """What the plan may count on.
+    """Options of the plan.
 
     Attributes:
         world_size: W.
         budget_bytes: Memory for rows on each device; None for no bound.
         row_alignment: The alignment of the rows, in bytes.
-        expected_ids: By table path, how many IDs one row of a batch looks up; one per feature if not named.
+        expected_ids: Number of IDs that one row of a batch looks up, by table path; one per feature if not
+            named.
     """
 
     world_size: int
@@ -44,14 +45,14 @@ class DeviceOptions:
 def plan_devices(
     collections: Mapping[str, Sequence[BaseEmbeddingConfig]], options: DeviceOptions
 ) -> ShardingPlan:
-    """Return every table whole on one device, so that lookups are spread evenly; or cut by rows if it fits none whole.
+    """Place every table whole on one device, balancing lookups, or cut it by rows if it fits on none.
 
-    If the tables do not fit so, others are cut by rows too. Without a budget, no device holds more bytes than its
-    fair share and the largest table.
+    If the tables still do not fit, others are cut by rows too. Without a budget, no device holds more bytes
+    than its fair share plus the largest table.
 
     Args:
         collections: The tables of each collection, with their stored data types, by path.
-        options: See there.
+        options: Options of the plan.
 
     Raises:
         PlanError: Names a table that does not fit, the bytes short, and what would make it fit.
@@ -63,7 +64,7 @@ def plan_devices(
     }
     budget = options.budget_bytes
     if budget is None:
-        # The tables always fit so: the emptiest device holds at most the fair share.
+        # The tables always fit, because the emptiest device holds at most the fair share.
         budget = -(-sum(sizes.values()) // options.world_size) + max(sizes.values(), default=0)
     cut = {path for path, size in sizes.items() if size > budget}
     try:
@@ -88,7 +89,7 @@ def _plan(
 ) -> ShardingPlan:
     topology = default_topology("cpu", world_size=options.world_size, local_world_size=options.world_size)
     memory = replace(topology.ddr, capacity_bytes=budget_bytes)
-    # Between devices of one process outputs are copied, nothing is called.
+    # Between devices of one process outputs are copied without collective calls.
     link = Link(bandwidth=memory.bandwidth, latency_us=0.0)
     topology = replace(topology, ddr=memory, intra_host=link)
     named = options.expected_ids or {}

@@ -1,4 +1,4 @@
-"""The cost of any plan: per table, per rank, per shard; and placements as plans.
+"""The cost of a plan per table, rank and shard; and conversion of placements to plans.
 
 Shape letters: W world size.
 """
@@ -27,11 +27,11 @@ from recsys.sharding.plan.sharding_types import (
 
 @dataclass(frozen=True, kw_only=True)
 class PlacedShard:
-    """A shard where it is.
+    """A placed shard.
 
     Attributes:
         table: Position of its table.
-        rank: That holds it.
+        rank: The rank that holds it.
         num_rows: R of the shard.
         num_columns: D of the shard.
         cost: Its bytes and times.
@@ -49,7 +49,7 @@ class Evaluation:
     """A plan with its estimates.
 
     Attributes:
-        tables: That were planned.
+        tables: The planned tables.
         shardings: The sharding of each table.
         shards: The shards of all tables; a copy on each rank counts as one.
         world_size: W.
@@ -69,7 +69,7 @@ class Evaluation:
         return _sums(((shard.table, shard.cost) for shard in self.shards), len(self.tables))
 
     def ranks_of_tables(self) -> list[list[int]]:
-        """Return where each table is."""
+        """Return the ranks of each table."""
         found: list[set[int]] = [set() for _ in self.tables]
         for shard in self.shards:
             found[shard.table].add(shard.rank)
@@ -77,7 +77,7 @@ class Evaluation:
 
 
 def kernel_of(sharding: ParameterSharding, is_training: bool) -> str:
-    """Return the kernel of a plan that may leave it open."""
+    """Return a table's kernel, or the default if the plan does not name one."""
     if sharding.compute_kernel is not None:
         return sharding.compute_kernel
     return "dense" if sharding.is_replicated and is_training else "fused"
@@ -177,7 +177,7 @@ def _cut(
 
 
 def differences(before: ShardingPlan, after: ShardingPlan) -> list[str]:
-    """Return what changed between two plans, a line for each table that did."""
+    """Return the differences between two plans, one line per changed table."""
     lines = []
     old = {(path, name): t for path, group in before.plan.items() for name, t in group.items()}
     new = {(path, name): t for path, group in after.plan.items() for name, t in group.items()}

@@ -1,4 +1,4 @@
-"""Plans that cannot fit: which table, how many bytes short, and what would make it fit. Each remedy was tried.
+"""Errors of plans that do not fit: the table, the missing bytes, and tested remedies.
 
 Shape letters: W world size.
 """
@@ -39,9 +39,9 @@ class Problem:
     """A planning problem: tables, topology and workload.
 
     Attributes:
-        tables: To place.
-        topology: To place them on.
-        workload: To place them for.
+        tables: The tables to place.
+        topology: The topology.
+        workload: The workload.
         reserved_fraction: The fraction of each rank's device memory that is not for tables.
         reserved_bytes: The bytes of each rank's device memory that are not for tables either.
     """
@@ -53,7 +53,7 @@ class Problem:
     reserved_bytes: int = 0
 
     def capacity(self) -> Capacity:
-        """Return what is left for tables."""
+        """Return the memory left for tables."""
         topology = self.topology
         hbm, ddr = topology.hbm_bytes, topology.ddr_bytes
         if topology.hbm is None:
@@ -71,14 +71,14 @@ class Problem:
         return max(int(num_bytes * (1 - self.reserved_fraction)) - self.reserved_bytes, 0)
 
     def with_reserve(self, num_bytes: int) -> int:
-        """Return the device memory that leaves so much for tables."""
+        """Return the device memory that leaves this much for tables."""
         return math.ceil((num_bytes + self.reserved_bytes) / (1 - self.reserved_fraction))
 
     def options(self) -> list[list[ShardingOption]]:
         """Return the options of each table.
 
         Raises:
-            PlanError: A table's constraints leave none.
+            PlanError: A table's constraints leave no option.
         """
         return enumerate_options(self.tables, Estimator(self.topology, self.workload))
 
@@ -86,14 +86,14 @@ class Problem:
 def with_room(
     options: Sequence[Sequence[ShardingOption]], capacity: Capacity
 ) -> tuple[list[list[ShardingOption]], Misfit | None]:
-    """Return the options that fit empty ranks; or the first table, the largest misfit first, that has none."""
+    """Return the options that fit on empty ranks, or the table with the largest misfit that has none."""
     kept = [[option for option in group if capacity.is_room_for(option)] for group in options]
     lacking = [_nearest(i, options[i], capacity) for i, group in enumerate(kept) if not group]
     return kept, max(lacking, key=lambda misfit: misfit.short_bytes, default=None)
 
 
 def _nearest(table: int, options: Sequence[ShardingOption], capacity: Capacity) -> Misfit:
-    """Return by how much the nearest option does not fit."""
+    """Return the misfit of the option that comes closest to fitting."""
     found = []
     for option in options:
         hbm, ddr = option.max_hbm_bytes - capacity.hbm_bytes, option.max_ddr_bytes - capacity.ddr_bytes
@@ -124,7 +124,7 @@ def not_fitting(problem: Problem, options: Sequence[Sequence[ShardingOption]], m
 
 
 def _whole(options: Sequence[ShardingOption]) -> Sequence[ShardingOption]:
-    """Return options in which each row lies once: copies on every rank are not the table's size."""
+    """Return the options without replication, which show the table's size."""
     return [option for option in options if option.sharding_type != "data_parallel"] or [
         replace(option, span=1) for option in options
     ]
@@ -137,7 +137,7 @@ def _remedies(problem: Problem, options: Sequence[Sequence[ShardingOption]], mis
     local = problem.topology.local_world_size
     for factor in _GROWTH:
         world_size = problem.topology.world_size * factor
-        # A single host grows; several become more.
+        # A single host gets more ranks; several hosts become more hosts.
         local = world_size if problem.topology.num_hosts == 1 else local
         larger = replace(problem.topology, world_size=world_size, local_world_size=local)
         if _fits(replace(problem, topology=larger)):
@@ -180,7 +180,7 @@ def _packs(options: Sequence[Sequence[ShardingOption]], capacity: Capacity) -> b
 
 
 def _least_memory(problem: Problem, options: Sequence[Sequence[ShardingOption]]) -> str | None:
-    """Return the least device memory, or else the least host memory, with which these ranks hold these tables."""
+    """Return the least device memory, or else the least host memory, with which the tables fit."""
     capacity = problem.capacity()
 
     def with_hbm(num_bytes: int) -> bool:
@@ -202,7 +202,7 @@ def _least_memory(problem: Problem, options: Sequence[Sequence[ShardingOption]])
 
 
 def _least(fits: Callable[[int], bool], too_little: int) -> int | None:
-    """Find the least fitting value by bisection, to a part in a million, in at most 40 trials."""
+    """Find the least fitting value by bisection, to one part in a million, in at most 40 trials."""
     if not fits(UNBOUNDED_BYTES):
         return None
     low, high = too_little, max(too_little, 1) * 2

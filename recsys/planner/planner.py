@@ -1,4 +1,4 @@
-"""The planner: from a model, or from tables, to a sharding plan.
+"""The planner, which makes a sharding plan for a model or for tables.
 
 Shape letters: W world size.
 """
@@ -28,7 +28,7 @@ from recsys.planner.search.bounds import of_any_plan
 from recsys.planner.search.search import search
 from recsys.sharding.plan.plan import ShardingPlan
 
-#: Device memory left to everything that is not a table and not counted: activations, caches, the allocator's gaps.
+#: Share of device memory reserved for everything that is not counted: activations, caches, fragmentation.
 #: TorchRec's default.
 DEFAULT_RESERVED_FRACTION = 0.15
 # Weights, gradients and two numbers of optimizer state (Adam).
@@ -40,10 +40,10 @@ class PlanResult:
     """A plan and its estimated cost.
 
     Attributes:
-        plan: To shard by.
-        problem: What was planned.
+        plan: The plan.
+        problem: The planning problem.
         evaluation: The cost of each shard.
-        least_us: No plan's worst rank costs less; 0 where the plan itself does not fit.
+        least_us: Lower bound of any plan's worst rank; 0 if the plan itself does not fit.
         latency_us: The latency of the collective calls of a step, on every rank.
     """
 
@@ -60,12 +60,12 @@ class EmbeddingShardingPlanner:
     Args:
         topology: The topology of the ranks; by default that of the process group, with the memory of this machine.
         batch_size: Samples per rank and step; 512 by default.
-        constraints: By table path, or by table name alone.
+        constraints: Constraints by table path, or by table name.
         workload: Training with row-wise Adagrad by default.
         reserved_fraction: The fraction of each rank's device memory that is not for tables; 0.15 by default.
 
     Raises:
-        PlanError: A number is not what it must be.
+        PlanError: A number is invalid.
     """
 
     def __init__(
@@ -91,12 +91,12 @@ class EmbeddingShardingPlanner:
         """Plan all collections of a model.
 
         Args:
-            module: The float model; ``meta`` tensors will do.
+            module: The float model; it may be on the ``meta`` device.
             sharders: Only collections of their ``module_type`` are planned; all by default.
 
         Raises:
-            PlanError: There is no collection, constraints cannot be met, or the tables do not fit: the text names the
-                table, the bytes short and what makes it fit.
+            PlanError: There is no collection, constraints cannot be met, or the tables do not fit: the
+                message names the table, the missing bytes and remedies.
         """
         return self.result(self.problem(module, sharders)).plan
 
@@ -109,15 +109,15 @@ class EmbeddingShardingPlanner:
         """Return the same plan on every rank: the group's first rank plans and broadcasts. All ranks must call it.
 
         Raises:
-            PlanError: On every rank, as ``plan`` does on the first.
+            PlanError: On every rank, for the errors of ``plan`` on the first.
         """
         pg = pg or dist.group.WORLD
-        told: list[Any] = [None]
+        shared: list[Any] = [None]
         if dist.get_rank(pg) == 0:
-            told = [self._answer(module, sharders, pg)]
+            shared = [self._answer(module, sharders, pg)]
         device = torch.device("cuda", torch.cuda.current_device()) if "nccl" in dist.get_backend(pg) else None
-        dist.broadcast_object_list(told, group=pg, group_src=0, device=device)
-        answer = json.loads(told[0])
+        dist.broadcast_object_list(shared, group=pg, group_src=0, device=device)
+        answer = json.loads(shared[0])
         if "error" in answer:
             raise PlanError(answer["error"])
         return ShardingPlan.from_json(answer["plan"])
@@ -133,7 +133,7 @@ class EmbeddingShardingPlanner:
                 )
             plan = self.result(self.problem(module, sharders, topology)).plan
             return json.dumps({"plan": plan.to_json()})
-        except ValueError as error:  # the other ranks wait for an answer
+        except ValueError as error:  # the other ranks wait for a result
             return json.dumps({"error": str(error)})
         except Exception as error:
             return json.dumps({"error": f"planning failed: {type(error).__name__}: {error}"})
@@ -144,7 +144,7 @@ class EmbeddingShardingPlanner:
         sharders: Sequence[object] | None = None,
         topology: Topology | None = None,
     ) -> Problem:
-        """Return what there is to plan in a model.
+        """Return the planning problem of a model.
 
         Raises:
             PlanError: As ``plan``.
@@ -167,7 +167,7 @@ class EmbeddingShardingPlanner:
         weighted: frozenset[str] = frozenset(),
         topology: Topology | None = None,
     ) -> Problem:
-        """Return what there is to plan in tables by collection path.
+        """Return the planning problem of tables by collection path.
 
         Raises:
             PlanError: As ``plan``.
@@ -196,10 +196,10 @@ class EmbeddingShardingPlanner:
         return _evaluated(problem, plan, found.least_us)
 
     def evaluated(self, problem: Problem, plan: ShardingPlan) -> PlanResult:
-        """Estimate a plan that someone else made, or edited.
+        """Estimate the cost of a given plan.
 
         Raises:
-            PlanError: The plan does not fit the tables or the ranks. Too little memory is no error here.
+            PlanError: The plan does not fit the tables or the ranks. Too little memory is not an error here.
         """
         capacity = problem.capacity()
         kept, misfit = with_room(problem.options(), capacity)

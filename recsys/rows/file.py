@@ -1,9 +1,9 @@
 """The rows file of an artifact: mapped or copied, and checked for changes.
 
-A mapping shows what happens to the file. Where somebody writes into it, lookups read the new bytes; where somebody cuts
-it off, they read pages that are no longer there, which ends the process (SIGBUS). Artifacts are replaced by renaming,
-which leaves the old file as it was for those who hold it. For those who write in place all the same, there are two
-means here: ``check``, which notices it between two batches, and ``copied``, which nothing can reach.
+A mapping shows later changes of the file. If the file is overwritten in place, lookups read the new bytes; if
+it is truncated, they access missing pages, which kills the process (SIGBUS). Artifacts are replaced by
+renaming, which leaves the old file unchanged for processes that have it open. Against writes in place there
+are two measures: ``check`` detects them between two batches, and ``copied`` rows are not affected.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class RowsFile:
         """Return the first bytes as a uint8 tensor: mapped privately, so that pages are shared until written to.
 
         Args:
-            num_bytes: How many; the file has at least as many.
-            random_access: Tell the kernel that few rows will be read, so that it brings in no neighbours.
+            num_bytes: The number of bytes; the file must have at least this many.
+            random_access: Tell the kernel that few rows will be read, so that it does not read ahead.
         """
         mapped = mmap.mmap(self._file, num_bytes, access=mmap.ACCESS_COPY)
         if random_access:
@@ -48,10 +48,10 @@ class RowsFile:
         return torch.frombuffer(mapped, dtype=torch.uint8)
 
     def copied(self, num_bytes: int) -> Tensor:
-        """Return the first bytes as a uint8 tensor in memory of its own, which goes back to the system with the tensor.
+        """Return a copy of the first bytes as a uint8 tensor; its memory returns to the system with it.
 
         Raises:
-            PartSizeError: The file is shorter by now.
+            PartSizeError: The file has become shorter.
         """
         own = mmap.mmap(-1, num_bytes)
         view = memoryview(own)
@@ -67,7 +67,7 @@ class RowsFile:
         """Check that the file was not written to since it was opened; takes a microsecond.
 
         Raises:
-            ChecksumError: It was; the mapping must not be read any more.
+            ChecksumError: It was written to; the mapping must not be read any more.
         """
         if self._present_state() != self._state:
             raise ChecksumError(

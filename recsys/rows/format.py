@@ -14,9 +14,10 @@ INT4   scale (fp16), bias (fp16), two codes a byte, low nibble first   ``4 + P /
 INT2   scale (fp16), bias (fp16), four codes a byte, low bits first    ``4 + P / 4``                    8
 =====  ==============================================================  ===============================  ==========
 
-A number is ``code * scale + bias``. A row is stretched to a multiple of the row alignment: 1 in host memory, 16
-on CUDA, where dim 64 in INT8 takes 80 bytes instead of 68. Dims that are no multiple (FBGEMM's quantizer works on
-pairs of bytes) are padded with copies of the row's first number, which change neither scale nor bias.
+A number is ``code * scale + bias``. A row is padded to a multiple of the row alignment: 1 in host memory, 16
+on CUDA, where dim 64 in INT8 takes 80 bytes instead of 68. Dims that are not a multiple (FBGEMM's quantizer
+works on pairs of bytes) are padded with copies of the row's first number, which change neither scale nor
+bias.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from torch import Tensor
 from recsys.configs import DataType
 from recsys.ops import fbgemm
 
-# FBGEMM 1.8, SparseType: how the lookup is told what a table's rows are.
+# FBGEMM 1.8, SparseType: the lookup's codes for the types of rows.
 SPARSE_TYPE_CODES = {
     DataType.FP32: 0,
     DataType.FP16: 1,
@@ -58,7 +59,7 @@ def row_alignment_for(device: torch.device) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class RowFormat:
-    """How rows of ``dim`` numbers are stored.
+    """The format of stored rows of ``dim`` numbers.
 
     Raises:
         ValueError: The type has no row format.
@@ -84,12 +85,12 @@ class RowFormat:
 
     @property
     def dim_multiple(self) -> int:
-        """Columns can be cut at multiples of this."""
+        """Multiple at which columns can be cut."""
         return _DIM_MULTIPLES.get(self.data_type, 1)
 
     @property
     def padded_dim(self) -> int:
-        """P: ``dim`` stretched to a multiple of ``dim_multiple``; what the lookup returns for each row."""
+        """P: ``dim`` rounded up to a multiple of ``dim_multiple``; the lookup's output width."""
         return -(-self.dim // self.dim_multiple) * self.dim_multiple
 
     @property
@@ -138,7 +139,7 @@ def _check_range(weight: Tensor, data_type: DataType, first_row: int) -> None:
     if weight.numel() == 0 or data_type is DataType.FP32:
         return
     largest = weight.abs().amax(dim=1)
-    # A row's scale times 255 can reach twice the largest number, and is held by an fp16 scale; the bias by fp16.
+    # A row's scale times 255 can reach twice the largest number and fits an fp16 scale; the bias is fp16.
     wrong = torch.nonzero(~(largest <= _FP16_MAX)).flatten()
     if wrong.numel():
         row = int(wrong[0])
@@ -171,10 +172,10 @@ def dequantize_rows(rows: Tensor, fmt: RowFormat) -> Tensor:
 
 
 def row_error_bounds(rows: Tensor, fmt: RowFormat) -> Tensor:
-    """Return how far a stored number can lie from the float number that it was made of, row by row.
+    """Return a bound of the quantization error of each row.
 
-    Half a step of the row's own scale, and what fp16 rounds of scale and bias, of which the quantizer's
-    clipping at both ends of the range can be a consequence, or a range that fp16 takes for none.
+    It is half a step of the row's scale, plus the fp16 rounding of scale and bias, which can also cause
+    clipping at both ends of the range, or a range that becomes zero in fp16.
 
     Args:
         rows: ``[R, row_bytes]``.
@@ -190,7 +191,7 @@ def row_error_bounds(rows: Tensor, fmt: RowFormat) -> Tensor:
         return largest * _FP16_RELATIVE * 2 + _FP16_ABSOLUTE
     scale, bias = (part.flatten() for part in _scale_bias(rows))
     steps = float((1 << fmt.bits) - 1)
-    # Rows of one number have the scale 1, and only the code 0.
+    # Constant rows have the scale 1 and only the code 0.
     largest_code = _codes(rows, fmt).amax(dim=1)
     from_fp16 = _FP16_RELATIVE * (bias.abs() + largest_code * scale) + _FP16_ABSOLUTE * (1 + steps)
     half_step = scale / 2 * (largest_code > 0)
@@ -218,6 +219,6 @@ def cut_columns(rows: Tensor, fmt: RowFormat, start: int, end: int) -> Tensor:
 
 
 def align_rows(rows: Tensor, fmt: RowFormat, alignment: int) -> Tensor:
-    """Return rows at alignment 1 stretched with zeros to another alignment, ``[R, row_bytes(alignment)]``."""
+    """Return rows at alignment 1 padded with zeros to another alignment, ``[R, row_bytes(alignment)]``."""
     padding = fmt.row_bytes(alignment) - rows.shape[1]
     return torch.nn.functional.pad(rows, (0, padding)) if padding else rows

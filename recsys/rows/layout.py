@@ -1,4 +1,4 @@
-"""The layout of stored rows: where each table's rows are in a blob or in an artifact's rows file.
+"""The layout of stored rows: the places of each table's rows in a blob or an artifact's rows file.
 
 Shape letters: D embedding dim, R rows.
 """
@@ -47,7 +47,7 @@ class RowBlock:
 
     @property
     def row_format(self) -> RowFormat:
-        """How the block's rows are stored."""
+        """The format of the block's rows."""
         return RowFormat(data_type=self.data_type, dim=self.column_end - self.column_start)
 
     @property
@@ -80,7 +80,7 @@ class BlobLayout:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the blob, the readable tail included."""
+        """Bytes of the blob, including the readable tail."""
         end = max((block.offset_bytes + block.num_bytes for block in self.blocks), default=0)
         return _aligned(end) + TAIL_BYTES
 
@@ -95,7 +95,7 @@ class BlobLayout:
         """Return the block that holds a row of a table's columns from ``column_start``.
 
         Raises:
-            KeyError: There is none.
+            KeyError: There is no such block.
         """
         for block in self._by_column[table, column_start]:
             if block.row_start <= row_start < block.row_end:
@@ -103,7 +103,7 @@ class BlobLayout:
         raise KeyError(f"no block of table {table!r} at column {column_start}, row {row_start}")
 
     def offset_of(self, table: str, column_start: int, row_start: int) -> int:
-        """Return where in the blob a row of a table's column block starts, in bytes."""
+        """Return the offset in the blob of a row of a table's column block, in bytes."""
         block = self.find(table, column_start, row_start)
         return block.offset_bytes + (row_start - block.row_start) * block.row_bytes
 
@@ -113,7 +113,7 @@ def _aligned(offset: int) -> int:
 
 
 def lay_out(blocks: Sequence[RowBlock]) -> BlobLayout:
-    """Put blocks one after the other (their own offsets are not read)."""
+    """Arrange blocks consecutively (their own offsets are ignored)."""
     placed: list[RowBlock] = []
     offset = 0
     for block in blocks:
@@ -123,7 +123,7 @@ def lay_out(blocks: Sequence[RowBlock]) -> BlobLayout:
 
 
 def block_rows(rows: Tensor, embedding_dim: int, block: RowBlock) -> Tensor:
-    """Return what a block holds of whole rows: its columns, at its alignment.
+    """Return a block's part of whole rows: its columns, at its alignment.
 
     Args:
         rows: ``[R, row_bytes]`` uint8, whole rows at alignment 1; any of the block's table.
@@ -140,13 +140,13 @@ def block_rows(rows: Tensor, embedding_dim: int, block: RowBlock) -> Tensor:
 
 
 def copy_blocks(source: BlobLayout, source_blob: Tensor, target: BlobLayout, device: torch.device) -> Tensor:
-    """Return a new blob on a device with the rows of the target's blocks, stretched to their alignment.
+    """Return a new blob on a device with the rows of the target's blocks, padded to their alignment.
 
     Args:
         source: Holds every row of the target's column blocks, at alignment 1.
         source_blob: ``[source.num_bytes]`` uint8 in host memory.
-        target: What to lay where.
-        device: Where the new blob lies.
+        target: The layout of the new blob.
+        device: The device of the new blob.
 
     Returns:
         ``[target.num_bytes]`` uint8.

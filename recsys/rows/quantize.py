@@ -1,4 +1,4 @@
-"""From float tables to a blob of stored rows, in memory or in a file, a few rows at a time.
+"""Quantization of float tables to a blob of stored rows, in memory or in a file, a few rows at a time.
 
 Shape letters: D embedding dim, R rows.
 """
@@ -22,7 +22,7 @@ from recsys.rows.format import (
 )
 from recsys.rows.layout import BlobLayout, RowBlock, block_rows, lay_out
 
-#: Rows that are converted at a time: 4 MiB of floats at dim 64.
+#: Rows converted at a time: 4 MiB of floats at dim 64.
 CHUNK_ROWS = 1 << 14
 
 # The largest relative error ‖row − stored row‖ / ‖row‖ that a row may have: about five times what rows of
@@ -34,12 +34,12 @@ MAX_RELATIVE_ERRORS = {DataType.INT8: 0.05, DataType.INT4: 0.4, DataType.INT2: 2
 
 @dataclass(frozen=True, kw_only=True)
 class StoredTable:
-    """A table as it is to be stored.
+    """A table to store.
 
     Attributes:
         name: Unique within the blob.
         column_cuts: First column and end of each block; one block for all columns if empty.
-        zero_row: Store one more row, of zeros, behind the last (for ID policy ZERO).
+        zero_row: Whether to store an additional row of zeros after the last (for ID policy ZERO).
     """
 
     name: str
@@ -61,7 +61,7 @@ class StoredTable:
 
     @property
     def num_rows(self) -> int:
-        """Rows that are stored."""
+        """Number of stored rows."""
         return self.num_embeddings + self.zero_row
 
 
@@ -97,7 +97,7 @@ def plan_blob(tables: Iterable[StoredTable], row_alignment: int = HOST_ROW_ALIGN
 
 @dataclass
 class QuantizationError:
-    """What storing a table cost.
+    """The quantization error of a table.
 
     Attributes:
         signal: Sum of the squares of the float numbers.
@@ -118,7 +118,7 @@ class QuantizationError:
         return 10 * math.log10(self.signal / self.noise) if self.signal else -math.inf
 
 
-#: Puts bytes ``[n, row_bytes]`` at an offset.
+#: Writes bytes ``[n, row_bytes]`` at an offset.
 Writer = Callable[[int, Tensor], None]
 
 
@@ -133,9 +133,9 @@ def store_table(
 
     Args:
         weight: ``[R, D]`` float, in host memory.
-        table: What it becomes.
-        layout: Where its blocks go.
-        write: Takes the rows.
+        table: The table to store.
+        layout: The places of its blocks.
+        write: Writes the rows.
         on_rows: Called with the number of rows after each chunk, for progress.
 
     Raises:
@@ -161,13 +161,13 @@ def store_table(
 
 
 def stored_rows(chunk: Tensor, table: StoredTable, first: int, error: QuantizationError) -> Tensor:
-    """Quantize some rows, and measure what it costs.
+    """Quantize some rows, and measure the error.
 
     Args:
         chunk: ``[R, D]`` float32, in host memory.
-        table: What they become rows of.
+        table: Their table.
         first: The number of the first row.
-        error: Is added to.
+        error: The error of these rows is added to it.
 
     Returns:
         ``[R, row_bytes]`` uint8, whole rows at alignment 1.
@@ -224,7 +224,7 @@ def memory_writer(blob: Tensor) -> Writer:
 def recut(
     layout: BlobLayout, blob: Tensor, cuts: Mapping[str, Sequence[tuple[int, int]]]
 ) -> tuple[BlobLayout, Tensor]:
-    """Return the same rows with other column blocks; layout and blob hold whole tables.
+    """Return the same rows with other column blocks; layout and blob must hold whole tables.
 
     Raises:
         ValueError: A cut is no multiple of what the row format allows.

@@ -1,1 +1,1 @@
-"""Sharding: sharding type, transport and lookup kernel, put together by composition."""
+"""Sharding: sharding types, transports and lookup kernels, combined by composition."""

@@ -1,4 +1,4 @@
-"""Sharded collections: ``input_dist → lookup → output_dist``, put together from a layout, a transport and kernels.
+"""Sharded collections: ``input_dist → lookup → output_dist``, made of a layout, a transport and kernels.
 
 Shape letters: B batch, D embedding dim, E (feature, table) pairs, S slots, N number of IDs.
 """
@@ -31,13 +31,13 @@ from recsys.signature import IdPolicy
 
 @dataclass(frozen=True, kw_only=True)
 class ShardedOptions:
-    """Options of a sharded collection beside its plan.
+    """Options of a sharded collection other than its plan.
 
     Attributes:
         path: The collection's path in its model; names its tables' rows.
         is_weighted: Whether every ID comes with a weight.
         output_dtype: The dtype of the lookups.
-        id_policies: Table by table; REJECT where not named. ZERO needs a row of zeros behind the table.
+        id_policies: Policies by table; REJECT by default. ZERO needs a row of zeros after the table.
         bounds_check_mode: How rejected IDs are treated.
     """
 
@@ -51,9 +51,10 @@ class ShardedOptions:
 class Transport(Protocol):
     """Moves a batch to the shards, and their outputs back.
 
-    ``GroupTransport`` works over a process group, whose ranks have a batch each; ``LocalTransport`` works between the
-    devices of one process, which share one batch. Both are ``nn.Module``s. Results are awaitables: over a process group
-    collectives are in progress, between devices the results are there already.
+    ``GroupTransport`` works over a process group, whose ranks have a batch each; ``LocalTransport`` works
+    between the devices of one process, which share one batch. Both are ``nn.Module``s. Results are
+    awaitables: over a process group collectives may be in progress, between devices the results are available
+    at once.
     """
 
     def input_dist(self, checked: CheckedIds) -> Awaitable[Awaitable[DistInput]]:
@@ -67,7 +68,7 @@ class Transport(Protocol):
 
 
 class DistributedKeyedJaggedTensor(KeyedJaggedTensor):
-    """A batch whose parts were already sent to the shards, for some collections.
+    """A batch whose parts have already been sent to the shards of some collections.
 
     Args:
         features: The batch.
@@ -93,7 +94,7 @@ class ShardedCollection(nn.Module):
     """The base of pooled and sequence collections: everything up to the lookups.
 
     Args:
-        layout: How the tables are cut, and what follows from it.
+        layout: The layout of the tables.
         pair_ids: Picks the features and checks their IDs.
         transport: Moves IDs to the shards and outputs back; an ``nn.Module`` too.
         lookups: One kernel for each group that is looked up in this process.
@@ -109,9 +110,9 @@ class ShardedCollection(nn.Module):
         self.pair_ids = pair_ids
         self.transport: Transport = transport
         self.lookups = nn.ModuleList(lookups)
-        #: By name, where tables are trained; their parameters and their names in state dicts are another child's.
+        #: By name, if tables are trained; another child holds their parameters and names in state dicts.
         self.trained_tables: Mapping[str, TableShards] = {}
-        #: Of tables that are trained in the backward pass; None if nothing is trained.
+        #: The optimizer of tables trained in the backward pass; None if nothing is trained.
         self.fused_optimizer: FusedOptimizer | None = None
 
     @classmethod
@@ -122,13 +123,13 @@ class ShardedCollection(nn.Module):
         ranks: Sequence[DeviceRows],
         options: ShardedOptions,
     ) -> Self:
-        """Make one of quantized tables on the devices of this process.
+        """Return a collection of quantized tables on the devices of this process.
 
         Args:
             tables: The tables, with the data types of their stored rows.
-            plan: How each is cut.
-            ranks: Where each rank's rows lie; the first rank's device gets the output.
-            options: See there.
+            plan: The sharding of each table.
+            ranks: The rows of each rank; the first rank's device gets the output.
+            options: Further options.
 
         Raises:
             PlanError: The plan does not fit the tables or the ranks.
@@ -150,7 +151,7 @@ class ShardedCollection(nn.Module):
         return cls(layout, pair_ids, transport, kernels)
 
     def reset_rows(self, table: str, rows: Tensor, values: Tensor) -> None:
-        """Overwrite rows of a trained table, on whatever ranks they lie, and what its optimizer keeps about them.
+        """Overwrite rows of a trained table on all ranks, and reset their optimizer state.
 
         Args:
             table: Its name.
@@ -190,7 +191,7 @@ class ShardedCollection(nn.Module):
     def lookup(self, inputs: DistInput) -> list[Tensor]:
         """Return the output of each group that is looked up here, on its rank's device."""
         if self.fused_optimizer is not None:
-            # FBGEMM takes the learning rate with the lookup, whenever its gradient comes.
+            # FBGEMM reads the learning rate at the lookup, not in the backward pass.
             self.fused_optimizer.apply_learning_rates()
         return [
             kernel(group.values, group.offsets, group.weights, **group.sizes())
@@ -198,13 +199,13 @@ class ShardedCollection(nn.Module):
         ]
 
     def inputs_of(self, features: KeyedJaggedTensor) -> DistInput:
-        """Return the result of ``input_dist``, unless the whole model's inputs were sent already."""
+        """Return the inputs: those already sent for the whole model, or the result of ``input_dist``."""
         if isinstance(features, DistributedKeyedJaggedTensor) and self in features.inputs:
             return features.inputs[self]
         return self.input_dist(features).wait().wait()
 
     def forward(self, features: KeyedJaggedTensor) -> Any:
-        """Look up. Over a process group the result is lazy: whatever first touches it waits for it.
+        """Look up. Over a process group the result is lazy: its first use waits for it.
 
         Raises:
             ValueError: As ``PairIds``.
@@ -213,7 +214,7 @@ class ShardedCollection(nn.Module):
         return self.output_dist(self.lookup(inputs), inputs)
 
     def output_dist(self, outputs: Sequence[Tensor], inputs: DistInput) -> Any:
-        """Bring the outputs of all shards together."""
+        """Combine the outputs of all shards."""
         raise NotImplementedError
 
 
@@ -236,7 +237,7 @@ class ShardedEmbeddingBagCollection(ShardedCollection):
         return _then(self.transport.pooled(outputs, inputs), keyed)
 
     def _full_batch(self, values: Tensor, inputs: DistInput) -> Tensor:
-        """Return each pair's own batch to the full one; flat where batch sizes differ on some rank."""
+        """Expand each pair's batch to the full one; flat if batch sizes differ on some rank."""
         if inputs.inverse is None and not inputs.is_flat:
             return values
         if not inputs.is_flat:

@@ -1,4 +1,4 @@
-"""From a float collection and a plan to a sharded one that trains.
+"""Sharders, which turn a float collection and a plan into a sharded one for training.
 
 Shape letters: D embedding dim, R rows, W world size.
 """
@@ -43,7 +43,7 @@ from recsys.sharding.transport.hierarchical import tables_by_host
 from recsys.sharding.transport.inputs import PairIds
 
 _DENSE = "dense"
-# Rows that are drawn at a time, each block by a generator of its own.
+# Rows of a block of initial weights; each block has its own generator.
 _BLOCK_ROWS = 1 << 14
 
 #: A shard on this rank: its place in the table, its kernel, and its position among the kernel's shards.
@@ -52,11 +52,11 @@ _Held = tuple[ShardMetadata, TrainingLookup, int]
 
 @dataclass(frozen=True, kw_only=True)
 class _Source:
-    """A float collection that is being sharded.
+    """A float collection to shard.
 
     Attributes:
         tables: The tables.
-        params: How each table is sharded.
+        params: The sharding of each table.
         weights: The float weight of each table, possibly on the meta device.
         kernels: The kernel of each table.
         env: The ranks.
@@ -90,10 +90,11 @@ class CollectionSharder:
     """The base of the two sharders.
 
     Args:
-        fused_params: The optimizer in the backward pass and its numbers, by FBGEMM's names; a table's own mark
-            (``apply_optimizer_in_backward``) goes before it. FBGEMM's default, SGD, without either.
-        comms: In what embeddings and gradients cross between ranks; float32 by default.
-        cache_load_factor: For tables of the kernel ``fused_uvm_caching`` the share of rows in the device's cache.
+        fused_params: The optimizer in the backward pass and its numbers, by FBGEMM's names; a table's own
+            mark (``apply_optimizer_in_backward``) takes precedence. Without either, FBGEMM's default, SGD.
+        comms: The dtypes of embeddings and gradients between ranks; float32 by default.
+        cache_load_factor: For tables with the kernel ``fused_uvm_caching``, the share of rows in the device's
+            cache.
     """
 
     module_type: ClassVar[type[nn.Module]]
@@ -112,11 +113,11 @@ class CollectionSharder:
 
     @property
     def fused_config(self) -> FusedConfig:
-        """The optimizer of tables that have no mark of their own."""
+        """The optimizer of unmarked tables."""
         return self._fused
 
     def sharding_types(self, compute_device_type: str) -> list[str]:
-        """Return what a planner may choose from."""
+        """Return the sharding types that a planner may choose."""
         del compute_device_type
         return list(SHARDING_TYPES)
 
@@ -133,24 +134,24 @@ class CollectionSharder:
         env: ShardingEnv,
         device: torch.device | None = None,
     ) -> Any:
-        """Return the same tables over the ranks of a process group. Every rank calls it with the same plan.
+        """Shard the tables over the ranks of a process group. Every rank must call it with the same plan.
 
-        Weights are taken from the module; tables on the meta device are initialized shard by shard, to the same
-        numbers under every plan.
+        Weights are taken from the module; tables on the meta device are initialized shard by shard, with the
+        same values under every plan.
 
-        A table whose weight has ``requires_grad=False``, on every rank, is frozen: its shards keep their weights, and
-        have no optimizer and no state. Set it before: kernels do not follow what becomes of a shard's
-        ``requires_grad`` later.
+        A table whose weight has ``requires_grad=False``, on every rank, is frozen: its shards keep their
+        weights and have no optimizer and no state. Set it before sharding: later changes of a shard's
+        ``requires_grad`` have no effect.
 
         Args:
             module: The float collection; not needed afterwards.
-            params: For each table how it is cut.
+            params: The sharding of each table.
             env: The ranks.
-            device: This rank's; the env's by default.
+            device: This rank's device; the env's by default.
 
         Raises:
             PlanError: The plan does not fit the tables or the ranks.
-            ValueError: A kernel does not take a table or its optimizer.
+            ValueError: A kernel does not support a table or its optimizer.
         """
         source = self._source(module, params, _env_on(env, device))
         layout, by_host = self._layout(source)
@@ -191,11 +192,11 @@ class CollectionSharder:
         return source
 
     def _layout(self, source: _Source) -> tuple[Layout, frozenset[str]]:
-        """Lay out the collection; also return the tables whose partial sums meet in hosts."""
+        """Lay out the collection; also return the tables whose partial sums are added inside hosts."""
         by_host = frozenset[str]()
         if not self._sharded_type.sequence:
             by_host = tables_by_host(source.params, source.env)
-        # Groups are calls of one kernel configuration; sums that meet in hosts are in groups of their own.
+        # Groups are calls of one kernel configuration; sums that are added inside hosts have separate groups.
         calls = {name: 2 * number + (name in by_host) for name, number in source.class_of.items()}
         return make_layout(source.tables, source.params, source.env.world_size, kernels=calls), by_host
 
@@ -208,7 +209,7 @@ class CollectionSharder:
             )
         if chosen == _DENSE:
             return KernelConfig(name=_DENSE, fused=None, trained=weight.requires_grad)
-        # A frozen table takes SGD, which has no state.
+        # A frozen table gets SGD, which has no state.
         fused = (fused_config_of(weight) or self._fused) if weight.requires_grad else FusedConfig()
         return KernelConfig(
             name=chosen,
@@ -252,7 +253,7 @@ def _env_on(env: ShardingEnv, device: torch.device | None) -> ShardingEnv:
 
 
 def _make_lookups(source: _Source, layout: Layout) -> tuple[list[TrainingLookup], dict[str, list[_Held]]]:
-    """Make the kernel of each group that is looked up on this rank; also return each table's shards in them."""
+    """Make the kernels of this rank's groups; also return each table's shards in them."""
     tables, env = source.tables, source.env
     lookups: list[TrainingLookup] = []
     held: dict[str, list[_Held]] = {table.name: [] for table in tables}
@@ -315,7 +316,7 @@ def _shard_config(table: BaseEmbeddingConfig, where: ShardMetadata) -> ShardConf
 
 
 def _check_shards(source: _Source) -> None:
-    """Check the shards of all ranks, so that all ranks refuse: one that went on would wait for the others."""
+    """Check the shards of all ranks, so that all ranks raise and none waits for the others."""
     for table in source.tables:
         for shard in source.params[table.name].shards:
             check_shard(_shard_config(table, shard), source.kernels[table.name], source.env.device)
@@ -331,7 +332,7 @@ def _fill(table: TableShards, weight: Tensor) -> None:
 
 
 def _keep_equal(table: TableShards, env: ShardingEnv) -> None:
-    """Start a replicated table from rank 0's weights, and average its gradients over the ranks."""
+    """Initialize a replicated table from rank 0's weights, and average its gradients over the ranks."""
     group = env.process_group
     assert group is not None
     if env.world_size == 1:
@@ -350,7 +351,7 @@ def _keep_equal(table: TableShards, env: ShardingEnv) -> None:
 
 
 def _attach_optimizer(sharded: ShardedCollection, container: str, source: _Source) -> None:
-    """Give the collection a handle on the optimizers in its kernels."""
+    """Set the collection's optimizer, which controls those in its kernels."""
     tables: Mapping[str, TableShards] = dict(sharded.get_submodule(container).named_children())  # type: ignore[arg-type]
     class_of = source.class_of
     made = []
@@ -371,8 +372,8 @@ def fill_rows(config: BaseEmbeddingConfig, where: ShardMetadata, weight: Tensor)
     """Draw a shard's weights.
 
     Uniform numbers are drawn for whole rows, block by block, from generators that are seeded by torch's initial
-    seed, the table's name and the block; a shard takes its part. A table with an ``init_fn`` has it called on
-    the shard, with torch's own generator.
+    seed, the table's name and the block; a shard uses its part. An ``init_fn`` is called on the shard, with
+    torch's global generator.
 
     Args:
         config: The table.

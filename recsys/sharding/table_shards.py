@@ -28,7 +28,7 @@ Rectangle = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def rectangle_of(shard: ShardMetadata | TorchShardMetadata) -> Rectangle:
-    """Return where a shard is in the whole tensor."""
+    """Return the rectangle of a shard in the whole tensor."""
     return tuple(shard.shard_offsets), tuple(shard.shard_sizes)
 
 
@@ -39,16 +39,16 @@ def sharded_tensor(
     local: Mapping[Rectangle, Tensor],
     env: ShardingEnv,
 ) -> ShardedTensor:
-    """Return a tensor from what every rank knows of its shards and from those that this one holds. Nothing is sent.
+    """Return a ShardedTensor of the shards' metadata and this rank's shards, without communication.
 
     Args:
-        size: The size of the whole.
+        size: The size of the whole tensor.
         dtype: The dtype of its elements.
         shards: The rank of each rectangle (offsets, sizes).
-        local: This rank's, views of the memory that is trained.
+        local: This rank's shards: views of the trained memory.
         env: The ranks.
     """
-    # torch names ranks of the default group, whatever the tensor's own.
+    # torch uses ranks of the default group, even for a tensor of another group.
     group = env.process_group
     numbers = range(env.world_size) if group is None else dist.get_process_group_ranks(group)
     metadata = {
@@ -68,7 +68,7 @@ def sharded_tensor(
 
 
 def copy_into(targets: Mapping[Rectangle, Tensor], source: Any, name: str) -> None:
-    """Fill shards from a tensor of the whole, or from a ShardedTensor with the same cuts.
+    """Fill shards from the whole tensor, or from a ShardedTensor with the same cuts.
 
     Args:
         targets: By rectangle (offsets, sizes).
@@ -99,14 +99,15 @@ def copy_into(targets: Mapping[Rectangle, Tensor], source: Any, name: str) -> No
 class TableShards(nn.Module):
     """One table: parameter ``weight`` is this rank's first shard, ``weight_1`` its second, and so on.
 
-    State dicts hold ``weight`` as a ShardedTensor of the whole table, or as a plain tensor where every rank holds
-    all of it.
+    State dicts hold ``weight`` as a ShardedTensor of the whole table, or as a plain tensor if every rank
+    holds all of it.
 
     Args:
         config: The table.
-        sharding: How it is cut.
+        sharding: Its sharding.
         env: The ranks.
-        held: This rank's shards: where each one is, its kernel and its position among the kernel's shards.
+        held: This rank's shards: the rectangle of each, its kernel and its position among the kernel's
+            shards.
     """
 
     def __init__(
@@ -143,16 +144,16 @@ class TableShards(nn.Module):
 
     @property
     def column_blocks(self) -> list[tuple[int, int]]:
-        """First column and end of each block that the plan cuts, from left to right; all of them where it cuts none."""
+        """First column and end of each column block, from left to right; one block if there are no cuts."""
         blocks = {shard.columns for shard in self.sharding.shards}
         return sorted(blocks) or [(0, self.config.embedding_dim)]
 
     def local_weights(self) -> list[tuple[ShardMetadata, Tensor]]:
-        """Return this rank's shards: where each one is, and a view of its weights."""
+        """Return this rank's shards: the rectangle of each, and a view of its weights."""
         return [(where, lookup.weights[i].detach()) for where, lookup, i in self._held]
 
     def sharded_weight(self) -> ShardedTensor | Tensor:
-        """Return the whole table ``[R, D]``; this rank's part of it are views."""
+        """Return the whole table ``[R, D]``; this rank's parts are views."""
         for lookup in self.fused_lookups():
             lookup.flush()
         if self.sharding.is_replicated:
@@ -169,7 +170,7 @@ class TableShards(nn.Module):
         """Return the fused optimizer's state, ``<table>.momentum1`` and so on, in the form of ``state_shape``.
 
         Args:
-            config: The configuration of the table's kernel, which ranks without a shard of it need to know too.
+            config: The configuration of the table's kernel, needed also on ranks without a shard.
         """
         made = {}
         for name in config.state_names():
@@ -191,8 +192,8 @@ class TableShards(nn.Module):
     def state_shape(self, *, row_wise: bool) -> tuple[int, ...]:
         """Return the shape of an optimizer's state for the whole table.
 
-        ``[R, D]`` for one number per weight. One number per row is ``[R]``; where columns are cut, each block of
-        columns has a number of its own: ``[R, blocks]``.
+        ``[R, D]`` for one number per weight. ``[R]`` for one number per row; if columns are cut, each column
+        block has its own number: ``[R, blocks]``.
         """
         if not row_wise:
             return self.size
@@ -200,7 +201,7 @@ class TableShards(nn.Module):
         return self.size[:1] if num_blocks == 1 else (self.size[0], num_blocks)
 
     def state_rectangle(self, shard: ShardMetadata, *, row_wise: bool) -> Rectangle:
-        """Return where the state of a shard of this table is in the whole table's."""
+        """Return the rectangle of a shard's state in the whole table's."""
         if not row_wise:
             return rectangle_of(shard)
         start, end = shard.rows
@@ -215,14 +216,14 @@ class TableShards(nn.Module):
 
     @torch.no_grad()
     def set_weight(self, source: Any, name: str) -> None:
-        """Take this rank's part of a table.
+        """Copy this rank's part of a table.
 
         Args:
             source: ``[R, D]``, or a ShardedTensor with this plan's cuts.
             name: For messages.
 
         Raises:
-            ValueError: It does not hold the part.
+            ValueError: The source lacks the part.
         """
         if tuple(source.metadata().size if isinstance(source, ShardedTensor) else source.shape) != self.size:
             raise ValueError(f"{name}: got another shape than the table's {list(self.size)}")
@@ -234,7 +235,7 @@ class TableShards(nn.Module):
 
     @torch.no_grad()
     def reset_rows(self, rows: Tensor, values: Tensor) -> None:
-        """Overwrite rows, and set what fused optimizers keep about them to zero.
+        """Overwrite rows, and set their fused optimizers' state to zero.
 
         Args:
             rows: ``[N]`` int64 in host memory, rows of the whole table.
@@ -305,11 +306,11 @@ class FusedTables:
         return {name: parameters[0] for name, parameters in held.items() if parameters}
 
     def fused_states(self) -> dict[str, dict[str, ShardedTensor]]:
-        """Return every table's, also of those of which this rank has no shard."""
+        """Return the states of every table, also of those without a shard on this rank."""
         return {name: table.sharded_states(self.config) for name, table in self._tables.items()}
 
     def step_count(self) -> Tensor:
-        """Return how many steps were taken, int64 ``[1]``; 0 on a rank that holds none of the tables."""
+        """Return the number of steps taken, int64 ``[1]``; 0 on a rank without any of the tables."""
         return self._lookups[0].step_count() if self._lookups else self._steps
 
     def set_optimizer_step(self, step: int, /) -> None:

@@ -1,1 +1,1 @@
-"""Training of a click model, on one rank or on many."""
+"""Training of a click model on one or more ranks."""

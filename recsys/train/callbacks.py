@@ -59,13 +59,13 @@ class CallbackList(Callback):
 
 
 class ConsoleCallback(Callback):
-    """Prints a line per window and per epoch to stdout, and shows a progress bar on stderr where that is a terminal.
+    """Prints a line per window and epoch to stdout, and shows a progress bar on stderr if it is a terminal.
 
     A context manager: the bar is taken down on exit.
 
     Args:
-        dataset: What is trained on.
-        num_epochs: The epochs to come.
+        dataset: The data set.
+        num_epochs: The number of epochs to train.
     """
 
     def __init__(self, dataset: Dataset, num_epochs: int) -> None:
@@ -134,7 +134,7 @@ def metrics_text(metrics: Metrics) -> str:
 
 
 def summary_text(metrics: Metrics, reference: Reference | None, saved: Sequence[Path]) -> str:
-    """Return the last lines: the AUC beside what to hold it against, and where the model is."""
+    """Return the last lines: the AUC with its reference, and the path of the model."""
     lines = [f"held-out AUC {_number(metrics.auc)}, this model"]
     if reference is not None:
         lines.append(f"held-out AUC {_number(reference.auc)}, {reference.text}")

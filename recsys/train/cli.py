@@ -1,4 +1,4 @@
-"""recsys-train: train a DLRM, print how good it is on held-out data, save a checkpoint."""
+"""recsys-train: train a DLRM, print its metrics on held-out data, save a checkpoint."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ is a terminal. Exit status: 0 the model is saved, 1 the training failed, 2 wrong
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit status."""
+    """Run the command and return its exit status."""
     args = _parser().parse_args(argv)
     threads_before = torch.get_num_threads()
     torch.set_num_threads(args.threads)
@@ -97,7 +97,7 @@ def _check_results(args: argparse.Namespace, ranks: Ranks) -> None:
         option = "--resume" if args.resume else "--checkpoint-every"
         raise ValueError(f"{option}: got it without --checkpoint-dir, expected both")
     if ranks.rank > 0:
-        return  # rank 0 speaks for all; what it has begun to write is no other rank's to find
+        return  # rank 0 checks for all ranks; others could find its half-written files
     if args.out is not None and (args.out.is_dir() or not args.out.absolute().parent.is_dir()):
         raise ValueError(f"--out: got {str(args.out)!r}, expected a file in a folder that exists")
     folder = args.checkpoint_dir
@@ -169,7 +169,7 @@ def _callback(
 
 
 def _is_lost_rank(error: RuntimeError) -> bool:
-    """Return whether a collective failed because another rank is gone; it has said why itself."""
+    """Return whether a collective failed because another rank ended, which has reported the reason itself."""
     return isinstance(error, dist.DistError) or ("gloo" in str(error) and "peer" in str(error))
 
 

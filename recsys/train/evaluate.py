@@ -1,4 +1,4 @@
-"""Held-out metrics, the same on every rank: each scores its share, and all get all scores.
+"""Held-out metrics, the same on every rank: each scores its share, and all ranks receive all scores.
 
 Shape letters: N number of examples, W world size.
 """
@@ -41,7 +41,7 @@ def evaluate_shares(
     """Return the metrics over all ranks' shares of the held-out examples. Every rank must call it.
 
     Args:
-        scorer: Gives each batch's logits and labels ``[B]``.
+        scorer: Yields each batch's logits and labels ``[B]``.
         dataset: The examples.
         share: This rank's.
         group: The ranks; None for one process.

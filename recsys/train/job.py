@@ -29,7 +29,7 @@ _PROGRESS, _SETTINGS = "progress", "settings"
 
 @dataclass(frozen=True, kw_only=True)
 class TrainJob:
-    """What is trained, how, and where it is kept.
+    """A training job: data, model, settings, checkpoints.
 
     Attributes:
         dataset: The examples.
@@ -39,7 +39,8 @@ class TrainJob:
         plan: The placement; None leaves it to the planner (on one rank there is nothing to plan).
         checkpoint_dir: The run's directory; None keeps no checkpoints.
         checkpoint_every: Steps between two checkpoints; 0 for one at the end of each epoch.
-        resume: Continue from the newest checkpoint in ``checkpoint_dir``, from the beginning where there is none.
+        resume: Continue from the newest checkpoint in ``checkpoint_dir``, or from the beginning if there is
+            none.
     """
 
     dataset: Dataset
@@ -59,7 +60,7 @@ class TrainJob:
             raise ValueError(f"{what}: got it without checkpoint_dir, expected both")
 
     def settings(self, ranks: Ranks) -> dict[str, Any]:
-        """Return what must be the same for a run to continue from where another one stopped."""
+        """Return the settings that must be equal to continue another run."""
         return {
             "data": self.dataset.name,
             "num_train_rows": self.dataset.num_train_rows,
@@ -74,12 +75,12 @@ class TrainJob:
 
 @dataclass(frozen=True, kw_only=True)
 class Trained:
-    """What came out.
+    """The result of a training.
 
     Attributes:
-        arguments: The factory's.
-        epochs: What was measured after each epoch, also of those before the run was resumed.
-        plan: What lay where.
+        arguments: The factory's arguments.
+        epochs: The measurements after each epoch, including those before a resume.
+        plan: The sharding plan.
         state_dict: The whole model on rank 0, if requested; else None.
     """
 
@@ -93,8 +94,8 @@ def train_over_ranks(job: TrainJob, ranks: Ranks, callback: Callback, *, whole: 
     """Train on these ranks; every rank calls it, with the same job.
 
     Args:
-        job: What to do.
-        ranks: What ``find_ranks`` gave.
+        job: The job.
+        ranks: The result of ``find_ranks``.
         callback: Called as the training proceeds, with numbers of all ranks.
         whole: Whether to gather the whole model on rank 0 at the end.
 
@@ -161,7 +162,7 @@ def _start(job: TrainJob, ranks: Ranks, trainer: Trainer) -> TrainProgress | Non
     folder = job.checkpoint_dir
     if not job.resume or folder is None:
         return None
-    # Before the tensors: those of other data or another model do not fit either, and say less of why.
+    # Checked before the tensors, because tensors of other data or another model give less helpful errors.
     from_first(lambda: _fitting(folder, job, ranks), trainer.group)
     state = load_training(folder, trainer.model, trainer.optimizer)
     return None if state is None else TrainProgress.from_json(state.shared.get(_PROGRESS))

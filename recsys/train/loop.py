@@ -19,7 +19,7 @@ from recsys.train.trainer import Step, Trainer
 
 
 class DivergedError(RuntimeError):
-    """The training went astray; lower learning rates help."""
+    """The loss is not finite; lower learning rates help."""
 
 
 Saver = Callable[[TrainProgress], None]
@@ -27,7 +27,7 @@ Saver = Callable[[TrainProgress], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Saving:
-    """When a run is saved.
+    """The schedule of checkpoints.
 
     Attributes:
         save: Called on every rank, after the same steps, and at the end of each epoch.
@@ -42,7 +42,7 @@ class Loop:
     """Drives a trainer through the epochs. On ranks, every rank runs one, over the same data set.
 
     Args:
-        trainer: What learns.
+        trainer: The trainer.
         dataset: The examples.
         config: How to train.
         run: Reading ahead and measuring.
@@ -70,7 +70,8 @@ class Loop:
         """Train up to the last epoch; return what was measured after each epoch.
 
         Args:
-            start: Where to begin; the trainer must be as it was there. None is the beginning.
+            start: The progress to start from, with the trainer in the same state. None starts from the
+                beginning.
             saving: None disables saving.
 
         Raises:

@@ -1,12 +1,12 @@
-"""A training step that overlaps with the way of the next batch to its shards.
+"""A training pipeline that overlaps each step with the transfer of the next batch to its shards.
 
-While batch i computes, batch i+1 is copied to the device and its IDs travel: first how many go where (before the
-forward pass of i), then the IDs themselves (from the end of its forward pass on, beside its backward pass and the
-optimizer). The behaviour is that of TorchRec's ``TrainPipelineSparseDist``.
+While batch i computes, batch i+1 is copied to the device and its IDs are sent: first their sizes (before the
+forward pass of i), then the IDs (from the end of its forward pass on, during its backward pass and the
+optimizer step). The behaviour is that of TorchRec's ``TrainPipelineSparseDist``.
 
-Which batches can be sent ahead is learned from the first one: sharded collections that are called with a
-KeyedJaggedTensor of the batch itself. A collection that is called with anything else (features that the model makes or
-changes) sends its input in its forward pass, as without a pipeline.
+The first batch shows which inputs can be sent ahead: those of sharded collections that are called with a
+KeyedJaggedTensor of the batch itself. A collection that is called with anything else (features that the model
+creates or changes) sends its input in its forward pass, as without a pipeline.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _Flight(Generic[B]):
 
     Attributes:
         batch: On the device, its KeyedJaggedTensors in host memory.
-        sent: For each place what its collections' ``input_dist`` gave: sizes first, then the inputs.
+        sent: For each place the results of its collections' ``input_dist``: sizes first, then the inputs.
         is_sent: Whether sizes have been read, and the IDs are in transit.
     """
 
@@ -49,16 +49,17 @@ class _Flight(Generic[B]):
 class TrainPipelineSparseDist(Generic[B]):
     """Trains a model batch by batch, while the next batch is in transit.
 
-    The model takes a batch and gives ``(loss, output)``; gradients are those of the loss's sum. In eval mode it only
-    runs forward, with the same overlap. Every rank must call ``progress`` equally often.
+    The model maps a batch to ``(loss, output)``; gradients are those of the loss's sum. In eval mode only the
+    forward pass runs, with the same overlap. Every rank must call ``progress`` equally often.
 
-    A batch is a KeyedJaggedTensor, or an object with KeyedJaggedTensors as attributes. Where it has a method ``to``,
-    ``to(device, non_blocking=True)`` makes its copy on the device. KeyedJaggedTensors stay in host memory, where
-    sharded collections split them. On CUDA, copies overlap if the batch is in page-locked memory.
+    A batch is a KeyedJaggedTensor, or an object with KeyedJaggedTensors as attributes. If it has a method
+    ``to``, ``to(device, non_blocking=True)`` makes its copy on the device. KeyedJaggedTensors stay in host
+    memory, where sharded collections split them. On CUDA, copies overlap if the batch is in page-locked
+    memory.
 
     Args:
         model: Holds sharded collections, such as a DistributedModelParallel.
-        optimizer: The optimizer of everything that the lookups do not train themselves.
+        optimizer: The optimizer of all parameters that the lookups do not train.
         device: The device of this rank.
     """
 
@@ -74,14 +75,14 @@ class TrainPipelineSparseDist(Generic[B]):
 
     @property
     def num_pipelined(self) -> int:
-        """How many sharded collections get their input ahead; 0 before the first batch."""
+        """Number of sharded collections whose input is sent ahead; 0 before the first batch."""
         return len(self._places or {})
 
     def progress(self, batches: Iterator[B]) -> Any:
         """Run one step on the batch in transit, and start sending the iterator's next one.
 
         Args:
-            batches: Asked for one batch (for two at the start).
+            batches: The batches; one is taken (two at the start).
 
         Returns:
             The model's output for the batch.
@@ -137,7 +138,7 @@ class TrainPipelineSparseDist(Generic[B]):
         flight.is_sent = True
 
     def _arrive(self, flight: _Flight[B]) -> B:
-        """Return the batch with the inputs of its collections, all of it there for the device's present stream."""
+        """Return the batch with its collections' inputs, ready for the device's current stream."""
         if not flight.is_sent:
             self._send_ids(flight)
         with _on(self._exchanges):
@@ -157,7 +158,7 @@ class TrainPipelineSparseDist(Generic[B]):
         return cast(B, _with(flight.batch, distributed))
 
     def _learn_places(self, batch: B) -> Any:
-        """Run the model without a pipeline, and see which collections are given which part of the batch."""
+        """Run the model without a pipeline, and record which collections get which part of the batch."""
         held = {id(features): place for place, features in _features(batch).items()}
         seen: dict[ShardedCollection, set[int]] = {}
 

@@ -1,4 +1,4 @@
-"""The progress of a training as checkpoints hold it, and what is measured on the way."""
+"""The progress of a training, as in checkpoints, and its measurements."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class Window:
         ne: Normalized entropy (see ``metrics``); None if all labels are equal.
         calibration: Mean prediction divided by mean label; None without clicks.
         examples_per_second: The throughput of all ranks together.
-        is_full: Whether it has the number of steps that was asked for; the rest of an epoch may have fewer.
+        is_full: Whether it has the configured number of steps; the last window of an epoch may have fewer.
     """
 
     step: int
@@ -165,8 +165,8 @@ def window(step: int, sums: tuple[float, float, float, int], seconds: float, *, 
 
     Args:
         step: Steps done since the training began.
-        sums: What ``Sums.total`` gives; at least one row.
-        seconds: How long the window took.
+        sums: The result of ``Sums.total``, with at least one row.
+        seconds: The duration of the window.
         is_full: See ``Window``.
     """
     loss, predictions, labels, num_rows = sums

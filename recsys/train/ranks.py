@@ -23,7 +23,7 @@ from recsys.sharding.plan.plan import ShardingPlan
 from recsys.sharding.plan.sharding_types import table_wise
 
 _NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-#: A rank may wait while another one reads, evaluates or writes; torch's own default for gloo is as long.
+#: A rank may wait while another one reads, evaluates or writes; torch's default for gloo is the same.
 DEFAULT_TIMEOUT = timedelta(minutes=30)
 _HOST = torch.device("cpu")
 
@@ -33,7 +33,7 @@ class Ranks:
     """This rank among the others.
 
     Attributes:
-        rank: This one's number; rank 0 speaks to people and writes for them.
+        rank: This rank's number; rank 0 prints and writes results.
         world_size: W.
         local_world_size: Ranks per host.
         device: The device of this rank.
@@ -45,7 +45,7 @@ class Ranks:
     device: torch.device = _HOST
 
     def env(self) -> ShardingEnv:
-        """Return the ranks as sharders take them, inside ``process_group``."""
+        """Return the ranks for sharders, inside ``process_group``."""
         group = dist.group.WORLD
         assert group is not None
         return ShardingEnv.from_process_group(group, self.device, self.local_world_size)
@@ -97,8 +97,8 @@ def process_group(ranks: Ranks, timeout: timedelta = DEFAULT_TIMEOUT) -> Iterato
     An existing group of these ranks is used, and not destroyed.
 
     Args:
-        ranks: What ``find_ranks`` gave.
-        timeout: After which a rank that waits for the others in vain fails.
+        ranks: The result of ``find_ranks``.
+        timeout: Time after which a rank that waits for others fails.
 
     Raises:
         ValueError: This process is in a group of other ranks.
@@ -126,8 +126,9 @@ def process_group(ranks: Ranks, timeout: timedelta = DEFAULT_TIMEOUT) -> Iterato
         yield
     finally:
         dist.destroy_process_group()
-        # A model refers to its group, in cycles, and the group has gloo's threads. One that frees the last tensor of a
-        # collective while the interpreter shuts down aborts the process, so they end here.
+        # A model refers to its group, in cycles, and the group owns gloo's threads. A thread that frees the
+        # last tensor of a collective during interpreter shutdown aborts the process, so the threads are ended
+        # here.
         gc.collect()
 
 
@@ -141,7 +142,7 @@ def _number(name: str, least: int) -> int:
     return number
 
 
-#: Where ``recsys.models.click.build_dlrm`` has its tables.
+#: The path of the tables' collection in ``recsys.models.click.build_dlrm``'s model.
 COLLECTION_PATH = "model.sparse_arch.embedding_bag_collection"
 
 
@@ -163,7 +164,7 @@ def one_rank_plan(arguments: Mapping[str, Any]) -> ShardingPlan:
 def whole_state_dict(model: DistributedModelParallel) -> dict[str, Tensor] | None:
     """Return the unsharded state dict in rank 0's host memory; None on other ranks. Every rank must call it.
 
-    Rank 0 needs memory for all tables, other ranks for no more than they have.
+    Rank 0 needs memory for all tables, other ranks no additional memory.
     """
     group = model.env.process_group
     assert group is not None

@@ -16,7 +16,7 @@ from recsys.train.data.synthetic import synthetic
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    """Which data to read.
+    """The data source.
 
     Attributes:
         name: "synthetic", "criteo", "movielens" or "parquet".
@@ -37,7 +37,7 @@ class DataConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Defaults:
-    """The sizes and rates that suit a source."""
+    """Default sizes and rates of a source."""
 
     train: TrainConfig
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -64,7 +64,7 @@ def open_dataset(config: DataConfig) -> Dataset:
     """Open a data source.
 
     Raises:
-        ValueError: An unknown name, a path that is missing or not wanted, or what the reader finds wrong.
+        ValueError: The name is unknown, the path is missing or not allowed, or the data is invalid.
     """
     if config.name not in DEFAULTS:
         raise ValueError(f"data: got {config.name!r}, expected one of {sorted(DEFAULTS)}")

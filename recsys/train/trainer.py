@@ -1,6 +1,6 @@
 """The trainer: sharded tables with a fused optimizer, replicated dense layers, and a pipeline.
 
-One process is a group of one rank: the same code, and nothing crosses.
+One process is a group of one rank, with the same code and no communication.
 
 Shape letters: B batch, W world size.
 """
@@ -53,18 +53,18 @@ class Step:
 
 
 class Trainer:
-    """A model and its optimizers. Every rank makes one with the same arguments, inside the process group.
+    """A model and its optimizers. Every rank creates one with the same arguments, inside the process group.
 
     The initial weights are the same under every plan and on any number of ranks.
 
     Args:
         arguments: The factory's (``recsys.models.click.build_dlrm``).
-        config: How to train. Row-wise Adagrad trains the tables, inside the lookups where their kernel is fused.
+        config: How to train. Row-wise Adagrad trains the tables, inside the lookups if their kernel is fused.
         ranks: This rank among the others.
         plan: The placement; the planner makes one if None.
 
     Attributes:
-        model: Over the ranks; its names are those of the factory's model.
+        model: The model over the ranks; its names are those of the factory's model.
         optimizer: All optimizers as one.
         share: This rank's part of every global batch.
         group: The ranks.
@@ -102,7 +102,7 @@ class Trainer:
         )
 
     def steps(self, batches: Iterable[LabeledBatch]) -> Iterator[Step]:
-        """Learn from the batches, one after the other, as many on every rank. A step is done when it is given."""
+        """Train on the batches in order, the same number on every rank. A yielded step is complete."""
         ahead = iter(batches)
         self._task.train()
         while (step := self._progress(ahead)) is not None:
@@ -111,7 +111,7 @@ class Trainer:
 
     @torch.no_grad()
     def score(self, batches: Iterable[LabeledBatch]) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield each batch's logits and labels, ``[B]``, without learning; as many batches on every rank."""
+        """Yield each batch's logits and labels, ``[B]``, without training; all ranks need the same number."""
         ahead = iter(batches)
         self._task.eval()
         while (step := self._progress(ahead)) is not None:
@@ -125,7 +125,7 @@ class Trainer:
 
     @torch.no_grad()
     def clear_untrained(self) -> None:
-        """Set the tables' rows that no step has touched to zero: an ID never seen then acts as an empty bag."""
+        """Set the tables' rows that no step has touched to zero: an unseen ID then acts like an empty bag."""
         for lookup in self._fused_lookups():
             lookup.flush()
             for weight, states in zip(lookup.weights, lookup.states(), strict=True):
@@ -135,7 +135,7 @@ class Trainer:
             parameter[self.optimizer.state[parameter][_DENSE_STATE] == 0] = 0
 
     def whole_state_dict(self) -> dict[str, Tensor] | None:
-        """Return the unsharded model's on rank 0, None on others; every rank must call it."""
+        """Return the unsharded model's state dict on rank 0, None on others; every rank must call it."""
         return whole_state_dict(self.model)
 
     def _fused_lookups(self) -> list[FusedLookup]:
@@ -144,7 +144,7 @@ class Trainer:
 
 
 class _Logits(ClickModel):
-    """A ClickModel, with its names, that gives logits: what training needs."""
+    """A ClickModel, with the same names, that returns logits for training."""
 
     def forward(self, dense_features: Tensor, sparse_features: KeyedJaggedTensor) -> Tensor:  # type: ignore[override]
         return self.logits(dense_features, sparse_features)
@@ -153,9 +153,9 @@ class _Logits(ClickModel):
 class _Task(nn.Module):
     """A module that returns the loss and the step's record of a batch, as the pipeline expects.
 
-    Gradients are averaged over the ranks. So that they come out as those of the global batch's mean loss also where
-    the ranks' batches differ in size, or are empty, each rank's loss is its sum × W / the global batch's rows: the
-    mean of its own batch where all have the same size.
+    Gradients are averaged over the ranks. To make them those of the global batch's mean loss even if the
+    ranks' batches differ in size or are empty, each rank's loss is its sum × W / the global batch's rows;
+    this is the mean of its own batch if all have the same size.
     """
 
     def __init__(self, model: nn.Module, world_size: int) -> None:

@@ -1,4 +1,4 @@
-"""The admin port: a gRPC server of its own, where every call must show the token and is logged."""
+"""The admin port: a separate gRPC server. Every call must carry the token, and every call is logged."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from serve.rpc.calls import repository_methods
 from serve.wire import admin_pb2, open_inference_pb2
 
 _log = logging.getLogger("serve.admin")
-# How long calls that run when the server stops may still take to be answered.
+# Grace period for calls that are running when the server stops.
 _GRACE_S = 1.0
 _MAX_LOGGED_CHARACTERS = 300
 
 
 class AdminServer:
-    """The admin service and, with the rights of its callers, Open Inference. Belongs to one event loop.
+    """The admin service, and Open Inference with operators' rights. Belongs to one event loop.
 
     Args:
-        admin: where to listen, and whom to let in.
+        admin: the address to listen on, and the token file.
         backend: the server.
-        config: of the server; its TLS and its limits of connections hold here too.
+        config: the server's settings; its TLS files and connection limits apply here too.
 
     Raises:
         SecurityError: the token file cannot be used.
@@ -79,17 +79,18 @@ class AdminServer:
         await self._server.start()
 
     async def stop(self) -> None:
-        """Take no further calls. What was begun the manager finishes."""
+        """Accept no further calls. The manager finishes the changes that have begun."""
         await self._health.enter_graceful_shutdown()
         await self._server.stop(_GRACE_S)
 
 
 class _Inference:
-    """Open Inference with the rights of an operator, over whichever engine there is.
+    """Open Inference with an operator's rights, over either engine.
 
     Args:
         backend: the server.
-        max_stream_requests: unanswered requests of one ModelStreamInfer; more are not read from it.
+        max_stream_requests: unanswered requests of one ModelStreamInfer; at this limit no further ones are
+            read.
     """
 
     def __init__(self, backend: Backend, max_stream_requests: int) -> None:
@@ -97,7 +98,7 @@ class _Inference:
         self._max_stream_requests = max_stream_requests
 
     def handlers(self) -> dict[str, grpc.RpcMethodHandler]:
-        """By method; without (de)serializers."""
+        """Return the handlers by method; they take and return bytes."""
         methods = repository_methods(self._backend, is_admin=True)
         handlers = {name: _unary(method) for name, method in methods.items()}
         handlers["ModelInfer"] = grpc.unary_unary_rpc_method_handler(self.model_infer)
@@ -142,10 +143,10 @@ def _unary(method: BytesMethod) -> grpc.RpcMethodHandler:
 
 
 class AdminGate(grpc.aio.ServerInterceptor):  # type: ignore[misc]
-    """Lets those in who show the token, and writes down what they do.
+    """Admits calls that carry the token, and logs them.
 
     Args:
-        check: knows the token.
+        check: checks the token.
     """
 
     def __init__(self, check: TokenCheck) -> None:
@@ -166,7 +167,7 @@ class AdminGate(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
 
 def _logged_methods() -> dict[str, type[Message]]:
-    """Methods that ask for or change what is served, and the messages that they take."""
+    """Return the methods that read or change what is served, with their request types."""
     ours = admin_pb2.DESCRIPTOR.services_by_name["AdminService"].methods
     theirs = open_inference_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods
     methods = [*ours, *(method for method in theirs if method.name.startswith("Repository"))]
@@ -184,7 +185,7 @@ def _refusal(method: str, text: str) -> grpc.RpcMethodHandler:
         await context.abort(grpc.StatusCode.UNAUTHENTICATED, text)
         raise AssertionError("abort returned")
 
-    # Of all kinds the one that answers without reading what the caller sends.
+    # A stream handler can refuse the call without reading the caller's messages.
     return grpc.stream_stream_rpc_method_handler(refuse)
 
 
@@ -206,7 +207,7 @@ def _logging(handler: Any, method: str, kind: type[Message]) -> grpc.RpcMethodHa
 
 
 def _text(kind: type[Message], data: bytes) -> str:
-    """A message on one line; what is not printable in it is escaped."""
+    """Return a message as one line; unprintable characters are escaped."""
     try:
         text: str = text_format.MessageToString(kind.FromString(data), as_one_line=True)
     except DecodeError:
@@ -215,7 +216,7 @@ def _text(kind: type[Message], data: bytes) -> str:
 
 
 def _name(code: Any) -> str:
-    """Of a status, which grpc.aio gives as a number or as a member."""
+    """Return the name of a status; grpc.aio gives it as a number or as an enum member."""
     for known in grpc.StatusCode:
         if code in (known, known.value[0]):
             return str(known.name)

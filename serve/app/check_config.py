@@ -1,4 +1,4 @@
-"""What ``recsys-serve --check-config`` finds and prints: everything that can be known without serving."""
+"""Checks and report of ``recsys-serve --check-config``: everything that can be checked without serving."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from serve.net.limits import missing_open_files, num_ports
 from serve.net.tls import read_tls
 from serve.observe.capture_file import CaptureError, CaptureReader
 
-# Columns where there is no terminal to ask.
+# Width in columns when the output is not a terminal.
 _PIPE_WIDTH = 150
 
 
@@ -37,8 +37,8 @@ class Finding:
     """Something that an operator should know.
 
     Attributes:
-        is_error: whether the server would not start, or not serve, with it.
-        text: names the setting, what it is, and what it should be.
+        is_error: whether it keeps the server from starting or from serving.
+        text: names the setting, its value, and what is expected.
     """
 
     is_error: bool
@@ -46,7 +46,7 @@ class Finding:
 
 
 def check(settings: Settings, source: ModelSource) -> list[Finding]:
-    """Look at all files, ports and processors that the settings name. Nothing is loaded, no port is opened."""
+    """Check all files, ports and processors that the settings name. Loads nothing and opens no port."""
     config = settings.server
     return [
         *(Finding(True, text) for text in missing_packages(config)),
@@ -60,7 +60,7 @@ def check(settings: Settings, source: ModelSource) -> list[Finding]:
 
 
 def check_start(settings: Settings, source: ModelSource) -> list[str]:
-    """The errors among what is cheap to find, and would not show before the server is up, or never by itself."""
+    """Return the errors that are cheap to find and that starting up would show late or not at all."""
     config = settings.server
     findings = (
         *_check_names(settings, source),
@@ -72,7 +72,7 @@ def check_start(settings: Settings, source: ModelSource) -> list[str]:
 
 
 def missing_packages(config: ServerConfig) -> list[str]:
-    """What the settings ask for and is not installed; each says how to install it."""
+    """Return the missing packages that the settings need, each with how to install it."""
     wanted = [("http_port", "aiohttp", "rest")] if config.http_port is not None else []
     if config.trace is not None:
         wanted.append(("trace", "opentelemetry", "otel"))
@@ -84,7 +84,7 @@ def missing_packages(config: ServerConfig) -> list[str]:
 
 
 def print_report(effective: Effective, findings: list[Finding], *, as_json: bool) -> None:
-    """The settings that hold, each with where it came from, and what was found."""
+    """Print the effective settings, each with its origin, and the findings."""
     errors = [finding.text for finding in findings if finding.is_error]
     warnings = [finding.text for finding in findings if not finding.is_error]
     rows = effective.rows()
@@ -122,7 +122,7 @@ def _check_source(settings: Settings, source: ModelSource) -> Iterator[Finding]:
     try:
         versions = {name: source.versions(name) for name in source.names()}
     except OSError:
-        return  # said above
+        return  # reported above
     yield from _check_models(settings.server, source, versions)
 
 
@@ -231,13 +231,13 @@ def _check_warm_ups(config: ServerConfig) -> Iterator[Finding]:
             continue
         try:
             with CaptureReader(path):
-                pass  # Its header has been read.
+                pass  # Reads the header.
         except CaptureError as error:
             yield Finding(True, f"{key}: {str(path)!r}: {error}")
 
 
 def _models_of_their_own(config: ServerConfig, field: str) -> Iterator[tuple[str, ModelSettings]]:
-    """The defaults, and the models for which ``field`` is something else; each with the setting's key."""
+    """Yield the defaults and the models whose ``field`` differs from them, each with the setting's key."""
     yield f"defaults.{field}", config.defaults
     for name, settings in config.models.items():
         if getattr(settings, field) != getattr(config.defaults, field):

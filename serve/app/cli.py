@@ -44,7 +44,7 @@ exit codes: 0 stopped with every accepted request answered, 1 failed, 2 bad usag
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line: what stands here, and a flag for each setting."""
+    """Return the command line's parser: the arguments defined here, and a flag for each setting."""
     top = Parser(
         prog="recsys-serve",
         usage="recsys-serve [ARTIFACT | --repository DIR] [--config FILE] [--check-config] [setting ...]",
@@ -90,7 +90,7 @@ def _add_section(top: argparse.ArgumentParser, section: Section) -> None:
 
 
 def _add_option(group: argparse._ActionsContainer, option: Option) -> None:
-    """Values stay texts here: those of flags are read as those of the environment are."""
+    """Add a setting's flag. Values stay strings: they are parsed like those of the environment."""
     about = option.about.replace("None", NONE).replace("``", "").replace("%", "%%")
     if option.default is not dataclasses.MISSING and option.default not in ("", ()):
         default = NONE if option.default is None else str(option.default)
@@ -100,7 +100,7 @@ def _add_option(group: argparse._ActionsContainer, option: Option) -> None:
         group.add_argument(option.flag, dest=option.key, metavar=metavar, help=about)
         return
     negative = "--no-" + option.flag.removeprefix("--")
-    # The one that changes the default comes first, with the help.
+    # The flag that changes the default comes first, with the help text.
     both = ((option.flag, "true", about), (negative, "false", f"turn off: {about}"))
     for flag, word, text in reversed(both) if option.default else both:
         changes = (word == "true") != option.default
@@ -114,7 +114,7 @@ def _add_option(group: argparse._ActionsContainer, option: Option) -> None:
 
 
 def _flags(args: argparse.Namespace) -> dict[str, str]:
-    """The settings among the arguments, those that were given."""
+    """Return the settings that were given as arguments."""
     own = {"artifact", "config", "check_config", "json"}
     flags = {key: text for key, text in vars(args).items() if key not in own and text is not None}
     if args.artifact is not None:
@@ -123,12 +123,12 @@ def _flags(args: argparse.Namespace) -> dict[str, str]:
 
 
 def source_of(found: Effective) -> ModelSource:
-    """Where the models are.
+    """Return the source of the models.
 
     Raises:
-        ConfigError: the settings name none, or two.
+        ConfigError: the settings name no source, or two.
         ArtifactError: the artifact cannot be read.
-        ValueError: the repository cannot be.
+        ValueError: the repository cannot be read.
     """
     source: SourceConfig = found.settings.source
     origins = {path[1]: given.origin for path, given in found.given.items() if path[0] == "source"}
@@ -147,7 +147,7 @@ def source_of(found: Effective) -> ModelSource:
 
 
 def set_process(process: ProcessConfig) -> None:
-    """What holds for the whole process: threads, allocator, the interpreter's lock."""
+    """Apply the settings of the whole process: threads, allocator, the interpreter's lock."""
     torch.set_num_threads(process.intra_op_threads)
     sys.setswitchinterval(process.switch_interval_us * 1e-6)
     if process.malloc_tuning and not tune_malloc():
@@ -155,17 +155,17 @@ def set_process(process: ProcessConfig) -> None:
 
 
 def freeze_imports() -> None:
-    """Take what was imported out of the garbage collector's sight; to be called before models are loaded.
+    """Exclude imported modules from garbage collection. Call this before models are loaded.
 
-    Modules and classes stay for the life of the process: to look through torch's takes some 0.2 s, in the middle of
-    requests. Models come and go, and must not be frozen.
+    Modules and classes live as long as the process, and a collection that scans torch's takes about 0.2 s
+    while requests wait. Models come and go, and must not be frozen.
     """
     gc.collect()
     gc.freeze()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code."""
+    """Run the command line and return the exit code."""
     args = parser().parse_args(argv)
     try:
         found = effective(_flags(args), os.environ, args.config)
@@ -220,10 +220,10 @@ def _serve(found: Effective, source: ModelSource, as_json: bool) -> int:
         code = asyncio.run(serve(source, settings.server, make_engine, as_json=as_json))
     except UnusableModelsError as error:
         if settings.source.artifact is None:
-            raise  # What lies in a repository may be another thing at the next start.
+            raise  # A repository's contents may differ at the next start.
         raise ConfigError(str(error)) from None
-    # A batch may still be computed, or a model loaded: were Python to end its thread within native code, the process
-    # would abort.
+    # A batch may still be running, or a model loading. If Python ended that thread within native code, the
+    # process would abort.
     shut_down_logging()
     sys.stdout.flush()
     os._exit(code)

@@ -18,15 +18,15 @@ _log = logging.getLogger("serve")
 async def serve(
     repository: ModelSource, config: ServerConfig, make_engine: MakeEngine, *, as_json: bool
 ) -> int:
-    """Serve until SIGTERM or SIGINT, then drain. SIGHUP looks for new models and versions.
+    """Serve until SIGTERM or SIGINT, then drain. SIGHUP scans the repository for new models and versions.
 
     Returns:
         The exit code.
 
     Raises:
         OSError: a port is taken or its address is not this machine's.
-        UnusableModelsError: no model could be made ready, for what their files or settings are.
-        RuntimeError: no model could be made ready.
+        UnusableModelsError: no model could be made ready because of their files or settings.
+        RuntimeError: no model could be made ready for other reasons.
     """
     stopping = asyncio.Event()
     reloads: asyncio.Queue[None] = asyncio.Queue()
@@ -58,7 +58,7 @@ async def serve(
 
 
 async def _reload(server: Server, asked: asyncio.Queue[None], every_s: float) -> None:
-    """Look through the repository whenever somebody asks, and every so often."""
+    """Scan the repository on request, and every ``every_s`` seconds."""
     while True:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asked.get(), every_s or None)
@@ -87,7 +87,7 @@ def _print_ready(server: Server, config: ServerConfig, as_json: bool) -> None:
 
 
 def _print(as_json: bool, **values: object) -> None:
-    """One line for scripts or for people; flushed, because whoever waits for it reads a pipe."""
+    """Print one line, as JSON or as text. It is flushed because a script may wait for it on a pipe."""
     if as_json:
         print(json.dumps(values), flush=True)
     else:

@@ -1,4 +1,4 @@
-"""The server: models, the engine that answers for them, ports, and the order in which they start and stop."""
+"""The server: models, their engine, the ports, and the order in which they start and stop."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from serve.observe.observers import Observers
 from serve.rpc.backend import Backend
 from serve.rpc.calls import PREDICTION_SERVICE, rare_calls
 
-# How long what is left may take where the drain time has run out.
+# Grace period for the remaining calls once the drain time has passed.
 _GRACE_S = 1.0
 
 MakeEngine = Callable[[Observer], Engine]
 
 
 class Server:
-    """Models behind one inference port, and what belongs to them. All methods belong to one event loop.
+    """Models behind one inference port, with the other ports. All methods belong to one event loop.
 
     Args:
-        repository: where the models lie.
+        repository: the source of the models.
         config: how to serve them.
         make_engine: makes the engine; called on the event loop.
     """
@@ -46,11 +46,11 @@ class Server:
         self._config = config
         self._make_engine = make_engine
         self._changed = asyncio.Event()
-        # What was started, to be stopped in the opposite order.
+        # Everything that was started; it is stopped in reverse order.
         self._started = contextlib.AsyncExitStack()
 
     async def start(self) -> None:
-        """Listen, and begin to load; health says NOT_SERVING until ``wait_until_ready`` returns.
+        """Listen and begin to load. Health is NOT_SERVING until ``wait_until_ready`` returns.
 
         Raises:
             OSError: a port is taken or the address is not this machine's.
@@ -95,21 +95,22 @@ class Server:
         self._loading = asyncio.ensure_future(self.manager.rescan())
 
     async def wait_until_ready(self) -> None:
-        """Wait until what the repository holds is loaded and warm; then health says SERVING.
+        """Wait until the repository's models are loaded and warm; health is then SERVING.
 
         Raises:
-            RuntimeError: there is no model, or none could be made ready; the text says which failed and why.
+            RuntimeError: there is no model, or none could be made ready; the message says which failed and
+                why.
         """
         await asyncio.shield(self._loading)
         self._update_health()
         self.manager.check_serving(every=False)
 
     async def reload(self) -> None:
-        """Look for new models and versions."""
+        """Scan the repository for new models and versions."""
         await self.manager.rescan()
 
     async def stop(self) -> bool:
-        """Drain: take no further requests, answer every accepted one, close all ports.
+        """Drain: refuse further requests, answer every accepted one, close all ports.
 
         Returns:
             Whether every accepted request was answered within the drain time.
@@ -124,7 +125,7 @@ class Server:
 
     async def _start_metrics(self, port: int) -> None:
         try:
-            # In a thread: it starts an event loop of its own, which none may do where one runs.
+            # In a thread: it starts an event loop, which is not allowed in a thread that runs one.
             server = await asyncio.to_thread(MetricsServer, self.metrics, self._config.host, port)
         except OSError as error:
             raise OSError(f"cannot serve metrics on port {port}: {error.strerror}") from error
@@ -132,7 +133,7 @@ class Server:
         self.metrics_port = server.port
 
     async def _start_rest(self, port: int) -> None:
-        from serve.rest.server import RestServer  # aiohttp comes with an extra
+        from serve.rest.server import RestServer  # aiohttp is an optional dependency
 
         config = self._config
         rest = RestServer(
@@ -153,7 +154,7 @@ class Server:
             self._update_health()
 
     def _update_health(self) -> None:
-        """The server is healthy once it has looked through the repository and while at least one model answers."""
+        """Update health: SERVING once the repository was scanned and while at least one model answers."""
         if self.engine.is_draining:
             return
         for status in self.manager.statuses():

@@ -1,6 +1,6 @@
-"""recsys-bench: drive load at a server and say what it answers, how fast, and whether the numbers can be believed.
+"""recsys-bench: send load to a server and report its throughput, latencies, and whether they are valid.
 
-docs/bench.md says how to use it and how to read its numbers.
+docs/bench.md explains its use and its numbers.
 """
 
 from serve.bench.cli import main

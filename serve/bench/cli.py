@@ -238,7 +238,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _exit_code(result: Result) -> int:
-    """Failed requests are an outcome of a search; in any other run they are failures."""
+    """Return the exit code. Failed requests are expected in a search and failures in any other run."""
     made = result.measurement
     if result.found is None and made is not None and (made.num_failed or not made.num_answered):
         return 1

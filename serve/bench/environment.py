@@ -1,4 +1,4 @@
-"""What a measurement was made with: versions, machine, server, and what the server counted meanwhile."""
+"""The environment of a measurement: versions, machine, server, and the server's own metrics."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def machine() -> dict[str, Any]:
 
 
 def served(metadata: wire.ModelMetadata) -> dict[str, Any]:
-    """Return what the server says of itself."""
+    """Return the server's description of itself."""
     return {
         "model": metadata.model,
         "version": metadata.version,
@@ -69,7 +69,7 @@ def scrape(address: str) -> dict[str, float]:
     """Return each sample of a server's metrics endpoint by its name and labels.
 
     Raises:
-        OSError: nothing answers at ``address``, or what answers is no metrics endpoint; the text says which.
+        OSError: no server answers at ``address``, or it is not a metrics endpoint; the message says which.
     """
     try:
         with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as response:
@@ -87,7 +87,7 @@ def scrape(address: str) -> dict[str, float]:
 def server_figures(before: dict[str, float], after: dict[str, float]) -> dict[str, float | None]:
     """Return means between two scrapes: rows and requests of a batch, and milliseconds of each stage.
 
-    All models and versions of the server count. None where nothing happened between the scrapes.
+    All models and versions of the server count. None if nothing happened between the scrapes.
     """
     figures = {
         "mean_batch_rows": _mean(before, after, "recsys_batch_rows"),

@@ -23,8 +23,8 @@ from serve.client import Client
 from serve.client import Settings as ClientSettings
 from serve.wire import predict_pb2 as wire
 
-# A step of a search lasts until so many requests were due, so that its p99 stands on more than ten of them; but
-# no longer than _LONGEST_STEP_S.
+# A step of a search lasts until this many requests were due, so that more than ten of them are above its p99,
+# but no longer than _LONGEST_STEP_S.
 _MIN_STEP_REQUESTS = 1000
 _LONGEST_STEP_S = 30.0
 # The closed loop that suggests the first rate of a search.
@@ -61,10 +61,11 @@ class Result:
         started_at: time in UTC.
         tool: versions of the client.
         machine: machine of the client.
-        measurement: the only one; of a search the last one at the rate that it found, or None if it found none.
+        measurement: the measurement; of a search the last one at the rate that it found, or None if it found
+            none.
         found: outcome of a search.
         steps: steps of a search, in the order in which they were measured.
-        server_metrics: figures from the server's own metrics, where their address was given.
+        server_metrics: figures from the server's own metrics, if their address was given.
         num_distinct: number of different requests.
     """
 
@@ -101,7 +102,7 @@ class Result:
         return data
 
     def warnings(self) -> list[str]:
-        """Return what a reader should know. A rate that a search found holds although the client was late."""
+        """Return warnings for the reader. A rate that a search found is valid even if the client was late."""
         made = self.measurement
         if made is None:
             return []
@@ -132,7 +133,8 @@ def run(settings: Settings, begin: Begin) -> Result:
 
     Args:
         settings: settings of the run.
-        begin: called before each measurement with its name and length in seconds; returns where its progress goes.
+        begin: called before each measurement with its name and length in seconds; returns the receiver of its
+            progress.
 
     Raises:
         LoadError: nothing was measured.
@@ -141,7 +143,7 @@ def run(settings: Settings, begin: Begin) -> Result:
         ValueError: a file does not hold what it should, or an option names an input that the model does not have.
     """
     if settings.target.tls is not None:
-        # Finds errors in its files before anything is started.
+        # reports errors in the TLS files before anything is started
         settings.target.tls.credentials()
     metadata = _metadata(settings)
     _check_inputs(settings, metadata)
@@ -243,7 +245,7 @@ def search_rate(settings: Settings, load: Load, begin: Begin) -> tuple[Figures |
 
 
 def _suggestion(settings: Settings, load: Load, begin: Begin) -> float:
-    """Return the rate of a short closed loop, which few open loops exceed within a bound."""
+    """Return the rate of a short closed loop, which open loops seldom exceed within a bound."""
     step = Step(
         duration_s=_PROBE_S,
         warm_up_s=settings.load.warm_up_s,
@@ -259,7 +261,7 @@ def _suggestion(settings: Settings, load: Load, begin: Begin) -> float:
 def _recording(settings: Settings, metadata: wire.ModelMetadata) -> Recording | None:
     recording = settings.recording
     if recording is not None and settings.target.protocol != "recsys" and not recording.model:
-        # Requests of other protocols are made by the signature of one model.
+        # Requests of other protocols are encoded by the signature of one model.
         return replace(recording, model=metadata.model)
     return recording
 

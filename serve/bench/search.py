@@ -1,4 +1,4 @@
-"""The highest rate that a server answers within a bound: strides, bisection, and repeated measurements."""
+"""Search for the highest rate that a server answers within a bound: strides, bisection, repetitions."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from serve.bench.load.figures import Verdict
 
-# Shares of the first rate that are tried one after the other until one passes. Near the first rate they are close to
-# each other, because a closed loop suggests a first rate that is little above the answer. Then they fall fast: where
-# half of the first rate fails, the rate is not the reason, and each step at a low rate takes long.
+# Shares of the first rate, tried in order until one passes. They are dense near the first rate, because a
+# closed loop suggests a first rate slightly above the result. Then they fall fast: if half of the first rate
+# fails, the rate is not the reason, and each step at a low rate takes long.
 _SHARES = (1.0, 0.8, 0.5, 1 / 16, 1 / 100)
 # A rate that fails at this share of the first rate or below is measured again at once, because a pause of the machine
 # may be the reason, and every later step would be below it.
 _SURE_FROM = 0.8
-# The factor to a rate beyond a border that a repeated measurement has moved.
+# Factor to the next rate beyond a border that a repeated measurement has moved.
 _STRIDE = 1.25
 
 
@@ -26,7 +26,7 @@ class Found:
         rate_per_s: the highest rate that passed; None if none did.
         failing_per_s: the lowest rate above it that failed; None if none did.
         limit: why that one failed.
-        is_settled: whether both were measured often enough and are as close as was asked for.
+        is_settled: whether both were measured often enough and are within the precision.
     """
 
     rate_per_s: float | None
@@ -90,7 +90,7 @@ def find_rate(
         measure: measures a rate.
         first_per_s: rate of the first step.
         precision: gap that is narrow enough, as a share of the answer.
-        num_looks: odd number of measurements of a rate at the border, at most; 1 believes every measurement.
+        num_looks: odd number of measurements of a rate at the border, at most; 1 never repeats a measurement.
         most_steps: number of steps after which the best rate so far is the answer.
     """
     votes = _Votes(num_looks)
@@ -115,7 +115,7 @@ def find_rate(
 
 
 def _next(votes: _Votes, first_per_s: float, precision: float, *, had_border: bool) -> float | None:
-    """Return the rate to measure next; None once the border is narrow and sure, or no rate passes."""
+    """Return the rate to measure next; None once the border is narrow and settled, or no rate passes."""
     low, high = votes.border()
     if (undecided := votes.undecided()) is not None:
         return undecided

@@ -1,4 +1,4 @@
-"""What the command line asks for, checked."""
+"""Checked settings of the command line."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _CONNECTIONS = 4
 
 @dataclass(frozen=True, kw_only=True)
 class LoadSettings:
-    """How much is sent, for how long, and by what.
+    """Settings of the load.
 
     Attributes:
-        num_in_flight: requests at a time of a closed loop; None for an open one.
+        num_in_flight: unanswered requests of a closed loop; None for an open one.
         rate_per_s: rate of an open loop; None for a search or a recording.
-        max_in_flight: unanswered requests of an open loop, at most.
-        duration_s: measured time; of a search the least for each step.
-        warm_up_s: time before that, which is not measured.
+        max_in_flight: maximum number of unanswered requests of an open loop.
+        duration_s: measured time; in a search the minimum per step.
+        warm_up_s: time before that, not measured.
         sender: "native" or "python".
         num_processes: processes of the Python sender, threads of the native one.
         seed: seed of everything that is random.
@@ -52,7 +52,7 @@ class SearchSettings:
     """The search for the highest rate.
 
     Attributes:
-        p99_ms: bound that a rate must keep; None where nothing is searched for.
+        p99_ms: bound of the search; None for no search.
         first_per_s: rate of the first step; None lets a closed loop suggest it.
         precision: gap between rates that is narrow enough, as a share of the rate.
     """
@@ -64,7 +64,7 @@ class SearchSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class ResultSettings:
-    """What becomes of the result.
+    """Settings of the result.
 
     Attributes:
         metrics: address of the server's metrics; empty for none.
@@ -89,10 +89,10 @@ class Settings:
         describe: a server or a file that describes the model; empty for the target itself.
         shape: shape of the requests.
         recording: replaces them.
-        load: how much is sent.
-        search: of mode "find-rate".
-        result: what becomes of the result.
-        note: what the user should know about the choice of the sender; empty for nothing.
+        load: the load.
+        search: the search of mode "find-rate".
+        result: the result.
+        note: a note on the choice of the sender, or empty.
     """
 
     mode: str = "closed"
@@ -147,7 +147,7 @@ def read_settings(args: argparse.Namespace) -> Settings:
     """Return the settings of a command line.
 
     Raises:
-        ValueError: an option is out of range or does not go with another; the text names it.
+        ValueError: an option is out of range or conflicts with another; the message names it.
     """
     mode = _mode(args)
     _check_ranges(args)
@@ -192,7 +192,7 @@ def read_settings(args: argparse.Namespace) -> Settings:
 
 
 def _sender(asked: str, target: Target) -> tuple[str, str]:
-    """Return the sender, and why it is not the native one where the user left the choice open."""
+    """Return the sender, and for "auto" the reason if it is not the native one."""
     if asked == "python":
         return "python", ""
     reason = why_not_native(target)
@@ -227,7 +227,7 @@ def _mode(args: argparse.Namespace) -> str:
 
 
 def _num_in_flight(args: argparse.Namespace, mode: str, speed: float | None) -> int | None:
-    """Return None for an open loop."""
+    """Return the requests in flight of a closed loop; None for an open one."""
     is_closed = mode == "closed" or (mode == "replay" and speed is None)
     if args.in_flight is not None and not is_closed:
         raise ValueError("--in-flight: expected only of a closed loop; an open one has --max-in-flight")
@@ -283,7 +283,7 @@ def _check_protocol(args: argparse.Namespace, mode: str) -> None:
 
 
 def _check_payload(args: argparse.Namespace, mode: str) -> None:
-    """A payload without meaning goes to a gRPC method as it is."""
+    """Check the options of a meaningless payload, which is sent to a gRPC method unchanged."""
     if args.protocol == "rest" or args.stream or mode == "replay":
         raise ValueError("--payload-bytes: expected single gRPC calls, without --stream and --replay")
     for name in ("rows", "candidates", "ids_per_bag", "priority", "describe", "model", "version"):
@@ -313,7 +313,7 @@ def _shape(args: argparse.Namespace) -> Shape:
 
 
 def _bags(given: Sequence[str]) -> tuple[Mix, dict[str, Mix]]:
-    """``MIX`` for all inputs, ``NAME=MIX`` for one."""
+    """Parse ``MIX`` for all inputs and ``NAME=MIX`` for one."""
     general = parse_mix("1")
     by_name = {}
     for text in given:
@@ -327,7 +327,7 @@ def _bags(given: Sequence[str]) -> tuple[Mix, dict[str, Mix]]:
 
 
 def _connections(args: argparse.Namespace, num_in_flight: int | None) -> int:
-    """At least one for each process, and at most one for each request in flight."""
+    """Return the connections: at least one per process, at most one per request in flight."""
     most = num_in_flight or args.max_in_flight
     found = args.connections or max(min(_CONNECTIONS, most), args.processes)
     if not args.processes <= found <= most:
@@ -339,7 +339,7 @@ def _connections(args: argparse.Namespace, num_in_flight: int | None) -> int:
 
 
 def _speed(text: str | None) -> float | None:
-    """Return None for as fast as answers come."""
+    """Return the speed; None for as fast as answers arrive."""
     if text == "max":
         return None
     try:

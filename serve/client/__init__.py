@@ -38,7 +38,7 @@ _SERVICE = wire.DESCRIPTOR.services_by_name["PredictionService"].full_name
 PREDICT = f"/{_SERVICE}/Predict"
 PREDICT_STREAM = f"/{_SERVICE}/PredictStream"
 GET_MODEL_METADATA = f"/{_SERVICE}/GetModelMetadata"
-# The size of an answer follows from the request; -1 means no further bound.
+# No limit (-1): the size of an answer follows from the request.
 CHANNEL_OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
 
 Outputs = dict[str, npt.NDArray[np.float32]]
@@ -72,7 +72,7 @@ def _settings(settings: Settings | None, timeout_s: float, model: str) -> Settin
 
 
 def _channel(kind: ModuleType, address: str, tls: ClientTls | None) -> Any:
-    """A channel of ``grpc`` or of ``grpc.aio``."""
+    """Return a channel of ``grpc`` or of ``grpc.aio``."""
     checked_address(address)
     if tls is None:
         return kind.insecure_channel(address, options=CHANNEL_OPTIONS)
@@ -86,7 +86,7 @@ def _read_stream(answer: wire.StreamResponse) -> StreamAnswer:
 
 
 class Client:
-    """A blocking client. Thread-safe; closes its connection on ``close`` or at the end of a ``with`` block.
+    """A blocking client. Thread-safe. ``close`` or the end of a ``with`` block closes its connection.
 
     Args:
         address: ``host:port`` of a server.
@@ -119,17 +119,17 @@ class Client:
 
         Args:
             dense: by name, float ``[B, width]``.
-            sparse: by name, rows of IDs; see ``serve.client.packing.build_request`` for every form that it takes.
+            sparse: by name, rows of IDs; see ``serve.client.packing.build_request`` for the accepted forms.
             weights: by name, one weight per ID, for weighted inputs.
             context: inputs that all rows share, such as those of the user in a ranking request.
-            request_id: name of the request in the server's log.
+            request_id: ID of the request in the server's log.
             timeout_s: timeout of this call.
 
         Returns:
             Each output by name, float32 ``[B, ...]``.
 
         Raises:
-            ValueError: the inputs cannot be packed; nothing was sent.
+            ValueError: the inputs are invalid; nothing was sent.
             PredictError: the call failed; its subclasses say how.
         """
         sparse = {} if sparse is None else sparse
@@ -192,7 +192,7 @@ class Client:
 
 
 class AsyncClient:
-    """The same for asyncio; belongs to the event loop in which it was made.
+    """The client for asyncio. Belongs to the event loop in which it was created.
 
     Args:
         address: ``host:port`` of a server.

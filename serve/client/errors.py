@@ -1,4 +1,4 @@
-"""Errors of a call to a server, by the server's status code."""
+"""Errors of calls to a server, by status code."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ class PredictError(RuntimeError):
 
     Attributes:
         code: the gRPC status code.
-        message: text of the server, or of the transport where no server answered.
-        retry_after_ms: time after which the server asks to try again; None where it names none.
+        message: text of the server, or of the transport if no server answered.
+        retry_after_ms: time after which the server asks to retry; None if it names none.
     """
 
     def __init__(self, code: grpc.StatusCode, message: str, retry_after_ms: int | None = None) -> None:
@@ -24,7 +24,7 @@ class PredictError(RuntimeError):
 
 
 class InvalidRequestError(PredictError):
-    """The server refused the request; its message names field, got and expected."""
+    """The server refused the request; the message names field, got and expected."""
 
 
 class UnknownModelError(PredictError):
@@ -32,7 +32,7 @@ class UnknownModelError(PredictError):
 
 
 class OverloadedError(PredictError):
-    """The server's queue is full, or the message is larger than it takes."""
+    """The server's queue is full, or the message is too large."""
 
 
 class DeadlineError(PredictError):
@@ -40,7 +40,7 @@ class DeadlineError(PredictError):
 
 
 class UnavailableError(PredictError):
-    """No server answers at that address, or it is stopping."""
+    """No server answers at the address, or it is stopping."""
 
 
 class ServerError(PredictError):
@@ -53,7 +53,7 @@ _CLASSES: dict[grpc.StatusCode, type[PredictError]] = {
     grpc.StatusCode.RESOURCE_EXHAUSTED: OverloadedError,
     grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineError,
     grpc.StatusCode.UNAVAILABLE: UnavailableError,
-    # gRPC's code for a call that reached the socket of a stopping server but not its handler: it was not computed.
+    # gRPC's code for a call that reached a stopping server's socket but not its handler; it was not computed.
     grpc.StatusCode.CANCELLED: UnavailableError,
 }
 
@@ -61,13 +61,13 @@ _CLASSES: dict[grpc.StatusCode, type[PredictError]] = {
 _BY_NUMBER = {code.value[0]: code for code in grpc.StatusCode}
 
 
-# gRPC's texts for a connection that was closed at once, as a TLS server does with a client that speaks plain text.
+# gRPC's texts for a connection that was closed at once, as TLS servers do with plain-text clients.
 _CLOSED = ("Socket closed", "Connection reset by peer")
 _MAY_WANT_TLS = "; the server may want TLS, which this client was not told to speak"
 
 
 def predict_error(error: grpc.RpcError, *, uses_tls: bool = True) -> PredictError:
-    """Return the error for a failed call; without TLS its text says where that may be the reason."""
+    """Return the error for a failed call; without TLS the text mentions if that may be the reason."""
     code = error.code()
     message = error.details() or "no details"
     if not uses_tls and code is grpc.StatusCode.UNAVAILABLE and any(text in message for text in _CLOSED):

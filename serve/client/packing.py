@@ -1,6 +1,6 @@
-"""What people hold (lists, arrays, tensors, KJTs) → a request of the wire; a response → arrays.
+"""Packing of lists, arrays, tensors and KJTs into requests, and unpacking of responses into arrays.
 
-Torch is not imported: tensors and jagged tensors are known by their methods.
+Torch is not imported: tensors and jagged tensors are recognized by their methods.
 
 Shape letters: B rows of a request, F sparse inputs, N number of IDs of one input.
 """
@@ -17,7 +17,7 @@ import numpy.typing as npt
 from serve.wire import predict_pb2 as wire
 
 _Array = npt.NDArray[Any]
-# An input as a caller gives it: nested lists, an array, a tensor or a JaggedTensor.
+# An input: nested lists, an array, a tensor or a JaggedTensor.
 ArrayLike = Any
 # The wire's int32.
 _MAX_ROWS = 2**31 - 1
@@ -34,13 +34,13 @@ class _Jagged:
 
 @dataclass(frozen=True, kw_only=True)
 class Context:
-    """What all rows of a ranking request share, such as the user: each input has one row.
+    """Inputs that all rows of a ranking request share, such as the user's. Each has one row.
 
     Attributes:
         dense: by name, float ``[1, width]``.
-        sparse: by name, one row of IDs; as ``build_request`` takes it.
+        sparse: by name, one row of IDs, in a form of ``build_request``.
         weights: by name, for weighted inputs.
-        num_rows: of the request; needed where no input has rows of its own.
+        num_rows: rows of the request; required if there are no other inputs.
     """
 
     dense: Mapping[str, ArrayLike] = field(default_factory=dict)
@@ -61,16 +61,16 @@ def build_request(
     """Pack one request.
 
     Args:
-        dense: by name, float ``[B, width]`` (or ``[B]`` where the width is 1).
+        dense: by name, float ``[B, width]`` (or ``[B]`` if the width is 1).
         sparse: by name, one of: a list of B rows of IDs (a bare ID is a row of one), an integer array or tensor
-            ``[B, L]`` or ``[B]``, or a JaggedTensor; or a whole KeyedJaggedTensor.
-        weights: by name, in the form of that input's IDs; those of jagged tensors are taken from them.
+            ``[B, L]`` or ``[B]``, or a JaggedTensor; or a single KeyedJaggedTensor.
+        weights: by name, in the form of the input's IDs; jagged tensors carry their own weights.
         context: the inputs that all B rows share.
         model: the model's name; empty for the one that the server holds.
-        request_id: stands in the server's log where the request fails.
+        request_id: ID of the request in the server's log.
 
     Raises:
-        ValueError: names the input, what it holds and what it should; nothing was sent.
+        ValueError: the message names the input, got and expected.
     """
     request = wire.PredictRequest(model=model, request_id=request_id)
     num_rows = _pack("", dense, sparse, weights, request.dense, request.sparse)
@@ -93,7 +93,7 @@ def build_request(
 
 
 def _num_rows(rows: Mapping[str, int], context: Context | None) -> int:
-    """B: that of the inputs, or as the context says."""
+    """Return B of the inputs, or of the context."""
     given = None if context is None else context.num_rows
     if given is not None and not 0 <= given <= _MAX_ROWS:
         raise ValueError(f"context.num_rows: got {given}, expected 0 to {_MAX_ROWS}")
@@ -117,7 +117,7 @@ def _pack(
     to_dense: Any,
     to_sparse: Any,
 ) -> dict[str, int]:
-    """Add the inputs to a request's fields; returns the rows of each."""
+    """Add the inputs to a request's fields, and return the rows of each."""
     weights = weights or {}
     jagged = _by_feature(sparse)
     unknown = [name for name in weights if name not in jagged]
@@ -147,12 +147,12 @@ def _pack(
 
 
 def read_response(response: wire.PredictResponse) -> dict[str, npt.NDArray[np.float32]]:
-    """The outputs by name: float32 ``[B, ...]``, read-only views of the response."""
+    """Return the outputs by name: float32 ``[B, ...]``, read-only views of the response."""
     return {o.name: np.frombuffer(o.values, "<f4").reshape(tuple(o.dims)) for o in response.outputs}
 
 
 def _by_feature(sparse: Any) -> dict[str, Any]:
-    """One entry per sparse input, whether they came by name or in a KeyedJaggedTensor."""
+    """Return one entry per sparse input, for a mapping or a KeyedJaggedTensor."""
     if isinstance(sparse, Mapping):
         return dict(sparse)
     if not all(hasattr(sparse, method) for method in ("keys", "values", "lengths")):
@@ -174,7 +174,7 @@ def _own_weights(jagged: Any) -> _Array | None:
 
 
 def _array(values: Any) -> _Array:
-    """An array of what may be a tensor, on any device and part of any graph."""
+    """Return an array for an array or a tensor on any device, with or without gradients."""
     if hasattr(values, "detach"):
         values = values.detach().cpu()
     return np.asarray(values)
@@ -193,7 +193,7 @@ def _dense(at: str, values: ArrayLike) -> _Array:
 
 
 def _rows(field: str, rows: Any, dtype: str) -> tuple[_Array, _Array, _Array | None]:
-    """Lengths ``[B]``, values ``[N]`` and, where a jagged tensor carries them, weights ``[N]``."""
+    """Return lengths ``[B]``, values ``[N]`` and, for weighted jagged tensors, weights ``[N]``."""
     if isinstance(rows, _Jagged):
         return rows.lengths, _flat(field, rows.values, dtype), rows.weights
     if callable(getattr(rows, "lengths", None)) and callable(getattr(rows, "values", None)):
@@ -222,7 +222,7 @@ def _list(field: str, row: Any) -> list[Any]:
 
 
 def _flat(field: str, values: Any, dtype: str) -> _Array:
-    """One-dimensional, contiguous, of the wire's type; never rounds an ID."""
+    """Return a one-dimensional, contiguous array of the wire's type; never rounds an ID."""
     try:
         array = np.asarray(values)
         kinds = "iu" if dtype == "<i8" else "iuf"

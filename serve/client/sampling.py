@@ -1,4 +1,4 @@
-"""An example of a request, made from what a server says of its model."""
+"""An example request, generated from a model's metadata."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ JsonRequest = dict[str, dict[str, Any]]
 def example_request(
     metadata: wire.ModelMetadata, num_rows: int, generator: np.random.Generator
 ) -> JsonRequest:
-    """A request in its JSON form, to be filled in by hand: two IDs in each bag of a pooled input."""
+    """Return a request in its JSON form, to be edited: two IDs in each bag of a pooled input."""
     request: JsonRequest = {"dense": {}, "sparse": {}}
     for dense in metadata.dense:
         values = generator.standard_normal((num_rows, dense.width)).round(3)
@@ -29,7 +29,7 @@ def example_request(
 
 
 def id_limit(sparse: wire.SparseSignature) -> int:
-    """IDs from 0 up to this are worth asking for: where any ID is taken, those of the tables' own rows."""
+    """Return the upper limit of useful IDs; if the input accepts any ID, the number of the table's rows."""
     if sparse.HasField("id_limit"):
         return int(sparse.id_limit)
     return max((table.num_embeddings for table in sparse.tables), default=1)

@@ -14,14 +14,14 @@ import grpc
 from serve.net.tls import check_authorities, check_pair, read_file
 from serve.wire import predict_pb2 as wire
 
-# ``dns:///`` is gRPC's own: all addresses of a name, not only the first.
+# ``dns:///`` is gRPC's scheme for all addresses of a name instead of the first.
 _ADDRESS = re.compile(r"(?:dns:///)?(?:\[[0-9A-Za-z:.%]+\]|[^\s/:@\[\]]+):([0-9]{1,5})")
 _MAX_PORT = 65535
 _MAX_CHARS = 80
 
 
 def checked_address(address: str) -> str:
-    """Return the address of a server.
+    """Return the address of a server after checking it.
 
     Raises:
         ValueError: the address is not ``host:port``.
@@ -49,8 +49,8 @@ class ClientTls:
     """Files in PEM.
 
     Attributes:
-        ca: authorities that sign the server's certificate; None for the system's own list.
-        certificate: certificate of the client, for servers that ask for one (mTLS).
+        ca: authorities that sign the server's certificate; None for the system's list.
+        certificate: certificate of the client, for servers that require one (mTLS).
         key: private key of that certificate.
 
     Raises:
@@ -66,10 +66,10 @@ class ClientTls:
             raise ValueError("tls.certificate, tls.key: got one of them, expected both or none")
 
     def credentials(self) -> grpc.ChannelCredentials:
-        """Return the credentials of a channel. The files are checked first: gRPC ends the process over bad ones.
+        """Return a channel's credentials. The files are checked first: gRPC aborts the process on bad ones.
 
         Raises:
-            ValueError: a file cannot be read or holds something else, or the key does not fit the certificate.
+            ValueError: a file cannot be read or is invalid, or the key does not match the certificate.
         """
         ca, certificate, key = (
             None if path is None else read_file(f"tls.{name}", Path(path))
@@ -113,7 +113,7 @@ class Settings:
     Attributes:
         timeout_s: timeout of each call that names none.
         model: name of the model; empty for the only one that the server holds.
-        version: version of the model; empty for the one that the server's routing chooses.
+        version: version of the model; empty to let the server's routing choose.
         priority: ``wire.PRIORITY_HIGH``, ``PRIORITY_NORMAL`` or ``PRIORITY_LOW`` of ``serve.wire.predict_pb2``.
         tls: None for plain text.
 
@@ -134,9 +134,9 @@ class Settings:
             raise ValueError(f"priority: got {self.priority!r}, expected one of {names}")
 
     def finish(self, request: wire.PredictRequest) -> wire.PredictRequest:
-        """Return a request with the client's model, version and priority where it names none of its own.
+        """Return a request with the client's model, version and priority where it names none.
 
-        The client's version applies to its own model alone. The given message is not changed.
+        The client's version applies only to the client's model. The given message is not changed.
         """
         model = request.model or self.model
         version = request.version or (self.version if model == self.model else "")

@@ -36,14 +36,14 @@ class BatchLimits:
         max_request_ids: IDs of one request.
         max_queue_rows: rows that may wait.
         max_queue_ids: IDs that may wait.
-        max_queue_bytes: of requests that may wait, as they came over the wire; a larger request is refused.
-        max_delay_us: how long the oldest request may wait for others to fill its batch while an executor is free;
-            0 never lets an executor wait.
-        priority_window_us: how much later a request may come and still overtake one that is less urgent by one
-            level; 0 keeps the order of arrival.
+        max_queue_bytes: serialized bytes of requests that may wait; a larger request is refused.
+        max_delay_us: time that the oldest request may wait for others to fill its batch while an executor is
+            free; 0 for none.
+        priority_window_us: how much later a request may arrive and still overtake one that is one level less
+            urgent; 0 keeps the order of arrival.
 
     Raises:
-        ValueError: a limit is below its least value, or a request could be larger than the queue.
+        ValueError: a limit is below its minimum, or a request could be larger than the queue.
     """
 
     max_batch_rows: int = 512
@@ -70,10 +70,10 @@ class BatchLimits:
                 )
 
     def check_request(self, num_rows: int, num_ids: int, num_bytes: int = 0) -> None:
-        """Refuse what is larger than one request may be.
+        """Check a request's size against the limits.
 
         Raises:
-            RequestTooLargeError: names what is too many and how many may be.
+            RequestTooLargeError: the message names the limit, its value and the request's.
         """
         if num_rows > self.max_request_rows:
             raise RequestTooLargeError(
@@ -91,13 +91,13 @@ class BatchLimits:
 
 @dataclass(frozen=True, kw_only=True)
 class Routing:
-    """What an operator asks for.
+    """The routing that an operator sets.
 
     Attributes:
-        serve: ``latest``, or a version that stays until this is changed.
+        serve: ``latest``, or a version to pin.
         canary: a version that answers a share of the requests; empty for none.
         canary_percent: that share, above 0 to 100.
-        shadow: a version that computes a share of the requests beside the one that answers; empty for none.
+        shadow: a version that also computes a share of the requests, without answering them; empty for none.
         shadow_percent: that share, above 0 to 100.
 
     Raises:
@@ -126,11 +126,11 @@ class Routing:
 
     @property
     def named(self) -> frozenset[str]:
-        """The versions that it names."""
+        """Return the versions that it names."""
         return frozenset({self.serve, self.canary, self.shadow} - {"", LATEST})
 
     def without(self, version: str) -> Routing:
-        """The same where neither canary nor shadow is ``version``."""
+        """Return the same routing with ``version`` removed as canary and shadow."""
         canary = "" if self.canary == version else self.canary
         shadow = "" if self.shadow == version else self.shadow
         return Routing(
@@ -142,7 +142,7 @@ class Routing:
         )
 
     def pinned(self, version: str) -> Routing:
-        """The same with ``version`` serving, and neither canary nor shadow."""
+        """Return the same routing with ``version`` serving, and neither canary nor shadow."""
         return replace(self.without(version), serve=version)
 
 
@@ -151,18 +151,18 @@ class ModelSettings:
     """How one model is served.
 
     Attributes:
-        limits: of requests, batches and the queue.
+        limits: limits of requests, batches and the queue.
         routing: which version answers.
-        target: which of the artifact's targets; None for the first that this machine has the devices for.
-        verify_checksums: whether every byte of the rows is read and checked before it is served.
-        copy_rows: whether the rows are copied into the process's own memory, where nothing that happens to their file
-            reaches them; otherwise the file is mapped, and processes share its pages.
-        allow_non_finite: whether NaN and infinities in dense inputs and weights reach the model.
-        num_executors: batches of the model that may run at the same time at most; they share its tables' memory. The
-            engine decides how many do. 0 for as many as the process may use processors.
-        cpus: the processors that its executors may use; empty for all.
-        warm_up: a file of captured requests to warm up with, beside the made ones; None for none.
-        keep_previous: whether the version that served before stays in memory, so that a rollback is instant.
+        target: the artifact's target to run; None for the first whose devices this machine has.
+        verify_checksums: whether to read and check every byte of the rows before serving.
+        copy_rows: whether to copy the rows into the process's memory, where changes to the file cannot reach
+            them; otherwise the file is mapped, and processes share its pages.
+        allow_non_finite: whether NaN and infinities are accepted in dense inputs and weights.
+        num_executors: maximum number of the model's batches that run at the same time; they share its tables'
+            memory. The engine decides how many run. 0 for the number of processors that the process may use.
+        cpus: processors that its executors may use; empty for all.
+        warm_up: a file of captured requests for the warm-up, in addition to generated ones; None for none.
+        keep_previous: whether the previously serving version stays in memory, so that a rollback is instant.
 
     Raises:
         ValueError: a setting is out of its range; the text names it.
@@ -189,7 +189,7 @@ class ModelSettings:
 
     @property
     def max_executors(self) -> int:
-        """``num_executors``, or the number of processors where it is 0."""
+        """Return ``num_executors``, or the number of processors if it is 0."""
         from recsys.machine import num_processors  # clients read settings too, without torch
 
         return self.num_executors or len(self.cpus) or num_processors()

@@ -1,8 +1,8 @@
-"""Every setting's names and values: flags, environment names and keys of the file follow from settings.py alone.
+"""Names and values of all settings: flags, environment variables and file keys are derived from settings.py.
 
 A setting has a path, such as ``defaults.limits.max_batch_rows``: the names of the dataclasses' fields that lead to it.
-The path is its key in the file. In capitals, joined by underscores, behind ``RECSYS_SERVE_``, it is the environment's
-name. With dashes, without the sections that say nothing about it and without ``num_``, it is the flag:
+The path is its key in the file. In capitals, joined by underscores, after ``RECSYS_SERVE_``, it is the
+environment variable. With dashes, without redundant sections and without ``num_``, it is the flag:
 ``--max-batch-rows``.
 """
 
@@ -23,15 +23,15 @@ from serve.config.models import ModelSettings
 from serve.config.settings import Settings
 
 ENV_PREFIX = "RECSYS_SERVE_"
-#: The one setting that the command line takes without a flag.
+#: The one positional setting of the command line.
 POSITIONAL = ("source", "artifact")
-#: What stands for "none of it" where a setting may be left out, such as a port.
+#: The value that switches off an optional setting, such as a port.
 NONE = "none"
-# Sections that flags do not name: each of their settings says what it is about by itself.
+# Sections that flags leave out, because the names of their settings are clear without them.
 _SILENT_SECTIONS = frozenset({"source", "process", "defaults", "limits", "connections"})
-# The field whose settings stand at the top of the file.
+# The field whose settings are at the top level of the file.
 _TOP = "server"
-# More than any machine has processors; keeps a range such as 0-999999999 from being written out.
+# Higher than any processor's number; keeps a range such as 0-999999999 from being expanded.
 _MAX_CPU = 65535
 _WORDS = {
     "true": True,
@@ -48,7 +48,7 @@ SettingPath = tuple[str, ...]
 
 
 class ConfigError(ValueError):
-    """A setting cannot be used; the text names where it was given, its key, what it is and what it should be."""
+    """A setting cannot be used; the message names its origin, its key, its value and what is expected."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,11 +56,11 @@ class Option:
     """One setting.
 
     Attributes:
-        path: the fields that lead to it, from the top of the file.
-        kind: its type; of a setting that may be left out the one that it has otherwise.
+        path: the fields that lead to it, from the top level of the file.
+        kind: its type; for an optional setting the type other than None.
         is_optional: whether ``none`` is a value.
-        default: ``dataclasses.MISSING`` where there is none.
-        about: what it is for, from the docstring of its dataclass.
+        default: the default value; ``dataclasses.MISSING`` if there is none.
+        about: its description, from the docstring of its dataclass.
     """
 
     path: SettingPath
@@ -71,27 +71,27 @@ class Option:
 
     @property
     def key(self) -> str:
-        """Its key in the file, with the tables that it stands in."""
+        """The key in the file, with its tables."""
         return key_of(self.path)
 
     @property
     def environment(self) -> str:
-        """The name of its environment variable."""
+        """The name of the environment variable."""
         return ENV_PREFIX + "_".join(self.path).upper()
 
     @property
     def flag(self) -> str:
-        """Its flag, or what help calls it where it needs none."""
+        """The flag, or the help text's name for the positional argument."""
         if self.path == POSITIONAL:
             return self.path[-1].upper()
         parts = [part for part in self.path[:-1] if part not in _SILENT_SECTIONS]
         return "--" + "-".join([*parts, self.path[-1].removeprefix("num_")]).replace("_", "-")
 
     def from_text(self, text: str) -> object:
-        """The value of a flag or an environment variable.
+        """Parse the value of a flag or an environment variable.
 
         Raises:
-            ConfigError: the text is none; says what was got and expected.
+            ConfigError: the text is not such a value; the message says what was got and expected.
         """
         if self.is_optional and text.lower() == NONE:
             return None
@@ -101,10 +101,10 @@ class Option:
             raise ConfigError(f"got {text[:80]!r}, expected {self.expected()}") from None
 
     def from_file(self, value: object) -> object:
-        """The value of a key of the file.
+        """Convert the value of a key of the file.
 
         Raises:
-            ConfigError: it has the wrong type; says what was got and expected.
+            ConfigError: the type is wrong; the message says what was got and expected.
         """
         if self.is_optional and value == NONE:
             return None
@@ -114,7 +114,7 @@ class Option:
         return checked
 
     def expected(self) -> str:
-        """What its values look like, for people."""
+        """Return a description of the accepted values."""
         words = {
             int: "a size such as 4194304 or 4MiB" if self.path[-1].endswith("_bytes") else "a whole number",
             float: "a number",
@@ -129,13 +129,13 @@ class Option:
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """Settings that stand in one table of the file.
+    """Settings of one table of the file.
 
     Attributes:
-        path: the table; empty for the top.
+        path: the table; empty for the top level.
         about: the first line of its dataclass's docstring.
-        options: its settings, without those of tables in it.
-        is_optional: whether what it is about is off where none of it is given.
+        options: its settings, without those of nested tables.
+        is_optional: whether the feature is off if none of its settings is given.
     """
 
     path: SettingPath
@@ -145,27 +145,27 @@ class Section:
 
 
 def key_of(path: SettingPath) -> str:
-    """A path as people write it."""
+    """Return a path as a key of the file."""
     return ".".join(path)
 
 
 def sections() -> tuple[Section, ...]:
-    """All settings but those of single models."""
+    """Return the sections of all settings except those of single models."""
     return tuple(_sections(Settings, (), is_optional=False))
 
 
 def model_sections(model: str) -> tuple[Section, ...]:
-    """The settings of one model."""
+    """Return the sections of one model's settings."""
     return tuple(_sections(ModelSettings, ("models", model), is_optional=False))
 
 
 def all_options(of: Iterable[Section]) -> tuple[Option, ...]:
-    """The settings of sections, in their order."""
+    """Return the settings of sections, in order."""
     return tuple(option for section in of for option in section.options)
 
 
 def field_kinds(kind: type) -> Mapping[str, tuple[object, bool]]:
-    """For each field of a dataclass its type, without None, and whether it may be None."""
+    """Return the type of each field of a dataclass, without None, and whether the field may be None."""
     kinds: dict[str, tuple[object, bool]] = {}
     for name, hint in typing.get_type_hints(kind).items():
         arguments = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
@@ -175,7 +175,7 @@ def field_kinds(kind: type) -> Mapping[str, tuple[object, bool]]:
 
 
 def child_path(path: SettingPath, name: str) -> SettingPath:
-    """The path of a field of the dataclass at ``path``."""
+    """Return the path of a field of the dataclass at ``path``."""
     return path if name == _TOP else (*path, name)
 
 
@@ -187,7 +187,7 @@ def _sections(kind: type, path: SettingPath, *, is_optional: bool) -> Iterator[S
         of, may_be_none = kinds[field.name]
         if isinstance(of, type) and dataclasses.is_dataclass(of):
             inner.extend(_sections(of, child_path(path, field.name), is_optional=may_be_none))
-        elif typing.get_origin(of) is not Mapping:  # that one is the table of single models
+        elif typing.get_origin(of) is not Mapping:  # a Mapping is the table of single models
             made = Option(
                 path=(*path, field.name),
                 kind=of,
@@ -203,7 +203,7 @@ def _sections(kind: type, path: SettingPath, *, is_optional: bool) -> Iterator[S
 
 
 def _about(kind: type) -> dict[str, str]:
-    """What the docstring of a dataclass says about each attribute."""
+    """Return the description of each attribute in a dataclass's docstring."""
     text = (inspect.getdoc(kind) or "").partition("Attributes:\n")[2].partition("\n\n")[0]
     found = re.findall(r"^ {4}(\w+): (.*(?:\n {5,}.*)*)", text, re.MULTILINE)
     return {name: re.sub(r"\s+", " ", words).rstrip(".") for name, words in found}
@@ -233,7 +233,7 @@ def _from_text(option: Option, text: str) -> object:
 
 
 def _from_file(option: Option, value: object) -> object | None:
-    """The value, or None where it is of the wrong type."""
+    """Return the value, or None if its type is wrong."""
     kind = option.kind
     if isinstance(value, str) and (
         kind in (str, Path, tuple[int, ...]) or (kind is int and option.path[-1].endswith("_bytes"))
@@ -250,7 +250,7 @@ def _from_file(option: Option, value: object) -> object | None:
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    """``0-3,5`` as numbers, each once, in ascending order."""
+    """Return the numbers of a text such as ``0-3,5``, each once, in ascending order."""
     found: set[int] = set()
     for part in text.split(","):
         match = re.fullmatch(r"\s*([0-9]{1,5})(?:-([0-9]{1,5}))?\s*", part)

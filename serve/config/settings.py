@@ -1,6 +1,6 @@
-"""The server's settings, checked once: flags, environment names, keys of the file and docs derive from these classes.
+"""The server's settings, checked once. Flags, environment variables, file keys and docs derive from them.
 
-What an attribute is for stands in its class's docstring; help texts are made of it (serve/config/options.py).
+Help texts come from the Attributes sections of the docstrings (serve/config/options.py).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from serve.config.models import ModelSettings
 
 ENGINES = ("auto", "native", "reference")
 _MAX_PORT = 65535
-# gRPC takes settings of channels as int32, times in milliseconds among them.
+# gRPC's channel arguments are int32, including times in milliseconds.
 _MAX_INT32 = 2**31 - 1
 _MAX_CONNECTION_S = _MAX_INT32 // 1000
 
@@ -26,7 +26,7 @@ class TlsConfig:
     Attributes:
         certificate: the server's, with its chain.
         key: the server's private key.
-        client_ca: who signs clients' certificates; where it is given, clients must show one (mTLS).
+        client_ca: authorities that sign clients' certificates; if given, clients must present one (mTLS).
     """
 
     certificate: Path
@@ -41,7 +41,7 @@ class AdminConfig:
     Attributes:
         host: the address to listen on.
         port: 0 lets the system choose.
-        token_file: holds the bearer token that calls must carry; read again when it changes.
+        token_file: file with the bearer token that calls must carry; read again when it changes.
     """
 
     token_file: Path
@@ -55,27 +55,29 @@ class AdminConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ConnectionLimits:
-    """What clients may hold of the server; 0 stands for no bound.
+    """Limits on what clients may use of the server; 0 means no limit.
 
     Attributes:
-        max_connections: open at the same time; the server closes further ones at once.
-        max_message_bytes: of one serialized request; a parsed one may take many times as much.
-        max_json_bytes: of the JSON in one request over HTTP; reading it holds up all other requests.
-        max_concurrent_streams: calls that one connection may have open; a client's further calls wait on its side.
-        max_stream_requests: unanswered requests of one PredictStream; more are not read from it.
-        max_connection_idle_s: after which a connection without calls is closed.
-        max_connection_age_s: after which a connection is closed once its calls have ended.
-        handshake_timeout_s: from the connection to the end of the handshakes of TLS and HTTP/2.
-        first_call_timeout_s: from the connection to its first call; native engine only.
-        message_timeout_s: after which a call ends whose message has begun and does not grow; native engine only.
-        keepalive_s: after which a silent connection is sent a PING.
-        keepalive_timeout_s: after which it is closed where the PING has no answer.
-        max_header_bytes: of the names and values that open one call.
-        max_connection_bytes: of one connection's unfinished messages and untaken answers; the connection is closed
-            beyond it; native engine only. Two messages of the largest size always fit.
-        max_port_bytes: the same of all connections together; the one that holds most is closed beyond it.
-        max_resets_per_s: calls of one connection that are reset instead of answered; ten seconds' worth may come at
-            once, then it is closed; native engine only.
+        max_connections: open connections; the server closes further ones at once.
+        max_message_bytes: size of one serialized request; a parsed one may take many times as much memory.
+        max_json_bytes: size of the JSON in one request over HTTP; parsing it delays all other requests.
+        max_concurrent_streams: open calls of one connection; further calls wait on the client's side.
+        max_stream_requests: unanswered requests of one PredictStream; at this limit no further ones are read.
+        max_connection_idle_s: time after which a connection without calls is closed.
+        max_connection_age_s: age from which a connection is closed once its calls have ended.
+        handshake_timeout_s: time from the connection to the end of the TLS and HTTP/2 handshakes.
+        first_call_timeout_s: time from the connection to its first call; native engine only.
+        message_timeout_s: time after which a call ends if its message has begun and does not grow; native
+            engine only.
+        keepalive_s: time after which a silent connection is sent a PING.
+        keepalive_timeout_s: time after which it is closed if the PING is not answered.
+        max_header_bytes: size of the names and values of one call's headers.
+        max_connection_bytes: size of one connection's unfinished messages and unread answers; beyond it the
+            connection is closed; native engine only. Two messages of the largest size always fit.
+        max_port_bytes: the same for all connections together; beyond it the connection that holds most is
+            closed.
+        max_resets_per_s: calls of one connection that are reset instead of answered; after a burst of ten
+            seconds' worth the connection is closed; native engine only.
         max_control_frames_per_s: the same for frames without data; native engine only.
     """
 
@@ -121,10 +123,10 @@ class ConnectionLimits:
 
 @dataclass(frozen=True, kw_only=True)
 class LogConfig:
-    """What stands in the log.
+    """The log.
 
     Attributes:
-        as_json: one JSON object a line.
+        as_json: whether each line is a JSON object.
         requests: which requests get a line: "none", "errors" or "all".
     """
 
@@ -141,8 +143,8 @@ class TraceConfig:
     """OpenTelemetry traces.
 
     Attributes:
-        endpoint: of an OTLP collector over gRPC, such as http://127.0.0.1:4317.
-        share: of the requests that are traced where the client does not say; 0 to 1.
+        endpoint: address of an OTLP collector over gRPC, such as http://127.0.0.1:4317.
+        share: share of the requests to trace if the client does not say; 0 to 1.
     """
 
     endpoint: str
@@ -157,12 +159,12 @@ class TraceConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class CaptureConfig:
-    """Requests that are written to a file, to be played back.
+    """Requests written to a file for replay.
 
     Attributes:
         path: the file; an old one is replaced.
-        share: of the requests, above 0 to 1.
-        max_bytes: where the file stops growing.
+        share: share of the requests to capture, above 0 to 1.
+        max_bytes: size at which the file stops growing.
     """
 
     path: Path
@@ -180,20 +182,20 @@ class ServerConfig:
     """How one server listens, batches and stops.
 
     Attributes:
-        host: the address to listen on; anything but loopback is the operator's own choice.
-        port: of the gRPC services; 0 lets the system choose.
-        metrics_port: of the Prometheus metrics; 0 lets the system choose, None serves none.
-        http_port: of the REST form of Open Inference; 0 lets the system choose, None serves none.
-        defaults: of models that ``models`` does not name.
+        host: the address to listen on; the default is loopback.
+        port: port of the gRPC services; 0 lets the system choose.
+        metrics_port: port of the Prometheus metrics; 0 lets the system choose, None disables them.
+        http_port: port of the REST form of Open Inference; 0 lets the system choose, None disables it.
+        defaults: settings of models that ``models`` does not name.
         models: settings by model.
-        connections: what one client may hold.
+        connections: limits of connections.
         tls: None for plain text.
         admin: None for no admin service.
-        log: what stands in the log.
+        log: the log.
         trace: None for no traces.
         capture: None for no capture.
-        poll_repository_s: how often the repository is looked through for new versions; 0 for never by itself.
-        drain_timeout_s: how long accepted requests may take after the server was asked to stop.
+        poll_repository_s: interval between scans of the repository for new versions; 0 for none.
+        drain_timeout_s: time that accepted requests may take after the server was asked to stop.
 
     Raises:
         ValueError: a setting is out of its range; the text names it.
@@ -226,18 +228,18 @@ class ServerConfig:
             raise ValueError(f"drain_timeout_s: got {self.drain_timeout_s}, expected more than 0")
 
     def settings_of(self, model: str) -> ModelSettings:
-        """How ``model`` is served."""
+        """Return the settings of ``model``."""
         return self.models.get(model, self.defaults)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SourceConfig:
-    """What is served: an artifact, or models of a repository.
+    """The source of the models: an artifact or a repository.
 
     Attributes:
-        artifact: what recsys-export wrote; one of artifact and repository is needed.
+        artifact: an artifact written by recsys-export; either artifact or repository is needed.
         repository: a folder of models, each a folder of versions.
-        models: which of the repository's; empty for all.
+        models: models of the repository to serve; empty for all.
     """
 
     artifact: Path | None = None
@@ -256,16 +258,17 @@ class ProcessConfig:
     """The process as a whole.
 
     Attributes:
-        engine: what answers requests: "native" (C++), "reference" (Python), or "auto" for native where it can be had.
+        engine: "native" (C++), "reference" (Python), or "auto" for native if it is available.
         intra_op_threads: torch's own threads within one operator.
         malloc_tuning: whether the C allocator keeps freed memory for the next batch.
-        switch_interval_us: how long one Python thread may keep another waiting.
+        switch_interval_us: time for which one Python thread may keep another waiting.
     """
 
     engine: str = "auto"
     intra_op_threads: int = 1
     malloc_tuning: bool = True
-    # Python's own 5 ms would let the event loop keep an executor waiting for longer than a batch takes.
+    # With Python's default of 5 ms, the event loop could keep an executor waiting for longer than a batch
+    # takes.
     switch_interval_us: int = 200
 
     def __post_init__(self) -> None:
@@ -277,7 +280,7 @@ class ProcessConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """All that one process of recsys-serve is told.
+    """All settings of one recsys-serve process.
 
     Attributes:
         source: what is served.

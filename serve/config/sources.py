@@ -1,4 +1,4 @@
-"""From flags, the environment and one TOML file to checked settings, each with where it came from."""
+"""Read settings from flags, the environment and one TOML file; check them and keep their origins."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from serve.config.options import (
 )
 from serve.config.settings import Settings
 
-#: The environment's way to say ``--config``.
+#: The environment variable for ``--config``.
 CONFIG_ENVIRONMENT = ENV_PREFIX + "CONFIG"
 _MODELS, _DEFAULTS = "models", "defaults"
-# What Kubernetes puts into the environment of every container for a service that is called recsys-serve, or begins so.
+# Variables that Kubernetes sets in every container for a service whose name is or begins with recsys-serve.
 _SERVICE_LINK = re.compile(
     r"_SERVICE_HOST|_SERVICE_PORT|_SERVICE_PORT_\w+|_PORT_[0-9]+_(TCP|UDP|SCTP)(_\w+)?"
 )
@@ -40,10 +40,10 @@ _SERVICE_ADDRESS = re.compile(r"(tcp|udp|sctp)://")
 
 @dataclass(frozen=True)
 class Given:
-    """A value and who gave it.
+    """A value and its origin.
 
     Attributes:
-        value: of the setting's type.
+        value: the value, of the setting's type.
         origin: a flag, an environment name, or the file.
     """
 
@@ -56,20 +56,20 @@ Values = Mapping[SettingPath, Given]
 
 @dataclass(frozen=True, kw_only=True)
 class Effective:
-    """What holds.
+    """The effective settings.
 
     Attributes:
-        settings: all of them, checked.
-        given: those that somebody gave; the others have their defaults.
+        settings: all settings, checked.
+        given: the settings that were given explicitly; all others have their defaults.
     """
 
     settings: Settings
     given: Values
 
     def rows(self) -> list[tuple[str, object, str]]:
-        """Each setting that holds: its key, its value, where it came from.
+        """Return each effective setting: its key, its value, its origin.
 
-        Of single models those alone that differ from ``defaults`` because somebody said so.
+        For single models only the settings that were given explicitly and differ from ``defaults``.
         """
         rows = [
             (option.key, value, self.given[option.path].origin if option.path in self.given else "default")
@@ -81,15 +81,15 @@ class Effective:
 
 
 def effective(flags: Mapping[str, str], environment: Mapping[str, str], file: Path | None) -> Effective:
-    """Put the sources together: a flag beats the environment, that beats the file, that beats the default.
+    """Merge the sources. Flags override the environment, the environment the file, the file the defaults.
 
     Args:
-        flags: texts by key of the setting, those that were given.
+        flags: the given values as strings, by key of the setting.
         environment: the process's variables.
         file: the TOML file; None for the one that the environment names, if any.
 
     Raises:
-        ConfigError: one of them cannot be used.
+        ConfigError: a source cannot be used.
     """
     named = environment.get(CONFIG_ENVIRONMENT)
     if file is None and named:
@@ -103,10 +103,10 @@ def effective(flags: Mapping[str, str], environment: Mapping[str, str], file: Pa
 
 
 def read_file(path: Path) -> Values:
-    """The settings of a TOML file. Its paths are relative to its own folder.
+    """Read the settings of a TOML file. Its paths are relative to its folder.
 
     Raises:
-        ConfigError: it cannot be read, is no TOML, or holds a key or a value that is none of ours.
+        ConfigError: the file cannot be read, is not TOML, or has an unknown key or an invalid value.
     """
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -121,12 +121,12 @@ def read_file(path: Path) -> Values:
         raise ConfigError(f"{path}: {_MODELS}: got {str(models)[:80]!r}, expected tables [{_MODELS}.NAME]")
     for name, table in models.items():
         _read_table(_Table(path, model_sections(name)), (_MODELS, name), table, given)
-        given[_MODELS, name] = Given(None, str(path))  # an empty table names a model too
+        given[_MODELS, name] = Given(None, str(path))  # an empty table also names a model
     return given
 
 
 class _Table:
-    """What the tables of a file may hold."""
+    """The keys that the tables of a file may have."""
 
     def __init__(self, file: Path, known: Iterable[Section]) -> None:
         self.file = file
@@ -198,7 +198,7 @@ def _from_text(option: Option, origin: str, text: str) -> Given:
 
 
 def _build(kind: type, path: SettingPath, given: Values) -> Any:
-    """The dataclass at ``path``."""
+    """Build the dataclass at ``path``."""
     values: dict[str, Any] = {}
     kinds = field_kinds(kind)
     for field in dataclasses.fields(kind):
@@ -223,7 +223,7 @@ def _build(kind: type, path: SettingPath, given: Values) -> Any:
 
 
 def _build_model(name: str, given: Values) -> ModelSettings:
-    """What its own table does not say, ``defaults`` says."""
+    """Build a model's settings; ``defaults`` supplies what its own table leaves out."""
     inherited = {(_MODELS, name, *path[1:]): value for path, value in given.items() if path[0] == _DEFAULTS}
     made: ModelSettings = _build(ModelSettings, (_MODELS, name), {**inherited, **given})
     return made
@@ -237,17 +237,17 @@ def _missing(at: SettingPath, path: SettingPath, given: Values) -> ConfigError:
 
 
 def _out_of_range(kind: type, path: SettingPath, given: Values, text: str) -> ConfigError:
-    """The dataclass's own words begin with the field; in front of it belongs who gave it."""
+    """Return a dataclass's error with the origin in front; its text begins with the field."""
     name = text.partition(":")[0]
     is_field = name in {field.name for field in dataclasses.fields(kind)}
     key = ".".join([*path, text]) if is_field else f"{key_of(path)}: {text}".removeprefix(": ")
-    # A setting may be wrong only beside another of its table: then that one was given.
+    # A setting may be invalid only in combination with another of its table, which was given then.
     origins = [given[p].origin for p in [(*path, name), *given] if p in given and p[:-1] == path]
     return ConfigError(f"{origins[0]}: {key}" if origins else key)
 
 
 def _values_at(settings: Settings, path: SettingPath) -> list[object]:
-    """The value at a path, if there is anything there."""
+    """Return the value at a path, if there is one."""
     value: Any = settings if path[0] in ("source", "process") else settings.server
     for name in path:
         if value is None:

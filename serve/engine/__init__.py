@@ -1,1 +1,1 @@
-"""What answers requests: one interface, two engines."""
+"""Engines, which answer requests: one interface, two implementations."""

@@ -137,7 +137,7 @@ class Engine:
         """Give a submitted request up; its event still follows."""
 
     def answer(self, call: int, message: bytes) -> None:
-        """Answer a ``call`` event; ignored where the call has ended meanwhile."""
+        """Answer a ``call`` event; ignored if the call has already ended."""
 
     def fail(self, call: int, code: int, text: str, retry_after_ms: int = 0) -> None:
         """End the call of a ``call`` event with a status."""

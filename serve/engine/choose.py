@@ -1,4 +1,4 @@
-"""Which engine answers: the native one where it is built and fits the installed torch, or the reference engine."""
+"""Choice of the engine: native if it is built for the installed torch, else reference."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ _log = logging.getLogger("serve")
 
 
 class EngineError(RuntimeError):
-    """The engine that was asked for cannot be had; the text says why and what to do."""
+    """The requested engine is not available; the message says why and what to do."""
 
 
 def choose_engine(kind: str) -> Callable[[Observer], Engine]:
-    """Return what makes the engine, on the event loop.
+    """Return a function that makes the engine; call it on the event loop.
 
     Args:
-        kind: ``native``, ``reference``, or ``auto``: native where it can be had, else reference, with a line in the log
-            that says why.
+        kind: ``native``, ``reference``, or ``auto``: native if available, else reference, with the reason in
+            the log.
 
     Raises:
-        EngineError: the native engine was asked for by name, and cannot be had.
+        EngineError: ``native`` was requested and is not available.
     """
     if kind == "reference":
         return ReferenceEngine

@@ -1,7 +1,8 @@
-"""What Python asks of an engine. There are two: ``serve.engine.native`` and ``serve.engine.reference``.
+"""The interface of an engine, implemented by ``serve.engine.native`` and ``serve.engine.reference``.
 
-Python steers: it loads, routes, swaps, logs and shows. The engine owns the inference port, and whatever happens per
-request: parsing, checks, routing by the table that it was given, queue, batches, answers, counters.
+Python loads models, sets routes, swaps versions, writes logs and exposes metrics. The engine owns the
+inference port and all work per request: parsing, checks, routing by its table, queue, batches, answers,
+counters.
 """
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelInfo:
-    """How a model presents itself to clients and in the metrics.
+    """Identity of a model for clients and metrics.
 
     Attributes:
-        name: requests may name it.
-        version: stands in each response.
-        target: which of the artifact's targets runs, such as ``cpu``.
-        digest: of the artifact's manifest.
+        name: the name that requests use.
+        version: version reported in each response.
+        target: the artifact's target that runs, such as ``cpu``.
+        digest: digest of the artifact's manifest.
         table_bytes: bytes of each table's rows, by table.
-        format_version: of the artifact.
-        torch_version: that the artifact was made with.
-        fbgemm_version: that the artifact was made with.
+        format_version: the artifact's format version.
+        torch_version: version of torch that the artifact was made with.
+        fbgemm_version: version of fbgemm_gpu that the artifact was made with.
     """
 
     name: str
@@ -49,7 +50,7 @@ class ModelInfo:
 
     @classmethod
     def of_manifest(cls, manifest: Manifest) -> ModelInfo:
-        """Return how an artifact presents itself. Its version is the digest of its manifest."""
+        """Return the identity of an artifact. Its version is the digest of its manifest."""
         table_bytes: Counter[str] = Counter()
         for block in manifest.layout.blocks:
             table_bytes[block.table] += block.num_bytes
@@ -69,7 +70,7 @@ class Servable(Protocol):
     """One loaded version of a model. Its methods may be called from any thread.
 
     Attributes:
-        info: how it presents itself.
+        info: its identity.
         signature: its inputs and outputs.
         settings: how it is served.
         deltas: names of the delta files that were applied, in order; kept by the model manager.
@@ -81,24 +82,25 @@ class Servable(Protocol):
     deltas: list[str]
 
     def apply_delta(self, path: Path) -> int:
-        """Exchange rows between two batches; blocks.
+        """Replace rows between two batches; blocks.
 
         Returns:
-            How many dense weights stay as they were exported, although they had changed when the delta was made.
+            Number of dense weights that keep their exported values although they had changed when the delta
+            was made.
 
         Raises:
-            ArtifactError: the delta is damaged or does not fit. Nothing has changed then.
+            ArtifactError: the delta is damaged or does not fit. The model is unchanged.
         """
         ...
 
     def totals(self) -> ModelTotals:
-        """Return its numbers, all of one moment."""
+        """Return a consistent snapshot of its counters."""
         ...
 
     def close(self) -> None:
-        """Answer what was accepted, end the threads and free the memory; blocks. Idempotent.
+        """Answer the accepted requests, end the threads and free the memory; blocks. Idempotent.
 
-        No route may lead to it any more.
+        No published route may lead to it.
         """
         ...
 
@@ -110,7 +112,7 @@ class PortSettings:
     Attributes:
         host: the address to listen on.
         port: 0 lets the system choose.
-        limits: what clients may hold of it.
+        limits: limits on connections and messages.
         tls: None for plain text.
     """
 
@@ -122,15 +124,15 @@ class PortSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submitted:
-    """A request from another door than the port, such as REST or Ray Serve.
+    """A request that did not come through the inference port, such as from REST or Ray Serve.
 
     Attributes:
         message: a serialized ``recsys.v1.PredictRequest``, or ``inference.ModelInferRequest``.
-        form: ``recsys`` or ``kserve``: which of the two.
-        protocol: the door's name in logs and traces.
-        remaining_s: until the deadline; None for none.
+        form: ``recsys`` or ``kserve``, for the type of the message.
+        protocol: the protocol's name in logs and traces.
+        remaining_s: seconds until the deadline; None for none.
         trace_parent: the W3C ``traceparent`` header; empty where the client sent none.
-        drew_version: whether the message's version was drawn by the routing, so that the shadow's share applies.
+        drew_version: whether the routing drew the message's version, so that the shadow's share applies.
     """
 
     message: bytes
@@ -143,11 +145,11 @@ class Submitted:
 
 @dataclass(frozen=True, kw_only=True)
 class RareCall:
-    """A method of the inference port that Python answers.
+    """A method of the inference port that is implemented in Python.
 
     Attributes:
-        answer: from the message to the answer; what it raises becomes the call's status.
-        is_stream: whether the method is a stream; each message then gets one answer.
+        answer: maps a message to its answer; an exception becomes the call's status.
+        is_stream: whether the method is a stream; each of its messages gets one answer.
     """
 
     answer: Callable[[bytes], Awaitable[bytes]]
@@ -156,12 +158,12 @@ class RareCall:
 
 @dataclass(frozen=True, kw_only=True)
 class EngineCounts:
-    """Numbers of an engine that belong to no model.
+    """Counters of an engine that belong to no model.
 
     Attributes:
-        unrouted: requests that named no model that the server holds, by outcome.
-        dropped: records that were lost because nobody took them in time, by kind (``log``, ``trace``, ``capture``).
-        port: what happened on the inference port's connections; empty where the engine does not count it.
+        unrouted: requests that named no loaded model, by outcome.
+        dropped: records lost because their queue was full, by kind (``log``, ``trace``, ``capture``).
+        port: counters of the inference port's connections; empty if the engine does not count them.
     """
 
     unrouted: Mapping[str, int] = field(default_factory=dict)
@@ -170,7 +172,7 @@ class EngineCounts:
 
 
 class Engine(Protocol):
-    """Answers requests. All methods belong to the event loop, but for ``open``, which blocks.
+    """Answers requests. All methods belong to the event loop, except ``open``, which blocks.
 
     Attributes:
         kind: ``native`` or ``reference``.
@@ -185,15 +187,15 @@ class Engine(Protocol):
 
     @property
     def num_active(self) -> int:
-        """Return how many requests are being answered."""
+        """Return the number of requests in progress."""
         ...
 
     async def listen(self, port: PortSettings, calls: Mapping[str, RareCall]) -> int:
         """Open the inference port.
 
         Args:
-            port: where, and within which limits.
-            calls: by full name (``/package.Service/Method``) the methods that Python answers.
+            port: the address and the limits.
+            calls: methods implemented in Python, by full name (``/package.Service/Method``).
 
         Returns:
             The port's number.
@@ -207,15 +209,15 @@ class Engine(Protocol):
     def open(
         self, name: str, version: str, path: Path, settings: ModelSettings, warm_up: Iterable[bytes] = ()
     ) -> Servable:
-        """Load an artifact and warm it up; blocks, in a thread of the caller's.
+        """Load an artifact and warm it up. Blocks; call it in a thread.
 
         Args:
-            name: of the model.
-            version: of the model.
-            path: of the artifact.
+            name: name of the model.
+            version: version of the model.
+            path: path of the artifact.
             settings: how to serve it.
-            warm_up: captured requests to warm up with beside made ones, as serialized ``recsys.v1.PredictRequest``s;
-                those that do not fit the model are left out.
+            warm_up: captured requests for the warm-up in addition to generated ones, as serialized
+                ``recsys.v1.PredictRequest``s; those that do not fit the model are skipped.
 
         Raises:
             ArtifactError: the artifact is damaged, foreign, newer, or has no such target.
@@ -224,41 +226,41 @@ class Engine(Protocol):
         ...
 
     def publish(self, table: RouteTable) -> None:
-        """Route the requests of a model by a new table from now on."""
+        """Replace a model's route table."""
         ...
 
     def withdraw(self, model: str) -> None:
-        """Forget a model."""
+        """Remove a model's route table."""
         ...
 
     async def submit(self, submitted: Submitted) -> bytes:
-        """Answer a request from another door, with the answer's message. Cancelling gives the request up.
+        """Return the serialized answer to a request. Cancelling drops the request.
 
         Raises:
-            Exception: what ``serve.errors.status_of`` has a status for.
+            Exception: any error that ``serve.errors.status_of`` maps to a status.
         """
         ...
 
     def set_health(self, service: str, is_serving: bool) -> None:
-        """Set what the port's ``grpc.health.v1.Health`` says of a service; empty for the server as a whole."""
+        """Set the status of a service in the port's ``grpc.health.v1.Health``; empty for the whole server."""
         ...
 
     def counts(self) -> EngineCounts:
-        """Return the numbers that belong to no model."""
+        """Return the counters that belong to no model."""
         ...
 
     def drain(self) -> None:
-        """Refuse requests from now on, those of open streams too; what was accepted is answered."""
+        """Refuse further requests, also those of open streams. Accepted requests are still answered."""
         ...
 
     async def wait_until_idle(self, timeout_s: float) -> bool:
-        """Wait until all accepted requests are answered and their answers are on their way, or for so long.
+        """Wait until all accepted requests are answered and their answers sent, or until the timeout.
 
         Returns:
-            Whether they are.
+            False on timeout.
         """
         ...
 
     async def close(self) -> None:
-        """End what is left of the port's calls and close it; servables stay open."""
+        """End the port's remaining calls and close it. Servables stay open."""
         ...

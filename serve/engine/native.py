@@ -1,6 +1,6 @@
 """The native engine: a C++ library behind the interface, through the binding ``serve.engine._engine``.
 
-The engine's threads never run Python code. What they report waits inside the engine; its file descriptor becomes
+The engine's threads never run Python code. Their events wait inside the engine; its file descriptor becomes
 readable, and the event loop takes the events.
 """
 
@@ -46,13 +46,13 @@ _FOLDER = Path(__file__).parent
 _BINDING = "serve.engine._engine"
 _BUILD = re.compile(rb"recsys-engine-build (\{[^\0}]*\})")
 _FIX = "`make native` in the project's source builds it"
-# Captured requests that a version is warmed up with; more would keep it from its first request for too long.
+# Maximum number of captured requests in a warm-up; more would delay the first request for too long.
 _MAX_CAPTURED = 2000
 _MAX_EVENTS = 1024
-# How often the TLS files are looked at for changes.
+# Interval between checks of the TLS files for changes.
 _TLS_POLL_S = 0.1
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE)
-# Where the environment says that fbgemm_gpu's libraries lie, for the engine.
+# Environment variable with the folder of fbgemm_gpu's libraries, read by the engine.
 _FBGEMM_PATH = "RECSYS_FBGEMM_PATH"
 _ARTIFACT_ERRORS: dict[str, type[Exception]] = {
     "artifact_not_found": artifact_errors.ArtifactNotFoundError,
@@ -72,17 +72,17 @@ _ARTIFACT_ERRORS: dict[str, type[Exception]] = {
 
 
 class NotBuiltError(RuntimeError):
-    """The binding is not there, or does not fit; the text says why and what to do."""
+    """The binding is missing or does not fit; the message says why and what to do."""
 
 
 def load_binding(folder: Path = _FOLDER) -> Any:
-    """Import the binding, if it was built for the installed packages: with others, loading it could crash.
+    """Import the binding if it was built for the installed packages; with others, loading it could crash.
 
     Args:
-        folder: where it lies.
+        folder: the folder of the binding.
 
     Raises:
-        NotBuiltError: it is not built, or not for the installed torch and fbgemm_gpu.
+        NotBuiltError: the binding is not built, or built for another torch or fbgemm_gpu.
     """
     file = folder / f"_engine{sysconfig.get_config_var('EXT_SUFFIX')}"
     if not file.is_file():
@@ -92,19 +92,19 @@ def load_binding(folder: Path = _FOLDER) -> Any:
     if fbgemm is not None and fbgemm.origin is not None:
         os.environ.setdefault(_FBGEMM_PATH, str(Path(fbgemm.origin).parent))
     try:
-        importlib.import_module("torch")  # its libraries are the binding's
+        importlib.import_module("torch")  # loads the libraries that the binding links
         return importlib.import_module(_BINDING)
     except ImportError as error:
         raise NotBuiltError(f"the native engine cannot be loaded ({error}); {_FIX} anew") from None
 
 
 def _build_of(file: Path) -> Mapping[str, str]:
-    """Return the versions that a binding was built with, from its file."""
+    """Return the package versions that a binding was built with, read from its file."""
     try:
         with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
             found = _BUILD.search(data)
             build = json.loads(found[1]) if found else {}
-    except ValueError:  # an empty file, or damaged text
+    except ValueError:  # empty file or damaged text
         build = {}
     return {package: str(version) for package, version in build.items()}
 
@@ -124,7 +124,7 @@ def _check_build(build: Mapping[str, str]) -> None:
 
 
 def _minor(version: str) -> str:
-    """Major and minor number: others of them have another binary interface."""
+    """Return the major and minor number: the binary interface changes with them."""
     return ".".join(version.split(".")[:2])
 
 
@@ -132,9 +132,9 @@ class NativeServable:
     """See ``serve.engine.interface.Servable``.
 
     Args:
-        version: of the binding.
+        version: the binding's object.
         settings: how it is served.
-        engine: that opened it.
+        engine: the engine that opened it.
     """
 
     def __init__(self, version: Any, settings: ModelSettings, engine: NativeEngine) -> None:
@@ -160,7 +160,7 @@ class NativeServable:
             limits=settings.limits,
         )
         self._engine = engine
-        # Once closed: what it counted. The version is dropped then, and its memory with it.
+        # The last counters, set by close, which drops the version and its memory.
         self._last: ModelTotals | None = None
 
     def apply_delta(self, path: Path) -> int:
@@ -173,7 +173,7 @@ class NativeServable:
 
     def totals(self) -> ModelTotals:
         """See ``Servable``."""
-        version = self.version  # another thread may be closing it
+        version = self.version  # another thread may be closing the servable
         if version is None:
             assert self._last is not None
             return self._last
@@ -231,7 +231,7 @@ class NativeEngine:
         """See ``Engine``."""
         self._calls = dict(calls)
         limits = vars(port.limits) | {}
-        del limits["max_json_bytes"]  # of REST
+        del limits["max_json_bytes"]  # REST only
         settings = {"host": port.host, "port": port.port, "connections": limits}
         tls = None if port.tls is None else TlsFiles(port.tls)
         unary = [name for name, call in calls.items() if not call.is_stream]
@@ -284,7 +284,7 @@ class NativeEngine:
             self._publish_all()
 
     def _publish_all(self, changed: str = "") -> None:
-        """Publish the table that has changed, and those for which requests without a model do or do not mean them."""
+        """Publish the changed table, and those that start or stop being the default model."""
         is_only = len(self._tables) == 1
         for table in self._tables.values():
             if table.model == changed or len(self._tables) <= 2:
@@ -337,7 +337,7 @@ class NativeEngine:
         dropped = counts["dropped"]
         return EngineCounts(
             unrouted=counts["unrouted"],
-            # A record of the end of a request is for the log, for traces, or for both.
+            # Records of ended requests serve the log and the traces; they are counted under log.
             dropped={"log": dropped["log"] + dropped["ended"], "capture": dropped["captured"]},
             port=counts.get("port", {}),
         )
@@ -361,17 +361,17 @@ class NativeEngine:
         self._loop.remove_reader(self._engine.fileno())
 
     def forget(self, servable: NativeServable) -> None:
-        """Forget a version that was closed."""
+        """Remove a closed version."""
         key = (servable.info.name, servable.info.version)
         if self._servables.get(key) is servable:
             del self._servables[key]
 
     @contextlib.contextmanager
     def own_errors(self) -> Iterator[None]:
-        """Raise the engine's errors as those that Python knows.
+        """Translate the engine's errors to Python's.
 
         Raises:
-            ArtifactError: what the kind of the engine's error says; or a ValueError, an OSError, a RuntimeError.
+            ArtifactError: or ValueError, OSError or RuntimeError, by the kind of the engine's error.
         """
         try:
             yield
@@ -379,7 +379,7 @@ class NativeEngine:
             raise _ARTIFACT_ERRORS.get(error.kind, RuntimeError)(str(error)) from None
 
     def _take(self) -> int:
-        """Take events that wait; returns how many there were."""
+        """Take the waiting events and return their number."""
         events = self._engine.take(_MAX_EVENTS)
         for kind, *fields in events:
             if kind == "call":
@@ -398,7 +398,7 @@ class NativeEngine:
         return len(events)
 
     async def _answer_call(self, call: int, method: str, message: bytes, *_: object) -> None:
-        """Answer a message of a method that Python answers. None of them waits while a stream's next one comes."""
+        """Answer one message of a Python method. Messages of a stream do not wait for each other."""
         try:
             answer = await self._calls[method].answer(message)
         except Exception as error:
@@ -422,14 +422,14 @@ class NativeEngine:
         self, model: str, version: str, shadow: str, num_rows: int, expected: list[bytes], got: list[bytes]
     ) -> None:
         primary, second = self._servables.get((model, version)), self._servables.get((model, shadow))
-        if primary is not None and second is not None:  # otherwise one has left the memory meanwhile
+        if primary is not None and second is not None:  # else one of them was unloaded in between
             self._observer.shadowed(pair_of(primary, second, num_rows, expected, got))
 
     async def _watch_tls(self, files: TlsFiles, known: TlsMaterial) -> None:
-        """Give new connections the TLS files as they are then."""
+        """Pass changed TLS files to the engine, for new connections."""
         while True:
             await asyncio.sleep(_TLS_POLL_S)
-            material = files.material()  # looks at three files; reads them where they have changed
+            material = files.material()  # checks three files; reads them if they have changed
             if material is not known:
                 known = material
                 try:
@@ -449,7 +449,7 @@ def _pem_of(material: TlsMaterial) -> tuple[bytes, bytes, bytes | None]:
 
 @contextlib.contextmanager
 def _signals_blocked() -> Iterator[None]:
-    """Let threads that start within handle no signals: those are for Python's main thread."""
+    """Block signals in threads that start within the block; Python's main thread handles them."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
         yield

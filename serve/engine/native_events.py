@@ -1,4 +1,4 @@
-"""What the native engine reports, decoded: events, totals, statuses. Pure functions."""
+"""Decoding of the native engine's events, totals and statuses. Pure functions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from serve.metrics.counters import (
     PendingTotals,
 )
 
-# One error for each status code that requests can end with: code and text are all that doors tell of it.
+# One error for each status code that requests can end with; callers see only code and text.
 _ERRORS: Mapping[int, type[Exception]] = {
     grpc.StatusCode.INVALID_ARGUMENT.value[0]: RequestError,
     grpc.StatusCode.NOT_FOUND.value[0]: ModelNotFoundError,
@@ -40,7 +40,7 @@ _ERRORS: Mapping[int, type[Exception]] = {
 
 
 def error_of_answer(code: int, text: str, retry_after_ms: int) -> Exception | None:
-    """Return the error that a submitted request has ended with; None where it was answered."""
+    """Return the error of a submitted request; None if it was answered."""
     if code == grpc.StatusCode.OK.value[0]:
         return None
     if code == grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]:
@@ -49,20 +49,20 @@ def error_of_answer(code: int, text: str, retry_after_ms: int) -> Exception | No
 
 
 def ended_of(fields: Mapping[str, Any]) -> EndedRequest:
-    """Return the record of a request that has ended."""
+    """Return the record of an ended request."""
     times = fields["times"]
     return EndedRequest(**{**fields, "times": None if times is None else BatchTimes(**times)})
 
 
 def captured_of(time_s: float, model: str, version: str, message: bytes) -> Captured:
-    """Return the record of a request that was sampled for the capture."""
+    """Return the record of a captured request."""
     return Captured(time_s=time_s, model=model, version=version, message=message)
 
 
 def pair_of(
     primary: Servable, shadow: Servable, num_rows: int, expected: Sequence[bytes], got: Sequence[bytes]
 ) -> ShadowPair:
-    """Return what two versions computed for one request."""
+    """Return the outputs of two versions for one request."""
     return ShadowPair(
         model=primary.info.name,
         version=primary.info.version,
@@ -76,12 +76,12 @@ def pair_of(
 
 
 def totals_of(text: str, info: ModelInfo, description: ModelDescription) -> ModelTotals:
-    """Return the numbers of a version.
+    """Return the counters of a version.
 
     Args:
-        text: what the engine says of it, as JSON.
-        info: of the version.
-        description: of the version.
+        text: the engine's totals as JSON.
+        info: identity of the version.
+        description: description of the version.
     """
     totals = json.loads(text)
     return ModelTotals(
@@ -97,7 +97,7 @@ def totals_of(text: str, info: ModelInfo, description: ModelDescription) -> Mode
         last_batch_s=totals["last_batch_s"],
         pending=PendingTotals(**totals["pending"]),
         table_bytes=dict(info.table_bytes),
-        # Answers that can be compared are compared by Python, which counts them too.
+        # Python compares answers and counts the results.
         shadow={result: totals["shadow"].get(result, 0) for result in SHADOW_RESULTS},
         description=description,
     )

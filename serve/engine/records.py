@@ -1,6 +1,6 @@
-"""What engines report of requests: for logs, traces, captures and the comparison of shadows.
+"""Records of requests that engines report, for logs, traces, captures and shadow comparisons.
 
-Most requests leave no record: ``Sampling`` says which do.
+Most requests leave no record; ``Sampling`` decides which do.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class TraceParent(NamedTuple):
 
 
 def read_traceparent(header: str) -> TraceParent | None:
-    """Parse the header; None where it is empty or malformed (the standard says to ignore it then)."""
+    """Parse the header; return None if it is empty or malformed (the standard says to ignore it then)."""
     if not header or len(header) > _MAX_CHARS:
         return None
     match = _PATTERN.fullmatch(header)
@@ -40,7 +40,7 @@ def read_traceparent(header: str) -> TraceParent | None:
 
 
 def trace_id_of(header: str) -> str:
-    """Return the trace ID as 32 hexadecimal digits; empty where the header has none."""
+    """Return the trace ID as 32 hexadecimal digits; empty if the header has none."""
     parent = read_traceparent(header)
     return "" if parent is None else f"{parent.trace_id:032x}"
 
@@ -51,8 +51,9 @@ class Sampling:
 
     Attributes:
         logged: ``none``, ``errors`` or ``all``.
-        trace_share: share of the requests whose client does not say whether to trace; None for no traces at all.
-        capture_share: share of the accepted requests that are captured.
+        trace_share: share to trace of the requests whose client does not decide it; None for no traces at
+            all.
+        capture_share: share of the accepted requests to capture.
     """
 
     logged: str = "none"
@@ -60,14 +61,14 @@ class Sampling:
     capture_share: float = 0.0
 
     def is_logged(self, outcome: str) -> bool:
-        """Whether a request that ended like this is to have a line in the log."""
+        """Return whether to log a request with this outcome."""
         return self.logged == "all" or (self.logged == "errors" and outcome != "ok")
 
     def is_traced(self, trace_parent: str, draw: float) -> bool:
-        """Whether to trace a request: as its client says, or else by the share.
+        """Return whether to trace a request: as its client says, or else by the share.
 
         Args:
-            trace_parent: the ``traceparent`` header; empty where the client sent none.
+            trace_parent: the ``traceparent`` header; empty if the client sent none.
             draw: evenly distributed over [0, 1).
         """
         if self.trace_share is None:
@@ -78,15 +79,15 @@ class Sampling:
 
 @dataclass(slots=True, kw_only=True)
 class BatchTimes:
-    """When a batch passed its stages, in seconds on the clock of ``time.monotonic``; 0 for stages not reached.
+    """Times when a batch ended its stages, in seconds of ``time.monotonic``; 0 for stages not reached.
 
     Attributes:
-        taken_s: it left the queue.
-        collated_s: its requests were put together.
-        executed_s: the model had run.
-        responded_s: its answers were written.
-        num_requests: of the batch.
-        num_rows: of the batch.
+        taken_s: when it left the queue.
+        collated_s: when its requests were collated.
+        executed_s: when the model had run.
+        responded_s: when its answers were written.
+        num_requests: requests of the batch.
+        num_rows: rows of the batch.
     """
 
     taken_s: float
@@ -99,25 +100,25 @@ class BatchTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndedRequest:
-    """One request and how it ended. Times are in seconds on the clock of ``time.monotonic``.
+    """One request and its outcome. Times are in seconds of ``time.monotonic``.
 
     Attributes:
-        trace_parent: the W3C ``traceparent`` header; empty where the client sent none.
+        trace_parent: the W3C ``traceparent`` header; empty if the client sent none.
         protocol: ``recsys``, ``kserve``, ``torchrec`` or ``rest``.
-        model: that answered, or that the client asked for.
-        version: of the model.
+        model: the model that answered, or that the client named.
+        version: version of the model.
         request_id: the client's own name for it.
         outcome: one of ``serve.metrics.counters.OUTCOMES``.
         code: name of the gRPC status code.
-        reason: what the client was told, where it did not go well.
-        num_rows: of the request; 0 where that is not known.
-        num_ids: of the request; likewise.
-        started_s: when it came.
+        reason: the error text that the client got; empty on success.
+        num_rows: rows of the request; 0 if not known.
+        num_ids: IDs of the request; 0 if not known.
+        started_s: when it arrived.
         ended_s: when it was answered.
-        enqueued_s: when it joined the queue; None or 0 where it did not.
-        times: of its batch; None where it was in none that ran.
-        is_logged: whether it is to have a line in the log.
-        is_traced: whether it is to be traced.
+        enqueued_s: when it joined the queue; None or 0 if it did not.
+        times: times of its batch; None if no batch with it ran.
+        is_logged: whether to log it.
+        is_traced: whether to trace it.
     """
 
     trace_parent: str
@@ -140,12 +141,12 @@ class EndedRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Captured:
-    """One request that was accepted and is to be captured.
+    """One accepted request to capture.
 
     Attributes:
-        time_s: when it came, on the clock of ``time.monotonic``.
-        model: that answers it.
-        version: of the model.
+        time_s: when it arrived, in seconds of ``time.monotonic``.
+        model: the model that answers it.
+        version: version of the model.
         message: a serialized ``recsys.v1.PredictRequest`` with its inputs, whatever its protocol was; without model,
             version and request ID.
     """
@@ -158,17 +159,17 @@ class Captured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShadowPair:
-    """What two versions computed for one request. The values are copies: they keep no batch in memory.
+    """Outputs of two versions for one request. The values are copies, so they keep no batch in memory.
 
     Attributes:
-        model: of both versions.
-        version: that answered.
-        shadow: that computed the request too.
-        num_rows: B of the request.
-        expected: for each output of the answering version its little-endian float32, row-major.
+        model: the model of both versions.
+        version: the version that answered.
+        shadow: the version in the shadow.
+        num_rows: rows of the request, B.
+        expected: values of each output of the answering version: little-endian float32, row-major.
         got: the same of the shadow.
-        expected_outputs: what the answering version's outputs are.
-        got_outputs: what the shadow's are.
+        expected_outputs: outputs of the answering version's signature.
+        got_outputs: outputs of the shadow's signature.
     """
 
     model: str
@@ -186,17 +187,17 @@ class Observer(Protocol):
 
     @property
     def sampling(self) -> Sampling:
-        """Which requests are to leave records."""
+        """Return which requests leave records."""
         ...
 
     def ended(self, request: EndedRequest) -> None:
-        """Take a request that has ended and is logged or traced."""
+        """Take an ended request that is logged or traced."""
         ...
 
     def captured(self, request: Captured) -> None:
-        """Take a request that was sampled for the capture."""
+        """Take a request to capture."""
         ...
 
     def shadowed(self, pair: ShadowPair) -> None:
-        """Take both answers to a request that was shadowed."""
+        """Take both versions' outputs for a shadowed request."""
         ...

@@ -1,4 +1,4 @@
-"""Where requests go: the versions of each model, as plain data that never changes once it is published."""
+"""Route tables: the versions of each model, as plain data that does not change once published."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from dataclasses import dataclass, field
 from serve.engine.interface import Servable
 from serve.errors import ModelNotFoundError, NotReadyError
 
-# So many names of models stand in an error text.
+# Maximum number of model names in an error text.
 _MAX_NAMES = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Routing, resolved against the versions that are ready: what every request is looked up in.
+    """A routing resolved against the versions that are ready; every request is looked up in it.
 
     Attributes:
-        serving: answers what nothing else does; empty where it is not ready.
-        canary: answers a share; empty for none.
-        canary_share: of the requests, 0 to 1.
-        shadow: computes a share beside the one that answers; empty for none.
-        shadow_share: of the requests, 0 to 1.
+        serving: the version that answers by default; empty if it is not ready.
+        canary: the version that answers a share; empty for none.
+        canary_share: share of the requests, 0 to 1.
+        shadow: the version that also computes a share; empty for none.
+        shadow_share: share of the requests, 0 to 1.
     """
 
     serving: str = ""
@@ -31,10 +31,10 @@ class Plan:
     shadow_share: float = 0.0
 
     def pick(self, draw: float) -> tuple[str, str]:
-        """The version that answers, and the one in the shadow; empty for none.
+        """Return the version that answers, and the one in the shadow; empty for none.
 
-        One draw decides both: the canary takes the lowest draws, the shadow the highest. So a shadow is compared with
-        the version that serves, and with the canary only where both shares add up to more than all requests.
+        One draw decides both: the canary takes the lowest draws, the shadow the highest. So a shadow is
+        compared with the serving version, and with the canary only if both shares add up to more than 1.
 
         Args:
             draw: evenly distributed over [0, 1).
@@ -46,11 +46,11 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Where one request goes.
+    """The servables for one request.
 
     Attributes:
-        primary: answers it.
-        shadow: computes it too; None for none.
+        primary: the servable that answers it.
+        shadow: the servable that computes it too; None for none.
     """
 
     primary: Servable
@@ -59,14 +59,14 @@ class Route:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouteTable:
-    """The versions of a model that answer.
+    """The versions of a model that can answer.
 
     Attributes:
         model: its name.
-        plan: which version answers requests that name none.
+        plan: chooses the version for requests that name none.
         servables: the versions that are ready.
         loading: versions that will be ready soon.
-        is_unloaded: whether an operator has taken the model out of memory.
+        is_unloaded: whether an operator has unloaded the model.
     """
 
     model: str
@@ -76,7 +76,7 @@ class RouteTable:
     is_unloaded: bool = False
 
     def route(self, version: str, draw: float, *, drew_version: bool = False) -> Route:
-        """Return where a request goes; see ``Routes.route``."""
+        """Return the route of a request; see ``Routes.route``."""
         if version:
             named = self.servables.get(version)
             if named is None:
@@ -111,7 +111,7 @@ class Routes:
     """The route tables of all models, by name. Not thread-safe.
 
     Attributes:
-        has_looked: whether the models are known; until then requests are told to come back.
+        has_looked: whether the models are known; until then requests fail with ``NotReadyError``.
     """
 
     def __init__(self) -> None:
@@ -119,16 +119,16 @@ class Routes:
         self.has_looked = False
 
     def publish(self, table: RouteTable) -> None:
-        """Route a model's requests by ``table`` from now on."""
+        """Replace a model's route table."""
         self._tables[table.model] = table
         self.has_looked = True
 
     def withdraw(self, model: str) -> None:
-        """Forget a model; nothing happens where it is not known."""
+        """Remove a model; unknown ones are ignored."""
         self._tables.pop(model, None)
 
     def table(self, model: str) -> RouteTable | None:
-        """Return the table of a model; of the only one, where ``model`` is empty. None where there is none."""
+        """Return the table of a model, or of the only one if ``model`` is empty; None if there is none."""
         if model:
             return self._tables.get(model)
         return next(iter(self._tables.values())) if len(self._tables) == 1 else None
@@ -138,13 +138,13 @@ class Routes:
         return list(self._tables.values())
 
     def route(self, model: str, version: str, draw: float, *, drew_version: bool = False) -> Route:
-        """Return where a request goes.
+        """Return the route of a request.
 
         Args:
             model: empty for the only one.
-            version: empty for the one that the routing chooses; another one gets no shadow.
-            draw: evenly distributed over [0, 1); decides about canary and shadow.
-            drew_version: whether the version was chosen by the routing before, so that it may have a shadow.
+            version: empty to let the routing choose; a named version gets no shadow.
+            draw: evenly distributed over [0, 1); decides on canary and shadow.
+            drew_version: whether the routing chose the version before, so that it may have a shadow.
 
         Raises:
             ModelNotFoundError: there is no such model, or the version is not loaded.
@@ -156,7 +156,7 @@ class Routes:
         return table.route(version, draw, drew_version=drew_version)
 
     def unknown(self, model: str) -> Exception:
-        """Return the error of a request that names a model which is not there."""
+        """Return the error for an unknown model."""
         if not self.has_looked:
             return NotReadyError("no model is ready yet; try again later")
         names = sorted(self._tables)

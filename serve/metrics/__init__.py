@@ -1,1 +1,1 @@
-"""Counters and the metrics page."""
+"""Counters, and the HTTP server of the metrics."""

@@ -1,4 +1,4 @@
-"""From the server's numbers to Prometheus' families; docs/metrics.md says what each of them is for."""
+"""The collector of Prometheus' metric families; docs/metrics.md describes each of them."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ _CLOSED_REASONS = ("too_many", "silent", "resets", "control_frames", "memory")
 
 
 class MetricsSource(Protocol):
-    """What the collector reads; ``serve.metrics.registry.Metrics`` is one."""
+    """The source of a collector, such as ``serve.metrics.registry.Metrics``."""
 
     def read(self) -> tuple[list[ModelTotals], dict[tuple[str, str], str]]:
-        """The numbers of every loaded version, and the state of every version that has one."""
+        """Return the counters of every loaded version, and the state of every version that has one."""
         ...
 
     def read_unrouted(self) -> dict[str, int]:
-        """Requests that named no model that the server holds, by outcome."""
+        """Return the number of requests that named no loaded model, by outcome."""
         ...
 
     def read_watched(self) -> dict[str, dict[str, int]]:
-        """Counts by result of ``capture``, ``log``, ``trace`` and ``port``, where there is one."""
+        """Return counts by result of ``capture``, ``log``, ``trace`` and ``port``, if present."""
         ...
 
 
 class MetricsCollector(Collector):
-    """Registered once with a registry; reads when it is asked.
+    """A Prometheus collector; reads its source on each collection.
 
     Args:
-        source: where the numbers come from.
+        source: the source of the counters.
     """
 
     def __init__(self, source: MetricsSource) -> None:
@@ -44,11 +44,11 @@ class MetricsCollector(Collector):
         self._server_version = server_version()
 
     def describe(self) -> Iterable[Metric]:
-        """The same families without a read; the registry wants their names."""
+        """Yield the families without samples, for the registry to learn their names."""
         return self._families([], {}, {}, {})
 
     def collect(self) -> Iterable[Metric]:
-        """Every family, with the numbers of now."""
+        """Yield every family with its current samples."""
         models, states = self._source.read()
         return self._families(models, states, self._source.read_unrouted(), self._source.read_watched())
 
@@ -194,7 +194,7 @@ def _watched(watched: dict[str, dict[str, int]]) -> Iterator[Metric]:
 
 
 def _port(counts: dict[str, int]) -> Iterator[Metric]:
-    """Connections of the inference port. No samples where the engine counts none."""
+    """Yield the families of the inference port's connections; without samples if the engine counts none."""
     closed = CounterMetricFamily(
         "recsys_connections_closed", "Connections that the server closed or refused", labels=("reason",)
     )
@@ -235,5 +235,5 @@ def _add(family: HistogramMetricFamily, labels: Sequence[str], totals: Histogram
 
 
 def server_version() -> str:
-    """Of this release; ``unknown`` where it runs from files that were not installed."""
+    """Return the release's version; ``unknown`` if the package is not installed."""
     return package_version("recsys-serving") or "unknown"

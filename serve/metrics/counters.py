@@ -1,7 +1,7 @@
-"""What one loaded version of a model counts and times.
+"""Counters and histograms of one loaded version of a model.
 
-Every request meets these methods several times, in the event loop and in the executors' threads. So nothing here looks
-up labels or formats anything: they add to plain numbers under one lock, at a fraction of a microsecond each.
+Every request calls these methods several times, in the event loop and in the executors' threads. They look up
+no labels and format nothing: they add to plain numbers under one lock, in a fraction of a microsecond each.
 """
 
 from __future__ import annotations
@@ -29,9 +29,11 @@ OUTCOMES = (
 STAGES = ("queue", "collate", "execute", "respond")
 SHADOW_RESULTS = ("same", "different", "failed", "dropped")
 CAPTURE_RESULTS = ("written", "dropped", "failed")
-# Of a version that is in memory, or was meant to be. One that only lies in the repository has no series.
+# States of a version that is in memory, or failed to load. A version that is only in the repository has no
+# series.
 STATES = ("loading", "ready", "draining", "failed")
-# 50 µs to 10 s, in steps of about two: a lookup on one row takes the first, a queue under overload the last.
+# 50 µs to 10 s, in steps of about two: a lookup of one row takes about the first, a queue under overload the
+# last.
 _SECONDS = (5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 _ROWS = tuple(float(2**power) for power in range(14))
 _IDS = tuple(float(4**power) for power in range(2, 12))
@@ -39,12 +41,12 @@ _IDS = tuple(float(4**power) for power in range(2, 12))
 
 @dataclass(frozen=True, slots=True)
 class HistogramTotals:
-    """What a histogram held at one moment.
+    """A snapshot of a histogram.
 
     Attributes:
-        bounds: upper bounds of the buckets, ascending; values above the last have a bucket of their own.
+        bounds: upper bounds of the buckets, ascending; values above the last are in an extra bucket.
         counts: values in each bucket, one more than ``bounds``; not cumulative.
-        sum: of all values.
+        sum: sum of all values.
     """
 
     bounds: tuple[float, ...]
@@ -53,11 +55,11 @@ class HistogramTotals:
 
     @property
     def count(self) -> int:
-        """How many values were added."""
+        """Number of values."""
         return sum(self.counts)
 
     def cumulative(self) -> list[tuple[str, int]]:
-        """Each bound as text, with the number of values that are not above it; ``+Inf`` last."""
+        """Return each bound as text with the number of values up to it; ``+Inf`` last."""
         names = [*(str(float(bound)) for bound in self.bounds), "+Inf"]
         return list(zip(names, accumulate(self.counts), strict=True))
 
@@ -77,24 +79,24 @@ class Histogram:
         self._sum = 0.0
 
     def add(self, value: float) -> None:
-        """Add one value; one that equals a bound lies in that bound's bucket."""
+        """Add a value; one that equals a bound belongs to that bound's bucket."""
         self._counts[bisect_left(self._bounds, value)] += 1
         self._sum += value
 
     def totals(self) -> HistogramTotals:
-        """A copy of what it holds."""
+        """Return a snapshot."""
         return HistogramTotals(self._bounds, tuple(self._counts), self._sum)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelDescription:
-    """What a loaded version is; stands beside its numbers.
+    """Constant properties of a loaded version.
 
     Attributes:
-        target: of the artifact, such as ``cpu``.
-        digest: of the artifact's manifest.
-        num_executors: batches of it that may run at the same time.
-        limits: of its queue.
+        target: target of the artifact, such as ``cpu``.
+        digest: digest of the artifact's manifest.
+        num_executors: maximum number of its batches that run at the same time.
+        limits: limits of its queue.
     """
 
     target: str
@@ -104,7 +106,7 @@ class ModelDescription:
 
 
 class PendingTotals(NamedTuple):
-    """What waits in a queue."""
+    """Sizes of the waiting requests of a queue."""
 
     rows: int = 0
     ids: int = 0
@@ -113,21 +115,21 @@ class PendingTotals(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelTotals:
-    """The numbers of one version at one moment, all of the same moment.
+    """A consistent snapshot of one version's counters.
 
     Attributes:
-        model: the model's name; empty for requests that named none that the server holds.
+        model: the model's name; empty for requests that named no loaded model.
         version: its version.
-        outcomes: requests that have ended, by outcome.
+        outcomes: ended requests by outcome.
         accepted: requests that joined the queue.
         stages: seconds by stage: ``queue`` per request, the others per batch.
-        request: seconds of whole requests that were answered.
+        request: seconds of whole answered requests.
         batch_requests: requests per batch.
         batch_rows: rows per batch.
         batch_ids: IDs per batch.
         last_batch_s: when the last batch was counted, in seconds since the epoch; 0 for never.
-        pending: what waits now.
-        table_bytes: bytes of each table's rows.
+        pending: sizes of the waiting requests.
+        table_bytes: bytes of rows by table.
         shadow: comparisons with the version that answered, by result.
         deltas_applied: table deltas that were applied.
         deltas_failed: table deltas that were refused.
@@ -153,7 +155,7 @@ class ModelTotals:
 
 
 class ModelCounters:
-    """The numbers of one loaded version. Thread-safe.
+    """The counters of one loaded version. Thread-safe.
 
     Args:
         model: the model's name.
@@ -179,7 +181,7 @@ class ModelCounters:
         self._description: ModelDescription | None = None
 
     def count(self, outcome: str) -> None:
-        """Count one request that has ended, by one of ``OUTCOMES``; see ``answered`` for those that went well."""
+        """Count one ended request, by one of ``OUTCOMES``; see ``answered`` for successful ones."""
         with self._lock:
             self._outcomes[outcome] += 1
 
@@ -200,13 +202,13 @@ class ModelCounters:
             self._stages[stage].add(seconds)
 
     def observe_stages(self, queue: Iterable[float], collate: float, execute: float, respond: float) -> None:
-        """Add all times of one batch, in seconds; cheaper than ``observe`` for each.
+        """Add all times of one batch, in seconds; cheaper than calling ``observe`` for each.
 
         Args:
-            queue: of each request.
-            collate: of the batch.
-            execute: of the batch.
-            respond: of the batch.
+            queue: time of each request.
+            collate: time of the batch.
+            execute: time of the batch.
+            respond: time of the batch.
         """
         stages = self._stages
         with self._lock:
@@ -226,19 +228,19 @@ class ModelCounters:
             self._last_batch_s = now_s
 
     def set_pending(self, rows: int, ids: int, num_bytes: int) -> None:
-        """Say what waits now; to be called whenever the queue changes."""
+        """Set the sizes of the waiting requests; call it whenever the queue changes."""
         self._pending = (rows, ids, num_bytes)
 
     def set_table_bytes(self, table_bytes: Mapping[str, int]) -> None:
-        """Say how many bytes each table's rows have."""
+        """Set the bytes of each table's rows."""
         self._table_bytes = dict(table_bytes)
 
     def describe(self, description: ModelDescription) -> None:
-        """Say what the version is."""
+        """Set the version's description."""
         self._description = description
 
     def shadow(self, result: str) -> None:
-        """Count one answer of this version that was compared with the one that the client got.
+        """Count one answer of this version that was compared with the client's answer.
 
         Args:
             result: one of ``SHADOW_RESULTS``.
@@ -247,7 +249,7 @@ class ModelCounters:
             self._shadow[result] += 1
 
     def totals(self) -> ModelTotals:
-        """Return a copy of all numbers."""
+        """Return a snapshot of all counters."""
         with self._lock:
             return ModelTotals(
                 model=self.model,

@@ -1,7 +1,7 @@
-"""What the server counts and times, for Prometheus, in a registry of its own.
+"""The server's metrics, in a Prometheus registry of their own.
 
-Engines count what happens per request; what Python itself does beside them (refusals of other doors, comparisons of
-shadows, deltas) is counted here. ``serve.metrics.collector`` turns both into Prometheus' families.
+Engines count per request; what Python does outside them (refusals by other ports, comparisons of shadows,
+deltas) is counted here. ``serve.metrics.collector`` turns both into metric families.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from serve.metrics.counters import OUTCOMES, STATES, ModelTotals
 
 
 class Counted(Protocol):
-    """Something that has the numbers of one loaded version; a servable."""
+    """An object with the counters of one loaded version: a servable."""
 
     def totals(self) -> ModelTotals:
-        """Return the numbers, all of one moment."""
+        """Return a consistent snapshot of the counters."""
         ...
 
 
 @dataclass(slots=True, kw_only=True)
 class _Loaded:
-    """A loaded version, and what Python counts of it."""
+    """A loaded version, with the counters that Python keeps for it."""
 
     counted: Counted
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -37,7 +37,7 @@ class _Loaded:
     deltas: Counter[str] = field(default_factory=Counter)
 
     def totals(self) -> ModelTotals:
-        """Return both together."""
+        """Return the counters of both, merged."""
         totals = self.counted.totals()
         return replace(
             totals,
@@ -49,7 +49,7 @@ class _Loaded:
 
 
 class EngineCounts(Protocol):
-    """What an engine counts beside its models; see ``serve.engine.interface.EngineCounts``."""
+    """An engine's counters that belong to no model; see ``serve.engine.interface.EngineCounts``."""
 
     @property
     def unrouted(self) -> Mapping[str, int]: ...
@@ -64,7 +64,7 @@ class Metrics:
     """All metrics of one server. Thread-safe.
 
     Attributes:
-        registry: what ``MetricsServer`` shows.
+        registry: the registry that ``MetricsServer`` exposes.
     """
 
     def __init__(self) -> None:
@@ -74,22 +74,22 @@ class Metrics:
         self._states: dict[tuple[str, str], str] = {}
         self._watched: dict[str, list[Callable[[], Mapping[str, int]]]] = {}
         self._unrouted = Counter[str]()
-        # What versions that have left the memory counted.
+        # Sums of the counters of unloaded versions.
         self._gone = Counter[str]()
         self.registry.register(MetricsCollector(self))
         ProcessCollector(registry=self.registry)
 
     def add(self, counted: Counted) -> None:
-        """Show the numbers of a version that was loaded; of an earlier load of it only the sums stay."""
+        """Add a loaded version's counters. Of an earlier load of the same version only the sums remain."""
         totals = counted.totals()
         with self._lock:
             self._leave(self._loaded.pop((totals.model, totals.version), None))
             self._loaded[totals.model, totals.version] = _Loaded(counted=counted)
 
     def drop(self, counted: Counted) -> None:
-        """Let the series of a version disappear that was closed; ``outcomes`` still counts its requests.
+        """Remove the series of a closed version; ``outcomes`` still counts its requests.
 
-        Nothing happens where the version was loaded anew meanwhile, or was never added.
+        Ignored if the version has been loaded again since, or was never added.
         """
         totals = counted.totals()
         with self._lock:
@@ -98,14 +98,14 @@ class Metrics:
                 self._leave(self._loaded.pop((totals.model, totals.version)))
 
     def _leave(self, loaded: _Loaded | None) -> None:
-        """Keep the sums of a version that leaves. The caller holds the lock."""
+        """Keep the sums of a removed version. The caller holds the lock."""
         if loaded is not None:
             totals = loaded.totals()
             self._gone.update(totals.outcomes)
             self._gone["accepted"] += totals.accepted
 
     def set_state(self, name: str, version: str, state: str) -> None:
-        """Set how far a version is: one of ``STATES``, or ``available`` for one that only lies in the repository."""
+        """Set a version's state: one of ``STATES``, or ``available`` if it is only in the repository."""
         with self._lock:
             if state in STATES:
                 self._states[name, version] = state
@@ -117,8 +117,8 @@ class Metrics:
 
         Args:
             outcome: one of ``OUTCOMES``.
-            model: the model that it was for; empty where that is not known.
-            version: of the model.
+            model: the requested model; empty if not known.
+            version: the requested version.
         """
         with self._lock:
             loaded = self._loaded.get((model, version))
@@ -126,7 +126,7 @@ class Metrics:
             counts[outcome] += 1
 
     def shadow(self, model: str, version: str, result: str) -> None:
-        """Count one answer of a shadow that was compared: one of ``SHADOW_RESULTS``."""
+        """Count one compared answer of a shadow: one of ``SHADOW_RESULTS``."""
         with self._lock:
             if (model, version) in self._loaded:
                 self._loaded[model, version].shadow[result] += 1
@@ -138,24 +138,24 @@ class Metrics:
                 self._loaded[model, version].deltas[result] += 1
 
     def watch(self, what: str, read: Callable[[], Mapping[str, int]]) -> None:
-        """Read counts that others keep whenever the metrics are read; those of one kind are summed.
+        """Register a reader of counts, called on each collection; counts of one kind are summed.
 
         Args:
             what: ``capture``, ``log``, ``trace``, ``unrouted`` or ``port``.
-            read: returns counts by result (for ``capture``: ``CAPTURE_RESULTS``; for ``unrouted``: ``OUTCOMES``; for
+            read: returns counts by result (``capture``: ``CAPTURE_RESULTS``; ``unrouted``: ``OUTCOMES``;
                 ``port``: those of ``EngineCounts``; else ``dropped``).
         """
         self._watched.setdefault(what, []).append(read)
 
     def watch_engine(self, read: Callable[[], EngineCounts]) -> None:
-        """Read an engine's own counts whenever the metrics are read."""
+        """Register the reader of an engine's counts."""
         self.watch("unrouted", lambda: read().unrouted)
         self.watch("port", lambda: read().port)
         for what in ("log", "trace", "capture"):
             self.watch(what, lambda what=what: {"dropped": read().dropped.get(what, 0)})  # type: ignore[misc]
 
     def outcomes(self) -> dict[str, int]:
-        """Return requests so far by outcome, and how many were ``accepted`` into a queue, over all models, ever."""
+        """Return the total requests of all models by outcome, and those ``accepted`` into a queue."""
         unrouted = self.read_unrouted()
         with self._lock:
             sums = self._gone.copy()
@@ -167,19 +167,19 @@ class Metrics:
         return {name: sums[name] for name in (*OUTCOMES, "accepted")}
 
     def read(self) -> tuple[list[ModelTotals], dict[tuple[str, str], str]]:
-        """Return the numbers of every loaded version, and the state of every version that has one."""
+        """Return the counters of every loaded version, and the state of every version that has one."""
         with self._lock:
             return [loaded.totals() for loaded in self._loaded.values()], dict(self._states)
 
     def read_unrouted(self) -> dict[str, int]:
-        """Return the requests that named no model that the server holds, by outcome."""
+        """Return the number of requests that named no loaded model, by outcome."""
         counts = Counter(self.read_watched().get("unrouted", {}))
         with self._lock:
             counts.update(self._unrouted)
         return {outcome: counts[outcome] for outcome in OUTCOMES}
 
     def read_watched(self) -> dict[str, dict[str, int]]:
-        """Return what ``watch`` was given, read now."""
+        """Return the current counts of the readers that ``watch`` registered."""
         sums: dict[str, Counter[str]] = {what: Counter() for what in self._watched}
         for what, reads in self._watched.items():
             for read in reads:

@@ -1,7 +1,7 @@
-"""The HTTP server of the metrics: one thread, and no connection that can keep the others from theirs.
+"""The HTTP server of the metrics: one thread, in which no connection can block the others.
 
-Whoever can reach the port may open connections and say nothing. So each has a few seconds in all for one request and
-its answer, and where too many are open the oldest gives way to the newest.
+Clients may open connections and send nothing. So each connection has a few seconds in total for one request
+and its answer, and when too many are open the oldest is closed.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ class _HasRegistry(Protocol):
 
 
 class MetricsServer:
-    """Shows a registry over HTTP at ``/metrics``, in a thread of its own.
+    """Serves a registry over HTTP at ``/metrics``, in a thread of its own.
 
     Args:
-        metrics: what to show.
+        metrics: the metrics to serve.
         host: the address to listen on.
         port: 0 lets the system choose.
-        timeout_s: how long one connection may take in all.
+        timeout_s: total time of one connection.
 
     Raises:
         OSError: the port is taken or the address is not this machine's.
@@ -55,7 +55,7 @@ class MetricsServer:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop listening and end what is open; idempotent."""
+        """Stop listening and close all connections; idempotent."""
         if self._loop.is_closed():
             return
         asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
@@ -77,12 +77,12 @@ class MetricsServer:
         self._open[writer] = self._loop.create_task(self._serve(reader, writer))
 
     def _drop(self, writer: asyncio.StreamWriter) -> None:
-        # Aborted here: a task that is cancelled before its first step runs none of its code.
+        # Aborted here, because a task that is cancelled before its first step runs none of its code.
         writer.transport.abort()
         self._open.pop(writer).cancel()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One request, one answer; whatever goes wrong concerns this connection alone."""
+        """Answer one request; errors affect only this connection."""
         try:
             async with asyncio.timeout(self._timeout_s):
                 writer.write(self._answer(await reader.readuntil(b"\r\n\r\n")))
@@ -92,7 +92,7 @@ class MetricsServer:
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError, ConnectionError):
             pass
         finally:
-            # What is not sent by now never will be; a transport that is closed already does not mind.
+            # Discard unsent data; this has no effect on a closed transport.
             writer.transport.abort()
             self._open.pop(writer, None)
 

@@ -1,1 +1,1 @@
-"""Models of a server: load, route, update, unload."""
+"""Models of a server: loading, routing, updates, unloading."""

@@ -1,7 +1,8 @@
-"""All models of a server: what is loaded, what answers, and what operators may change while it runs.
+"""The model manager: all models of a server, and the changes that operators make at run time.
 
-Changes of one model happen one after the other, and go on to their end even if whoever asked for them has gone.
-Requests meet none of them: they are looked up in a route table that is exchanged as a whole (serve/engine/routes.py).
+Changes of one model run one after the other, and run to their end even if the caller is cancelled. Requests
+never see a partial change: they are looked up in a route table that is replaced as a whole
+(serve/engine/routes.py).
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from serve.threads import in_thread
 
 T = TypeVar("T")
 _log = logging.getLogger("serve")
-# So many names of models stand in an error text.
+# Maximum number of model names in an error text.
 _MAX_NAMES = 8
-# How long changes that are under way may take when the server ends.
+# Grace period for running changes when the server stops.
 _LAST_WORDS_S = 1.0
 
 
@@ -34,14 +35,14 @@ class ModelManager:
     """Loads, routes to and unloads models. All methods belong to one event loop.
 
     Args:
-        source: where models come from.
+        source: the source of the models.
         engine: opens versions, and answers by the route tables that are published to it.
-        settings_of: how a model is served.
-        metrics: shows loaded versions and their states.
-        changed: called whenever something that answers has come or gone.
+        settings_of: returns the settings of a model.
+        metrics: exposes loaded versions and their states.
+        changed: called whenever the set of answering versions has changed.
 
     Attributes:
-        routes: what requests are looked up in.
+        routes: the route tables.
     """
 
     def __init__(
@@ -64,12 +65,12 @@ class ModelManager:
         self._is_closed = False
 
     def route(self, model: str, version: str, draw: float) -> Route:
-        """Where a request goes.
+        """Return the route of a request.
 
         Args:
             model: empty for the only one.
-            version: empty for the one that the routing chooses; another one gets no shadow.
-            draw: evenly distributed over [0, 1); decides about canary and shadow.
+            version: empty to let the routing choose; a named version gets no shadow.
+            draw: evenly distributed over [0, 1); decides on canary and shadow.
 
         Raises:
             ModelNotFoundError: there is no such model, or the version is not loaded.
@@ -78,10 +79,10 @@ class ModelManager:
         return self.routes.route(model, version, draw)
 
     def is_ready(self, model: str = "") -> bool:
-        """Whether a version of the model serves.
+        """Return whether a version of the model serves.
 
-        Without a model: whether the first look through the repository has ended and at least one serves. A model that
-        is new, or broken, says nothing against a server that answers for others.
+        Without a model: whether the first scan of the repository has ended and at least one model serves. A
+        new or broken model does not make a server unready that answers for others.
         """
         if model:
             table = self.routes.table(model)
@@ -89,14 +90,14 @@ class ModelManager:
         return self._has_started and any(table.plan.serving for table in self.routes.tables())
 
     def check_serving(self, *, every: bool) -> None:
-        """See that models have versions that answer.
+        """Check that models have versions that answer.
 
         Args:
-            every: whether all must, or one is enough.
+            every: whether every model must, or one is enough.
 
         Raises:
-            UnusableModelsError: too few have one, each for what its files or settings are; the text says which and
-                why.
+            UnusableModelsError: too few have one, each because of its files or settings; the message says
+                which and why.
             RuntimeError: too few have one for other reasons, or there is no model.
         """
         statuses = self.statuses()
@@ -115,11 +116,11 @@ class ModelManager:
             )
 
     def statuses(self) -> list[ModelStatus]:
-        """Every model, by name."""
+        """Return the status of every model, by name."""
         return [self._models[name].status() for name in sorted(self._models)]
 
     async def load(self, name: str, version: str = "") -> ModelVersionStatus:
-        """Load a version, warm it up, and let the routing take it in. What serves goes on serving meanwhile.
+        """Load a version, warm it up, and add it to the routing. Other versions keep serving during the load.
 
         A version that the routing does not need stays in memory until it is unloaded; requests may name it.
 
@@ -135,13 +136,13 @@ class ModelManager:
         return await self._change(model, lambda: model.load(version))
 
     async def unload(self, name: str, version: str = "") -> None:
-        """Take a version out of the routing, answer what it has accepted, and free its memory.
+        """Remove a version from the routing, answer its accepted requests, and free its memory.
 
-        It is not loaded again before an operator asks for it, and its deltas are forgotten.
+        Only an operator's request loads it again, without its deltas.
 
         Args:
             name: the model.
-            version: empty for all; the model then answers no more.
+            version: empty for all; the model then stops answering.
 
         Raises:
             ModelNotFoundError: there is no such model or version.
@@ -151,11 +152,11 @@ class ModelManager:
         await self._change(model, lambda: model.unload(version))
 
     async def set_routing(self, name: str, routing: Routing) -> ModelStatus:
-        """Load what a routing needs, then go over to it in one step.
+        """Load the versions that a routing needs, then switch to it in one step.
 
         Raises:
-            ModelNotFoundError: there is no such model, or the routing names a version that is not there.
-            ModelChangeError: a version that it needs cannot be loaded; nothing has changed then.
+            ModelNotFoundError: there is no such model, or the routing names a version that does not exist.
+            ModelChangeError: a version that it needs cannot be loaded; nothing is changed.
         """
         model = await self._model(name)
         num_rollbacks = model.num_rollbacks
@@ -163,14 +164,14 @@ class ModelManager:
         return model.status()
 
     async def rollback(self, name: str) -> ModelStatus:
-        """Back to the routing and the version before the last change. Twice is back again.
+        """Return to the routing and the version before the last change. A second rollback undoes the first.
 
-        The version is pinned: a newer one does not take over before ``set_routing`` says ``latest``. It waits for no
-        other change where the version is in memory; a ``set_routing`` that is on its way then fails.
+        The version is pinned: no newer one takes over until ``set_routing`` sets ``latest``. If the version
+        is in memory, the rollback waits for no other change; a running ``set_routing`` then fails.
 
         Raises:
-            ModelNotFoundError: there is no such model, or its last version is nowhere any more.
-            ModelChangeError: there was no change, or the version cannot be loaded; nothing has changed then.
+            ModelNotFoundError: there is no such model, or its previous version does not exist any more.
+            ModelChangeError: there was no change, or the version cannot be loaded; nothing is changed.
         """
         model = self._known(name)
         if self._is_closed or not model.lock.locked() or not model.rollback_at_once():
@@ -178,25 +179,25 @@ class ModelManager:
         return model.status()
 
     async def apply_delta(self, name: str, version: str, file_name: str) -> ModelVersionStatus:
-        """Exchange rows of a loaded version in place, between batches.
+        """Replace rows of a loaded version in place, between batches.
 
         Args:
             name: the model.
             version: empty for the one that serves.
-            file_name: of a file in the model's folder of deltas.
+            file_name: name of a file in the model's folder of deltas.
 
         Raises:
             ModelNotFoundError: there is no such model, version or file.
-            ModelChangeError: the version is not ready, or the delta does not fit it; nothing has changed then.
-            RequestError: ``file_name`` is no plain file name.
+            ModelChangeError: the version is not ready, or the delta does not fit it; nothing is changed.
+            RequestError: ``file_name`` is not a plain file name.
         """
         model = self._known(name)
         return await self._change(model, lambda: model.apply_delta(version, file_name))
 
     async def rescan(self) -> None:
-        """Look through the repository for models and versions, and load what the routing of each wants.
+        """Scan the repository for models and versions, and load what each model's routing needs.
 
-        What cannot be loaded, or read, stands in the log and in the statuses; everything else goes on.
+        Models that cannot be read or loaded are reported in the log and in the statuses; all others go on.
         """
         try:
             names = await in_thread(self._source.names, "manage")
@@ -212,12 +213,12 @@ class ModelManager:
             self._changed()
 
     async def close(self, timeout_s: float) -> bool:
-        """Take no further requests, answer all that were accepted, and free everything.
+        """Refuse further requests, answer all accepted ones, and free all memory.
 
-        A version that is being loaded has accepted nothing: it is given a moment, and then left.
+        A version that is still loading has accepted nothing; it is abandoned after a short grace period.
 
         Returns:
-            Whether all that were accepted were answered in time.
+            Whether all accepted requests were answered in time.
         """
         self._is_closed = True
         draining = {task for model in self._models.values() for task in model.close()}
@@ -241,7 +242,7 @@ class ModelManager:
             self._changed()
 
     async def _change(self, model: ManagedModel, change: Callable[[], Awaitable[T]]) -> T:
-        """Make a change after those that came before; it goes on where the caller is cancelled."""
+        """Run a change after all earlier ones; it continues if the caller is cancelled."""
 
         async def locked() -> T:
             async with model.lock:
@@ -260,10 +261,10 @@ class ModelManager:
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # Whoever asked may have gone; asyncio would complain that nobody looked.
+            task.exception()  # Else asyncio logs it if the caller was cancelled.
 
     async def _model(self, name: str) -> ManagedModel:
-        """A model that may have come to the repository since that was last looked through."""
+        """Return a model, also one that was added to the repository since the last scan."""
         if name not in self._models and name in await in_thread(self._source.names, "manage"):
             return self._added(name)
         return self._known(name)

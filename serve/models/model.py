@@ -1,10 +1,10 @@
-"""One model: its versions, and its routing.
+"""One model: its versions and its routing.
 
-A new version is loaded and warmed up beside the one that serves. Then the model's route table is exchanged in one step;
-what the routing no longer needs drains, and its memory is freed.
+A new version is loaded and warmed up while the current one serves. Then the model's route table is replaced
+in one step; versions that the routing no longer needs are drained, and their memory is freed.
 
-All methods belong to the event loop. Those that change something must not overlap: ``ModelManager`` runs one after the
-other.
+All methods belong to the event loop. Those that make changes must not overlap; ``ModelManager`` serializes
+them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Files = Mapping[str, Fingerprint]
 
 @dataclass(frozen=True)
 class _Point:
-    """What a rollback goes back to."""
+    """The state that a rollback restores."""
 
     routing: Routing
     serving: str
@@ -38,13 +38,13 @@ class ManagedModel:
     """See the module.
 
     Args:
-        name: the model's.
-        settings: how it is served, and its routing at first.
-        workshop: what it shares with other models.
+        name: name of the model.
+        settings: its settings, with the initial routing.
+        workshop: objects shared with other models.
 
     Attributes:
-        lock: held while something is changed.
-        num_rollbacks: those that did not wait for the lock.
+        lock: held during a change.
+        num_rollbacks: number of rollbacks that did not wait for the lock.
     """
 
     def __init__(self, name: str, settings: ModelSettings, workshop: Workshop) -> None:
@@ -63,11 +63,11 @@ class ManagedModel:
 
     @property
     def is_gone(self) -> bool:
-        """Whether nothing of it is in memory, or was in the repository when that was last looked through."""
+        """Whether no version is in memory, and none was in the repository at the last scan."""
         return not self._versions
 
     def status(self) -> ModelStatus:
-        """What operators are told."""
+        """Return the status for operators."""
         versions = sorted(self._versions.values(), key=lambda version: version_order(version.name))
         return ModelStatus(
             model=self.name,
@@ -77,7 +77,7 @@ class ManagedModel:
         )
 
     async def rescan(self) -> None:
-        """Look through the repository, and load what the routing wants, unless it has failed as it is now."""
+        """Scan the repository, and load what the routing needs, except unchanged versions that failed."""
         on_disk = await self._look()
         for version in [*self._versions.values()]:
             if version.name not in on_disk and version.state in (ModelState.AVAILABLE, ModelState.FAILED):
@@ -93,7 +93,7 @@ class ManagedModel:
             self._publish()
 
     async def load(self, name: str) -> ModelVersionStatus:
-        """Load a version; the newest, if ``name`` is empty. It stays, even if the routing does not need it.
+        """Load a version; the newest if ``name`` is empty. It stays, even if the routing does not need it.
 
         Raises:
             ModelNotFoundError: there is no such version.
@@ -113,7 +113,7 @@ class ManagedModel:
         return version.status()
 
     async def unload(self, name: str) -> None:
-        """Take a version out of the routing and the memory; all versions, if ``name`` is empty.
+        """Remove a version from the routing and from memory; all versions if ``name`` is empty.
 
         Raises:
             ModelNotFoundError: there is no such version.
@@ -137,15 +137,15 @@ class ManagedModel:
         await asyncio.gather(*(version.draining for version in versions if version.draining))
 
     async def set_routing(self, routing: Routing, num_rollbacks: int) -> None:
-        """Load what a routing needs, then go over to it in one step.
+        """Load the versions that a routing needs, then switch to it in one step.
 
         Args:
             routing: the new one.
             num_rollbacks: the attribute's value when the routing was asked for.
 
         Raises:
-            ModelNotFoundError: it names a version that is not there.
-            ModelChangeError: a version that it needs cannot be loaded. Nothing has changed then.
+            ModelNotFoundError: it names a version that does not exist.
+            ModelChangeError: a version that it needs cannot be loaded. Nothing is changed.
         """
         try:
             for name in sorted(routing.named, key=version_order):
@@ -162,61 +162,61 @@ class ManagedModel:
             self._publish()
 
     async def rollback(self) -> None:
-        """Back to the routing and the version before the last change; pinned, so that no newer one takes over.
+        """Return to the previous routing and version, pinned, so that no newer one takes over.
 
         Raises:
             ModelNotFoundError: the version is neither in memory nor in the repository.
-            ModelChangeError: there was no change, or the version cannot be loaded. Nothing has changed then.
+            ModelChangeError: there was no change, or the version cannot be loaded. Nothing is changed.
         """
         routing = self._routing_before()
         try:
             await self._ensure(routing.serve)
             for name in sorted(routing.named - {routing.serve}):
-                await self._try(name)  # A canary that is gone must not keep the rollback from happening.
+                await self._try(name)  # A missing canary must not prevent the rollback.
             self._routing, self._is_unloaded = routing, False
         finally:
             self._publish()
 
     def rollback_at_once(self) -> bool:
-        """The same beside another change, whose versions may take long to load; that change then leaves the routing.
+        """Roll back during another change, which may take long to load; that change then leaves the routing.
 
         Returns:
-            False where it cannot be, because the version is not in memory any more.
+            False if the version is not in memory any more.
         """
         routing = self._routing_before()
         if not routing.named <= self._ready():
             return False
         self.num_rollbacks += 1
         self._routing = routing
-        self._publish(lets_go=False)  # The other change does that, when it ends.
+        self._publish(lets_go=False)  # The other change unloads versions when it ends.
         return True
 
     async def apply_delta(self, name: str, file_name: str) -> ModelVersionStatus:
-        """Exchange rows of a version; of the one that serves, if ``name`` is empty. No batch sees half of it.
+        """Replace rows of a version; of the serving one if ``name`` is empty. No batch sees a partial delta.
 
         Raises:
             ModelNotFoundError: there is no such version or file.
-            ModelChangeError: the version is not ready, or the delta does not fit it. Nothing has changed then.
+            ModelChangeError: the version is not ready, or the delta does not fit it. Nothing is changed.
         """
         version = self._known(name or self._table.plan.serving)
         await version.apply_delta(file_name)
         return version.status()
 
     def close(self) -> list[asyncio.Task[None]]:
-        """Take no further requests. The tasks end when everything that was accepted is answered."""
+        """Refuse further requests. The returned tasks end when all accepted requests are answered."""
         self._is_closed = True
         for version in self._versions.values():
             version.close()
         return [version.draining for version in self._versions.values() if version.draining]
 
     async def _look(self) -> Files:
-        """The versions in the repository, with their files."""
+        """Return the versions in the repository, with their files."""
         source = self._shop.source
 
         def look() -> Files:
             found = {}
             for name in source.versions(self.name):
-                with contextlib.suppress(ModelNotFoundError):  # deleted just now
+                with contextlib.suppress(ModelNotFoundError):  # deleted in between
                     found[name] = fingerprint(source.path(self.name, name))
             return found
 
@@ -248,7 +248,7 @@ class ManagedModel:
         return {version.name for version in self._versions.values() if version.is_ready}
 
     async def _bring_latest(self, routing: Routing, on_disk: Files) -> None:
-        """See to it that the newest version is ready that can be; the one before it where it cannot, and so on."""
+        """Make the newest version ready; if it fails, the one before it, and so on."""
         if routing.serve != LATEST:
             return
         apart = {routing.canary, routing.shadow}
@@ -260,7 +260,7 @@ class ManagedModel:
             names.discard(best)
 
     async def _try(self, name: str) -> bool:
-        """Load a version if it can be; its state and the log say why not."""
+        """Try to load a version. Its state and the log report a failure."""
         try:
             await self._load(name)
         except (ModelChangeError, ModelNotFoundError):
@@ -268,7 +268,7 @@ class ManagedModel:
         return True
 
     async def _ensure(self, name: str) -> ManagedVersion:
-        """Load a version that an operator wants."""
+        """Load a version for an operator."""
         version = await self._load(name)
         version.is_held_back = False
         return version
@@ -287,18 +287,18 @@ class ManagedModel:
         return plan(self._routing, set() if self._is_unloaded else self._ready())
 
     def _needed(self, chosen: Plan) -> set[str]:
-        """The versions that stay in memory without being kept by an operator."""
+        """Return the versions that the routing keeps in memory."""
         needed = {chosen.serving, *self._routing.named}
         if self._previous is not None and self._settings.keep_previous:
             needed.add(self._previous.serving)
         return needed
 
     def _publish(self, leaving: Collection[str] = (), *, lets_go: bool = True) -> None:
-        """Let the routing take in what is ready, in one step, and let go of what nothing needs.
+        """Publish a route table with the ready versions in one step, and unload versions that nothing needs.
 
         Args:
-            leaving: versions to let go of in any case.
-            lets_go: whether others that nothing needs go too.
+            leaving: versions to unload in any case.
+            lets_go: whether to unload others that nothing needs too.
         """
         leave = [
             version for version in self._versions.values() if version.is_ready and version.name in leaving

@@ -1,14 +1,14 @@
-"""Where models lie on the disk: a folder of models, each a folder of versions; or a single artifact.
+"""Model repositories: a folder of models, each a folder of versions; or a single artifact.
 
 ```
 root/<model>/<version>/       an artifact; the version is a whole number from 1
-root/<model>/<version>.pt     the same as a single file
+root/<model>/<version>.pt     an artifact as a single file
 root/<model>/deltas/<file>    deltas of the model's versions
 ```
 
-Names come from operators and from the disk, and are trusted by nobody: what is no plain name, or leads out of the
-root by a symbolic link, is not there. A folder without a manifest is not there yet: ``recsys-export`` puts artifacts in
-their place whole, and who copies one by other means copies the manifest last.
+Names come from operators and from the disk and are not trusted: anything that is not a plain name, or leads
+out of the root by a symbolic link, is ignored. A folder without a manifest is not complete and is ignored
+too. ``recsys-export`` moves whole artifacts into place; other tools must copy the manifest last.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from serve.models.routing import version_order
 
 _log = logging.getLogger("serve")
 DELTAS = "deltas"
-# What models, versions and files may be called: what is a plain file name everywhere, and safe in logs and metrics.
+# Valid names of models, versions and files: plain file names on every system, safe in logs and metrics.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
-# No leading zeros, so that a version has one name; what fits an int64.
+# No leading zeros, so that a version has one name; fits an int64.
 _VERSION = re.compile(r"[1-9][0-9]{0,17}")
 _FILE_SUFFIX = ".pt"
 
@@ -38,18 +38,18 @@ Fingerprint = tuple[tuple[str, int, int, int], ...]
 
 
 class ModelSource(Protocol):
-    """Where versions of models come from. Reads the disk; belongs to other threads than the event loop's."""
+    """A source of models. Its methods read the disk; do not call them on the event loop."""
 
     def names(self) -> list[str]:
-        """The models, sorted."""
+        """Return the names of the models, sorted."""
         ...
 
     def versions(self, name: str) -> list[str]:
-        """A model's versions, the oldest first; none for a model that is not there."""
+        """Return a model's versions, oldest first; none for an unknown model."""
         ...
 
     def path(self, name: str, version: str) -> Path:
-        """The artifact.
+        """Return the path of an artifact.
 
         Raises:
             ModelNotFoundError: there is no such model or version.
@@ -57,11 +57,11 @@ class ModelSource(Protocol):
         ...
 
     def delta_path(self, name: str, file_name: str) -> Path:
-        """A delta's file.
+        """Return the path of a delta file.
 
         Raises:
             ModelNotFoundError: there is no such file.
-            RequestError: the name is no plain file name.
+            RequestError: the name is not a plain file name.
         """
         ...
 
@@ -117,7 +117,7 @@ class Repository:
         return sorted(set(found), key=version_order)
 
     def path(self, name: str, version: str) -> Path:
-        """See ``ModelSource``. Where a version lies there as a folder and as a file, the folder counts."""
+        """See ``ModelSource``. If a version exists both as a folder and as a file, the folder counts."""
         if _NAME.fullmatch(name) and _VERSION.fullmatch(version):
             folder = self._root / name / version
             for path in (folder, folder.with_name(version + _FILE_SUFFIX)):
@@ -143,20 +143,20 @@ class Repository:
         return False
 
     def _tell(self, text: str) -> None:
-        """Log something once, although the repository is looked through again and again."""
+        """Log a text once, although the repository is scanned repeatedly."""
         if text not in self._told:
             self._told.add(text)
             _log.warning("%s", text)
 
 
 class SingleArtifact:
-    """One artifact as a repository of one model with one version. Deltas lie beside it, in ``<artifact>.deltas``.
+    """One artifact as a repository of one model with one version. Its deltas are in ``<artifact>.deltas``.
 
     Args:
-        path: what ``recsys-export`` wrote.
+        path: an artifact written by ``recsys-export``.
 
     Raises:
-        ArtifactError: it is none, or its manifest is damaged.
+        ArtifactError: the path is not an artifact, or its manifest is damaged.
     """
 
     def __init__(self, path: Path) -> None:
@@ -191,7 +191,7 @@ class SingleArtifact:
 
 
 def fingerprint(path: Path) -> Fingerprint:
-    """What changes when an artifact's files do; empty where there are none."""
+    """Return a value that changes when an artifact's files change; empty if there are none."""
     try:
         files = sorted(path.iterdir()) if path.is_dir() else [path]
         found = [(file.name, file.stat()) for file in files]

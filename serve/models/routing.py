@@ -1,4 +1,4 @@
-"""From the routing that operators ask for to the versions that answer."""
+"""Resolution of an operator's routing to the versions that answer."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from serve.engine.routes import Plan
 def plan(routing: Routing, ready: Collection[str]) -> Plan:
     """Resolve a routing.
 
-    ``latest`` is the newest version that is ready, apart from the canary and the shadow: these see their shares and no
-    more. Where nothing else is ready, the canary answers all, rather than nobody; a shadow never does. A version that
-    is named and not ready is left out; nothing else takes the place of a version that was pinned.
+    ``latest`` is the newest ready version other than the canary and the shadow, which get only their shares.
+    If nothing else is ready, the canary answers all requests; a shadow never does. A named version that is
+    not ready is left out, and no other version replaces a pinned one.
 
     Args:
-        routing: as it was set.
+        routing: the routing as set.
         ready: the versions that are loaded and warm.
     """
     canary = routing.canary if routing.canary in ready else ""
@@ -35,10 +35,10 @@ def plan(routing: Routing, ready: Collection[str]) -> Plan:
 
 
 def newest(versions: Collection[str]) -> str:
-    """The newest version; empty where there is none."""
+    """Return the newest version; empty if there is none."""
     return max(versions, key=version_order, default="")
 
 
 def version_order(version: str) -> tuple[int, str]:
-    """Sorts versions, the oldest first: by number; versions that are no numbers come before, by name."""
+    """Return a sort key, oldest first: by number; versions that are not numbers come before, by name."""
     return (int(version), "") if version.isascii() and version.isdecimal() else (-1, version)

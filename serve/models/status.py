@@ -1,4 +1,4 @@
-"""What operators are told about models and their versions."""
+"""Status of models and versions, for operators."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from serve.config.models import Routing
 
 
 class ModelState(StrEnum):
-    """How far a version is.
+    """The state of a version.
 
-    ``AVAILABLE``: in the repository, not in memory. ``LOADING``: being read and warmed up. ``READY``: answers what is
-    routed to it. ``DRAINING``: out of the routing, answers what it has accepted. ``FAILED``: could not be loaded.
+    ``AVAILABLE``: in the repository, not in memory. ``LOADING``: being read and warmed up. ``READY``: answers
+    routed requests. ``DRAINING``: out of the routing, answers its accepted requests. ``FAILED``: could not be
+    loaded.
     """
 
     AVAILABLE = "available"
@@ -28,12 +29,12 @@ class ModelVersionStatus:
 
     Attributes:
         version: its name.
-        state: how far it is.
+        state: its state.
         reason: why it is ``FAILED``; else empty.
-        is_unusable: whether that is for what its files or settings are.
-        digest: of the artifact's manifest; empty where it is not in memory.
+        is_unusable: whether its files or settings are the reason.
+        digest: digest of the artifact's manifest; empty if it is not in memory.
         deltas: names of the delta files that were applied, in this order.
-        table_bytes: of its tables' rows; 0 where it is not in memory.
+        table_bytes: bytes of its tables' rows; 0 if it is not in memory.
     """
 
     version: str
@@ -51,10 +52,10 @@ class ModelStatus:
 
     Attributes:
         model: its name.
-        routing: as it was set.
-        serving: the version that answers requests which name none, the canary's share apart; empty where none is
+        routing: the routing as set.
+        serving: the version that answers requests that name none, except the canary's share; empty if none is
             ready.
-        versions: those in the repository or in memory, the oldest first.
+        versions: versions in the repository or in memory, oldest first.
     """
 
     model: str

@@ -1,7 +1,7 @@
-"""One version of a model: from the repository into memory and out again.
+"""One version of a model: loading, serving, unloading.
 
-Its way: ``AVAILABLE`` → ``LOADING`` → ``READY`` → ``DRAINING`` → ``AVAILABLE``; or ``FAILED``. The methods belong to
-the event loop; what blocks happens in threads.
+Its states: ``AVAILABLE`` → ``LOADING`` → ``READY`` → ``DRAINING`` → ``AVAILABLE``; or ``FAILED``. The methods
+belong to the event loop; blocking work runs in threads.
 """
 
 from __future__ import annotations
@@ -29,20 +29,21 @@ from serve.threads import in_thread
 T = TypeVar("T")
 _log = logging.getLogger("serve")
 
-# What operators have to mend: the text says all, and a traceback would only hide it.
+# Errors that operators have to fix: the message suffices, so no traceback is logged.
 _EXPECTED = (ArtifactError, CaptureError, ModelChangeError, ModelNotFoundError, RequestError)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Workshop:
-    """What all models of a server share.
+    """Objects shared by all models of a server.
 
     Attributes:
-        source: where versions come from.
+        source: the source of versions.
         engine: opens them.
-        metrics: shows them and their states.
-        publish: takes every new route table.
-        loading: held while a version is loaded: one at a time, because it takes the processors of those that serve.
+        metrics: exposes them and their states.
+        publish: receives every new route table.
+        loading: held while a version is loaded. One at a time, because loading competes for processors with
+            serving.
     """
 
     source: ModelSource
@@ -57,16 +58,16 @@ class ManagedVersion:
 
     Args:
         model: the model's name.
-        name: the version's.
-        settings: how the model is served.
-        workshop: what versions share.
+        name: the version's name.
+        settings: the model's settings.
+        workshop: shared objects.
 
     Attributes:
-        state: how far it is.
-        servable: what answers, while it does.
-        is_kept: an operator has loaded it beside the routing.
-        is_held_back: an operator has unloaded it: only an operator loads it again.
-        draining: while it leaves the memory.
+        state: its state.
+        servable: the servable, while loaded.
+        is_kept: whether an operator loaded it, so that it stays without the routing.
+        is_held_back: whether an operator unloaded it; then only an operator loads it again.
+        draining: the task that drains it, while it runs.
     """
 
     def __init__(self, model: str, name: str, settings: ModelSettings, workshop: Workshop) -> None:
@@ -79,10 +80,10 @@ class ManagedVersion:
         self._settings = settings
         self._shop = workshop
         self._reason, self._is_unusable = "", False
-        # Its files when it failed: it is not tried again by itself before they change.
+        # Its files when it failed; it is not retried automatically until they change.
         self._failed_as: Fingerprint | None = None
         self._digest = ""
-        # Deltas since an operator loaded it: they are applied again where it comes back for a rollback.
+        # Deltas since an operator loaded it; they are applied again if it is reloaded for a rollback.
         self._deltas: list[str] = []
         self._is_closed = False
 
@@ -92,7 +93,7 @@ class ManagedVersion:
         return self.state is ModelState.READY
 
     def status(self) -> ModelVersionStatus:
-        """What operators are told."""
+        """Return the status for operators."""
         servable = self.servable
         return ModelVersionStatus(
             version=self.name,
@@ -105,18 +106,18 @@ class ManagedVersion:
         )
 
     def may_be_tried(self, files: Fingerprint) -> bool:
-        """Whether it is loaded without being asked for: not what an operator unloaded, nor what failed as it is."""
+        """Return whether to load it automatically: not if an operator unloaded it or it failed unchanged."""
         return not self.is_held_back and self._failed_as != files
 
     def forget_deltas(self) -> None:
-        """Once it has left the memory, it comes back without the deltas that it has had."""
+        """Forget its deltas, so that they are not applied when it is loaded again."""
         self._deltas = []
 
     async def load(self) -> None:
-        """Load it, warm it up, and apply the deltas that it had. Nothing happens where it is ready.
+        """Load it, warm it up, and apply the deltas that it had. Does nothing if it is ready.
 
         Raises:
-            ModelNotFoundError: it does not lie in the repository.
+            ModelNotFoundError: it is not in the repository.
             ModelChangeError: it cannot be loaded.
         """
         await self._left()
@@ -145,11 +146,11 @@ class ManagedVersion:
             raise DrainingError("the server is stopping")
 
     def leave(self) -> None:
-        """It is ready no more; ``drain`` follows, once nothing is routed to it."""
+        """Mark it as not ready; call ``drain`` once nothing is routed to it."""
         self._set_state(ModelState.DRAINING)
 
     def drain(self) -> None:
-        """Answer what was accepted, then free its memory, in a task: ``draining``. Nothing may be routed to it."""
+        """Start ``draining``: answer accepted requests, free the memory. Nothing may be routed to it."""
         if self.servable is not None:
             self._set_state(ModelState.DRAINING)
             self.draining = asyncio.create_task(self._drain())
@@ -160,11 +161,11 @@ class ManagedVersion:
         self.drain()
 
     async def apply_delta(self, file_name: str) -> None:
-        """Exchange rows, between batches.
+        """Replace rows between batches.
 
         Raises:
             ModelNotFoundError: there is no such file.
-            ModelChangeError: it is not ready, or the delta does not fit it. Nothing has changed then.
+            ModelChangeError: it is not ready, or the delta does not fit it. Nothing is changed.
         """
         servable = self.servable
         if servable is None or not self.is_ready:
@@ -191,7 +192,7 @@ class ManagedVersion:
         return path, fingerprint(path)
 
     async def _left(self) -> None:
-        """Wait until it has left the memory, if it is about to."""
+        """Wait until it is unloaded, if it is draining."""
         if self.draining is not None:
             await self.draining
 
@@ -203,7 +204,7 @@ class ManagedVersion:
         self._shop.metrics.add(servable)
         try:
             digest = servable.info.digest
-            if self._digest != digest:  # other files by the same name
+            if self._digest != digest:  # different files under the same name
                 self._digest, self._deltas = digest, []
             for file_name in self._deltas:
                 self._exchange(servable, self._shop.source.delta_path(self.model, file_name), file_name)
@@ -211,7 +212,7 @@ class ManagedVersion:
             self._close(servable)
             raise
         with returning_memory():
-            return servable  # What it took to load it, such as a file's bytes, goes back.
+            return servable  # Return the memory used for loading, such as a file's bytes, to the system.
 
     def _captured_requests(self) -> Iterator[bytes]:
         """Yield captured requests to warm up with, up to the first damage in their file.
@@ -226,7 +227,7 @@ class ManagedVersion:
                 raise CaptureError(f"warm_up: {error}") from None
 
     def _exchange(self, servable: Servable, path: Path, file_name: str) -> None:
-        """Apply a delta between batches, and count it; ``file_name`` is what operators are told of it."""
+        """Apply a delta between batches and count it; operators see ``file_name``."""
         num_dense_left = servable.apply_delta(path)
         servable.deltas.append(file_name)
         self._shop.metrics.delta(self.model, self.name, "applied")
@@ -264,11 +265,11 @@ class ManagedVersion:
 
 
 def reason_of(error: Exception, what: str) -> str:
-    """Why something went wrong, in words without paths and addresses; the log gets everything.
+    """Return an error's reason without paths and addresses; the log gets everything.
 
     Args:
-        error: what was raised; the log gets a traceback unless it is one of those that operators have to mend.
-        what: stands before it in the log.
+        error: the exception; logged with a traceback unless operators have to fix it.
+        what: prefix of the log message.
     """
     if isinstance(error, _EXPECTED):
         _log.error("%s: %s", what, error)

@@ -24,19 +24,20 @@ class UnauthenticatedError(Exception):
 
 
 def read_token(path: Path, key: str = "admin.token_file") -> str:
-    """The token of a file, without the white space around it.
+    """Read the token in a file, without surrounding white space.
 
     Args:
         path: the file.
         key: the setting that names it, for messages.
 
     Raises:
-        SecurityError: it cannot be read, others than its owner and group may read or write it, or it holds no token.
+        SecurityError: the file cannot be read, users other than its owner and group can read or write it, or
+            it holds no token.
     """
     try:
-        # Without waiting: nobody may ever write to a pipe of that name.
+        # Nonblocking, because opening a pipe without a writer would block.
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # noqa: PTH123
-            # Of the open file, so that nobody can put another one in between.
+            # The mode of the open file, so that it cannot be replaced in between.
             mode = os.fstat(file.fileno()).st_mode
             if not stat.S_ISREG(mode):
                 raise SecurityError(f"{key}: {str(path)!r} is no regular file, expected one")
@@ -58,16 +59,16 @@ def read_token(path: Path, key: str = "admin.token_file") -> str:
 
 
 class TokenCheck:
-    """Lets those through who show the token of a file.
+    """Admits calls that carry the token of a file.
 
-    A file that has changed is read again. One that cannot be used lets nobody through until it can: who takes the
-    file away takes the access away. All calls from one thread.
+    A changed file is read again. While the file is unusable, all calls are refused, so removing it revokes
+    access. Not thread-safe.
 
     Args:
         path: the file.
 
     Raises:
-        SecurityError: it cannot be used from the start.
+        SecurityError: the file is unusable at the start.
     """
 
     def __init__(self, path: Path) -> None:
@@ -79,14 +80,14 @@ class TokenCheck:
         """Check a call's metadata.
 
         Raises:
-            UnauthenticatedError: the header is missing, doubled, or carries another token; the text does not say
-                which tokens there are.
+            UnauthenticatedError: the header is missing, repeated, or carries another token; the message does
+                not reveal the token.
         """
         headers = [value for key, value in metadata if key == "authorization"]
         if len(headers) != 1 or not isinstance(headers[0], str) or not headers[0].startswith(_BEARER):
             raise UnauthenticatedError("authorization: expected one header, Bearer and the token")
         self._refresh()
-        # Digests are of one length, whatever was sent, and compared in constant time.
+        # Digests have a fixed length and are compared in constant time.
         shown = _digest(headers[0].removeprefix(_BEARER))
         if self._digest is None or not hmac.compare_digest(shown, self._digest):
             raise UnauthenticatedError("authorization: got another token than the admin service's")

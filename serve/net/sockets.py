@@ -1,4 +1,4 @@
-"""Sockets that HTTP servers listen on: one for each, with a bound on what clients may hold of it."""
+"""Listening sockets of the servers, with a bound on connections."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _BACKLOG = 128
 
 
 def add_port(server: grpc.aio.Server, host: str, port: int, tls: TlsConfig | None, purpose: str) -> int:
-    """Let a server of ``grpc.aio`` listen; returns the port's number.
+    """Add a port to a ``grpc.aio`` server and return its number.
 
     Args:
-        server: not started yet.
+        server: the server, not started yet.
         host: the address to listen on.
         port: 0 lets the system choose.
         tls: None for plain text.
-        purpose: what it cannot do where the port cannot be had, such as ``listen``; for the error.
+        purpose: the action to name in the error if the port is not available, such as ``listen``.
 
     Raises:
         OSError: the port is taken or the address is not this machine's.
@@ -41,7 +41,7 @@ def add_port(server: grpc.aio.Server, host: str, port: int, tls: TlsConfig | Non
 
 
 def listening(host: str, port: int, backlog: int = _BACKLOG) -> socket.socket:
-    """One socket, whatever the name stands for, so that there is one port; ``::`` takes IPv4 too, as for gRPC.
+    """Return one listening socket for an address or name; ``::`` accepts IPv4 too, as gRPC does.
 
     Args:
         host: the address, or a name of one.
@@ -59,27 +59,27 @@ def listening(host: str, port: int, backlog: int = _BACKLOG) -> socket.socket:
 
 
 class BoundedListener(socket.socket):
-    """Closes connections at once that come while as many as there may be are open.
+    """A listening socket that closes new connections at once while the maximum number is open.
 
-    It counts where they are accepted, before TLS: one that never ends its handshake has its place too.
+    Connections are counted when accepted, before TLS, so unfinished handshakes count too.
 
     Args:
-        listens: a listening socket, which this one takes the place of.
-        max_connections: open at the same time; 0 for any number.
+        listens: a listening socket, which this one replaces.
+        max_connections: maximum number of open connections; 0 for no limit.
     """
 
     def __init__(self, listens: socket.socket, max_connections: int) -> None:
         family, kind, protocol = listens.family, listens.type, listens.proto
         super().__init__(family, kind, protocol, fileno=listens.detach())
         self._max_connections = max_connections
-        # Without a reference: a socket that somebody forgot to close gives its place back when it is gone.
+        # Weak references: a socket that was not closed is uncounted when it is garbage-collected.
         self._accepted: weakref.WeakSet[_Accepted] = weakref.WeakSet()
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """As a socket's.
+        """See ``socket.accept``.
 
         Raises:
-            ConnectionAbortedError: there was one too many; event loops go on with the next.
+            ConnectionAbortedError: the maximum is reached; event loops go on with the next connection.
         """
         connection, address = super().accept()
         if self._max_connections and len(self._accepted) >= self._max_connections:
@@ -91,7 +91,7 @@ class BoundedListener(socket.socket):
 
 
 class _Accepted(socket.socket):
-    """A connection that gives its place back when it is closed."""
+    """A connection that is uncounted when it is closed."""
 
     def __init__(self, connection: socket.socket, among: weakref.WeakSet[_Accepted]) -> None:
         family, kind, protocol = connection.family, connection.type, connection.proto
@@ -99,6 +99,6 @@ class _Accepted(socket.socket):
         self._among = among
 
     def close(self) -> None:
-        """As a socket's."""
+        """See ``socket.close``."""
         self._among.discard(self)
         super().close()

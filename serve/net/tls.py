@@ -1,4 +1,4 @@
-"""TLS whose files may change while the server runs."""
+"""TLS with files that may change while the server runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _log = logging.getLogger("serve")
 
 @dataclass(frozen=True, kw_only=True)
 class TlsMaterial:
-    """What the files held when they fitted together: PEM."""
+    """Contents of the files, as PEM, when they were consistent."""
 
     certificate: bytes
     key: bytes
@@ -27,7 +27,7 @@ class TlsMaterial:
 
 
 def read_tls(config: TlsConfig) -> TlsMaterial:
-    """Read the files, and try whether they fit together.
+    """Read the files and check that they fit together.
 
     Raises:
         SecurityError: a file cannot be read or holds something else, or the key is not the certificate's.
@@ -35,22 +35,22 @@ def read_tls(config: TlsConfig) -> TlsMaterial:
     material = _read_files(config)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _load(context, config, material.client_ca)
-    # OpenSSL has read the files once more by their names: it judged the same bytes only if they are still there.
+    # OpenSSL has read the files again by name. It checked the same bytes only if they are unchanged.
     if _read_files(config) != material:
         raise SecurityError("tls: the files are being replaced just now")
     return material
 
 
 class TlsFiles:
-    """The files as they are now, or, where they cannot be used any more, as they last could.
+    """The current contents of the files, or the last usable contents.
 
-    Thread-safe: handshakes ask from any thread.
+    Thread-safe: handshakes run in any thread.
 
     Args:
         config: names the files.
 
     Raises:
-        SecurityError: they cannot be used from the start.
+        SecurityError: the files are unusable at the start.
     """
 
     def __init__(self, config: TlsConfig) -> None:
@@ -62,13 +62,13 @@ class TlsFiles:
         self._context = self._make_context()
 
     def context(self) -> ssl.SSLContext:
-        """For a handshake that begins now."""
+        """Return the context for a new handshake."""
         with self._lock:
             self._refresh()
             return self._context
 
     def material(self) -> TlsMaterial:
-        """For a handshake that begins now."""
+        """Return the files' contents for a new handshake."""
         with self._lock:
             self._refresh()
             return self._material
@@ -77,8 +77,8 @@ class TlsFiles:
         found = stamp(self._paths)
         if found == self._stamp:
             return
-        # Kept before they are read: what changes meanwhile is seen as one more change. Files that cannot be used
-        # are complained of once, not at every handshake.
+        # Set before reading, so that a change during the read is seen as a further change. Unusable files are
+        # logged once, not at every handshake.
         self._stamp = found
         try:
             self._material = read_tls(self._config)
@@ -93,19 +93,19 @@ class TlsFiles:
 
 
 def server_credentials(config: TlsConfig) -> grpc.ServerCredentials:
-    """Credentials of a gRPC port; each new connection sees the files as they are then, open ones stay as they are.
+    """Return credentials of a gRPC port. New connections use the current files; open ones are not affected.
 
-    With ``client_ca``, a client without a certificate that it signed gets no connection.
+    With ``client_ca``, clients without a certificate signed by it are refused.
 
     Raises:
-        SecurityError: the files cannot be used.
+        SecurityError: the files are unusable.
     """
     files = TlsFiles(config)
     known = files.material()
     handed_out = known
 
     def fetch() -> Any:
-        """What gRPC calls before a handshake, one at a time for each port; None for no change."""
+        """Return new credentials or None; gRPC calls it before each handshake, serialized per port."""
         nonlocal handed_out
         material = files.material()
         if material is handed_out:
@@ -119,18 +119,18 @@ def server_credentials(config: TlsConfig) -> grpc.ServerCredentials:
 
 
 def ssl_context(config: TlsConfig) -> ssl.SSLContext:
-    """A context for a REST port; each new connection sees the files as they are then.
+    """Return a context for a REST port. New connections use the current files.
 
     Raises:
-        SecurityError: the files cannot be used.
+        SecurityError: the files are unusable.
     """
     files = TlsFiles(config)
 
     def newest(connection: Any, _name: str | None, _context: ssl.SSLContext) -> None:
-        """Called in every handshake, after the client's first words and before the certificate is sent."""
+        """Set the current context; called after the ClientHello, before the certificate is sent."""
         connection.context = files.context()
 
-    # What is handed out is never one of the newest: those carry no callback, and this one never changes.
+    # The returned context is fixed and has the callback; the current contexts have none.
     context = _made_context(config, files.material().client_ca)
     context.sni_callback = newest
     return context
@@ -138,8 +138,8 @@ def ssl_context(config: TlsConfig) -> ssl.SSLContext:
 
 def _made_context(config: TlsConfig, client_ca: bytes | None) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    # A session that is resumed shows no certificate again, whoever may have been shut out since. TLS 1.3 can do
-    # without sessions; with TLS 1.2 Python cannot.
+    # A resumed session presents no certificate, so a client refused since could still connect. Python can
+    # disable sessions in TLS 1.3, but not in TLS 1.2.
     context.num_tickets = 0
     context.minimum_version = ssl.TLSVersion.TLSv1_2 if client_ca is None else ssl.TLSVersion.TLSv1_3
     _load(context, config, client_ca)
@@ -161,10 +161,10 @@ def _read_files(config: TlsConfig) -> TlsMaterial:
 
 
 def read_file(key: str, path: Path) -> bytes:
-    """What the file holds that the setting ``key`` names.
+    """Read the file that the setting ``key`` names.
 
     Raises:
-        SecurityError: it cannot be read.
+        SecurityError: the file cannot be read.
     """
     try:
         return path.read_bytes()
@@ -176,7 +176,7 @@ def check_pair(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
     """Load a certificate and its key into a context.
 
     Raises:
-        SecurityError: they are not both PEM, not of each other, or the key has a password.
+        SecurityError: they are not PEM, do not belong together, or the key has a password.
     """
 
     def no_password() -> str:
@@ -184,7 +184,7 @@ def check_pair(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
 
     try:
         context.load_cert_chain(certificate, key, no_password)
-    except OSError as error:  # ssl.SSLError among them
+    except OSError as error:  # includes ssl.SSLError
         raise SecurityError(
             f"tls.certificate, tls.key: got {str(certificate)!r} and {str(key)!r}, "
             f"expected a certificate in PEM and its own key ({_reason(error)})"
@@ -192,10 +192,10 @@ def check_pair(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
 
 
 def check_authorities(context: ssl.SSLContext, key: str, path: Path, data: bytes) -> None:
-    """Load what is trusted into a context: ``data``, which was read from the file that the setting ``key`` names.
+    """Load trusted authorities from ``data``, the contents of the file that the setting ``key`` names.
 
     Raises:
-        SecurityError: it is not certificates in PEM.
+        SecurityError: the data is not certificates in PEM.
     """
     try:
         context.load_verify_locations(cadata=data.decode("ascii"))

@@ -1,7 +1,7 @@
-"""Writes a sample of the requests to a file, to be played back by recsys-bench or to warm a model up with.
+"""Capture of a sample of the requests to a file, for replay by recsys-bench and for warm-ups.
 
-No request waits for the file: those that are sampled go into a bounded queue, and a thread writes them. Where it cannot
-(the disk is full, say), requests are served all the same, and counted as not captured.
+No request waits for the file: sampled requests go into a bounded queue, and a thread writes them. If writing
+fails, such as on a full disk, requests are still served, and counted as not captured.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from serve.observe.capture_file import CapturedRequest, header, record
 from serve.threads import Worker
 
 _log = logging.getLogger("serve.capture")
-# What may wait for the file: a second of a busy server, and no more memory than a few large requests.
+# Bounds of the queue: a second of a busy server, and the memory of a few large requests.
 _MAX_WAITING = 1024
 _MAX_WAITING_BYTES = 64 << 20
 
 
 class Capture:
-    """A capture that is being written. ``offer`` and ``counts`` may be called from any thread.
+    """A capture in progress. ``offer`` and ``counts`` may be called from any thread.
 
     Args:
-        config: what to capture, and where to.
+        config: what to capture, and the file.
 
     Raises:
-        OSError: the file cannot be made, or something that is no file has its name.
+        OSError: the file cannot be created, or the path exists and is not a file.
     """
 
     def __init__(self, config: CaptureConfig) -> None:
@@ -54,17 +54,17 @@ class Capture:
         )
 
     def offer(self, request: Captured) -> None:
-        """Capture a request; never blocks and never raises."""
+        """Queue a request for the capture; never blocks and never raises."""
         if self._is_full or not self._requests.put(request, len(request.message)):
             self._count("dropped")
 
     def counts(self) -> dict[str, int]:
-        """Sampled requests so far: ``written``, ``dropped`` for want of room, ``failed`` because of the disk."""
+        """Return the sampled requests: ``written``, ``dropped`` (queue full), ``failed`` (write error)."""
         with self._lock:
             return dict(self._counts)
 
     def close(self) -> None:
-        """Write what waits, and close the file; idempotent. Blocks for as long as the disk does."""
+        """Write the waiting requests and close the file; idempotent. Blocks as long as the disk does."""
         self._requests.close()
         if self._file is not None:
             os.close(self._file)
@@ -79,7 +79,7 @@ class Capture:
             self._counts[result] += 1
 
     def _write(self, request: Captured) -> str:
-        """One record; returns what became of it."""
+        """Write one record and return the result."""
         if self._is_full:
             return "dropped"
         try:
@@ -97,20 +97,20 @@ class Capture:
                 return "dropped"
             self._append(data)
         except Exception as error:
-            # Also where it is not the disk: a fault in here must not end the capture in silence.
+            # Any exception: a bug here must not end the capture silently.
             self._report(error)
             return "failed"
         return "written"
 
     def _append(self, data: bytes) -> None:
-        """All of ``data``, or nothing of it."""
+        """Append all of ``data`` or nothing."""
         assert self._file is not None
         start = self._end
         try:
             while start < self._end + len(data):
                 start += os.pwrite(self._file, data[start - self._end :], start)
         except OSError:
-            # Readers forgive an incomplete last record; where it can go, it goes.
+            # Readers accept an incomplete last record; it is truncated if possible.
             with contextlib.suppress(OSError):
                 os.ftruncate(self._file, self._end)
             raise
@@ -127,7 +127,7 @@ class Capture:
 
 
 def _made(path: Path) -> int:
-    """A new file that its owner alone can read: captured requests say what people did."""
+    """Create a file that only its owner can read, because captured requests are personal data."""
     try:
         if not stat.S_ISREG(path.lstat().st_mode):
             raise FileExistsError(f"capture: {path} is not a file, and stays as it is; name another path")

@@ -1,7 +1,7 @@
-"""The file that captured requests lie in; docs/capture.md has its layout byte by byte.
+"""The capture file format; docs/capture.md describes its layout.
 
-All numbers are little-endian. A header, then records: a head (length and checksum of the body, and a checksum of
-these two, so that a damaged length is not taken for a file that was cut off), then the body.
+All numbers are little-endian. A header, then records: a head (length and checksum of the body, and a checksum
+of both, so that a damaged length is not mistaken for a truncated file), then the body.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from serve.wire import predict_pb2 as wire
 _log = logging.getLogger("serve.capture")
 MAGIC = b"RECSCAP\n"
 VERSION = 1
-# Magic, version, microseconds since the epoch at which times begin; their CRC-32 follows.
+# Magic, version, start time in microseconds since the epoch; their CRC-32 follows.
 _HEADER = struct.Struct("<8sIQ")
 # Length and CRC-32 of the body; their CRC-32 follows.
 _HEAD = struct.Struct("<II")
-# Microseconds since the beginning, bytes of the model's name, bytes of the version.
+# Microseconds since the start, length of the model's name, length of the version.
 _BODY = struct.Struct("<QHH")
 _CRC = struct.Struct("<I")
 HEADER_BYTES = _HEADER.size + _CRC.size
@@ -37,7 +37,7 @@ _MAX_NAME_BYTES = 0xFFFF
 
 
 class CaptureError(ValueError):
-    """The file is not a capture, is of a newer version, or is damaged; the text says where."""
+    """The file is not a capture, has a newer version, or is damaged; the message says where."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,9 +45,9 @@ class CapturedRequest:
     """One request of a capture.
 
     Attributes:
-        time_us: when it came, in microseconds since the capture began.
-        model: who answered it.
-        version: of the model.
+        time_us: when it arrived, in microseconds since the start of the capture.
+        model: the model that answered it.
+        version: version of the model.
         data: a serialized ``recsys.v1.PredictRequest`` without model, version and request ID.
     """
 
@@ -57,10 +57,10 @@ class CapturedRequest:
     data: bytes
 
     def parse(self) -> wire.PredictRequest:
-        """The request as a message.
+        """Return the request as a message.
 
         Raises:
-            CaptureError: ``data`` is none.
+            CaptureError: ``data`` is not such a message.
         """
         try:
             request: wire.PredictRequest = wire.PredictRequest.FromString(self.data)
@@ -72,7 +72,7 @@ class CapturedRequest:
 
 
 def header(began_us: int) -> bytes:
-    """The file's first bytes.
+    """Return the file's header.
 
     Args:
         began_us: microseconds since the epoch at which the records' times begin.
@@ -82,7 +82,7 @@ def header(began_us: int) -> bytes:
 
 
 def record(request: CapturedRequest) -> bytes:
-    """One request as bytes."""
+    """Return one request as bytes."""
     model, version = (name.encode()[:_MAX_NAME_BYTES] for name in (request.model, request.version))
     body = b"".join((_BODY.pack(request.time_us, len(model), len(version)), model, version, request.data))
     head = _HEAD.pack(len(body), zlib.crc32(body))
@@ -90,19 +90,19 @@ def record(request: CapturedRequest) -> bytes:
 
 
 class CaptureReader:
-    """Iterates over the requests of a capture, once; one record is in memory at a time. A context manager.
+    """An iterator over the requests of a capture, one record in memory at a time. A context manager.
 
     Args:
-        path: of the file.
+        path: the file.
 
     Attributes:
         began_us: microseconds since the epoch at which the records' times begin.
-        num_cut_bytes: after the iteration: bytes of an incomplete last record, as a writer that was stopped leaves it;
-            0 where the file ends with a whole one.
+        num_cut_bytes: after the iteration, bytes of an incomplete last record, as left by an interrupted
+            writer; 0 if the last record is complete.
 
     Raises:
-        CaptureError: the file is missing, not a capture, of a newer version, or its header is damaged. The iteration
-            raises it too, at the first damaged record.
+        CaptureError: the file is missing, not a capture, has a newer version, or its header is damaged.
+            Iterating also raises it, at the first damaged record.
     """
 
     def __init__(self, path: Path) -> None:
@@ -141,7 +141,7 @@ class CaptureReader:
 
 
 def captured_requests(path: Path) -> Iterator[bytes]:
-    """Yield the requests of a capture to warm up with, each a serialized ``PredictRequest``, up to the first damage.
+    """Yield the requests of a capture as serialized ``PredictRequest``s, up to the first damaged record.
 
     Raises:
         CaptureError: the file is missing, or not a capture.

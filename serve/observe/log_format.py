@@ -1,7 +1,7 @@
-"""Log records as lines: JSON objects, or text for people.
+"""Formatters of log records: JSON lines, or text.
 
-Part of what is logged was given by clients. Whatever it holds, a record is one line of JSON, or begins one line of
-text: line breaks, control characters and what turns text around are escaped, and nothing is longer than its bound.
+Records contain data from clients. With any content, a record is one line of JSON, or begins one line of text:
+line breaks, control characters and bidirectional controls are escaped, and every field has a maximum length.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any
 MAX_MESSAGE_CHARS = 8 << 10
 MAX_FIELD_CHARS = 256
 MAX_EXCEPTION_CHARS = 32 << 10
-# What every record has; all else was given with `extra`.
+# Attributes of every record; all others come from `extra`.
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _FIRST = ("time", "level", "logger", "message")
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, str | int | float | bool]:
-    """What was given with ``extra``, as JSON can hold it; empty texts and Nones are left out."""
+    """Return the fields given with ``extra`` as JSON values, without empty strings and Nones."""
     fields = {}
     for name, value in vars(record).items():
         if name not in _OWN and name not in _FIRST and value is not None and value != "":
@@ -30,7 +30,7 @@ def fields_of(record: logging.LogRecord) -> dict[str, str | int | float | bool]:
 
 
 def exception_of(record: logging.LogRecord) -> str:
-    """The traceback, or empty; of a long one the end is kept, which says what went wrong."""
+    """Return the traceback, or an empty string; of a long one the end, which holds the error."""
     if record.exc_info and not record.exc_text:
         record.exc_text = logging.Formatter().formatException(record.exc_info)
     text = record.exc_text or ""
@@ -38,10 +38,10 @@ def exception_of(record: logging.LogRecord) -> str:
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object: time (RFC 3339, UTC, microseconds), level, logger, message, fields, exception."""
+    """Formats a JSON object: time (RFC 3339, UTC, in µs), level, logger, message, fields, exception."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """A line without its end."""
+        """Return the line without its line break."""
         line: dict[str, Any] = {
             "time": _time(record),
             "level": record.levelname,
@@ -52,15 +52,15 @@ class JsonFormatter(logging.Formatter):
         exception = exception_of(record)
         if exception:
             line["exception"] = exception
-        # ASCII alone: nothing in it can end a line, or turn one around in a terminal.
+        # ASCII only: no character can end the line or reverse it in a terminal.
         return json.dumps(line, ensure_ascii=True, separators=(", ", ": "))
 
 
 class TextFormatter(logging.Formatter):
-    """Time, level, logger, message, fields as ``name=value``; a traceback follows, indented."""
+    """Formats text: time, level, logger, message, fields as ``name=value``, then an indented traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """A line without its end, and the traceback's lines."""
+        """Return the line without its line break, and the traceback's lines."""
         message = _escaped(_bounded(record.getMessage(), MAX_MESSAGE_CHARS))
         words = [_time(record), record.levelname, f"{record.name}:", message]
         words += [f"{name}={_value(value)}" for name, value in fields_of(record).items()]
@@ -91,7 +91,7 @@ def _escaped(text: str) -> str:
 
 
 def _value(value: str | int | float | bool) -> str:
-    """A field's value; in quotation marks where it could be taken for more than one word."""
+    """Return a field's value, quoted if it is not a single word."""
     text = str(value)
     if text.isprintable() and not set(text) & set(' "=\\'):
         return text

@@ -1,7 +1,7 @@
-"""The log: records become lines, and lines reach their stream, in a thread of its own.
+"""The log: a thread formats records and writes the lines to a stream.
 
-No request waits for whoever reads the log: threads put records into a bounded queue and go on. Where the reader is too
-slow, records are lost, counted, and the log says how many.
+No request waits for the stream: threads put records into a bounded queue and go on. If the reader is too
+slow, records are dropped and counted, and the log reports how many.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from serve.threads import Worker
 _GRPC = "grpc._cython.cygrpc"
 _STDERR = 2
 _MAX_WAITING = 10_000
-# How long the last records may take when the process ends.
+# Grace period for writing the last records when the process ends.
 _GRACE_S = 2.0
-# Of refused or failed requests: under overload there may be thousands a second, all of the same kind.
+# Limit of lines of refused and failed requests: under overload there may be thousands per second.
 _MAX_ERRORS_PER_S = 100
 _requests = logging.getLogger("serve.requests")
 
 
 class Stream(Protocol):
-    """Where lines go."""
+    """The target of lines."""
 
     def write(self, text: str, /) -> object:
         """Write all of ``text``."""
         ...
 
     def flush(self) -> object:
-        """Let it be seen."""
+        """Flush buffered text."""
         ...
 
 
 class DescriptorStream:
-    """Lines to a file descriptor, without Python's buffers: a thread that is stuck in one stops the interpreter's end.
+    """An unbuffered stream: a thread blocked in one of Python's buffers would block the interpreter's exit.
 
     Args:
-        descriptor: stays open.
+        descriptor: a file descriptor; it stays open.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -55,23 +55,23 @@ class DescriptorStream:
         """Write all of ``text``, as UTF-8.
 
         Raises:
-            OSError: the other end is gone.
+            OSError: the other end is closed.
         """
         data = text.encode("utf-8", "backslashreplace")
         while data:
             data = data[os.write(self._descriptor, data) :]
 
     def flush(self) -> None:
-        """Nothing waits."""
+        """Do nothing; there is no buffer."""
 
 
 class LogWriter(logging.Handler):
-    """Takes records from any thread without waiting, and writes them in its own.
+    """A handler that takes records from any thread without blocking, and writes them in its own thread.
 
     Args:
-        stream: where the lines go.
-        formatter: makes the lines.
-        max_waiting: records that may wait.
+        stream: the target of the lines.
+        formatter: formats the records.
+        max_waiting: maximum number of waiting records.
     """
 
     def __init__(self, stream: Stream, formatter: logging.Formatter, max_waiting: int = _MAX_WAITING) -> None:
@@ -79,22 +79,22 @@ class LogWriter(logging.Handler):
         self.setFormatter(formatter)
         self._stream = stream
         self._records: Worker[logging.LogRecord] = Worker("log", self._write_all, max_waiting=max_waiting)
-        # Each is written by one thread at a time: those that log hold the handler's lock.
+        # Each is written by one thread at a time: logging threads hold the handler's lock.
         self._num_refused = self._num_unwritten = self._num_told = 0
 
     @property
     def num_dropped(self) -> int:
-        """Records that were lost."""
+        """Number of dropped records."""
         return self._num_refused + self._num_unwritten
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Let the record wait for its turn."""
+        """Queue a record."""
         if not self._records.put(_settled(record)):
             self._num_refused += 1
 
     def close(self) -> None:
-        """Write what waits, for a few seconds at most; idempotent."""
-        # Where nobody reads the stream the thread is stuck; it ends with the process then.
+        """Write the waiting records, for a few seconds at most; idempotent."""
+        # If the stream is not read, the thread blocks; it then ends with the process.
         self._records.close(_GRACE_S)
         super().close()
 
@@ -115,12 +115,12 @@ class LogWriter(logging.Handler):
             self._stream.write(self.format(record) + "\n")
             self._stream.flush()
         except Exception:
-            # The stream is gone, or a field cannot be made into text: there is nobody to tell.
+            # The stream is closed, or a field cannot be formatted; there is no place to report it.
             self._num_unwritten += 1
 
 
 def _settled(record: logging.LogRecord) -> logging.LogRecord:
-    """A copy that is text already: arguments may change until it is written, and a traceback keeps a request alive."""
+    """Return a copy with formatted text: arguments may change later, and a traceback keeps requests alive."""
     settled = logging.LogRecord.__new__(logging.LogRecord)  # copy.copy takes four times as long
     vars(settled).update(vars(record))
     try:
@@ -138,11 +138,11 @@ _present: LogWriter | None = None
 
 
 def set_up_logging(config: LogConfig, stream: Stream | None = None) -> None:
-    """Let every record of this process, from INFO up, be a line; what was set up before is replaced.
+    """Write every record of this process from INFO up as a line; replaces an earlier setup.
 
     Args:
-        config: the lines' form; ``config.requests`` is for ``RequestLog``.
-        stream: where they go; None for stderr.
+        config: the format of the lines; ``config.requests`` is for ``RequestLog``.
+        stream: the target; None for stderr.
     """
     global _present
     shut_down_logging()
@@ -152,7 +152,7 @@ def set_up_logging(config: LogConfig, stream: Stream | None = None) -> None:
     for handler in root.handlers[:]:
         if (
             type(handler) is logging.StreamHandler
-        ):  # that of logging.basicConfig; others were added on purpose
+        ):  # logging.basicConfig's handler; others were added on purpose
             root.removeHandler(handler)
     _present.addFilter(_is_worth_a_line)
     root.addHandler(_present)
@@ -161,15 +161,15 @@ def set_up_logging(config: LogConfig, stream: Stream | None = None) -> None:
 
 
 def _is_worth_a_line(record: logging.LogRecord) -> bool:
-    """Not that an answer could not be sent because its client has left, for which gRPC writes a traceback each time.
+    """Filter gRPC's traceback for each answer that could not be sent because its client disconnected.
 
-    Nothing is wrong with the server then, and any client could fill the log with it.
+    It is not a server error, and any client could fill the log with it.
     """
     return record.name != _GRPC or not record.getMessage().startswith("ExecuteBatchError")
 
 
 def shut_down_logging() -> None:
-    """Write what waits, and leave the log as Python has it; idempotent. Runs by itself when the process ends."""
+    """Write the waiting records and restore Python's logging; idempotent. Runs at exit."""
     global _present
     if _present is not None:
         logging.captureWarnings(False)
@@ -182,18 +182,18 @@ atexit.register(shut_down_logging)
 
 
 def log_counts() -> dict[str, int]:
-    """How many records were ``dropped``, for ``Metrics.watch``."""
+    """Return the number of ``dropped`` records, for ``Metrics.watch``."""
     return {"dropped": 0 if _present is None else _present.num_dropped}
 
 
 class RequestLog:
-    """A line for each request, as ``LogConfig.requests`` asks. Belongs to one thread.
+    """The log of requests, as ``LogConfig.requests`` sets. Belongs to one thread.
 
-    Lines of refused and failed requests are at most a hundred a second; the next line says how many there were more.
+    At most a hundred lines of refused and failed requests per second; the next line counts those left out.
 
     Args:
         config: which requests get a line.
-        clock: the present time in seconds, monotonic.
+        clock: returns the present time in seconds, monotonic.
     """
 
     def __init__(self, config: LogConfig, clock: Callable[[], float] = time.monotonic) -> None:
@@ -204,19 +204,19 @@ class RequestLog:
         self._num_left_out = 0
 
     def takes(self, outcome: str) -> bool:
-        """Whether a request that ended so is to have a line now. To be asked once of each: those beyond are counted."""
+        """Return whether to log a request with this outcome. Call it once per request."""
         if outcome == "ok":
             return self._wants == "all"
         return self._wants != "none" and self._has_turn()
 
     def write(self, request: EndedRequest) -> None:
-        """Say how a request ended that the log takes."""
+        """Log the end of a request that ``takes`` accepted."""
         outcome = request.outcome
         is_ok = outcome == "ok"
         level = logging.INFO if is_ok else logging.ERROR if outcome == "failed" else logging.WARNING
         if not _requests.isEnabledFor(level):
             return
-        # Without logging's search for the caller, which would take most of the time.
+        # Made directly: logging's search for the caller would take most of the time.
         record = logging.LogRecord(_requests.name, level, "", 0, "request", None, None)
         duration_ms = round((request.ended_s - request.started_s) * 1e3, 3)
         fields = vars(record)

@@ -1,4 +1,4 @@
-"""What becomes of the records that engines leave: log lines, traces, captures, comparisons of shadows."""
+"""The observer of a server: passes engines' records to the log, traces, captures and shadow comparisons."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from serve.observe.tracing import Tracer, make_tracer
 
 
 class Observers:
-    """See ``serve.engine.records.Observer``. Made of a server's settings; each part only where it is asked for.
+    """See ``serve.engine.records.Observer``. Each part is created only if the settings enable it.
 
     Args:
-        config: says which parts there are.
-        metrics: shows what they drop.
+        config: the server's settings.
+        metrics: exposes the numbers of dropped records.
 
     Raises:
-        OSError: the capture's file cannot be made.
-        ValueError: traces are asked for, and what they need is not installed.
+        OSError: the capture's file cannot be created.
+        ValueError: traces are enabled, and their packages are not installed.
     """
 
     def __init__(self, config: ServerConfig, metrics: Metrics) -> None:
@@ -56,7 +56,7 @@ class Observers:
         self._comparer.compare(pair)
 
     def close(self) -> None:
-        """Write what is left; blocks, for a few seconds at most."""
+        """Write the waiting records; blocks for a few seconds at most."""
         self._comparer.close()
         if self._capture is not None:
             self._capture.close()

@@ -1,7 +1,7 @@
-"""Shadow traffic: a second version computes requests whose answers a first one gives; both answers are compared.
+"""Shadow traffic: a second version also computes requests, and its outputs are compared with the answers.
 
-The version that answers notices nothing of it: the shadow gets the request at the lowest priority, in a queue of its
-own, and is left out where that is full; answers are compared in a thread of their own, and dropped.
+The answering version is not affected: the shadow gets the request at the lowest priority, in a queue of its
+own, and not at all if that queue is full. A separate thread compares the answers and drops them.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from serve.engine.records import ShadowPair
 from serve.metrics.registry import Metrics
 from serve.threads import Worker
 
-# Values are the same if they differ by no more than ABSOLUTE + RELATIVE * |value|. A float32 has a relative error of
-# 6e-8, a sum of a thousand terms in another order one of some 1e-5 at worst: other batches, threads and devices stay
-# below this, other rows do not.
+# Values are the same if they differ by no more than ABSOLUTE + RELATIVE * |value|. A float32 has a relative
+# error of 6e-8, and a sum of a thousand terms in another order one of about 1e-5 at worst. Differences from
+# other batches, threads and devices stay within this; wrong rows do not.
 RELATIVE_TOLERANCE = 1e-4
 ABSOLUTE_TOLERANCE = 1e-6
-# Pairs of answers that may wait to be compared; beyond that they are dropped, because they hold memory.
+# Maximum number of waiting pairs; more are dropped, because they hold memory.
 _MAX_WAITING = 1024
 
 
 def same_outputs(pair: ShadowPair) -> bool:
-    """Whether two versions gave the same answer: outputs of the same names and shapes, and values within tolerance.
+    """Return whether outputs have the same names and shapes, and values within tolerance.
 
-    NaN is the same as NaN, and an infinity as the same infinity.
+    NaN equals NaN, and an infinity equals the same infinity.
     """
     shapes = {output.name: output.shape for output in pair.expected_outputs}
     if shapes != {output.name: output.shape for output in pair.got_outputs}:
@@ -49,7 +49,7 @@ def _same_values(expected: bytes, got: bytes) -> bool:
 
 
 class Comparer:
-    """Compares pairs of answers, in a thread of its own that starts with the first pair.
+    """Compares pairs of outputs in a thread of its own, which starts with the first pair.
 
     Args:
         metrics: counts the results.
@@ -60,12 +60,12 @@ class Comparer:
         self._pairs: Worker[ShadowPair] = Worker("shadow-comparer", self._compare, max_waiting=_MAX_WAITING)
 
     def compare(self, pair: ShadowPair) -> None:
-        """Have a pair compared, and the result counted; never waits. Thread-safe."""
+        """Queue a pair to compare and count; never blocks. Thread-safe."""
         if not self._pairs.put(pair):
             self._metrics.shadow(pair.model, pair.shadow, "dropped")
 
     def close(self) -> None:
-        """Compare what waits, and end the thread; idempotent. Blocks."""
+        """Compare the waiting pairs and end the thread; idempotent. Blocks."""
         self._pairs.close()
 
     def _compare(self, pairs: list[ShadowPair]) -> None:

@@ -1,8 +1,8 @@
-"""Requests as OpenTelemetry spans. Imported only where traces are asked for: its packages are an extra.
+"""OpenTelemetry spans of requests. Imported only if traces are enabled: its packages are optional.
 
-A request's span has a child for its wait in the queue, and one for its batch, whose children are the batch's stages.
-Requests that were computed together each have these spans in their own trace; their batch spans link to that of the
-first of them.
+A request's span has a child for its wait in the queue and one for its batch, whose children are the batch's
+stages. Requests of one batch each have these spans in their own trace; their batch spans link to the batch
+span of the first request.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from serve.observe.log_format import MAX_FIELD_CHARS
 
 _Attributes = Mapping[str, str | int]
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
-# What OpenTelemetry's conventions for gRPC servers call errors of the server; the others are their clients' doing.
+# Server errors by OpenTelemetry's conventions for gRPC servers; all others are client errors.
 _ERRORS = frozenset({"failed", "unavailable", "expired"})
-# Of batches whose first traced request is remembered: answers of one batch come together, more or less.
+# Maximum number of remembered batches; the requests of one batch end at about the same time.
 _MAX_BATCHES = 256
 
 
 class SpanMaker:
-    """Makes spans. Belongs to one thread.
+    """Creates spans. Belongs to one thread.
 
     Args:
         began_ns: nanoseconds from the epoch to zero of ``time.monotonic``, so that all spans are on one clock.
@@ -46,15 +46,15 @@ class SpanMaker:
             {"service.name": "recsys-serve", "service.version": server_version()}
         )
         self._scope = InstrumentationScope("recsys-serve", server_version())
-        # By identity of the times that a batch's requests share; the value keeps the key alive.
+        # By id of the times object that a batch's requests share; the value keeps that object alive.
         self._batches: OrderedDict[int, tuple[BatchTimes, SpanContext]] = OrderedDict()
 
     def spans(self, request: EndedRequest) -> Iterator[ReadableSpan]:
-        """All spans of one request, itself first."""
+        """Yield all spans of one request, its own span first."""
         root = self._root(request)
         yield root
         times, enqueued_s = request.times, request.enqueued_s
-        if not enqueued_s:  # the queue, which would have set it, refused the request
+        if not enqueued_s:  # the queue refused the request
             return
         left_s = request.ended_s if times is None else times.taken_s
         yield self._child(root.context, "queue", enqueued_s, left_s)
@@ -96,7 +96,7 @@ class SpanMaker:
 
     def _batch(self, parent: SpanContext, times: BatchTimes) -> Iterator[ReadableSpan]:
         ends = [("collate", times.collated_s), ("execute", times.executed_s), ("respond", times.responded_s)]
-        # A stage that the batch did not reach has no time: the model failed before.
+        # Stages after a failure of the model have no time.
         ends = [(stage, end_s) for stage, end_s in ends if end_s]
         batch = self._child(
             parent,
@@ -154,8 +154,8 @@ class ExporterSink:
     """Sends spans through an exporter of the SDK; see ``serve.observe.tracing.SpanSink``.
 
     Args:
-        exporter: where the spans go.
-        maker: makes them.
+        exporter: the exporter.
+        maker: creates the spans.
     """
 
     def __init__(self, exporter: SpanExporter, maker: SpanMaker | None = None) -> None:
@@ -164,7 +164,7 @@ class ExporterSink:
         self._closed = False
 
     def send(self, requests: Sequence[EndedRequest]) -> bool:
-        """Blocks; whether the collector has them."""
+        """Export the spans and return whether the collector accepted them; blocks."""
         spans = [span for request in requests for span in self._maker.spans(request)]
         try:
             return self._exporter.export(spans) is SpanExportResult.SUCCESS
@@ -173,18 +173,19 @@ class ExporterSink:
             return False
 
     def close(self) -> None:
-        """Give up what is being sent; idempotent."""
+        """Abort the export in progress; idempotent."""
         if not self._closed:
             self._closed = True
             self._exporter.shutdown()
 
 
 def otlp_sink(endpoint: str) -> ExporterSink:
-    """Sends to a collector over OTLP/gRPC; ``OTEL_EXPORTER_OTLP_*`` in the environment holds for the rest.
+    """Return a sink to an OTLP/gRPC collector; ``OTEL_EXPORTER_OTLP_*`` variables set all else.
 
     Args:
         endpoint: ``http://host:port``, or ``https://`` for TLS.
     """
-    # It tells of every attempt; what is lost is counted, and an error is logged once each has failed.
+    # The exporter logs every retry. Lost spans are counted, and an error is logged when all retries have
+    # failed.
     logging.getLogger("opentelemetry.exporter.otlp.proto.grpc.exporter").setLevel(logging.ERROR)
     return ExporterSink(OTLPSpanExporter(endpoint=endpoint))

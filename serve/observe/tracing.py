@@ -1,7 +1,7 @@
-"""Traces of requests, and how they reach a collector without any request waiting.
+"""Traces of requests, sent to a collector without delaying requests.
 
-A request is traced after it has ended, from the times that its batch noted anyway. What OpenTelemetry needs happens
-in a thread of its own; its packages are imported only where traces are asked for.
+A request is traced after it has ended, from the recorded times of its batch. OpenTelemetry runs in a thread
+of its own; its packages are imported only if traces are enabled.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from serve.threads import Worker
 
 _MAX_WAITING = 2048
 _MAX_EXPORTED = 256
-# How long a trace waits for others to be sent with.
+# Time that a trace waits for others to be sent with it.
 _COLLECT_S = 1.0
-# How long the last ones may take when the server ends.
+# Grace period for the last traces when the server stops.
 _GRACE_S = 3.0
 
 
 class SpanSink(Protocol):
-    """Makes spans of requests and sends them; called in the tracer's thread."""
+    """Converts requests to spans and sends them; called in the tracer's thread."""
 
     def send(self, requests: Sequence[EndedRequest]) -> bool:
-        """Blocks; whether the collector has them."""
+        """Send the requests and return whether the collector accepted them; blocks."""
         ...
 
     def close(self) -> None:
-        """Give up what is being sent. May be called from another thread; idempotent."""
+        """Abort the export in progress. May be called from another thread; idempotent."""
         ...
 
 
 class Tracer:
-    """Hands requests that are traced on to a sink, in a thread of its own. Thread-safe.
+    """Passes traced requests to a sink in a thread of its own. Thread-safe.
 
     Args:
-        sink: makes spans and sends them.
+        sink: creates and sends the spans.
     """
 
     def __init__(self, sink: SpanSink) -> None:
@@ -55,17 +55,17 @@ class Tracer:
         )
 
     def record(self, request: EndedRequest) -> None:
-        """Trace a request that has ended; never blocks."""
+        """Queue an ended request; never blocks."""
         if not self._requests.put(request):
             self._drop(1)
 
     def counts(self) -> dict[str, int]:
-        """Return how many requests' traces were ``dropped``, for ``Metrics.watch``."""
+        """Return the number of ``dropped`` traces, for ``Metrics.watch``."""
         with self._lock:
             return {"dropped": self._num_dropped}
 
     def close(self) -> None:
-        """Send what waits, for a few seconds at most; idempotent."""
+        """Send the waiting traces, for a few seconds at most; idempotent."""
         self._requests.close(_GRACE_S)
         self._sink.close()
         self._requests.close(_GRACE_S)
@@ -80,10 +80,10 @@ class Tracer:
 
 
 def make_tracer(config: TraceConfig) -> Tracer:
-    """A tracer that sends to a collector over OTLP/gRPC.
+    """Return a tracer that sends to a collector over OTLP/gRPC.
 
     Raises:
-        ValueError: the endpoint is none, or the packages that traces need are not installed.
+        ValueError: the endpoint is invalid, or the packages for traces are not installed.
     """
     url = urlsplit(config.endpoint)
     if url.scheme not in ("http", "https") or not url.hostname:

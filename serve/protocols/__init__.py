@@ -1,1 +1,1 @@
-"""The wire's protocols, as far as doors and engines share them."""
+"""The parts of the protocols that ports and engines share."""

@@ -1,6 +1,6 @@
-"""What all Python answers of gRPC calls share: parsing, statuses, handlers.
+"""Common code of gRPC methods in Python: parsing, statuses, handlers.
 
-Requests reach the handlers as bytes: what cannot be parsed is then refused like any other wrong request, where gRPC
+Handlers receive requests as bytes, so that unparsable ones are refused like any other invalid request; gRPC
 itself would report an internal error.
 """
 
@@ -15,13 +15,13 @@ from google.protobuf.message import DecodeError, Message
 from serve.errors import STATUS_CODES, QueueFullError, RequestError, status_of
 
 MessageT = TypeVar("MessageT", bound=Message)
-# From a message to the answer's.
+# From a message to the answer's message.
 Method = Callable[[Any], Awaitable[Message]]
-# From a message's bytes to the answer's.
+# From a message's bytes to the answer's bytes.
 BytesMethod = Callable[[bytes], Awaitable[bytes]]
-# Longer request IDs would only serve to fill the log.
+# Bounds the size of log lines.
 MAX_REQUEST_ID_BYTES = 128
-# gRPC's own name for "not before": its clients' retries obey it.
+# gRPC's metadata key for the minimum delay of a retry; gRPC clients obey it.
 PUSHBACK = "grpc-retry-pushback-ms"
 _log = logging.getLogger("serve")
 
@@ -30,7 +30,7 @@ def parse(kind: type[MessageT], data: bytes) -> MessageT:
     """Parse a message.
 
     Raises:
-        RequestError: ``data`` holds none.
+        RequestError: ``data`` is not such a message.
     """
     try:
         message: MessageT = kind.FromString(data)
@@ -40,18 +40,18 @@ def parse(kind: type[MessageT], data: bytes) -> MessageT:
 
 
 def checked_request_id(text: str, field: str = "request_id") -> str:
-    """Return a client's name for its request, if it may stand in the log.
+    """Return a client's request ID after checking that it may be logged.
 
     Args:
-        text: the name.
-        field: where the protocol has it.
+        text: the ID.
+        field: the protocol's field, for the error.
 
     Raises:
-        RequestError: it is too long, or not text.
+        RequestError: the ID is too long or not text.
     """
     try:
         num_bytes = len(text) if text.isascii() else len(text.encode())
-    except UnicodeEncodeError:  # JSON can escape what UTF-8 cannot hold
+    except UnicodeEncodeError:  # JSON can escape characters that UTF-8 cannot encode
         raise RequestError(f"{field}: got half a surrogate pair, expected text in UTF-8") from None
     if num_bytes > MAX_REQUEST_ID_BYTES:
         raise RequestError(f"{field}: got {num_bytes} bytes, expected at most {MAX_REQUEST_ID_BYTES}")
@@ -59,12 +59,12 @@ def checked_request_id(text: str, field: str = "request_id") -> str:
 
 
 def bytes_method(kind: type[Message], method: Method, service: str) -> BytesMethod:
-    """Make a method from bytes to bytes of one from message to message.
+    """Return a method from bytes to bytes for one from message to message.
 
     Args:
-        kind: of the message that it takes.
-        method: answers it.
-        service: for the log, where the method fails in a way that is not the caller's doing.
+        kind: type of the request.
+        method: the method.
+        service: the service's name, for the log of internal errors.
     """
 
     async def answer(data: bytes) -> bytes:

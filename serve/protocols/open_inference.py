@@ -1,4 +1,4 @@
-"""Open Inference, as gRPC and HTTP have it in common: types of tensors, what models take and give, parameters."""
+"""The common part of Open Inference over gRPC and HTTP: tensor types, tensor specifications, parameters."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DTYPES: Mapping[str, np.dtype[Any]] = {
     ID: np.dtype("<i8"),
     LENGTH: np.dtype("<i4"),
 }
-# The parameters that are read; any other is ignored, as the protocol allows.
+# The supported parameters; others are ignored, as the protocol allows.
 _PARAMETERS = ("priority", "timeout", "context", "sequence_id")
 # Triton's: 0 stands for the model's default, 1 is served first.
 _PRIORITIES = {0: Priority.NORMAL, **{int(priority): priority for priority in Priority}}
@@ -31,7 +31,7 @@ _MAX_TIMEOUT_US = 2**63 - 1
 
 
 class TensorSpec(NamedTuple):
-    """What metadata says of a tensor: -1 stands for a size that requests choose."""
+    """A tensor in the metadata; -1 is a size that requests choose."""
 
     name: str
     datatype: str
@@ -39,7 +39,7 @@ class TensorSpec(NamedTuple):
 
 
 def input_specs(signature: Signature) -> list[TensorSpec]:
-    """Return the tensors that a model takes; sparse inputs in their jagged form."""
+    """Return the input tensors of a model; sparse inputs in their jagged form."""
     specs = [TensorSpec(d.name, FLOAT, (-1, d.width)) for d in signature.dense]
     for s in signature.sparse:
         specs.append(TensorSpec(f"{s.name}.values", ID, (-1,)))
@@ -50,18 +50,18 @@ def input_specs(signature: Signature) -> list[TensorSpec]:
 
 
 def output_specs(signature: Signature) -> list[TensorSpec]:
-    """Return the tensors that a model gives."""
+    """Return the output tensors of a model."""
     return [TensorSpec(o.name, FLOAT, (-1, *o.shape)) for o in signature.outputs]
 
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """What is read of a request's parameters.
+    """The supported parameters of a request.
 
     Attributes:
-        priority: of its waiting.
-        timeout_s: how long the client waits; None where it did not say.
-        context: names of the inputs that have one row, which stands for all.
+        priority: priority in the queue.
+        timeout_s: time for which the client waits; None if not given.
+        context: names of the inputs that have one row for all.
     """
 
     priority: Priority = Priority.NORMAL
@@ -70,10 +70,10 @@ class Parameters:
 
     @classmethod
     def read(cls, given: Mapping[str, Any]) -> Parameters:
-        """Read them from plain values.
+        """Parse parameters from plain values.
 
         Raises:
-            RequestError: one is not of its type or range, or asks for what is not served.
+            RequestError: a parameter has a wrong type or value, or is not supported.
         """
         if not given:
             return _NO_PARAMETERS
@@ -88,7 +88,7 @@ class Parameters:
         )
 
     def remaining_s(self, of_call_s: float | None) -> float | None:
-        """Return the time until the deadline: the earlier of the call's and the parameter's; None for none."""
+        """Return the time until the earlier of the call's and the parameter's deadline; None for none."""
         if of_call_s is None or self.timeout_s is None:
             return self.timeout_s if of_call_s is None else of_call_s
         return min(of_call_s, self.timeout_s)

@@ -1,7 +1,7 @@
-"""Streams of requests on ``grpc.aio``: PredictStream and ModelStreamInfer, over whatever answers one request.
+"""Streams of requests on ``grpc.aio``: PredictStream and ModelStreamInfer, over a function for one request.
 
-A client that sends and never reads fills its connection's window; then the write of an answer waits, the request stays
-unanswered, and nothing further is read.
+If a client sends and never reads, its connection's window fills up. Then the write of an answer waits, the
+request stays unanswered, and no further requests are read.
 """
 
 from __future__ import annotations
@@ -23,18 +23,19 @@ from serve.wire import predict_pb2 as wire
 Write = Callable[[bytes], Awaitable[None]]
 # Field 2 (response) of StreamResponse, length-delimited.
 _RESPONSE_TAG = bytes([2 << 3 | 2])
-# Triton's clients may ask on streams which answer is the last of a request. Here each request has one.
+# Triton's clients may ask for a mark on a request's last answer in a stream. Here each request has one
+# answer.
 _FINAL = "triton_final_response"
 
 
 async def predict_stream(
     answer: BytesMethod, requests: AsyncIterator[bytes], write: Write, max_requests: int
 ) -> None:
-    """Answer each request of a PredictStream as soon as it can be; errors are answers too.
+    """Answer the requests of a PredictStream, in order of completion. Errors are answers too.
 
     Args:
         answer: answers one PredictRequest.
-        requests: of the stream.
+        requests: requests of the stream.
         write: writes an answer.
         max_requests: unanswered requests; more are not read from the stream.
     """
@@ -51,7 +52,7 @@ async def predict_stream(
         tasks.discard(task)
         room.release()
         if not task.cancelled():
-            task.exception()  # a write failed: the client is gone, and the stream ends by itself
+            task.exception()  # a write failed: the client has disconnected, and the stream ends
 
     try:
         async for data in requests:
@@ -62,7 +63,7 @@ async def predict_stream(
         while tasks:
             await asyncio.wait(tasks)
     finally:
-        # Where the client has gone nobody reads what is left.
+        # If the client has disconnected, the remaining answers are not needed.
         for task in tasks:
             task.cancel()
 
@@ -70,11 +71,11 @@ async def predict_stream(
 async def infer_stream(
     answer: BytesMethod, requests: AsyncIterator[bytes], write: Write, max_requests: int
 ) -> None:
-    """Answer the requests of a ModelStreamInfer in their order; errors are answers too.
+    """Answer the requests of a ModelStreamInfer in order. Errors are answers too.
 
     Args:
         answer: answers one ModelInferRequest.
-        requests: of the stream.
+        requests: requests of the stream.
         write: writes an answer.
         max_requests: unanswered requests; more are not read from the stream.
     """
@@ -82,7 +83,7 @@ async def infer_stream(
     waiting: asyncio.Queue[asyncio.Task[bytes] | None] = asyncio.Queue()
 
     async def write_in_order() -> None:
-        with contextlib.suppress(grpc.aio.BaseError):  # the client has gone
+        with contextlib.suppress(grpc.aio.BaseError):  # the client has disconnected
             while (task := await waiting.get()) is not None:
                 await write(await task)
                 room.release()
@@ -114,7 +115,7 @@ async def _predict_answer(answer: BytesMethod, data: bytes) -> bytes:
         )
         message = wire.StreamResponse(request_id=_predict_id(data), error=failed)
         return _bytes_of(message)
-    # Fields of a message may come in pieces: the answer's bytes are not parsed again.
+    # Fields of a message may be concatenated, so the answer's bytes need no parsing.
     head = _bytes_of(wire.StreamResponse(request_id=_predict_id(data)))
     return head + _RESPONSE_TAG + _varint(len(response)) + response
 
@@ -131,7 +132,7 @@ async def _infer_answer(answer: BytesMethod, data: bytes) -> bytes:
 
 
 def _predict_id(data: bytes) -> str:
-    """The client's name for its request; empty where it cannot be read."""
+    """Return the request's ID; empty if it cannot be parsed."""
     try:
         return checked_request_id(wire.PredictRequest.FromString(data).request_id)
     except (DecodeError, RequestError):
@@ -153,7 +154,7 @@ def _bytes_of(message: Any) -> bytes:
 
 
 def _varint(number: int) -> bytes:
-    """Protobuf's form of a whole number."""
+    """Encode an integer as protobuf does."""
     parts = bytearray()
     while number > 0x7F:
         parts.append(number & 0x7F | 0x80)

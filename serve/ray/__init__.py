@@ -1,1 +1,1 @@
-"""Models behind Ray Serve."""
+"""Serving behind Ray Serve."""

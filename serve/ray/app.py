@@ -1,8 +1,9 @@
-"""The same artifacts behind Ray Serve: ``serve run serve.ray_app:app artifact=/models/ranker``.
+"""Artifacts behind Ray Serve: ``serve run serve.ray_app:app artifact=/models/ranker``.
 
-Ray places, restarts, scales and updates the replicas and forwards calls; within a replica everything is the server's
-own: loading, checks, queue, batches. Calls come as bytes through Ray's gRPC proxy, which ``add_services`` teaches
-``recsys.v1``. (Ray's command is called ``serve``, its package ``ray.serve``; ours is ``serve``.)
+Ray places, restarts, scales and updates the replicas and forwards calls. Within a replica the server's own
+code does everything else: loading, checks, queue, batches. Calls arrive as bytes through Ray's gRPC proxy, in
+which ``add_services`` registers ``recsys.v1``. (Ray's command is ``serve``, its package ``ray.serve``; this
+package is ``serve``.)
 """
 
 from __future__ import annotations
@@ -33,20 +34,20 @@ from serve.ray.autoscaling import PENDING_ROWS, PendingRowsPolicy
 from serve.rpc.backend import Backend
 from serve.rpc.calls import PREDICTION_SERVICE, metadata_method
 
-#: Where Ray's gRPC proxies find what they forward; for ``grpc_servicer_functions``.
+#: Import path of ``add_services``, for Ray's ``grpc_servicer_functions``.
 ADD_SERVICES = "serve.ray_app:add_services"
 _SHORT_KEYS = {"artifact": "source.artifact", "repository": "source.repository"}
-# Ports, certificates and the admin service are Ray's own business.
+# Ray handles ports and certificates; there is no admin service.
 _KEYS = ("source.", "process.", "defaults.", "log.", "trace.", "capture.")
 _MORE_KEYS = ("connections.max_message_bytes", "connections.max_stream_requests", "drain_timeout_s")
-# Calls that wait in a replica make its batches: Ray's own default of 5 would keep them all at 5 requests.
+# Batches are made of the calls that wait in a replica; Ray's default of 5 would limit them to 5 requests.
 _MAX_ONGOING_REQUESTS = 1024
 
 
 def add_services(servicer: Any, server: Any) -> None:
-    """Register ``recsys.v1.PredictionService`` with a gRPC server of Ray, which puts its own forwarding in.
+    """Register ``recsys.v1.PredictionService`` with a gRPC server of Ray, which forwards its calls.
 
-    Messages stay bytes: nobody on the way parses them, and what is no message is refused like any wrong request.
+    Messages are not parsed on the way, and bytes that are not a message are refused like any invalid request.
     """
     handlers = {
         "Predict": grpc.unary_unary_rpc_method_handler(servicer.Predict),
@@ -57,13 +58,13 @@ def add_services(servicer: Any, server: Any) -> None:
 
 
 class Message:
-    """Serialized already; Ray asks answers for their bytes."""
+    """A serialized message; Ray calls ``SerializeToString`` on answers."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
 
     def SerializeToString(self) -> bytes:
-        """The bytes."""
+        """Return the bytes."""
         return self._data
 
 
@@ -71,7 +72,7 @@ class Serving:
     """Loaded models and their engine, as in ``serve.app.server`` but without ports. Belongs to its event loop.
 
     Args:
-        found: the settings.
+        found: the effective settings.
     """
 
     def __init__(self, found: Effective) -> None:
@@ -90,7 +91,7 @@ class Serving:
         self.get_model_metadata = metadata_method(self.backend, connections.max_message_bytes)
 
     async def predict(self, data: bytes, context: Any) -> bytes:
-        """``recsys.v1.PredictionService.Predict``. Deadlines do not come through Ray."""
+        """``recsys.v1.PredictionService.Predict``. Ray does not pass on deadlines."""
         trace_parent = ""
         if self.backend.reads_trace:
             trace_parent = str(dict(context.invocation_metadata() or ()).get("traceparent", ""))
@@ -100,7 +101,7 @@ class Serving:
         """Load and warm up.
 
         Raises:
-            RuntimeError: a model could not be made ready; the text says why.
+            RuntimeError: a model could not be made ready; the message says why.
         """
         await self.manager.rescan()
         try:
@@ -110,27 +111,27 @@ class Serving:
             raise
 
     def check(self) -> None:
-        """Whether every model answers.
+        """Check that every model answers.
 
         Raises:
-            RuntimeError: there is none, or one has no version that is ready.
+            RuntimeError: there is no model, or one has no ready version.
         """
         self.manager.check_serving(every=True)
 
     async def stop(self) -> None:
-        """Answer what was accepted, within the drain time, and let the models go."""
+        """Answer accepted requests within the drain time, and unload the models."""
         await self.manager.close(self._config.drain_timeout_s)
         await self.engine.close()
         await asyncio.to_thread(self._observers.close)
 
     def pending_rows(self) -> int:
-        """Rows that wait for a batch, of all models."""
+        """Return the number of waiting rows of all models."""
         models, _ = self.metrics.read()
         return sum(model.pending.rows for model in models)
 
 
 def _own_capture(capture: CaptureConfig) -> CaptureConfig:
-    """The same to a file of its own: a capture replaces an old file of its name, and nodes may share their disk."""
+    """Return settings with a unique file: a capture replaces an existing one, and nodes may share a disk."""
     path = capture.path
     return replace(capture, path=path.with_name(f"{path.stem}-{uuid.uuid4().hex}{path.suffix}"))
 
@@ -143,10 +144,10 @@ class Replica:
         self._stopping: set[asyncio.Task[None]] = set()
 
     async def reconfigure(self, settings: Mapping[str, str]) -> None:
-        """Load what the settings say, warm it up, and answer with it from then on; what was there before drains.
+        """Load and warm up the models of new settings, switch to them, and drain the previous ones.
 
         Raises:
-            ArtifactError: the artifact is damaged, foreign or newer; what was there before goes on.
+            ArtifactError: the artifact is damaged, foreign or newer; the previous models go on.
             ValueError: the settings cannot be used.
             RuntimeError: no model could be made ready.
         """
@@ -161,7 +162,7 @@ class Replica:
             task.add_done_callback(self._stopping.discard)
 
     async def check_health(self) -> None:
-        """Ray restarts a replica that raises here.
+        """Check the replica; Ray restarts it if this raises.
 
         Raises:
             RuntimeError: a model has no version that answers.
@@ -169,7 +170,7 @@ class Replica:
         self._now().check()
 
     def record_autoscaling_stats(self) -> dict[str, float]:
-        """What the autoscaler's policy reads."""
+        """Return the statistics for the autoscaler's policy."""
         return {PENDING_ROWS: float(self._now().pending_rows())}
 
     async def Predict(self, data: bytes, grpc_context: Any) -> Message:
@@ -185,7 +186,7 @@ class Replica:
     ) -> AsyncIterator[Message]:
         """``recsys.v1.PredictionService.PredictStream``."""
         serving = self._now()
-        # One place: an answer that nobody takes keeps the stream from reading on.
+        # Size 1: an answer that is not taken stops the reading of requests.
         answers: asyncio.Queue[bytes | None] = asyncio.Queue(1)
 
         async def answer(request: bytes) -> bytes:
@@ -204,7 +205,7 @@ class Replica:
             feeding.cancel()
 
     async def close(self) -> None:
-        """Drain and let everything go. Ray ends replicas with their processes, once their calls are answered."""
+        """Drain and unload everything. Ray ends a replica's process once its calls are answered."""
         stopping = [*self._stopping]
         if self._serving is not None:
             stopping.append(asyncio.ensure_future(self._serving.stop()))
@@ -269,7 +270,7 @@ def _check(texts: Mapping[str, str]) -> Settings:
 
 
 def _scale(given: dict[str, str]) -> dict[str, Any]:
-    """How many replicas; takes what it reads out of ``given``."""
+    """Return the settings for the number of replicas; removes them from ``given``."""
     if "max_replicas" not in given:
         return {"num_replicas": int(_number(given, "num_replicas", 1))}
     least, most = int(_number(given, "min_replicas", 1)), int(_number(given, "max_replicas", 1))
@@ -277,7 +278,7 @@ def _scale(given: dict[str, str]) -> dict[str, Any]:
         "target_pending_rows": _number(given, "target_pending_rows", 256.0),
         "target_requests": _number(given, "target_requests", 64.0),
     }
-    # By its import path: Ray's controller makes the policy, in another process.
+    # By import path, because Ray's controller creates the policy in another process.
     policy = {
         "policy_function": f"{PendingRowsPolicy.__module__}:{PendingRowsPolicy.__name__}",
         "policy_kwargs": targets,

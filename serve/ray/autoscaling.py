@@ -1,4 +1,4 @@
-"""How many replicas Ray Serve should run, from the rows that wait: a policy for its autoscaler. Pure; knows no Ray."""
+"""A policy for Ray Serve's autoscaler: replicas by waiting rows. Does not import Ray."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import math
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-#: What replicas report, under this name.
+#: The name of the replicas' statistic.
 PENDING_ROWS = "pending_rows"
 
 
 class Context(Protocol):
-    """What Ray's autoscaler tells a policy."""
+    """The argument that Ray's autoscaler passes to a policy."""
 
     @property
     def current_num_replicas(self) -> int: ...
@@ -24,14 +24,14 @@ class Context(Protocol):
 
 
 class PendingRowsPolicy:
-    """Replicas in proportion to the rows that wait, and never fewer than the requests under way need.
+    """Replicas in proportion to the waiting rows, but at least as many as the current requests need.
 
-    Rows wait only where every executor is busy, so that an empty queue says nothing of how many replicas could go:
-    that the requests under way say.
+    Rows wait only while every executor is busy, so an empty queue does not show how many replicas could be
+    removed; the number of current requests does.
 
     Args:
-        target_pending_rows: per replica.
-        target_requests: under way per replica, waiting ones included.
+        target_pending_rows: waiting rows per replica.
+        target_requests: requests per replica, including waiting ones.
 
     Raises:
         ValueError: a target is not above 0.
@@ -48,9 +48,9 @@ class PendingRowsPolicy:
         self._target_requests = target_requests
 
     def __call__(self, context: Context) -> tuple[int, dict[str, Any]]:
-        """How many replicas; Ray applies its bounds and delays to it. The second is a state, of which there is none."""
+        """Return the number of replicas, to which Ray applies its bounds and delays, and an empty state."""
         pending = (context.aggregated_metrics or {}).get(PENDING_ROWS, {}).values()
         for_requests = math.ceil(context.total_num_requests / self._target_requests)
-        # Of those replicas alone that have reported: a new one may not have yet.
+        # Only of replicas that have reported; a new one may not have yet.
         ratio = sum(pending) / len(pending) / self._target_pending_rows if pending else 0.0
         return max(for_requests, math.ceil(context.current_num_replicas * ratio)), {}

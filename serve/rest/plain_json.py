@@ -1,9 +1,9 @@
-"""Requests in plain JSON, one list per row and no tensors: the form that ``recsys-predict`` reads too.
+"""Requests in plain JSON, with one list per row instead of tensors. ``recsys-predict`` reads it too.
 
     {"dense": {"price": [[0.5]]}, "sparse": {"user": [[7]], "genres": [[1, 4]]}, "weights": {}}
 
-and, for inputs that have one row for all, the same three under ``"context"``; there ``"num_rows"`` says how many rows
-there are where no other input does.
+Inputs that have one row for all are in the same form under ``"context"``, where ``"num_rows"`` gives the
+number of rows if there is no other input.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ def read_plain(body: dict[str, Any], signature: Signature, limits: BatchLimits) 
     """Return the inputs of a request.
 
     Args:
-        body: of the request.
-        signature: of the model; inputs that it does not have are not converted.
-        limits: of one request; nor are more rows and IDs than these.
+        body: body of the request.
+        signature: signature of the model; unknown inputs are not converted.
+        limits: limits of one request; more rows and IDs are not converted.
 
     Raises:
-        RequestError: names the input, what it holds and what it should.
+        RequestError: the message names the input, got and expected.
     """
     _check_entries("body", body, _ENTRIES)
     context = entry(body, "context", dict, "body")
@@ -54,7 +54,7 @@ def read_plain(body: dict[str, Any], signature: Signature, limits: BatchLimits) 
         if num_rows != rows[first]:
             raise RequestError(f"{name}: got {num_rows} rows, expected {rows[first]}, as many as {first} has")
     return wire.PredictRequest(
-        num_rows=rows.get(first, 0),  # without any input the request's checks name those that are missing
+        num_rows=rows.get(first, 0),  # without any input, the request's checks report the missing ones
         dense=dense,
         sparse=sparse,
         context_dense=context_dense,
@@ -87,7 +87,7 @@ def _given_rows(context: dict[str, Any], limits: BatchLimits) -> int:
 
 
 class _Reader:
-    """From lists to bytes; what is too large for a request, or for no input of the model, is refused before that."""
+    """Converts lists to bytes; refuses inputs that are too large or unknown before the conversion."""
 
     def __init__(self, signature: Signature, limits: BatchLimits) -> None:
         sparse = [s.name for s in signature.sparse]
@@ -98,7 +98,7 @@ class _Reader:
     def inputs(
         self, prefix: str, holder: dict[str, Any]
     ) -> tuple[list[wire.DenseInput], list[wire.SparseInput], dict[str, int]]:
-        """Dense and sparse inputs, and the rows of each."""
+        """Return dense and sparse inputs, and the number of rows of each."""
         at = f"{prefix.rstrip('.') or 'body'}"
         given = {part: entry(holder, part, dict, at) for part in _PARTS}
         for part in ("dense", "sparse"):
@@ -130,7 +130,7 @@ class _Reader:
         return rows
 
     def _sparse(self, field: str, name: str, lists: list[list[Any]]) -> wire.SparseInput:
-        """One sparse input, from a list of IDs per row."""
+        """Return a sparse input for one list of IDs per row."""
         lengths = np.fromiter(map(len, lists), DTYPES[LENGTH], len(lists))
         self._num_ids += int(lengths.sum())
         self._limits.check_request(0, self._num_ids)
@@ -158,5 +158,5 @@ def _weights(field: str, lists: list[list[Any]], ids: wire.SparseInput) -> bytes
 
 
 def _lists(rows: list[Any]) -> list[list[Any]]:
-    """A bare number is a row of one."""
+    """Wrap bare numbers in lists."""
     return [row if type(row) is list else [row] for row in rows]

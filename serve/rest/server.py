@@ -1,7 +1,7 @@
-"""HTTP: Open Inference's REST form, and plain JSON for people with curl. In the server's event loop.
+"""The HTTP server: Open Inference's REST form, and plain JSON for use with curl. In the server's event loop.
 
-Requests become messages of the wire, which the engine answers. JSON is read and written on the event loop: what matters
-for speed belongs on the gRPC port.
+Requests are converted to gRPC messages, which the engine answers. JSON is parsed and written on the event
+loop; use the gRPC port for speed.
 """
 
 from __future__ import annotations
@@ -54,18 +54,18 @@ _MS_PER_S = 1e3
 _TIMEOUT = "timeout_ms"
 _MAX_DIGITS = 12
 _LIVE = "/v2/health/live"
-# Of connections between requests; aiohttp's own is an hour.
+# Idle time of connections; aiohttp's default is an hour.
 _KEEPALIVE_S = 75.0
-# A body that is not there by then is not waited for.
+# Timeout for receiving a body.
 _BODY_S = 30.0
 _PROTOCOL = "rest"
 _JSON = "application/json"
 _BINARY = "application/octet-stream"
-# After the engine is idle nothing but answers on their way is left.
+# Once the engine is idle, only answers remain to be sent.
 _SHUTDOWN_S = 1.0
 # RFC 9110: deflate is zlib's format.
 ENCODINGS = ("gzip", "deflate")
-# zlib's word for "whichever of the two its header says".
+# zlib's flag for detecting the format from the header.
 _EITHER = zlib.MAX_WBITS | 32
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -77,7 +77,7 @@ class RestServer:
         backend: the server.
         host: the address to listen on.
         port: 0 lets the system choose.
-        limits: of a request's body, as of a gRPC message; and of connections, beside those of other ports.
+        limits: limits of a request's body, as for a gRPC message, and of this port's connections.
         tls: None for plain text.
     """
 
@@ -95,11 +95,11 @@ class RestServer:
         self._engine = backend.engine
         self._max_connections = limits.max_connections
         self._tls = tls
-        # A client that hangs up gives its request up.
+        # A disconnect cancels the request.
         self._runner = web.AppRunner(
             _application(backend, limits, [self._refuse_when_draining, _errors_as_json]),
             access_log=None,
-            # aiohttp would inflate bodies in the event loop.
+            # aiohttp would decompress bodies in the event loop.
             auto_decompress=False,
             handler_cancellation=True,
             keepalive_timeout=_KEEPALIVE_S,
@@ -122,7 +122,7 @@ class RestServer:
         self.port = self._runner.addresses[0][1]
 
     async def stop(self) -> None:
-        """Close the port and what is left of its connections; idempotent."""
+        """Close the port and its remaining connections; idempotent."""
         await self._runner.cleanup()
 
     @web.middleware
@@ -151,7 +151,7 @@ def _application(
             web.post("/v2/repository/index", models.index),
         ]
     )
-    # Other HTTP methods than these are answered with 405.
+    # Other HTTP methods get 405.
     for at in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
         application.add_routes(
             [
@@ -188,7 +188,7 @@ async def _errors_as_json(request: web.Request, handler: _Handler) -> web.Stream
 
 
 class _Models:
-    """What can be asked about the server and its models."""
+    """Handlers for queries about the server and its models."""
 
     def __init__(self, backend: Backend, max_json_bytes: int) -> None:
         self._backend = backend
@@ -230,14 +230,14 @@ class _Models:
 
 
 class _Inference:
-    """Requests for predictions."""
+    """Handlers for predictions."""
 
     def __init__(self, backend: Backend, max_json_bytes: int) -> None:
         self._backend = backend
         self._max_json_bytes = max_json_bytes
 
     async def infer(self, request: web.Request) -> web.Response:
-        """Tensors."""
+        """Answer a request with tensors."""
         with self._counted():
             timeout_s = _timeout_s(request)
             data = await _body(request)
@@ -255,7 +255,7 @@ class _Inference:
         return web.Response(body=body.data, content_type=_BINARY, headers=headers)
 
     async def predict(self, request: web.Request) -> web.Response:
-        """Plain JSON."""
+        """Answer a request in plain JSON."""
         with self._counted():
             timeout_s = _timeout_s(request)
             data = await _body(request)
@@ -264,7 +264,7 @@ class _Inference:
             priority = Parameters.read({"priority": body.get("priority", 0)}).priority
             model, version = _named(request)
             self._check_accepts()
-            # Drawn here: how the lists are to be read is the version's to say.
+            # Drawn here, because the version's signature determines how to read the lists.
             servable = self._backend.servable(model, version)
         with self._counted(servable):
             message = read_plain(body, servable.signature, servable.settings.limits)
@@ -289,7 +289,7 @@ class _Inference:
         *,
         drew_version: bool = False,
     ) -> bytes:
-        """As over gRPC, whose clients' deadlines end calls by themselves."""
+        """Answer as over gRPC, where deadlines end calls automatically."""
         submitted = Submitted(
             message=message,
             form=form,
@@ -310,7 +310,7 @@ class _Inference:
 
     @contextlib.contextmanager
     def _counted(self, servable: Servable | None = None) -> Iterator[None]:
-        """Count requests that are refused before they come to the engine."""
+        """Count requests that are refused before they reach the engine."""
         try:
             yield
         except (RequestError, NotReadyError, DrainingError) as error:
@@ -318,8 +318,8 @@ class _Inference:
             raise
         except web.HTTPException as error:
             late = isinstance(error, web.HTTPRequestTimeout)
-            told = (DeadlineExpiredError if late else RequestError)(error.reason)
-            self._backend.refused(told, _PROTOCOL, servable)
+            reported = (DeadlineExpiredError if late else RequestError)(error.reason)
+            self._backend.refused(reported, _PROTOCOL, servable)
             raise
 
 
@@ -343,12 +343,12 @@ async def _body(request: web.Request) -> bytes:
 
 
 def _named(request: web.Request) -> tuple[str, str]:
-    """Model and version, as the address names them."""
+    """Return the model and version of the URL."""
     return request.match_info.get("model", ""), request.match_info.get("version", "")
 
 
 def _timeout_s(request: web.Request) -> float | None:
-    """How long the client waits, from the address; None where it does not say."""
+    """Return the timeout given in the URL, or None."""
     unknown = next((name for name in request.query if name != _TIMEOUT), None)
     if unknown is not None:
         raise RequestError(
@@ -378,15 +378,15 @@ def _error(status: int, text: str, headers: dict[str, str] | None = None) -> web
 
 
 def inflate(data: bytes, max_bytes: int) -> bytes:
-    """What a body was before it was compressed; holds no lock meanwhile, so that it is fit for a thread.
+    """Decompress a body. Releases the interpreter's lock, so it can run in a thread.
 
     Args:
-        data: of one of ``ENCODINGS``.
-        max_bytes: of what comes out; no more than one byte beyond is made.
+        data: data in one of ``ENCODINGS``.
+        max_bytes: limit of the result; at most one byte more is produced.
 
     Raises:
-        BodyTooLargeError: it is longer.
-        RequestError: the data is broken, incomplete, or followed by more.
+        BodyTooLargeError: the result is longer.
+        RequestError: the data is damaged, incomplete, or followed by more data.
     """
     decompressor = zlib.decompressobj(_EITHER)
     try:

@@ -1,7 +1,7 @@
-"""Bodies of Open Inference over HTTP to messages, and answers to bodies; with Triton's binary tensors.
+"""Conversion of Open Inference's HTTP bodies to messages and back, with Triton's binary tensors.
 
-A body is JSON; or, where the header ``Inference-Header-Content-Length`` says how long the JSON is, JSON and then the
-bytes of those tensors that say ``binary_data_size``, in their order.
+A body is JSON. With the header ``Inference-Header-Content-Length``, the length of the JSON, it is JSON
+followed by the bytes of the tensors that have ``binary_data_size``, in order.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ _MAX_SIZE = 2**63 - 1
 
 
 class Body(NamedTuple):
-    """The body of an answer: JSON first, then binary tensors if there are any."""
+    """The body of an answer: JSON, then binary tensors if there are any."""
 
     data: bytes
     num_json_bytes: int
 
 
 def parse_json(data: bytes, max_bytes: int) -> dict[str, Any]:
-    """The JSON object that a body holds.
+    """Parse the JSON object in a body.
 
     Args:
         data: the body.
-        max_bytes: of it.
+        max_bytes: limit of its size.
 
     Raises:
-        BodyTooLargeError: it is longer.
-        RequestError: it holds none.
+        BodyTooLargeError: the body is longer.
+        RequestError: the body is not a JSON object.
     """
     if len(data) > max_bytes:
         raise BodyTooLargeError(
@@ -62,18 +62,18 @@ def parse_json(data: bytes, max_bytes: int) -> dict[str, Any]:
 
 
 class Inference:
-    """What a body asks for, read as far as no model is needed for it.
+    """The contents of a body, parsed as far as possible without a model.
 
     Args:
         data: the body.
-        num_json_bytes: how much of it is JSON; None for all.
-        max_json_bytes: how much of it may be.
+        num_json_bytes: size of its JSON; None for all.
+        max_json_bytes: limit of that size.
 
     Attributes:
-        parameters: of the request.
+        parameters: parameters of the request.
 
     Raises:
-        RequestError: it is no such body; what is wrong with its tensors shows in ``message``.
+        RequestError: the body is invalid; errors in its tensors are raised by ``message``.
     """
 
     def __init__(self, data: bytes, num_json_bytes: int | None, max_json_bytes: int) -> None:
@@ -95,11 +95,11 @@ class Inference:
         """Return the request as a serialized ``ModelInferRequest``, without the timeout.
 
         Args:
-            model: as the address names it.
-            version: as the address names it, or empty.
+            model: the model of the URL.
+            version: the version of the URL, or empty.
 
         Raises:
-            RequestError: names the tensor, what it holds and what it should.
+            RequestError: the message names the tensor, got and expected.
         """
         wanted = _wanted(self._outputs, self._all_binary)
         message = wire.ModelInferRequest(model_name=model, model_version=version, id=self._id)
@@ -140,7 +140,7 @@ class Inference:
 
 
 def write_json(content: Any) -> bytes:
-    """JSON without spaces; numbers that JSON does not have (NaN, infinities) become null."""
+    """Return JSON without spaces; numbers that JSON does not have (NaN, infinities) become null."""
     try:
         text = json.dumps(content, separators=(",", ":"), allow_nan=False)
     except ValueError:
@@ -149,7 +149,7 @@ def write_json(content: Any) -> bytes:
 
 
 def plain(message: Message) -> dict[str, Any]:
-    """A message as an object: every field by its name, whole numbers as numbers, constants by name."""
+    """Return a message as a dict: all fields by name, integers as numbers, enum values by name."""
     fields = message.DESCRIPTOR.fields
     return {
         f.name: _plain_field(f, getattr(message, f.name))
@@ -174,10 +174,10 @@ def _plain_value(field: FieldDescriptor, value: Any) -> Any:
 
 
 def entry(holder: Any, name: str, kind: type, at: str) -> Any:
-    """One entry of an object; empty where it is missing.
+    """Return one entry of an object; an empty value if it is missing.
 
     Raises:
-        RequestError: the holder is no object, or the entry is of another kind.
+        RequestError: the holder is not an object, or the entry has another type.
     """
     if not isinstance(holder, dict):
         raise RequestError(f"{at}: got {_kind(holder)}, expected an object")
@@ -217,7 +217,7 @@ def _tensors(inputs: Sequence[Any], binary: bytes) -> list[_Tensor]:
 
 
 def _utf8(text: str) -> str:
-    """The same with what UTF-8 cannot hold escaped: JSON can name half a surrogate pair, and messages cannot."""
+    """Escape characters that UTF-8 cannot encode: JSON may contain lone surrogates, messages may not."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -231,9 +231,9 @@ def _binary_size(parameters: dict[str, Any], num_left: int, at: str) -> int:
 
 
 def _values(field: str, datatype: str, shape: tuple[int, ...], data: list[Any]) -> bytes:
-    """A tensor's bytes from numbers, in a flat list or in nested ones."""
+    """Return a tensor's bytes for numbers in a flat or nested list."""
     if datatype not in DTYPES:
-        return b""  # the tensor's own checks say so
+        return b""  # the tensor's checks report it
     numbers, nested = flat(field, data)
     if len(nested) > 1 and nested != shape[: len(nested)]:
         raise RequestError(
@@ -243,7 +243,7 @@ def _values(field: str, datatype: str, shape: tuple[int, ...], data: list[Any]) 
 
 
 def flat(field: str, data: list[Any]) -> tuple[list[Any], tuple[int, ...]]:
-    """The innermost entries of nested lists, and how many lists there are at each level.
+    """Return the innermost entries of nested lists, and the shape.
 
     Raises:
         RequestError: lists of a level differ in length.
@@ -258,12 +258,13 @@ def flat(field: str, data: list[Any]) -> tuple[list[Any], tuple[int, ...]]:
 
 
 def pack(field: str, numbers: list[Any], dtype: np.dtype[Any]) -> bytes:
-    """Little-endian numbers of a type; never rounds an ID.
+    """Return numbers as little-endian bytes of a type; never rounds an ID.
 
-    Types are looked at before NumPy is: of texts it would make room for the longest in every place.
+    Types are checked before the conversion: for strings NumPy would allocate the longest length for every
+    entry.
 
     Raises:
-        RequestError: there is something else than numbers, or one that the type cannot hold.
+        RequestError: an entry is not a number, or the type cannot hold it.
     """
     allowed = {int} if dtype.kind == "i" else {int, float}
     others = set(map(type, numbers)) - allowed
@@ -272,14 +273,14 @@ def pack(field: str, numbers: list[Any], dtype: np.dtype[Any]) -> bytes:
         got = " and ".join(sorted(_KINDS[kind] for kind in others))
         raise RequestError(f"{field}: got {got}, expected {wanted} alone")
     try:
-        with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused as such
+        with np.errstate(over="ignore"):  # numbers beyond float32 become infinite and are refused
             return np.array(numbers, dtype if dtype.kind == "i" else np.float64).astype(dtype).tobytes()
     except OverflowError:
         raise RequestError(f"{field}: got a number beyond the range of {dtype.name}") from None
 
 
 def _wanted(outputs: Sequence[Any], all_binary: bool) -> list[tuple[str, bool]]:
-    """The outputs that are asked for, in their order, and whether as binary tensors."""
+    """Return the requested outputs in order, and whether as binary tensors."""
     wanted = []
     for i, output in enumerate(outputs):
         at = f"outputs[{i}]"

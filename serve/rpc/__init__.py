@@ -1,1 +1,1 @@
-"""gRPC methods that Python answers under every engine."""
+"""gRPC methods implemented in Python, common to all engines."""

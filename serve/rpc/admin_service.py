@@ -1,4 +1,4 @@
-"""``recsys.v1.AdminService``: from the wire to the model manager and back."""
+"""``recsys.v1.AdminService``: gRPC methods over the model manager."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _STATES = {
 
 
 class AdminService:
-    """The service's methods: message to message.
+    """The service's methods, from message to message.
 
     Args:
-        manager: does it.
+        manager: makes the changes.
     """
 
     def __init__(self, manager: ModelManager) -> None:
         self._manager = manager
 
     def methods(self) -> dict[str, BytesMethod]:
-        """By name: from a message's bytes to the answer's."""
+        """Return the methods by name, from bytes to bytes."""
         methods: dict[str, tuple[type[Message], Method]] = {
             "ListModels": (wire.ListModelsRequest, self._list_models),
             "LoadModel": (wire.LoadModelRequest, self._load_model),

@@ -1,4 +1,4 @@
-"""What doors besides the inference port need of the server: REST, the admin port, Ray, and the rare calls."""
+"""The server's interface for REST, the admin port, Ray, and the rare calls."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Backend:
 
     Attributes:
         engine: answers requests.
-        manager: knows the models.
-        metrics: counts.
+        manager: the model manager.
+        metrics: the metrics.
         observer: takes records of requests.
     """
 
@@ -30,26 +30,26 @@ class Backend:
     observer: Observer
 
     def servable(self, model: str = "", version: str = "") -> Servable:
-        """Return the version that answers such a request; drawn by the canary's share where it names none.
+        """Return the servable for a request; without a version it is drawn by the canary's share.
 
         Raises:
             ModelNotFoundError: there is no such model or version.
-            NotReadyError: none of the model's versions is ready.
+            NotReadyError: no version of the model is ready.
         """
         return self.manager.route(model, version, random.random()).primary
 
     @property
     def reads_trace(self) -> bool:
-        """Whether the ``traceparent`` of requests is wanted."""
+        """Whether to read the ``traceparent`` of requests."""
         return self.observer.sampling.trace_share is not None
 
     def refused(self, error: Exception, protocol: str, servable: Servable | None = None) -> None:
-        """Count a request that was refused before the engine saw it.
+        """Count a request that was refused before it reached the engine.
 
         Args:
-            error: why.
-            protocol: the door's name in logs and traces.
-            servable: that would have answered it; None where that is not known.
+            error: the reason.
+            protocol: the protocol's name in logs and traces.
+            servable: the servable that would have answered it; None if not known.
         """
         code, text = status_of(error)
         outcome = OUTCOME_OF[code]

@@ -1,4 +1,4 @@
-"""The rare calls of the inference port: metadata, repository, reflection. The same under every engine."""
+"""The rare calls of the inference port: metadata, repository, reflection. Common to all engines."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from serve.wire import predict_pb2, predictor_pb2
 
 PREDICTION_SERVICE = predict_pb2.DESCRIPTOR.services_by_name["PredictionService"].full_name
 _TORCHREC_SERVICE = predictor_pb2.DESCRIPTOR.services_by_name["Predictor"].full_name
-# The one parameter of a load that has a meaning here.
+# The only supported parameter of a load.
 _VERSION = "version"
 _ADMIN_ONLY = (
     "loading and unloading are not allowed on this port; call the server's admin port, with its token"
@@ -33,11 +33,11 @@ _ADMIN_ONLY = (
 
 
 def rare_calls(backend: Backend, max_message_bytes: int) -> dict[str, RareCall]:
-    """Return the methods of the inference port that Python answers, by full name.
+    """Return the inference port's methods that are implemented in Python, by full name.
 
     Args:
         backend: the server.
-        max_message_bytes: stands in the metadata.
+        max_message_bytes: reported in the metadata.
     """
     calls = {
         f"/{open_inference.SERVICE}/{name}": RareCall(answer=method)
@@ -69,7 +69,7 @@ def metadata_method(backend: Backend, max_message_bytes: int) -> BytesMethod:
 
 
 def repository_methods(backend: Backend, *, is_admin: bool = False) -> dict[str, BytesMethod]:
-    """Return all methods of Open Inference but inference, by name.
+    """Return all methods of Open Inference except inference, by name.
 
     Args:
         backend: the server.
@@ -82,7 +82,7 @@ def repository_methods(backend: Backend, *, is_admin: bool = False) -> dict[str,
 
 
 def is_model_ready(backend: Backend, name: str, version: str) -> bool:
-    """Whether a model, or a version of it, answers; one that is not there does not."""
+    """Return whether a model, or a version of it, answers; False if it does not exist."""
     try:
         backend.servable(name, version)
     except (ModelNotFoundError, NotReadyError):
@@ -91,7 +91,7 @@ def is_model_ready(backend: Backend, name: str, version: str) -> bool:
 
 
 class _Models:
-    """Message to message.
+    """Methods from message to message.
 
     Args:
         backend: the server.
@@ -104,7 +104,7 @@ class _Models:
         self._is_admin = is_admin
 
     def methods(self) -> dict[str, tuple[type[Message], Method]]:
-        """By name: what each takes, and what answers it."""
+        """Return each method with its request type, by name."""
         return {
             "ServerLive": (wire.ServerLiveRequest, self._server_live),
             "ServerReady": (wire.ServerReadyRequest, self._server_ready),
@@ -170,7 +170,7 @@ def _version(request: wire.RepositoryModelLoadRequest | wire.RepositoryModelUnlo
 
 
 def _reflection_method(services: tuple[str, ...]) -> BytesMethod:
-    """One message of ``ServerReflectionInfo`` to its answer."""
+    """Return ``ServerReflectionInfo`` for one message."""
     servicer = reflection.ReflectionServicer(services)
 
     async def answer(data: bytes) -> bytes:

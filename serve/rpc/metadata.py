@@ -1,4 +1,4 @@
-"""The model's signature as a message of the wire."""
+"""The model's signature as a message."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _POOLINGS = {"sum": wire.POOLING_SUM, "mean": wire.POOLING_MEAN, "none": wire.PO
 def model_metadata(
     signature: Signature, info: ModelInfo, *, limits: BatchLimits, max_message_bytes: int
 ) -> wire.ModelMetadata:
-    """All that a client needs to make a valid request."""
+    """Return the metadata that a client needs to build a valid request."""
     return wire.ModelMetadata(
         model=info.name,
         version=info.version,

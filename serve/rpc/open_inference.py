@@ -1,4 +1,4 @@
-"""What Open Inference's clients may know: the server, its models and their tensors, states, and counts."""
+"""Open Inference's metadata of the server and its models: tensors, states, and counts."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ from serve.wire import open_inference_pb2 as wire
 
 PLATFORM = "recsys"
 SERVER_NAME = "recsys-serving"
-# Of Triton's extensions, by the names that it gives them.
+# The supported extensions, by Triton's names.
 EXTENSIONS = (
     "model_repository",
     "model_configuration",
     "schedule_policy",
     "statistics",
     "parameters",
-    "binary_tensor_data",  # over HTTP; gRPC's tensors are binary as they are
+    "binary_tensor_data",  # over HTTP; gRPC's tensors are always binary
 )
 _DATA_TYPES = {FLOAT: wire.TYPE_FP32, ID: wire.TYPE_INT64, LENGTH: wire.TYPE_INT32}
 READY = "READY"
 UNAVAILABLE = "UNAVAILABLE"
-# Triton's words for our states.
+# Triton's names of the states.
 _STATES = {ModelState.READY: READY, ModelState.LOADING: "LOADING", ModelState.DRAINING: "UNLOADING"}
 _NS_PER_S = 1e9
 _MS_PER_S = 1e3
 
 
 def server_metadata() -> wire.ServerMetadataResponse:
-    """What this server is."""
-    release = package_version(SERVER_NAME) or ""  # run from a folder that was never installed
+    """Return the server's metadata."""
+    release = package_version(SERVER_NAME) or ""  # empty if the package is not installed
     return wire.ServerMetadataResponse(name=SERVER_NAME, version=release, extensions=EXTENSIONS)
 
 
 def model_metadata(servable: Servable, versions: Sequence[str]) -> wire.ModelMetadataResponse:
-    """The tensors that a model takes and gives.
+    """Return the input and output tensors of a model.
 
     Args:
-        servable: the version that is asked for.
-        versions: all that are loaded.
+        servable: the requested version.
+        versions: all loaded versions.
     """
     return wire.ModelMetadataResponse(
         name=servable.info.name,
@@ -56,7 +56,7 @@ def model_metadata(servable: Servable, versions: Sequence[str]) -> wire.ModelMet
 
 
 def model_config(servable: Servable) -> wire.ModelConfig:
-    """What of a Triton model's configuration has a meaning here."""
+    """Return the fields of Triton's model configuration that apply here."""
     settings = servable.settings
     target = servable.info.target
     on_cpu = all(device.startswith("cpu") for device in target.split(","))
@@ -87,7 +87,7 @@ def model_config(servable: Servable) -> wire.ModelConfig:
 
 
 def repository_index(statuses: Sequence[ModelStatus], only_ready: bool) -> wire.RepositoryIndexResponse:
-    """All versions of all models; or those that are ready."""
+    """Return all versions of all models, or only ready ones."""
     response = wire.RepositoryIndexResponse()
     for status in statuses:
         for version in status.versions:
@@ -100,7 +100,7 @@ def repository_index(statuses: Sequence[ModelStatus], only_ready: bool) -> wire.
 
 
 def loaded_versions(backend: Backend, model: str) -> list[str]:
-    """The versions of a model that answer."""
+    """Return the versions of a model that answer."""
     return [
         version.version
         for status in backend.manager.statuses()
@@ -111,12 +111,12 @@ def loaded_versions(backend: Backend, model: str) -> list[str]:
 
 
 def model_statistics(backend: Backend, model: str, version: str) -> wire.ModelStatisticsResponse:
-    """Counts and times since the versions were loaded.
+    """Return counts and times since the versions were loaded.
 
     Args:
-        backend: knows the models.
+        backend: the server.
         model: empty for all.
-        version: empty for all that are loaded.
+        version: empty for all loaded ones.
 
     Raises:
         ModelNotFoundError: there is no such model or version.

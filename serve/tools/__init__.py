@@ -1,1 +1,1 @@
-"""Commands beside the server: predict, admin, probe."""
+"""Command-line tools: predict, admin, probe."""

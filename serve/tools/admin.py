@@ -1,4 +1,4 @@
-"""recsys-admin: what a running server holds, and what operators may change."""
+"""recsys-admin: show and change the models of a running server."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _SERVICE = wire.DESCRIPTOR.services_by_name["AdminService"].full_name
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the command line's parser."""
     top = Parser(
         prog="recsys-admin",
         usage="recsys-admin ADDRESS COMMAND [MODEL] [option ...]",
@@ -62,7 +62,7 @@ def parser() -> argparse.ArgumentParser:
         parents=[_common(None, _DEFAULT_TIMEOUT_S)],
     )
     top.add_argument("address", metavar="ADDRESS", help="host:port of the admin service")
-    # Those that are given behind the command count as well as those before it.
+    # Common options are accepted before and after the command.
     common = _common(argparse.SUPPRESS, argparse.SUPPRESS)
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND", prog=_PROG)
 
@@ -110,7 +110,7 @@ def _common(default: Any, timeout_s: Any) -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; returns the exit code."""
+    """Run the command and return the exit code."""
     args = parser().parse_args(argv)
     try:
         token = _token(args)
@@ -137,7 +137,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _call(args: argparse.Namespace, channel: grpc.Channel, token: str) -> Message:
-    """Do what was asked."""
+    """Make the call of a command."""
     command = _COMMANDS[args.command]
     method = channel.unary_unary(
         f"/{_SERVICE}/{command.method}",
@@ -187,7 +187,7 @@ def _share(text: str) -> tuple[str, float]:
 
 
 def _to_json(answer: Message) -> Any:
-    """Every field, also those that are empty; whole numbers as numbers, states in short."""
+    """Return all fields, including empty ones; integers as numbers, states as short names."""
     data = MessageToDict(answer, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
     return _plain(data)
 
@@ -195,7 +195,7 @@ def _to_json(answer: Message) -> Any:
 def _plain(data: Any) -> Any:
     if isinstance(data, dict):
         plain = {key: _plain(value) for key, value in data.items()}
-        if "table_bytes" in plain:  # protobuf writes an int64 as a text
+        if "table_bytes" in plain:  # protobuf writes an int64 as a string
             plain["table_bytes"] = int(plain["table_bytes"])
         return plain
     if isinstance(data, list):
@@ -230,7 +230,7 @@ def _show_version(version: wire.ModelVersion, console: Console) -> None:
 
 
 def _show_versions(versions: Sequence[wire.ModelVersion], console: Console) -> None:
-    """A table; what comes from the server is never read as markup."""
+    """Print a table; text from the server is never interpreted as markup."""
     table = Table(box=SIMPLE_HEAD)
     for heading in ("version", "state", "tables", "digest", "deltas", "reason"):
         table.add_column(heading, justify="right" if heading == "tables" else "left", overflow="fold")
@@ -250,7 +250,7 @@ def _show_versions(versions: Sequence[wire.ModelVersion], console: Console) -> N
 
 @dataclass(frozen=True)
 class _Command:
-    """What a command asks of the server, and how people are shown the answer."""
+    """A command: its call, and the display of the answer."""
 
     method: str
     request: Callable[[argparse.Namespace], Message]

@@ -32,7 +32,7 @@ exit codes: 0 answered, 1 no answer, 2 bad usage or request
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the command line's parser."""
     top = Parser(
         prog="recsys-predict",
         usage="recsys-predict ADDRESS (--json-request FILE | --example | --random | --metadata) [option ...]",
@@ -59,10 +59,10 @@ def parser() -> argparse.ArgumentParser:
 
 
 def read_request(source: str) -> JsonRequest:
-    """A request in its JSON form, from a file or (``-``) from standard input.
+    """Read a request in its JSON form from a file or (``-``) from standard input.
 
     Raises:
-        ValueError: there is no such file, or it does not hold such a request.
+        ValueError: the file cannot be read or does not contain such a request.
     """
     try:
         content = sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
@@ -127,7 +127,7 @@ def _settings(args: argparse.Namespace) -> Settings:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code."""
+    """Run the command line and return the exit code."""
     args = parser().parse_args(argv)
     try:
         if args.rows < 0:

@@ -1,6 +1,6 @@
-"""Ask a server's health service once, for probes that speak TLS: ``python -m serve.probe ADDRESS``.
+"""Check a server's health once, for probes over TLS: ``python -m serve.probe ADDRESS``.
 
-The kubelet's own gRPC probe knows plain text only. Nothing of torch is imported here: a probe must be quick.
+The kubelet's gRPC probe supports only plain text. Torch is not imported, to keep the probe fast.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ exit codes: 0 SERVING (with --alive: any answer), 1 anything else, 2 bad usage
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the command line's parser."""
     top = Parser(
         prog="python -m serve.probe",
         usage="python -m serve.probe ADDRESS [option ...]",
@@ -60,7 +60,7 @@ def _channel(args: argparse.Namespace) -> grpc.Channel:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code."""
+    """Run the command line and return the exit code."""
     top = parser()
     args = top.parse_args(argv)
     if (args.certificate is None) != (args.key is None):

@@ -1,10 +1,10 @@
-"""Measure this machine for the cost model: how fast rows and bytes move through its memory, and between its ranks.
+"""Measurement of this machine for the cost model: bandwidths of its memory and of the links between ranks.
 
 Shape letters: D embedding dim, N number of IDs, R rows, W world size.
 
-Rows are read and updated by the kernel that trains (FBGEMM's TBE with row-wise Adagrad, SUM). Times per row at two
-widths give the two numbers of a line; a third width, between them, tells how well the line predicts. Links between
-hosts cannot be measured on one machine: they keep the defaults of ``topology.py``.
+Rows are read and updated by the kernel that trains (FBGEMM's TBE with row-wise Adagrad, SUM). Times per row
+at two widths determine a line; a third width between them tests its prediction. Links between hosts cannot be
+measured on one machine: they keep the defaults of ``topology.py``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from recsys.errors import PlanError
 from recsys.planner.cost.topology import Link, Memory, Topology, default_topology
 
 _NARROW, _BETWEEN, _WIDE = 16, 64, 256
-_TABLE_BYTES = {"cpu": 256 * 2**20, "cuda": 2 * 2**30}  # far above what caches hold
+_TABLE_BYTES = {"cpu": 256 * 2**20, "cuda": 2 * 2**30}  # much larger than caches
 _COPY_BYTES = {"cpu": 64 * 2**20, "cuda": 2**30}
 _NUM_BAGS = {"cpu": 2048, "cuda": 32_768}
 _IDS_PER_BAG = 10
@@ -44,12 +44,12 @@ _LEAST_REPEATS = 5
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrateOptions:
-    """What is measured.
+    """Options of the calibration.
 
     Attributes:
         device: ``cuda``, ``cpu``, or None for CUDA where there is one.
         num_ranks: Processes that exchange bytes.
-        seconds: For all measurements, roughly.
+        seconds: Approximate duration of all measurements.
     """
 
     device: str | None = None
@@ -59,10 +59,10 @@ class CalibrateOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """What was measured.
+    """The result of the calibration.
 
     Attributes:
-        topology: With the measured numbers; its ranks are those that exchanged bytes.
+        topology: The topology with the measured numbers; its ranks are the processes that exchanged bytes.
         read_error: Predicted over measured time to read rows of a width that the line was not fitted to, minus 1.
         update_error: The same for updates.
         links_measured: Whether the link inside a host is a measurement, not the default.
@@ -74,7 +74,7 @@ class Calibration:
     links_measured: bool
 
     def lines(self) -> list[str]:
-        """Return lines for people."""
+        """Return a description in lines."""
         memory, link = self.topology.device_memory, self.topology.intra_host
         measured = "" if self.links_measured else " (default, not measured)"
         return [
@@ -93,7 +93,7 @@ def calibrate(options: CalibrateOptions) -> Calibration:
     """Measure. Takes about ``options.seconds``, and half a gigabyte of memory.
 
     Raises:
-        PlanError: The device is not there.
+        PlanError: The device does not exist.
     """
     name = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
     if name == "cuda" and not torch.cuda.is_available():
@@ -134,7 +134,7 @@ def calibrate(options: CalibrateOptions) -> Calibration:
 
 
 def _without_gradients(time_ns: float, dim: int, bandwidth: float) -> float:
-    """Return the estimate counts the gradients' bytes on their own."""
+    """Subtract the time of the gradients' bytes, which the estimate counts separately."""
     return max(time_ns - dim * _FLOAT_BYTES * 1e9 / bandwidth, 1e-3)
 
 
@@ -176,13 +176,13 @@ def _row_times_ns(device: torch.device, dim: int, seconds: float) -> tuple[float
         output.backward(gradient)
         forward.append(middle - start)
         backward.append(_now(device) - middle)
-    # The first call touches memory for the first time.
+    # The first call is left out: it touches new memory.
     forward_ns, backward_ns = (statistics.median(times[1:]) * 1e9 / num_ids for times in (forward, backward))
     return forward_ns, backward_ns
 
 
 def _shard_us(device: torch.device, seconds: float) -> float:
-    """Return what one more table in a call costs, forward and backward, at one ID."""
+    """Return the cost of one more table in a call, forward and backward, with one ID."""
     times = {}
     for num_tables in (_FEW_TABLES, _MANY_TABLES):
         tables = _tables(device, [(1000, 16)] * num_tables)
@@ -233,7 +233,7 @@ def _median_s(call: Callable[[], object], device: torch.device, seconds: float) 
 
 def _now(device: torch.device) -> float:
     if device.type == "cuda":
-        torch.cuda.synchronize(device)  # a measurement waits for what it measures
+        torch.cuda.synchronize(device)  # waits for the measured copy
     return time.perf_counter()
 
 
@@ -269,7 +269,7 @@ def measure_links(device: str, num_ranks: int, seconds: float) -> Link | None:
         job = _LinkJob(device=device, num_ranks=num_ranks, seconds=seconds, folder=folder)
         spawn(_measure_rank, args=(job,), nprocs=num_ranks)
         small_s, large_s = (float(text) for text in (Path(folder) / "times").read_text().split())
-    # A rank keeps its own part.
+    # A rank does not send its own part.
     sent_bytes = _LARGE_BYTES[device] * (num_ranks - 1) / num_ranks
     return Link(bandwidth=sent_bytes / max(large_s - small_s, 1e-9), latency_us=small_s * 1e6)
 

@@ -1,4 +1,4 @@
-"""What a user demands of single tables, and tells about them. The names are TorchRec's where it has them."""
+"""Users' constraints on single tables, and information on them. Names follow TorchRec."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from recsys.sharding.plan.plan import COMPUTE_KERNELS, SHARDING_TYPES
 
 @dataclass(frozen=True, kw_only=True)
 class ParameterConstraints:
-    """One table's. None leaves the choice, or the default, to the planner.
+    """Constraints of one table. None leaves the choice, or the default, to the planner.
 
     Attributes:
-        sharding_types: That may be chosen, of ``SHARDING_TYPES``.
-        compute_kernels: That may be chosen, of ``COMPUTE_KERNELS``.
-        min_partition: The fewest columns of a shard that is cut by columns.
+        sharding_types: Allowed types, of ``SHARDING_TYPES``.
+        compute_kernels: Allowed kernels, of ``COMPUTE_KERNELS``.
+        min_partition: The minimum columns of a column-wise shard.
         pooling_factors: Expected IDs per bag, one number per feature, or one for all; 1 by default.
-        num_poolings: Bags per sample, likewise.
-        batch_sizes: Samples per rank and step, likewise; the planner's batch size by default.
+        num_poolings: Bags per sample, in the same form.
+        batch_sizes: Samples per rank and step, in the same form; the planner's batch size by default.
         is_weighted: Whether every ID comes with a weight.
-        cache_load_factor: The part of the table that ``fused_uvm_caching`` keeps in device memory.
-        cache_hit_rate: The part of lookups that the cache answers; by default the load factor, which is what IDs
-            that are spread evenly give. Skewed IDs give more.
+        cache_load_factor: The share of the table that ``fused_uvm_caching`` keeps in device memory.
+        cache_hit_rate: The share of lookups that hit the cache; by default the load factor, which is the rate
+            for uniform IDs. Skewed IDs have a higher rate.
 
     Raises:
-        PlanError: A field is not what it must be.
+        PlanError: A field is invalid.
     """
 
     sharding_types: tuple[str, ...] | None = None
@@ -91,7 +91,7 @@ def read_constraints(path: str | os.PathLike[str]) -> dict[str, ParameterConstra
     """Return constraints from a JSON file.
 
     Raises:
-        PlanError: The file cannot be read, or holds something else.
+        PlanError: The file cannot be read, or does not contain constraints.
     """
     return constraints_from_json(read_json(Path(path), "constraints", PlanError))
 
@@ -100,7 +100,7 @@ def check_names(constraints: Mapping[str, ParameterConstraints], known: set[str]
     """Check that every constrained table exists.
 
     Raises:
-        PlanError: Names those that do not.
+        PlanError: Names the tables that do not.
     """
     unknown = sorted(set(constraints) - known)
     if unknown:

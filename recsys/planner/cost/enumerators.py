@@ -1,4 +1,4 @@
-"""Every way to shard each table: sharding type × compute kernel × number of shards, with its costs.
+"""The enumeration of sharding options: sharding type × compute kernel × number of shards, with costs.
 
 Shape letters: D embedding dim, R rows, W world size.
 """
@@ -17,7 +17,7 @@ from recsys.planner.cost.topology import Topology
 from recsys.sharding.plan.plan import DATA_PARALLEL, SHARDING_TYPES
 from recsys.sharding.plan.sharding_types import COLUMN_MULTIPLE
 
-#: Column shards narrower than this are not tried unless a constraint asks: each pays for all IDs again.
+#: Column shards narrower than this are not tried unless a constraint asks: each processes all IDs again.
 DEFAULT_MIN_PARTITION = 32
 _ON_HOST_RANKS = ("table_row_wise", "grid_shard")
 
@@ -31,7 +31,7 @@ class ShardingOption:
         compute_kernel: One of ``COMPUTE_KERNELS``.
         span: Ranks of a block: 1, all ranks of a host, or all ranks. Of a data-parallel table, all ranks, each with
             all rows.
-        blocks: For each block the cost on each of its ranks (the largest, where rows do not divide evenly).
+        blocks: For each block the cost on each of its ranks (the largest, if rows do not divide evenly).
     """
 
     sharding_type: str
@@ -70,7 +70,7 @@ class ShardingOption:
         return max(block.ddr_bytes for block in self.blocks)
 
     def text(self) -> str:
-        """Return lines for people."""
+        """Return a description in lines."""
         return f"{self.sharding_type} {self.compute_kernel} × {self.span * len(self.blocks)}"
 
 
@@ -78,7 +78,7 @@ def enumerate_options(tables: Sequence[PlannedTable], estimator: Estimator) -> l
     """Return the options of each table.
 
     Raises:
-        PlanError: A table's constraints leave none.
+        PlanError: A table's constraints leave no option.
     """
     found = []
     for table in tables:
@@ -99,11 +99,11 @@ def enumerate_options(tables: Sequence[PlannedTable], estimator: Estimator) -> l
 def kernels_of(
     sharding_type: str, estimator: Estimator, asked: Sequence[str] | None, *, is_fusable: bool = True
 ) -> list[str]:
-    """Return the kernels of a type; ``dense`` for sharded tables only on request, or if nothing else is possible.
+    """Return the kernels of a type; ``dense`` for sharded tables only if requested or no other is possible.
 
     Args:
         sharding_type: One of ``SHARDING_TYPES``.
-        estimator: Knows the device and the workload.
+        estimator: Provides the device and the workload.
         asked: The kernels that a constraint allows; None for all.
         is_fusable: Whether the shards suit the fused kernels.
     """
@@ -186,7 +186,7 @@ def _option(
 
 
 def _cuts(table: PlannedTable, kind: str, topology: Topology) -> Iterator[tuple[tuple[int, ...], int]]:
-    """Widths of the column blocks, and the ranks that share a block's rows."""
+    """Yield the widths of the column blocks, and the number of ranks that share a block's rows."""
     dim, num_rows = table.config.embedding_dim, table.config.num_embeddings
     world_size, local = topology.world_size, topology.local_world_size
     if kind == DATA_PARALLEL and world_size > 1:
@@ -207,7 +207,7 @@ def _cuts(table: PlannedTable, kind: str, topology: Topology) -> Iterator[tuple[
 
 
 def _part_counts(table: PlannedTable, most: int) -> list[int]:
-    """Return 2 to 8, then powers of two: more choices gain nothing in a balance over so many shards."""
+    """Return 2 to 8, then powers of two; with so many shards, more choices do not improve the balance."""
     narrowest = table.constraints.min_partition or DEFAULT_MIN_PARTITION
     narrowest = -(-narrowest // COLUMN_MULTIPLE) * COLUMN_MULTIPLE
     most = min(most, table.config.embedding_dim // narrowest)
@@ -215,7 +215,7 @@ def _part_counts(table: PlannedTable, most: int) -> list[int]:
 
 
 def column_widths(dim: int, num_parts: int) -> tuple[int, ...]:
-    """Return what ``sharding_types.column_wise`` makes: equal parts in multiples of 8, the last with the rest."""
+    """Return the widths of ``sharding_types.column_wise``: equal multiples of 8, the last with the rest."""
     units = dim // COLUMN_MULTIPLE
     bounds = [units * i // num_parts * COLUMN_MULTIPLE for i in range(num_parts)] + [dim]
     return tuple(bounds[i + 1] - bounds[i] for i in range(num_parts))

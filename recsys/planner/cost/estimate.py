@@ -1,11 +1,11 @@
-"""What one shard costs: bytes it takes on its rank, and the time that a step spends on it.
+"""The cost of one shard: its bytes on its rank, and its time per step.
 
 Shape letters: B batch, D embedding dim, R rows, W world size.
 
-Times follow from bytes: IDs that come in, rows that are read, outputs that are written and sent, gradients that
-come back, rows that are updated. Each kind is divided by the topology's bandwidth for it. They are attributed to the
-rank that holds the shard; a rank's cost is the sum over its shards. What all shards share, the latency of a
-collective call, is a constant of the whole plan (``step_latency_us``): all outputs of a rank cross in one call.
+Times follow from bytes: of received IDs, rows read, outputs written and sent, gradients returned, rows
+updated. Each kind is divided by the topology's bandwidth for it. Times are attributed to the rank that holds
+the shard; a rank's cost is the sum over its shards. The latency of collective calls is a constant of the
+whole plan (``step_latency_us``), because all outputs of a rank are sent in one call.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _WITHIN_HOST = ("table_row_wise", "grid_shard")
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """What the plan is for.
+    """The workload of a plan.
 
     Attributes:
         is_training: Each rank has its own batch, there is a backward pass and an optimizer. Otherwise one batch is
             looked up on all ranks, and rows have the format of ``recsys.rows.format``.
         optimizer: The optimizer of the tables, one of ``OPTIMIZERS``.
-        row_alignment: Of stored rows in inference, in bytes (16 on CUDA).
-        counts_buffers: Whether IDs, outputs and gradients count as memory, and not the rows alone.
+        row_alignment: Alignment of stored rows in inference, in bytes (16 on CUDA).
+        counts_buffers: Whether IDs, outputs and gradients count as memory in addition to the rows.
 
     Raises:
         PlanError: The optimizer is unknown.
@@ -67,11 +67,11 @@ class ShardCost:
         ddr_bytes: Host memory it takes.
         weight_bytes: The size of its rows, wherever they are stored.
         optimizer_bytes: The size of its optimizer state.
-        buffer_bytes: Of IDs, outputs and gradients.
-        input_us: IDs to the shard.
-        forward_us: Reading rows, writing outputs.
-        output_us: Outputs to where the samples are, and their gradients back.
-        backward_us: Gradients and the update.
+        buffer_bytes: The size of IDs, outputs and gradients.
+        input_us: Time to send IDs to the shard.
+        forward_us: Time to read rows and write outputs.
+        output_us: Time to send outputs to the samples' ranks, and gradients back.
+        backward_us: Time of the gradients and the update.
     """
 
     hbm_bytes: int
@@ -92,7 +92,7 @@ class ShardCost:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardShape:
-    """A shard, as far as costs depend on it.
+    """The properties of a shard that determine its cost.
 
     Attributes:
         sharding_type: The sharding type of its table.
@@ -108,7 +108,7 @@ class ShardShape:
 
 
 def row_bytes_of(data_type: DataType, num_columns: int, workload: Workload) -> int:
-    """Return bytes of a row as it is read.
+    """Return the bytes read per row.
 
     Raises:
         PlanError: Such rows cannot be trained, or cannot be stored.
@@ -127,9 +127,9 @@ def row_bytes_of(data_type: DataType, num_columns: int, workload: Workload) -> i
 
 
 def step_latency_us(topology: Topology, workload: Workload) -> float:
-    """Return the collective calls of a step in which at least one table is sharded, however much they move.
+    """Return the latency of the collective calls of a step with at least one sharded table.
 
-    Lengths, IDs, outputs; in training also the gradients of the outputs.
+    The calls are for lengths, IDs and outputs; in training also for the outputs' gradients.
     """
     if topology.world_size == 1:
         return 0.0
@@ -176,7 +176,7 @@ class Estimator:
         )
 
     def _replica(self, table: PlannedTable, shape: ShardShape) -> ShardCost:
-        """Return a copy on every rank, whose gradients of the table's size are averaged over all ranks."""
+        """Return the cost of a copy on every rank, whose gradients are averaged over all ranks."""
         load = _Load.of(table, shape, 1)
         row_bytes = row_bytes_of(table.config.data_type, shape.num_columns, self.workload)
         memory = self.topology.device_memory
@@ -187,9 +187,9 @@ class Estimator:
             gradient_bytes = shape.num_rows * row_bytes
             state_bytes = self._state_bytes(shape)
             world_size = self.topology.world_size
-            # A ring sends (and receives) each byte twice but for the ranks' own parts.
+            # A ring sends (and receives) each byte twice, except the ranks' own parts.
             output_us = self._slowest_link.send_us(2 * gradient_bytes * (world_size - 1) / world_size)
-            # Zeros, then the rows' gradients on them; the update reads them, and reads and writes all else.
+            # Writes zeros and adds the rows' gradients; the update reads them, and reads and writes all else.
             backward_us = memory.update_us(load.num_ids, row_bytes) + memory.stream_us(
                 2 * gradient_bytes + 2 * (shape.num_rows * row_bytes + state_bytes)
             )
@@ -244,7 +244,7 @@ class Estimator:
             return _over_link_us(memory, link, load.num_ids, row_bytes)
         read_us = memory.read_us(load.num_ids, row_bytes)
         if shape.compute_kernel == "fused_uvm_caching":
-            # Each missing row comes once in a step, and is written to the cache.
+            # Each missing row is loaded once per step and written to the cache.
             missing = load.distinct_rows(shape.num_rows) * (1 - _hit_rate(table))
             read_us += _over_link_us(memory, link, missing, row_bytes) + memory.stream_us(missing * row_bytes)
         return read_us
@@ -264,7 +264,7 @@ class Estimator:
             return gradients_us + 2 * _over_link_us(memory, link, distinct, row_bytes + state_bytes)
         update_us = memory.update_us(distinct, row_bytes + state_bytes)
         if shape.compute_kernel == "fused_uvm_caching":
-            # As many rows as came in are written back.
+            # The same number of rows is written back.
             missing = distinct * (1 - _hit_rate(table))
             update_us += _over_link_us(memory, link, missing, row_bytes)
         return gradients_us + update_us
@@ -274,7 +274,7 @@ class Estimator:
         return self.topology.intra_host if self.topology.num_hosts == 1 else self.topology.inter_host
 
     def _to_everyone_us(self, num_bytes: float) -> float:
-        """Return bytes whose other ends are all ranks in equal parts; the rank's own part does not move."""
+        """Return the time to exchange bytes with all ranks in equal parts, except the own part."""
         world_size, local = self.topology.world_size, self.topology.local_world_size
         within = num_bytes * (local - 1) / world_size
         beyond = num_bytes * (world_size - local) / world_size
@@ -283,7 +283,7 @@ class Estimator:
     def _outputs_us(self, shape: ShardShape, num_bytes: float) -> float:
         if shape.sharding_type not in _WITHIN_HOST:
             return self._to_everyone_us(num_bytes)
-        # Partial sums are added inside the host first; then one sum leaves it, its ranks each sending a part.
+        # Partial sums are added inside the host first; then one sum is sent, a part by each of its ranks.
         local, num_hosts = self.topology.local_world_size, self.topology.num_hosts
         within = num_bytes * (local - 1) / local
         beyond = num_bytes / local * (num_hosts - 1) / num_hosts
@@ -303,7 +303,7 @@ class _Load:
         share = shape.num_rows / table.config.num_embeddings
         num_ids = table.num_ids * num_batches * share
         num_bags = table.num_bags * num_batches
-        # Every shard of a table that is cut by rows gives a part of every bag's sum.
+        # Every row shard contributes to every bag's sum.
         num_outputs = num_bags if table.is_pooled else num_ids
         return _Load(
             num_ids=num_ids,

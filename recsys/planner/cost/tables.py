@@ -1,4 +1,4 @@
-"""The tables that are planned, with the lookups that a step makes in them.
+"""The tables to plan, with their lookups per step.
 
 Shape letters: D embedding dim, R rows.
 """
@@ -32,13 +32,13 @@ _ID_BYTES = 8
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedTable:
-    """One table and what one rank's own batch looks up in it.
+    """One table and the lookups of one rank's batch in it.
 
     Attributes:
         collection: The path of its collection.
         config: R, D, data type, features.
-        constraints: What the user demands.
-        num_ids: Looked up for one rank's batch.
+        constraints: The user's constraints.
+        num_ids: The number of IDs of one rank's batch.
         num_bags: The number of bags that hold the IDs.
         id_bytes: The size of one ID, with its weight.
     """
@@ -57,7 +57,7 @@ class PlannedTable:
 
     @property
     def is_pooled(self) -> bool:
-        """Whether rows leave the lookup summed by bag, and not one by one."""
+        """Whether the lookup sums rows by bag instead of returning them one by one."""
         return isinstance(self.config, EmbeddingBagConfig) and self.config.pooling is not PoolingType.NONE
 
 
@@ -71,12 +71,12 @@ def planned_tables(
 
     Args:
         collections: The tables of each collection, by path.
-        constraints: By table path, or by name alone.
+        constraints: Constraints by table path, or by table name.
         batch_size: Samples per rank and step; 512 by default.
         weighted: Paths of collections whose IDs have weights.
 
     Raises:
-        PlanError: A constraint names no table, or has not one number per feature.
+        PlanError: A constraint names an unknown table, or the wrong number of features.
     """
     constraints = constraints or {}
     paths = {table_path(path, t.name): t.name for path, group in collections.items() for t in group}
@@ -138,13 +138,13 @@ def collection_tables(
 
 
 def tables_from_json(data: Any, data_type: DataType | None = None) -> dict[str, list[BaseEmbeddingConfig]]:
-    """Return tables of collections from plain data, for models that are not written yet.
+    """Return tables of collections from plain data, for models that do not exist yet.
 
     Args:
-        data: A list of objects with ``name``, ``num_embeddings``, ``embedding_dim``, and as one likes
-            ``feature_names`` (by default the table's name), ``pooling`` (SUM; NONE for single rows), ``data_type``
-            (FP32) and ``collection`` (the path; by default the model itself).
-        data_type: The data type of all tables instead.
+        data: A list of objects with ``name``, ``num_embeddings``, ``embedding_dim``, and optionally
+            ``feature_names`` (by default the table's name), ``pooling`` (SUM; NONE for single rows),
+            ``data_type`` (FP32) and ``collection`` (the path; by default the model itself).
+        data_type: If given, overrides the data type of all tables.
 
     Raises:
         PlanError: A field is wrong; the message names it, what was found and what was expected.

@@ -1,4 +1,4 @@
-"""The machine that is planned for: ranks, their memories, and the links between them.
+"""The topology to plan for: ranks, their memories, and the links between them.
 
 Shape letters: W world size.
 """
@@ -16,24 +16,24 @@ from recsys.files import read_json
 from recsys.json_checks import choice, count, json_field, whole
 
 DEVICES = ("cuda", "cpu")
-#: Stands for "no bound" where bytes are compared; exact as a float.
+#: Represents "no bound" when bytes are compared; exact as a float.
 UNBOUNDED_BYTES = 2**52
 
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """One rank's share of one kind of memory, and how fast rows of tables move through it.
+    """One rank's share of one kind of memory, and its speed for rows of tables.
 
-    Reading n rows of b bytes that are at random takes ``n * (row_read_ns + b / row_read_bandwidth)``; updating
-    them (gradient, optimizer state, weights) the same with the other two numbers.
+    Reading n random rows of b bytes takes ``n * (row_read_ns + b / row_read_bandwidth)``; updating them
+    (gradient, optimizer state, weights) the same with the other two numbers.
 
     Attributes:
-        capacity_bytes: That one rank may use.
-        bandwidth: Of runs of bytes, in bytes/s.
-        row_read_ns: For each row that is looked up.
-        row_read_bandwidth: For each byte of such a row, in bytes/s.
-        row_update_ns: For each row that is updated.
-        row_update_bandwidth: For each byte of such a row and its optimizer state, in bytes/s.
+        capacity_bytes: Bytes that one rank may use.
+        bandwidth: Sequential bandwidth, in bytes/s.
+        row_read_ns: Time per row read.
+        row_read_bandwidth: Bandwidth of bytes of rows read, in bytes/s.
+        row_update_ns: Time per updated row.
+        row_update_bandwidth: Bandwidth of bytes of updated rows and their optimizer state, in bytes/s.
     """
 
     capacity_bytes: int
@@ -52,17 +52,17 @@ class Memory:
         return num_rows * (self.row_update_ns * 1e-3 + row_bytes * 1e6 / self.row_update_bandwidth)
 
     def stream_us(self, num_bytes: float) -> float:
-        """Return the time to move a run of bytes."""
+        """Return the time to move contiguous bytes."""
         return num_bytes * 1e6 / self.bandwidth
 
 
 @dataclass(frozen=True, kw_only=True)
 class Link:
-    """What one rank can send, and receive at the same time.
+    """A full-duplex link of one rank.
 
     Attributes:
-        bandwidth: In bytes/s.
-        latency_us: The latency of one collective call, however small.
+        bandwidth: Bandwidth in bytes/s.
+        latency_us: The latency of one collective call of any size.
     """
 
     bandwidth: float
@@ -73,9 +73,9 @@ class Link:
         return num_bytes * 1e6 / self.bandwidth
 
 
-# NVIDIA A100 80GB SXM, data sheet of 2021: HBM 2 039 GB/s, NVLink 600 GB/s in both directions together. A row's
-# own time is one 64-byte access at that bandwidth; an update reads and writes. Data sheets give what cannot be
-# exceeded; `recsys-plan calibrate` gives what a machine reaches.
+# NVIDIA A100 80GB SXM, data sheet of 2021: HBM 2 039 GB/s, NVLink 600 GB/s in both directions together. The
+# time per row is one 64-byte access at that bandwidth; an update reads and writes. Data sheets give upper
+# bounds; `recsys-plan calibrate` measures what a machine reaches.
 _CUDA_HBM = Memory(
     capacity_bytes=80 * 10**9,
     bandwidth=2039e9,
@@ -114,18 +114,18 @@ class Topology:
     """W ranks on hosts of ``local_world_size`` ranks each; all ranks are alike.
 
     Attributes:
-        compute_device: ``cuda``, or ``cpu``, where all rows are in DDR and there are no UVM kernels.
+        compute_device: ``cuda``, or ``cpu``, for which all rows are in DDR and there are no UVM kernels.
         world_size: W.
         local_world_size: Ranks per host.
         hbm: A CUDA rank's own memory; None on ``cpu``.
         ddr: A rank's share of the host's memory.
-        intra_host: Between the ranks of a host.
-        inter_host: Between hosts, for each rank.
-        host_link: Between a device and its host's memory.
-        shard_us: That one more shard costs a step whatever it holds.
+        intra_host: The link between the ranks of a host.
+        inter_host: The link between hosts, for each rank.
+        host_link: The link between a device and its host's memory.
+        shard_us: The fixed time of one more shard per step.
 
     Raises:
-        PlanError: A field is not what it must be.
+        PlanError: A field is invalid.
     """
 
     compute_device: str = "cuda"
@@ -156,12 +156,12 @@ class Topology:
 
     @property
     def num_hosts(self) -> int:
-        """How many hosts there are."""
+        """The number of hosts."""
         return self.world_size // self.local_world_size
 
     @property
     def device_memory(self) -> Memory:
-        """Where rows are that no UVM kernel serves."""
+        """The memory of rows without a UVM kernel."""
         return self.ddr if self.hbm is None else self.hbm
 
     @property
@@ -239,7 +239,7 @@ def read_topology(path: str | os.PathLike[str]) -> Topology:
     """Read a file that ``recsys-plan calibrate`` wrote.
 
     Raises:
-        PlanError: The file cannot be read, or is no topology.
+        PlanError: The file cannot be read, or is not a topology.
     """
     return Topology.from_json(read_json(Path(path), "topology", PlanError))
 

@@ -1,1 +1,1 @@
-"""What recsys-plan prints and draws."""
+"""Reports of recsys-plan: text and HTML."""

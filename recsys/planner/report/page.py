@@ -2,7 +2,7 @@
 
 The page is ``page.html``, a template, with ``page.css`` and ``page.js`` put into it: it needs no other file and no
 network. Names are escaped. The data is embedded as JSON in which ``<`` does not occur. The content security policy
-permits only the script whose hash it names, so nothing else in the page can run, whatever tables are called.
+permits only the script whose hash it names, so nothing else in the page can run, for any names of tables.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def page(result: PlanResult, summary: Summary, *, title: str) -> str:
     Args:
         result: The plan.
         summary: The plan's summary.
-        title: What was planned, such as the model's file name.
+        title: The title, such as the model's file name.
     """
     script = (_FOLDER / "page.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -103,7 +103,7 @@ def _tiles(summary: Summary) -> list[tuple[str, str]]:
 
 
 def _memories(summary: Summary) -> list[dict[str, str]]:
-    """Return what the template shows of each kind of memory that the plan uses."""
+    """Return the template's data for each kind of memory that the plan uses."""
     kinds = []
     if summary.hbm_capacity_bytes:
         kinds.append(("hbm", "Device memory", summary.hbm_capacity_bytes))

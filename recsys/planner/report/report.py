@@ -20,7 +20,7 @@ _BAR_CELLS = 24
 
 
 def print_summary(summary: Summary, console: Console) -> None:
-    """Print tables, ranks with bars, and the balance; names are never read as markup."""
+    """Print tables, ranks with bars, and the balance; names are never interpreted as markup."""
     console.print(_tables(summary))
     console.print(_ranks(summary))
     for line in headline(summary):
@@ -112,12 +112,12 @@ def _ranks(summary: Summary) -> Table:
 
 
 def bar_text(value: float, whole: float) -> str:
-    """Return a bar of fixed width; what is above the whole is marked."""
+    """Return a bar of fixed width; values above the whole are marked."""
     part = value / whole if whole > 0 else 0.0
     filled = min(round(part * _BAR_CELLS), _BAR_CELLS)
     return "█" * filled + "·" * (_BAR_CELLS - filled) + ("!" if part > 1 else " ")
 
 
 def time_text(time_us: float) -> str:
-    """Microseconds, or milliseconds from 1 000 on."""
+    """Format a time in microseconds, or in milliseconds from 1 000 µs on."""
     return f"{time_us:.1f} µs" if time_us < 1000 else f"{time_us / 1000:.2f} ms"

@@ -1,4 +1,4 @@
-"""What a plan's report says, as plain data: for text, for the page, for JSON.
+"""The data of a plan's report, for text, HTML and JSON.
 
 Shape letters: D embedding dim, R rows, W world size.
 """
@@ -21,12 +21,12 @@ class TableSummary:
         name: Its path in the model.
         num_embeddings: R.
         embedding_dim: D.
-        num_shards: Rectangles, or copies.
-        ranks: That hold some of it.
-        hbm_bytes: Over all ranks.
-        ddr_bytes: Over all ranks.
-        cost_us: Over all ranks.
-        max_rank_us: On the rank where it costs most.
+        num_shards: Number of shards, or of copies.
+        ranks: The ranks with a part of it.
+        hbm_bytes: Device memory over all ranks.
+        ddr_bytes: Host memory over all ranks.
+        cost_us: Cost over all ranks.
+        max_rank_us: Cost on the rank where it is highest.
     """
 
     name: str
@@ -48,10 +48,10 @@ class RankSummary:
     """One rank.
 
     Attributes:
-        input_us: IDs to its shards.
-        forward_us: Reading rows, writing outputs.
-        output_us: Outputs to the samples, gradients back.
-        backward_us: The update.
+        input_us: Time to send IDs to its shards.
+        forward_us: Time to read rows and write outputs.
+        output_us: Time to send outputs to the samples, and gradients back.
+        backward_us: Time of the update.
     """
 
     rank: int
@@ -70,14 +70,14 @@ class Summary:
     """One plan.
 
     Attributes:
-        hbm_capacity_bytes: The device memory of a rank for tables, without what is reserved.
+        hbm_capacity_bytes: The device memory of a rank for tables, without the reserve.
         ddr_capacity_bytes: The host memory of a rank for tables.
-        worst_us: The costliest rank's.
-        mean_us: Over the ranks.
-        imbalance: Worst over mean.
-        least_us: No plan's worst rank costs less (0: unknown, some table fits nowhere).
+        worst_us: Cost of the costliest rank.
+        mean_us: Mean over the ranks.
+        imbalance: Worst divided by mean.
+        least_us: Lower bound of any plan's worst rank (0: unknown, a table fits nowhere).
         latency_us: The latency of the step's collective calls, on top of each rank's cost.
-        over_capacity: Ranks that are asked for more memory than they have; only plans made elsewhere have some.
+        over_capacity: Ranks that need more memory than they have; only externally made plans have any.
     """
 
     compute_device: str

@@ -1,11 +1,11 @@
-"""What no plan can be better than.
+"""Lower bounds of the cost of plans.
 
 Shape letters: W world size.
 
-Two bounds, both on the worst rank's cost. ``of_choice``: with given options, the mean over the ranks, and the
-largest block. ``of_any_plan``: over all options; if some plan costs C, each table uses an option none of whose
-blocks costs more than C, so that the cheapest such options together cost at most W × C, and, by weak duality, at most
-that with any price put on the memory they take beyond what there is.
+Two bounds, both on the worst rank's cost. ``of_choice``: for chosen options, the maximum of the mean over the
+ranks and the largest block. ``of_any_plan``: over all options; if some plan costs C, each table uses an
+option whose blocks each cost at most C, so the cheapest such options together cost at most W × C, and, by
+weak duality, at most that with any price on the memory they take beyond the capacity.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ class OptionTable:
         self.fill: Floats = np.zeros(len(flat))
 
     def cheapest(self, values: Floats) -> Ints:
-        """Return for each table the position (among its own options) of the least value."""
+        """Return for each table the position of the least value among its options."""
         least = np.repeat(np.minimum.reduceat(values, self.starts), self.sizes)
         position = np.where(values <= least, np.arange(len(values)), len(values))
         first: Ints = np.minimum.reduceat(position, self.starts)
         return first - self.starts
 
     def least_block_us(self) -> float:
-        """Return the cost of the cheapest largest block of any table: no choice has less."""
+        """Return a bound of every choice: the maximum over the tables of their smallest largest block."""
         return float(np.minimum.reduceat(self.max_us, self.starts).max())
 
 
@@ -54,7 +54,7 @@ def of_choice(capacity: Capacity, chosen: Sequence[ShardingOption]) -> float:
 
 
 def of_any_plan(capacity: Capacity, options: Sequence[Sequence[ShardingOption]]) -> float:
-    """Return a cost in us that no plan with any of the options is below.
+    """Return a lower bound in µs of the cost of every plan with these options.
 
     Args:
         capacity: The capacity of the ranks.
@@ -88,7 +88,7 @@ def _prices(table: OptionTable, capacity: Capacity) -> list[tuple[float, float]]
 
 
 def _holds(table: OptionTable, capacity: Capacity, cost_us: float, prices: list[tuple[float, float]]) -> bool:
-    """Return whether a plan of this cost is possible as far as the bounds tell."""
+    """Return whether the bounds allow a plan of this cost."""
     allowed = table.max_us <= cost_us * (1 + 1e-12)
     world_size = capacity.world_size
     for hbm_price, ddr_price in prices:

@@ -13,15 +13,16 @@ from numpy.typing import NDArray
 from recsys.planner.cost.enumerators import ShardingOption
 from recsys.planner.search.partitioners import Placement
 
-# Gains below this part of a cost are rounding.
+# Gains below this share of a cost are rounding errors.
 _LEAST_GAIN = 1e-9
-# Swaps are sought with blocks of this many of the least busy ranks.
+# Number of least busy ranks with which swaps are tried.
 _NUM_PARTNERS = 32
-# Cycles over three ranks are sought as long as the worst is this far above the mean, with at most so many blocks.
+# Cycles over three ranks are tried while the worst rank is above the mean by this factor, with at most this
+# many blocks.
 _BALANCED_ENOUGH = 1.01
 _MOST_PARTNERS = 500
-# Other options: loads are compared by the sum of their powers, which is nearly the maximum and still sees progress
-# on one of several ranks that are equally busy.
+# Other options: loads are compared by the sum of their powers, which is close to the maximum but still shows
+# progress on one of several equally busy ranks.
 _POWER = 24
 # Tables of the worst rank, the costliest first, for which other options are tried.
 _NUM_CANDIDATES = 24
@@ -50,7 +51,7 @@ class _Blocks:
 
 
 def balance(placement: Placement, most_steps: int = 2000) -> None:
-    """Move and swap blocks until none makes the worst rank better; memory stays within the capacity."""
+    """Move and swap blocks until the worst rank cannot be improved; memory stays within the capacity."""
     blocks = _Blocks(placement)
     for _ in range(most_steps):
         worst = int(placement.loads_us.argmax())
@@ -130,10 +131,10 @@ def _find_cycle(
 ) -> list[tuple[int, int]] | None:
     """Move a block of the worst rank to a second, one of that to a third, and one of that to the worst.
 
-    The second and the third block may be none. This is what helps where memory leaves no room for pairs.
+    The second and the third block are optional. Cycles help if memory leaves no room for swaps.
 
     Returns:
-        Blocks with their new ranks, or None if nothing is gained, or little could be.
+        Blocks with their new ranks, or None if there is no gain, or only a small possible one.
     """
     loads, now = placement.loads_us, float(placement.loads_us[worst])
     if now <= loads.mean() * _BALANCED_ENOUGH:
@@ -202,9 +203,9 @@ def choose_again(
     """Try other options for the tables of the worst rank, one at a time, with moves and swaps in between.
 
     Args:
-        placement: Where to start; it is not changed.
+        placement: The start; it is not changed.
         options: The options of each table.
-        most_rounds: How many changes are made at most.
+        most_rounds: The maximum number of changes.
     """
     best = placement.copy()
     balance(best)

@@ -1,10 +1,11 @@
-"""Partitioners: they place the blocks of chosen options on ranks.
+"""Partitioners, which place the blocks of chosen options on ranks.
 
 Shape letters: H hosts, L ranks per host, W world size.
 
-Blocks of all ranks come first, then blocks of hosts, then blocks of single ranks, each kind the heaviest first. The
-partitioners differ in what is heavy, and in which rank is the best one: ``GREEDY`` goes by cost, ``MEMORY_BALANCED``
-by bytes, which finds room where cost leaves none, and ``BOTH_BALANCED`` by whichever of the two is scarcer.
+Blocks of all ranks are placed first, then blocks of hosts, then blocks of single ranks, each kind heaviest
+first. The partitioners differ in the measure of weight and in the choice of the rank: ``GREEDY`` uses cost,
+``MEMORY_BALANCED`` bytes, which finds placements where cost finds none, and ``BOTH_BALANCED`` the scarcer of
+the two.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class Capacity:
-    """What the ranks offer to tables.
+    """The memory of the ranks for tables.
 
     Attributes:
         world_size: W.
@@ -42,17 +43,18 @@ class Capacity:
     ddr_bytes: int
 
     def is_room_for(self, option: ShardingOption) -> bool:
-        """Return whether empty ranks would hold its blocks."""
+        """Return whether its blocks fit on empty ranks."""
         return option.max_hbm_bytes <= self.hbm_bytes and option.max_ddr_bytes <= self.ddr_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
 class Misfit:
-    """What a partition could not place.
+    """A block that a partition could not place.
 
     Attributes:
         table: Position of the table.
-        short_bytes: That the rank (of a block's ranks, the fullest) with most room lacks.
+        short_bytes: Missing bytes on the rank with most room (for a block on several ranks, on the fullest of
+            them).
         memory: ``hbm`` or ``ddr``.
     """
 
@@ -62,7 +64,7 @@ class Misfit:
 
 
 class Placement:
-    """Options with the slots of their blocks: a rank, a host, or 0 for all ranks; and how busy and full ranks are."""
+    """Options with their blocks' slots (a rank, a host, or 0 for all ranks), and the load of the ranks."""
 
     def __init__(self, capacity: Capacity, num_tables: int) -> None:
         self.capacity = capacity
@@ -75,7 +77,7 @@ class Placement:
 
     @property
     def cost_us(self) -> float:
-        """The worst rank's."""
+        """The cost of the worst rank."""
         return float(self.loads_us.max())
 
     def copy(self) -> Placement:
@@ -100,7 +102,7 @@ class Placement:
         self._count(block, self.ranks_of(span, slot), 1)
 
     def remove(self, table: int) -> None:
-        """Take a table's blocks off the ranks."""
+        """Remove a table's blocks from the ranks."""
         option = self.options[table]
         if option is not None:
             for block, slot in zip(option.blocks, self.slots[table], strict=True):
@@ -108,7 +110,7 @@ class Placement:
         self.options[table], self.slots[table] = None, []
 
     def move(self, table: int, block: int, slot: int) -> None:
-        """Return another slot for a block."""
+        """Move a block to another slot."""
         option = self.options[table]
         assert option is not None
         self._count(option.blocks[block], self.ranks_of(option.span, self.slots[table][block]), -1)
@@ -116,7 +118,7 @@ class Placement:
         self.slots[table][block] = slot
 
     def place(self, table: int, option: ShardingOption, by: str = GREEDY) -> Misfit | None:
-        """Place all blocks of a table; change nothing if one finds no room."""
+        """Place all blocks of a table; change nothing if one does not fit."""
         self.options[table] = option
         for block in option.blocks:
             misfit = self._place_block(table, option, block, by)
@@ -152,7 +154,7 @@ class Placement:
         return None
 
     def _used(self, free: Floats, num_bytes: int, memory: int) -> Floats:
-        """Return the part of a memory that would be used; of one that the block does not use, nothing."""
+        """Return the share of a memory that would be used; 0 if the block does not use it."""
         capacity = (self.capacity.hbm_bytes, self.capacity.ddr_bytes)[memory]
         used: Floats = (capacity - free + num_bytes) / max(capacity, 1) * (num_bytes > 0)
         return used
@@ -172,11 +174,11 @@ def _misfit(table: int, block: ShardCost, hbm: Floats, ddr: Floats) -> Misfit:
 
 
 def partition(capacity: Capacity, options: Sequence[ShardingOption], by: str = GREEDY) -> Placement | Misfit:
-    """Return every table's blocks to ranks.
+    """Place every table's blocks on ranks.
 
     Args:
         capacity: The capacity of the ranks.
-        options: For each table, the one that is chosen.
+        options: The chosen option of each table.
         by: One of ``PARTITIONERS``.
     """
     placement = Placement(capacity, len(options))

@@ -1,13 +1,13 @@
-"""Which option each table could take, before anyone knows whether the whole fits.
+"""Proposals of one option per table, before it is known whether they fit together.
 
 Shape letters: T tables, W world size.
 
 Proposals are positions of options, one for each table:
 
-* ``uniform``: one sharding type and kernel for all tables that can have it;
-* ``greedy``: the options that cost least in all, none of whose blocks costs more than a limit; smaller limits
-  make smaller blocks, which pack better and cost more;
-* ``dynamic``: dynamic programming over bins of memory: the least cost for every total of memory.
+* ``uniform``: one sharding type and kernel for all tables that support it;
+* ``greedy``: the options with the least total cost whose blocks each cost at most a limit; smaller limits
+  give smaller blocks, which pack better and cost more;
+* ``dynamic``: dynamic programming over bins of memory: the least cost for each total memory.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from recsys.planner.cost.enumerators import ShardingOption
 from recsys.planner.search.bounds import Floats, Ints, OptionTable
 from recsys.planner.search.partitioners import Capacity
 
-# Limits of a block's cost, in parts of the lower bound of any plan's cost.
+# Limits of a block's cost, as shares of the lower bound of any plan's cost.
 _LIMITS = (1.0, 0.75, 0.5, 0.35, 0.25, 0.15, 0.08)
 _DYNAMIC_LIMITS = (1.0, 0.5, 0.25, 0.1)
 _NUM_BINS = 256
-# Parts of all memory that a choice may take: packing leaves gaps.
+# Shares of all memory that a choice may take: packing leaves gaps.
 _FILLS = (1.0, 0.97, 0.93, 0.88, 0.8, 0.7)
 
 Choice = tuple[int, ...]
 
 
 def uniform(options: Sequence[Sequence[ShardingOption]], table: OptionTable) -> Iterator[Choice]:
-    """Yield a choice for each (type, kernel) that any table can have; other tables take their cheapest option."""
+    """Yield a choice for each (type, kernel) of any table; other tables get their cheapest option."""
     pairs = sorted({(option.sharding_type, option.compute_kernel) for group in options for option in group})
     flat = [option for group in options for option in group]
     for pair in pairs:
@@ -52,12 +52,12 @@ def greedy(table: OptionTable, least_us: float) -> Iterator[Choice]:
 
 
 def least_memory(table: OptionTable, of_rank: Sequence[float], largest: float) -> Choice:
-    """Return the options that take least memory in all, as far as there are some without large blocks.
+    """Return the options with the least total memory, without large blocks where possible.
 
     Args:
         table: The options, with their ``fill``.
-        of_rank: For each option the part of a rank's memory that its largest block takes.
-        largest: What that may be.
+        of_rank: For each option the share of a rank's memory that its largest block takes.
+        largest: The limit of that share.
     """
     part = np.asarray(of_rank)
     return _positions(
@@ -66,7 +66,7 @@ def least_memory(table: OptionTable, of_rank: Sequence[float], largest: float) -
 
 
 def dynamic(table: OptionTable, capacity: Capacity, least_us: float) -> Iterator[Choice]:
-    """Yield the cheapest options for less and less memory, as long as memory is scarce."""
+    """Yield the cheapest options for decreasing memory, as long as memory is scarce."""
     memory, of_rank = (
         (table.hbm, capacity.hbm_bytes) if capacity.hbm_bytes else (table.ddr, capacity.ddr_bytes)
     )
@@ -81,7 +81,7 @@ def dynamic(table: OptionTable, capacity: Capacity, least_us: float) -> Iterator
 
 
 def _limited(table: OptionTable, limit_us: float) -> Floats:
-    """Costs, with those above the limit so far up that they are taken only where all are: the smallest block first."""
+    """Return costs, with a penalty above the limit: such options are used only if all are above it."""
     penalty = table.total_us.sum() * (1 + table.max_us / max(limit_us, 1e-9))
     return np.where(table.max_us <= limit_us * (1 + 1e-9), table.total_us, penalty)
 
@@ -89,8 +89,8 @@ def _limited(table: OptionTable, limit_us: float) -> Floats:
 def _by_memory(table: OptionTable, values: Floats, memory: Floats, total: float) -> Iterator[Choice]:
     """Yield choices by dynamic programming; ``least[b]`` is the least cost of the tables so far in ``b`` bins.
 
-    Bytes are rounded to the nearest bin: rounded up, many small tables would fill the bins with nothing. The
-    partitioner counts bytes.
+    Bytes are rounded to the nearest bin, because rounding up would overestimate many small tables. The
+    partitioner counts exact bytes.
     """
     smallest = np.minimum.reduceat(memory, table.starts)
     base = float(smallest.sum())

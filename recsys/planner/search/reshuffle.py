@@ -1,8 +1,8 @@
-"""Local search: the blocks of the worst rank and of a few others are dealt out anew among these ranks.
+"""Local search: redistribution of the blocks of the worst rank and of a few others among these ranks.
 
 Shape letters: W world size.
 
-Where memory is scarce, no exchange of two or three blocks may be possible while a new deal is.
+If memory is scarce, a redistribution may be possible where no exchange of two or three blocks is.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _Card:
 def reshuffle(placement: Placement, rng: random.Random, num_rounds: int, aim_us: float) -> None:
     """Redistribute tables, round by round, until the worst rank costs at most the aim.
 
-    Only tables that are on a single rank whole are dealt; the rest stays where it is.
+    Only tables that are whole on a single rank are redistributed.
     """
     hands: list[list[_Card]] = [[] for _ in range(placement.capacity.world_size)]
     for table, option in enumerate(placement.options):
@@ -46,7 +46,7 @@ def reshuffle(placement: Placement, rng: random.Random, num_rounds: int, aim_us:
 
 
 def _one_round(placement: Placement, hands: list[list[_Card]], rng: random.Random) -> bool:
-    """Return whether the worst rank is better off."""
+    """Redistribute once; return whether the worst rank improved."""
     worst = int(placement.loads_us.argmax())
     others = [rank for rank in range(len(hands)) if rank != worst]
     ranks = [worst, *rng.sample(others, min(len(others), rng.randint(1, _MOST_OTHERS)))]
@@ -74,7 +74,7 @@ def _one_round(placement: Placement, hands: list[list[_Card]], rng: random.Rando
 def _deal(
     placement: Placement, ranks: list[int], cards: list[_Card], below_us: float, rng: random.Random
 ) -> tuple[float, list[int]] | None:
-    """Return one random deal: the heavy cards first, each to the rank that it fills least."""
+    """Return one random distribution: heavy cards first, each to the rank that it fills least."""
     loads = {rank: float(placement.loads_us[rank]) for rank in ranks}
     hbm = {rank: float(placement.free_hbm[rank]) for rank in ranks}
     ddr = {rank: float(placement.free_ddr[rank]) for rank in ranks}

@@ -24,29 +24,30 @@ from recsys.planner.search.partitioners import (
 from recsys.planner.search.proposers import Choice, dynamic, greedy, least_memory, uniform
 from recsys.planner.search.reshuffle import reshuffle
 
-# Partitions that go through moves and swaps, and those of them whose options are chosen again.
+# Number of partitions that are balanced by moves and swaps, and of those whose options are changed.
 _NUM_BALANCED = 8
 _NUM_REFINED = 3
 _MOST_CHANGES = 60
-# Small problems are tried again from disturbed plans: as many times as this many (table, rank) pairs allow.
+# Small problems are restarted from perturbed plans: the number of restarts is this many (table, rank) pairs
+# over the problem's.
 _RESTART_PAIRS = 2_500
 _MOST_RESTARTS = 120
 _GOOD_ENOUGH = 1.0005
-# Blocks are dealt anew, so many times, where a plan is further than this above the lower bound.
+# Blocks are redistributed if a plan is above the lower bound by more than this factor.
 _WELL_BALANCED = 1.01
 _NUM_DEALT_ROUNDS = 400
-# Parts of a rank's memory that a block may take, where room is sought.
+# Shares of a rank's memory that a block may take in ``pack``.
 _LARGEST_FILLS = (1.0, 0.5, 0.25, 0.1, 0.03)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchResult:
-    """What the search found.
+    """The result of the search.
 
     Attributes:
-        placement: The best; None if nothing fitted.
-        least_us: No plan costs less.
-        misfit: Where nothing fitted, what the attempt that takes least memory could not place.
+        placement: The best placement; None if nothing fits.
+        least_us: Lower bound of the cost of any plan.
+        misfit: If nothing fits, the block that the attempt with the least memory could not place.
     """
 
     placement: Placement | None
@@ -55,7 +56,7 @@ class SearchResult:
 
 
 def search(capacity: Capacity, options: Sequence[Sequence[ShardingOption]]) -> SearchResult:
-    """Return the plan whose worst rank costs least, as far as it is found.
+    """Return the best plan found, by the cost of the worst rank.
 
     Args:
         capacity: The capacity of the ranks.
@@ -95,7 +96,7 @@ def _refined(placement: Placement, options: Sequence[Sequence[ShardingOption]], 
 
 
 def pack(capacity: Capacity, options: Sequence[Sequence[ShardingOption]]) -> Placement | Misfit:
-    """Return a placement by memory alone: choices that take little of it, with smaller and smaller blocks."""
+    """Return a placement by memory only: choices with little memory and ever smaller blocks."""
     misfit: Misfit | None = None
     for choice in dict.fromkeys(_by_memory(capacity, options)):
         chosen = [group[i] for group, i in zip(options, choice, strict=True)]

@@ -1,1 +1,1 @@
-"""Plans: which rectangle of which table is on which rank."""
+"""Plans: the rank of each rectangle of each table."""

@@ -2,8 +2,8 @@
 
 Shape letters: R rows, W world size.
 
-Ranks in host memory read the source blob itself; ranks on other devices get a blob of their own, with the rows
-of their shards only, stretched to the device's alignment.
+Ranks in host memory read the source blob; ranks on other devices get their own blob with only their shards'
+rows, padded to the device's alignment.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ def table_path(collection: str, table: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceRows:
-    """Where one rank's rows lie.
+    """The rows of one rank.
 
     Attributes:
         device: The rank's device.
-        layout: Where in ``rows`` each shard lies.
-        rows: uint8 bytes, or an empty tensor that stands for rows that are set later.
+        layout: The place of each shard in ``rows``.
+        rows: uint8 bytes, or an empty tensor if the rows are set later.
     """
 
     device: torch.device
@@ -47,7 +47,7 @@ def device_layouts(
     Args:
         source: The layout of all tables at alignment 1, split by columns as in the plans.
         plans: Each collection's tables.
-        devices: Rank by rank.
+        devices: The device of each rank.
     """
     layouts = []
     for rank, device in enumerate(devices):
@@ -70,7 +70,7 @@ def _shard_block(
 ) -> RowBlock:
     start, end = shard.rows
     whole = source.find(table, shard.columns[0], start)
-    # A row of zeros behind the table's last row (ID policy ZERO) goes with the last shard.
+    # A row of zeros after the table's last row (ID policy ZERO) belongs to the last shard.
     is_last = end == max(other.rows[1] for other in sharding.shards)
     return replace(
         whole,
@@ -83,7 +83,7 @@ def _shard_block(
 def fill(
     source: BlobLayout, blob: Tensor, layouts: Sequence[BlobLayout], devices: Sequence[torch.device]
 ) -> list[DeviceRows]:
-    """Return each rank's rows, copied where they are not read in place."""
+    """Return each rank's rows, copied unless they are read in place."""
     return [
         DeviceRows(
             device=device,

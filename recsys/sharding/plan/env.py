@@ -1,4 +1,4 @@
-"""Where shards can lie: on the ranks of a process group, or on the devices of one process."""
+"""The places of shards: the ranks of a process group, or the devices of one process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ShardingEnv:
     Attributes:
         devices: The device of each rank; a device may occur several times. Of the devices of one process,
             the first also runs the model's dense layers and holds the assembled output. In a process group, each
-            rank knows its own device and takes the others to be of the same kind.
+            rank knows its own device and assumes the same kind for the others.
         process_group: None for the devices of one process.
         rank: This process's rank in the group, else 0.
         local_world_size: Ranks per host; hosts hold consecutive ranks.
@@ -54,8 +54,8 @@ class ShardingEnv:
         """Return the ranks of a process group, each with its own batch.
 
         Args:
-            pg: Such as ``torch.distributed.group.WORLD`` after ``init_process_group``.
-            device: This rank's; by default its CUDA device under NCCL, else host memory.
+            pg: The group, such as ``torch.distributed.group.WORLD`` after ``init_process_group``.
+            device: This rank's device; by default its CUDA device under NCCL, else host memory.
             local_world_size: Ranks per host; by default LOCAL_WORLD_SIZE, which torchrun sets, else all ranks.
 
         Raises:

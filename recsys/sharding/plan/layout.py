@@ -1,10 +1,10 @@
-"""From tables and a plan: which slots each rank looks up, where they come from, and how outputs are assembled.
+"""The layout of a sharded collection: the slots of each rank, and the assembly of outputs.
 
 Shape letters: B batch, E (feature, table) pairs, S slots, P padded dim, W world size.
 
 A *pair* is a feature in one of its tables; a *slot* is a pair on one shard. Slots of one rank and one pooling (or,
-without pooling, one padded dim) form a *group*: one call of the lookup kernel. All of this is plain data: the
-transport moves tensors by it, whatever it moves them over.
+without pooling, one padded dim) form a *group*: one call of the lookup kernel. All of this is plain data,
+used by every transport.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from recsys.kernels.bounds import INT64_MAX
 from recsys.rows.format import RowFormat
 from recsys.sharding.plan.plan import ParameterSharding
 
-#: Stands for a rank in slots whose table every rank holds: they are looked up where the batch is.
+#: The rank of slots of replicated tables, which are looked up on the batch's rank.
 REPLICATED = -1
 
 
@@ -32,10 +32,10 @@ class Pair:
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """A pair whose table is cut by rows: its IDs go to ``len(bounds) - 1`` shards, from ``bounds[i]`` on to shard i.
+    """A pair of a row-wise table: IDs from ``bounds[i]`` on go to shard i of ``len(bounds) - 1`` shards.
 
-    The last bound is above every ID: what is beyond the table was refused before, and a row of zeros behind
-    it (ID policy ZERO) belongs to the last shard.
+    The last bound is above every ID: IDs beyond the table were refused before, and a row of zeros after it
+    (ID policy ZERO) belongs to the last shard.
     """
 
     pair: int
@@ -50,9 +50,9 @@ class Slot:
         pair: Position of the pair.
         columns: First column, and the end.
         row_start: The shard's first row.
-        rank: Where the shard lies, or ``REPLICATED``.
-        entry: Position of the entry that routes the IDs; None if all of them go to this shard.
-        part: Which of the entry's shards.
+        rank: The shard's rank, or ``REPLICATED``.
+        entry: Position of the entry that routes the IDs; None if all IDs go to this shard.
+        part: Position among the entry's shards.
     """
 
     pair: int
@@ -73,10 +73,10 @@ class Group:
     """The slots of one call of the lookup kernel.
 
     Attributes:
-        rank: Where it runs.
+        rank: The rank that runs it.
         pooling: The pooling of the call.
-        slots: In order.
-        partial: Whether the outputs are parts of sums over several shards, to be added in float32.
+        slots: The slots, in order.
+        partial: Whether the outputs are partial sums over several shards, to add in float32.
     """
 
     rank: int
@@ -87,7 +87,7 @@ class Group:
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """All of a collection."""
+    """The layout of a collection."""
 
     tables: tuple[BaseEmbeddingConfig, ...]
     pairs: tuple[Pair, ...]
@@ -113,7 +113,7 @@ class Layout:
         return RowFormat(data_type=self.table_of(slot).data_type, dim=slot.width)
 
     def output_dim(self, slot: Slot) -> int:
-        """Return columns of the slot's output: its width, stretched where stored rows are."""
+        """Return the columns of the slot's output: its width, padded as stored rows are."""
         return (
             slot.width if self.table_of(slot).data_type in FLOAT_TYPES else self.row_format(slot).padded_dim
         )
@@ -137,10 +137,11 @@ def make_layout(
 
     Args:
         tables: The tables of the collection.
-        plan: How each is cut.
+        plan: The sharding of each table.
         world_size: W.
-        separate_sums: Keep parts of sums in groups of their own, for lookups whose output is less than float32.
-        kernels: For each table which kernel looks it up, where there are several.
+        separate_sums: Whether to keep partial sums in separate groups, for lookups with outputs narrower than
+            float32.
+        kernels: The kernel of each table, if there are several.
     """
     kernels = kernels or {}
     names = embedding_names(tables)
@@ -167,7 +168,7 @@ def make_layout(
     def shard(slot: Slot) -> tuple[int, tuple[int, int], int]:
         return pairs[slot.pair].table, slot.columns, slot.row_start
 
-    # FBGEMM 1.8's Adagrads on CPU fail, or are wrong, where a shard's slots are not neighbours.
+    # FBGEMM 1.8's Adagrads on CPU fail, or are wrong, if a shard's slots are not adjacent.
     groups = [
         Group(
             rank=key[0],
@@ -207,7 +208,7 @@ def _slots_of(
 
 
 def _call_of(layout: Layout, slot: Slot) -> tuple[PoolingType, int]:
-    """Return the pooling of the kernel's call, and the padded dim where the call needs one for all its slots."""
+    """Return the pooling of the kernel's call, and the padded dim if the call needs one for all its slots."""
     table = layout.table_of(slot)
     if not isinstance(table, EmbeddingBagConfig):
         return PoolingType.NONE, layout.output_dim(slot)
@@ -230,7 +231,7 @@ class OutputPiece:
 
 
 def pooled_pieces(layout: Layout) -> list[OutputPiece]:
-    """Return how pooled outputs are assembled, in the order of the pairs; neighbours are merged where they can be."""
+    """Return the pieces of pooled outputs in the order of the pairs; adjacent ones are merged if possible."""
     found: dict[tuple[int, tuple[int, int]], list[tuple[int, int]]] = {}
     mean_of: dict[tuple[int, tuple[int, int]], int | None] = {}
     for g, group in enumerate(layout.groups):

@@ -1,4 +1,4 @@
-"""Sharding plans: which shard of which table is on which rank, as plain data with a JSON form.
+"""Sharding plans: the shards of each table and their ranks, as plain data with a JSON form.
 
 Shape letters: D embedding dim, R rows, W world size.
 """
@@ -13,7 +13,7 @@ from recsys.configs import BaseEmbeddingConfig
 from recsys.errors import PlanError
 from recsys.json_checks import a_list, choice, json_field, whole
 
-#: TorchRec's names. The type is for people and for the planner: routing and assembly follow from the shards.
+#: TorchRec's names. The type is for display and for the planner; routing and assembly follow from the shards.
 SHARDING_TYPES = (
     "data_parallel",
     "table_wise",
@@ -56,7 +56,7 @@ class ShardMetadata:
 
 @dataclass(frozen=True, kw_only=True)
 class ParameterSharding:
-    """How one table is sharded, and which kernel trains it.
+    """The sharding of one table, and its training kernel.
 
     Attributes:
         sharding_type: One of ``SHARDING_TYPES``.
@@ -76,13 +76,13 @@ class ParameterSharding:
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """Where the shards lie."""
+        """The ranks of the shards."""
         return tuple(shard.rank for shard in self.shards)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShardingPlan:
-    """How each table of each collection is sharded, by the collection's path in the model.
+    """The sharding of each table, by the path of its collection in the model.
 
     The path of a collection that is the model itself is ``""``.
     """
@@ -129,7 +129,7 @@ class ShardingPlan:
             raise PlanError(str(error)) from None
 
     def __str__(self) -> str:
-        """Return one line per shard, as people read it."""
+        """Return a readable form, one line per shard."""
         lines = []
         for path, tables in self.plan.items():
             rows = [("table", "sharding type", "compute kernel", "rank", "rows", "columns")]

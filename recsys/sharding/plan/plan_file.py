@@ -13,7 +13,7 @@ def read_plan(path: Path) -> ShardingPlan:
     """Return a plan from a JSON file, as ``ShardingPlan.to_json`` gives it.
 
     Raises:
-        PlanError: The file cannot be read, is not JSON, or holds no plan; names the file.
+        PlanError: The file cannot be read, is not JSON, or is not a plan; the message names the file.
     """
     data = read_json(path, "plan", PlanError)
     try:

@@ -31,7 +31,7 @@ def table_wise(table: BaseEmbeddingConfig, rank: int) -> ParameterSharding:
 def without_replicas(
     tables: Sequence[BaseEmbeddingConfig], plan: Mapping[str, ParameterSharding]
 ) -> dict[str, ParameterSharding]:
-    """Return the plan for one batch: there is one copy, on the first rank, of a table of which every rank held one."""
+    """Return the plan for one batch: replicated tables have only the copy on the first rank."""
     return {
         table.name: table_wise(table, 0) if plan[table.name].is_replicated else plan[table.name]
         for table in tables
@@ -53,7 +53,7 @@ def column_wise(table: BaseEmbeddingConfig, ranks: Sequence[int]) -> ParameterSh
 
 
 def row_wise(table: BaseEmbeddingConfig, ranks: Sequence[int]) -> ParameterSharding:
-    """Return rows in equal parts (the last takes the rest), one for each rank.
+    """Divide rows into equal parts (the last takes the rest), one for each rank.
 
     Raises:
         PlanError: There are more ranks than rows.
@@ -63,7 +63,7 @@ def row_wise(table: BaseEmbeddingConfig, ranks: Sequence[int]) -> ParameterShard
 
 
 def table_row_wise(table: BaseEmbeddingConfig, host: int, local_world_size: int) -> ParameterSharding:
-    """Return rows in equal parts over the ranks of one host: partial sums meet inside the host.
+    """Divide rows into equal parts over the ranks of one host; partial sums are added inside the host.
 
     Raises:
         PlanError: The host has more ranks than the table has rows.

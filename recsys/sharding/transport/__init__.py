@@ -1,1 +1,1 @@
-"""How inputs and outputs travel between shards."""
+"""Transports of inputs and outputs between shards."""

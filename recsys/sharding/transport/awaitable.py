@@ -1,7 +1,7 @@
-"""Results that are not there yet.
+"""Awaitables: results that may not be available yet.
 
-An awaitable is waited for once; later waits give the same result. A lazy one is waited for by whatever first
-touches its result, so that a model's other layers can run until then.
+The first wait gets the result; later waits return the same one. A lazy awaitable is waited for at the first
+use of its result, so that a model's other layers can run until then.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _PENDING = object()
 
 
 class Awaitable(ABC, Generic[W]):
-    """A result that is not there yet."""
+    """A result that may not be available yet."""
 
     def __init__(self) -> None:
         self._result: Any = _PENDING
@@ -35,7 +35,7 @@ class Awaitable(ABC, Generic[W]):
 
 
 class NoWait(Awaitable[W]):
-    """A result that is there already."""
+    """A result that is available."""
 
     def __init__(self, result: W) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class NoWait(Awaitable[W]):
 
 
 class Deferred(Awaitable[W]):
-    """A result that a function gives when it is waited for."""
+    """A result that a function computes at the first wait."""
 
     def __init__(self, finish: Callable[[], W]) -> None:
         super().__init__()
@@ -55,15 +55,15 @@ class Deferred(Awaitable[W]):
     def _wait_impl(self) -> W:
         assert self._finish is not None
         result = self._finish()
-        self._finish = None  # what it holds on to is not needed any more
+        self._finish = None  # frees the objects that it refers to
         return result
 
 
 class LazyAwaitable(Deferred[W]):
-    """Stands for its result: an attribute, an item or a torch function waits for it.
+    """A stand-in for its result: access to an attribute or item, or a torch function, waits for it.
 
     Args:
-        finish: Gives the result; called once, at the latest moment.
+        finish: Returns the result; called once, at the first use.
     """
 
     def __getattr__(self, name: str) -> Any:

@@ -1,6 +1,6 @@
-"""All-to-all collectives over a process group, alone and inside an autograd graph.
+"""All-to-all collectives over a process group, with and without autograd.
 
-Everything that one rank sends to another is one flat tensor: one collective per direction, whatever it holds.
+Everything that one rank sends to another is one flat tensor: one collective per direction.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _FLOAT32 = (torch.float32, torch.float32)
 
 
 class Buffers:
-    """Host memory that exchanges lease and that becomes free with the last tensor that uses it.
+    """A pool of host memory for exchanges; a block becomes free with the last tensor that uses it.
 
-    The pages of fresh memory are mapped one by one when they are first written, which takes longer than writing them.
-    On CUDA, torch's caching allocator keeps freed memory already.
+    Pages of new memory are mapped one by one at the first write, which takes longer than the write. On CUDA,
+    torch's caching allocator keeps freed memory already.
 
     A lease is a NumPy view of a block. The storage of the tensor that ``take`` returns owns the view, so the view is
     finalized when the last tensor, view or autograd node that uses the storage is gone, and the block is idle again.
@@ -43,7 +43,7 @@ class Buffers:
         if fitting:
             block = min(
                 reversed(fitting), key=Tensor.numel
-            )  # of equal ones the latest: it may be in a cache still
+            )  # of equal sizes the latest, which may still be cached
             self._idle = [idle for idle in self._idle if idle is not block]
         else:
             block = torch.empty(num_bytes, dtype=torch.uint8)
@@ -59,7 +59,7 @@ class Buffers:
 
 
 class AllToAll:
-    """An all-to-all in progress. Holds what it sends and receives until then.
+    """An all-to-all in progress. Holds the sent and received tensors until it is done.
 
     Args:
         sent: Flat: what goes to rank 0, then to rank 1, and so on.
@@ -91,7 +91,7 @@ class AllToAll:
         )
 
     def wait(self) -> Tensor:
-        """Return what was received: flat, rank by rank."""
+        """Return the received elements: flat, rank by rank."""
         if self._work is not None:
             self._work.wait()
             self._work = None
@@ -101,13 +101,14 @@ class AllToAll:
 def graph_anchor(device: torch.device) -> Tensor:
     """Return an empty tensor that makes an autograd node run on every rank.
 
-    A rank that has no shards, or whose shards need no gradient, takes part in the backward collective all the same.
+    A rank that has no shards, or whose shards need no gradient, must still take part in the backward
+    collective.
     """
     return torch.zeros(0, device=device, requires_grad=torch.is_grad_enabled())
 
 
 class FlatExchange:
-    """A differentiable all-to-all of float32 numbers, in two halves so that other work runs between them.
+    """A differentiable all-to-all of float32 numbers, in two halves, so that other work can run in between.
 
     The backward all-to-all returns the gradients, divided by the number of ranks.
 

@@ -3,8 +3,8 @@
 Shape letters: B batch, E (feature, table) pairs, S slots, N number of IDs, W world size.
 
 Two collectives per batch. The first tells every rank how many IDs come for each of its slots, and for how many
-bags; the second brings lengths, IDs and weights in one piece. The first one's result is read: no rank can make room
-for what it gets without.
+bags; the second brings lengths, IDs and weights in one piece. The first one's result is read, because receive
+buffers need sizes.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _VARIABLE = -1
 
 @dataclass(kw_only=True)
 class RankInput(DistInput):
-    """The lookups of one rank, for itself and for other ranks, and the sizes of what it gets back.
+    """The lookups of one rank, for all ranks, and the sizes of the outputs that it receives.
 
     Attributes:
-        batch_sizes: The batch sizes of all ranks, where each has one for all features; else None.
-        slot_batch_sizes: For each of this rank's slots the batch size on each rank, where they differ.
+        batch_sizes: The batch sizes of all ranks, if each has one for all features; else None.
+        slot_batch_sizes: For each of this rank's slots the batch size on each rank, if they differ.
         arrived: For each rank the number of IDs that it sent for each of this rank's slots.
         sent: For each slot of the layout the number of this batch's IDs.
     """
@@ -56,7 +56,7 @@ class RoutedBatch:
 
     Attributes:
         routed: ``lengths`` holds one number for each slot and bag, slot by slot.
-        lengths: ``[E * B]`` of the pairs (the largest B, where they differ), for the outputs' assembly.
+        lengths: ``[E * B]`` of the pairs (with the largest B, if they differ), for the outputs' assembly.
         strides: For each pair its batch size.
         slot_strides: For each slot of the layout its pair's.
         inverse: As ``DistInput``.
@@ -75,9 +75,9 @@ class GroupDist:
     Args:
         layout: The layout of the collection.
         group: The ranks.
-        rank: This one.
-        device: Where lookups run and collectives take their tensors.
-        sequence: Whether outputs are rows of single IDs: all of a slot are one bag then.
+        rank: This rank.
+        device: The device of lookups and collectives.
+        sequence: Whether outputs are rows of single IDs; all IDs of a slot are then one bag.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class GroupDist:
         self._sequence = sequence
         self._world_size = dist.get_world_size(group)
         slots = [slot for _, slot in layout.slots]
-        # Groups are in the order of their ranks, so that each rank's slots are neighbours.
+        # Groups are in the order of their ranks, so that each rank's slots are adjacent.
         counts = [sum(slot.rank == r for slot in slots) for r in (REPLICATED, *range(self._world_size))]
         self._bounds = list(accumulate(counts, initial=0))
         self._counts = counts[1:]
@@ -103,28 +103,28 @@ class GroupDist:
         self._own_groups = [len(group.slots) for group in layout.groups if group.rank == rank]
         largest = max(table.num_embeddings for table in layout.tables)
         self._wire_dtype = torch.int32 if largest <= torch.iinfo(torch.int32).max else torch.int64
-        # Rank by rank, slot by slot becomes slot by slot, rank by rank.
+        # Permutation from rank-major to slot-major order.
         own = self._counts[rank]
         self._order = [s * own + i for i in range(own) for s in range(self._world_size)]
         self._order_tensor = torch.tensor(self._order, dtype=torch.int32, device=device)
 
     def __call__(self, batch: RoutedBatch) -> Awaitable[Awaitable[DistInput]]:
-        """Send. The first wait reads the sizes, the second brings the IDs."""
+        """Send the IDs. The first wait reads the sizes, the second receives the IDs."""
         strides = batch.strides
         per_slot = _sums(batch.routed.lengths, batch.slot_strides)
         uniform = len(set(strides)) == 1
-        told = []
+        numbers = []
         for rank in range(self._world_size):
             start, end = self._bounds[rank + 1], self._bounds[rank + 2]
-            told += [strides[0] if uniform else _VARIABLE, *per_slot[start:end]]
+            numbers += [strides[0] if uniform else _VARIABLE, *per_slot[start:end]]
         own = self._counts[self._rank] + 1
-        flight = self._tell(told, [count + 1 for count in self._counts], own)
+        flight = self._tell(numbers, [count + 1 for count in self._counts], own)
 
         def read() -> Awaitable[DistInput]:
             answer = flight.wait().tolist()
-            heard = [answer[s * own : (s + 1) * own] for s in range(self._world_size)]
-            batch_sizes = [numbers[0] for numbers in heard]
-            arrived = [numbers[1:] for numbers in heard]
+            received = [answer[s * own : (s + 1) * own] for s in range(self._world_size)]
+            batch_sizes = [sizes[0] for sizes in received]
+            arrived = [sizes[1:] for sizes in received]
             slot_batches = None
             if _VARIABLE in batch_sizes:
                 slot_batches = self._slot_batch_sizes(batch.slot_strides)
@@ -311,7 +311,7 @@ def _by_group(
 
 
 def _sums(lengths: Tensor, strides: Sequence[int]) -> list[int]:
-    """Return the number of IDs of each slot. Read where the batch lies: in host memory nothing waits for it."""
+    """Return the number of IDs of each slot. Reads the lengths, which does not block in host memory."""
     if len(set(strides)) == 1:
         per_slot: list[int] = lengths.view(len(strides), strides[0]).sum(dim=1).tolist()
         return per_slot
@@ -327,7 +327,7 @@ def _permuted(data: Tensor, sizes: list[int], order: list[int]) -> Tensor:
 
 
 def _bits(weights: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return float32 numbers as integers of the wire's dtype."""
+    """Reinterpret float32 numbers as integers of the wire's dtype."""
     return weights.view(torch.int32).to(dtype)
 
 

@@ -1,4 +1,4 @@
-"""The transport over a process group: each rank has its own batch, and gets the embeddings of all of it.
+"""The transport over a process group: each rank has its own batch and receives all of its embeddings.
 
 Shape letters: B batch, D embedding dim, E (feature, table) pairs, S slots, N number of IDs, W world size.
 """
@@ -47,7 +47,7 @@ class CommsConfig:
 
     @property
     def dtypes(self) -> tuple[torch.dtype, torch.dtype]:
-        """Forth and back."""
+        """The dtypes forward and backward."""
         return self.forward, self.backward
 
 
@@ -57,9 +57,10 @@ class GroupTransport(nn.Module):
     Args:
         layout: The layout of the collection.
         env: The ranks.
-        comms: In what embeddings cross.
+        comms: The dtypes of embeddings between ranks.
         sequence: Whether outputs are rows of single IDs.
-        by_host: The tables whose partial sums meet in hosts (``tables_by_host``), in groups of their own.
+        by_host: The tables whose partial sums are added inside hosts (``tables_by_host``), in separate
+            groups.
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class GroupTransport(nn.Module):
         self._columns = None if sequence else PooledColumns(layout, env.rank, env.world_size, self._hosts)
 
     def input_dist(self, checked: CheckedIds) -> Awaitable[Awaitable[DistInput]]:
-        """Route IDs and send them; the first wait reads sizes, the second brings the IDs."""
+        """Route IDs and send them; the first wait reads sizes, the second receives the IDs."""
         num_pairs = len(self._layout.pairs)
         routed: Routed = self.router(checked.lengths, checked.values, checked.weights)
         widest = checked.lengths.size(0) // num_pairs
@@ -105,10 +106,11 @@ class GroupTransport(nn.Module):
         return self._dist(batch)
 
     def pooled(self, outputs: Sequence[Tensor], inputs: DistInput) -> Awaitable[Tensor]:
-        """Return ``[B, sum of D]`` in the order of the pairs; all shards' outputs cross in one all-to-all.
+        """Return ``[B, sum of D]`` in the order of the pairs; all shards' outputs are sent in one all-to-all.
 
-        Except partial sums that meet in hosts: their first hop starts here, the second when the result is waited for.
-        Where batch sizes differ from feature to feature, one after the other, flat, ``[B of the pair, D]``.
+        Partial sums that are added inside hosts are an exception: their first hop starts here, the second
+        when the result is waited for. If batch sizes differ between features, the result is flat: ``[B of the
+        pair, D]`` pair by pair.
         """
         assert self._columns is not None
         assert isinstance(inputs, RankInput)
@@ -160,12 +162,12 @@ class GroupTransport(nn.Module):
         return Deferred(finish)
 
     def _by_receiver(self, own: list[Tensor], inputs: RankInput) -> tuple[Tensor, list[int]]:
-        """Return what the own groups found, rank by rank; within a rank group by group."""
+        """Return the outputs of this rank's groups, by receiving rank, then by group."""
         groups = [group for group in self._layout.groups if group.rank == self._rank]
         if not groups:
             return torch.zeros(0, device=self._device), [0] * self._world_size
         widths = [self._layout.output_dim(group.slots[0]) for group in groups]
-        # Of each rank, for each of this rank's slots the number of IDs.
+        # Number of IDs by sending rank and this rank's slot.
         arrived = inputs.arrived
         send_sizes = [0] * self._world_size
         parts: list[list[Tensor]] = [[] for _ in send_sizes]
@@ -183,7 +185,7 @@ class GroupTransport(nn.Module):
 
 
 class _Counts:
-    """Takes numbers from the front of a list."""
+    """An iterator over consecutive parts of a list of numbers."""
 
     def __init__(self, counts: Sequence[int]) -> None:
         self._counts = counts
@@ -196,7 +198,7 @@ class _Counts:
 
 
 def _narrowed(routed: Routed, strides: Sequence[int], widest: int) -> Routed:
-    """Remove the empty bags behind the batches of features that have smaller ones."""
+    """Remove the empty bags after the batches of features with smaller batch sizes."""
     rows = routed.lengths.view(len(strides), widest)
     kept = torch.cat([rows[i, :stride] for i, stride in enumerate(strides)])
     return Routed(lengths=kept, values=routed.values, weights=routed.weights, restore=routed.restore)

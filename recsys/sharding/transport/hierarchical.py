@@ -1,19 +1,20 @@
-"""Hierarchical output distribution: partial sums are added inside a host, so that 1/L of the bytes crosses hosts.
+"""Hierarchical output distribution: partial sums are added inside a host, so 1/L of the bytes crosses hosts.
 
 Shape letters: B batch, D embedding dim, H hosts, L ranks per host, W world size (H * L).
 
-Rank h * L + l has the local index l on host h. Where the row shards of a table's columns are on all ranks of one host:
+Rank h * L + l has the local index l on host h. If the row shards of a table's columns are on all ranks of one
+host:
 
-1. within the host: the rank of local index l gets from each of the L ranks the partial sums for the batches of all H
-   ranks that have this index, and adds them;
+1. within the host: the rank with local index l receives from each of the L ranks the partial sums for the
+   batches of all H ranks with this index, and adds them;
 2. across hosts: it sends the finished sums to those ranks.
 
-Order of collectives. Forth: within, all ranks (what does not meet in hosts), and, when the result is waited for,
-across. Back: all ranks, across, within. Each of these needs what the one before gave back (the gradients of the sums
-come from the node that sends the others' back, those of the parts from the way back of the sums), so no rank's
-autograd can start them in another order. Several collections follow each other by autograd's own order, latest made
-first: nodes that only some ranks have, the lookups of their own shards, are behind all of a collection's collectives
-and cannot change the order of what all have.
+Order of collectives. Forward: within, all ranks (all other outputs), and, when the result is waited for,
+across. Backward: all ranks, across, within. Each of these needs the result of the one before (the gradients
+of the sums come from the node that sends the others' back, those of the parts from the sums' backward
+exchange), so no rank's autograd can start them in another order. Collections follow each other in autograd's
+order, latest created first: nodes that only some ranks have, the lookups of their own shards, run after all
+collectives of a collection and cannot change the common order.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from recsys.sharding.transport.group_input import RankInput
 
 @dataclass(frozen=True, kw_only=True)
 class HostGroups:
-    """This rank's neighbours.
+    """The groups of this rank.
 
     Attributes:
         within: The L ranks of its host.
@@ -48,19 +49,19 @@ class HostGroups:
     across: dist.ProcessGroup
 
 
-# Process groups cost connections and are never collected: those of a group of ranks are made once, by ranks per host.
+# Process groups cost connections and are never freed, so they are created once per group and ranks per host.
 _MADE: WeakKeyDictionary[dist.ProcessGroup, dict[int, HostGroups]] = WeakKeyDictionary()
 
 
 def tables_by_host(params: Mapping[str, ParameterSharding], env: ShardingEnv) -> frozenset[str]:
-    """Return the tables whose partial sums meet in hosts.
+    """Return the tables whose partial sums are added inside hosts.
 
-    Those of which each block of columns has one shard of rows on each rank of one host. None if there is one host
-    or one rank per host, or where the process group is not all of the default one in its order: torch makes subgroups
-    only with all ranks of the default group.
+    In these, each column block has one row shard on each rank of one host. There are none with one host or
+    one rank per host, or if the process group is not the whole default group in its order: torch creates
+    subgroups only with all ranks of the default group.
 
     Args:
-        params: For each table how it is cut; the same on every rank.
+        params: The sharding of each table; the same on every rank.
         env: The ranks of a process group.
     """
     if not 1 < env.local_world_size < env.world_size or not _is_whole(env):
@@ -71,14 +72,14 @@ def tables_by_host(params: Mapping[str, ParameterSharding], env: ShardingEnv) ->
 
 
 def host_groups(env: ShardingEnv) -> HostGroups:
-    """Return the groups of this rank. The first call makes them, on all ranks; later calls share them."""
+    """Return the groups of this rank. The first call creates them, on all ranks; later calls reuse them."""
     group, local = env.process_group, env.local_world_size
     assert group is not None
     made = _MADE.setdefault(group, {})
     if local not in made:
         hosts = [list(host_ranks(host, local)) for host in range(env.world_size // local)]
         backend = dist.get_backend(group)
-        # Every rank makes every group, in the same order: torch counts them to name them.
+        # Every rank creates every group, in the same order, because torch names them by a counter.
         within = [dist.new_group(ranks, backend=backend) for ranks in hosts]
         across = [dist.new_group(list(ranks), backend=backend) for ranks in zip(*hosts, strict=True)]
         host, index = divmod(env.rank, local)
@@ -87,11 +88,11 @@ def host_groups(env: ShardingEnv) -> HostGroups:
 
 
 class HostColumns:
-    """The groups of a layout whose partial sums meet in hosts, and the positions of their sums.
+    """The groups of a layout whose partial sums are added inside hosts, and the positions of their sums.
 
     Args:
-        layout: The layout of the collection; slots of ``by_host`` tables are in groups of their own.
-        by_host: As ``tables_by_host`` says, not empty.
+        layout: The layout of the collection; slots of ``by_host`` tables are in separate groups.
+        by_host: The result of ``tables_by_host``, not empty.
         env: The ranks.
     """
 
@@ -126,18 +127,18 @@ class HostColumns:
         return [dim for of_host in self.dims for dim in of_host]
 
     def divided(self, own: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        """Return this rank's outputs: those that go straight home, and those that meet in its host."""
+        """Split this rank's outputs into those sent directly and those added inside its host."""
         pairs = list(zip(own, self._meets, strict=True))
         return [rows for rows, meets in pairs if not meets], [rows for rows, meets in pairs if meets]
 
 
 class HostExchange:
-    """The partial sums of one batch on their two hops; gradients take the same way back, divided by L and by H.
+    """The two hops of one batch's partial sums; gradients are sent back the same way, divided by L and by H.
 
     Args:
         columns: The columns of the collection.
         inputs: The inputs of the batch.
-        dtypes: What crosses in each hop, forth and back; sums are float32.
+        dtypes: The dtypes of each hop, forward and backward; sums are float32.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""From a batch to the IDs that each shard looks up: features are picked, checked and routed. Both transports do so.
+"""The path from a batch to each shard's IDs, for both transports: features are picked, checked and routed.
 
 Shape letters: B batch, F features, E (feature, table) pairs, S slots, N number of IDs.
 """
@@ -28,9 +28,10 @@ class GroupInput:
         values: ``[N]`` int64, rows of the shards.
         offsets: ``[S * B + 1]`` int64.
         weights: ``[N]`` float32, or None.
-        slot_ends: ``[S - 1]`` int64 in host memory, where each slot's values end but the last; sequences only.
-        ids_per_slot: The number of values of each slot, where the transport knows it.
-        batch_sizes: For each slot the batch sizes of all ranks, where they differ from slot to slot.
+        slot_ends: ``[S - 1]`` int64 in host memory, the end of each slot's values except the last; sequences
+            only.
+        ids_per_slot: The number of values of each slot, if the transport knows it.
+        batch_sizes: For each slot the batch sizes of all ranks, if they differ between slots.
     """
 
     values: Tensor
@@ -41,7 +42,7 @@ class GroupInput:
     batch_sizes: list[list[int]] | None = None
 
     def sizes(self) -> dict[str, Any]:
-        """Return what a process group's transport knows without reading a tensor; training kernels take it."""
+        """Return the sizes that a process group's transport knows without reading a tensor."""
         if self.ids_per_slot is None:
             return {}
         return {"ids_per_slot": self.ids_per_slot, "batch_sizes": self.batch_sizes}
@@ -52,10 +53,10 @@ class DistInput:
     """A batch, split for the lookups.
 
     Attributes:
-        groups: Those that are looked up here, in the layout's order.
-        lengths: ``[E * B]`` int64, where the outputs are assembled.
+        groups: The groups that are looked up here, in the layout's order.
+        lengths: ``[E * B]`` int64, on the device where the outputs are assembled.
         restore: For each entry of a sequence layout, ``[N of the pair]`` int64: where each ID's row went.
-        strides: For each pair this batch's size, where they may differ.
+        strides: The batch size of each pair, if they may differ.
         inverse: ``[E, rows of the full batch]`` int64, which row of its pair's batch each stands for.
     """
 
@@ -67,7 +68,7 @@ class DistInput:
 
     @property
     def is_flat(self) -> bool:
-        """Whether pooled outputs come flat, pair by pair, because batch sizes differ on some rank."""
+        """Whether pooled outputs are flat, pair by pair, because batch sizes differ on some rank."""
         return False
 
 
@@ -76,7 +77,7 @@ class CheckedIds:
     """IDs that lookups may trust: ``lengths`` ``[E * B]``, ``offsets``, ``values`` ``[N]``, ``weights``.
 
     Attributes:
-        strides: For each pair its batch size, where they differ: lengths have empty bags up to the largest then.
+        strides: The batch size of each pair, if they differ; lengths then have empty bags up to the largest.
         inverse: ``[E, rows of the full batch]`` int64, which row of its pair's batch each stands for.
     """
 
@@ -94,8 +95,8 @@ class PairIds(nn.Module):
     Args:
         layout: The layout of the collection.
         is_weighted: Whether the lookups take weights.
-        id_policies: For each table, how IDs out of range are treated; REJECT where it is not named.
-        mode: What the bounds check does about rejected IDs.
+        id_policies: For each table, how IDs out of range are treated; REJECT by default.
+        mode: The treatment of rejected IDs.
     """
 
     def __init__(
@@ -123,7 +124,7 @@ class PairIds(nn.Module):
         )
 
     def forward(self, features: KeyedJaggedTensor) -> CheckedIds:
-        """Pick and check.
+        """Pick the features and check their IDs.
 
         Raises:
             ValueError: A feature is missing, weights are missing, lengths and values disagree, an ID is out of
@@ -132,7 +133,7 @@ class PairIds(nn.Module):
         missing = sorted(set(self._features) - set(features.keys()))
         if missing:
             raise ValueError(f"features: missing {missing}, got {features.keys()}")
-        # FBGEMM's lookup misreads weights that are not contiguous.
+        # FBGEMM's lookup requires contiguous weights.
         weights = features.weights().to(torch.float32).contiguous() if self._is_weighted else None
         lengths, values, stride = features.lengths(), features.values(), features.stride()
         strides, inverse = None, None
@@ -148,7 +149,7 @@ class PairIds(nn.Module):
                 stride, lengths = lengths.size(1), lengths.view(-1)
         in_order = self._features == features.keys()
         if weights is not None:
-            # An error where a graph is given more or fewer weights than IDs; FBGEMM would read past them.
+            # Raises if a graph gets more or fewer weights than IDs; FBGEMM would read out of bounds.
             weights = weights.view(values.size(0))
         if not in_order:
             self.structure(lengths, values)
@@ -174,7 +175,7 @@ class PairIds(nn.Module):
     def _order(self, positions: Sequence[int], *, traced: bool) -> Tensor:
         order = torch.tensor(positions, dtype=torch.int32)
         if traced:
-            # A graph keeps it under a name that says whose it is.
+            # The buffer's name in a graph identifies its pairs.
             self.register_buffer("order_" + "_".join(map(str, positions)), order, persistent=False)
         return order
 
@@ -219,7 +220,7 @@ class Router(nn.Module):
 
     Args:
         layout: The layout of the collection.
-        sequence: Keep what is needed to put the rows of single IDs back in order.
+        sequence: Whether to keep the data for restoring the order of single IDs' rows.
     """
 
     order: Tensor
@@ -228,7 +229,7 @@ class Router(nn.Module):
         super().__init__()
         self._num_pairs = len(layout.pairs)
         self._sequence = sequence
-        # Sequences are cut pair by pair, because FBGEMM's way back covers all that one call cuts.
+        # Sequences are cut pair by pair, because FBGEMM's inverse covers everything that one call cuts.
         entries = layout.entries
         positions = range(len(entries))
         steps = [[i] for i in positions] if sequence else ([list(positions)] if entries else [])
@@ -284,7 +285,7 @@ class Router(nn.Module):
 
 
 class _RowCut(nn.Module):
-    """Sends the IDs of some pairs to the row shards of their tables: FBGEMM's bucketize."""
+    """Distributes the IDs of some pairs to the row shards of their tables, with FBGEMM's bucketize."""
 
     pairs: Tensor
     block_sizes: Tensor
@@ -297,7 +298,7 @@ class _RowCut(nn.Module):
         self._all_pairs = pairs == list(range(num_pairs))
         self._num_pairs = num_pairs
         self.register_buffer("pairs", torch.tensor(pairs, dtype=torch.int32), persistent=False)
-        # FBGEMM asks for block sizes of equal parts too; the bounds below take their place.
+        # FBGEMM also requires block sizes of equal parts; the bounds below override them.
         self.register_buffer("block_sizes", torch.full((len(entries),), INT64_MAX), persistent=False)
         self._bounds_names = []
         for i, entry in enumerate(entries):

@@ -2,8 +2,8 @@
 
 Shape letters: B batch, E (feature, table) pairs, S slots, N number of IDs.
 
-The batch is split where its lengths are known, in host memory; each device gets its part in one copy from
-page-locked memory that nothing waits for. The same code serves ``cpu``, where the copies fall away.
+The batch is split in host memory, where its lengths are known; each device gets its part in one asynchronous
+copy from page-locked memory. The same code serves ``cpu``, without copies.
 """
 
 from __future__ import annotations
@@ -100,11 +100,11 @@ class DeviceBatch:
         return floats, len(tensors) - 1
 
     def send(self, device: torch.device) -> DeviceBatch:
-        """Return the batch on its device; on ``cpu``, or with nothing in it, as it is."""
+        """Return the batch on its device; unchanged on ``cpu`` or if empty."""
         if device.type == "cpu" or not (self._ints or self._floats):
             return self
         sent = DeviceBatch()
-        # Integers first: their bytes stay aligned to eight.
+        # Integers first, to keep them aligned to eight bytes.
         tensors = [*self._ints, *self._floats]
         words = [tensor.reshape(-1).view(torch.int32) for tensor in tensors]
         packed = torch.cat(words)
@@ -134,7 +134,7 @@ def send(
         batches: For each collection its split batch, whose tensors are replaced by those on the devices, its
             layout, and whether its outputs' assembly needs the lengths.
         dense: float32, for the first device.
-        devices: Rank by rank; the first assembles.
+        devices: The device of each rank; the first assembles.
 
     Returns:
         ``dense`` on the first device.
@@ -163,13 +163,13 @@ def send(
 
 
 class LocalTransport(nn.Module):
-    """One batch goes out from host memory to the devices of this process; outputs come together on the first.
+    """Sends one batch from host memory to the devices of this process, and gathers outputs on the first.
 
     Args:
         layout: The layout of the collection.
         devices: Rank by rank.
         sequence: Whether outputs are rows of single IDs.
-        output_dtype: Of assembled outputs.
+        output_dtype: The dtype of assembled outputs.
     """
 
     def __init__(
@@ -224,7 +224,7 @@ class LocalTransport(nn.Module):
         return NoWait(parts[0] if len(parts) == 1 else torch.cat(parts, dim=1))
 
     def rows(self, outputs: Sequence[Tensor], inputs: DistInput) -> Awaitable[list[list[Tensor]]]:
-        """Return the rows that each group and slot found, ``[N of the slot, width]``."""
+        """Return the rows of each group and slot, ``[N of the slot, width]``."""
         found = []
         for group, rows, group_input in zip(
             self._layout.groups, self._gather(outputs), inputs.groups, strict=True
@@ -244,7 +244,8 @@ class LocalTransport(nn.Module):
         """Return the groups' outputs on the first rank's device."""
         home = self._devices[0]
         devices = [self._devices[group.rank] for group in self._layout.groups]
-        # Host memory is read at once, so a copy to it must be waited for; a device's stream orders the others.
+        # Copies to host memory must be waited for, because it is read at once; a device's stream orders the
+        # others.
         no_wait = home.type != "cpu"
         return [
             out if device == home else out.to(home, non_blocking=no_wait)
@@ -275,11 +276,11 @@ def int_nbit_kernel(
     Args:
         layout: The layout of the collection.
         group: One of its groups.
-        rank: Where the rows lie.
+        rank: The rows of the rank.
         path: The collection's path in its model.
         output_dtype: The dtype of the collection.
     """
-    # Parts of a sum are rounded once, after they were added.
+    # Partial sums are rounded once, after the addition.
     dtype = torch.float32 if group.partial else output_dtype
     slots = []
     for slot in group.slots:

@@ -2,9 +2,10 @@
 
 Shape letters: B batch, D embedding dim, E (feature, table) pairs, W world size.
 
-A rank sends each other rank the rows of that rank's batch, all its columns side by side. What lands is put together
-once: columns beside columns, parts of sums added. Gradients take the same way back, written straight into what is
-sent, and divided by W there. Partial sums that meet in hosts have come another way (``hierarchical``).
+A rank sends each other rank the rows of that rank's batch, all its columns side by side. Received outputs are
+assembled once: columns are concatenated, partial sums added. Gradients are sent back the same way; they are
+written directly into the send buffer and divided by W there. Partial sums that are added inside hosts are
+sent separately (``hierarchical``).
 """
 
 from __future__ import annotations
@@ -34,13 +35,14 @@ class _Source:
 
 
 class PooledColumns:
-    """The places of columns in what each rank sends and in the assembled output.
+    """The positions of columns in each rank's sent data and in the assembled output.
 
     Args:
         layout: The layout of the collection.
-        rank: This one.
+        rank: This rank.
         world_size: W.
-        hosts: The groups whose sums meet in hosts; they are assembled beside the outputs of the replicated groups.
+        hosts: The groups whose sums are added inside hosts; they are assembled like the outputs of the
+            replicated groups.
     """
 
     def __init__(self, layout: Layout, rank: int, world_size: int, hosts: HostColumns | None = None) -> None:
@@ -63,7 +65,7 @@ class PooledColumns:
         self.pieces: list[tuple[int, int, tuple[_Source, ...], int | None]] = []
         at = 0
         for piece in pooled_pieces(layout):
-            # Of a host's ranks, all of whose parts are in one sum, one source remains.
+            # A host's ranks, whose parts are all in one sum, count as one source.
             sources = dict.fromkeys(
                 _Source(REPLICATED, num_home + meeting[g], start)
                 if g in meeting
@@ -135,7 +137,7 @@ class PooledExchange:
         self._all_to_all(rows.reshape(-1).to(self._dtypes[0]), self._own_sizes, self._rank_sizes)
 
     def assemble(self, home: Sequence[Tensor]) -> Tensor:
-        """Wait for the outputs of all ranks, and put columns beside columns; add partial sums."""
+        """Wait for the outputs of all ranks, concatenate columns, and add partial sums."""
         received = self._by_rank(self._wait())
         parts = []
         for _, width, sources, mean_of in self._columns.pieces:
@@ -151,7 +153,7 @@ class PooledExchange:
         return torch.cat(parts, dim=1, out=assembled)
 
     def send_back(self, gradient: Tensor) -> list[Tensor]:
-        """Start the all-to-all of the gradients ``[B, sum of D]``; return those of the groups at home."""
+        """Start the all-to-all of the gradients ``[B, sum of D]``; return those of the local groups."""
         flat = self._columns.buffers.take((sum(self._rank_sizes),), self._dtypes[1], gradient.device)
         by_rank = self._by_rank(flat)
         home = [gradient.new_empty(self._num_bags, dim) for dim in self._columns.home_dims]
@@ -162,8 +164,8 @@ class PooledExchange:
             for source in sources:
                 target = self._source(source, by_rank, home).narrow(1, source.start, width)
                 if source.rank == REPLICATED:
-                    # Gradients of a replicated table are averaged by its hook, those of hosts' sums on their own way
-                    # back.
+                    # A replicated table's hook averages its gradients; those of hosts' sums are averaged in
+                    # their own backward exchange.
                     target.copy_(columns)
                 else:
                     torch.mul(columns, 1.0 / self._num_ranks, out=target)
@@ -196,7 +198,7 @@ class PooledExchange:
         return home[source.group] if source.rank == REPLICATED else by_rank[source.rank]
 
     def _bag_sizes(self, pair: int) -> Tensor:
-        # Lengths are wider where a feature of no table has a larger batch.
+        # Lengths are wider if a feature without a table has a larger batch.
         bags = self._lengths.view(self._columns.num_pairs, -1)[pair, : self._num_bags]
         return bags.clamp(min=1).to(torch.float32).unsqueeze(1)
 
@@ -228,14 +230,14 @@ class _Assemble(torch.autograd.Function):
 
 
 class VariableExchange:
-    """The outputs of one batch in transit, each slot's with its own batch size.
+    """The outputs of one batch in transit, with a batch size per slot.
 
     Args:
         layout: The layout of the collection.
         rank: This one.
         inputs: The inputs of the batch.
         group: The ranks.
-        dtypes: What crosses, forth and back.
+        dtypes: The dtypes on the wire, forward and backward.
     """
 
     def __init__(
@@ -256,7 +258,7 @@ class VariableExchange:
         for _, slot in layout.slots:
             if slot.rank != REPLICATED:
                 receive_sizes[slot.rank] += self._size(slot)
-        # By own group and rank: how many numbers the group found for the rank.
+        # By own group and rank: the number of output elements of the group for the rank.
         self._found = self._numbers_found(inputs.slot_batch_sizes)
         send_sizes = [sum(of_group[s] for of_group in self._found) for s in range(self._world_size)]
         self._exchange = FlatExchange(send_sizes, receive_sizes, group, dtypes)
@@ -278,7 +280,7 @@ class VariableExchange:
         return found
 
     def start(self, own: Sequence[Tensor], device: torch.device) -> Tensor:
-        """Send the own groups' flat outputs; returns a token for ``finish``."""
+        """Send this rank's flat outputs; return a token for ``finish``."""
         if not own:
             return self._exchange.start(torch.zeros(0, device=device))
         parts = [torch.split(flat, sizes) for flat, sizes in zip(own, self._found, strict=True)]
@@ -286,7 +288,7 @@ class VariableExchange:
         return self._exchange.start(torch.cat(ordered))
 
     def finish(self, token: Tensor, home: Sequence[Tensor]) -> Tensor:
-        """Wait, and put together: flat, pair by pair ``[B of the pair, D]``."""
+        """Wait for the outputs and assemble them: flat, pair by pair ``[B of the pair, D]``."""
         flat = torch.cat([*(part.reshape(-1) for part in home), self._exchange.finish(token)])
         slots = [slot for _, slot in self._layout.slots]
         pieces = torch.split(flat, [self._size(slot) for slot in slots])
@@ -295,7 +297,7 @@ class VariableExchange:
             rows = piece.view(self._inputs.strides[slot.pair], self._layout.output_dim(slot))
             key = (slot.pair, slot.columns)
             found[key] = found[key] + rows if key in found else rows
-        # Columns that are cut by rows; others of the same table may not be.
+        # Columns that are cut by rows; other columns of the same table may not be.
         for pair, columns in {(s.pair, s.columns) for s in slots if self._layout.divides_mean(s)}:
             found[pair, columns] = found[pair, columns] / self._bag_sizes(pair)
         pooled = []

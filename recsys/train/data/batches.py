@@ -1,8 +1,8 @@
-"""From an epoch's blocks to each rank's batches.
+"""Division of an epoch's blocks into each rank's batches.
 
 A step's rows are those of one *global batch*: W × B consecutive rows of a block's order, cut into W parts. All
-ranks go through the same blocks in the same order, so they agree on every step without a word, and take the rows of
-their own parts only. Where a block ends, the parts are smaller; one may be empty.
+ranks go through the same blocks in the same order, so they agree on every step without communication, and
+take only the rows of their own parts. At the end of a block the parts are smaller and may be empty.
 
 Shape letters: B batch, W world size.
 """
@@ -19,7 +19,7 @@ from recsys.train.data.examples import Block, Examples, Ints, LabeledBatch
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """Which part of every global batch is this rank's."""
+    """This rank's part of every global batch."""
 
     rank: int = 0
     world_size: int = 1
@@ -61,10 +61,9 @@ def batches(
     Args:
         blocks: The examples; the same on all ranks.
         batch_size: B, of each rank; the last global batch of a block may be smaller.
-        order: Mixes the examples within each block; None leaves their order.
-        share: This rank's.
-        first_step: How many global batches to leave out; their blocks are not parsed where all of a block is left
-            out.
+        order: Shuffles the examples within each block; None keeps their order.
+        share: This rank's share.
+        first_step: The number of global batches to skip; blocks that are skipped as a whole are not parsed.
     """
     num_to_skip = first_step
     for number, block in enumerate(blocks):

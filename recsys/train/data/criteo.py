@@ -1,8 +1,8 @@
 """The Criteo display advertising data: a label, 13 whole numbers, 26 categories a line.
 
-Read in the two forms in which it is passed around: the TSV as published (no header,
-https://www.kaggle.com/c/criteo-display-ad-challenge) and CSV with the header ``label,I1..I13,C1..C26``. Fields
-may be empty. Files are read block by block, never whole.
+Reads the two common forms: the TSV as published (no header,
+https://www.kaggle.com/c/criteo-display-ad-challenge) and CSV with the header ``label,I1..I13,C1..C26``.
+Fields may be empty. Files are read block by block, never whole.
 
 Shape letters: N number of examples.
 """
@@ -133,7 +133,7 @@ def _numbers(path: Path, line: int, fields: list[str]) -> list[float]:
         numbers = [float(field) if field else 0.0 for field in fields]
     except ValueError:
         numbers = []
-    # A float is accepted because data frames write columns with gaps as floats: "260.0".
+    # Floats such as "260.0" are accepted, because data frames write integer columns with gaps as floats.
     if not numbers or not all(number.is_integer() for number in numbers):
         wrong = next(i for i, field in enumerate(fields) if not _is_whole(field))
         raise malformed(

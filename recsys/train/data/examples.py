@@ -25,7 +25,7 @@ class TableSpec:
 
     Attributes:
         name: The table's name.
-        num_embeddings: Its rows; every ID of its features is below.
+        num_embeddings: Its rows; every ID of its features is smaller.
         feature_names: The features that are looked up in it.
         pooling: "SUM" or "MEAN".
     """
@@ -85,13 +85,13 @@ class Bags:
 
 @dataclass(frozen=True)
 class LabeledBatch:
-    """What the model is trained on in one step.
+    """The training data of one step.
 
     Attributes:
         dense: float32 ``[B, number of dense features]``.
         kjt: F features of B rows; its lengths per key are known.
         labels: float32 ``[B]``, 0 or 1.
-        num_global_rows: Rows of this step on all ranks together; B where there is one rank.
+        num_global_rows: Rows of this step on all ranks together; B with one rank.
     """
 
     dense: Tensor
@@ -100,7 +100,7 @@ class LabeledBatch:
     num_global_rows: int
 
     def to(self, device: torch.device, *, non_blocking: bool = False) -> LabeledBatch:
-        """Return the batch on a device, but for the sparse features: sharded collections split them in host memory."""
+        """Return the batch on a device, except the sparse features, which are split in host memory."""
         return LabeledBatch(
             self.dense.to(device, non_blocking=non_blocking),
             self.kjt,
@@ -109,12 +109,12 @@ class LabeledBatch:
         )
 
     def pin_memory(self) -> LabeledBatch:
-        """Return what ``to`` copies in page-locked memory, from which copies to a CUDA device do not wait."""
+        """Return the batch with what ``to`` copies in page-locked memory, for asynchronous copies to CUDA."""
         return LabeledBatch(self.dense.pin_memory(), self.kjt, self.labels.pin_memory(), self.num_global_rows)
 
 
 class Block(Protocol):
-    """Some consecutive examples of a source, in the source's own form until they are taken."""
+    """Consecutive examples of a source, not parsed until they are taken."""
 
     def __len__(self) -> int: ...
 
@@ -184,12 +184,12 @@ class Examples:
 
 @dataclass(frozen=True, kw_only=True)
 class Reference:
-    """A number to hold the model's AUC against.
+    """A reference for the model's AUC.
 
     Attributes:
-        name: Short, for JSON: ``popularity``, ``planted``.
-        text: A description for people.
-        auc: On the held-out examples; None if they do not define it.
+        name: A short name, for JSON: ``popularity``, ``planted``.
+        text: A description.
+        auc: The AUC on the held-out examples; None if it is not defined.
     """
 
     name: str
@@ -199,7 +199,7 @@ class Reference:
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset:
-    """A source of examples, read block by block as often as asked.
+    """A source of examples, read block by block, any number of times.
 
     Attributes:
         name: The name of the source.
@@ -209,7 +209,7 @@ class Dataset:
         num_held_out_rows: Examples to measure on.
         train: Starts an epoch over the training examples; each epoch gives the same blocks.
         held_out: Starts a pass over the held-out examples.
-        reference: Computes what to compare with, None if there is nothing.
+        reference: Computes the reference; None if there is none.
     """
 
     name: str
@@ -223,7 +223,7 @@ class Dataset:
 
 
 def held_out_rows(num_rows: int) -> int:
-    """Return how many of the last rows are held out: 10 %, at least one.
+    """Return the number of last rows that are held out: 10 %, at least one.
 
     Raises:
         ValueError: There are too few rows to hold any out.

@@ -7,11 +7,11 @@ from pathlib import Path
 
 
 class DataError(ValueError):
-    """A data file is missing or malformed; the text names the file, and the line where there is one."""
+    """A data file is missing or malformed; the message names the file, and the line if there is one."""
 
 
 def malformed(path: Path, line: int, what: str) -> DataError:
-    """Return the error for a line that is not what it should be."""
+    """Return the error for a malformed line."""
     return DataError(f"{path.name}, line {line}: {what}")
 
 
@@ -44,7 +44,7 @@ def split_lines(
         separator: Between fields.
         num_fields: How many fields each line must have.
         encoding: The encoding of the file.
-        header: Whether the first line is one, which is left out.
+        header: Whether the first line is a header, which is skipped.
 
     Raises:
         DataError: As ``numbered_lines``, or a line has another number of fields.
@@ -64,7 +64,7 @@ def whole_number(text: str, path: Path, line: int, name: str) -> int:
     """Return a whole number of at least 0 and below 2^63, also written as a float (``881250949.0``).
 
     Raises:
-        DataError: It is none.
+        DataError: The text is not such a number.
     """
     try:
         value = float(text) if "." in text else int(text)

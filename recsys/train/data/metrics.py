@@ -15,14 +15,14 @@ Floats = NDArray[np.float32] | NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class Metrics:
-    """Measured on one set of examples. None if the set does not define the number.
+    """Metrics on one set of examples. None if a metric is not defined for the set.
 
     Attributes:
         num_rows: N.
         loss: Mean binary cross entropy, in nats.
         auc: The probability that a click scores above a non-click, a tie counting half; None without both.
-        ne: Normalized entropy, the loss divided by that of always predicting the set's own mean label; below 1
-            is better than knowing the mean; None if all labels are equal.
+        ne: Normalized entropy, the loss divided by that of always predicting the set's mean label; below 1 is
+            better than that constant; None if all labels are equal.
         calibration: Mean prediction divided by mean label; None without clicks.
     """
 

@@ -1,8 +1,8 @@
 """MovieLens as a click stream: a rating of at least 4 is a click, the last 10 % by time are held out.
 
 History features (a user's recent likes, the like rates of users and items) are taken as of the time of the
-example: from training ratings with a strictly smaller timestamp. For held-out examples that is the whole
-training part and nothing of the held-out part, so neither the future nor a held-out label leaks.
+example: from training ratings with a strictly smaller timestamp. For held-out examples that is exactly the
+training part, so neither the future nor a held-out label leaks.
 
 Shape letters: N number of ratings.
 """
@@ -33,9 +33,7 @@ DENSE_NAMES = (
     "age",  # decades above 30; 0 where unknown
 )
 MAX_LIKED_ITEMS = 20
-SMOOTHING = (
-    5.0  # ratings of the mean rate that each item starts with; the baseline's best of 1, 5, 10, 20, 50
-)
+SMOOTHING = 5.0  # prior ratings of the mean rate for each item; the baseline's best of 1, 5, 10, 20, 50
 _AGE_BOUNDS = (18, 25, 35, 45, 50, 56)  # MovieLens-1M's own age groups
 
 
@@ -86,7 +84,7 @@ def movielens(folder: Path, limit_rows: int | None = None) -> Dataset:
 
     Args:
         folder: See ``movielens_files``.
-        limit_rows: Keep the first so many ratings by time.
+        limit_rows: Number of first ratings by time to keep.
 
     Raises:
         DataError: The files are missing or malformed, or there are fewer than two ratings.

@@ -1,4 +1,4 @@
-"""The files of MovieLens in the three forms in which they are passed around.
+"""The files of MovieLens in the three common forms.
 
 * RecBole's atomic files: ``<name>.inter``, ``<name>.item``, ``<name>.user``, tab-separated with a typed header
   (https://recbole.io/docs/user_guide/data/atomic_files.html);
@@ -78,7 +78,7 @@ class Ratings:
 
 @dataclass(frozen=True, kw_only=True)
 class MovieLens:
-    """What the files say; every user and item of the ratings is described."""
+    """The contents of the files; every user and item of the ratings is described."""
 
     ratings: Ratings
     items: dict[int, Item]
@@ -89,11 +89,11 @@ def read_movielens(folder: Path, limit_rows: int | None = None) -> MovieLens:
     """Read a folder that holds one of the three forms.
 
     Args:
-        folder: Where the files lie.
-        limit_rows: Keep the first so many ratings by time.
+        folder: The folder of the files.
+        limit_rows: Number of first ratings by time to keep.
 
     Raises:
-        DataError: No such form is there, a file is missing, or a line is malformed.
+        DataError: The folder has none of the forms, a file is missing, or a line is malformed.
     """
     if not folder.is_dir():
         raise DataError(f"{folder}: there is no such folder")

@@ -33,16 +33,16 @@ def parquet(
 ) -> Dataset:
     """Return the data set of one file, or of a folder's ``*.parquet`` and ``*.pq`` files in the order of their names.
 
-    Rows are taken to be in the order of time: the last 10 % are held out. A block of at least 65 536 rows, or one row
-    group where that has more, is in memory at a time.
+    Rows are assumed to be in order of time: the last 10 % are held out. One block of at least 65 536 rows, or
+    one row group if larger, is in memory at a time.
 
     Args:
         path: The file or folder.
-        schema: Which column is what. None infers it: ``label`` is the label, columns of floats are dense, columns
-            of int64 and lists of int64 are sparse, each with a hashed SUM table of its own, and columns of any other
-            type are an error.
+        schema: The use of each column. None infers it: ``label`` is the label, columns of floats are dense,
+            columns of int64 and lists of int64 are sparse, each with a hashed SUM table of its own, and
+            columns of any other type are an error.
         hash_rows: Rows of inferred tables.
-        limit_rows: Read the first so many rows.
+        limit_rows: Number of first rows to read.
 
     Raises:
         DataError: No pyarrow; files that are missing, not Parquet, or lack columns; wrong types; fewer than two rows.
@@ -93,7 +93,7 @@ class _Piece:
     row_group: int
     first: int
     num_rows: int
-    first_in_file: int  # of the row group, for messages
+    first_in_file: int  # the row group's first row, for messages
 
 
 class _File:

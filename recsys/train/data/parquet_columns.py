@@ -16,7 +16,7 @@ from recsys.train.data.lines import DataError
 
 
 def load_pyarrow() -> Any:
-    """Return the package, with what we use of it.
+    """Return the package, with the submodules used here.
 
     Raises:
         DataError: It is not installed.
@@ -39,7 +39,7 @@ def is_whole(kind: Any) -> bool:
 
 
 def is_number(kind: Any) -> bool:
-    """Return whether it holds what can become a float: whole numbers, floats, bool."""
+    """Return whether an Arrow type converts to float: whole numbers, floats, bool."""
     types = load_pyarrow().types
     return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))
 
@@ -54,9 +54,9 @@ class Columns:
     """An Arrow table's columns as arrays; wrong values raise a DataError that names their row in the file, from 0.
 
     Args:
-        table: Of Arrow.
+        table: The Arrow table.
         path: The path of its file.
-        rows: For each row of the table its number in the file.
+        rows: The number in the file of each row of the table.
     """
 
     def __init__(self, table: Any, path: Path, rows: Ints) -> None:
@@ -118,7 +118,7 @@ class Columns:
         expected: str,
         owners: Ints | None = None,
     ) -> None:
-        """Name the first bad value; ``owners`` gives the row of each value where that is not its position."""
+        """Raise for the first bad value; ``owners`` is the row of each value if that is not its position."""
         bad = np.flatnonzero(~good)
         if len(bad):
             row = int(bad[0] if owners is None else owners[bad[0]])

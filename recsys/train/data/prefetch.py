@@ -1,4 +1,4 @@
-"""Reading ahead: a thread makes the next batches while the present one is trained on."""
+"""Reading ahead: a thread prepares the next batches while the current one is used for training."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ T = TypeVar("T")
 class Prefetch(Generic[T]):
     """An iterator over the items of another one, which a thread reads ahead.
 
-    A context manager; leaving it ends the thread, wherever it is. An error of the source is raised in its turn, after
-    the items that came before it. One consumer.
+    A context manager; leaving it ends the thread at any point. An error of the source is raised after the
+    items before it. Only one consumer is allowed.
 
     Args:
         source: Read by the thread alone.
-        depth: How many items may wait at most; memory is theirs.
+        depth: Maximum number of waiting items, which take memory.
 
     Raises:
         ValueError: ``depth`` is below 1.
@@ -69,7 +69,7 @@ class Prefetch(Generic[T]):
             for item in self._source:
                 if not self._put(item):
                     break
-        except BaseException as error:  # handed to the consumer, whatever it is
+        except BaseException as error:  # any error is passed to the consumer
             self._error = error
         with self._changed:
             self._is_finished = True

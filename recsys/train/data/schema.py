@@ -1,4 +1,4 @@
-"""Which columns of a table file are the label, dense features and sparse features: plain data, written by people.
+"""Schemas, which define the label, dense and sparse columns of a table file.
 
 A schema file is one JSON object::
 
@@ -7,8 +7,8 @@ A schema file is one JSON object::
      "tables": [{"name": "item", "features": ["item", "recent_items"], "rows": 1000000,
                  "pooling": "MEAN", "hash": true}]}
 
-``pooling`` ("SUM" where it is not given) and ``hash`` (false) may be left out. With ``hash``, an ID is taken modulo
-the table's rows; without, one that is not below them is an error.
+``pooling`` (default "SUM") and ``hash`` (default false) are optional. With ``hash``, an ID is taken modulo
+the table's rows; without it, an ID that is not smaller is an error.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def read_schema(path: Path) -> Schema:
     """Read a schema file.
 
     Raises:
-        DataError: It is missing, not JSON, or not what a schema should be; names the field.
+        DataError: The file is missing, not JSON, or not a valid schema; the message names the field.
     """
     data = read_json(path, "schema", DataError)
     try:

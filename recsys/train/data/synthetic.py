@@ -1,4 +1,4 @@
-"""A synthetic click stream with planted structure, so that what a model can learn at best is known.
+"""A synthetic click stream with a planted model, so that the best possible AUC is known.
 
 Users, items and hours have hidden vectors and biases; a click is drawn with the probability that a hidden
 logistic model gives the example. The AUC of that probability itself is the ceiling: no model can expect more.
@@ -29,8 +29,8 @@ _ZIPF_EXPONENT = (
     1.05  # popularity of the n-th most frequent ID falls as n ** -1.05, as is common in click logs
 )
 _BLOCK_ROWS = 65_536
-# How much each part of the hidden model weighs in the log-odds; chosen so that a quarter to a third are clicks and
-# the ceiling leaves room to tell a model that learned from one that did not.
+# Weights of the hidden model's parts in the log-odds, chosen so that a quarter to a third of the examples are
+# clicks and the ceiling separates trained models from untrained ones.
 _BIAS = -1.5
 _USER, _ITEM, _CATEGORY, _HOUR, _MATCH, _RECENT, _DENSE = 0.7, 1.0, 0.7, 0.5, 0.6, 1.0, 0.6
 

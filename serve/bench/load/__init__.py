@@ -1,1 +1,1 @@
-"""What recsys-bench sends, and what it measures."""
+"""The load of recsys-bench: requests, senders, measurements."""

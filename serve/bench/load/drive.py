@@ -1,4 +1,4 @@
-"""When requests are due, and the loops that send them: closed (an answer lets the next one go) and open."""
+"""Arrival times of requests, and the loops that send them: closed (one answer, next request) and open."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from serve.bench.load.senders import Sender
 from serve.bench.load.wires import Encode
 from serve.observe.capture_file import CapturedRequest, CaptureReader
 
-# A loop that has fallen behind reads answers after so many requests.
+# A loop that has fallen behind reads answers after this many requests.
 _MOST_AT_ONCE = 8
-# Arrivals that are drawn at a time.
+# Arrivals drawn at a time.
 _DRAWN = 1024
 
 
@@ -33,13 +33,13 @@ def shuffled(requests: list[Prepared], generator: np.random.Generator) -> Iterat
 async def closed_loop(
     sender: Sender, requests: Iterator[Prepared], recorder: Recorder, num_in_flight: int, end_s: float
 ) -> None:
-    """Keep so many requests unanswered until the end of the time or of the requests.
+    """Keep ``num_in_flight`` requests in flight until the end of the time or of the requests.
 
     Args:
         sender: sends the requests.
         requests: requests in the order in which they are sent.
         recorder: counts the answers.
-        num_in_flight: requests at a time.
+        num_in_flight: number of unanswered requests.
         end_s: when to stop, by ``time.monotonic``.
     """
 
@@ -65,7 +65,7 @@ async def open_loop(
         sender: sends the requests.
         due: ascending times, by ``time.monotonic``, with the request that is due then.
         recorder: counts the answers.
-        max_in_flight: a request that becomes due while so many are unanswered is not sent.
+        max_in_flight: a request that becomes due while this many are unanswered is not sent.
     """
     waiting: set[asyncio.Task[None]] = set()
 
@@ -92,7 +92,7 @@ async def open_loop(
 
 
 async def _wait_until(due_s: float) -> bool:
-    """Return False where there was nothing to wait for."""
+    """Wait until a time; return False if it has passed already."""
     waited = False
     while (wait_s := due_s - time.monotonic()) > 0:
         await asyncio.sleep(wait_s)
@@ -108,7 +108,7 @@ def until(end_s: float, times_s: Iterable[float]) -> Iterator[float]:
 def poisson(rate_per_s: float, generator: np.random.Generator) -> Iterator[float]:
     """Yield the times of a Poisson process, in seconds after its start: the arrivals of many independent clients.
 
-    Several such processes with rates r1, r2, ... are together one with the rate r1 + r2 + ...
+    Processes with rates r1, r2, ... together are one with the rate r1 + r2 + ...
 
     Args:
         rate_per_s: mean number of arrivals in a second.
@@ -122,11 +122,11 @@ def poisson(rate_per_s: float, generator: np.random.Generator) -> Iterator[float
 
 
 def replayed(offsets_s: Sequence[float], speed: float) -> Iterator[float]:
-    """Return recorded times at another speed.
+    """Yield recorded times at another speed.
 
     Args:
         offsets_s: ascending times, from the start of the recording.
-        speed: 2 makes it twice as fast.
+        speed: 2 is twice as fast.
     """
     return (offset_s / speed for offset_s in offsets_s)
 
@@ -134,15 +134,15 @@ def replayed(offsets_s: Sequence[float], speed: float) -> Iterator[float]:
 def played(
     recording: Recording, encode: Encode, index: int, num_processes: int
 ) -> tuple[list[float], list[Prepared]]:
-    """Return when one process sends which requests, in seconds after the first of the whole recording.
+    """Return the requests that one process sends, with times in seconds after the recording's first one.
 
-    Requests name the model that answered them, and no version. All of them are held in memory.
+    Requests name the model that answered them, but no version. All are held in memory.
 
     Args:
         recording: the capture file.
         encode: turns a request into bytes of the protocol.
         index: number of the process.
-        num_processes: processes that share the requests: this one takes every ``num_processes``-th.
+        num_processes: processes that share the requests; each takes every ``num_processes``-th.
 
     Raises:
         CaptureError: the file is not a capture, or damaged.
@@ -160,7 +160,7 @@ def played(
 
 
 def span(path: Path, model: str) -> tuple[int, float]:
-    """Return how many requests of a model (empty for all) a capture holds, and the seconds they span.
+    """Return the number of a model's requests (empty for all) in a capture, and the seconds they span.
 
     Raises:
         CaptureError: the file is not a capture, or damaged.

@@ -1,4 +1,4 @@
-"""Rates and percentiles from counts, and whether they are valid."""
+"""Rates and percentiles of a measurement, and their validity."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from serve.bench.load.latencies import Latencies
 from serve.bench.load.measured import NOT_SENT, Measured
 from serve.bench.load.plan import Step
 
-#: A request is late if it was sent so long after it should have been, or later than a tenth of the measured p99.
+#: A request is late if it was sent by more than this, or more than a tenth of the measured p99, after it was
+#: due.
 LATE_MS = 1.0
 LATE_SHARE_OF_P99 = 0.1
-#: Where more of the requests were late, the numbers are the tool's more than the server's.
+#: If a larger share of requests was late, the numbers describe the client rather than the server.
 MOST_LATE = 0.01
-#: A sending process or thread that uses so much of a core may bound the throughput.
+#: A sending process or thread that uses this share of a core may limit the throughput.
 BUSY = 0.9
-#: A rate counts as answered if so much of it was.
+#: A rate counts as answered if this share of it was.
 _MIN_ACHIEVED = 0.95
 
 
@@ -48,7 +49,7 @@ class Figures:
 
     Attributes:
         asked_per_s: rate of an open loop.
-        num_in_flight: requests at a time of a closed loop.
+        num_in_flight: unanswered requests of a closed loop.
         duration_s: measured time.
         requests_per_s: answers within the measured time, per second.
         rows_per_s: rows of these answers, per second.
@@ -60,11 +61,11 @@ class Figures:
         service_ms: the same from when requests were sent; of an open loop.
         lag_ms: the same of the time by which requests were sent late; of an open loop.
         late_share: share of the requests that were sent late.
-        late_ms: a request that was sent so long after it was due is late, see ``LATE_MS``.
-        is_valid: whether few enough were late.
-        warnings: further texts for the reader.
+        late_ms: delay from which a request counts as late, see ``LATE_MS``.
+        is_valid: whether few enough requests were late.
+        warnings: further warnings.
         generator_cpu_shares: share of a core that each sending process or thread used.
-        kinds: a part of these figures for each kind of request, where there are several.
+        kinds: a subset of these figures per kind of request, if there are several.
         series: figures over time.
         histogram: ``[upper bound in ms, count]``.
     """
@@ -91,7 +92,7 @@ class Figures:
     histogram: list[list[Any]] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return plain data."""
         return asdict(self)
 
     @property
@@ -106,7 +107,7 @@ class Figures:
 
     @property
     def p99_ms(self) -> float | None:
-        """The p99 of the latencies; None where nothing was answered."""
+        """The p99 of the latencies; None if no request was answered."""
         return self.latency_ms["p99"]
 
 
@@ -150,8 +151,8 @@ def figures(measured: Measured, step: Step) -> Figures:
 def verdict(made: Figures, p99_ms: float) -> Verdict:
     """Return whether a rate was answered within a bound.
 
-    The latencies include what a late client adds. A rate that passes in spite of it passes; one that does not is put
-    down to the client.
+    The latencies include delays of the client. A rate that passes despite them passes; one that fails with a
+    late client is attributed to the client.
     """
     if made.num_failed or made.p99_ms is None:
         return Verdict.FAILED

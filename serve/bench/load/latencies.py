@@ -1,8 +1,9 @@
-"""Latencies counted in buckets of equal relative width, in all and over time, in bounded memory.
+"""Histograms of latencies with buckets of equal relative width, in total and over time, in bounded memory.
 
-As in HdrHistogram, a value of at most 8 significant bits has a bucket of its own; of a larger one the first 8 bits are
-kept. So a bucket is at most 1/128 of its values wide, and its middle, which stands for them, is at most 1/256 (0.39 %)
-off. A nanosecond to an hour takes under 4,600 buckets, of which those that were hit are stored.
+As in HdrHistogram, a value of at most 8 significant bits has its own bucket; of larger values the first 8
+bits count. So a bucket's width is at most 1/128 of its values, and the error of its middle at most 1/256
+(0.39 %). The range from a nanosecond to an hour has fewer than 4,600 buckets, of which only those in use are
+stored.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from typing import Any
 
 _SIGNIFICANT_BITS = 8
 _HALF = 1 << (_SIGNIFICANT_BITS - 1)
-#: More intervals than that are merged in pairs, so that a run of a day takes no more memory than one of minutes.
+#: More intervals than this are merged in pairs, so that long runs take no more memory than short ones.
 MOST_INTERVALS = 240
-#: What is reported of every distribution.
+#: The reported quantiles.
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}
 
 
@@ -66,7 +67,7 @@ class Latencies:
         return sum(self.counts.values())
 
     def quantiles_s(self, quantiles: Sequence[float]) -> list[float]:
-        """Return for each quantile the smallest duration that this share does not exceed; NaN where there is none.
+        """Return for each quantile the least duration that this share does not exceed; NaN without durations.
 
         Args:
             quantiles: ascending, each above 0 and at most 1.
@@ -89,7 +90,7 @@ class Latencies:
         return found
 
     def share_above(self, seconds: float) -> float:
-        """Return the share of durations above a bound, to the precision of a bucket; 0 where there is none."""
+        """Return the share of durations above a bound, to the precision of a bucket; 0 without durations."""
         limit = bucket(max(int(seconds * 1e9), 0))
         above = sum(count for index, count in self.counts.items() if index > limit)
         return above / max(len(self), 1)
@@ -102,7 +103,7 @@ class Latencies:
             yield bucket_bounds(index)[1] * 1e-9, seen
 
     def figures_ms(self) -> dict[str, float | None]:
-        """Return quantiles, maximum and mean in milliseconds; None each where there is no duration."""
+        """Return quantiles, maximum and mean in milliseconds; None each if there is no duration."""
         total = len(self)
         if not total:
             return dict.fromkeys([*QUANTILES, "max", "mean"])
@@ -139,7 +140,7 @@ class Interval:
 
 @dataclass(slots=True)
 class Series:
-    """Answers by the time at which they came.
+    """Answers by time of arrival.
 
     Attributes:
         width_s: width of each interval: a power of two.
@@ -186,7 +187,7 @@ class Series:
             if width_s <= 0:
                 return
             if width_s < self.width_s and number and width_s < self.width_s / 2:
-                return  # Too short for figures.
+                return  # too short for figures
             interval = self.intervals.get(number, Interval())
             figures = interval.latencies.figures_ms()
             yield {

@@ -1,4 +1,4 @@
-"""Counts of the answers of one process or of several, in bounded memory."""
+"""Counts of the answers of one or more processes, in bounded memory."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Kind:
 
 @dataclass(slots=True, kw_only=True)
 class Measured:
-    """Counts of one process, or the sum over several.
+    """Counts of one process, or the sum of several.
 
     Attributes:
         latencies: latencies of the answered requests, from when they were due.
@@ -39,12 +39,12 @@ class Measured:
         lags: time between when requests were due and when they were sent; of an open loop.
         errors: failed requests by code.
         texts: text of the first failed request of each code.
-        kinds: counts by kind, where requests are of several.
+        kinds: counts by kind of request, if there are several.
         series: latencies over time.
         num_in_time: answers that came within the measured time.
         num_rows: rows of these answers.
         cpu_shares: share of a core that each sending process or thread used.
-        elapsed_s: the measured time, where a recording ended it.
+        elapsed_s: the measured time, if a recording ended it.
     """
 
     latencies: Latencies = field(default_factory=Latencies)
@@ -89,7 +89,7 @@ class Measured:
 
 
 class Recorder:
-    """Counts the requests of the measured time: of an open loop by when they were due, else by when they ended.
+    """Counts the requests of the measured time: by due time in an open loop, else by end time.
 
     Args:
         start_s: start of the measured time, by the clock of all times here.

@@ -1,7 +1,8 @@
-"""The native sender: threads of C++ (``cpp_client/bench``) that send for this process.
+"""The native sender: C++ threads (``cpp_client/bench``) in this process.
 
-``make native`` builds it as ``serve.bench.load._sender``. It sends single gRPC calls of every protocol, in closed and
-open loops, and recordings; requests are made in Python, and its counts come back as a ``Measured``.
+``make native`` builds it as ``serve.bench.load._sender``. It sends unary gRPC calls of every protocol, in
+closed and open loops, and recordings. Requests are made in Python, and its counts are returned as a
+``Measured``.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ except ImportError as error:
     _IMPORT_ERROR = error
 
 _CONNECT_S = 10.0
-# The time in which every thread has begun.
+# Time for all threads to start.
 _LEAD_S = 0.02
 _TICK_S = 0.1
 
 
 def why_not_native(target: Target) -> str:
-    """Return why the native sender cannot send to a target; empty where it can."""
+    """Return why the native sender cannot send to a target; empty if it can."""
     if target.protocol == "rest":
         return "the native sender does not speak HTTP"
     if target.stream:
@@ -49,16 +50,16 @@ def why_not_native(target: Target) -> str:
 
 
 def native_versions() -> dict[str, str]:
-    """Return the versions of what the native sender is made of."""
+    """Return the versions of the native sender's libraries."""
     return {} if _sender is None else {"grpc++": _sender.GRPC_VERSION}
 
 
 class NativeLoad:
-    """The native sender of one run; it connects once and measures as often as it is told to.
+    """The native sender of one run; it connects once and makes any number of measurements.
 
     Args:
-        job: the only one: ``num_processes`` is 1.
-        num_threads: threads that send; an open loop has as many again that receive.
+        job: the job; ``num_processes`` is 1.
+        num_threads: sending threads; an open loop has the same number of receiving threads.
     """
 
     def __init__(self, job: Job, num_threads: int) -> None:
@@ -80,7 +81,7 @@ class NativeLoad:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        # The sender cancels what is under way where it is deleted.
+        # Deleting the sender cancels its open calls.
         self._native = None
 
     def measure(self, step: Step, progress: Progress | None = None) -> Measured:
@@ -166,10 +167,10 @@ _CODES = {code.value[0]: code.name for code in grpc.StatusCode}
 
 
 def measured_of(counts: dict[str, Any], kinds: list[str]) -> Measured:
-    """Return the counts of the native sender as the Python one gives them.
+    """Convert the native sender's counts to a ``Measured``.
 
     Args:
-        counts: what ``_sender.Sender.take`` returned.
+        counts: the result of ``_sender.Sender.take``.
         kinds: names of the kinds of requests, by number.
     """
     names = {code: _CODES.get(code, NOT_SENT if code < 0 else "UNKNOWN") for code in counts["errors"]}

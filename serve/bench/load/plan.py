@@ -1,4 +1,4 @@
-"""What a sender is told to do. Plain values: they travel to other processes."""
+"""Instructions for a sender. Plain values, because they are sent to other processes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Progress = Callable[[float, int, int], None]
 
 
 class LoadError(RuntimeError):
-    """Nothing was measured; the text says why."""
+    """Nothing was measured; the message says why."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,11 +40,11 @@ class Target:
 
 @dataclass(frozen=True, kw_only=True)
 class Recording:
-    """Captured requests to send instead of made ones.
+    """Captured requests to send instead of generated ones.
 
     Attributes:
         path: the file.
-        speed: 2 sends twice as fast as recorded; None as fast as answers come.
+        speed: 2 sends twice as fast as recorded; None as fast as answers arrive.
         model: only the requests for this model are sent; empty for all.
     """
 
@@ -55,13 +55,13 @@ class Recording:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What a sender prepares once.
+    """The job of a sender for one run.
 
     Attributes:
         target: where requests go.
         metadata: serialized metadata of the model.
-        shape: shape of the requests that are made.
-        recording: replaces them.
+        shape: shape of generated requests.
+        recording: recording to send instead.
         seed: seed of the run; each process derives its own from it.
         index: number of the process.
         num_processes: processes that share the work.
@@ -84,7 +84,7 @@ class Step:
         duration_s: measured time.
         warm_up_s: time before it.
         num_in_flight: closed loop: requests that are unanswered at any time.
-        rate_per_s: open loop: requests that become due every second, whether or not earlier ones are answered.
+        rate_per_s: open loop: requests due per second, whether or not earlier ones are answered.
         max_in_flight: open loop: a request that becomes due beyond this is not sent and counts as failed.
         number: number of the step; each has arrivals of its own.
     """
@@ -98,5 +98,5 @@ class Step:
 
     @property
     def is_open(self) -> bool:
-        """Whether requests are due at their own times."""
+        """Whether the loop is open."""
         return self.num_in_flight is None

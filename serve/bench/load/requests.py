@@ -1,6 +1,6 @@
-"""Random requests of the shape that was asked for, made before the first one is sent.
+"""Random requests of a given shape, generated before the first one is sent.
 
-Numbers are drawn by weight, as options say them: ``8``, ``1:0.9,50:0.1``, ``0-20``, ``high:0.1,normal:0.9``.
+Options give weighted numbers as ``8``, ``1:0.9,50:0.1``, ``0-20``, ``high:0.1,normal:0.9``.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ PRIORITIES = {
 }
 _PRIORITY_NAMES = {number: name for name, number in PRIORITIES.items()}
 _MOST = 10**9
-# Distinct requests are made until they take that much; then they are sent again.
+# Distinct requests are generated up to this size; then they are repeated.
 _MOST_POOL_BYTES = 256 << 20
-# Rows that are drawn at a time: enough for numpy to be fast, few enough to need little memory.
+# Rows drawn at a time: enough for numpy to be fast, few enough to need little memory.
 _DRAW_ROWS = 1 << 14
 # Separates this use of the seed from others (numpy's SeedSequence).
 _REQUESTS = 0
@@ -47,13 +47,13 @@ class Part:
 
     @property
     def label(self) -> str:
-        """Return the choice as the option has it."""
+        """Return the choice in the option's form."""
         return str(self.least) if self.least == self.most else f"{self.least}-{self.most}"
 
 
 @dataclass(frozen=True)
 class Mix:
-    """Whole numbers, drawn part by part.
+    """A weighted mix of ranges of integers.
 
     Attributes:
         parts: one or more, with weights above 0.
@@ -82,7 +82,7 @@ class Mix:
     def draw_from(
         self, parts: npt.NDArray[np.int64], generator: np.random.Generator
     ) -> npt.NDArray[np.int64]:
-        """Return a number out of each of the given parts, ``[count]``."""
+        """Return a number of each given part, ``[count]``."""
         least = np.array([part.least for part in self.parts], np.int64)
         most = np.array([part.most for part in self.parts], np.int64)
         return generator.integers(least[parts], most[parts] + 1)
@@ -163,21 +163,21 @@ _ONE = Mix((Part(1, 1, 1.0),))
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """What requests look like.
+    """The shape of requests.
 
     Attributes:
         rows: rows of each request; of a ranking request its candidates.
-        ranking: whether the model's context inputs are given once per request.
+        ranking: whether to give the model's context inputs once per request.
         ids_per_bag: IDs of a row in each sparse input.
         ids_per_bag_of: the same for inputs by name.
         zipf: exponent of the IDs' distribution; 0 for uniform.
         priorities: numbers of the wire's priorities; None for requests without one.
         deadlines_ms: deadline of each request; None for the tool's timeout.
-        num_distinct: requests that are made; fewer where they are large.
-        payload_bytes: instead of all that, the size of one message without meaning, for servers that answer any; 0
-            for none.
-        model: model of each request; empty for the only one that the server holds.
-        version: version of each request; empty for the one that the server's routing chooses.
+        num_distinct: number of requests to generate; fewer if they are large.
+        payload_bytes: size of a meaningless message to send instead of all that, for servers that answer any;
+            0 for none.
+        model: model of each request; empty for the server's only model.
+        version: version of each request; empty to let the server's routing choose.
     """
 
     rows: Mix = _ONE
@@ -205,7 +205,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """A request as it goes on the wire.
+    """A serialized request.
 
     Attributes:
         data: serialized message.
@@ -221,7 +221,7 @@ class Prepared:
 
 
 def request_generator(seed: int, index: int = 0) -> np.random.Generator:
-    """Return the source of the random numbers of one process's requests."""
+    """Return the random generator for one process's requests."""
     return np.random.default_rng([seed, index, _REQUESTS, 0])
 
 
@@ -231,10 +231,10 @@ def prepare(
     encode: Callable[[wire.PredictRequest], bytes],
     generator: np.random.Generator,
 ) -> list[Prepared]:
-    """Return the requests that a process sends, over and over.
+    """Return the requests that a process sends repeatedly.
 
     Args:
-        metadata: metadata of the model, as the server gives it.
+        metadata: metadata of the model, from the server.
         shape: shape of the requests.
         encode: turns a request into bytes of the protocol.
         generator: source of random numbers.

@@ -1,4 +1,4 @@
-"""Ways to send one request and wait for its end. Each belongs to the event loop in which it was opened."""
+"""Senders of single requests. Each belongs to the event loop in which it was opened."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from serve.client import CHANNEL_OPTIONS, PREDICT_STREAM
 from serve.wire import predict_pb2 as wire
 
 _CONNECT_S = 10.0
-# Each channel has a connection of its own, also to the same address.
+# Each channel has its own connection, even to the same address.
 _OPTIONS = (*CHANNEL_OPTIONS, ("grpc.use_local_subchannel_pool", 1))
 _CODES = {code.value[0]: code.name for code in grpc.StatusCode}
 _MOST_HEADERS = 64
@@ -32,10 +32,10 @@ class Sender(Protocol):
     """A way to send one request."""
 
     async def open(self) -> None:
-        """Connect; raises OSError where no server answers."""
+        """Connect; raises OSError if no server answers."""
 
     async def send(self, request: Prepared) -> Failure | None:
-        """Send, wait for the end, and return why it failed; None where it was answered."""
+        """Send a request, wait for its end, and return its failure; None if it was answered."""
 
     async def close(self) -> None:
         """Close the connections."""
@@ -47,7 +47,7 @@ def sender(target: Target, model: str, version: str) -> Sender:
     Args:
         target: where requests go.
         model: model in the path of HTTP requests.
-        version: version in the path of HTTP requests; empty for the one that the server chooses.
+        version: version in the path of HTTP requests; empty to let the server choose.
     """
     if target.protocol == "rest":
         return HttpSender(target, rest_path(model, version))
@@ -113,7 +113,7 @@ class CallSender:
 
 
 class StreamSender:
-    """Requests over ``PredictStream``, one stream for each connection; one that has broken is opened anew.
+    """Requests over ``PredictStream``, one stream for each connection; a broken stream is reopened.
 
     Args:
         target: where requests go.
@@ -148,7 +148,7 @@ class StreamSender:
 
 
 class _Stream:
-    """One stream: a task reads its answers and passes each to the request that waits for it."""
+    """One stream: a task reads its answers and passes each to its waiting request."""
 
     def __init__(self, method: Any) -> None:
         self._method = method
@@ -156,7 +156,7 @@ class _Stream:
         self._waiting: _Waiting = {}
         self._reader: asyncio.Task[None] | None = None
         self._numbers = itertools.count()
-        # gRPC takes one message at a time.
+        # gRPC accepts one message at a time.
         self._writing = asyncio.Lock()
 
     async def send(self, data: bytes) -> Failure | None:
@@ -171,7 +171,8 @@ class _Stream:
             try:
                 await call.write(with_request_id(data, name.encode()))
             except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-                # The reader learns why and fails every request that waits; the next request opens a new stream.
+                # The reader gets the reason and fails every waiting request; the next request opens a new
+                # stream.
                 self._forget(call)
         try:
             return await answered
@@ -189,7 +190,7 @@ class _Stream:
             self._call = None
 
     async def _read(self, call: Any, waiting: _Waiting) -> None:
-        """Pass on answers until the stream ends, then fail the requests that still wait."""
+        """Pass on answers until the stream ends, then fail the waiting requests."""
         failure = Failure("CANCELLED", "the server ended the stream")
         try:
             async for data in call:
@@ -213,7 +214,7 @@ def _stream_failure(message: wire.StreamResponse) -> Failure | None:
 
 
 class HttpSender:
-    """``POST`` for each request, over as many connections as requests are unanswered.
+    """``POST`` for each request, with one connection per unanswered request.
 
     Args:
         target: where requests go.
@@ -245,9 +246,9 @@ class HttpSender:
 
 
 class HttpConnections:
-    """Connections that send ``POST`` requests of HTTP/1.1 and stay open.
+    """A pool of HTTP/1.1 connections for ``POST`` requests.
 
-    Idle connections are used again, the last one first; a new one is made where none is idle.
+    The most recently used idle connection is reused; without one, a new connection is opened.
 
     Args:
         address: ``host:port``.
@@ -263,14 +264,14 @@ class HttpConnections:
         ).encode()
 
     async def open(self) -> None:
-        """Make the first connection; raises OSError where no server answers."""
+        """Open the first connection; raises OSError if no server answers."""
         self._idle.append(await asyncio.open_connection(self._host.strip("[]"), self._port))
 
     async def post(self, body: bytes) -> tuple[int, bytes]:
         """Send a request and return the status and body of the answer.
 
         Raises:
-            OSError: the connection broke, or could not be made.
+            OSError: the connection broke or could not be opened.
             EOFError: the connection ended within the answer.
             ValueError: the answer is not HTTP/1.1.
         """
@@ -331,5 +332,5 @@ async def _read_chunks(reader: asyncio.StreamReader) -> bytes:
         pieces.append(await reader.readexactly(size))
         await reader.readexactly(2)
     while await reader.readuntil(b"\r\n") != b"\r\n":
-        pass  # Trailers are not used.
+        pass  # trailers are ignored
     return b"".join(pieces)

@@ -1,4 +1,4 @@
-"""The protocols that the tool speaks: from a request of ``recsys.v1`` to the bytes of each.
+"""Encoders of ``recsys.v1`` requests for all supported protocols.
 
 Shape letters: B rows of a request, F features, N number of IDs.
 """
@@ -25,9 +25,9 @@ class Protocol:
     """One protocol.
 
     Attributes:
-        name: in options and results.
+        name: name in options and results.
         method: the gRPC method's path; empty for HTTP.
-        takes_more: whether requests can give context inputs once, and name a model, a version and a priority.
+        takes_more: whether requests support context inputs, model, version and priority.
     """
 
     name: str
@@ -58,11 +58,11 @@ PROTOCOLS = {
 
 
 def encoder(protocol: str, metadata: wire.ModelMetadata) -> Encode:
-    """Turns requests into bytes of a protocol.
+    """Return an encoder of requests for a protocol.
 
     Args:
         protocol: one of ``PROTOCOLS``.
-        metadata: the model's; its order of inputs is the order on wires without names.
+        metadata: the model's metadata; its order of inputs applies to protocols without names.
     """
     if protocol == "kserve":
         return lambda request: kserve_request(request, metadata).SerializeToString()
@@ -92,7 +92,7 @@ def kserve_request(
 
 
 def rest_body(request: wire.PredictRequest, metadata: wire.ModelMetadata) -> bytes:
-    """The same as JSON, for ``POST /v2/models/NAME/infer``."""
+    """Return the request as JSON, for ``POST /v2/models/NAME/infer``."""
     inputs = [
         {"name": name, "datatype": datatype, "shape": shape, "data": _array(datatype, data).tolist()}
         for name, datatype, shape, data in _tensors(request, metadata)
@@ -102,14 +102,14 @@ def rest_body(request: wire.PredictRequest, metadata: wire.ModelMetadata) -> byt
 
 
 def rest_path(model: str, version: str) -> str:
-    """Where requests are posted."""
+    """Return the path of requests."""
     return f"/v2/models/{model}/versions/{version}/infer" if version else f"/v2/models/{model}/infer"
 
 
 def torchrec_request(
     request: wire.PredictRequest, metadata: wire.ModelMetadata
 ) -> predictor.PredictionRequest:
-    """TorchRec's wire: no names; dense inputs side by side, sparse ones one after the other; IDs of 64 bits."""
+    """Return TorchRec's message: dense inputs side by side, sparse ones in sequence; 64-bit IDs, no names."""
     dense = {given.name: given.values for given in request.dense}
     columns = [
         np.frombuffer(dense[d.name], "<f4").reshape(request.num_rows, d.width)
@@ -133,7 +133,7 @@ def torchrec_request(
 
 
 def with_request_id(data: bytes, request_id: bytes) -> bytes:
-    """A serialized ``PredictRequest`` with that ID: a field that is appended stands for any before it.
+    """Return a serialized ``PredictRequest`` with this ID: an appended field overrides earlier ones.
 
     Args:
         data: the request.
@@ -145,7 +145,7 @@ def with_request_id(data: bytes, request_id: bytes) -> bytes:
 def _tensors(
     request: wire.PredictRequest, metadata: wire.ModelMetadata
 ) -> Iterable[tuple[str, str, list[int], bytes]]:
-    """Name, datatype, shape and little-endian bytes of each tensor of Open Inference."""
+    """Yield name, datatype, shape and little-endian bytes of each Open Inference tensor."""
     widths = {d.name: int(d.width) for d in metadata.dense}
     weighted = {s.name for s in metadata.sparse if s.weighted}
     for dense_inputs, num_rows in ((request.dense, request.num_rows), (request.context_dense, 1)):
@@ -161,7 +161,7 @@ def _tensors(
 
 
 def _parameters(request: wire.PredictRequest) -> dict[str, int | str]:
-    """What Open Inference has no fields for."""
+    """Return the parameters for values without fields in Open Inference."""
     found: dict[str, int | str] = {}
     if request.priority:
         found["priority"] = int(request.priority)

@@ -1,8 +1,8 @@
-"""A process of the Python sender. It answers its parent's steps one by one, over a pipe, until the pipe ends.
+"""A process of the Python sender. It runs its parent's steps one by one, over a pipe, until the pipe ends.
 
 The parent's messages: a ``Job``; then, for each measurement, a ``Step`` and, once all processes are ready, the time at
-which it starts (by the clock that all processes of a machine share). The answers: ``Ready``, a ``Tick`` now and then,
-``Measured``; or ``Failed``, and the process ends.
+which it starts (by the clock that all processes of a machine share). The answers: ``Ready``, ``Tick`` at
+intervals, ``Measured``; or ``Failed``, and the process ends.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from serve.bench.load.wires import encoder
 from serve.wire import predict_pb2 as wire
 
 _TICK_S = 0.25
-# Processes and steps draw from separate streams (numpy's SeedSequence); 0 is that of the requests.
+# Keys of separate random streams of processes and steps (numpy's SeedSequence); 0 is for the requests.
 _ORDER, _ARRIVALS = 1, 2
 
 
 @dataclass(frozen=True)
 class Ready:
-    """The process has connected, and waits for the time to start."""
+    """The process has connected and waits for the start time."""
 
     num_requests: int
 
 
 @dataclass(frozen=True)
 class Tick:
-    """How far a measurement is.
+    """The progress of a measurement.
 
     Attributes:
         num_answered: answered requests of the measured time so far.
@@ -54,7 +54,7 @@ class Tick:
 
 @dataclass(frozen=True)
 class Failed:
-    """Nothing can be measured; the text says why."""
+    """Nothing can be measured; the message says why."""
 
     text: str
 
@@ -76,7 +76,7 @@ class _Worker:
         self._sender: Sender = sender(job.target, model, job.shape.version)
 
     async def serve(self) -> None:
-        """Measure step by step."""
+        """Run steps until the pipe is closed."""
         loop = asyncio.get_running_loop()
         opened = False
         while (step := await loop.run_in_executor(None, self._receive)) is not None:
@@ -91,7 +91,7 @@ class _Worker:
         await self._sender.close()
 
     def _receive(self) -> Any:
-        """Return the parent's next message; None if it is gone."""
+        """Return the parent's next message; None if the parent has exited."""
         try:
             return self._parent.recv()
         except (EOFError, OSError):
@@ -117,7 +117,7 @@ class _Worker:
         return recorder.measured
 
     async def _watch(self, measured: Measured, begin_s: float, end_s: float) -> None:
-        """Tell the parent how far it is, and measure the share of a core that the process uses."""
+        """Report progress to the parent, and measure the process's share of a core."""
         await asyncio.sleep(max(begin_s - time.monotonic(), 0.0))
         first_s, first_cpu_s = time.monotonic(), time.process_time()
 
@@ -141,7 +141,7 @@ class _Worker:
         return shuffled(self._requests, self._generator(_ORDER, step.number))
 
     def _times_s(self, step: Step, start_s: float) -> Iterable[float]:
-        """Return when requests are due, by the clock."""
+        """Return the due times of requests, on the clock."""
         if step.rate_per_s is not None:
             offsets_s = poisson(step.rate_per_s, self._generator(_ARRIVALS, step.number))
         else:
@@ -166,6 +166,6 @@ def run(parent: Connection) -> None:
 def _loop() -> asyncio.AbstractEventLoop:
     """Return a loop whose timers are exact to microseconds: epoll, asyncio's default, counts in milliseconds.
 
-    It takes at most 1024 files, so HTTP, which needs a connection for each request, cannot use it.
+    It supports at most 1024 files, so HTTP, which needs a connection per request, cannot use it.
     """
     return asyncio.SelectorEventLoop(selectors.SelectSelector())

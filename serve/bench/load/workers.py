@@ -1,4 +1,4 @@
-"""The processes of the Python sender, as their parent sees them: jobs out, progress and counts back."""
+"""The processes of the Python sender, seen from their parent: jobs out, progress and counts back."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from serve.bench.load.measured import Measured
 from serve.bench.load.plan import Job, LoadError, Progress, Step
 from serve.bench.load.worker import Failed, Ready, Tick, run
 
-# From the moment when all are ready until requests go out: the message reaches every process in that time.
+# Time between the ready state of all processes and the first request; the start message arrives in it.
 _LEAD_S = 0.05
-# A process is given up if it is silent for so long beyond the measured time and the requests' timeout.
+# A process is abandoned if it is silent for this long beyond the measured time and the requests' timeout.
 _SILENCE_S = 60.0
 
 
 class Workers:
-    """The Python sender of one run; its processes connect once and measure as often as they are told to.
+    """The Python sender of one run; its processes connect once and make any number of measurements.
 
     Args:
         jobs: one for each process.
@@ -67,11 +67,11 @@ class Workers:
         """Make one measurement.
 
         Args:
-            step: what all processes measure together; each takes its share.
+            step: what all processes measure together; each gets its share.
             progress: receives the seconds since the start, and the requests answered and failed so far.
 
         Raises:
-            LoadError: a process could not go on.
+            LoadError: a process failed.
         """
         for pipe, share in zip(self._pipes, shares(step, len(self._pipes)), strict=True):
             _tell(pipe, share)
@@ -127,7 +127,7 @@ def _tell(pipe: Connection, message: Any) -> None:
     try:
         pipe.send(message)
     except OSError:
-        _receive(pipe)  # It may have said why it ended.
+        _receive(pipe)  # raises the reason if the process sent one
         raise LoadError("a sending process has ended") from None
 
 

@@ -1,1 +1,1 @@
-"""What recsys-bench prints and draws."""
+"""Reports of recsys-bench: text and HTML."""

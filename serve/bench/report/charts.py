@@ -21,18 +21,18 @@ TEMPLATES = Environment(
 
 _WIDTH = 900
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 74, 14, 40
-# The least distance between the names of two lines.
+# Minimum distance between the names of two lines.
 _LABEL_GAP = 14.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
-    """An axis: the places of values.
+    """An axis: maps values to positions.
 
     Attributes:
         label: name of the values, with their unit.
         ticks: values that are marked.
-        place: returns the place of a value, 0 to 1.
+        place: returns the position of a value, 0 to 1.
         text: returns the text of a tick.
     """
 
@@ -49,7 +49,7 @@ class Point:
     Attributes:
         x: value on the lower axis.
         y: value on the left axis.
-        title: text that a pointer shows; a point without one has no dot.
+        title: tooltip; a point without one has no dot.
         is_bad: whether the point is marked as failed.
     """
 
@@ -68,7 +68,7 @@ class Line:
         color: class of the style sheet: a, b or c.
         points: points with ascending x.
         is_filled: whether the area under the line is filled.
-        through: points of the line where they are not those above.
+        through: points of the line if they differ from ``points``.
     """
 
     name: str
@@ -97,7 +97,7 @@ class Chart:
         y: left axis.
         lines: one line or more.
         marks: lines across the chart.
-        height: in units of which the chart is 900 wide.
+        height: height, in units of which the chart is 900 wide.
     """
 
     title: str
@@ -143,7 +143,7 @@ class Chart:
         return round(self.height - _BOTTOM - self.y.place(value) * (self.height - _BOTTOM - _TOP), 1)
 
     def _placed(self, line: Line) -> dict[str, Any]:
-        """Return a line with the places of its points in the picture."""
+        """Return a line with the positions of its points in the picture."""
         return {
             "color": line.color,
             "is_filled": line.is_filled,
@@ -154,7 +154,7 @@ class Chart:
         }
 
     def _names(self) -> list[dict[str, Any]]:
-        """Return the lines' names at their ends, moved apart where they would overlap."""
+        """Return the lines' names at their ends, moved apart if they overlap."""
         ends = [(self._y((line.through or line.points)[-1].y), line) for line in self.lines if line.points]
         ends.sort(key=lambda end: end[0])
         names = []

@@ -39,13 +39,13 @@ from serve.bench.report.terminal import (
 )
 from serve.bench.run import Result
 
-# Where the largest value is so many times the smallest, the axis is logarithmic.
+# Ratio of the largest to the smallest value from which an axis is logarithmic.
 _LOG_RATIO = 12.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Section:
-    """A part of the page: a heading, a text, charts and a table, of which only the heading must be."""
+    """A section of the page: a heading, and optionally a text, charts and a table."""
 
     title: str
     text: str = ""
@@ -178,7 +178,7 @@ def _distribution(result: Result, made: Figures) -> _Section:
 
 
 def _over_time(made: Figures) -> list[_Section]:
-    """Return throughput and latency by interval; nothing where there are few intervals."""
+    """Return throughput and latency by interval; nothing if there are few intervals."""
     if len(made.series) < 3:
         return []
     width_s = made.series[0]["width_s"]

@@ -20,19 +20,19 @@ from serve.bench.load.latencies import QUANTILES
 from serve.bench.load.plan import Progress as Tell
 from serve.bench.run import Result, Tried
 
-# A column that is wider gives way where the terminal is narrow, and so does the first one.
+# On narrow terminals, columns wider than this and the first one shrink.
 _MOST_MIN_WIDTH = 24
-# Where there is no terminal to ask.
+# Width if the output is not a terminal.
 _PIPE_WIDTH = 120
 _COLUMNS = (*QUANTILES, "max", "mean")
 
 
 class Display:
-    """A progress bar, where the stream is a terminal.
+    """A progress bar if the stream is a terminal.
 
     Args:
         stream: standard error.
-        says_steps: whether each measurement gets a line where the stream is not a terminal.
+        says_steps: whether to print a line per measurement if the stream is not a terminal.
     """
 
     def __init__(self, stream: TextIO, *, says_steps: bool = False) -> None:
@@ -60,7 +60,7 @@ class Display:
         self._progress.stop()
 
     def begin(self, what: str, length_s: float) -> Tell:
-        """Show the next measurement, and return where its progress goes."""
+        """Show the next measurement, and return the receiver of its progress."""
         if self._lines is not None:
             print(f"recsys-bench: {what}, {length_s:.0f} s", file=self._lines, flush=True)
         for task_id in self._progress.task_ids:
@@ -118,7 +118,7 @@ def headline(result: Result) -> str:
 
 
 def about(result: Result) -> list[str]:
-    """Return what was measured, how, and with which client."""
+    """Return a description of the measurement and the client."""
     settings, server = result.settings, result.server
     said = settings.to_json()
     what = f"model {server['model']}, version {server['version']}, target {server['target']}"
@@ -148,7 +148,7 @@ def about(result: Result) -> list[str]:
 
 
 def loop_text(result: Result) -> str:
-    """Return how requests were sent."""
+    """Return a description of the loop."""
     settings, made = result.settings, result.measurement
     load = settings.load
     what = "thread" if load.sender == "native" else "process"

@@ -1,20 +1,20 @@
-"""Which requests form the next batch: the policy and its queue, without tensors, threads or sleeps.
+"""The batching policy and its queue, without tensors, threads or sleeps.
 
-Rows and IDs both bound a batch, because the lookups cost by IDs and the dense layers by rows. A batch is
-whatever waits at the moment when the executor is free: an idle server adds no wait, and a busy one lets the
-next batch grow while the last one runs. ``max_delay_us`` trades latency for larger batches where asked for.
+A batch is bounded by rows and by IDs: lookups cost time per ID, dense layers per row. A batch is whatever
+waits when the executor becomes free: an idle server adds no wait, and on a busy one the next batch grows
+while the last one runs. ``max_delay_us`` trades latency for larger batches.
 
-**Order.** There is one line (first in, first out) per level of urgency, and the next request is the one with the
-smallest ``enqueued_s + level * priority_window``. So a later, more urgent request overtakes those that came at most
-one window per level before it, and nothing starves: a request that has waited for that long is overtaken no more.
+**Order.** There is one FIFO queue per level of urgency, and the next request is the one with the smallest
+``enqueued_s + level * priority_window``. So a later, more urgent request overtakes those that came at most
+one window per level before it, and nothing starves: after that time a request is not overtaken any more.
 
-**Huge requests.** A request that is larger than a batch runs alone, and everything behind it would wait for many
-batches' time. It therefore stands one level lower than its priority says: under load, small requests that come
-within the window after it go first. Once it runs, it keeps one executor busy to its end; ``max_request_rows`` and
-``max_request_ids`` bound how long that takes, and a further executor serves the others meanwhile.
+**Huge requests.** A request larger than a batch runs alone, and everything behind it would wait for the time
+of many batches. It is therefore queued one level below its priority: under load, small requests that arrive
+within the window after it go first. Once it runs, it occupies one executor to its end; ``max_request_rows``
+and ``max_request_ids`` bound how long that takes, and other executors serve the other requests.
 
-**Deadlines.** A request whose deadline has passed is never computed. It leaves, wherever it stands, when a batch is
-taken and when its room is needed.
+**Deadlines.** A request whose deadline has passed is never computed. It leaves the queue, from any position,
+when a batch is taken and when its room is needed.
 """
 
 from __future__ import annotations
@@ -29,18 +29,19 @@ from typing import Generic, TypeVar
 from serve.config.models import BatchLimits, Priority
 from serve.errors import QueueFullError
 
-# Entries of requests that have left are swept once they are more than those that are left, and this many: rarely
-# for a short queue, and at a constant cost per request for a long one.
+# Entries of removed requests are swept once they outnumber the live ones and are at least this many: rarely
+# for a short queue, and at constant cost per request for a long one.
 _SPARE = 64
-# Weight of what was seen before the last batch: about ten batches count, so that one slow batch does not
-# decide, and a change shows within tens of batches.
+# Weight of the history before the last batch. About ten batches count: one slow batch has little effect, and
+# a change shows within tens of batches.
 _MEMORY = 0.9
-#: The hint where nothing has been measured yet: a queue that fills before its first batch has ended belongs to a
-#: server that has just come up.
+#: The hint before anything was measured: a queue that fills before its first batch has ended belongs to a
+#: server that has just started.
 FIRST_RETRY_MS = 100
-#: No hint is longer: a guess from a server in trouble should not keep clients away for good.
+#: Upper bound of the hint, so that an estimate made under overload does not keep clients away for long.
 MAX_RETRY_MS = 60_000
-# One more than priorities: huge requests of the lowest one stand behind all others. Level 0 is never used.
+# One more than the priorities: huge requests of the lowest priority are queued behind all others. Level 0 is
+# never used.
 _NUM_LEVELS = max(Priority) + 2
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T", bound="Pending")
@@ -48,16 +49,16 @@ T = TypeVar("T", bound="Pending")
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class Pending:
-    """What the policy knows of a request that waits.
+    """A waiting request, as the policy sees it.
 
     Attributes:
         num_rows: rows of the request.
         num_ids: IDs of the request.
-        num_bytes: of the request as it came over the wire.
+        num_bytes: serialized bytes of the request.
         priority: how urgent it is.
-        deadline_s: on the queue's clock; None for none.
+        deadline_s: deadline on the queue's clock; None for none.
         enqueued_s: when it joined the queue, on the queue's clock; set by the queue.
-        level: the line that it stands in; set by the queue.
+        level: the level at which it is queued; set by the queue.
     """
 
     num_rows: int = 0
@@ -71,7 +72,7 @@ class Pending:
 
 @dataclass(slots=True)
 class Taken(Generic[T]):
-    """What ``take`` took out of the queue: a batch to compute, and those whose deadline has passed."""
+    """The result of ``take``: a batch to compute, and the requests whose deadline has passed."""
 
     batch: list[T] = field(default_factory=list)
     expired: list[T] = field(default_factory=list)
@@ -80,12 +81,12 @@ class Taken(Generic[T]):
 class Deadlines(Generic[K]):
     """Deadlines of requests, the earliest first. Not thread-safe.
 
-    Adding costs a constant where deadlines come in ascending order, as they mostly do, and the logarithm of their
-    number at worst; discarding costs a constant. A request that was discarded is not held.
+    Adding takes constant time if deadlines arrive in ascending order, as they mostly do, and logarithmic time
+    at worst; discarding takes constant time. Discarded requests are not kept alive.
     """
 
     def __init__(self) -> None:
-        # The number of an entry decides between equal deadlines, so that requests are never compared.
+        # The entry's number breaks ties between equal deadlines, so that requests are never compared.
         self._heap: list[tuple[float, int]] = []
         self._waiting: dict[int, K] = {}
         self._numbers: dict[K, int] = {}
@@ -95,7 +96,7 @@ class Deadlines(Generic[K]):
         return len(self._waiting)
 
     def add(self, request: K, deadline_s: float) -> None:
-        """Remember a deadline."""
+        """Add a request's deadline."""
         number = self._next_number
         self._next_number += 1
         self._waiting[number] = request
@@ -103,7 +104,7 @@ class Deadlines(Generic[K]):
         heapq.heappush(self._heap, (deadline_s, number))
 
     def discard(self, request: K) -> None:
-        """Forget a request that has left; nothing happens where it had no deadline."""
+        """Remove a request; ignored if it has no deadline."""
         number = self._numbers.pop(request, None)
         if number is None:
             return
@@ -113,13 +114,13 @@ class Deadlines(Generic[K]):
             heapq.heapify(self._heap)
 
     def earliest_s(self) -> float | None:
-        """The earliest deadline; None where no request has one."""
+        """Return the earliest deadline; None if no request has one."""
         while self._heap and self._heap[0][1] not in self._waiting:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
     def passed(self, now_s: float) -> list[K]:
-        """Take out the requests whose deadline is not after ``now_s``, the earliest first."""
+        """Remove and return the requests whose deadline is not after ``now_s``, earliest first."""
         requests = []
         while (earliest_s := self.earliest_s()) is not None and earliest_s <= now_s:
             _, number = heapq.heappop(self._heap)
@@ -130,13 +131,13 @@ class Deadlines(Generic[K]):
 
 
 class DrainRate:
-    """What left the queue per second, while there was something to drain, smoothed over about ten batches.
+    """What leaves the queue per second while it is not empty, smoothed over about ten batches.
 
-    Everything that leaves counts, cancelled and expired requests too: all of it makes room. The time in which
-    nothing waited does not count: an idle queue is not a slow one. Not thread-safe.
+    Everything that leaves counts, also cancelled and expired requests, because all of it makes room. Time in
+    which nothing waited does not count: an idle queue is not a slow one. Not thread-safe.
 
     Args:
-        names: what is counted, such as rows and bytes.
+        names: the amounts that are counted, such as rows and bytes.
     """
 
     def __init__(self, names: tuple[str, ...]) -> None:
@@ -146,16 +147,16 @@ class DrainRate:
         self._since_s: float | None = None
 
     def left(self, **amounts: int) -> None:
-        """Note what has left the queue, by name."""
+        """Count amounts that left the queue, by name."""
         for name, amount in amounts.items():
             self._left[name] += amount
 
     def taken(self, now_s: float, *, is_empty: bool) -> None:
-        """Note that a batch was taken.
+        """Record that a batch was taken.
 
         Args:
             now_s: the present time.
-            is_empty: whether nothing waits any more, so that the time until the next batch says nothing.
+            is_empty: whether the queue is empty now, so that the time until the next batch does not count.
         """
         if self._since_s is not None:
             self._seconds = _MEMORY * self._seconds + (now_s - self._since_s)
@@ -165,9 +166,10 @@ class DrainRate:
         self._since_s = None if is_empty else now_s
 
     def retry_after_ms(self, name: str, amount: int, now_s: float) -> int:
-        """When so much will have drained, as things went so far: 1 to ``MAX_RETRY_MS``.
+        """Return the estimated time until this amount has drained, from 1 to ``MAX_RETRY_MS``.
 
-        The time since the last batch counts as well, so that the hint grows while a batch takes longer than usual.
+        The time since the last batch counts too, so that the hint grows while a batch takes longer than
+        usual.
         """
         drained = self._drained[name]
         if drained <= 0 or self._seconds <= 0:
@@ -178,10 +180,10 @@ class DrainRate:
 
 
 class _SteadyClock:
-    """A clock that stands still where the given one jumps back, and goes on from there.
+    """A clock that never goes back: if the given one jumps back, it continues from the last time.
 
-    Monotonic clocks do not jump back. Should one do so all the same, requests keep their order and the time that
-    is left until their deadlines, instead of all expiring, or none.
+    Monotonic clocks do not jump back. If one does, requests keep their order and the time left until their
+    deadlines, instead of all expiring, or none.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -190,7 +192,7 @@ class _SteadyClock:
         self.behind_s = 0.0
 
     def now_s(self) -> float:
-        """The present time; ``behind_s`` less on the given clock."""
+        """Return the present time; the given clock is ``behind_s`` behind it."""
         given_s = self._clock()
         self.behind_s += max(self._last_s - given_s, 0.0)
         self._last_s = given_s
@@ -198,14 +200,14 @@ class _SteadyClock:
 
 
 class BatchQueue(Generic[T]):
-    """Requests that wait, in the order that the module describes. Not thread-safe: the caller holds a lock.
+    """The waiting requests, in the order described in the module. Not thread-safe: the caller holds a lock.
 
-    ``put``, ``cancel`` and taking one request cost a constant, whatever waits (the logarithm of it where deadlines
-    do not come in ascending order).
+    ``put``, ``cancel`` and taking one request take constant time for any queue length (logarithmic time if
+    deadlines do not arrive in ascending order).
 
     Args:
-        limits: bounds on batches and on what may wait.
-        clock: the present time in seconds, monotonic.
+        limits: bounds on batches and on the queue.
+        clock: returns the present time in seconds, monotonic.
 
     Attributes:
         num_rows: rows that wait; a request without rows counts as one.
@@ -218,10 +220,10 @@ class BatchQueue(Generic[T]):
         self._window_s = limits.priority_window_us * 1e-6
         self._delay_s = limits.max_delay_us * 1e-6
         self._clock = _SteadyClock(clock)
-        # In order of arrival; a request can leave from the middle at once, with all that it holds.
+        # In order of arrival; a request can be removed from the middle in constant time.
         self._lines: list[OrderedDict[T, None]] = [OrderedDict() for _ in range(_NUM_LEVELS)]
         self._deadlines: Deadlines[T] = Deadlines()
-        # Expired requests that made room and were not reported yet.
+        # Expired requests that were removed to make room and not reported yet.
         self._dropped: list[T] = []
         self._rate = DrainRate(("rows", "IDs", "bytes"))
         self.num_rows = 0
@@ -230,19 +232,19 @@ class BatchQueue(Generic[T]):
 
     @property
     def num_requests(self) -> int:
-        """Requests that wait."""
+        """Number of waiting requests."""
         return sum(len(line) for line in self._lines)
 
     def put(self, pending: T) -> list[T]:
-        """Let a request wait for its batch.
+        """Add a request to the queue.
 
         Returns:
-            Requests that have left because their deadline has passed and room was needed. The caller answers
-            them. Where the request is refused all the same, the next ``put`` or ``take`` returns them.
+            Requests that were removed because their deadline has passed and room was needed. The caller
+            answers them. If the new request is refused anyway, the next ``put`` or ``take`` returns them.
 
         Raises:
             RequestTooLargeError: it has more rows, IDs or bytes than one request may have.
-            QueueFullError: it does not fit beside what waits already; carries a hint when to try again.
+            QueueFullError: the queue has no room for it; carries a hint when to retry.
         """
         self._limits.check_request(pending.num_rows, pending.num_ids, pending.num_bytes)
         now_s = self._clock.now_s()
@@ -259,21 +261,21 @@ class BatchQueue(Generic[T]):
         return self._report()
 
     def cancel(self, pending: T) -> bool:
-        """Drop a request that nobody waits for any more; False where it has left the queue already."""
+        """Remove a cancelled request; return False if it has left the queue already."""
         if pending not in self._lines[pending.level]:
             return False
         self._leave(pending)
         return True
 
     def ready_at_s(self) -> float | None:
-        """When ``take`` should be called, on the queue's clock.
+        """Return the time to call ``take``, on the queue's clock.
 
-        Now or earlier, unless ``max_delay_us`` lets a batch wait to be filled. It then waits until the oldest
-        request has waited for so long, and never so long that a request would be left with less than the same
-        time until its deadline: such a request would expire because of the delay.
+        It is not after now, unless ``max_delay_us`` lets a batch wait to be filled. The batch then waits
+        until the oldest request has waited for that time, but no request is left with less than the same time
+        until its deadline: it would expire because of the delay.
 
         Returns:
-            None where nothing waits, and nothing is left to report.
+            None if nothing waits and nothing is left to report.
         """
         oldest_s = min((next(iter(line)).enqueued_s for line in self._lines if line), default=None)
         if oldest_s is None and not self._dropped:
@@ -289,13 +291,13 @@ class BatchQueue(Generic[T]):
         return start_s - self._clock.behind_s
 
     def take(self, enough_rows: float = math.inf) -> Taken[T]:
-        """Take out the next batch: as many as fit, in order, and at least one if any waits.
+        """Remove and return the next batch: as many requests as fit, in order, and at least one if any waits.
 
-        The first request that does not fit ends the batch. Those whose deadline has passed are taken out too,
-        apart, wherever they stood.
+        The first request that does not fit ends the batch. All requests whose deadline has passed are removed
+        too and returned separately.
 
         Args:
-            enough_rows: The batch ends once it has so many.
+            enough_rows: the batch ends once it has this many rows.
         """
         now_s = self._clock.now_s()
         self._dropped += self._expire(now_s)
@@ -314,7 +316,7 @@ class BatchQueue(Generic[T]):
         return taken
 
     def _next(self) -> T | None:
-        """The request that comes next, by the rule that the module states."""
+        """Return the next request by the order described in the module."""
         heads = [next(iter(line)) for line in self._lines if line]
         if len(heads) < 2:
             return heads[0] if heads else None
@@ -325,7 +327,7 @@ class BatchQueue(Generic[T]):
         return pending.num_rows > limits.max_batch_rows or pending.num_ids > limits.max_batch_ids
 
     def _lacking(self, pending: T) -> tuple[str, int, int] | None:
-        """What there is no room for: its name, how much is lacking, how much may wait; None where it fits."""
+        """Return the exceeded bound: its name, the missing amount, the bound; None if the request fits."""
         limits = self._limits
         rows = self.num_rows + _rows(pending) - limits.max_queue_rows
         if rows > 0:

@@ -1,10 +1,10 @@
-"""Many requests → one key-major batch, and one batch's outputs → many answers.
+"""Collation of requests into one key-major batch, and checks of the batch's outputs.
 
 Shape letters: B rows of the batch, F sparse inputs, N number of IDs of the batch.
 
-The reordering is FBGEMM's: a Python loop over features and requests takes 20 to 60 times as long. These ops
-validate nothing (lengths that lie make them write anywhere, a batch without rows makes them divide by zero),
-so only what ``serve.engine.reference.request_check`` has passed may come here.
+FBGEMM's ops do the reordering: a Python loop over features and requests takes 20 to 60 times as long. These
+ops validate nothing (with wrong lengths they write out of bounds, with a batch without rows they divide by
+zero), so only requests checked by ``serve.engine.reference.request_check`` may come here.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from serve.engine.reference.sparse_check import SparseArrays
 
 
 def collate(requests: Sequence[CheckedRequest]) -> tuple[Tensor, ...]:
-    """Put checked requests together, in their order.
+    """Collate checked requests, in order.
 
     Args:
         requests: at least one, all checked against the same signature, all with a context or all without.
 
     Returns:
-        What the model's ``forward`` takes, on the CPU (``recsys.signature``), or, where the requests have contexts, its
-        ``forward_ranking`` (``recsys.artifact.ranking``).
+        The arguments of the model's ``forward`` (``recsys.signature``), or, if the requests have contexts, of
+        its ``forward_ranking`` (``recsys.artifact.ranking``); on the CPU.
     """
     dense = [_rows([r.dense[i] for r in requests]) for i in range(len(requests[0].dense))]
     num_rows = [r.num_rows for r in requests]
@@ -44,16 +44,16 @@ def collate(requests: Sequence[CheckedRequest]) -> tuple[Tensor, ...]:
 
 
 def _rows(arrays: Sequence[npt.NDArray[np.float32]]) -> Tensor:
-    """One after the other, in memory of their own: a request's arrays are read-only views of the wire's bytes."""
+    """Concatenate into new memory: a request's arrays are read-only views of the message's bytes."""
     return torch.from_numpy(arrays[0].copy() if len(arrays) == 1 else np.concatenate(arrays))
 
 
 def _sparse(parts: Sequence[SparseArrays], num_bags: list[int]) -> tuple[Tensor, ...]:
-    """Lengths, values and, where there are some, weights of all requests, key-major.
+    """Return lengths, values and, if there are any, weights of all requests, key-major.
 
     Args:
-        parts: each key-major in itself, with ``num_bags`` bags an input.
-        num_bags: request by request.
+        parts: one per request, each key-major, with ``num_bags`` bags per input.
+        num_bags: bags per input of each request.
     """
     if len(parts) == 1:
         lengths, values = torch.from_numpy(parts[0].lengths), torch.from_numpy(parts[0].values)
@@ -72,7 +72,7 @@ def _sparse(parts: Sequence[SparseArrays], num_bags: list[int]) -> tuple[Tensor,
 def _key_major(
     lengths: Tensor, values: Tensor, weights: Tensor | None, num_bags: list[int]
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """From request-major (each request key-major in itself) to key-major; there is at least one bag."""
+    """Reorder from request-major (each request key-major) to key-major. There must be at least one bag."""
     row_offsets = np.zeros(len(num_bags) + 1, np.int32)
     np.cumsum(num_bags, out=row_offsets[1:])
     batch_offsets = torch.from_numpy(row_offsets)
@@ -91,15 +91,15 @@ def _key_major(
 
 
 def check_outputs(outputs: dict[str, Tensor], signature: Signature, num_rows: int) -> list[bytes]:
-    """The batch's outputs as little-endian bytes, in the signature's order.
+    """Return the batch's outputs as little-endian bytes, in the signature's order.
 
     Args:
         outputs: what ``forward`` returned.
-        signature: says which outputs, and their shapes.
+        signature: names and shapes of the outputs.
         num_rows: B.
 
     Raises:
-        RuntimeError: the model returned something other than its signature says.
+        RuntimeError: the model's outputs do not match its signature.
     """
     return [_output_bytes(outputs, output, num_rows) for output in signature.outputs]
 

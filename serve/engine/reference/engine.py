@@ -1,8 +1,8 @@
-"""The reference engine: the same steps as the native one, in Python, written to be read.
+"""The reference engine: the same steps as the native one, in Python, written for readability.
 
-A request's road, file by file: ``port`` takes the call; ``protocols`` parses the message; ``gateway`` routes it;
-``request_check`` and ``sparse_check`` check it against the model; ``batching`` holds it until an ``executor`` takes its
-batch, which ``collate`` puts together; and ``protocols`` writes the answer.
+The path of a request, module by module: ``port`` takes the call; ``protocols`` parses the message;
+``gateway`` routes it; ``request_check`` and ``sparse_check`` check it against the model; ``batching`` queues
+it until an ``executor`` takes its batch; ``collate`` collates the batch; and ``protocols`` writes the answer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from serve.engine.reference.protocols.recsys_v1 import PredictRequest
 from serve.engine.reference.servable import ReferenceServable
 from serve.engine.routes import RouteTable
 
-# How long the last answers may take to reach the wire once every request is answered, and streams to end by themselves.
+# Grace period, once every request is answered, for sending the last answers and for streams to end.
 _GRACE_S = 1.0
 
 Load = Callable[[Path, ModelSettings], tuple[ServedModel, ModelInfo]]
@@ -124,7 +124,7 @@ class ReferenceEngine:
         return True
 
     async def _become_idle(self) -> None:
-        """Wait until no request is being handled, and none that was on its way has turned up either."""
+        """Wait until no request is in progress, including requests that were just arriving."""
         while True:
             await self.gateway.wait_until_idle()
             if self._port is None or await self._port.has_ended(_GRACE_S):

@@ -1,7 +1,8 @@
-"""The threads that take batches from the queue, run the model and hand the answers back.
+"""Threads that take batches from the queue, run the model and deliver the answers.
 
-A request crosses threads twice: into the queue and back with its whole batch. Everything between, from the
-collation to the serialized response, happens in the executor's thread, warmed up before the first request.
+A request crosses threads twice: into the queue, and back with its whole batch. Everything in between, from
+the collation to the serialized response, runs in the executor's thread, which is warmed up before the first
+request.
 """
 
 from __future__ import annotations
@@ -37,20 +38,20 @@ Answered = list[tuple[Request, Answer]]
 
 
 class ServedModel(Protocol):
-    """A model that can be served; a loaded artifact is one.
+    """A model to serve, such as a loaded artifact.
 
-    ``forward`` and ``forward_ranking`` are called from the executors' threads, several at once if there are several
-    executors. They take and return CPU tensors, wherever they compute.
+    ``forward`` and ``forward_ranking`` are called from the executors' threads, concurrently if there are
+    several executors. They take and return CPU tensors, on whatever device they compute.
     """
 
     @property
     def signature(self) -> Signature:
-        """What ``forward`` takes and returns."""
+        """The signature of ``forward``."""
         ...
 
     @property
     def target_name(self) -> str:
-        """Which of the artifact's targets this is, such as "cpu"."""
+        """The name of the artifact's target, such as "cpu"."""
         ...
 
     def forward(self, *inputs: Tensor) -> dict[str, Tensor]:
@@ -58,22 +59,22 @@ class ServedModel(Protocol):
         ...
 
     def forward_ranking(self, *inputs: Tensor) -> dict[str, Tensor]:
-        """Score one batch of ranking requests; called only where the signature has a context."""
+        """Score one batch of ranking requests; called only if the signature has a context."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutorSettings:
-    """What an executor works with.
+    """Settings and collaborators of an executor.
 
     Attributes:
         model: runs the batches.
-        info: stands in the responses.
-        limits: of batches and the queue.
-        counters: counts and times.
-        num_threads: how many batches may run at the same time at most; all share the model and its tables.
-        cpus: the processors that the threads may use; empty for all.
-        clock: the present time in seconds, monotonic; deadlines are on it.
+        info: identity reported in the responses.
+        limits: limits of batches and the queue.
+        counters: receives counts and times.
+        num_threads: maximum number of batches that run at the same time; all share the model and its tables.
+        cpus: processors that the threads may use; empty for all.
+        clock: returns the present time in seconds, monotonic; deadlines are on this clock.
     """
 
     model: ServedModel
@@ -89,13 +90,13 @@ class Executor:
     """Runs batches until it is closed. All methods may be called from any thread.
 
     Args:
-        settings: what to work with.
+        settings: settings and collaborators.
         deliver: takes the answers of a whole batch, in an executor's thread; must not raise.
     """
 
     def __init__(self, settings: ExecutorSettings, deliver: Callable[[Answered], None]) -> None:
         self._info, self._cpus = settings.info, settings.cpus
-        # None once closed: its memory is freed then, whoever may still hold this object.
+        # None once closed, so that its memory is freed even if this object is still referenced.
         self._model: ServedModel | None = settings.model
         self._signature = settings.model.signature
         self._output_bytes = [4 * torch.Size(output.shape).numel() for output in self._signature.outputs]
@@ -104,17 +105,17 @@ class Executor:
         self._deliver = deliver
         self._queue: BatchQueue[Request] = BatchQueue(settings.limits, settings.clock)
         self._lock = threading.Lock()
-        # Of the threads that take batches, and of whoever waits for them to pause.
+        # Notified for the threads that take batches, and for callers that wait until no batch runs.
         self._ready = threading.Condition(self._lock)
         self._paused = threading.Condition(self._lock)
         self._closed = False
         self._pausing = False
         self._policy = BatchPolicy()
         self._has_delay = settings.limits.max_delay_us > 0
-        # Threads that sleep; of these, those that will look at the queue by themselves.
+        # Sleeping threads; of these, those that wake up by a timeout.
         self._num_sleeping = 0
         self._num_looking = 0
-        # Whether one has been woken or started, and has not looked yet.
+        # Whether a thread was woken or started and has not looked at the queue yet.
         self._is_waking = False
         self._warm = threading.Semaphore(0)
         self._warm_up: Sequence[list[CheckedRequest]] = ()
@@ -123,7 +124,7 @@ class Executor:
         self._threads: list[threading.Thread] = []
 
     def start(self, warm_up: Sequence[list[CheckedRequest]] = ()) -> None:
-        """Start the first thread, which runs the warm-up's batches before it takes its first one."""
+        """Start the first thread, which runs the warm-up batches before it takes its first one."""
         self._warm_up = warm_up
         with self._lock:
             self._start_thread(is_first=True)
@@ -135,10 +136,10 @@ class Executor:
         thread.start()
 
     def wait_until_warm(self) -> None:
-        """Block until the first thread has run the warm-up's batches.
+        """Block until the first thread has run the warm-up batches.
 
         Raises:
-            RuntimeError: the model failed on one of them.
+            RuntimeError: the model failed on a warm-up batch.
         """
         self._warm.acquire()
         self._warm_up = ()
@@ -146,11 +147,11 @@ class Executor:
             raise RuntimeError(f"the model failed to warm up: {self._warm_up_error}") from self._warm_up_error
 
     def submit(self, pending: Request) -> None:
-        """Let a request join the queue.
+        """Add a request to the queue.
 
         Raises:
             RequestTooLargeError: it has more rows or IDs than one request may have.
-            QueueFullError: it does not fit beside what waits.
+            QueueFullError: the queue has no room for it.
             DrainingError: the executor was closed.
         """
         with self._lock:
@@ -164,15 +165,15 @@ class Executor:
             self._deliver_expired(expired)
 
     def cancel(self, pending: Request) -> None:
-        """Drop a request that nobody waits for any more, unless its batch is running already."""
+        """Remove a cancelled request, unless its batch is running already."""
         with self._lock:
             if self._queue.cancel(pending):
                 self._show_pending()
 
     def run_between_batches(self, function: Callable[[], None]) -> None:
-        """Run ``function`` while no batch runs: every batch sees all of what it changes, or nothing.
+        """Run ``function`` while no batch runs: a batch sees all of its changes or none.
 
-        Requests wait meanwhile; ``function`` should be short. What it raises is raised here.
+        Requests wait while it runs, so ``function`` should be short. Its exceptions propagate.
         """
         with self._lock:
             while self._pausing:
@@ -189,10 +190,7 @@ class Executor:
                 self._ready.notify_all()
 
     def close(self) -> None:
-        """Take no further requests, answer every one that was accepted, end the threads, let go of the model.
-
-        Idempotent.
-        """
+        """Refuse requests, answer every accepted one, end the threads, release the model; idempotent."""
         with self._lock:
             self._closed = True
             self._ready.notify_all()
@@ -201,7 +199,7 @@ class Executor:
         self._model = None
 
     def _wake(self) -> None:
-        """Have a thread look at the queue, unless one will in time. With the lock held."""
+        """Wake or start a thread for the queue, unless one will look in time. The caller holds the lock."""
         queue = self._queue
         if self._is_waking or (
             self._num_looking
@@ -220,10 +218,10 @@ class Executor:
     def _run(self, is_first: bool) -> None:
         with torch.inference_mode():
             try:
-                # A thread takes the number of intra-op threads over when it is first asked for.
+                # A thread adopts the number of intra-op threads when it first reads it.
                 torch.get_num_threads()
                 if self._cpus:
-                    os.sched_setaffinity(0, self._cpus)  # of this thread
+                    os.sched_setaffinity(0, self._cpus)  # 0 means this thread
                 if is_first:
                     self._run_warm_up()
             except Exception as error:
@@ -239,18 +237,18 @@ class Executor:
             times = BatchTimes(taken_s=self._clock())
             self._compute(batch, times)
             size = sum(request.num_rows for request in batch), sum(request.num_ids for request in batch)
-            # The first batch of a size takes many times as long as those that follow.
+            # The first batch of a size takes many times as long as later ones.
             if size == last:
                 with self._lock:
                     self._policy.costs.learn(*size, times.executed_s - times.taken_s)
             last = size
 
     def _step(self) -> bool:
-        """Wait for work and do one batch; False once closed and empty."""
+        """Wait for a batch and run it; return False once closed and empty."""
         with self._lock:
             if not self._wait_for_batch():
                 return False
-            # Where batches may wait to be filled they are not divided.
+            # With max_delay_us, batches wait to be filled and are not divided.
             num_free = 0 if self._has_delay else self._max_threads - self._policy.num_running - 1
             queue = self._queue
             taken = queue.take(self._policy.share(queue.num_rows, queue.num_ids, num_free))
@@ -275,7 +273,7 @@ class Executor:
         return True
 
     def _wait_for_batch(self) -> bool:
-        """Wait, with the lock held, until a batch may start; False once closed and empty."""
+        """Wait, with the lock held, until a batch may start; return False once closed and empty."""
         is_awake = True
         self._is_waking = False
         while True:
@@ -312,7 +310,7 @@ class Executor:
         self._deliver([(pending, DeadlineExpiredError(_EXPIRED)) for pending in expired])
 
     def _answers(self, batch: list[Request]) -> Answered:
-        """Run one batch; an error of the model is an answer too, and ends nothing but this batch."""
+        """Run one batch. An error of the model becomes the answer and affects only this batch."""
         times = BatchTimes(taken_s=self._clock(), num_requests=len(batch))
         times.num_rows = sum(p.num_rows for p in batch)
         for pending in batch:
@@ -337,7 +335,7 @@ class Executor:
         return answered
 
     def _compute(self, requests: Sequence[CheckedRequest], times: BatchTimes) -> list[bytes]:
-        """Each output's bytes for the whole batch."""
+        """Return each output's bytes for the whole batch."""
         inputs = collate(requests)
         times.collated_s = self._clock()
         model = self._model
@@ -348,12 +346,12 @@ class Executor:
         return data
 
     def _encoded(self, batch: list[Request], data: list[bytes]) -> Answered:
-        """Cut the batch's outputs into the requests' own rows, and write the answers."""
+        """Split the batch's outputs by request and encode the answers."""
         answered: Answered = []
         start = 0
         for request in batch:
             end = start + request.num_rows
-            # Slices of bytes are copies: an answer that is still needed keeps no batch in memory.
+            # Slices of bytes are copies, so a pending answer keeps no batch in memory.
             values = [
                 output[start * size : end * size]
                 for output, size in zip(data, self._output_bytes, strict=True)
@@ -382,7 +380,7 @@ class Executor:
 
 
 def _by_kind(batch: list[Request]) -> list[list[Request]]:
-    """Requests with and without a context run in graphs of their own."""
+    """Split a batch: requests with and without a context run in different graphs."""
     ranking = [pending for pending in batch if _checked(pending).context is not None]
     if not ranking or len(ranking) == len(batch):
         return [batch] if batch else []

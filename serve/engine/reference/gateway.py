@@ -1,6 +1,6 @@
-"""The one road that requests of every protocol take: route, check, queue, answer, count.
+"""The common path of requests of every protocol: route, check, queue, answer, count.
 
-Belongs to the event loop; only ``deliver`` is called from executors' threads.
+Belongs to the event loop, except ``deliver``, which is called from executors' threads.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from serve.errors import (
 from serve.metrics.counters import OUTCOMES
 
 _log = logging.getLogger("serve")
-# A client whose deadline has passed may hang up a moment before our clock says so.
+# A client may hang up at its deadline slightly before the deadline passes on our clock.
 _CLOCKS_APART_S = 0.02
 
 
@@ -43,7 +43,7 @@ class Gateway:
         observer: takes records of requests.
 
     Attributes:
-        num_active: requests that are being answered.
+        num_active: number of requests in progress.
         is_draining: whether requests are refused because the server is stopping.
     """
 
@@ -52,7 +52,7 @@ class Gateway:
         self.is_draining = False
         self._observer = observer
         self._routes = Routes()
-        # By model: versions whose checks make of every request what the shadow's make.
+        # By model: versions whose checks give the same result for every request as the shadow's.
         self._like_shadow: dict[str, frozenset[str]] = {}
         self._unrouted = dict.fromkeys(OUTCOMES, 0)
         self._loop = asyncio.get_running_loop()
@@ -61,12 +61,12 @@ class Gateway:
         self._draw = random.Random().random
 
     def publish(self, table: RouteTable) -> None:
-        """Route a model's requests by ``table`` from now on."""
+        """Replace a model's route table."""
         self._like_shadow[table.model] = _like_shadow(table)
         self._routes.publish(table)
 
     def withdraw(self, model: str) -> None:
-        """Forget a model."""
+        """Remove a model's route table."""
         self._like_shadow.pop(model, None)
         self._routes.withdraw(model)
 
@@ -74,8 +74,8 @@ class Gateway:
         """Answer one request.
 
         Raises:
-            Exception: what ``serve.errors.status_of`` has a status for.
-            asyncio.CancelledError: the client gave up; its request leaves the queue.
+            Exception: any error that ``serve.errors.status_of`` maps to a status.
+            asyncio.CancelledError: the client cancelled; the request leaves the queue.
         """
         self.num_active += 1
         self._idle.clear()
@@ -89,26 +89,26 @@ class Gateway:
                 self._idle.set()
 
     async def wait_until_idle(self) -> None:
-        """Wait until no request is being answered."""
+        """Wait until no request is in progress."""
         await self._idle.wait()
 
     def unrouted(self) -> dict[str, int]:
-        """Return the requests that named no model, or that could not be read, by outcome."""
+        """Return the number of requests that named no known model or could not be parsed, by outcome."""
         return dict(self._unrouted)
 
     def deliver(self, answered: Answered) -> None:
-        """Take a batch's answers, in an executor's thread: one hop to the event loop for all of them."""
-        # The loop is closed only where the drain time ran out; nobody waits then.
+        """Take a batch's answers in an executor's thread and pass them to the event loop in one call."""
+        # The loop is closed only after the drain time has passed; no caller waits for the answers then.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(_settle, answered)
 
     def refused(self, error: Exception, protocol: str) -> None:
-        """Count a request that could not be read."""
+        """Count a request that could not be parsed."""
         self._refused(Request(protocol=protocol), error)
 
     async def _predict(self, request: Request) -> bytes:
         try:
-            answer = await self._accept(request)  # the wait for the batch
+            answer = await self._accept(request)  # waits for the batch
             if isinstance(answer, Exception):
                 raise answer
         except asyncio.CancelledError:
@@ -123,7 +123,7 @@ class Gateway:
         return answer
 
     def _accept(self, request: Request) -> asyncio.Future[Answer]:
-        """Let a request join its model's queue. Nothing here awaits: a model that was routed to is still there."""
+        """Add a request to its model's queue. Nothing awaits, so the routed version stays loaded."""
         if self.is_draining:
             raise DrainingError("the server is stopping; send the request to another one")
         route = self._routes.route(
@@ -144,8 +144,9 @@ class Gateway:
                 priority=Priority.LOW,
                 observer=self._observer,
                 primary=servable,
-                # A model may write to the sparse inputs of a batch, and these may be that. The shadow's own check takes
-                # a hundred times as long as the copy, and the event loop waits for both.
+                # A model may write to the sparse inputs of its batch, and a batch of one request uses these
+                # arrays. The shadow's own check takes a hundred times as long as the copy, and both run in
+                # the event loop.
                 checked=checked.copy() if self._is_like_shadow(servable) else None,
             )
         servable.executor.submit(request)
@@ -187,7 +188,7 @@ class Gateway:
         self._count(request, OUTCOME_OF[code], code, text)
 
     def _count(self, request: Request, outcome: str, code: grpc.StatusCode, reason: str) -> None:
-        """Count a request that was not answered well."""
+        """Count a request that ended with an error."""
         if request.servable is None:
             self._unrouted[outcome] += 1
         else:
@@ -195,7 +196,7 @@ class Gateway:
         self._ended(request, outcome, code, reason)
 
     def _ended(self, request: Request, outcome: str, code: grpc.StatusCode, reason: str) -> None:
-        """Leave a record, where one is wanted; of most requests there is none."""
+        """Report the request's record if it is to be logged or traced."""
         sampling = self._observer.sampling
         is_logged = sampling.is_logged(outcome)
         is_traced = sampling.is_traced(request.trace_parent, self._draw())
@@ -225,7 +226,7 @@ class Gateway:
 
 
 def _submit_shadow(shadow: ShadowRequest, raw: RawRequestLike) -> None:
-    """Let a request join the shadow's queue; never raises."""
+    """Add a request to the shadow's queue; never raises."""
     servable = shadow.servable
     assert servable is not None
     try:

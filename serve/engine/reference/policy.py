@@ -1,9 +1,9 @@
-"""How many executors run what waits, without tensors, threads or a clock of its own.
+"""The policy for the number of executors, without tensors, threads or a clock of its own.
 
-A further executor starts only where that finishes what waits sooner than letting the batch grow, and executors that are
-free share what waits. How long batches take is learned from those that ran. The native engine follows the same policy
-(``cpp_client/engine/core/policy.h``), and also runs short batches in the polling thread: here that would be the event
-loop, in which no model runs.
+A further executor starts only if that finishes the waiting requests sooner than letting the batch grow, and
+free executors share the waiting requests. The durations of batches are learned from those that ran. The
+native engine follows the same policy (``cpp_client/engine/core/policy.h``), and also runs short batches in
+the polling thread: here that would be the event loop, where no model may run.
 """
 
 from __future__ import annotations
@@ -11,32 +11,32 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-# What is expected of a model that was never run: per batch, per row, per ID. A few batches replace it.
+# Initial costs of a model: per batch, per row, per ID. A few batches replace them.
 _FIRST_COSTS_S = (300e-6, 20e-6, 0.05e-6)
 # Standard deviation of the first costs, as a multiple of them.
 _FIRST_DOUBT = 3.0
-# Drift of a cost from batch to batch, as a share of it; more for the first batches, whose model has just been loaded.
+# Drift of a cost from batch to batch, as a share of it; more for the first batches after loading.
 _DRIFT = 0.01
 _FIRST_DRIFT = 0.3
-# Scatter of durations around their expectation: a share of it, and a constant.
+# Spread of durations around their expectation, as a share of it, and as a constant.
 _SCATTER = 0.2
 _SCATTER_S = 5e-6
-# One duration moves the costs by so many standard deviations at most: a thread may be preempted.
+# One duration moves the costs by at most this many standard deviations: a thread may be preempted.
 _MOST_DEVIATIONS = 3.0
-# Batches that have run before the costs are relied on.
+# Number of batches before the costs are used.
 _NUM_KNOWN = 4
-# Weight of the last batch in the slowdown, and of a batch that ran alone in forgetting it.
+# Weight of the last batch in the slowdown, and of a batch that ran alone in its decay.
 _WEIGHT = 0.1
 _FORGET = 0.002
 _MOST_SLOWDOWN = 8.0
-# Waking an executor: a condition variable, and the interpreter's lock changing hands.
+# Time to wake an executor: a condition variable, and a switch of the interpreter's lock.
 _WAKE_S = 100e-6
-# A batch is looked at again when it takes longer than expected by a quarter and by this.
+# A batch is checked again when it takes longer than expected by a quarter and by this.
 _LOOK_AGAIN_S = 1e-3
 
 
 class BatchCosts:
-    """How long a model's batches take: fixed + per row + per ID, as a Kalman filter whose costs drift slowly."""
+    """Durations of a model's batches: fixed + per row + per ID, a Kalman filter whose costs drift slowly."""
 
     def __init__(self) -> None:
         self._costs = list(_FIRST_COSTS_S)
@@ -48,12 +48,12 @@ class BatchCosts:
 
     @property
     def is_known(self) -> bool:
-        """Whether enough batches ran to rely on it."""
+        """Whether enough batches ran to use the estimates."""
         return self._num_learned >= _NUM_KNOWN
 
     @property
     def fixed_s(self) -> float:
-        """What a batch costs before its first row."""
+        """The fixed cost of a batch."""
         return self._costs[0]
 
     def seconds(self, num_rows: int, num_ids: int) -> float:
@@ -61,7 +61,7 @@ class BatchCosts:
         return self._costs[0] + self._costs[1] * num_rows + self._costs[2] * num_ids
 
     def learn(self, num_rows: int, num_ids: int, seconds: float) -> None:
-        """Note how long a batch took."""
+        """Update the costs with a batch's duration."""
         if not math.isfinite(seconds) or seconds < 0:
             return
         self._num_learned += 1
@@ -87,13 +87,13 @@ class BatchCosts:
 
 @dataclass(slots=True)
 class RunningBatch:
-    """A batch that runs.
+    """A running batch.
 
     Attributes:
-        num_rows: of the batch.
-        num_ids: of the batch.
-        began_s: on the caller's clock.
-        expected_s: how long it should take.
+        num_rows: rows of the batch.
+        num_ids: IDs of the batch.
+        began_s: start time on the caller's clock.
+        expected_s: expected duration.
         has_company: whether others ran at the same time.
     """
 
@@ -109,8 +109,8 @@ class BatchPolicy:
     """The policy of one loaded version. Not thread-safe: the caller holds a lock.
 
     Attributes:
-        costs: how long batches take.
-        slowdown: how many times longer a batch takes while others run.
+        costs: expected durations of batches.
+        slowdown: factor by which a batch takes longer while others run.
     """
 
     costs: BatchCosts = field(default_factory=BatchCosts)
@@ -119,17 +119,17 @@ class BatchPolicy:
 
     @property
     def num_running(self) -> int:
-        """Batches that run."""
+        """Number of running batches."""
         return len(self._running)
 
     def pays(self, num_rows: int, num_ids: int, now_s: float, *, is_awake: bool = False) -> bool:
-        """Return whether what waits is computed sooner by one more executor than by those that run.
+        """Return whether one more executor computes the waiting requests sooner than the running ones would.
 
         Args:
             num_rows: rows that wait.
             num_ids: IDs that wait.
             now_s: the present time.
-            is_awake: whether the executor has just ended a batch, so that nobody has to be woken.
+            is_awake: whether the executor has just ended a batch, so that no thread has to be woken.
         """
         if not self._running or not self.costs.is_known:
             return True
@@ -139,12 +139,12 @@ class BatchPolicy:
         return (0.0 if is_awake else _WAKE_S) + lost_s < remaining_s
 
     def share(self, num_rows: int, num_ids: int, num_free: int) -> int:
-        """Return at most how many rows the next batch takes, so that executors that are free have their share.
+        """Return the maximum rows of the next batch, so that free executors get their share.
 
         Args:
             num_rows: rows that wait.
             num_ids: IDs that wait.
-            num_free: executors that may start beside the one that asks.
+            num_free: executors that may start besides the calling one.
         """
         fixed_s = self.costs.fixed_s
         least_s = (fixed_s + _WAKE_S) * self.slowdown
@@ -157,12 +157,12 @@ class BatchPolicy:
         return math.ceil(num_rows / num)
 
     def looks_again_s(self, now_s: float) -> float:
-        """Return when what was left to the running batches is to be looked at again, should they be late."""
+        """Return when to check again the requests that were left to the running batches."""
         ends_s = min((batch.began_s + 1.25 * batch.expected_s for batch in self._running), default=now_s)
         return max(ends_s, now_s) + _LOOK_AGAIN_S
 
     def began(self, num_rows: int, num_ids: int, now_s: float) -> RunningBatch:
-        """Note that a batch begins; returns what ``ended`` takes."""
+        """Record the start of a batch; pass the result to ``ended``."""
         has_company = bool(self._running)
         for other in self._running:
             other.has_company = True
@@ -172,7 +172,7 @@ class BatchPolicy:
         return batch
 
     def ended(self, batch: RunningBatch, now_s: float) -> None:
-        """Note that it has ended; one without rows teaches nothing."""
+        """Record the end of a batch. A batch without rows does not update the costs."""
         self._running = [other for other in self._running if other is not batch]
         if not batch.num_rows:
             return
@@ -187,5 +187,5 @@ class BatchPolicy:
 
 
 def _remaining_s(batch: RunningBatch, now_s: float) -> float:
-    """Return until when it runs; the longer it is overdue, the longer it is expected to take from here."""
+    """Return the expected remaining time; the longer a batch is overdue, the longer it is."""
     return abs(batch.began_s + batch.expected_s - now_s)

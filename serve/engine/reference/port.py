@@ -1,8 +1,8 @@
-"""The inference port on ``grpc.aio``: three protocols, health, and the calls that Python answers for every engine.
+"""The inference port on ``grpc.aio``: three protocols, health, and the calls common to all engines.
 
-Why asyncio: one event loop that only checks and forwards, beside executors that run the models without the
-interpreter's lock, answers more single-row requests than a pool of threads that each wait for their own answer
-(docs/tuning.md has the measurement).
+Why asyncio: one event loop that only checks and forwards requests, next to executors that run the models
+without the interpreter's lock, answers more single-row requests than a pool of threads that each wait for one
+answer (measured in docs/tuning.md).
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from serve.protocols import open_inference
 from serve.protocols.calls import abort
 from serve.protocols.streams import infer_stream, predict_stream
 
-# Names of a TorchRec call's metadata: which model, and which of its versions.
+# Metadata keys of a TorchRec call for the model and its version.
 MODEL_KEY, VERSION_KEY = "recsys-model", "recsys-version"
 _TRACE_PARENT = "traceparent"
-# The engine keeps the time of a drain itself.
+# The engine limits the drain time itself.
 _UNLIMITED_S = 1e6
 
 
@@ -40,10 +40,10 @@ class Port:
     """Listens between ``start`` and ``close``.
 
     Args:
-        gateway: answers.
-        settings: where to listen, and within which limits.
-        calls: by full name the methods that Python answers for every engine.
-        reads_trace: whether the ``traceparent`` of requests is wanted.
+        gateway: answers the requests.
+        settings: the address and the limits.
+        calls: methods common to all engines, by full name.
+        reads_trace: whether to read the ``traceparent`` of requests.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Port:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
 
     async def start(self) -> int:
-        """Listen; returns the port's number.
+        """Listen, and return the port's number.
 
         Raises:
             OSError: the port is taken or the address is not this machine's.
@@ -80,38 +80,38 @@ class Port:
         return port
 
     def set_health(self, service: str, is_serving: bool) -> None:
-        """Set what health says of a service."""
+        """Set the health status of a service."""
         status = health_pb2.HealthCheckResponse
         self._run(self._health.set(service, status.SERVING if is_serving else status.NOT_SERVING))
 
     def drain(self) -> None:
-        """Take no further connections and calls; those that are open go on. Health says NOT_SERVING."""
+        """Accept no further connections and calls; open ones go on. Health is NOT_SERVING."""
         self._run(self._health.enter_graceful_shutdown())
-        # Ends early once no call is left.
+        # Ends as soon as no call is left.
         self._stopping = asyncio.ensure_future(self._server.stop(_UNLIMITED_S))
 
     async def has_ended(self, timeout_s: float) -> bool:
-        """Wait for the last call to end, or for so long; whether it has."""
+        """Wait until the last call has ended, or until the timeout; return False on timeout."""
         if self._stopping is None:
             return True
         await asyncio.wait({self._stopping}, timeout=timeout_s)
         return self._stopping.done()
 
     async def close(self) -> None:
-        """End what is left: streams that would never end by themselves, requests that have used up their time."""
+        """End the remaining calls: open streams, and requests beyond the drain time."""
         await self._server.stop(None)
         if self._stopping is not None:
             await self._stopping
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _run(self, change: Awaitable[None]) -> None:
-        """Health's own methods are coroutines, which only wait for a lock."""
+        """Run a coroutine of the health service; these only wait for a lock."""
         task = asyncio.ensure_future(change)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     def _handlers(self, calls: Mapping[str, RareCall]) -> tuple[grpc.GenericRpcHandler, ...]:
-        """Handlers without (de)serializers: they take and give bytes."""
+        """Return handlers without (de)serializers: they take and return bytes."""
         methods: dict[str, dict[str, grpc.RpcMethodHandler]] = defaultdict(dict)
         unary, stream = grpc.unary_unary_rpc_method_handler, grpc.stream_stream_rpc_method_handler
         methods[recsys_v1.SERVICE]["Predict"] = unary(self.predict)
@@ -158,7 +158,7 @@ class Port:
         await infer_stream(answer, requests, context.write, self._max_stream_requests)
 
     async def predict_torchrec(self, data: bytes, context: Any) -> bytes:
-        """``predictor.Predictor.Predict``: model and version stand in the call's metadata."""
+        """``predictor.Predictor.Predict``; model and version are in the call's metadata."""
         try:
             return await self._answer(PredictionRequest, data, context)
         except Exception as error:

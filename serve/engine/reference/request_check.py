@@ -1,9 +1,9 @@
-"""From the wire's bytes to arrays, each checked against the model's signature.
+"""Conversion of a request's bytes to arrays, checked against the model's signature.
 
 Shape letters: B rows of a request, F sparse inputs, N number of IDs.
 
-The batch is put together by native ops that validate nothing: whatever leaves this file is safe for them. What is
-checked of sparse inputs stands in ``serve.engine.reference.sparse_check``.
+Native ops that validate nothing collate the batch; every request that passes these checks is safe for them.
+``serve.engine.reference.sparse_check`` checks the sparse inputs.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class CheckedRequest:
 
     Attributes:
         num_rows: B.
-        dense: float32, in the signature's order: ``[B, width]``, or ``[1, width]`` for the context inputs of a request
-            that has a ``context``; read-only.
+        dense: float32, in the signature's order: ``[B, width]``, or ``[1, width]`` for the context inputs of
+            a request with a ``context``; read-only.
         sparse: the sparse inputs in the signature's order, B bags each; without those in ``context``.
-        context: the signature's sparse context inputs in its order, one bag each; None where the request is to be
+        context: the signature's sparse context inputs in its order, one bag each; None if the request is
             computed row by row.
-        spread_bytes: what inputs that were given once have grown to.
+        spread_bytes: size of inputs that were given once, after their expansion to B rows.
     """
 
     num_rows: int
@@ -48,13 +48,13 @@ class CheckedRequest:
     spread_bytes: int = 0
 
     def copy(self) -> CheckedRequest:
-        """The same for another model: a model may write to the sparse inputs of a batch, and these may be that."""
+        """Copy the sparse inputs for another model: a model may write to those of its batch."""
         context = None if self.context is None else self.context.copy()
         return replace(self, sparse=self.sparse.copy(), context=context)
 
     @property
     def num_ids(self) -> int:
-        """IDs that are looked up."""
+        """Number of IDs to look up."""
         return len(self.sparse.values) + (0 if self.context is None else len(self.context.values))
 
 
@@ -70,9 +70,9 @@ class RequestChecker:
     """Checks requests for one model. Thread-safe.
 
     Args:
-        signature: what the model takes.
-        limits: the most rows and IDs of one request.
-        allow_non_finite: whether NaN and infinities pass in dense inputs and weights.
+        signature: signature of the model.
+        limits: maximum rows and IDs of one request.
+        allow_non_finite: whether to accept NaN and infinities in dense inputs and weights.
     """
 
     def __init__(self, signature: Signature, limits: BatchLimits, *, allow_non_finite: bool = False) -> None:
@@ -82,12 +82,12 @@ class RequestChecker:
         self._dense_names = [d.name for d in signature.dense]
         self._sparse_names = [s.name for s in signature.sparse]
         self._sparse = SparseChecker(signature, self._sparse_names, limits, finite=not allow_non_finite)
-        # By the names that a request shares between its rows: most clients always send the same.
+        # Checkers by the names of a request's shared inputs; most clients always send the same names.
         self._parts_lock = threading.Lock()
         self._parts: dict[tuple[str, ...], tuple[SparseChecker, SparseChecker]] = {}
 
     def is_like(self, other: RequestChecker) -> bool:
-        """Whether both make the same of every request."""
+        """Return whether both checkers give the same result for every request."""
         return (
             self._signature == other._signature
             and self._limits == other._limits
@@ -95,11 +95,11 @@ class RequestChecker:
         )
 
     def check(self, request: RawRequestLike) -> CheckedRequest:
-        """Check one request and lay its inputs out in the signature's order.
+        """Check one request and return its inputs in the signature's order.
 
         Raises:
             RequestTooLargeError: it has more rows or IDs than one request may have.
-            RequestError: anything else is wrong; the text names the field, what it holds and what it should.
+            RequestError: anything else is wrong; the message names the field, got and expected.
         """
         num_rows = request.num_rows
         if num_rows < 0:
@@ -120,7 +120,7 @@ class RequestChecker:
         )
 
     def _check_ranking(self, request: RawRequestLike) -> CheckedRequest:
-        """A request some of whose inputs have one row that stands for all."""
+        """Check a request with inputs that have one row for all."""
         num_rows = request.num_rows
         once_dense = self._few_dense(request.context_dense)
         once_sparse = self._few_sparse(request.context_sparse)
@@ -137,7 +137,7 @@ class RequestChecker:
         shared, own = self._parts_of(shared_sparse)
         once = shared.check("context_sparse", [m for m in sparse if m.name in shared_sparse], 1)
         per_row = own.check("sparse", [m for m in sparse if m.name not in shared_sparse], num_rows)
-        # The graph computes its own context once; what else is shared becomes B rows here.
+        # The graph computes its context inputs once; other shared inputs are expanded to B rows here.
         context = set(self._signature.context)
         if not context <= shared_dense | shared_sparse:
             context = set()
@@ -168,9 +168,9 @@ class RequestChecker:
         )
 
     def _few_dense(self, messages: Sequence[RawDenseLike]) -> Sequence[RawDenseLike]:
-        """As many as there should be and one more: enough to see what is wrong, and no millions are looked at.
+        """Return at most one more than expected: enough to find an error without scanning millions.
 
-        A list, because a message's own makes each of its messages anew whenever it is asked for.
+        They are a list because a repeated field creates a new Python object on each access.
         """
         return list(messages[: len(self._dense_names) + 1])
 
@@ -178,7 +178,7 @@ class RequestChecker:
         return list(messages[: len(self._sparse_names) + 1])
 
     def _parts_of(self, shared: set[str]) -> tuple[SparseChecker, SparseChecker]:
-        """Checkers of the inputs that are shared, and of the others."""
+        """Return the checkers of the shared inputs and of the others."""
         key = tuple(name for name in self._sparse_names if name in shared)
         with self._parts_lock:
             found = self._parts.get(key)
@@ -212,12 +212,13 @@ class RequestChecker:
         return array
 
 
-# Of the ways to share inputs that are remembered; clients choose them, so that there must be a bound. The oldest goes.
+# Maximum cached sets of shared inputs. Clients choose them, so the cache needs a bound. The oldest is
+# evicted.
 _MAX_PARTS = 64
 
 
 def _by_name(kind: str, got: Sequence[_InputT], expected: list[str]) -> Sequence[_InputT]:
-    """The inputs in the signature's order, each there exactly once."""
+    """Return the inputs in the signature's order, each exactly once."""
     names = [message.name for message in got[: len(expected) + 1]]
     if names == expected:
         return got
@@ -226,8 +227,8 @@ def _by_name(kind: str, got: Sequence[_InputT], expected: list[str]) -> Sequence
         try:
             return [found[name] for name in expected]
         except KeyError:
-            pass  # what follows says which
-    # Among one more than expected, one is unknown or doubled: no need to look through millions.
+            pass  # the code below finds which
+    # Among one more than expected, one is unknown or a duplicate, so there is no need to scan millions.
     unknown = [name for name in names if name not in expected]
     if unknown:
         raise RequestError(f"{kind}: got an unknown input {short(unknown[0])}, expected {listed(expected)}")

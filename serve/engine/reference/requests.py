@@ -1,7 +1,7 @@
-"""One request on its way from the wire to its answer.
+"""Requests, from the parsed message to the answer.
 
-``Request`` is the one object that travels: the port makes it, the gateway routes and checks it, the queue holds it, an
-executor computes it and has it write its answer. Each protocol has a subclass that knows its messages.
+One ``Request`` object passes all stages: the port makes it, the gateway routes and checks it, the queue holds
+it, an executor computes it and lets it encode its answer. Each protocol has a subclass for its messages.
 
 Shape letters: B rows of a request, N number of IDs of one input.
 """
@@ -53,7 +53,7 @@ class RawSparseLike(Protocol):
 
 
 class RawRequestLike(Protocol):
-    """Named inputs as bytes, nothing of them checked. Context inputs have one row, which stands for all B.
+    """Named inputs as unchecked bytes. Context inputs have one row for all B.
 
     A parsed ``recsys.v1.PredictRequest`` is one; the other protocols make ``RawRequest``s.
     """
@@ -104,7 +104,7 @@ class RawRequest:
 
 
 def serialized(raw: RawRequestLike) -> bytes:
-    """Return the inputs of a request as a ``recsys.v1.PredictRequest``; who sent it and for whom is left out."""
+    """Return a request's inputs as a ``recsys.v1.PredictRequest``, without model, version and request ID."""
     message = wire.PredictRequest(num_rows=raw.num_rows)
     for dense, messages in ((raw.dense, message.dense), (raw.context_dense, message.context_dense)):
         for one in dense:
@@ -121,19 +121,19 @@ class Request(Pending):
     """One request, from its arrival to its answer.
 
     Attributes:
-        PROTOCOL: what logs and traces call the protocol.
-        protocol: the same, unless the request came through another door.
+        PROTOCOL: the protocol's name in logs and traces.
+        protocol: the same, unless the request came through another port.
         model: empty for the only model.
-        version: empty for the version that the routing chooses.
-        drew_version: whether ``version`` was chosen by the routing before.
+        version: empty to let the routing choose.
+        drew_version: whether the routing chose ``version`` before.
         request_id: the client's own name for it.
-        remaining_s: until the client's deadline, at its arrival; None for none.
-        trace_parent: the W3C ``traceparent`` header; empty where the client sent none.
-        started_s: when it came, on the clock of ``time.monotonic``.
-        servable: answers it; set by the routing.
-        checked: its inputs, once they have been checked.
-        times: of its batch, once that was taken.
-        answer: what the port waits for; set on the event loop.
+        remaining_s: seconds until the client's deadline, on arrival; None for none.
+        trace_parent: the W3C ``traceparent`` header; empty if the client sent none.
+        started_s: when it arrived, in seconds of ``time.monotonic``.
+        servable: the servable that answers it; set by the routing.
+        checked: its inputs, once checked.
+        times: times of its batch, once taken.
+        answer: the future that the port awaits; set on the event loop.
         shadow: the same request for the shadow version; None for none.
     """
 
@@ -154,48 +154,49 @@ class Request(Pending):
     shadow: ShadowRequest | None = None
 
     def read(self, servable: ReferenceServable) -> RawRequestLike:
-        """Return the inputs, as the servable names them.
+        """Return the inputs under the servable's names.
 
         Raises:
-            RequestError: the message cannot be one for this model.
+            RequestError: the message does not fit this model.
         """
         raise NotImplementedError
 
     def encode(self, values: Sequence[bytes]) -> bytes:
-        """Write the answer, in an executor's thread; what it raises is the answer then.
+        """Encode the answer, in an executor's thread. An exception becomes the answer.
 
         Args:
-            values: for each output of the signature the request's own little-endian float32, ``[B, *shape]``.
+            values: the request's values of each output of the signature: little-endian float32, ``[B,
+                *shape]``.
         """
         raise NotImplementedError
 
     def expect_within(self, remaining_s: float | None) -> None:
-        """Take the call's deadline, beside one in the message: the earlier counts. None for none."""
+        """Apply the call's deadline in addition to the message's: the earlier counts. None for none."""
         if self.remaining_s is None or (remaining_s is not None and remaining_s < self.remaining_s):
             self.remaining_s = remaining_s
 
     def join(self, servable: ReferenceServable, checked: CheckedRequest) -> None:
-        """Take the checked inputs; the queue counts by them."""
+        """Set the servable and the checked inputs, whose sizes the queue counts."""
         self.servable, self.checked = servable, checked
         self.num_rows, self.num_ids = checked.num_rows, checked.num_ids
         self.num_bytes = max(self.num_bytes, checked.spread_bytes)
 
     def settle(self, answer: Answer) -> None:
-        """Hand the answer to the port; called on the event loop."""
+        """Pass the answer to the port; called on the event loop."""
         if self.answer is not None and not self.answer.done():
             self.answer.set_result(answer)
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class ShadowRequest(Request):
-    """The same request on its second way, to the version in the shadow.
+    """The same request for the version in the shadow.
 
-    Both versions' outputs leave as one pair. The shadow's metrics count ``failed`` where it refused the request (as
-    wrong for its signature) or failed on it, and ``dropped`` where its queue was full. Where the version that answers
-    failed there is nothing to compare, and nothing is counted.
+    Both versions' outputs are reported as one pair. The shadow's metrics count ``failed`` if it refused the
+    request (it does not fit its signature) or failed on it, and ``dropped`` if its queue was full. If the
+    answering version failed, nothing is compared or counted.
 
     Attributes:
-        observer: takes the pair.
+        observer: receives the pair.
         primary: the version that answers.
     """
 
@@ -206,7 +207,7 @@ class ShadowRequest(Request):
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def encode(self, values: Sequence[bytes]) -> bytes:
-        """Keep the shadow's outputs; nobody gets an answer."""
+        """Keep the shadow's outputs; no answer is sent."""
         with self._lock:
             self._got = values
             is_whole = self._expected is not None
@@ -215,7 +216,7 @@ class ShadowRequest(Request):
         return b""
 
     def answered(self, values: Sequence[bytes]) -> None:
-        """Keep the outputs of the version that answered."""
+        """Keep the outputs of the answering version."""
         with self._lock:
             self._expected = values
             is_whole = self._got is not None

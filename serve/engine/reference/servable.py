@@ -1,4 +1,4 @@
-"""One loaded version of a model: its tables, its checks, its queue, its threads."""
+"""One loaded version of a model: tables, checks, queue and threads."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from serve.metrics.counters import ModelCounters, ModelDescription, ModelTotals
 
 
 class ReferenceServable:
-    """See ``serve.engine.interface.Servable``. Answers once ``open`` has returned.
+    """See ``serve.engine.interface.Servable``. Ready once ``open`` has returned.
 
-    Every request that is routed to it holds a lease from then until it has ended; ``close`` waits for all of them. So
-    what it has counted is complete when it has closed, and nothing of the model is in use any more.
+    Every routed request holds a lease until it has ended, and ``close`` waits for all leases. So the counters
+    are complete when it has closed, and the model is not in use any more.
 
     Args:
         model: runs the batches.
-        info: how it presents itself.
+        info: its identity.
         settings: how it is served.
         deliver: takes the answers of a whole batch, in an executor's thread.
     """
@@ -62,10 +62,11 @@ class ReferenceServable:
         """Start the threads and warm them up; blocks.
 
         Args:
-            warm_up: captured requests to warm up with beside the made ones, as serialized ``PredictRequest``s.
+            warm_up: captured requests for the warm-up in addition to generated ones, as serialized
+                ``PredictRequest``s.
 
         Raises:
-            RuntimeError: the model failed on a warm-up batch. Nothing is left running then.
+            RuntimeError: the model failed on a warm-up batch. All threads have ended.
         """
         try:
             self.executor.start(self._warm_up(warm_up))
@@ -91,7 +92,7 @@ class ReferenceServable:
         ]
 
     def lease(self) -> None:
-        """Count a request that is being answered here."""
+        """Take a lease for a request."""
         with self._unleased:
             self._num_leases += 1
 
@@ -110,7 +111,7 @@ class ReferenceServable:
         prepared = delta.prepare(model.rows, path)
 
         def apply() -> None:
-            # What would take it back is dropped: it holds each row twice, and a rollback goes to another version.
+            # The undo data is dropped: it holds each row twice, and a rollback goes to another version.
             delta.apply(prepared)
 
         self.executor.run_between_batches(apply)

@@ -1,8 +1,8 @@
-"""The sparse inputs of one request, from bytes to checked arrays.
+"""Conversion of a request's sparse inputs from bytes to checked arrays.
 
 Shape letters: B rows of a request, F sparse inputs, N number of IDs.
 
-The checks look at all inputs of a request at once; only where one fails do they go and find which.
+The checks cover all inputs of a request at once; only if one fails do they search for the input.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class SparseArrays:
     Attributes:
         lengths: int64 ``[F * B]``.
         values: int64 ``[N]``, in the order of ``lengths``.
-        weights: float32 ``[N]``, where the signature is weighted; 1.0 for the IDs of unweighted inputs.
-        num_ids: of each input.
+        weights: float32 ``[N]``, if the signature is weighted; 1.0 for the IDs of unweighted inputs.
+        num_ids: number of IDs of each input.
     """
 
     lengths: npt.NDArray[np.int64]
@@ -40,12 +40,12 @@ class SparseArrays:
     num_ids: list[int]
 
     def copy(self) -> SparseArrays:
-        """The same in memory of its own."""
+        """Return a copy."""
         weights = None if self.weights is None else self.weights.copy()
         return SparseArrays(self.lengths.copy(), self.values.copy(), weights, self.num_ids)
 
     def only(self, inputs: Sequence[int]) -> SparseArrays:
-        """Some of the inputs, by position, in their order."""
+        """Return the inputs at these positions, in this order."""
         if len(inputs) == len(self.num_ids):
             return self
         return _of_parts([_part(self, i) for i in inputs], self.weights is not None)
@@ -58,9 +58,9 @@ class SparseChecker:
     """Checks some of a model's sparse inputs together. Thread-safe.
 
     Args:
-        signature: what the model takes.
-        names: which of its sparse inputs, in its order.
-        limits: the most rows and IDs of one request.
+        signature: signature of the model.
+        names: names of its sparse inputs to check, in its order.
+        limits: maximum rows and IDs of one request.
         finite: whether weights must be finite.
     """
 
@@ -74,16 +74,16 @@ class SparseChecker:
         self._is_weighted = signature.is_weighted
         any_id = np.iinfo(np.uint64).max
         limited = [any_id if s.id_limit is None else s.id_limit - 1 for s in self._uses]
-        # As unsigned numbers, negative IDs are larger than any limit: one comparison checks both ends.
+        # As unsigned numbers, negative IDs exceed any limit, so one comparison checks both bounds.
         self._largest_ids: npt.NDArray[np.uint64] = np.array(limited, np.uint64)
         self._smallest_largest_id = min(limited, default=any_id)
 
     def check(self, field: str, messages: Sequence[RawSparseLike], num_rows: int) -> SparseArrays:
-        """Check the inputs and put them together.
+        """Check the inputs and concatenate them.
 
         Args:
-            field: of the request, for messages.
-            messages: one for each of the names, in their order.
+            field: the request's field, for error texts.
+            messages: one per name, in the order of the names.
             num_rows: B.
 
         Raises:
@@ -95,7 +95,7 @@ class SparseChecker:
         raw_values: list[bytes] = []
         num_ids: list[int] = []
         for use, got in zip(self._uses, messages, strict=True):
-            # Each read of a message's field copies it: once is enough.
+            # Each access to a message's field copies it, so it is read once.
             lengths_data, values_data = got.lengths, got.values
             count, rest = divmod(len(values_data), _ID.itemsize)
             if len(lengths_data) != lengths_bytes or rest:
@@ -113,10 +113,10 @@ class SparseChecker:
         return SparseArrays(lengths.reshape(-1), values, weights, num_ids)
 
     def _lengths(self, field: str, data: bytes, num_ids: list[int], num_rows: int) -> npt.NDArray[np.int64]:
-        """int64 ``[F, B]``, none negative, whose rows sum to ``num_ids``."""
+        """Return int64 ``[F, B]``, checked: not negative, and each row sums to its ``num_ids``."""
         sums = np.array(num_ids, np.int64)
         if num_rows == 1 and sums.astype(_LENGTH).tobytes() == data:
-            return sums.reshape(-1, 1)  # the lengths of one row are the numbers of IDs
+            return sums.reshape(-1, 1)  # with one row the lengths are the numbers of IDs
         lengths: npt.NDArray[np.int64] = (
             np.frombuffer(data, _LENGTH).reshape(len(num_ids), num_rows).astype(np.int64)
         )
@@ -197,7 +197,7 @@ def _check_weights_size(field: str, use: SparseInput, num_bytes: int, num_ids: i
 
 
 def repeated(arrays: SparseArrays, inputs: Sequence[int], num_rows: int) -> SparseArrays:
-    """Some inputs of one bag each as inputs of ``num_rows`` equal bags."""
+    """Repeat inputs of one bag each to ``num_rows`` equal bags."""
     parts: list[_Part] = []
     for i in inputs:
         lengths, values, weights = _part(arrays, i)
@@ -218,7 +218,7 @@ def joined(
     other_names: Sequence[str],
     others: SparseArrays,
 ) -> SparseArrays:
-    """The inputs of both, with as many bags each, in a given order of their names."""
+    """Merge the inputs of both, which have the same number of bags, in a given order of their names."""
     parts = {name: _part(arrays, i) for i, name in enumerate(names)}
     parts.update((name, _part(others, i)) for i, name in enumerate(other_names))
     return _of_parts([parts[name] for name in order], arrays.weights is not None)
@@ -247,5 +247,5 @@ def _of_parts(parts: Sequence[_Part], weighted: bool) -> SparseArrays:
 
 
 def _join(parts: Sequence[bytes], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """One writable array of all parts, one after the other (tensors want writable memory)."""
+    """Concatenate the parts into one writable array (tensors need writable memory)."""
     return np.frombuffer(bytearray(b"").join(parts), dtype)

@@ -1,8 +1,8 @@
-"""Batches that warm an executor's thread up: made ones, and requests that were captured.
+"""Warm-up batches for an executor's thread: generated ones, and captured requests.
 
-The first calls of a TorchScript module in a fresh process take a thousand times as long as later ones, those
-of a fresh thread several times as long; and code is specialised anew for the first few shapes. A model that is called
-in two ways (row by row, and for ranking) is warmed up in both.
+The first calls of a TorchScript module in a new process take a thousand times as long as later ones, those in
+a new thread several times as long, and the code is specialised again for the first few shapes. A model with
+two entry points (row by row, and for ranking) is warmed up through both.
 
 Shape letters: B rows of a request, F sparse inputs, N number of IDs.
 """
@@ -24,20 +24,20 @@ from serve.protocols.calls import parse
 from serve.wire import predict_pb2 as wire
 
 _log = logging.getLogger("serve")
-# A single request and many: they take different ways through the collation.
+# One request and many: the collation has different code paths for them.
 _SIZES = ((1, 1), (1, 2), (2, 1), (8, 1), (32, 1), (1, 64), (128, 1))
-# Captured requests are put together by these numbers in turn.
+# Numbers of captured requests per batch, in turn.
 _CAPTURED_SIZES = (1, 8, 64)
-# More would keep a model from its first request for longer than they are worth.
+# More would delay a model's first request for little benefit.
 _MAX_CAPTURED = 2000
 
 
 def warm_up_batches(signature: Signature, limits: BatchLimits) -> Iterator[list[CheckedRequest]]:
-    """Batches of several sizes, one ID in each bag, each size twice; where there is a context, also for ranking.
+    """Yield batches of several sizes, one ID in each bag, each size twice; with a context, also for ranking.
 
     Args:
-        signature: what the model takes.
-        limits: no batch is larger than these, except that of one row.
+        signature: signature of the model.
+        limits: bounds of the batches, except of the one with one row.
     """
     for context in ((), signature.context) if signature.context else ((),):
         for num_requests, num_rows in _SIZES:
@@ -51,14 +51,14 @@ def warm_up_batches(signature: Signature, limits: BatchLimits) -> Iterator[list[
 def captured_batches(
     captured: Iterable[bytes], checker: RequestChecker, limits: BatchLimits
 ) -> list[list[CheckedRequest]]:
-    """Batches of captured requests, of one request and of many; those that do not fit the model are left out.
+    """Yield batches of captured requests, of one request and of many; those that do not fit are skipped.
 
-    The log says how many there were of each.
+    The log reports how many were used and skipped.
 
     Args:
         captured: serialized ``recsys.v1.PredictRequest``s.
-        checker: says which requests fit the model.
-        limits: no batch is larger than these, except that of one request.
+        checker: checks requests against the model.
+        limits: bounds of the batches, except of those with one request.
     """
     used: list[CheckedRequest] = []
     num_skipped = 0
@@ -94,7 +94,7 @@ def _fits(batch: Sequence[CheckedRequest], limits: BatchLimits) -> bool:
 
 
 def _request(signature: Signature, num_rows: int, context: Sequence[str]) -> CheckedRequest:
-    """A request without a context where ``context`` is empty."""
+    """Return a request; without a context if ``context`` is empty."""
     dense = tuple(
         np.zeros((1 if d.name in context else num_rows, d.width), np.float32) for d in signature.dense
     )
@@ -110,7 +110,7 @@ def _request(signature: Signature, num_rows: int, context: Sequence[str]) -> Che
 
 
 def _arrays(uses: Sequence[SparseInput], num_rows: int, weighted: bool) -> SparseArrays:
-    """One ID in each bag, spread over each table, so that its pages are read in."""
+    """Return one ID per bag, spread over each table so that its pages are loaded."""
     limits = [use.id_limit or 1 for use in uses]
     spread = [np.linspace(0, limit - 1, num_rows, dtype=np.int64) for limit in limits]
     values = np.concatenate([np.empty(0, np.int64), *spread])

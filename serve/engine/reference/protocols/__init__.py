@@ -1,1 +1,1 @@
-"""The three protocols: from a message to a request, and from its outputs to the answer."""
+"""The three protocols: parsing of requests, and encoding of answers."""

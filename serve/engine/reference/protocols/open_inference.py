@@ -1,4 +1,4 @@
-"""Open Inference over gRPC, ``inference.GRPCInferenceService``: its ModelInfer."""
+"""Open Inference over gRPC: ``inference.GRPCInferenceService.ModelInfer``."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class InferRequest(Request):
     """One ``inference.ModelInferRequest``.
 
     Attributes:
-        message: as it was parsed.
-        parameters: of the message.
+        message: the parsed message.
+        parameters: parameters of the message.
     """
 
     PROTOCOL: ClassVar[str] = "kserve"
@@ -40,8 +40,8 @@ class InferRequest(Request):
         """Parse a message.
 
         Raises:
-            RequestError: it is none, or its ID or a parameter cannot be. What is wrong with its tensors shows when the
-                request is read.
+            RequestError: the bytes are not such a message, or its ID or a parameter is invalid. Errors in its
+                tensors are raised by ``read``.
         """
         message = parse(wire.ModelInferRequest, data)
         parameters = parameters_of(message)
@@ -69,7 +69,7 @@ class InferRequest(Request):
         )
 
     def encode(self, values: Sequence[bytes]) -> bytes:
-        """Write the outputs that the request asked for, in its order, with their values as bytes."""
+        """Encode the requested outputs, in the request's order."""
         assert self.servable is not None
         info, outputs = self.servable.info, self.servable.signature.outputs
         response = wire.ModelInferResponse(
@@ -117,7 +117,7 @@ def _tensors(message: wire.ModelInferRequest) -> list[Tensor]:
             )
         else:
             data = raw[i]
-        # A slice of a repeated field is a list; going through it one by one takes three times as long.
+        # A slice of a repeated field is a list; iterating over the field takes three times as long.
         tensors.append(Tensor(given.name, given.datatype, tuple(given.shape[:]), data))
     return tensors
 
@@ -127,12 +127,12 @@ def _field(given: wire.ModelInferRequest.InferInputTensor) -> str:
 
 
 def _typed_contents(given: wire.ModelInferRequest.InferInputTensor) -> bytes:
-    """The values of a tensor that came as numbers."""
+    """Return the bytes of a tensor that was sent as numbers."""
     contents = given.contents
     name = _CONTENTS.get(given.datatype)
     filled = [descriptor.name for descriptor, _ in contents.ListFields()]
     if name is None or not filled:
-        return b""  # where the type is none that is served, or values are missing, the tensor's checks say so
+        return b""  # the tensor's checks report unknown types and missing values
     if filled != [name]:
         raise RequestError(
             f"{_field(given)}.contents: got {', '.join(filled)}, expected {name} for {given.datatype}"

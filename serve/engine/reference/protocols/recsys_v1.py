@@ -1,4 +1,4 @@
-"""Our own protocol, ``recsys.v1.PredictionService``."""
+"""This project's protocol, ``recsys.v1.PredictionService``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from serve.protocols.calls import checked_request_id, parse
 from serve.wire import predict_pb2 as wire
 
 SERVICE = wire.DESCRIPTOR.services_by_name["PredictionService"].full_name
-# Of outputs' heads that are remembered: requests choose their numbers of rows, so that there must be a bound.
+# Cached heads of outputs. Clients choose the numbers of rows, so the cache needs a bound.
 _MAX_HEADS = 1024
 
 
@@ -26,7 +26,7 @@ class PredictRequest(Request):
     """One ``recsys.v1.PredictRequest``.
 
     Attributes:
-        message: as it was parsed; its inputs are read from it as they are.
+        message: the parsed message; its inputs are read without conversion.
     """
 
     PROTOCOL: ClassVar[str] = "recsys"
@@ -38,7 +38,7 @@ class PredictRequest(Request):
         """Parse a message.
 
         Raises:
-            RequestError: it is none, or its ID or its priority cannot be.
+            RequestError: the bytes are not such a message, or its ID or priority is invalid.
         """
         message = parse(wire.PredictRequest, data)
         return cls(
@@ -64,14 +64,15 @@ class PredictRequest(Request):
 def encode_response(info: ModelInfo, signature: Signature, num_rows: int, values: Sequence[bytes]) -> bytes:
     """Return a serialized ``PredictResponse``.
 
-    Answers with as many rows differ in their outputs' values alone, which stand last in each output: the bytes before
-    them are made once, by protobuf, and used again. It takes a fifth of the time of a message made anew.
+    Answers with the same number of rows differ only in their outputs' values, which come last in each output.
+    Protobuf makes the bytes before them once, and they are reused. This takes a fifth of the time of building
+    a message.
 
     Args:
-        info: name and version stand in the answer.
+        info: name and version for the answer.
         signature: names and shapes of the outputs.
         num_rows: B.
-        values: for each output its little-endian float32, row-major ``[B, *shape]``.
+        values: values of each output: little-endian float32, row-major ``[B, *shape]``.
     """
     parts = []
     for output, data in zip(signature.outputs, values, strict=True):
@@ -83,7 +84,7 @@ def encode_response(info: ModelInfo, signature: Signature, num_rows: int, values
 
 @functools.lru_cache(_MAX_HEADS)
 def _head(name: str, shape: tuple[int, ...], num_rows: int, num_bytes: int) -> bytes:
-    """What stands before the values of one output."""
+    """Return the bytes before the values of one output."""
     message = wire.PredictResponse()
     message.outputs.add(name=name, dims=(num_rows, *shape), values=bytes(num_bytes))
     data: bytes = message.SerializeToString()
@@ -92,7 +93,7 @@ def _head(name: str, shape: tuple[int, ...], num_rows: int, num_bytes: int) -> b
 
 @functools.lru_cache(_MAX_HEADS)
 def _tail(model: str, version: str) -> bytes:
-    """What stands behind the last output."""
+    """Return the bytes after the last output."""
     data: bytes = wire.PredictResponse(model=model, version=version).SerializeToString()
     return data
 

@@ -1,14 +1,15 @@
-"""Named tensors, as Open Inference has them, to a request for one model.
+"""Conversion of Open Inference's named tensors to a request for one model.
 
-Shape letters: B rows of a request, L IDs of each row where all have as many, N number of IDs of one input.
+Shape letters: B rows of a request, L IDs per row if all rows have the same number, N number of IDs of one
+input.
 
-Open Inference has no jagged tensors. A sparse input ``user`` comes as two (or three) tensors, or as one:
+Open Inference has no jagged tensors. A sparse input ``user`` is sent as two (or three) tensors, or as one:
 
 * ``user.values`` INT64 ``[N]`` and ``user.lengths`` INT32 ``[B]``;
 * ``user`` INT64 ``[B, L]``, or ``[B]`` for one ID a row;
-* beside either, for weighted inputs, ``user.weights`` FP32, of the shape of the IDs.
+* in either form, for weighted inputs, ``user.weights`` FP32, of the shape of the IDs.
 
-A dense input is FP32 ``[B, width]``, or ``[B]`` where its width is 1.
+A dense input is FP32 ``[B, width]``, or ``[B]`` if its width is 1.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ _MAX_LENGTH = np.iinfo(np.int32).max
 
 @dataclass(slots=True)
 class Tensor:
-    """One tensor of a request; nothing of it is checked.
+    """One tensor of a request, unchecked.
 
     Attributes:
-        name: of the input, or of a part of one.
+        name: name of the input, or of a part of one.
         datatype: such as FP32.
-        shape: as the client says.
+        shape: the shape as the client states it.
         data: little-endian, row-major.
     """
 
@@ -50,34 +51,34 @@ class Tensor:
 
     @property
     def field(self) -> str:
-        """What error texts call it."""
+        """The tensor's name in error texts."""
         return f"inputs[{self.name[:MAX_CHARS]!r}]"
 
 
 class _MissingError(Exception):
-    """A tensor is not there; the text is its name."""
+    """A tensor is missing; the message is its name."""
 
 
 def raw_request(
     signature: Signature, tensors: Sequence[Tensor], context: frozenset[str], limits: BatchLimits
 ) -> RawRequest:
-    """Put a request together from its tensors.
+    """Build a request from its tensors.
 
     Args:
-        signature: of the model.
-        tensors: of the request, in any order.
-        context: names of the inputs that have one row, which stands for all.
-        limits: of one request; B is checked against them before lengths are made for it.
+        signature: signature of the model.
+        tensors: tensors of the request, in any order.
+        context: names of the inputs that have one row for all.
+        limits: limits of one request; B is checked against them before lengths are allocated.
 
     Raises:
-        RequestError: a tensor is missing, unknown, or not of a type and shape that its input can have.
+        RequestError: a tensor is missing, unknown, or of a wrong type or shape.
     """
     given = _by_name(tensors)
     try:
         inputs = [_dense(d, given) for d in signature.dense]
         bags = [_sparse(s, given, limits) for s in signature.sparse]
     except _MissingError as missing:
-        # What is missing may be there under a name that is misspelt.
+        # The missing tensor may be present under a misspelt name.
         _refuse_unknown(signature, given)
         raise RequestError(f"inputs: missing {missing}, expected each of the model's inputs once") from None
     if given:
@@ -103,7 +104,7 @@ def _by_name(tensors: Sequence[Tensor]) -> dict[str, Tensor]:
 
 
 def _dense(dense: DenseInput, given: dict[str, Tensor]) -> tuple[RawDense, int]:
-    """One dense input and its number of rows."""
+    """Return one dense input and its number of rows."""
     tensor = given.pop(dense.name, None)
     if tensor is None:
         raise _MissingError(repr(dense.name))
@@ -115,7 +116,7 @@ def _dense(dense: DenseInput, given: dict[str, Tensor]) -> tuple[RawDense, int]:
 
 
 def _sparse(sparse: SparseInput, given: dict[str, Tensor], limits: BatchLimits) -> tuple[RawSparse, int]:
-    """One sparse input and its number of rows."""
+    """Return one sparse input and its number of rows."""
     name = sparse.name
     parts = [given.pop(key, None) for key in _keys(name)]
     whole, values, lengths, weights = parts
@@ -144,7 +145,7 @@ def _sparse(sparse: SparseInput, given: dict[str, Tensor], limits: BatchLimits) 
 
 
 def _lengths(tensor: Tensor) -> bytes:
-    """int32 ``[B]``; what int32 cannot hold is refused, all else is left to the request's checks."""
+    """Return int32 ``[B]``. Values beyond int32 are refused; the request's checks do the rest."""
     if len(tensor.shape) != 1:
         raise _wrong_shape(tensor, "[-1]")
     _check_data(tensor, _WHOLE_NUMBERS)
@@ -160,10 +161,10 @@ def _lengths(tensor: Tensor) -> bytes:
 
 
 def _equal_lengths(tensor: Tensor, limits: BatchLimits) -> bytes:
-    """int32 ``[B]``, all of them L."""
+    """Return int32 ``[B]``, all L."""
     if len(tensor.shape) not in (1, 2):
         raise _wrong_shape(tensor, "[-1, -1] or [-1]")
-    # A tensor without IDs may claim any number of rows; one with IDs has as many bytes as it says.
+    # A tensor without IDs may claim any number of rows; with IDs, the size of its data limits it.
     _check_data(tensor, _WHOLE_NUMBERS)
     num_rows = tensor.shape[0]
     limits.check_request(num_rows, 0)
@@ -172,7 +173,7 @@ def _equal_lengths(tensor: Tensor, limits: BatchLimits) -> bytes:
 
 
 def _check_data(tensor: Tensor, datatypes: Sequence[str]) -> None:
-    """Whether the type is one of these, and the data as long as the shape says."""
+    """Check that the type is one of ``datatypes``, and that the data has the size of the shape."""
     if tensor.datatype not in datatypes:
         raise RequestError(
             f"{tensor.field}.datatype: got {tensor.datatype[:MAX_CHARS]!r}, expected {' or '.join(datatypes)}"
@@ -192,7 +193,7 @@ def _array(tensor: Tensor) -> npt.NDArray[Any]:
 
 
 def _as_type(tensor: Tensor, datatype: str) -> bytes:
-    """The data in another type that holds its values."""
+    """Return the data converted to another type that can hold its values."""
     if tensor.datatype == datatype:
         return tensor.data
     return _array(tensor).astype(DTYPES[datatype]).tobytes()
@@ -207,7 +208,7 @@ def _check_context(context: frozenset[str], names: list[str]) -> None:
 
 
 def _num_rows(rows: Mapping[str, int], context: frozenset[str]) -> int:
-    """B, the same in all inputs but those of the context, which have one row."""
+    """Return B, which is the same for all inputs except those of the context, which have one row."""
     first = next((name for name in rows if name not in context), None)
     if first is None:
         raise RequestError("parameters['context']: got every input, expected at least one with all the rows")
@@ -222,7 +223,7 @@ def _num_rows(rows: Mapping[str, int], context: frozenset[str]) -> int:
 
 
 def _refuse_unknown(signature: Signature, left: Mapping[str, Tensor]) -> None:
-    """Refuse the first of the tensors that no input has been found for yet, if none can be."""
+    """Raise for the first remaining tensor that belongs to no input."""
     known = {d.name for d in signature.dense}
     known.update(key for s in signature.sparse for key in _keys(s.name))
     unknown = next((name for name in left if name not in known), None)
@@ -232,7 +233,7 @@ def _refuse_unknown(signature: Signature, left: Mapping[str, Tensor]) -> None:
 
 
 def _keys(name: str) -> tuple[str, ...]:
-    """What tensors of a sparse input may be called."""
+    """Return the possible tensor names of a sparse input."""
     return (name, f"{name}.values", f"{name}.lengths", f"{name}.weights")
 
 

@@ -1,4 +1,4 @@
-"""TorchRec's wire: requests without names, in the signature's order, with all IDs of a kind in one run of bytes.
+"""TorchRec's protocol: inputs in the signature's order, without names; one byte string per kind of IDs.
 
 Shape letters: B rows of a request, F sparse inputs of one kind (weighted or not), N number of their IDs.
 """
@@ -21,7 +21,7 @@ from serve.errors import RequestError, listed
 from serve.protocols.calls import parse
 from serve.wire import predictor_pb2 as wire
 
-# Names of a call's metadata: which model, and which of its versions.
+# Metadata keys of a call for the model and its version.
 MODEL_KEY, VERSION_KEY = "recsys-model", "recsys-version"
 SERVICE = wire.DESCRIPTOR.services_by_name["Predictor"].full_name
 DEFAULT_OUTPUT = "default"
@@ -30,10 +30,10 @@ _FLOAT, _INT32, _INT64 = np.dtype("<f4"), np.dtype("<i4"), np.dtype("<i8")
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class PredictionRequest(Request):
-    """One ``predictor.PredictionRequest``; model and version stand in the call's metadata.
+    """One ``predictor.PredictionRequest``; model and version are in the call's metadata.
 
     Attributes:
-        message: as it was parsed.
+        message: the parsed message.
     """
 
     PROTOCOL: ClassVar[str] = "torchrec"
@@ -45,7 +45,7 @@ class PredictionRequest(Request):
         """Parse a message.
 
         Raises:
-            RequestError: it is none.
+            RequestError: the bytes are not such a message.
         """
         return cls(message=parse(wire.PredictionRequest, data), num_bytes=len(data))
 
@@ -60,15 +60,15 @@ class PredictionRequest(Request):
 
 
 def raw_request(signature: Signature, message: wire.PredictionRequest, limits: BatchLimits) -> RawRequest:
-    """Give the request's parts the names of the signature's inputs.
+    """Convert the message to a request with the signature's input names.
 
     Args:
-        signature: of the model; its order is the wire's.
-        message: of the client.
-        limits: of one request.
+        signature: signature of the model; its order is the wire's.
+        message: the client's message.
+        limits: limits of one request.
 
     Raises:
-        RequestError: the parts do not fit the signature; the text names field, got and expected.
+        RequestError: the message does not fit the signature; the error text names field, got and expected.
     """
     num_rows = message.batch_size
     if num_rows < 0:
@@ -93,12 +93,13 @@ def raw_request(signature: Signature, message: wire.PredictionRequest, limits: B
 
 
 def encode_response(signature: Signature, values: Sequence[bytes]) -> bytes:
-    """Return a serialized ``PredictionResponse``: each output by its name, the first also as ``default``."""
+    """Return a serialized ``PredictionResponse``: each output by name, the first also as ``default``."""
     response = wire.PredictionResponse()
     named = {output.name: data for output, data in zip(signature.outputs, values, strict=True)}
     named.setdefault(DEFAULT_OUTPUT, values[0])
     for name, data in named.items():
-        # A packed ``repeated float data = 1`` is on the wire what ``bytes value = 1`` is: no number becomes an object.
+        # A packed ``repeated float data = 1`` is encoded like ``bytes value = 1``, so no number becomes a
+        # Python object.
         response.predictions[name].ParseFromString(BytesValue(value=data).SerializeToString())
     serialized: bytes = response.SerializeToString()
     return serialized
@@ -141,7 +142,7 @@ def _dense(inputs: Sequence[DenseInput], features: wire.FloatFeatures, num_rows:
 def _sparse(
     field: str, inputs: Sequence[SparseInput], features: wire.SparseFeatures, num_rows: int
 ) -> list[RawSparse]:
-    """Cut the IDs of all inputs of a kind into those of each."""
+    """Split the IDs of all inputs of a kind by input."""
     _check_count(field, features.num_features, [s.name for s in inputs], len(inputs))
     shape = (len(inputs), num_rows)
     lengths = _whole_numbers(f"{field}.lengths", features.lengths, len(inputs) * num_rows, list(shape))
@@ -161,7 +162,7 @@ def _sparse(
             f"{field}.weights: got {len(weights)} bytes, "
             f"expected {num_ids * _FLOAT.itemsize} (float32, one for each of {num_ids} IDs)"
         )
-    # Converted once for all inputs, then cut as bytes.
+    # Converted once for all inputs, then split as bytes.
     per_input = [num_rows] * len(inputs)
     parts = zip(
         inputs,
@@ -174,7 +175,7 @@ def _sparse(
 
 
 def _cut(data: bytes, counts: Sequence[int], itemsize: int) -> Iterator[bytes]:
-    """One piece after the other, of so many numbers each."""
+    """Yield consecutive pieces of ``counts`` numbers each."""
     end = 0
     for count in counts:
         start, end = end, end + count * itemsize
@@ -182,7 +183,7 @@ def _cut(data: bytes, counts: Sequence[int], itemsize: int) -> Iterator[bytes]:
 
 
 def _whole_numbers(field: str, data: bytes, count: int, shape: list[int]) -> npt.NDArray[Any]:
-    """int32 or int64, whichever so many bytes are of a known count."""
+    """Return int32 or int64 numbers, by the size of the data for a known count."""
     for dtype in (_INT32, _INT64):
         if len(data) == count * dtype.itemsize:
             return np.frombuffer(data, dtype)
