@@ -1,7 +1,7 @@
 """The engine's defaults compared to fixed numbers of executors, a server without batching, and the floor.
 
 The floor is gRPC's echo and the model alone. One artifact (DLRM, 26 INT8 tables), one sender, all on the same cores.
-Servers take turns in an order that rotates, and are started anew for each round; the model alone is measured between
+Servers take turns in random order, and are started anew for each round; the model alone is measured between
 rounds, with nothing else running.
 Figures are medians over the rounds, ratios those of turns in the same round.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import statistics
 import sys
 import tempfile
@@ -169,11 +170,13 @@ def _measure(artifact: Path, args: argparse.Namespace) -> Found:
         task = progress.add_task("measure", total=args.rounds * len(LOADS))
         for number in range(args.rounds):
             _alone(found, artifact)
+            order = random.Random(number)
             # Started anew: where a process's memory comes to lie makes some of them a tenth slower than others.
-            at = number % len(commands)
-            with _all_started(dict([*commands.items()][at:] + [*commands.items()][:at])) as servers:
+            with _all_started(commands) as servers:
                 for load in LOADS:
-                    _turns(found, load, servers, args)
+                    # Not in a fixed order: who comes after a server that left a processor idle finds it quicker.
+                    names = order.sample([*servers], len(servers))
+                    _turns(found, load, {name: servers[name] for name in names}, args)
                     progress.advance(task)
     with _on_cores_apart() as cores, started(_server(artifact, args)) as server:
         if cores:
@@ -191,7 +194,7 @@ def _all_started(commands: dict[str, list[str]]) -> Iterator[dict[str, Started]]
 
 
 def _turns(found: Found, load: Load, servers: dict[str, Started], args: argparse.Namespace) -> None:
-    """Measure each server once, in the order in which they were started."""
+    """Measure each server once, in the order of ``servers``."""
     for name, server in servers.items():
         if _is_measured(name, load):
             address, options = server.address, [*load.options, "--describe", servers[DEFAULT].address]
