@@ -246,8 +246,9 @@ def test_what_is_not_done_within_the_drain_limit_is_given_up_and_the_exit_code_i
     arguments = ["--drain-timeout-s", "0.2", "--max-batch-rows", "512"]
     with running(slow.path, *arguments, folder=tmp_path) as server:
         call = server.predict_bytes()
-        calls = [call.future(slow_request(1024), timeout=120) for _ in range(2)]
-        while server.total("recsys_requests_accepted_total") < 2:
+        # More than executors: those that run may still be answered, those that wait are given up.
+        calls = [call.future(slow_request(1024), timeout=120) for _ in range(8)]
+        while server.total("recsys_requests_accepted_total") < 8:
             pass
         code, stopped = server.stop()
         codes = {one.code() for one in calls}

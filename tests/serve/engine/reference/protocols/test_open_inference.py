@@ -50,7 +50,7 @@ def triton_calls(what: str, address: str, sample: Sample, *more: str) -> dict[st
         }
         for one in tensors(SIGNATURE, sample)
     ]
-    script = ROOT / "tests" / "support" / "serve" / "triton_calls.py"
+    script = ROOT / "tests" / "support" / "serve" / "messages" / "triton_calls.py"
     done = subprocess.run(
         [sys.executable, str(script), what, address, *more],
         input=json.dumps({"inputs": inputs, "outputs": OUTPUTS}),
