@@ -93,16 +93,19 @@ def raw_request(signature: Signature, message: wire.PredictionRequest, limits: B
 
 
 def encode_response(signature: Signature, values: Sequence[bytes]) -> bytes:
-    """Return a serialized ``PredictionResponse``: each output by name, the first also as ``default``."""
-    response = wire.PredictionResponse()
+    """Return a serialized ``PredictionResponse``: each output by name, in order, and the first also as ``default``."""
     named = {output.name: data for output, data in zip(signature.outputs, values, strict=True)}
     named.setdefault(DEFAULT_OUTPUT, values[0])
+    # One message for each entry, which protobuf reads as one: entries of a map are written in an order that differs
+    # from process to process.
+    entries: list[bytes] = []
     for name, data in named.items():
+        response = wire.PredictionResponse()
         # A packed ``repeated float data = 1`` is encoded like ``bytes value = 1``, so no number becomes a
         # Python object.
         response.predictions[name].ParseFromString(BytesValue(value=data).SerializeToString())
-    serialized: bytes = response.SerializeToString()
-    return serialized
+        entries.append(response.SerializeToString())
+    return b"".join(entries)
 
 
 def _refuse(field: str, features: wire.FloatFeatures | wire.SparseFeatures) -> None:

@@ -70,6 +70,14 @@ def test_the_answer_is_what_protobuf_itself_writes() -> None:
     assert encode_response(ONE_DENSE, [values.tobytes()]) == expected.SerializeToString()
 
 
+def test_outputs_are_written_in_the_order_of_the_signature() -> None:
+    names = [f"output-{number}" for number in range(20)]
+    signature = Signature(dense=(), sparse=(), outputs=tuple(Output(name=name, shape=()) for name in names))
+    data = encode_response(signature, [np.float32(number).tobytes() for number in range(20)])
+    at = [data.index(f"{name}\x12".encode()) for name in [*names, "default"]]
+    assert at == sorted(at)
+
+
 def _good() -> wire.PredictionRequest:
     """Three IDs of 'user', 'genres' and 'item' each, two of 'tags'."""
     lengths = np.array([1, 2], "<i4").tobytes()
