@@ -17,6 +17,15 @@ _MAX_PORT = 65535
 # gRPC's channel arguments are int32, including times in milliseconds.
 _MAX_INT32 = 2**31 - 1
 _MAX_CONNECTION_S = _MAX_INT32 // 1000
+_CONNECTION_TIMES = (
+    "max_connection_idle_s",
+    "max_connection_age_s",
+    "handshake_timeout_s",
+    "first_call_timeout_s",
+    "message_timeout_s",
+    "keepalive_s",
+    "keepalive_timeout_s",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,16 +114,15 @@ class ConnectionLimits:
         _check_at_least("max_stream_requests", self.max_stream_requests, 1)
         for name in ("max_connections", "max_concurrent_streams", "max_connection_bytes", "max_port_bytes"):
             _check_at_least(name, getattr(self, name), 0)
-        for name, value in vars(self).items():
-            if not isinstance(value, float | int) or not value:
-                continue
-            if name.endswith("_per_s") and not 0 < value < math.inf:
-                raise ValueError(f"{name}: got {value}, expected 0 (no bound) or more")
-            if name.endswith(("_idle_s", "_age_s", "timeout_s", "keepalive_s")) and not (
-                0.001 <= value <= _MAX_CONNECTION_S
-            ):
+        for name in ("max_resets_per_s", "max_control_frames_per_s"):
+            rate = getattr(self, name)
+            if not 0 <= rate < math.inf:
+                raise ValueError(f"{name}: got {rate}, expected 0 (no bound) or more")
+        for name in _CONNECTION_TIMES:
+            seconds = getattr(self, name)
+            if seconds and not 0.001 <= seconds <= _MAX_CONNECTION_S:
                 raise ValueError(
-                    f"{name}: got {value}, expected 0 (no bound) or 0.001 to {_MAX_CONNECTION_S}"
+                    f"{name}: got {seconds}, expected 0 (no bound) or 0.001 to {_MAX_CONNECTION_S}"
                 )
         for name in ("max_connections", "max_message_bytes", "max_concurrent_streams", "max_header_bytes"):
             if getattr(self, name) > _MAX_INT32:

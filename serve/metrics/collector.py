@@ -13,7 +13,14 @@ from recsys.machine import package_version
 from serve.metrics.counters import CAPTURE_RESULTS, STATES, HistogramTotals, ModelTotals
 
 _MODEL = ("model", "version")
-_CLOSED_REASONS = ("too_many", "silent", "resets", "control_frames", "memory")
+# Why connections were closed, and under which name the engine counts them.
+_CLOSED_REASONS = {
+    "too_many": "refused",
+    "silent": "closed_silent",
+    "resets": "closed_resets",
+    "control_frames": "closed_control_frames",
+    "memory": "closed_memory",
+}
 
 
 class MetricsSource(Protocol):
@@ -198,9 +205,9 @@ def _port(counts: dict[str, int]) -> Iterator[Metric]:
     closed = CounterMetricFamily(
         "recsys_connections_closed", "Connections that the server closed or refused", labels=("reason",)
     )
-    for reason in _CLOSED_REASONS:
+    for reason, key in _CLOSED_REASONS.items():
         if counts:
-            closed.add_metric((reason,), counts["refused" if reason == "too_many" else f"closed_{reason}"])
+            closed.add_metric((reason,), counts[key])
     yield closed
     for kind, name, key, text in (
         (GaugeMetricFamily, "recsys_connections", "open", "Open connections"),

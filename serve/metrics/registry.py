@@ -53,11 +53,12 @@ class EngineCounts(Protocol):
 
     @property
     def unrouted(self) -> Mapping[str, int]: ...
-    @property
-    def port(self) -> Mapping[str, int]: ...
 
     @property
     def dropped(self) -> Mapping[str, int]: ...
+
+    @property
+    def port(self) -> Mapping[str, int]: ...
 
 
 class Metrics:
