@@ -8,7 +8,6 @@ import json
 import socket
 import ssl
 import struct
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -39,12 +38,6 @@ from tests.support.serve.messages.rest_calls import (
 from tests.support.serve.models import FailingModel, GatedModel
 
 pytest.importorskip("aiohttp", reason="HTTP is in the extra 'http'")
-
-
-@pytest.fixture(scope="module")
-def rest(model: ServedModel) -> Iterator[LiveServer]:
-    with LiveServer(model, CONFIG) as made:
-        yield made
 
 
 def outputs_of(body: dict[str, Any]) -> dict[str, np.ndarray]:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from serve.engine.reference.executor import ServedModel
 from tests.support.serve.live import LiveServer
 from tests.support.serve.messages.rest_calls import (
-    CONFIG,
     INFER,
     PREDICT,
     ask,
@@ -22,12 +20,6 @@ from tests.support.serve.messages.rest_calls import (
 )
 
 pytest.importorskip("aiohttp", reason="HTTP is in the extra 'http'")
-
-
-@pytest.fixture(scope="module")
-def rest(model: ServedModel) -> Iterator[LiveServer]:
-    with LiveServer(model, CONFIG) as made:
-        yield made
 
 
 def _input(body: dict[str, Any], at: int, **values: Any) -> None:
