@@ -1,7 +1,10 @@
-"""``python -m export`` is ``recsys-export``."""
+"""The command recsys-export; also ``python -m export``."""
 
 import sys
 
-from export.cli import main
+from recsys.cli import command
 
-sys.exit(main())
+main = command("recsys-export", "export.cli")
+
+if __name__ == "__main__":
+    sys.exit(main())

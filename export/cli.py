@@ -22,9 +22,10 @@ from export.pipeline import export_model
 from export.report import print_report
 from export.source.load import Source, load_model, read_arguments
 from recsys.artifact.load import read_manifest
-from recsys.cli import Parser, size
+from recsys.cli import Parser, add_program_options, size
 from recsys.configs import DataType
 from recsys.errors import ExportError, PlanError
+from recsys.hashing import STRING_HASHES
 from recsys.sharding.plan.plan import ShardingPlan
 from recsys.sharding.plan.plan_file import read_plan
 from recsys.signature import IdPolicy
@@ -138,6 +139,15 @@ def _parser() -> argparse.ArgumentParser:
     dense.add_argument(
         "--dense-width", action="append", default=[], metavar="NAME=N", help="width of a dense argument"
     )
+    requests = parser.add_argument_group("requests")
+    requests.add_argument(
+        "--strings",
+        action="append",
+        default=[],
+        metavar="FEATURE[=HASH]",
+        help="requests may give this feature's texts, which the server hashes to IDs (all: every feature's; "
+        f"default hash: {STRING_HASHES[0]}); repeatable",
+    )
     ranking = parser.add_argument_group("ranking")
     ranking.add_argument(
         "--context",
@@ -158,6 +168,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     model.add_argument("--samples", type=Path, help="requests in JSON, one a line, to verify with")
     _add_delta_options(parser)
+    add_program_options(parser)
     return parser
 
 
@@ -180,7 +191,7 @@ def _config(arguments: argparse.Namespace, checkpoint: Path) -> ExportConfig:
         plan=next((plan for target, plan in plans if target is None), None),
         target_plans={target: plan for target, plan in plans if target is not None},
         device_memory_bytes=None if arguments.device_memory is None else _size(arguments.device_memory),
-        id_policy=_one_of(defaults[-1] if defaults else "reject", _POLICIES, "--id-policy"),
+        id_policy=_one_of(defaults[-1], _POLICIES, "--id-policy") if defaults else None,
         table_id_policies={name: _one_of(value, _POLICIES, "--id-policy") for name, value in policies},
         dense_dtype=arguments.dense_dtype,
         dense_widths={
@@ -188,6 +199,10 @@ def _config(arguments: argparse.Namespace, checkpoint: Path) -> ExportConfig:
             for name, value in (_assignment(text, "--dense-width") for text in arguments.dense_width)
         },
         context=tuple(name for text in arguments.context for name in text.split(",")),
+        strings=dict(
+            _assignment(text, "--strings") if "=" in text else (text, STRING_HASHES[0])
+            for text in arguments.strings
+        ),
         samples=arguments.samples,
         single_file=arguments.single_file,
         overwrite=arguments.force,
@@ -197,7 +212,11 @@ def _config(arguments: argparse.Namespace, checkpoint: Path) -> ExportConfig:
 def _assignment(text: str, option: str) -> tuple[str, str]:
     name, _, value = text.rpartition("=")
     if not name or not value:
-        expected = {"--id-policy": "[TABLE=]POLICY", "--plan": "[TARGET=]FILE"}.get(option, "NAME=VALUE")
+        expected = {
+            "--id-policy": "[TABLE=]POLICY",
+            "--plan": "[TARGET=]FILE",
+            "--strings": "FEATURE[=HASH]",
+        }.get(option, "NAME=VALUE")
         raise ExportError(f"{option}: got {text!r}, expected {expected}")
     return name, value
 
@@ -315,7 +334,7 @@ def _add_delta_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--tables-only",
         action="store_true",
-        help="where dense weights differ too, leave them as they are instead of refusing",
+        help="where dense weights differ too, leave them as they are",
     )
 
 

@@ -10,10 +10,13 @@ import torch
 
 from recsys.configs import DataType
 from recsys.errors import ExportError
+from recsys.hashing import STRING_HASHES
 from recsys.sharding.plan.env import ShardingEnv
 from recsys.sharding.plan.plan import ShardingPlan
 from recsys.signature import IdPolicy
 
+#: Stands for every feature in ``ExportConfig.strings``.
+ALL_FEATURES = "all"
 DENSE_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -29,12 +32,15 @@ class ExportConfig:
         plan: The plan of every target that ``target_plans`` does not name; placed by the planner if None.
         target_plans: Plans by target name.
         device_memory_bytes: For rows on each device, for the placement; None for no bound.
-        id_policy: The ID policy of tables for which none is named.
+        id_policy: The ID policy of tables for which none is named; None for what the model's schema says, else reject.
         table_id_policies: By table name or path.
         dense_dtype: ``float32`` or ``bfloat16``.
         dense_widths: Of dense arguments whose width no layer tells.
         context: The dense and sparse inputs, by the names that the signature gives them, that a ranking request gives
             once for all of its rows; with any, the artifact has a ranking form (``recsys.signature``).
+        strings: For features, by the names that the signature gives them, the hash that turns a text into an ID
+            (``recsys.hashing.STRING_HASHES``); requests may then give these features' texts. ``all`` stands for every
+            feature that is not named.
         samples: Requests in JSON to verify with; random ones if None.
         single_file: Write one TorchScript file instead of a directory.
         overwrite: Replace what is at the destination.
@@ -47,11 +53,12 @@ class ExportConfig:
     plan: ShardingPlan | None = None
     target_plans: Mapping[str, ShardingPlan] = field(default_factory=dict)
     device_memory_bytes: int | None = None
-    id_policy: IdPolicy = IdPolicy.REJECT
+    id_policy: IdPolicy | None = None
     table_id_policies: Mapping[str, IdPolicy] = field(default_factory=dict)
     dense_dtype: str = "float32"
     dense_widths: Mapping[str, int] = field(default_factory=dict)
     context: tuple[str, ...] = ()
+    strings: Mapping[str, str] = field(default_factory=dict)
     samples: Path | None = None
     single_file: bool = False
     overwrite: bool = False
@@ -59,6 +66,11 @@ class ExportConfig:
     def __post_init__(self) -> None:
         if self.dense_dtype not in DENSE_DTYPES:
             raise ExportError(f"dense_dtype: got {self.dense_dtype!r}, expected {' or '.join(DENSE_DTYPES)}")
+        for feature, name in self.strings.items():
+            if name not in STRING_HASHES:
+                raise ExportError(
+                    f"strings[{feature!r}]: got {name!r}, expected {' or '.join(STRING_HASHES)}"
+                )
         if not self.targets:
             raise ExportError("targets: got none, expected at least one list of devices")
         names = [target_name(target) for target in self.targets]

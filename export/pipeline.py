@@ -18,12 +18,14 @@ import torch
 from torch import nn
 
 from export.artifact.destination import Destination
-from export.artifact.writing import make_manifest, sqnr, write_graphs, write_single_file
-from export.config import DENSE_DTYPES, ExportConfig
+from export.artifact.single_file import write_single_file
+from export.artifact.writing import make_manifest, sqnr, write_graphs
+from export.config import ALL_FEATURES, DENSE_DTYPES, ExportConfig
 from export.graph.binding import Binding, bind, dense_inputs, sparse_inputs
 from export.graph.graph import signature_shapes
 from export.graph.managed import find_managed
 from export.graph.prepared import PreparedModel, Progress, skeletons_of
+from export.inputs import with_inputs_of, with_missing
 from export.report import ExportReport, TableReport
 from export.tables.rows_file import write_rows
 from export.tables.tables import plan_tables
@@ -33,10 +35,11 @@ from recsys.artifact.load import MANIFEST_NAME, ROWS_NAME
 from recsys.artifact.samples import Batch, random_batch, read_samples
 from recsys.embedding import find_collections
 from recsys.errors import ExportError, ManifestError
+from recsys.files import naming_full_disk
 from recsys.quant import float_weights
 from recsys.rows.quantize import QuantizationError
 from recsys.sharding.plan.device_rows import table_path
-from recsys.signature import Output, Signature
+from recsys.signature import IdPolicy, Output, Signature, SparseInput
 
 #: Rows of the random batch for the verification, and its seed.
 NUM_SAMPLES = 256
@@ -61,15 +64,17 @@ def export_model(
     Raises:
         ExportError: The model cannot be exported as asked; ``VerificationError`` where the artifact would be wrong.
         PlanError: The plan or the memory does not fit.
+        DiskFullError: There is no room for the artifact.
     """
     started = time.monotonic()
     config = config or ExportConfig()
     progress = progress or (lambda *_: None)
-    with Destination(Path(path), single_file=config.single_file, overwrite=config.overwrite) as destination:
+    made = Destination(Path(path), single_file=config.single_file, overwrite=config.overwrite)
+    with naming_full_disk(f"out: {Path(path).name!r}"), made as destination:
         work = destination.work
         prepared = prepare(model, config, progress)
         floats = float_outputs(prepared)
-        prepared = _with_outputs(prepared, floats)
+        prepared = with_outputs(prepared, floats)
         digests, errors = write_rows(work / ROWS_NAME, prepared.stored, prepared.weights, progress)
         graphs = [write_graphs(prepared, target, work) for target in prepared.stored.envs]
         manifest = make_manifest(prepared, graphs, digests, errors)
@@ -102,14 +107,15 @@ def prepare(model: nn.Module, config: ExportConfig, progress: Progress) -> Prepa
         PlanError: The plan or the memory does not fit.
     """
     progress("plan", 0, 1)
+    config = with_inputs_of(model, config)
     collections = find_collections(model, error=ExportError)
     managed = find_managed(model, collections)
     stored = plan_tables(collections, config, managed.known_ids)
     skeletons = skeletons_of(collections, stored, next(iter(stored.envs)), torch.float32)
     binding = bind(model, collections, skeletons, config.dense_widths)
     signature = Signature(
-        dense=dense_inputs(binding),
-        sparse=sparse_inputs(binding, collections, stored.policies),
+        dense=with_missing(dense_inputs(binding), model),
+        sparse=_with_hashes(sparse_inputs(binding, collections, stored.policies), config.strings),
         outputs=(),
         context=_context(binding, config.context),
     )
@@ -150,7 +156,7 @@ def _in_range(signature: Signature, samples: Batch) -> Batch:
     return replace(samples, values=torch.cat(values))
 
 
-def _with_outputs(prepared: PreparedModel, floats: FloatOutputs) -> PreparedModel:
+def with_outputs(prepared: PreparedModel, floats: FloatOutputs) -> PreparedModel:
     """Return the model with the float model's outputs in its signature.
 
     Raises:
@@ -186,6 +192,29 @@ def _context(binding: Binding, wanted: Sequence[str]) -> tuple[str, ...]:
     if unknown:
         raise ExportError(f"context: got unknown inputs {unknown}, expected some of {inputs[:20]}")
     return tuple(name for name in inputs if name in wanted)
+
+
+def _with_hashes(inputs: Sequence[SparseInput], strings: Mapping[str, str]) -> tuple[SparseInput, ...]:
+    """Return the inputs with the hashes of their texts.
+
+    Raises:
+        ExportError: A name is not an input, or a table of a hashed input takes no IDs beyond its rows.
+    """
+    names = [feature.name for feature in inputs]
+    unknown = sorted(set(strings) - {*names, ALL_FEATURES})
+    if unknown:
+        raise ExportError(
+            f"strings: got unknown features {unknown}, expected {ALL_FEATURES} or some of {names[:20]}"
+        )
+    hashed = [replace(f, strings=strings.get(f.name, strings.get(ALL_FEATURES, ""))) for f in inputs]
+    for feature in hashed:
+        for table in feature.tables if feature.strings else ():
+            if table.id_policy not in (IdPolicy.HASH, IdPolicy.MAPPED):
+                raise ExportError(
+                    f"strings[{feature.name!r}]: got {feature.strings!r}, but table {table.name!r} has the ID policy "
+                    f"{table.id_policy.value}, expected hash, or a managed table: hardly any hash is a row's number"
+                )
+    return tuple(hashed)
 
 
 def _check_names(signature: Signature) -> None:

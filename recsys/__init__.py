@@ -113,8 +113,16 @@ def __getattr__(name: str) -> Any:
         return package_version("recsys-serving") or "unknown"
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_MODULE_OF[name]), name)
+    try:
+        return getattr(importlib.import_module(_MODULE_OF[name]), name)
+    except (ImportError, OSError) as error:
+        from recsys.machine import unusable_package
+
+        unusable = unusable_package(error)
+        if unusable is None:
+            raise
+        raise unusable from error
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, "__version__"})
+    return [*__all__, "__version__"]

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import importlib
 import re
 import sys
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
@@ -22,6 +24,9 @@ _MAX_MIN_WIDTH = 40
 # Ratios of difflib, from 0 to 1: the minimum that counts as similar, and the maximum distance from the most
 # similar name.
 _MIN_RATIO, _RATIO_MARGIN = 0.6, 0.05
+_SHELLS = ("bash", "fish", "tcsh", "zsh")
+# Metavars of arguments whose values are paths but are not parsed as such.
+_PATHS = ("ARTIFACT", "DIR", "FILE", "PATH")
 _INVALID_CHOICE = re.compile(r"invalid choice: '(.*)' \(choose from ")
 
 
@@ -44,9 +49,119 @@ def near_misses(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {' or '.join(sorted(near))}?" if near else ""
 
 
-class Parser(argparse.ArgumentParser):
-    """An argument parser that suggests the nearest option or command for an unknown one."""
+def command(program: str, module: str) -> Callable[..., int]:
+    """Return the main function of a command that needs torch and fbgemm-gpu.
 
+    Its module is imported when it is called. If one of these packages is missing or cannot be loaded, the command says
+    in one line what to install, and its exit status is 2.
+
+    Args:
+        program: The name of the command.
+        module: The module whose ``main`` runs it.
+    """
+
+    def main(argv: Sequence[str] | None = None) -> int:
+        if list(sys.argv[1:] if argv is None else argv) == ["--version"]:
+            print(_version_text(program))
+            return 0
+        import logging
+
+        # fbgemm-gpu logs errors of its libraries, over several lines, before it raises them.
+        root, held = logging.getLogger(), list[logging.LogRecord]()
+
+        def hold(record: logging.LogRecord) -> bool:
+            held.append(record)
+            return False
+
+        root.addFilter(hold)
+        try:
+            run: Callable[[Sequence[str] | None], int] = importlib.import_module(module).main
+        except (ImportError, OSError) as error:
+            from recsys.machine import unusable_package
+
+            unusable = unusable_package(error)
+            if unusable is None:
+                raise
+            sys.stderr.write(f"{program}: {unusable}\n")
+            return 2
+        finally:
+            root.removeFilter(hold)
+        for record in held:
+            root.handle(record)
+        return run(argv)
+
+    return main
+
+
+def _version_text(program: str) -> str:
+    from recsys.machine import package_version
+
+    return f"{program} {package_version('recsys-serving') or 'unknown'}"
+
+
+class VersionAction(argparse.Action):
+    """Print the program's version and exit, unless there is a value (``nargs="?"``), which is stored."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, *_: Any
+    ) -> None:
+        """Handle the option."""
+        if values:
+            setattr(namespace, self.dest, values)
+            return
+        print(_version_text(parser.prog))
+        parser.exit()
+
+
+class _CompletionAction(argparse.Action):
+    """Print a script that completes the program's words in a shell, and exit."""
+
+    def __call__(self, parser: argparse.ArgumentParser, _: argparse.Namespace, values: Any, *__: Any) -> None:
+        import shtab
+
+        for each in _with_commands(parser):
+            for action in each._actions:
+                if action.type is Path or action.metavar in _PATHS:
+                    action.complete = shtab.FILE  # type: ignore[attr-defined]
+        if isinstance(parser, Parser) and parser.commands:
+            first = parser._get_positional_actions()[0]
+            del first.complete  # type: ignore[attr-defined]
+            first.choices = [shtab.Choice("file"), *parser.commands]
+        print(shtab.complete(parser, values))
+        parser.exit()
+
+
+def add_program_options(parser: argparse.ArgumentParser, *, version: bool = True) -> None:
+    """Add the options that every command has: ``--version`` and ``--print-completion``.
+
+    Args:
+        parser: The command's parser.
+        version: False where the command has a ``--version`` of its own, with a ``VersionAction``.
+    """
+    hidden = argparse.SUPPRESS
+    if version:
+        about = "print the version and exit"
+        parser.add_argument(
+            "--version", action=VersionAction, nargs=0, dest=hidden, default=hidden, help=about
+        )
+    parser.add_argument(
+        "--print-completion",
+        action=_CompletionAction,
+        choices=_SHELLS,
+        dest=hidden,
+        default=hidden,
+        help="print a script that completes words of this command, and exit",
+    )
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser that suggests the nearest option or command for an unknown one.
+
+    Attributes:
+        commands: Words that may stand in the place of the first argument, and have parsers of their own.
+    """
+
+    commands: Sequence[str] = ()
     _words: tuple[str, ...] = ()
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:

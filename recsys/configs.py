@@ -9,7 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, unique
 
-from torch import Tensor, nn
+from torch import Tensor
+
+from recsys.table_modules import TAKEN_NAMES
 
 
 @unique
@@ -101,9 +103,10 @@ def check_tables(tables: Sequence[BaseEmbeddingConfig]) -> None:
             raise ValueError(
                 f"{at}.name: expected a name without a dot (it is part of the state dict's names)"
             )
-        if hasattr(nn.ModuleDict, table.name):
+        if table.name in TAKEN_NAMES:
             raise ValueError(
-                f"{at}.name: torch.nn.ModuleDict, which holds the tables, has this name itself; choose another name"
+                f"{at}.name: got {table.name!r}, which torch.nn.Module uses itself; choose another name, such as "
+                f"{table.name + '_table'!r}"
             )
         if names.count(table.name) > 1:
             raise ValueError(f"{at}.name: got it more than once, expected each table once")

@@ -26,6 +26,7 @@ from recsys.configs import (
 from recsys.jagged.keyed import KeyedTensor
 from recsys.jagged.keyed_jagged import KeyedJaggedTensor
 from recsys.jagged.tensor import JaggedTensor
+from recsys.table_modules import TableModules
 
 FLOAT_DTYPES = {DataType.FP32: torch.float32, DataType.FP16: torch.float16, DataType.BF16: torch.bfloat16}
 _MODES = {PoolingType.SUM: "sum", PoolingType.MEAN: "mean"}
@@ -163,7 +164,7 @@ class EmbeddingBagCollection(nn.Module):
         self._embedding_names = [name for names in embedding_names(tables) for name in names]
         self._dims = [table.embedding_dim for table in tables for _ in table.feature_names]
         self._features = [feature for table in tables for feature in table.feature_names]
-        self.embedding_bags = nn.ModuleDict()
+        self.embedding_bags = TableModules()
         for table in tables:
             bag = nn.EmbeddingBag(
                 table.num_embeddings,
@@ -236,7 +237,7 @@ class EmbeddingCollection(nn.Module):
         self._tables = list(tables)
         self._embedding_names_by_table = embedding_names(tables)
         self._features = [feature for table in tables for feature in table.feature_names]
-        self.embeddings = nn.ModuleDict()
+        self.embeddings = TableModules()
         for table in tables:
             _check_float(table)
             embedding = nn.Embedding(

@@ -1,4 +1,8 @@
-"""Named errors for users of the library. All of them are ``ValueError``: the input is wrong."""
+"""Named errors for users of the library. Wrong input is a ``ValueError``."""
+
+
+class UnusablePackageError(ImportError):
+    """A package that the project is built on is missing, or cannot be loaded; the text says what to install."""
 
 
 class ArtifactError(ValueError):
@@ -43,6 +47,14 @@ class DeltaError(ArtifactError):
 
 class CheckpointError(ValueError):
     """A checkpoint cannot be read, or does not fit the model it is loaded into."""
+
+
+class SchemaError(ValueError):
+    """A schema of a table of examples is not valid; the message names the field."""
+
+
+class CheckpointWriteError(CheckpointError):
+    """A checkpoint of a run cannot be written, as on a full disk."""
 
 
 class PlanError(ValueError):

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
+from recsys.errors import UnusablePackageError
+
+_DISTRIBUTION = "recsys-serving"
+# FBGEMM's table of releases: each fits one minor release of torch.
+_FBGEMM_OF_TORCH = {"2.11": "1.6.0", "2.12": "1.7.0", "2.13": "1.8.0"}
 _PROCESS_CGROUP = Path("/proc/self/cgroup")
 _CGROUPS = Path("/sys/fs/cgroup")
 
@@ -82,3 +87,50 @@ def package_versions(packages: Iterable[str]) -> dict[str, str]:
     """Return the versions of those packages that are installed."""
     found = {package: package_version(package) for package in packages}
     return {package: number for package, number in found.items() if number is not None}
+
+
+def install_command(*, extra: str | None = None, package: str = "") -> str:
+    """Return the command that installs the packages of an extra, or a package that is always needed.
+
+    It names packages, not ``recsys-serving``, which no package index has.
+
+    Args:
+        extra: The extra.
+        package: The package, if no extra is given.
+    """
+    wanted = []
+    try:
+        for line in requires(_DISTRIBUTION) or ():
+            requirement, _, marker = (part.strip() for part in line.partition(";"))
+            if marker == f'extra == "{extra}"' if extra else requirement.startswith(package) and not marker:
+                wanted.append(f"'{requirement}'")
+    except PackageNotFoundError:
+        pass  # a checkout that is not installed
+    if wanted:
+        return f"pip install {' '.join(wanted)}"
+    return f"pip install '.[{extra}]' in the checkout" if extra else f"pip install {package}"
+
+
+def unusable_package(error: ImportError | OSError) -> UnusablePackageError | None:
+    """Return a clear error for one that importing torch or fbgemm-gpu has raised; None for other errors."""
+    if isinstance(error, UnusablePackageError):
+        return error
+    name = (getattr(error, "name", None) or "").partition(".")[0]
+    if isinstance(error, ModuleNotFoundError) and name == "torch":
+        return UnusablePackageError(f"torch is not installed: {install_command(package='torch')}", name=name)
+    if isinstance(error, ModuleNotFoundError) and name == "fbgemm_gpu":
+        return UnusablePackageError(f"fbgemm-gpu is not installed: {_install_fbgemm()}", name=name)
+    if "fbgemm_gpu" not in str(error):
+        return None
+    builds = package_versions(("fbgemm-gpu-cpu", "fbgemm-gpu", "torch"))
+    found = " with ".join(f"{package} {number}" for package, number in builds.items())
+    reason = str(error).rpartition("/")[2]
+    text = f"fbgemm-gpu cannot be loaded, it does not fit: got {found} ({reason}): {_install_fbgemm()}"
+    return UnusablePackageError(text, name="fbgemm_gpu")
+
+
+def _install_fbgemm() -> str:
+    number = _FBGEMM_OF_TORCH.get(".".join((package_version("torch") or "").split(".")[:2]))
+    if number is None:
+        return f"{install_command(package='torch')}, then {install_command(extra='cpu')}"
+    return f"pip install fbgemm-gpu-cpu=={number} or, for CUDA, fbgemm-gpu=={number}"

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-import fbgemm_gpu  # noqa: F401  (registers torch.ops.fbgemm)
 import torch
 from torch import Tensor, fx
+
+from recsys.machine import unusable_package
+
+try:
+    import fbgemm_gpu  # noqa: F401  (registers torch.ops.fbgemm)
+except (ImportError, OSError) as error:
+    unusable = unusable_package(error)
+    if unusable is None:
+        raise
+    raise unusable from error
 
 fbgemm: Any = torch.ops.fbgemm
 

@@ -32,12 +32,13 @@ from recsys.sharding.sharded import (
     ShardedOptions,
 )
 from recsys.signature import IdPolicy
+from recsys.table_modules import TableModules
 
 
 def float_weights(module: FloatCollection) -> dict[str, Tensor]:
     """Return each table's ``[R, D]`` weight."""
     tables = module.embedding_bags if isinstance(module, EmbeddingBagCollection) else module.embeddings
-    return {name: cast(Tensor, table.weight) for name, table in tables.items()}
+    return {table.name: cast(Tensor, tables[table.name].weight) for table in float_tables(module)}
 
 
 def float_tables(module: FloatCollection) -> Sequence[BaseEmbeddingConfig]:
@@ -96,7 +97,7 @@ class QuantCollection(nn.Module):
             table.name: _StoredRows(layout.find(table.name, 0, 0).rows(blob)[: table.num_embeddings])
             for table in tables
         }
-        self.add_module(self._rows_name, nn.ModuleDict(rows))
+        self.add_module(self._rows_name, TableModules(rows))
         whole = {table.name: table_wise(table, 0) for table in tables}
         host = DeviceRows(device=torch.device("cpu"), layout=layout, rows=blob)
         self.sharded = self._sharded_type.over_devices(tables, whole, [host], options)

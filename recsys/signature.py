@@ -34,6 +34,7 @@ from enum import StrEnum
 from typing import Any
 
 from recsys.errors import ManifestError
+from recsys.hashing import STRING_HASHES
 from recsys.json_checks import a_list, choice, count, flag, shape, text
 
 
@@ -48,10 +49,17 @@ class IdPolicy(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class DenseInput:
-    """A float32 input ``[B, width]``."""
+    """A float32 input ``[B, width]``.
+
+    Attributes:
+        name: The input's name.
+        width: Numbers per row.
+        missing: Whether NaN stands for a missing number, which the model fills.
+    """
 
     name: str
     width: int
+    missing: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,12 +80,15 @@ class SparseInput:
         tables: The tables in which the feature is looked up (usually one).
         pooling: ``sum``, ``mean``, or ``none`` for sequences.
         weighted: Whether each ID comes with a float32 weight.
+        strings: The hash that turns a text into an ID, one of ``recsys.hashing.STRING_HASHES``; empty for an input
+            whose texts are decimal int64 numbers.
     """
 
     name: str
     tables: tuple[TableUse, ...]
     pooling: str
     weighted: bool = False
+    strings: str = ""
 
     @property
     def id_limit(self) -> int | None:
@@ -135,7 +146,10 @@ class Signature:
     def to_json(self) -> dict[str, Any]:
         """Return plain data that ``from_json`` reads back."""
         return {
-            "dense": [{"name": d.name, "width": d.width} for d in self.dense],
+            "dense": [
+                {"name": d.name, "width": d.width, **({"missing": True} if d.missing else {})}
+                for d in self.dense
+            ],
             "sparse": [
                 {
                     "name": s.name,
@@ -145,6 +159,8 @@ class Signature:
                         {"name": t.name, "num_embeddings": t.num_embeddings, "id_policy": t.id_policy.value}
                         for t in s.tables
                     ],
+                    # Omitted without a hash, as ``context`` below.
+                    **({"strings": s.strings} if s.strings else {}),
                 }
                 for s in self.sparse
             ],
@@ -161,7 +177,11 @@ class Signature:
             ManifestError: A field is wrong; the message names it, what was found and what was expected.
         """
         dense = tuple(
-            DenseInput(name=text(d, "name", at), width=count(d, "width", at))
+            DenseInput(
+                name=text(d, "name", at),
+                width=count(d, "width", at),
+                missing=flag(d, "missing", at) if "missing" in d else False,
+            )
             for at, d in a_list(data, "dense", "signature")
         )
         sparse = tuple(
@@ -169,6 +189,7 @@ class Signature:
                 name=text(s, "name", at),
                 pooling=choice(s, "pooling", at, ("sum", "mean", "none")),
                 weighted=flag(s, "weighted", at),
+                strings=choice(s, "strings", at, STRING_HASHES) if "strings" in s else "",
                 tables=tuple(
                     TableUse(
                         name=text(t, "name", to),

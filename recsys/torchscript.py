@@ -5,6 +5,7 @@ It is deprecated since torch 2.11 and works in 2.13; only this file depends on i
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections import Counter
 from collections.abc import Iterator
@@ -17,6 +18,9 @@ from torch import nn
 
 import recsys.ops  # noqa: F401  (loads the operators that graphs name)
 from recsys.errors import ArtifactError, ManifestError
+
+# What TorchScript puts into names of types to keep them apart.
+_MANGLED = re.compile(r"\.?___torch_mangle_\d+")
 
 
 @contextmanager
@@ -41,10 +45,23 @@ def script(module: nn.Module) -> torch.jit.ScriptModule:
     return scripted
 
 
-def save(module: torch.jit.ScriptModule, path: Path, extra_files: dict[str, str] | None = None) -> None:
-    """Write a scripted module, with extra text files in the same archive."""
+def save(module: torch.jit.ScriptModule, path: Path) -> None:
+    """Write a scripted module, which is copied in memory.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    with _quiet(), path.open("wb") as file:
+        torch.jit.save(module, file)
+
+
+def save_uncopied(module: torch.jit.ScriptModule, path: Path, extra_files: dict[str, str]) -> None:
+    """Write a scripted module, with extra text files in the same archive.
+
+    Where the file cannot be written, torch ends the process (SIGABRT): call this in a process of its own.
+    """
     with _quiet():
-        torch.jit.save(module, str(path), _extra_files=extra_files or {})
+        torch.jit.save(module, str(path), _extra_files=extra_files)
 
 
 def load(path: Path) -> torch.jit.ScriptModule:
@@ -77,6 +94,12 @@ def freeze(module: torch.jit.ScriptModule) -> torch.jit.ScriptModule:
     with _quiet():
         frozen: torch.jit.ScriptModule = torch.jit.freeze(module)
     return frozen
+
+
+def graph_text(module: torch.jit.ScriptModule) -> str:
+    """Return what a loaded module computes as text that does not depend on names that the process gave to types."""
+    graph = torch._C._jit_pass_canonicalize(module.inlined_graph)
+    return _MANGLED.sub("", graph.str(False))
 
 
 def operators(module: torch.jit.ScriptModule) -> Counter[str]:

@@ -1,4 +1,4 @@
-"""Writing an artifact's parts: rows, graphs, manifest, or all of them in a single file.
+"""Writing an artifact's parts: graphs and manifest.
 
 Shape letters: R rows.
 """
@@ -15,11 +15,11 @@ import torch
 from export.graph.graph import Graph, make_graph
 from export.graph.prepared import PreparedModel, target_modules
 from export.graph.tree import exchanged
+from export.inputs import schema_of
 from recsys import machine, torchscript
-from recsys.artifact.load import MANIFEST_NAME, ROWS_NAME, load_artifact, map_rows, set_attribute
+from recsys.artifact.load import ROWS_NAME
 from recsys.artifact.manifest import Manifest, Part, RankingGraph, TableInfo, Target
 from recsys.configs import EmbeddingBagConfig
-from recsys.errors import VerificationError
 from recsys.rows.quantize import QuantizationError
 from recsys.sharding.plan.device_rows import table_path
 
@@ -83,6 +83,7 @@ def make_manifest(
         errors: The quantization error of each table.
     """
     return Manifest(
+        schema=schema_of(prepared.model),
         name=prepared.config.name,
         versions=package_versions(),
         signature=prepared.signature,
@@ -133,26 +134,3 @@ def _table_infos(prepared: PreparedModel, errors: Mapping[str, QuantizationError
         TableInfo(table=replace(table, column_cuts=()), pooling=poolings[name], sqnr_db=sqnr(errors[name]))
         for name, table in prepared.stored.stored.items()
     )
-
-
-def write_single_file(prepared: PreparedModel, work: Path, manifest: Manifest, file: Path) -> None:
-    """Write the graph with its rows in one file, and check it against the artifact's directory."""
-    target = manifest.targets[0]
-    module = torchscript.load(work / target.skeleton)
-    rows = map_rows(work / ROWS_NAME, manifest.layout)
-    for path in target.rows:
-        set_attribute(module, path, rows)
-    single = replace(
-        manifest,
-        rows_path=None,
-        skeletons=(),
-        targets=(replace(target, skeleton="self"),),
-    )
-    torchscript.save(module, file, {MANIFEST_NAME: single.dumps()})
-    whole = load_artifact(work, target=target.name, verify_checksums=False, random_access=True)
-    again = load_artifact(file, verify_checksums=False)
-    inputs = prepared.samples.inputs()
-    before, after = whole.forward(*inputs), again.forward(*inputs)
-    for name, output in before.items():
-        if not torch.equal(output, after[name]):
-            raise VerificationError(f"output {name!r}: the single file predicts otherwise than the directory")

@@ -1,9 +1,10 @@
-"""Deltas: the rows that differ between two checkpoints, quantized as the exporter does, for one artifact.
+"""Deltas: the rows and dense weights that differ between two checkpoints, as the exporter makes them of them.
 
 Shape letters: D embedding dim, N rows of a delta, R rows.
 
 The artifact's rows are compared with both checkpoints: rows of the old one must equal the artifact's byte for
-byte, so that with the delta applied the rows are those of a new export of the new one.
+byte, so that with the delta applied the rows are those of a new export of the new one. The same holds for dense
+weights (``export.delta.dense``).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from export.delta.dense import dense_changes
 from export.delta.models import changed_dense, check_mappings, float_tables_of
 from export.delta.report import DeltaReport, DeltaTableReport
 from export.graph.prepared import Progress
@@ -26,7 +28,7 @@ from recsys.artifact.delta_file import DeltaFile, DeltaWriter
 from recsys.artifact.delta_header import DeltaHeader
 from recsys.artifact.load import load_rows
 from recsys.artifact.loaded_rows import LoadedRows
-from recsys.errors import ArtifactError, ExportError
+from recsys.errors import ArtifactError, ExportError, VerificationError
 from recsys.files import replacing
 from recsys.rows.format import quantize_rows
 from recsys.rows.layout import RowBlock, block_rows
@@ -40,7 +42,7 @@ class DeltaConfig:
     Attributes:
         artifact: The artifact.
         after: The earlier deltas of the artifact, in order; the old checkpoint is that of the last.
-        tables_only: Ignore differing dense weights instead of raising.
+        tables_only: Leave differing dense weights as they are.
         overwrite: Replace an existing delta.
     """
 
@@ -53,7 +55,7 @@ class DeltaConfig:
 def export_delta(
     old: nn.Module, new: nn.Module, path: Path, config: DeltaConfig, progress: Progress | None = None
 ) -> DeltaReport:
-    """Write the rows that differ between two models.
+    """Write the rows and dense weights that differ between two models.
 
     Args:
         old: The model that the artifact, with the earlier deltas, was made of. Neither model is changed.
@@ -63,31 +65,33 @@ def export_delta(
         progress: Called with a step's name, the number of units done and the total.
 
     Raises:
-        ExportError: The models differ in more than rows, or the artifact was not made of ``old``.
+        ExportError: The models differ in more than weights, or the artifact was not made of ``old``.
         ArtifactError: The artifact or an earlier delta cannot be read, or they do not belong together.
+        DiskFullError: There is no room for the delta.
     """
     started = time.monotonic()
     check_replaceable(path, config.overwrite)
     changed = changed_dense(old, new)
-    if changed and not config.tables_only:
-        raise ExportError(
-            f"delta: {len(changed)} dense weights differ too, such as {changed[0]!r}; a delta holds rows of tables "
-            "only: export the new checkpoint as a whole, or pass --tables-only to leave the dense weights as they are"
-        )
     check_mappings(old, new)
-    base = _base(config)
+    base, num_left_before = _base(config)
     tables = _paired(base, float_tables_of(old), float_tables_of(new))
+    dense: Mapping[str, Tensor] = {}
+    if (changed or num_left_before) and not config.tables_only:
+        dense = dense_changes(new, config.artifact, base.manifest, base.dense)
     header = DeltaHeader(
         model=base.manifest.name,
         artifact=base.digest,
         base=base.state,
-        num_dense_left=len(changed),
+        created_s=round(time.time(), 3),
+        num_dense_left=len(changed) if config.tables_only else 0,
     )
     with _written(path, config.overwrite) as work:
         with closing(DeltaWriter(work, header)) as writer:
             _write_tables(writer, tables, base, progress or (lambda *_: None))
+            for name, weight in dense.items():
+                writer.add_dense(name, weight)
             writer.finish()
-        digest, header = _read_back(work, base)
+        digest, header = _read_back(work, base, dense)
     return DeltaReport(
         path=str(path),
         digest=digest,
@@ -97,18 +101,21 @@ def export_delta(
             DeltaTableReport(name=table.name, num_embeddings=table.num_embeddings, num_rows=table.num_rows)
             for table in header.tables
         ),
-        num_dense_left=len(changed),
+        num_dense=len(header.dense),
+        num_dense_left=header.num_dense_left,
         delta_bytes=path.stat().st_size,
         seconds=time.monotonic() - started,
     )
 
 
-def _base(config: DeltaConfig) -> LoadedRows:
-    """Return the artifact's rows in host memory, with the earlier deltas."""
-    base = load_rows(config.artifact)
+def _base(config: DeltaConfig) -> tuple[LoadedRows, int]:
+    """Return the artifact's rows in host memory, with the earlier deltas, and the dense weights that these left."""
+    base, num_dense_left = load_rows(config.artifact), 0
     for path in config.after:
-        apply(prepare(base, path))
-    return base
+        prepared = prepare(base, path)
+        num_dense_left += prepared.num_dense_left
+        apply(prepared)
+    return base, num_dense_left
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,12 +212,17 @@ def _differing(rows: Tensor, pair: _Pair, blob: Tensor, first: int) -> Tensor:
     return differs.nonzero().flatten()
 
 
-def _read_back(work: Path, base: LoadedRows) -> tuple[str, DeltaHeader]:
+def _read_back(work: Path, base: LoadedRows, dense: Mapping[str, Tensor]) -> tuple[str, DeltaHeader]:
     """Read the written delta back, as a server would."""
     with DeltaFile(work) as file:
         check_fit(file.header, base)
         for table in file.header.tables:
             file.read(table)
+        for weight in file.header.dense:
+            if not torch.equal(file.read_dense(weight), dense[weight.name]):
+                raise VerificationError(
+                    f"dense weight {weight.name!r}: the delta holds other numbers than were written"
+                )
         return file.digest, file.header
 
 

@@ -29,7 +29,8 @@ class DeltaReport:
         artifact: The digest of the artifact that it fits.
         base: The state that it was made from.
         tables: The changed tables.
-        num_dense_left: Number of differing dense weights that the delta does not change.
+        num_dense: Number of dense weights that the delta changes.
+        num_dense_left: Number of differing dense weights that the delta leaves as they are.
         delta_bytes: The size of the file.
         seconds: The duration of the whole.
     """
@@ -39,6 +40,7 @@ class DeltaReport:
     artifact: str
     base: str
     tables: tuple[DeltaTableReport, ...]
+    num_dense: int
     num_dense_left: int
     delta_bytes: int
     seconds: float
@@ -58,6 +60,8 @@ def print_delta(report: DeltaReport, console: Console) -> None:
         console.print(whole_table("changed rows", ("table", "rows", "changed", "share"), rows, left=(0,)))
     else:
         console.print("no row differs")
+    if report.num_dense:
+        console.print(f"{report.num_dense} dense weights changed")
     console.print(
         f"delta {report.digest} for artifact {report.artifact}, from state {report.base}; "
         f"{report.seconds:.1f} s; wrote {size_text(report.delta_bytes)}"

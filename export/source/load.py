@@ -76,7 +76,7 @@ def load_model(source: Source) -> nn.Module:
     if source.path.is_dir():
         return _load_directory(source)
     if source.factory is None:
-        _needs_factory(source, "files of ranks" if source.others else None)
+        _needs_factory(source, "a number of files" if source.others else None)
         try:
             return build_model(load_checkpoint(source.path))
         except CheckpointError as error:
@@ -112,7 +112,8 @@ def _load_directory(source: Source) -> nn.Module:
                 f"checkpoint {source.path.name!r}: got a directory without {METADATA_NAME} and without .pt files, "
                 "expected what torch.distributed.checkpoint, recsys-train or each rank's torch.save wrote"
             )
-        _needs_factory(source, "files of ranks")
+        names = ", ".join(path.name for path in files[:3]) + (", …" if len(files) > 3 else "")
+        _needs_factory(source, f"a folder of state dicts ({names})")
         return _load_files(source, files)
     if source.factory is None and (directory / TRAINING_NAME).is_file():
         record = read_record(directory)
@@ -128,7 +129,8 @@ def _load_directory(source: Source) -> nn.Module:
 def _needs_factory(source: Source, what: str | None) -> None:
     if what is not None and source.factory is None:
         raise CheckpointError(
-            f"checkpoint {source.path.name!r}: {what} needs --model MODULE:FUNCTION, which makes the model"
+            f"checkpoint {source.path.resolve().name!r}: {what} needs --model MODULE:FUNCTION, which makes the model; "
+            "without it, expected what recsys-train --out or --checkpoint-dir wrote"
         )
 
 

@@ -48,8 +48,14 @@ def read_rank_file(path: Path) -> dict[str, Tensor | LocalShards]:
     Raises:
         CheckpointError: The file cannot be read, or holds no tensors.
     """
+    if not path.exists():
+        raise CheckpointError(
+            f"checkpoint: got {path.name!r}, which does not exist; expected what torch.save wrote"
+        )
     if not path.is_file():
-        raise CheckpointError(f"checkpoint: nothing at {path.name!r}")
+        raise CheckpointError(
+            f"checkpoint: got {path.name!r}, which is a folder; expected a file that torch.save wrote on a rank"
+        )
     try:
         with torch.serialization.safe_globals(_STAND_INS):
             data = torch.load(path, map_location="cpu", weights_only=True, mmap=True)

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from recsys.errors import CheckpointError
+from recsys.files import reserve
 
 # Bytes written before their pages are released: enough for long writes, little compared to a table.
 _BLOCK_BYTES = 16 << 20
@@ -59,12 +60,10 @@ class MappedTensor:
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - it is closed by close()
         try:
             # Allocates all blocks now: on a full disk, a later write to the mapping would kill the process.
-            os.posix_fallocate(self._file.fileno(), 0, num_bytes)
+            reserve(self._file.fileno(), num_bytes)
         except OSError as error:
             self._file.close()
-            raise CheckpointError(
-                f"out: cannot reserve {num_bytes:,} bytes beside it for a table: {error.strerror}"
-            ) from None
+            raise CheckpointError(f"out: no room beside it for a table: {error.strerror}") from None
         self._mapping = mmap.mmap(self._file.fileno(), num_bytes)
         self._mapping.madvise(mmap.MADV_RANDOM)
         self.tensor = torch.frombuffer(self._mapping, dtype=dtype).view(*shape)

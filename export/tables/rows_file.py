@@ -17,6 +17,7 @@ from torch import Tensor
 from export.tables.mapped import release
 from export.tables.tables import StoredModel
 from recsys.errors import ExportError
+from recsys.files import reserve
 from recsys.rows.layout import BlobLayout
 from recsys.rows.quantize import QuantizationError, Writer, store_table
 
@@ -31,7 +32,7 @@ class RowsWriter:
     def __init__(self, path: Path, layout: BlobLayout) -> None:
         self._layout = layout
         self._file = path.open("wb", buffering=0)
-        self._file.truncate(layout.num_bytes)
+        reserve(self._file.fileno(), layout.num_bytes)
         self._digests = [hashlib.sha256() for _ in layout.blocks]
         self._ends = [block.offset_bytes + block.num_bytes for block in layout.blocks]
         self._next = [block.offset_bytes for block in layout.blocks]
@@ -95,6 +96,7 @@ def write_rows(
 
     Raises:
         ExportError: A table cannot be stored; the message names the table and the row.
+        OSError: The file cannot be written.
     """
     errors = {}
     total = sum(table.num_embeddings for table in stored.stored.values())

@@ -129,7 +129,9 @@ def _policies(
             "id_policy: got 'mapped', expected reject, hash or zero: a table's IDs are mapped where the model holds a "
             "managed collision module for it, and nowhere else"
         )
-    policies = _by_path(config.table_id_policies, config.id_policy, names, "table_id_policies")
+    policies = _by_path(
+        config.table_id_policies, config.id_policy or IdPolicy.REJECT, names, "table_id_policies"
+    )
     for path, name in names:
         at = table_path(path, name)
         if at in mapped:

@@ -1,9 +1,10 @@
-"""Deltas: replace rows of a loaded model in place, without a reload.
+"""Deltas: replace rows and dense weights of a loaded model in place, without a reload.
 
 Shape letters: N rows of a delta, R rows of a block.
 
 There are two steps, because the model keeps serving. ``prepare`` reads and checks everything while lookups
-run. ``apply`` only copies the rows to their places, while the caller prevents lookups.
+run. ``apply`` only copies the rows to their places, and exchanges the graphs if dense weights change, while the
+caller prevents lookups.
 ``recsys.artifact.delta_file`` describes the file format, ``docs/deltas.md`` the use.
 """
 
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from recsys.artifact.delta_file import DeltaFile
 from recsys.artifact.delta_header import DeltaHeader, TableDelta
+from recsys.artifact.graphs import GraphChange, LoadedGraphs
 from recsys.artifact.loaded_rows import LoadedRows
 from recsys.errors import DeltaError
 from recsys.json_checks import wrong
@@ -69,15 +71,17 @@ class BlockChange:
 class PreparedDelta:
     """A delta that was read and checked, to be applied once to the rows that it was prepared for.
 
-    It holds the old and the new version of each row, on the row's device.
+    It holds the old and the new version of each row, on the row's device, and of each dense weight.
 
     Attributes:
         digest: The state of the rows after it is applied.
         base: The state of the rows that it can be applied to.
         num_rows: The number of rows of each table that it changes.
-        num_dense_left: Number of dense weights that had also changed when it was made; a delta does not
-            change them.
+        num_dense_left: Number of dense weights that had also changed when it was made, and that it leaves as
+            they are.
         changes: The changes by block.
+        dense: The values of ``LoadedRows.dense`` that change; None where there is none.
+        graphs: The exchange of the graphs; None if no dense weight changes, or only rows were loaded.
     """
 
     digest: str
@@ -85,6 +89,8 @@ class PreparedDelta:
     num_rows: Mapping[str, int]
     num_dense_left: int
     changes: Sequence[BlockChange]
+    dense: Mapping[str, Tensor | None]
+    graphs: GraphChange | None
     _loaded: LoadedRows
 
     @property
@@ -109,23 +115,29 @@ def prepare(loaded: LoadedRows, path: str | os.PathLike[str]) -> PreparedDelta:
         header = file.header
         check_fit(header, loaded)
         places = [place for table in header.tables for place in _placed(loaded, table, *file.read(table))]
+        dense = {weight.name: file.read_dense(weight) for weight in header.dense}
         with loaded.lock:
             # Checked again: another delta may have been applied in between.
             check_state(header.base, loaded)
             changes = [_change(*place) for place in places]
+            graphs = loaded.graphs.exchanged(dense) if dense and loaded.graphs is not None else None
             _synchronize(changes)
+        if graphs is not None:
+            graphs.warm(loaded.manifest.signature)
         return PreparedDelta(
             digest=file.digest,
             base=header.base,
             num_rows={table.name: table.num_rows for table in header.tables},
             num_dense_left=header.num_dense_left,
             changes=changes,
+            dense=dense,
+            graphs=graphs,
             _loaded=loaded,
         )
 
 
 def apply(prepared: PreparedDelta) -> PreparedDelta:
-    """Write a prepared delta's rows: all of them, or none if this raises.
+    """Write a prepared delta's rows and dense weights: all of them, or none if this raises.
 
     The caller must prevent lookups until it returns.
 
@@ -133,7 +145,7 @@ def apply(prepared: PreparedDelta) -> PreparedDelta:
         prepared: The result of ``prepare`` or ``apply``.
 
     Returns:
-        The inverse delta: applying it restores the previous rows byte for byte. Drop it to free its memory.
+        The inverse delta: applying it restores the previous weights byte for byte. Drop it to free its memory.
 
     Raises:
         DeltaError: Another delta was applied since it was prepared.
@@ -143,10 +155,22 @@ def apply(prepared: PreparedDelta) -> PreparedDelta:
         check_state(prepared.base, loaded)
         for change in prepared.changes:
             change.write()
+        if prepared.graphs is not None:
+            prepared.graphs.write()
         _synchronize(prepared.changes)
         loaded.state = prepared.digest
+        before = {name: loaded.dense.get(name) for name in prepared.dense}
+        after = {**loaded.dense, **prepared.dense}
+        loaded.dense = {name: weight for name, weight in after.items() if weight is not None}
     undone = [replace(change, rows=change.replaced, replaced=change.rows) for change in prepared.changes]
-    return replace(prepared, digest=prepared.base, base=prepared.digest, changes=undone)
+    return replace(
+        prepared,
+        digest=prepared.base,
+        base=prepared.digest,
+        changes=undone,
+        dense=before,
+        graphs=None if prepared.graphs is None else prepared.graphs.inverse(),
+    )
 
 
 def check_fit(header: DeltaHeader, loaded: LoadedRows) -> None:
@@ -154,7 +178,7 @@ def check_fit(header: DeltaHeader, loaded: LoadedRows) -> None:
 
     Raises:
         DeltaError: It does not.
-        ManifestError: It is for this artifact, but describes a table differently.
+        ManifestError: It is for this artifact, but describes a table or a dense weight differently.
     """
     if header.artifact != loaded.digest:
         raise DeltaError(
@@ -171,6 +195,26 @@ def check_fit(header: DeltaHeader, loaded: LoadedRows) -> None:
             got, expected = getattr(table, key), getattr(known, key)
             if got != expected:
                 raise wrong(f"delta.tables[{i}]", key, got, f"{expected}, as table {table.name!r} has it")
+
+    if loaded.graphs is not None:
+        _check_dense(header, loaded.graphs)
+
+
+def _check_dense(header: DeltaHeader, graphs: LoadedGraphs) -> None:
+    """Check that every dense weight is a tensor of a graph, with its type and shape."""
+    forms = graphs.tensors()
+    for i, weight in enumerate(header.dense):
+        at, holders = f"delta.dense[{i}]", [form[weight.name] for form in forms if weight.name in form]
+        if not holders:
+            raise wrong(at, "name", weight.name, "the path of a dense weight of the artifact")
+        for tensor in holders:
+            dtype, shape = str(tensor.dtype).removeprefix("torch."), list(tensor.shape)
+            if weight.dtype != dtype:
+                raise wrong(at, "dtype", weight.dtype, f"{dtype}, as dense weight {weight.name!r} has it")
+            if list(weight.shape) != shape:
+                raise wrong(
+                    at, "shape", list(weight.shape), f"{shape}, as dense weight {weight.name!r} has it"
+                )
 
 
 def check_state(base: str, loaded: LoadedRows) -> None:

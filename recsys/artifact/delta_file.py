@@ -16,7 +16,7 @@ offset  bytes  what
 
 The header is JSON (``docs/deltas.md`` has its fields). For each table it names two sections: ``rows``, ``[N,
 row_bytes]`` uint8 in the format of ``recsys.rows.format`` at alignment 1, all columns; and ``numbers``, ``[N]`` int64,
-which rows they are, ascending.
+which rows they are, ascending. For each dense weight it names one section: its numbers, row-major.
 """
 
 from __future__ import annotations
@@ -33,7 +33,14 @@ from typing import BinaryIO
 import torch
 from torch import Tensor
 
-from recsys.artifact.delta_header import SECTION_ALIGNMENT_BYTES, DeltaHeader, DeltaSection, TableDelta
+from recsys.artifact.delta_header import (
+    DENSE_DTYPES,
+    SECTION_ALIGNMENT_BYTES,
+    DeltaHeader,
+    DeltaSection,
+    DenseDelta,
+    TableDelta,
+)
 from recsys.artifact.loaded_rows import DIGEST_DIGITS
 from recsys.configs import DataType
 from recsys.errors import (
@@ -129,12 +136,7 @@ class DeltaFile:
         numbers = torch.empty(table.num_rows, dtype=torch.int64)
         rows = torch.empty(table.num_rows, row_bytes, dtype=torch.uint8)
         for section, tensor in ((table.numbers, numbers), (table.rows, rows)):
-            data = tensor.numpy().data.cast("B")
-            self._file.seek(section.offset_bytes)
-            if self._file.readinto(data) != len(data):  # type: ignore[attr-defined]
-                raise PartSizeError(f"{what}: the file ends early")
-            if hashlib.sha256(data).hexdigest() != section.sha256:
-                raise ChecksumError(f"{what}: the checksum does not match; it was changed or damaged")
+            self._read_section(section, tensor, what)
         if int(numbers[0]) < 0 or int(numbers[-1]) >= table.num_embeddings or not _ascends(numbers):
             raise ManifestError(
                 f"{what}: got numbers of rows from {int(numbers[0])} to {int(numbers[-1])}, expected ascending ones "
@@ -145,10 +147,37 @@ class DeltaFile:
                 raise ManifestError(f"{what}: got a row that is not finite, expected finite numbers")
         return numbers, rows
 
+    def read_dense(self, weight: DenseDelta) -> Tensor:
+        """Return a dense weight in host memory, after all checks.
+
+        Raises:
+            ChecksumError: Bytes have changed.
+            PartSizeError: The file was truncated since it was opened.
+            ManifestError: A number is not finite.
+        """
+        what = f"delta {self._name!r}, dense weight {weight.name!r}"
+        data = torch.empty(weight.num_bytes, dtype=torch.uint8)
+        self._read_section(weight.values, data, what)
+        tensor = data.view(DENSE_DTYPES[weight.dtype]).view(weight.shape)
+        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+            raise ManifestError(f"{what}: got a number that is not finite, expected finite numbers")
+        return tensor
+
+    def _read_section(self, section: DeltaSection, tensor: Tensor, what: str) -> None:
+        """Fill a contiguous tensor with a section's bytes, and check them."""
+        data = tensor.numpy().data.cast("B")
+        self._file.seek(section.offset_bytes)
+        if self._file.readinto(data) != len(data):  # type: ignore[attr-defined]
+            raise PartSizeError(f"{what}: the file ends early")
+        if hashlib.sha256(data).hexdigest() != section.sha256:
+            raise ChecksumError(f"{what}: the checksum does not match; it was changed or damaged")
+
 
 def _opened(path: Path) -> BinaryIO:
     if not path.exists():
-        raise ArtifactNotFoundError(f"delta: nothing at {path.name!r}")
+        raise ArtifactNotFoundError(
+            f"delta: got {path.name!r}, which does not exist; expected a file that recsys-export --delta wrote"
+        )
     if not path.is_file():
         raise ForeignFileError(f"delta: {path.name!r} is no file, and so no delta")
     try:
@@ -184,6 +213,7 @@ class DeltaWriter:
         self._table: StoredTable | None = None
         self._numbers: list[Tensor] = []
         self._tables: list[TableDelta] = []
+        self._dense: list[DenseDelta] = []
 
     def add(self, table: StoredTable, numbers: Tensor, rows: Tensor) -> None:
         """Add rows of a table; rows of one table must be added consecutively.
@@ -229,10 +259,30 @@ class DeltaWriter:
         )
         self._table, self._numbers = None, []
 
+    def add_dense(self, name: str, weight: Tensor) -> None:
+        """Add a dense weight, after all rows.
+
+        Args:
+            name: Its path in the graphs.
+            weight: In host memory, of one of the types of ``DENSE_DTYPES``.
+        """
+        self._end_table()
+        data = weight.contiguous().reshape(-1).view(torch.uint8).numpy().data
+        start = self._align()
+        self._file.write(data)
+        self._dense.append(
+            DenseDelta(
+                name=name,
+                dtype=str(weight.dtype).removeprefix("torch."),
+                shape=tuple(weight.shape),
+                values=DeltaSection(offset_bytes=start, sha256=hashlib.sha256(data).hexdigest()),
+            )
+        )
+
     def finish(self) -> DeltaHeader:
         """Write the header, and wait until the file is on the disk."""
         self._end_table()
-        self._header = replace(self._header, tables=tuple(self._tables))
+        self._header = replace(self._header, tables=tuple(self._tables), dense=tuple(self._dense))
         header = (json.dumps(self._header.to_json()) + "\n").encode()
         start = self._align()
         self._file.write(header)

@@ -1,4 +1,4 @@
-"""The header of a delta: the artifact that it fits, and the sections of each table's rows.
+"""The header of a delta: the artifact that it fits, and the sections of each table's rows and each dense weight.
 
 Shape letters: D embedding dim, N rows of a delta.
 
@@ -8,23 +8,53 @@ for readers in other languages, ``recsys.artifact.delta_file`` the file around i
 
 from __future__ import annotations
 
-from collections import Counter
+import math
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from recsys.artifact.loaded_rows import DIGEST_DIGITS
+from recsys.artifact.manifest_checks import check_once
 from recsys.configs import DataType
-from recsys.errors import ForeignFileError, ManifestError
-from recsys.json_checks import a_list, check_format_version, choice, count, json_field, text, whole, wrong
+from recsys.errors import ForeignFileError
+from recsys.json_checks import (
+    a_list,
+    check_format_version,
+    choice,
+    count,
+    json_field,
+    shape,
+    text,
+    whole,
+    wrong,
+)
 from recsys.rows.format import SPARSE_TYPE_CODES, RowFormat
 
 FORMAT = "recsys-delta"
-#: Incremented when readers of the previous version cannot read new files.
-FORMAT_VERSION = 1
+#: Incremented when readers of the previous version cannot read new files. Deltas without dense weights are
+#: written as version 1, which earlier releases read.
+FORMAT_VERSION = 2
+_WITHOUT_DENSE = 1
+#: Types of dense weights, by their names.
+DENSE_DTYPES = {
+    "float64": torch.float64,
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "int64": torch.int64,
+    "int32": torch.int32,
+    "int16": torch.int16,
+    "int8": torch.int8,
+    "uint8": torch.uint8,
+}
 #: The first offset of sections, and their alignment.
 PREAMBLE_BYTES = 64
 SECTION_ALIGNMENT_BYTES = 64
 _NUMBER_BYTES = 8
+_MAX_DIMS = 16
+# The end of the year 9999.
+_MAX_SECONDS = 253402300800
 _DATA_TYPES = tuple(t.value for t in SPARSE_TYPE_CODES)
 
 
@@ -65,6 +95,28 @@ class TableDelta:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DenseDelta:
+    """A dense weight that changes.
+
+    Attributes:
+        name: The path of the tensor in the graphs of the artifact.
+        dtype: Its type: one of ``DENSE_DTYPES``.
+        shape: Its shape.
+        values: The section of its numbers, row-major.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    values: DeltaSection
+
+    @property
+    def num_bytes(self) -> int:
+        """The size of its numbers."""
+        return math.prod(self.shape) * DENSE_DTYPES[self.dtype].itemsize
+
+
+@dataclass(frozen=True, kw_only=True)
 class DeltaHeader:
     """The header of a delta.
 
@@ -72,24 +124,29 @@ class DeltaHeader:
         model: The model's name, for display.
         artifact: The digest of the artifact that it fits.
         base: The state that it was made from: the artifact's digest, or that of the delta before.
-        num_dense_left: Number of dense weights that had also changed; a delta does not change them.
+        created_s: When it was made, in seconds since the epoch; 0 if not known.
+        num_dense_left: Number of dense weights that had also changed, and that the delta leaves as they are.
         tables: The changed tables.
+        dense: The changed dense weights.
     """
 
     model: str
     artifact: str
     base: str
+    created_s: float = 0.0
     num_dense_left: int = 0
     tables: tuple[TableDelta, ...] = ()
+    dense: tuple[DenseDelta, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data that ``from_json`` reads back."""
         return {
             "format": FORMAT,
-            "format_version": FORMAT_VERSION,
+            "format_version": FORMAT_VERSION if self.dense else _WITHOUT_DENSE,
             "model": self.model,
             "artifact": self.artifact,
             "base": self.base,
+            "created_s": self.created_s,
             "num_dense_left": self.num_dense_left,
             "tables": [
                 {
@@ -103,6 +160,7 @@ class DeltaHeader:
                 }
                 for table in self.tables
             ],
+            **({"dense": [_dense_to_json(weight) for weight in self.dense]} if self.dense else {}),
         }
 
     @classmethod
@@ -126,17 +184,41 @@ class DeltaHeader:
         for at, item in a_list(data, "tables", "delta"):
             table, at_bytes = _table_from_json(item, at, at_bytes, end)
             tables.append(table)
-        names = [table.name for table in tables]
-        doubled = sorted(name for name, times in Counter(names).items() if times > 1)
-        if doubled:
-            raise ManifestError(f"delta.tables: got {doubled[:8]} more than once, expected each once")
+        check_once([table.name for table in tables], "delta.tables")
+        dense: list[DenseDelta] = []
+        for at, item in a_list(data, "dense", "delta") if "dense" in data else ():
+            weight, at_bytes = _dense_from_json(item, at, at_bytes, end)
+            dense.append(weight)
+        check_once([weight.name for weight in dense], "delta.dense")
         return cls(
             model=text(data, "model", "delta"),
             artifact=_hex(data, "artifact", "delta", DIGEST_DIGITS),
             base=_hex(data, "base", "delta", DIGEST_DIGITS),
+            created_s=_seconds(data, "created_s"),
             num_dense_left=whole(data, "num_dense_left", "delta"),
             tables=tuple(tables),
+            dense=tuple(dense),
         )
+
+
+def _dense_to_json(weight: DenseDelta) -> dict[str, Any]:
+    return {
+        "name": weight.name,
+        "dtype": weight.dtype,
+        "shape": list(weight.shape),
+        "values": vars(weight.values),
+    }
+
+
+def _dense_from_json(data: Any, at: str, start: int, end: int) -> tuple[DenseDelta, int]:
+    """Return a dense weight whose section is in ``[start, end)``, and the end of the section."""
+    dtype = choice(data, "dtype", at, tuple(DENSE_DTYPES))
+    dims = shape(data, "shape", at)
+    if len(dims) > _MAX_DIMS or any(dim >= 1 << 48 for dim in dims):
+        raise wrong(at, "shape", list(dims), f"at most {_MAX_DIMS} dimensions below 2**48")
+    num_bytes = math.prod(dims) * DENSE_DTYPES[dtype].itemsize
+    values, start = _section(data, "values", at, (start, end), num_bytes)
+    return DenseDelta(name=text(data, "name", at), dtype=dtype, shape=dims, values=values), start
 
 
 def _table_from_json(data: Any, at: str, start: int, end: int) -> tuple[TableDelta, int]:
@@ -175,6 +257,14 @@ def _section(
             f"a multiple of {SECTION_ALIGNMENT_BYTES} from {bounds[0]} on, with {num_bytes} bytes up to {bounds[1]}",
         )
     return DeltaSection(offset_bytes=start, sha256=_hex(found, "sha256", at, 64)), start + num_bytes
+
+
+def _seconds(data: Any, key: str) -> float:
+    """Return a time; 0 where an earlier release wrote none."""
+    value = data.get(key, 0)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < _MAX_SECONDS:
+        raise wrong("delta", key, value, "seconds since the epoch")
+    return float(value)
 
 
 def _hex(data: Any, key: str, at: str, num_digits: int) -> str:

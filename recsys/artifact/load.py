@@ -11,12 +11,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +22,7 @@ import torch
 from torch import Tensor
 
 from recsys import torchscript
+from recsys.artifact.graphs import LoadedGraphs, place, share, tensor_at
 from recsys.artifact.loaded_rows import LoadedRows
 from recsys.artifact.manifest import Manifest, RankingGraph, Target
 from recsys.errors import (
@@ -38,14 +37,13 @@ from recsys.errors import (
 from recsys.rows.file import RowsFile
 from recsys.rows.layout import BlobLayout
 from recsys.sharding.plan.device_rows import DeviceRows, device_layouts, fill
-from recsys.sharding.plan.env import ShardingEnv
+from recsys.sharding.plan.env import ShardingEnv, num_cuda_devices
 from recsys.signature import Signature
 
 MANIFEST_NAME = "manifest.json"
+_EXPECTED = "expected a folder or file that recsys-export wrote"
 ROWS_NAME = "rows.bin"
 _CHUNK_BYTES = 1 << 24
-# Buffers of a skeleton for rows: those of recsys.kernels.int_nbit.IntNBitLookup in a sharded collection.
-_LOOKUP_ROWS = re.compile(r"(^|\.)lookups\.\d+\.rows$")
 # Errors of zipfile for damaged files.
 _ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError, ValueError)
 
@@ -57,16 +55,25 @@ class LoadedArtifact:
     Attributes:
         manifest: The manifest of the artifact.
         target: The target that was loaded.
-        module: The scripted model, frozen with its rows in place.
+        graphs: The scripted model, frozen with its rows in place; and its ranking form over the same rows, if the
+            signature has a context. ``recsys.artifact.delta`` exchanges them.
         rows: The rows that its lookups read; ``recsys.artifact.delta`` changes them in place.
-        ranking: Its ranking form over the same rows, frozen too; None if the signature has no context.
     """
 
     manifest: Manifest
     target: Target
-    module: torch.jit.ScriptModule
+    graphs: LoadedGraphs
     rows: LoadedRows
-    ranking: torch.jit.ScriptModule | None = None
+
+    @property
+    def module(self) -> torch.jit.ScriptModule:
+        """The scripted model, frozen with its rows in place."""
+        return self.graphs.frozen[0]
+
+    @property
+    def ranking(self) -> torch.jit.ScriptModule | None:
+        """Its ranking form over the same rows, frozen too; None if the signature has no context."""
+        return self.graphs.frozen[1] if len(self.graphs.frozen) > 1 else None
 
     @property
     def signature(self) -> Signature:
@@ -95,10 +102,7 @@ class LoadedArtifact:
         """
         if self.rows.file is not None:
             self.rows.file.check()
-        if torch.is_inference_mode_enabled():
-            return self._call(*inputs)
-        with torch.inference_mode():
-            return self._call(*inputs)
+        return self._run(self.graphs.calls[0], inputs)
 
     def forward_ranking(self, *inputs: Tensor) -> dict[str, Tensor]:
         """Predict for rows that share contexts; see ``recsys.signature`` for the inputs.
@@ -112,23 +116,15 @@ class LoadedArtifact:
         """
         if self.rows.file is not None:
             self.rows.file.check()
-        if torch.is_inference_mode_enabled():
-            return self._call_ranking(*inputs)
-        with torch.inference_mode():
-            return self._call_ranking(*inputs)
-
-    @cached_property
-    def _call(self) -> Callable[..., dict[str, Tensor]]:
-        # Bypasses torch.nn.Module's hooks, which cost as much as a small layer.
-        call: Callable[..., dict[str, Tensor]] = self.module.forward
-        return call
-
-    @cached_property
-    def _call_ranking(self) -> Callable[..., dict[str, Tensor]]:
-        if self.ranking is None:
+        if len(self.graphs.calls) == 1:
             raise TargetError("signature.context: got none, expected inputs: the model has no ranking form")
-        call: Callable[..., dict[str, Tensor]] = self.ranking.forward
-        return call
+        return self._run(self.graphs.calls[1], inputs)
+
+    def _run(self, call: Callable[..., dict[str, Tensor]], inputs: Sequence[Tensor]) -> dict[str, Tensor]:
+        if torch.is_inference_mode_enabled():
+            return call(*inputs)
+        with torch.inference_mode():
+            return call(*inputs)
 
 
 def read_manifest(path: str | os.PathLike[str]) -> Manifest:
@@ -139,12 +135,13 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
     """
     where = Path(path)
     if not where.exists():
-        raise ArtifactNotFoundError(f"artifact: nothing at {where.name!r}")
+        raise ArtifactNotFoundError(f"artifact: got {where.name!r}, which does not exist; {_EXPECTED}")
     if where.is_dir():
         manifest = where / MANIFEST_NAME
         if not manifest.is_file():
             raise ForeignFileError(
-                f"artifact: no {MANIFEST_NAME} in {where.name!r}; this is not an exported model"
+                f"artifact: got the folder {where.resolve().name!r} without {MANIFEST_NAME}; {_EXPECTED} (the models "
+                "of a folder: recsys-serve --repository)"
             )
         return Manifest.loads(manifest.read_bytes())
     return Manifest.loads(_manifest_of_file(where))
@@ -174,13 +171,16 @@ def _manifest_of_file(path: Path) -> bytes:
         with zipfile.ZipFile(path) as archive:
             names = [n for n in archive.namelist() if n.endswith(f"/extra/{MANIFEST_NAME}")]
             if len(names) != 1:
-                raise ForeignFileError(f"artifact: {path.name!r} is no exported model: it holds no manifest")
+                raise ForeignFileError(
+                    f"artifact: got {path.name!r}, which holds no manifest; {_EXPECTED} (a checkpoint is exported "
+                    "first: recsys-export CHECKPOINT)"
+                )
             return archive.read(names[0])
     except ForeignFileError:
         raise
     except _ZIP_ERRORS as error:
         raise ForeignFileError(
-            f"artifact: {path.name!r} is no exported model, or is damaged: {type(error).__name__}"
+            f"artifact: got {path.name!r}, which is of another kind, or damaged ({type(error).__name__}); {_EXPECTED}"
         ) from None
 
 
@@ -214,23 +214,22 @@ def load_artifact(
         blob, file = _rows_of(where, manifest, random_access=random_access, copy=copy_rows)
         if verify_checksums:
             check_rows(manifest, blob)
-        modules = [_load_skeleton(where, manifest, graph) for graph in _graphs(chosen)]
+        modules = load_skeletons(where, manifest, chosen)
     else:
         modules, blob = _load_file(where, manifest, chosen, verify_checksums)
         file = None
     ranks = rank_rows(manifest, chosen, blob)
     in_place = any(rank.rows is blob for rank in ranks)
     for graph, module in zip(_graphs(chosen), modules, strict=True):
-        _place(module, graph, ranks)
+        place(module, graph, ranks)
     for other in modules[1:]:
-        _share(modules[0], other)
-    module, *ranking = [torchscript.freeze(module) for module in modules]
+        share(modules[0], other)
+    graphs = LoadedGraphs(modules, chosen)
     return LoadedArtifact(
         manifest=manifest,
         target=chosen,
-        module=module,
-        rows=LoadedRows(manifest=manifest, ranks=ranks, file=file if in_place else None),
-        ranking=ranking[0] if ranking else None,
+        graphs=graphs,
+        rows=LoadedRows(manifest=manifest, ranks=ranks, file=file if in_place else None, graphs=graphs),
     )
 
 
@@ -251,7 +250,10 @@ def _choose(manifest: Manifest, wanted: str | None) -> Target:
             if lacking:
                 raise TargetError(f"target: {wanted!r} needs {lacking}, which this machine lacks")
             return target
-    raise TargetError(f"target: this machine has the devices of none of {names}")
+    here = ["cpu", *(f"cuda:{i}" for i in range(num_cuda_devices()))]
+    raise TargetError(
+        f"target: got {names}, expected one whose devices this machine has: {here}; recsys-export --devices makes one"
+    )
 
 
 def load_rows(path: str | os.PathLike[str], *, verify_checksums: bool = True) -> LoadedRows:
@@ -271,6 +273,17 @@ def load_rows(path: str | os.PathLike[str], *, verify_checksums: bool = True) ->
         _, blob = _load_file(where, manifest, manifest.targets[0], verify_checksums)
     rank = DeviceRows(device=torch.device("cpu"), layout=manifest.layout, rows=blob)
     return LoadedRows(manifest=manifest, ranks=[rank], file=file)
+
+
+def load_skeletons(path: Path, manifest: Manifest, target: Target) -> list[torch.jit.ScriptModule]:
+    """Return the forms of a target as they were written, without rows in place, whatever devices it needs.
+
+    Raises:
+        ArtifactError: They cannot be used; the subclass says why.
+    """
+    if not path.is_dir():
+        return [torchscript.load(path)]
+    return [_load_skeleton(path, manifest, graph) for graph in _graphs(target)]
 
 
 def _load_skeleton(where: Path, manifest: Manifest, graph: Target | RankingGraph) -> torch.jit.ScriptModule:
@@ -314,7 +327,7 @@ def _load_file(
     module = torchscript.load(where)
     if not target.rows:
         raise ManifestError(f"manifest.targets: {where.name!r} holds no rows where the manifest says")
-    blob = _tensor(module, next(iter(target.rows)))
+    blob = tensor_at(module, next(iter(target.rows)))
     if blob.numel() != manifest.layout.num_bytes or blob.dtype != torch.uint8:
         raise PartSizeError(
             f"rows of {where.name!r}: got {blob.numel()} bytes, expected {manifest.layout.num_bytes}"
@@ -372,64 +385,6 @@ def check_rows(manifest: Manifest, blob: Tensor) -> None:
             raise ChecksumError(
                 f"rows of table {block.table!r}: the checksum does not match; they were changed"
             )
-
-
-def attribute(module: Any, path: str) -> Any:
-    """Return the attribute at a dotted path."""
-    for name in path.split("."):
-        module = getattr(module, name)
-    return module
-
-
-def set_attribute(module: Any, path: str, value: Tensor) -> None:
-    """Set the attribute at a dotted path."""
-    *parents, name = path.split(".")
-    setattr(attribute(module, ".".join(parents)) if parents else module, name, value)
-
-
-def _place(module: torch.jit.ScriptModule, graph: Target | RankingGraph, ranks: Sequence[DeviceRows]) -> None:
-    """Set the rows of every lookup, and move tensors to their devices."""
-    if {path for path, _ in module.named_buffers() if _LOOKUP_ROWS.search(path)} != set(graph.rows):
-        raise _other_attributes()
-    for path, rank in graph.ranks.items():
-        if path not in graph.rows:
-            set_attribute(module, path, _tensor(module, path).to(ranks[rank].device))
-    for path, rank in graph.rows.items():
-        set_attribute(module, path, ranks[rank].rows)
-
-
-def _share(module: torch.jit.ScriptModule, other: torch.jit.ScriptModule) -> None:
-    """Share equal tensors of the first form with another one: dense weights, mappings of raw IDs."""
-    held = _tensors(module)
-    for path, tensor in _tensors(other).items():
-        same = held.get(path)
-        # Rows are shared already.
-        if (
-            same is None
-            or _LOOKUP_ROWS.search(path)
-            or (same.dtype, same.device) != (tensor.dtype, tensor.device)
-        ):
-            continue
-        if torch.equal(same, tensor):
-            set_attribute(other, path, same)
-
-
-def _tensors(module: torch.jit.ScriptModule) -> dict[str, Tensor]:
-    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
-
-
-def _tensor(module: torch.jit.ScriptModule, path: str) -> Tensor:
-    try:
-        found = attribute(module, path)
-    except (AttributeError, RuntimeError):
-        raise _other_attributes() from None
-    if not isinstance(found, Tensor):
-        raise _other_attributes()
-    return found
-
-
-def _other_attributes() -> ManifestError:
-    return ManifestError("manifest.targets: the skeleton has other attributes than the manifest says")
 
 
 def rank_rows(manifest: Manifest, target: Target, blob: Tensor) -> Sequence[DeviceRows]:

@@ -1,4 +1,4 @@
-"""The rows of a loaded model, and their state after deltas.
+"""The rows of a loaded model, its graphs, and their state after deltas.
 
 Shape letters: R rows.
 """
@@ -11,6 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from torch import Tensor
+
+from recsys.artifact.graphs import LoadedGraphs
 from recsys.artifact.manifest import Manifest
 from recsys.rows.file import RowsFile
 from recsys.sharding.plan.device_rows import DeviceRows
@@ -34,6 +37,8 @@ class LoadedRows:
         state: The state of the rows: the artifact's digest as loaded, else that of the last applied delta.
         lock: Held by the writer of rows. Lookups do not take it.
         file: The file that lookups read in place; None if all rows are copies.
+        graphs: The graphs that hold the dense weights; None if only the rows were loaded.
+        dense: The dense weights that deltas have exchanged, by path, in host memory.
     """
 
     manifest: Manifest
@@ -41,6 +46,8 @@ class LoadedRows:
     state: str = ""
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
     file: RowsFile | None = field(default=None, repr=False, compare=False)
+    graphs: LoadedGraphs | None = field(default=None, repr=False, compare=False)
+    dense: dict[str, Tensor] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self.state = self.state or self.digest

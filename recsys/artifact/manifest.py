@@ -25,7 +25,7 @@ from recsys.artifact.manifest_checks import (
     check_target_plan,
 )
 from recsys.configs import DataType
-from recsys.errors import ForeignFileError, ManifestError, PlanError
+from recsys.errors import ForeignFileError, ManifestError, PlanError, SchemaError
 from recsys.files import parse_json
 from recsys.json_checks import (
     a_list,
@@ -40,6 +40,7 @@ from recsys.json_checks import (
 )
 from recsys.rows.layout import BLOCK_ALIGNMENT_BYTES, BlobLayout, RowBlock
 from recsys.rows.quantize import StoredTable
+from recsys.schema import Schema
 from recsys.sharding.plan.env import ShardingEnv
 from recsys.sharding.plan.plan import ShardingPlan
 from recsys.signature import Signature
@@ -131,6 +132,7 @@ class Manifest:
         skeletons: The parts that hold graphs.
         rows_path: The part that holds the rows; None in a single file, where the graph holds them.
         verification: The exporter's measurements, for information.
+        schema: The columns that the inputs were made of in training; None if they are not known.
     """
 
     name: str
@@ -143,6 +145,7 @@ class Manifest:
     skeletons: tuple[Part, ...]
     rows_path: str | None
     verification: Mapping[str, Any] = field(default_factory=dict)
+    schema: Schema | None = None
 
     def dumps(self) -> str:
         """Return the manifest as text, including its digest."""
@@ -176,6 +179,7 @@ class Manifest:
             "targets": [_target_to_json(target) for target in self.targets],
             "skeletons": [part.__dict__ for part in self.skeletons],
             "verification": dict(self.verification),
+            **({} if self.schema is None else {"schema": self.schema.to_json()}),
         }
 
     @classmethod
@@ -240,7 +244,15 @@ class Manifest:
             skeletons=skeletons,
             rows_path=None if path is None else _file_name(rows, "path", "manifest.rows"),
             verification=_mapping(data, "verification", "manifest"),
+            schema=_schema(data),
         )
+
+
+def _schema(data: Any) -> Schema | None:
+    try:
+        return Schema.from_json(data["schema"]) if "schema" in data else None
+    except SchemaError as error:
+        raise ManifestError(f"manifest.{error}") from None
 
 
 def _digest(data: dict[str, Any]) -> str:

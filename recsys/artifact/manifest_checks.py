@@ -5,6 +5,7 @@ Shape letters: D embedding dim, R rows.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from recsys.configs import BaseEmbeddingConfig
@@ -23,7 +24,7 @@ def check_once(names: Sequence[str], at: str) -> None:
     Raises:
         ManifestError: A name occurs twice. All functions here raise this error.
     """
-    doubled = sorted({name for name in names if names.count(name) > 1})
+    doubled = sorted(name for name, times in Counter(names).items() if times > 1)
     if doubled:
         raise ManifestError(f"{at}: got {doubled[:8]} more than once, expected each once")
 

@@ -6,7 +6,8 @@ One request in JSON, the same for ``recsys-predict`` and for ``recsys-export --s
 
     {"dense": {"dense_features": [[0.5, 1.0]]}, "sparse": {"user": [[7]], "genres": [[1, 4]]}}
 
-with one list per row, and ``"weights": {"genres": [[0.5, 2.0]]}`` for weighted features.
+with one list per row, and ``"weights": {"genres": [[0.5, 2.0]]}`` for weighted features. The IDs of a row of a feature
+with a hash may be texts.
 """
 
 from __future__ import annotations
@@ -21,8 +22,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from recsys.signature import Signature, SparseInput
+from recsys.hashing import hash_text
+from recsys.signature import DenseInput, Signature, SparseInput
 
+# Of the random numbers of an input that takes missing ones.
+_MISSING_SHARE = 0.1
 _LARGEST_FLOAT32 = torch.finfo(torch.float32).max
 
 
@@ -77,12 +81,20 @@ def random_batch(
             values.append(torch.randint(0, feature.row_limit, (num_ids,), generator=generator))
     flat = torch.cat(values) if values else torch.empty(0, dtype=torch.int64)
     return Batch(
-        dense=tuple(torch.randn(num_rows, d.width, generator=generator) for d in signature.dense),
+        dense=tuple(_random_dense(d, num_rows, generator) for d in signature.dense),
         lengths=torch.cat(lengths) if lengths else torch.empty(0, dtype=torch.int64),
         values=flat,
         weights=torch.rand(flat.numel(), generator=generator) if signature.is_weighted else None,
         num_rows=num_rows,
     )
+
+
+def _random_dense(dense: DenseInput, num_rows: int, generator: torch.Generator) -> Tensor:
+    """Return normal numbers, of which some are missing where the input takes missing ones."""
+    numbers = torch.randn(num_rows, dense.width, generator=generator)
+    if dense.missing:
+        numbers[torch.rand(numbers.shape, generator=generator) < _MISSING_SHARE] = torch.nan
+    return numbers
 
 
 def _raw_ids(num_ids: int, known: Tensor | None, generator: torch.Generator) -> Tensor:
@@ -170,6 +182,7 @@ def _checked(data: Any, signature: Signature, at: str) -> _Request:
             _check_row(row, (int, float), f"{at}, dense {d.name!r}")
             if len(row) != d.width:
                 raise ValueError(f"{at}, dense {d.name!r}: got {len(row)} numbers, expected {d.width}")
+    sparse = {s.name: _hashed(s, sparse[s.name], at) for s in signature.sparse}
     for s in signature.sparse:
         _check_bags(s, sparse[s.name], weights.get(s.name), at)
     return _Request(num_rows=num_rows.pop(), dense=dense, sparse=sparse, weights=weights)
@@ -180,6 +193,26 @@ def _check_row(row: Any, kinds: tuple[type, ...], at: str) -> None:
         raise ValueError(f"{at}: got {str(row)[:60]}, expected a list of numbers for each row")
     if float in kinds and any(isinstance(v, int) and abs(v) > _LARGEST_FLOAT32 for v in row):
         raise ValueError(f"{at}: got a number beyond float32")
+
+
+def _hashed(feature: SparseInput, bags: list[Any], at: str) -> list[Any]:
+    """Return the bags with the IDs of texts in their place, if the feature has a hash."""
+    if not feature.strings:
+        return bags
+    hashed = []
+    for i, bag in enumerate(bags):
+        has_texts = isinstance(bag, list) and bool(bag) and all(isinstance(value, str) for value in bag)
+        hashed.append(_ids(bag, f"{at}, sparse {feature.name!r}, row {i}") if has_texts else bag)
+    return hashed
+
+
+def _ids(texts: list[str], at: str) -> list[int]:
+    if "" in texts:
+        raise ValueError(f"{at}: got '', expected texts; leave a missing value out")
+    try:
+        return [hash_text(text) for text in texts]
+    except UnicodeEncodeError:
+        raise ValueError(f"{at}: got half a surrogate pair, expected text in UTF-8") from None
 
 
 def _check_bags(feature: SparseInput, bags: Any, weights: Any, at: str) -> None:

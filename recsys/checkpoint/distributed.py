@@ -12,8 +12,10 @@ them, in the same order relative to other collectives.
 from __future__ import annotations
 
 import os
+import shutil
 import warnings
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -22,7 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemWriter
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from recsys.checkpoint.dcp_metadata import CheckpointReader
@@ -43,7 +45,8 @@ from recsys.checkpoint.run import (
     read_record,
 )
 from recsys.checkpoint.state import OptimizerViews, View, model_views, optimizer_views
-from recsys.errors import CheckpointError
+from recsys.errors import CheckpointError, CheckpointWriteError
+from recsys.files import disk_full_error, naming_full_disk, open_for_torch
 from recsys.optim.state import recut_row_state
 from recsys.sharding.plan.env import ShardingEnv
 from recsys.sharding.table_shards import sharded_tensor
@@ -109,7 +112,9 @@ def save_training(
         The checkpoint's directory.
 
     Raises:
-        CheckpointError: The state is not plain data, or a rank could not write; raised on every rank.
+        CheckpointError: The state is not plain data; raised on every rank.
+        CheckpointWriteError: A rank could not write, as on a full disk; raised on every rank. Nothing of the checkpoint
+            is left.
     """
     run = Path(run)
     group = group_of(model)
@@ -117,9 +122,23 @@ def save_training(
     ranks = gathered(None if mine is None else mine.rank, error, group)
     assert mine is not None
     record = mine.record(ranks)
-    partial = Path(from_first(lambda: str(new_directory(run, record)), group))
-    _write_tensors(partial, mine.tensors, group)
-    return Path(from_first(lambda: str(publish(run, partial, record, keep)), group))
+    what = f"checkpoint of step {state.step}"
+
+    def on_first(make: Callable[[], Path]) -> Path:
+        def named() -> str:
+            with naming_full_disk(what):
+                return str(make())
+
+        return Path(from_first(named, group, CheckpointWriteError))
+
+    partial = on_first(lambda: new_directory(run, record))
+    try:
+        _write_tensors(partial, mine.tensors, group, what)
+        return on_first(lambda: publish(run, partial, record, keep))
+    except CheckpointWriteError:
+        # On all ranks: each has written by now, and whichever comes first removes it.
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
 
 
 def load_training(
@@ -220,8 +239,22 @@ def _to_save(view: View, env: ShardingEnv | None) -> Tensor:
     return sharded_tensor(view.shape, view.dtype, shards, local, env)
 
 
-def _write_tensors(partial: Path, tensors: dict[str, Tensor], group: dist.ProcessGroup | None) -> None:
+class _FileSystem(FileSystem):
+    """Files whose writes do not raise within torch, which would end the process."""
+
+    @contextmanager
+    def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[Any]:
+        """Open a file to write; an error is raised after the block."""
+        assert mode == "wb"
+        with open_for_torch(Path(path)) as file:
+            yield file
+
+
+def _write_tensors(
+    partial: Path, tensors: dict[str, Tensor], group: dist.ProcessGroup | None, what: str
+) -> None:
     writer = FileSystemWriter(partial, sync_files=True)
+    writer.fs = _FileSystem()
     try:
         if group is None:
             with warnings.catch_warnings():
@@ -230,7 +263,15 @@ def _write_tensors(partial: Path, tensors: dict[str, Tensor], group: dist.Proces
         else:
             save(tensors, storage_writer=writer, process_group=group)
     except (CheckpointException, OSError) as error:
-        raise CheckpointError(f"checkpoint {partial.name!r}: could not be written: {error}") from None
+        # The reason of the first of the ranks that failed, without its stack.
+        failed = {} if isinstance(error, OSError) else error.failures
+        rank, cause = min(
+            ((rank, cause) for rank, (cause, _) in failed.items()), key=lambda at: at[0], default=(0, error)
+        )
+        full = disk_full_error(what, cause) if isinstance(cause, OSError) else None
+        by_rank = f"rank {rank}: " if group is not None and group.size() > 1 else ""
+        reason = full or f"{what} cannot be written: {type(cause).__name__}: {cause}"
+        raise CheckpointWriteError(f"{by_rank}{reason}") from None
 
 
 class _Load:

@@ -39,11 +39,18 @@ def gathered(value: Any, error: str | None, group: dist.ProcessGroup | None) -> 
     return [found for found, _ in shared]
 
 
-def from_first(make: Callable[[], str], group: dist.ProcessGroup | None) -> str:
+def from_first(
+    make: Callable[[], str], group: dist.ProcessGroup | None, error: type[CheckpointError] = CheckpointError
+) -> str:
     """Return rank 0's result of ``make`` on every rank.
 
+    Args:
+        make: Called on rank 0 only.
+        group: The ranks.
+        error: The error to raise.
+
     Raises:
-        CheckpointError: On every rank, if rank 0 fails.
+        error: On every rank, if rank 0 fails.
     """
     shared: list[Any] = ["", None]
     if group is None or dist.get_rank(group) == 0:
@@ -54,7 +61,7 @@ def from_first(make: Callable[[], str], group: dist.ProcessGroup | None) -> str:
     if group is not None:
         dist.broadcast_object_list(shared, src=dist.get_global_rank(group, 0), group=group)
     if shared[1] is not None:
-        raise CheckpointError(shared[1])
+        raise error(shared[1])
     return str(shared[0])
 
 

@@ -197,8 +197,12 @@ def new_directory(run: Path, record: TrainingRecord) -> Path:
         shutil.rmtree(left)
     partial = run / f".saving-{secrets.token_hex(4)}"
     partial.mkdir()
-    (partial / TRAINING_NAME).write_text(record.dumps(), encoding="utf-8")
-    sync(partial / TRAINING_NAME)
+    try:
+        (partial / TRAINING_NAME).write_text(record.dumps(), encoding="utf-8")
+        sync(partial / TRAINING_NAME)
+    except BaseException:
+        shutil.rmtree(partial)
+        raise
     return partial
 
 
@@ -208,7 +212,11 @@ def publish(run: Path, partial: Path, record: TrainingRecord, keep: int) -> Path
     whole = run / free_name(run, record.step)
     partial.rename(whole)
     sync(run)
-    _point_to(run, whole.name)
+    try:
+        _point_to(run, whole.name)
+    except OSError:
+        shutil.rmtree(whole)
+        raise
     for old in outdated(run, whole, keep):
         shutil.rmtree(old)
     return whole

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from recsys.errors import CheckpointError
-from recsys.files import replacing
+from recsys.files import open_for_torch, replacing
 
 FORMAT = "recsys-checkpoint"
 FORMAT_VERSION = 1
@@ -60,6 +60,7 @@ def save_checkpoint(path: str | os.PathLike[str], checkpoint: Checkpoint) -> Non
 
     Raises:
         CheckpointError: The checkpoint is not what ``load_checkpoint`` would accept.
+        DiskFullError: There is no room for it.
         OSError: The file cannot be written.
     """
     path = Path(path)
@@ -76,8 +77,8 @@ def save_checkpoint(path: str | os.PathLike[str], checkpoint: Checkpoint) -> Non
         "info": checkpoint.info,
     }
     _checked(content)
-    with replacing(path) as partial:
-        torch.save(content, partial)
+    with replacing(path) as partial, open_for_torch(partial) as file:
+        torch.save(content, file)
 
 
 def load_checkpoint(path: str | os.PathLike[str], mmap: bool = True) -> Checkpoint:
@@ -99,7 +100,7 @@ def load_checkpoint(path: str | os.PathLike[str], mmap: bool = True) -> Checkpoi
     except Exception as error:  # a damaged or hostile file can fail anywhere in the unpickler, in any way
         raise CheckpointError(
             f"checkpoint {path.name!r}: not a file of plain data and tensors that torch.load can read with "
-            f"weights_only=True ({type(error).__name__})"
+            f"weights_only=True ({type(error).__name__}); expected what recsys-train --out wrote"
         ) from None
     try:
         return _checked(content)

@@ -12,7 +12,7 @@ from recsys.managed.mapping import (
     LRU_EvictionPolicy,
     MCHEvictionPolicy,
 )
-from recsys.managed.module import ManagedCollisionModule, MCHManagedCollisionModule
+from recsys.managed.module import ManagedCollisionModule, MCHManagedCollisionModule, VocabularyModule
 
 __all__ = [
     "DistanceLFU_EvictionPolicy",
@@ -24,6 +24,7 @@ __all__ = [
     "ManagedCollisionEmbeddingBagCollection",
     "ManagedCollisionEmbeddingCollection",
     "ManagedCollisionModule",
+    "VocabularyModule",
     "mapping_buffer_names",
     "reset_optimizer_rows",
 ]

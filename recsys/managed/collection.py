@@ -17,6 +17,7 @@ from recsys.embedding import select_features
 from recsys.jagged.keyed_jagged import KeyedJaggedTensor
 from recsys.managed.module import ManagedCollisionModule
 from recsys.ops import is_traced, joined
+from recsys.table_modules import TableModules
 
 
 class ManagedCollisionCollection(nn.Module):
@@ -62,7 +63,7 @@ class ManagedCollisionCollection(nn.Module):
                         "of a table with a managed collision module in that table alone: give the other table's a "
                         "name of their own"
                     )
-        self._managed_collision_modules = nn.ModuleDict(dict(managed_collision_modules))
+        self._managed_collision_modules = TableModules(dict(managed_collision_modules))
         self._table_of = {f: name for name in managed_collision_modules for f in by_name[name].feature_names}
 
     def forward(self, features: KeyedJaggedTensor) -> KeyedJaggedTensor:
@@ -140,8 +141,8 @@ class ManagedCollisionCollection(nn.Module):
     def managed_collision_modules(self) -> dict[str, ManagedCollisionModule]:
         """Return the module of each table."""
         return {
-            table: cast(ManagedCollisionModule, module)
-            for table, module in self._managed_collision_modules.items()
+            table: cast(ManagedCollisionModule, self._managed_collision_modules[table])
+            for table in self._managed_collision_modules
         }
 
 

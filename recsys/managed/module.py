@@ -14,6 +14,7 @@ from torch import Tensor, distributed, nn
 from recsys.errors import CheckpointError
 from recsys.managed.mapping import (
     FREE,
+    LFU_EvictionPolicy,
     MappingState,
     MCHEvictionPolicy,
     Uses,
@@ -126,6 +127,15 @@ class MCHManagedCollisionModule(ManagedCollisionModule):
         self.register_load_state_dict_post_hook(_after_loading)  # type: ignore[no-untyped-call]
 
     @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Forget all IDs, as when it was made."""
+        self.raw_ids.fill_(FREE)
+        self.rows.fill_(self._zch_size - 1)
+        for buffer in (self.counts, self.last_steps, self.step):
+            buffer.zero_()
+        self._step, self._pending, self._evicted = None, [], []
+
+    @torch.no_grad()
     def profile(self, ids: Tensor) -> None:
         """Count one batch's raw IDs, ``[N]`` int64; admit new ones at the end of an interval.
 
@@ -200,6 +210,41 @@ class MCHManagedCollisionModule(ManagedCollisionModule):
             raise CheckpointError(str(error)) from None
         if int(self.step) < 0:
             raise CheckpointError(f"managed_collision_module.step: got {int(self.step)}, expected 0 or more")
+
+
+class VocabularyModule(MCHManagedCollisionModule):
+    """A fixed list of raw IDs, each with a row of its own; all others read the last row.
+
+    Args:
+        zch_size: Z, the table's ``num_embeddings``; at least 2.
+        device: The device of the buffers.
+    """
+
+    def __init__(self, zch_size: int, device: torch.device | str | None = None) -> None:
+        super().__init__(zch_size, LFU_EvictionPolicy(), 1, device)
+
+    def profile(self, ids: Tensor) -> None:
+        """Do nothing: the list does not change."""
+
+    @torch.no_grad()
+    def set_ids(self, ids: Tensor) -> None:
+        """Give each ID a row, in their order.
+
+        Args:
+            ids: int64, at most Z - 1, all different.
+
+        Raises:
+            ValueError: They are too many, or not different.
+        """
+        num_ids = ids.numel()
+        if num_ids >= self.output_size() or torch.unique(ids).numel() != num_ids:
+            raise ValueError(
+                f"ids: got {num_ids}, expected up to {self.output_size() - 1} different ones: the last row is that of "
+                "all others"
+            )
+        in_order, rows = ids.to(self.raw_ids.device).sort()
+        self.reset_parameters()
+        self.raw_ids[:num_ids], self.rows[:num_ids] = in_order, rows
 
 
 def _after_loading(module: Any, incompatible_keys: object) -> None:

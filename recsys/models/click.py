@@ -1,6 +1,6 @@
 """ClickModel, which turns logits into the probability of a click, and the factory that checkpoints name.
 
-Shape letters: B batch.
+Shape letters: B batch, L labels.
 """
 
 from __future__ import annotations
@@ -20,8 +20,11 @@ from recsys.managed import (
     ManagedCollisionModule,
     MCHEvictionPolicy,
     MCHManagedCollisionModule,
+    VocabularyModule,
 )
-from recsys.models.dlrm import DLRM, BagCollection
+from recsys.models.dense import DenseTransforms
+from recsys.models.dlrm import DLRM, BagCollection, SparseDLRM
+from recsys.schema import Schema
 
 _REQUIRED = ("name", "num_embeddings", "embedding_dim", "feature_names")
 _OPTIONAL = ("pooling", "managed")
@@ -33,24 +36,64 @@ _EVICTION_POLICIES: dict[str, type[MCHEvictionPolicy]] = {
 
 
 class ClickModel(nn.Module):
-    """The probability of a click.
+    """The probability of a click, or of each of L labels.
 
     Args:
-        model: Maps ``(dense_features, sparse_features)`` to logits ``[B, 1]``.
+        model: Maps ``(dense_features, sparse_features)`` to logits ``[B, L]``.
+        inputs: The columns that the inputs are made of; None for inputs without transforms and one label.
+
+    Attributes:
+        inputs: The same; ``recsys-export`` takes ID policies, text hashes and the dense width from it.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, inputs: Schema | None = None) -> None:
         super().__init__()
         self.model = model
+        self.inputs = inputs
+        self.transforms = None if inputs is None else DenseTransforms(inputs.dense)
 
     def forward(self, dense_features: Tensor, sparse_features: KeyedJaggedTensor) -> dict[str, Tensor]:
-        """Map ``[B, number of dense features]`` and a batch of B rows to the probabilities ``{"score": [B]}``."""
-        return {"score": self.logits(dense_features, sparse_features).sigmoid()}
+        """Map ``[B, number of dense features]`` and a batch of B rows to the probabilities, ``[B]`` each.
 
-    def logits(self, dense_features: Tensor, sparse_features: KeyedJaggedTensor) -> Tensor:
-        """Return the logits, ``[B]``, for training."""
+        They are named ``score``, or by their labels where there are several.
+        """
+        return self._named(self.logits(dense_features, sparse_features))
+
+    def logits(self, dense_features: Tensor | None, sparse_features: KeyedJaggedTensor) -> Tensor:
+        """Return the logits, ``[B, L]``, for training."""
+        if self.transforms is not None and dense_features is not None:
+            dense_features = self.transforms(dense_features)
         logits: Tensor = self.model(dense_features, sparse_features)
-        return logits.squeeze(1)
+        return logits
+
+    def _named(self, logits: Tensor) -> dict[str, Tensor]:
+        names = ("score",) if self.inputs is None or len(self.inputs.labels) == 1 else self.inputs.label_names
+        probabilities = logits.sigmoid()
+        return {name: probabilities.select(1, i) for i, name in enumerate(names)}
+
+    @property
+    def dense_widths(self) -> dict[str, int]:
+        """The width of each dense argument of ``forward``, where the inputs are known."""
+        return {} if self.inputs is None else {"dense_features": len(self.inputs.dense)}
+
+
+class SparseClickModel(ClickModel):
+    """A ClickModel without dense features."""
+
+    def forward(self, sparse_features: KeyedJaggedTensor) -> dict[str, Tensor]:  # type: ignore[override]
+        """Map a batch of B rows to the probabilities, ``[B]`` each; see ``ClickModel.forward``."""
+        return self._named(self.logits(None, sparse_features))
+
+    @property
+    def dense_widths(self) -> dict[str, int]:
+        """Empty."""
+        return {}
+
+
+def click_model(model: nn.Module, inputs: Schema | None) -> ClickModel:
+    """Return a ClickModel with the arguments that its inputs need."""
+    has_dense = inputs is None or inputs.dense
+    return ClickModel(model, inputs) if has_dense else SparseClickModel(model, inputs)
 
 
 def build_dlrm(
@@ -59,30 +102,68 @@ def build_dlrm(
     dense_in_features: int,
     dense_arch_layer_sizes: Sequence[int],
     over_arch_layer_sizes: Sequence[int],
+    inputs: Mapping[str, Any] | None = None,
 ) -> ClickModel:
     """Return a DLRM from plain data, as in a checkpoint.
+
+    Args:
+        tables: See ``bag_collection``.
+        dense_in_features: Number of dense features; 0 is possible with ``inputs``.
+        dense_arch_layer_sizes: The last one is the tables' ``embedding_dim``.
+        over_arch_layer_sizes: The last one is the number of labels.
+        inputs: The columns of the inputs, as ``Schema.to_json`` gives them.
+
+    Raises:
+        ValueError: A field is missing, unknown, of another type, or does not fit the others.
+    """
+    schema = None if inputs is None else Schema.from_json(inputs)
+    num_labels = 1 if schema is None else len(schema.labels)
+    check_sizes("dense_arch_layer_sizes", dense_arch_layer_sizes)
+    check_sizes("over_arch_layer_sizes", over_arch_layer_sizes)
+    if list(over_arch_layer_sizes)[-1:] != [num_labels]:
+        raise ValueError(
+            f"over_arch_layer_sizes: got {list(over_arch_layer_sizes)}, expected the last to be {num_labels}: "
+            "one logit per label"
+        )
+    bags = bag_collection(tables)
+    if schema is not None and not schema.dense:
+        return click_model(SparseDLRM(bags, over_arch_layer_sizes), schema)
+    check_sizes("dense_in_features", [dense_in_features])
+    model = DLRM(
+        bags, transformed_width(schema, dense_in_features), dense_arch_layer_sizes, over_arch_layer_sizes
+    )
+    return click_model(model, schema)
+
+
+def transformed_width(inputs: Schema | None, dense_in_features: int) -> int:
+    """Return the number of dense features after the transforms.
+
+    Raises:
+        ValueError: The inputs have another number of dense columns.
+    """
+    if inputs is None:
+        return dense_in_features
+    if len(inputs.dense) != dense_in_features:
+        raise ValueError(
+            f"dense_in_features: got {dense_in_features}, expected {len(inputs.dense)}, the dense columns of inputs"
+        )
+    return sum(column.width for column in inputs.dense)
+
+
+def bag_collection(tables: Sequence[Mapping[str, Any]]) -> BagCollection:
+    """Return the tables of a model from plain data.
 
     Args:
         tables: For each its ``name``, ``num_embeddings``, ``embedding_dim``, ``feature_names`` and, if it is
             not "SUM", its ``pooling`` ("SUM" or "MEAN"). A table of raw IDs has ``managed`` too: an object
             with ``eviction`` ("lfu", "lru" or "distance_lfu") and ``interval``, batches between two
-            admissions.
-        dense_in_features: Number of dense features.
-        dense_arch_layer_sizes: The last one is the tables' ``embedding_dim``.
-        over_arch_layer_sizes: The last one is 1.
+            admissions; or with ``eviction`` "none", for a vocabulary that never changes.
 
     Raises:
         ValueError: A field is missing, unknown, of another type, or does not fit the others.
     """
     if not isinstance(tables, Sequence) or not all(isinstance(table, Mapping) for table in tables):
         raise ValueError("tables: expected a list of objects")
-    _check_sizes("dense_in_features", [dense_in_features])
-    _check_sizes("dense_arch_layer_sizes", dense_arch_layer_sizes)
-    _check_sizes("over_arch_layer_sizes", over_arch_layer_sizes)
-    if list(over_arch_layer_sizes)[-1:] != [1]:
-        raise ValueError(
-            f"over_arch_layer_sizes: got {list(over_arch_layer_sizes)}, expected the last to be 1: one logit"
-        )
     configs = [_table_config(table, f"tables[{i}]") for i, table in enumerate(tables)]
     managed = {
         config.name: _managed_module(config, table["managed"], f"tables[{i}].managed")
@@ -90,14 +171,18 @@ def build_dlrm(
         if "managed" in table
     }
     tables_of_rows = EmbeddingBagCollection(tables=configs)
-    bags: BagCollection = tables_of_rows
-    if managed:
-        mapping = ManagedCollisionCollection(managed, configs)
-        bags = ManagedCollisionEmbeddingBagCollection(tables_of_rows, mapping, embeddings_only=True)
-    return ClickModel(DLRM(bags, dense_in_features, dense_arch_layer_sizes, over_arch_layer_sizes))
+    if not managed:
+        return tables_of_rows
+    mapping = ManagedCollisionCollection(managed, configs)
+    return ManagedCollisionEmbeddingBagCollection(tables_of_rows, mapping, embeddings_only=True)
 
 
-def _check_sizes(at: str, sizes: object) -> None:
+def check_sizes(at: str, sizes: object) -> None:
+    """Check that layer sizes are whole numbers of at least 1.
+
+    Raises:
+        ValueError: They are something else; the message names them by ``at``.
+    """
     if not isinstance(sizes, list | tuple) or not all(type(size) is int and size >= 1 for size in sizes):
         raise ValueError(f"{at}: got {str(sizes)[:80]}, expected whole numbers of at least 1")
 
@@ -108,8 +193,8 @@ def _table_config(table: Mapping[str, Any], at: str) -> EmbeddingBagConfig:
         raise ValueError(
             f"{at}: missing or unknown fields {wrong}, expected {list(_REQUIRED)} and perhaps {list(_OPTIONAL)}"
         )
-    _check_sizes(f"{at}.num_embeddings", [table["num_embeddings"]])
-    _check_sizes(f"{at}.embedding_dim", [table["embedding_dim"]])
+    check_sizes(f"{at}.num_embeddings", [table["num_embeddings"]])
+    check_sizes(f"{at}.embedding_dim", [table["embedding_dim"]])
     names = table["feature_names"]
     if not isinstance(table["name"], str) or not isinstance(names, list | tuple):
         raise ValueError(f"{at}: expected a text as name and a list as feature_names")
@@ -128,6 +213,8 @@ def _table_config(table: Mapping[str, Any], at: str) -> EmbeddingBagConfig:
 
 
 def _managed_module(config: EmbeddingBagConfig, managed: Any, at: str) -> ManagedCollisionModule:
+    if managed == {"eviction": "none"}:
+        return VocabularyModule(config.num_embeddings)
     if not isinstance(managed, Mapping) or set(managed) != {"eviction", "interval"}:
         raise ValueError(f"{at}: got {str(managed)[:80]}, expected an object with 'eviction' and 'interval'")
     eviction = managed["eviction"]
@@ -135,7 +222,7 @@ def _managed_module(config: EmbeddingBagConfig, managed: Any, at: str) -> Manage
         raise ValueError(
             f"{at}.eviction: got {str(eviction)[:80]!r}, expected one of {list(_EVICTION_POLICIES)}"
         )
-    _check_sizes(f"{at}.interval", [managed["interval"]])
+    check_sizes(f"{at}.interval", [managed["interval"]])
     return MCHManagedCollisionModule(
         config.num_embeddings, _EVICTION_POLICIES[eviction](), managed["interval"]
     )

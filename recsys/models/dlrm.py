@@ -219,3 +219,27 @@ class DLRM(nn.Module):
         embedded_sparse = self.sparse_arch(sparse_features)
         logits: Tensor = self.over_arch(self.inter_arch(embedded_dense, embedded_sparse))
         return logits
+
+
+class SparseDLRM(nn.Module):
+    """A DLRM without dense features: the sum of the features' vectors takes the dense vector's place.
+
+    Args:
+        embedding_bag_collection: The tables, all of the same ``embedding_dim`` (D); see ``SparseArch``.
+        over_arch_layer_sizes: Sizes of the layers over the interactions.
+    """
+
+    def __init__(self, embedding_bag_collection: BagCollection, over_arch_layer_sizes: Sequence[int]) -> None:
+        super().__init__()
+        self.sparse_arch = SparseArch(embedding_bag_collection)
+        dim, num_features = self.sparse_arch.D, self.sparse_arch.F
+        self.inter_arch = InteractionArch(num_features)
+        self.over_arch = OverArch(
+            dim + num_features + num_features * (num_features - 1) // 2, over_arch_layer_sizes
+        )
+
+    def forward(self, dense_features: None, sparse_features: KeyedJaggedTensor) -> Tensor:  # noqa: ARG002
+        """Score a batch: logits, one per size of the last layer."""
+        vectors = self.sparse_arch(sparse_features)
+        logits: Tensor = self.over_arch(self.inter_arch(vectors.sum(dim=1), vectors))
+        return logits

@@ -1,10 +1,12 @@
-"""``python -m recsys.planner``: the command recsys-plan."""
+"""The command recsys-plan; also ``python -m recsys.planner``."""
 
 from __future__ import annotations
 
 import sys
 
-from recsys.planner.cli import main
+from recsys.cli import command
+
+main = command("recsys-plan", "recsys.planner.cli")
 
 # Processes that measure links import this module anew.
 if __name__ == "__main__":

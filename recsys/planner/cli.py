@@ -9,11 +9,12 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from recsys.checkpoint import build_model, load_checkpoint
-from recsys.cli import Parser, count, size
+from recsys.cli import Parser, add_program_options, count, size
 from recsys.configs import DataType
 from recsys.embedding import EmbeddingBagCollection, find_collections
 from recsys.errors import PlanError
@@ -30,6 +31,7 @@ from recsys.planner.report.page import page
 from recsys.planner.report.report import print_summary
 from recsys.planner.report.summary import summarize
 from recsys.rows.format import CUDA_ROW_ALIGNMENT, HOST_ROW_ALIGNMENT
+from recsys.sharding.plan.plan import ShardingPlan
 from recsys.sharding.plan.plan_file import read_plan
 
 _EPILOG = """\
@@ -83,18 +85,17 @@ def _plan(words: list[str]) -> int:
     _check_folder("--out", arguments.out)
     _check_folder("--html", None if arguments.no_html else arguments.html)
     workload = _workload(arguments)
+    topology = _topology(arguments)
     planner = EmbeddingShardingPlanner(
-        _topology(arguments),
+        topology,
         arguments.batch_size,
         None if arguments.constraints is None else read_constraints(arguments.constraints),
         workload=workload,
         reserved_fraction=arguments.reserve / 100,
     )
+    plan = None if arguments.plan is None else _plan_of(arguments.plan, topology.world_size)
     problem = _problem(source, planner, arguments.data_type)
-    if arguments.plan is None:
-        result = planner.result(problem)
-    else:
-        result = planner.evaluated(problem, read_plan(arguments.plan))
+    result = planner.result(problem) if plan is None else planner.evaluated(problem, plan)
     summary = summarize(result)
     if out is not None:
         _write(out, json.dumps(result.plan.to_json(), indent=1) + "\n")
@@ -154,6 +155,8 @@ def _parser() -> argparse.ArgumentParser:
         choices=list(_STORED),
         help="plan inference, all tables stored so (default: plan training)",
     )
+    parser.commands = ("calibrate", "diff")
+    add_program_options(parser)
     return parser
 
 
@@ -198,10 +201,27 @@ def _workload(arguments: argparse.Namespace) -> Workload:
     return Workload(is_training=False, optimizer="sgd", row_alignment=alignment)
 
 
+def _plan_of(path: Path, world_size: int) -> ShardingPlan:
+    """Return the plan in a file, which must not need more ranks."""
+    plan = read_plan(path)
+    if plan.num_ranks > world_size:
+        raise _UsageError(
+            f"--plan: got a plan for {plan.num_ranks} ranks, expected one for {world_size}: --world-size "
+            f"{plan.num_ranks} estimates it"
+        )
+    return plan
+
+
 def _problem(source: Path, planner: EmbeddingShardingPlanner, data_type: str | None) -> Problem:
     stored = None if data_type is None else _STORED[data_type]
     if source.suffix == ".json":
-        return planner.problem_of(tables_from_json(read_json(source, "tables", PlanError), stored))
+        data = read_json(source, "tables", PlanError)
+        if _is_plan(data):
+            raise _UsageError(
+                f"MODEL: got {source.name!r}, a sharding plan; expected a checkpoint or a list of tables: recsys-plan "
+                f"MODEL --plan {source.name} estimates the plan"
+            )
+        return planner.problem_of(tables_from_json(data, stored))
     if source.is_dir():
         raise _UsageError(
             f"got the folder {str(source)!r}, expected a file: what recsys-train --out wrote, or tables"
@@ -214,6 +234,14 @@ def _problem(source: Path, planner: EmbeddingShardingPlanner, data_type: str | N
         path for path, c in collections.items() if isinstance(c, EmbeddingBagCollection) and c.is_weighted()
     )
     return planner.problem_of(collection_tables(collections, stored), weighted)
+
+
+def _is_plan(data: Any) -> bool:
+    try:
+        ShardingPlan.from_json(data)
+    except PlanError:
+        return False
+    return True
 
 
 def _calibrate(words: list[str]) -> int:

@@ -41,6 +41,7 @@ from recsys.sharding.table_shards import FusedTables, TableShards
 from recsys.sharding.transport.group_transport import CommsConfig, GroupTransport
 from recsys.sharding.transport.hierarchical import tables_by_host
 from recsys.sharding.transport.inputs import PairIds
+from recsys.table_modules import TableModules
 
 _DENSE = "dense"
 # Rows of a block of initial weights; each block has its own generator.
@@ -164,7 +165,7 @@ class CollectionSharder:
             ),
             lookups,
         )
-        tables = nn.ModuleDict(
+        tables = TableModules(
             {table.name: _table_shards(source, table, held[table.name]) for table in source.tables}
         )
         sharded.add_module(self._container, tables)

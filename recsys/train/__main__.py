@@ -1,9 +1,14 @@
-"""``python -m recsys.train`` is ``recsys-train``; torchrun starts it so on each rank."""
+"""The commands recsys-train and recsys-eval; torchrun starts it on each rank as ``python -m recsys.train``."""
 
 from __future__ import annotations
 
 import sys
 
-from recsys.train.cli import main
+from recsys.cli import command
 
-sys.exit(main())
+main = command("recsys-train", "recsys.train.cli")
+#: The command recsys-eval.
+evaluate = command("recsys-eval", "recsys.train.eval_cli")
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -10,8 +10,9 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from recsys.train.data.examples import Dataset, Reference
-from recsys.train.data.metrics import Metrics
+from recsys.data.examples import Dataset, Reference
+from recsys.data.metrics import Metrics
+from recsys.machine import install_command
 from recsys.train.progress import Epoch, Window
 
 
@@ -119,10 +120,12 @@ class ConsoleCallback(Callback):
         """Print the epoch's numbers."""
         print(
             f"epoch {epoch.number}/{self._num_epochs}: train loss {epoch.train_loss:.4f}, "
-            f"held out: {metrics_text(epoch.held_out)}; "
-            f"{epoch.examples_per_second:,.0f} examples/s",
+            + (f"held out: {metrics_text(epoch.held_out)}; " if not epoch.labels else "")
+            + f"{epoch.examples_per_second:,.0f} examples/s",
             flush=True,
         )
+        for name, metrics in epoch.labels.items():
+            print(f"  label {name}: held out: {metrics_text(metrics)}", flush=True)
 
 
 def metrics_text(metrics: Metrics) -> str:
@@ -133,9 +136,11 @@ def metrics_text(metrics: Metrics) -> str:
     )
 
 
-def summary_text(metrics: Metrics, reference: Reference | None, saved: Sequence[Path]) -> str:
+def summary_text(epoch: Epoch, reference: Reference | None, saved: Sequence[Path]) -> str:
     """Return the last lines: the AUC with its reference, and the path of the model."""
-    lines = [f"held-out AUC {_number(metrics.auc)}, this model"]
+    lines = [f"held-out AUC {_number(epoch.held_out.auc)}, this model"]
+    if epoch.labels:
+        lines = [f"held-out AUC {_number(m.auc)}, label {name}" for name, m in epoch.labels.items()]
     if reference is not None:
         lines.append(f"held-out AUC {_number(reference.auc)}, {reference.text}")
     return "\n".join([*lines, *(f"saved {path}" for path in saved)])
@@ -166,7 +171,7 @@ class TensorBoardCallback(Callback):
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             raise ValueError(
-                "--tensorboard: tensorboard is not installed: pip install 'recsys-serving[tensorboard]'"
+                f"--tensorboard: tensorboard is not installed: {install_command(extra='tensorboard')}"
             ) from None
         self._writer: Any = SummaryWriter(folder)
 

@@ -1,4 +1,4 @@
-"""recsys-train: train a DLRM, print its metrics on held-out data, save a checkpoint."""
+"""recsys-train: train a model, print its metrics on held-out data, save a checkpoint."""
 
 from __future__ import annotations
 
@@ -17,28 +17,35 @@ import torch
 from torch import distributed as dist
 
 from recsys.checkpoint import Checkpoint, save_checkpoint
-from recsys.cli import Parser, count, counts
+from recsys.cli import Parser, add_program_options, count, counts, near_misses
+from recsys.data.examples import Dataset
+from recsys.errors import CheckpointWriteError
+from recsys.files import check_room
+from recsys.sharding.plan.plan import ShardingPlan
 from recsys.sharding.plan.plan_file import read_plan
 from recsys.train.callbacks import Callback, CallbackList, ConsoleCallback, TensorBoardCallback, summary_text
-from recsys.train.config import FACTORY, ModelConfig, RunConfig, TrainConfig
-from recsys.train.data.examples import Dataset
+from recsys.train.config import MODELS, ModelConfig, RunConfig, TrainConfig, read_model_config
 from recsys.train.job import Trained, TrainJob, train_over_ranks
 from recsys.train.loop import DivergedError
 from recsys.train.progress import Epoch
 from recsys.train.ranks import Ranks, find_ranks
 from recsys.train.sources import DEFAULTS, SYNTHETIC_ROWS, DataConfig, open_dataset
+from recsys.train.warm_start import read_start
 
 _EXAMPLES = """\
 examples:
+  recsys-train --data clicks.csv --out model.pt
+  recsys-train --data clicks/ --schema schema.toml --model dcn --checkpoint-dir run --resume
   recsys-train --data synthetic --out model.pt
   recsys-train --data movielens --path data/ml-100k --out model.pt
   recsys-train --data criteo --path train.txt --hash-rows 1000000 --limit-rows 5000000 --out model.pt
-  recsys-train --data parquet --path clicks/ --schema schema.json --checkpoint-dir run --resume
+  recsys-train --data hour-07.csv --init-from model.pt --freeze-dense --out model-07.pt
   torchrun --nproc-per-node 2 -m recsys.train --data movielens --path data/ml-100k --plan plan.json \\
       --checkpoint-dir run --checkpoint-every 1000
 
-The last 10 % of the rows (by time) are held out. The results go to stdout, a progress bar to stderr where that
-is a terminal. Exit status: 0 the model is saved, 1 the training failed, 2 wrong options or data.
+The last 10 % of the rows (by the time column, if there is one) are held out. The results go to stdout, a
+progress bar to stderr where that is a terminal. Exit status: 0 the model is saved, 1 the training failed, 2 wrong
+options or data.
 """
 
 
@@ -49,12 +56,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     torch.set_num_threads(args.threads)
     try:
         return _run(args)
+    except (CheckpointWriteError, DivergedError, OSError, MemoryError) as error:
+        _complain(f"failed: {str(error) or type(error).__name__}")
+        return 1
     except ValueError as error:
         _complain(str(error))
         return 2
-    except (DivergedError, OSError, MemoryError) as error:
-        _complain(f"failed: {str(error) or type(error).__name__}")
-        return 1
     except RuntimeError as error:
         if not _is_lost_rank(error):
             raise
@@ -71,23 +78,65 @@ def _run(args: argparse.Namespace) -> int:
     started = time.perf_counter()
     ranks = find_ranks(args.device)
     _check_results(args, ranks)
-    defaults = DEFAULTS[args.data]
-    dataset = open_dataset(DataConfig(name=args.data, **_given(args, DataConfig)))
+    start = None if args.init_from is None else read_start(args.init_from)
+    given = [name for name in _given(args, ModelConfig) if start is not None]
+    if given:
+        raise ValueError(
+            f"--{given[0].replace('_', '-')}: got it with --init-from, whose model has its own sizes"
+        )
+    source = replace(_source(args), inputs=None if start is None else start.schema)
+    defaults = DEFAULTS[source.name]
+    dataset = open_dataset(source)
     job = TrainJob(
         dataset=dataset,
-        model=replace(defaults.model, **_given(args, ModelConfig)),
+        model=replace(defaults.model, **read_model_config(args.model_config), **_given(args, ModelConfig)),
         train=replace(defaults.train, **_given(args, TrainConfig)),
         run=RunConfig(**_given(args, RunConfig)),
-        plan=None if args.plan is None else read_plan(args.plan),
+        plan=None if args.plan is None else _plan(args.plan, ranks),
         checkpoint_dir=args.checkpoint_dir,
         checkpoint_every=args.checkpoint_every,
         resume=args.resume,
+        start=start,
     )
+    if ranks.rank == 0:
+        _check_room(args, job)
     with _callback(args, ranks, dataset, job.train.epochs) as callback:
         trained = train_over_ranks(job, ranks, callback, whole=args.out is not None)
     if ranks.rank == 0:
         _finish(args, job, trained, ranks, started)
     return 0
+
+
+def _source(args: argparse.Namespace) -> DataConfig:
+    """Return the data source: a name, or the path of a table."""
+    name, given = args.data, _given(args, DataConfig)
+    given["labels"] = tuple(args.labels or ())
+    if name == "parquet":  # its name in earlier releases
+        name = "table"
+    if name in DEFAULTS:
+        return DataConfig(name=name, **given)
+    if args.path is not None:
+        raise ValueError(
+            f"--path: got it with --data {name!r}, expected one of them: --data takes the path of a table"
+        )
+    if not Path(name).exists():
+        raise ValueError(
+            f"--data: got {name!r}, expected a file or folder that exists, or one of {', '.join(sorted(DEFAULTS))}"
+            + near_misses(name, DEFAULTS)
+        )
+    return DataConfig(**{**given, "name": "table", "path": Path(name)})
+
+
+def _plan(path: Path, ranks: Ranks) -> ShardingPlan:
+    """Return the plan in a file, which must not need more ranks than there are."""
+    plan, given = read_plan(path), ranks.world_size
+    if plan.num_ranks > given:
+        raise ValueError(
+            f"--plan: got a plan for {plan.num_ranks} ranks, expected one for {given}: start {plan.num_ranks} ranks "
+            f"(torchrun --nproc-per-node {plan.num_ranks} -m recsys.train ...) or make a plan for {given} (recsys-plan "
+            f"--world-size {given})"
+        )
+    return plan
 
 
 def _check_results(args: argparse.Namespace, ranks: Ranks) -> None:
@@ -109,6 +158,16 @@ def _check_results(args: argparse.Namespace, ranks: Ranks) -> None:
         )
 
 
+def _check_room(args: argparse.Namespace, job: TrainJob) -> None:
+    """Check that the tables fit where they will be written, before the training instead of after it."""
+    num_bytes = sum(
+        4 * table["num_embeddings"] * table["embedding_dim"] for table in job.arguments()["tables"]
+    )
+    for path in (args.out, args.checkpoint_dir):
+        if path is not None:
+            check_room(path, num_bytes)
+
+
 def _finish(args: argparse.Namespace, job: TrainJob, trained: Trained, ranks: Ranks, started: float) -> None:
     """Write the model and print the results; rank 0 only."""
     dataset, epochs = job.dataset, trained.epochs
@@ -120,6 +179,11 @@ def _finish(args: argparse.Namespace, job: TrainJob, trained: Trained, ranks: Ra
         "num_train_rows": dataset.num_train_rows,
         "num_held_out_rows": dataset.num_held_out_rows,
         "metrics": epochs[-1].held_out.to_json(),
+        **(
+            {"labels": {name: m.to_json() for name, m in epochs[-1].labels.items()}}
+            if epochs[-1].labels
+            else {}
+        ),
         "reference": None if reference is None else asdict(reference),
         "train": asdict(job.train),
         "world_size": ranks.world_size,
@@ -127,12 +191,12 @@ def _finish(args: argparse.Namespace, job: TrainJob, trained: Trained, ranks: Ra
     }
     if trained.state_dict is not None:
         checkpoint = Checkpoint(
-            factory=FACTORY, arguments=trained.arguments, state_dict=trained.state_dict, info=info
+            factory=job.factory, arguments=trained.arguments, state_dict=trained.state_dict, info=info
         )
         save_checkpoint(args.out, checkpoint)
     saved = [path for path in (args.out, args.checkpoint_dir) if path is not None]
     if not args.json:
-        print(summary_text(epochs[-1].held_out, reference, saved))
+        print(summary_text(epochs[-1], reference, saved))
         return
     result = {
         "out": None if args.out is None else str(args.out),
@@ -151,6 +215,7 @@ def _epoch_to_json(epoch: Epoch) -> dict[str, Any]:
         "train_loss": epoch.train_loss,
         "examples_per_second": round(epoch.examples_per_second, 1),
         **epoch.held_out.to_json(),
+        **({"labels": {name: m.to_json() for name, m in epoch.labels.items()}} if epoch.labels else {}),
     }
 
 
@@ -188,17 +253,27 @@ def _given(args: argparse.Namespace, config: type[Any]) -> dict[str, Any]:
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="recsys-train",
-        description="Train a DLRM and save a checkpoint that recsys-export takes.",
+        description="Train a model on a table of examples and save a checkpoint that recsys-export takes.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     data = parser.add_argument_group("data")
-    data.add_argument("--data", required=True, choices=sorted(DEFAULTS), help="the data source")
     data.add_argument(
-        "--path", type=Path, help="the file (criteo), folder (movielens) or either (parquet) to read"
+        "--data",
+        required=True,
+        metavar="PATH",
+        help="a CSV, TSV or Parquet file (.gz too) or a folder of them; or synthetic, criteo, movielens",
+    )
+    data.add_argument("--path", type=Path, help="the file (criteo) or folder (movielens) to read")
+    data.add_argument(
+        "--schema", type=Path, metavar="FILE", help="says which column is what: see recsys-data inspect"
     )
     data.add_argument(
-        "--schema", type=Path, metavar="FILE", help="JSON that says which Parquet column is what"
+        "--label",
+        dest="labels",
+        action="append",
+        metavar="COLUMN",
+        help="a label of a table without a schema; repeatable",
     )
     data.add_argument(
         "--limit-rows",
@@ -210,7 +285,7 @@ def _parser() -> argparse.ArgumentParser:
         "--hash-rows",
         type=count,
         metavar="R",
-        help="rows of each table of Criteo, or of Parquet without a schema (default 100000)",
+        help="rows of each table with many values, without a schema (default 100000)",
     )
     data.add_argument("--prefetch", type=count, metavar="N", help="batches to read ahead (default 4)")
     out = parser.add_argument_group("result")
@@ -226,6 +301,12 @@ def _parser() -> argparse.ArgumentParser:
         help="steps between two checkpoints in an epoch (default: one at its end only)",
     )
     out.add_argument("--resume", action="store_true", help="go on from the newest one in --checkpoint-dir")
+    out.add_argument(
+        "--init-from",
+        type=Path,
+        metavar="PATH",
+        help="start from the weights of a model file or a run's directory, with its schema and its sizes",
+    )
     out.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     out.add_argument("--tensorboard", type=Path, metavar="DIR", help="write event files for TensorBoard")
     out.add_argument(
@@ -236,8 +317,41 @@ def _parser() -> argparse.ArgumentParser:
     ranks.add_argument(
         "--plan", type=Path, metavar="FILE", help="a sharding plan; the planner makes one otherwise"
     )
+    _add_model(parser.add_argument_group("model (default sizes depend on the data)"))
     _add_training(parser.add_argument_group("training (defaults depend on the data)"))
+    add_program_options(parser)
     return parser
+
+
+def _add_model(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--model", choices=MODELS, help="the model (default dlrm)")
+    group.add_argument("--embedding-dim", type=count, metavar="D", help="of every table")
+    group.add_argument(
+        "--dense-layers",
+        type=counts,
+        metavar="N,N",
+        help="dlrm: layers on dense features, before one of size D",
+    )
+    group.add_argument(
+        "--over-layers", type=counts, metavar="N,N", help="layers before the logits; twotower: of each tower"
+    )
+    group.add_argument("--cross-layers", type=count, metavar="N", help="dcn: cross layers (default 3)")
+    group.add_argument(
+        "--cross-rank", type=count, metavar="R", help="dcn: rank of their matrices (default: full)"
+    )
+    group.add_argument("--experts", type=count, metavar="N", help="mmoe: experts (default 4)")
+    group.add_argument(
+        "--tower-layers", type=counts, metavar="N,N", help="mmoe: layers of each label (default 32)"
+    )
+    group.add_argument(
+        "--item-features",
+        type=lambda text: tuple(text.split(",")),
+        metavar="NAME,NAME",
+        help="twotower: the items' sparse features; the others are the user's",
+    )
+    group.add_argument(
+        "--model-config", type=Path, metavar="FILE", help="TOML with the same names; options override it"
+    )
 
 
 def _add_training(group: argparse._ArgumentGroup) -> None:
@@ -250,12 +364,10 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--row-learning-rate", type=float, metavar="X", help="of the tables (row-wise Adagrad)"
     )
-    group.add_argument("--row-weight-decay", type=float, metavar="X", help="of the tables' touched rows")
-    group.add_argument("--embedding-dim", type=count, metavar="D", help="of every table")
     group.add_argument(
-        "--dense-layers", type=counts, metavar="N,N", help="layers on dense features, before one of size D"
+        "--freeze-dense", action="store_true", default=None, help="train the tables alone, for deltas of rows"
     )
-    group.add_argument("--over-layers", type=counts, metavar="N,N", help="layers over the interactions")
+    group.add_argument("--row-weight-decay", type=float, metavar="X", help="of the tables' touched rows")
 
 
 if __name__ == "__main__":

@@ -3,50 +3,145 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import tomllib
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
 
-from recsys.train.data.examples import Dataset
+from recsys.data.examples import Dataset
+from recsys.schema import TableSpec
 
-FACTORY = "recsys.models.click:build_dlrm"
+MODELS = ("dlrm", "dcn", "deepfm", "mmoe", "twotower")
+_FACTORIES = {
+    "dlrm": "recsys.models.click:build_dlrm",
+    "dcn": "recsys.models.zoo:build_dcn",
+    "deepfm": "recsys.models.zoo:build_deepfm",
+    "mmoe": "recsys.models.zoo:build_mmoe",
+    "twotower": "recsys.models.zoo:build_two_tower",
+}
+#: Batches between two admissions of raw IDs to a table with zero-collision mapping.
+ADMISSION_INTERVAL = 10
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """The sizes of a DLRM.
+    """A model and its sizes; each model uses those of its parts.
 
     Attributes:
+        model: One of ``MODELS``.
         embedding_dim: D of every table.
-        dense_layers: Sizes of the layers on the dense features; a last one of D is added.
-        over_layers: Sizes of the layers over the interactions; a last one of 1 is added.
+        dense_layers: dlrm: sizes of the layers on the dense features; a last one of D is added.
+        over_layers: Sizes of the layers before the logits: over the interactions (dlrm), the deep part (dcn, deepfm),
+            the experts (mmoe), the towers (twotower).
+        cross_layers: dcn: number of cross layers.
+        cross_rank: dcn: the rank of their matrices; 0 for full rank.
+        experts: mmoe: number of experts.
+        tower_layers: mmoe: sizes of each label's layers before its logit.
+        item_features: twotower: the items' sparse features.
     """
 
+    model: str = "dlrm"
     embedding_dim: int = 16
     dense_layers: tuple[int, ...] = (64,)
     over_layers: tuple[int, ...] = (64, 32)
+    cross_layers: int = 3
+    cross_rank: int = 0
+    experts: int = 4
+    tower_layers: tuple[int, ...] = (32,)
+    item_features: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        sizes = (self.embedding_dim, *self.dense_layers, *self.over_layers)
-        if min(sizes) < 1 or not self.over_layers:
+        if self.model not in MODELS:
+            raise ValueError(f"model: got {self.model!r}, expected one of {', '.join(MODELS)}")
+        sizes = (self.embedding_dim, *self.dense_layers, *self.over_layers, *self.tower_layers)
+        if min(sizes) < 1 or not self.over_layers or not self.tower_layers:
             raise ValueError(f"model sizes: got {self}, expected sizes of at least 1 and one over layer")
+        if self.model == "twotower" and (not self.item_features or len(self.over_layers) < 2):
+            raise ValueError(
+                "item_features, over_layers: a twotower model needs the items' features and at least two layers"
+            )
+
+    @property
+    def factory(self) -> str:
+        """The name of the factory in a checkpoint."""
+        return _FACTORIES[self.model]
 
     def arguments(self, dataset: Dataset) -> dict[str, object]:
         """Return the factory's arguments for a model of the data set: plain data."""
-        tables = [
-            {
-                "name": table.name,
-                "num_embeddings": table.num_embeddings,
-                "embedding_dim": self.embedding_dim,
-                "feature_names": list(table.feature_names),
-                "pooling": table.pooling,
-            }
-            for table in dataset.tables
-        ]
+        schema = dataset.schema
         return {
-            "tables": tables,
+            "tables": [self._table(table) for table in dataset.tables],
             "dense_in_features": len(dataset.dense_names),
-            "dense_arch_layer_sizes": [*self.dense_layers, self.embedding_dim],
-            "over_arch_layer_sizes": [*self.over_layers, 1],
+            **self._sizes(1 if schema is None else len(schema.labels)),
+            **({} if schema is None else {"inputs": schema.to_json()}),
         }
+
+    def _sizes(self, num_labels: int) -> dict[str, object]:
+        match self.model:
+            case "dcn":
+                return {
+                    "num_cross_layers": self.cross_layers,
+                    "cross_rank": self.cross_rank,
+                    "deep_layer_sizes": list(self.over_layers),
+                }
+            case "deepfm":
+                return {"deep_layer_sizes": list(self.over_layers)}
+            case "mmoe":
+                return {
+                    "num_experts": self.experts,
+                    "expert_layer_sizes": list(self.over_layers),
+                    "tower_layer_sizes": list(self.tower_layers),
+                }
+            case "twotower":
+                return {
+                    "item_features": list(self.item_features),
+                    "tower_layer_sizes": list(self.over_layers),
+                }
+        return {
+            "dense_arch_layer_sizes": [*self.dense_layers, self.embedding_dim],
+            "over_arch_layer_sizes": [*self.over_layers, num_labels],
+        }
+
+    def _table(self, table: TableSpec) -> dict[str, object]:
+        managed: dict[str, object] = {}
+        if table.ids == "vocabulary":
+            managed = {"managed": {"eviction": "none"}}
+        elif table.ids == "zero_collision":
+            managed = {"managed": {"eviction": "distance_lfu", "interval": ADMISSION_INTERVAL}}
+        return {
+            "name": table.name,
+            "num_embeddings": table.num_embeddings,
+            "embedding_dim": self.embedding_dim,
+            "feature_names": list(table.feature_names),
+            "pooling": table.pooling,
+            **managed,
+        }
+
+
+def read_model_config(path: Path | None) -> dict[str, Any]:
+    """Return the fields of a ``ModelConfig`` that a TOML file gives; none without a file.
+
+    Raises:
+        ValueError: The file cannot be read, or a field is unknown or of another type.
+    """
+    if path is None:
+        return {}
+    try:
+        data = tomllib.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise ValueError(f"model_config: {path.name!r} is not readable as TOML: {error}") from None
+    kinds = {field.name: type(field.default) for field in fields(ModelConfig)}
+    for name, value in data.items():
+        if name not in kinds:
+            raise ValueError(
+                f"{path.name}: got an unknown field {name!r}, expected some of {', '.join(kinds)}"
+            )
+        expected = list if kinds[name] is tuple else kinds[name]
+        if type(value) is not expected:
+            raise ValueError(
+                f"{path.name}: {name}: got {value!r}, expected a value of type {expected.__name__}"
+            )
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +156,7 @@ class TrainConfig:
         learning_rate: The learning rate of the dense layers.
         row_learning_rate: The learning rate of the tables.
         row_weight_decay: The weight decay of the tables' touched rows.
+        freeze_dense: Train the tables alone.
     """
 
     epochs: int = 1
@@ -70,6 +166,7 @@ class TrainConfig:
     learning_rate: float = 1e-3
     row_learning_rate: float = 0.05
     row_weight_decay: float = 0.0
+    freeze_dense: bool = False
 
     def __post_init__(self) -> None:
         if self.optimizer not in ("adam", "adagrad"):

@@ -1,6 +1,6 @@
 """Held-out metrics, the same on every rank: each scores its share, and all ranks receive all scores.
 
-Shape letters: N number of examples, W world size.
+Shape letters: L labels, N number of examples, W world size.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from torch import Tensor
 from torch import distributed as dist
 
 from recsys.collectives import gather_rows
+from recsys.data.batches import ONE_RANK, Share, batches
+from recsys.data.examples import Dataset, LabeledBatch
+from recsys.data.metrics import Metrics, measure
+from recsys.data.prefetch import Prefetch
 from recsys.models.click import ClickModel
-from recsys.train.data.batches import ONE_RANK, Share, batches
-from recsys.train.data.examples import Dataset, LabeledBatch
-from recsys.train.data.metrics import Metrics, measure
-from recsys.train.data.prefetch import Prefetch
 
 _BATCH_SIZE = 4096
 _PREFETCH = 2
@@ -24,8 +24,8 @@ _PREFETCH = 2
 Scorer = Callable[[Iterable[LabeledBatch]], Iterator[tuple[Tensor, Tensor]]]
 
 
-def evaluate(model: ClickModel, dataset: Dataset) -> Metrics:
-    """Return the metrics of a model in this process on the held-out examples."""
+def evaluate(model: ClickModel, dataset: Dataset) -> dict[str, Metrics]:
+    """Return the metrics of a model in this process on the held-out examples, by label."""
 
     @torch.no_grad()
     def score(held_out: Iterable[LabeledBatch]) -> Iterator[tuple[Tensor, Tensor]]:
@@ -37,11 +37,11 @@ def evaluate(model: ClickModel, dataset: Dataset) -> Metrics:
 
 def evaluate_shares(
     scorer: Scorer, dataset: Dataset, share: Share = ONE_RANK, group: dist.ProcessGroup | None = None
-) -> Metrics:
-    """Return the metrics over all ranks' shares of the held-out examples. Every rank must call it.
+) -> dict[str, Metrics]:
+    """Return the metrics, by label, over all ranks' shares of the held-out examples. Every rank must call it.
 
     Args:
-        scorer: Yields each batch's logits and labels ``[B]``.
+        scorer: Yields each batch's logits and labels ``[B, L]``.
         dataset: The examples.
         share: This rank's.
         group: The ranks; None for one process.
@@ -54,5 +54,7 @@ def evaluate_shares(
     rows = torch.cat(scored)
     if group is not None:
         rows = torch.cat(gather_rows(rows, group))
-    logits, labels = rows.cpu().numpy().T
-    return measure(logits, labels)
+    scores = rows.cpu().numpy()
+    return {
+        name: measure(scores[:, 0, i], scores[:, 1, i]) for i, name in enumerate(dataset.schema.label_names)
+    }

@@ -13,16 +13,17 @@ from recsys.checkpoint import Checkpoint, build_model
 from recsys.checkpoint.distributed import TrainingState, load_training, save_training
 from recsys.checkpoint.ranks import from_first
 from recsys.checkpoint.run import newest, read_record
+from recsys.data.examples import Dataset
 from recsys.errors import CheckpointError
 from recsys.models.click import ClickModel
 from recsys.sharding.plan.plan import ShardingPlan
 from recsys.train.callbacks import Callback
-from recsys.train.config import FACTORY, ModelConfig, RunConfig, TrainConfig
-from recsys.train.data.examples import Dataset
+from recsys.train.config import ModelConfig, RunConfig, TrainConfig
 from recsys.train.loop import Loop, Saving
 from recsys.train.progress import Epoch, TrainProgress
 from recsys.train.ranks import ONE_RANK, Ranks, one_rank_plan, process_group
 from recsys.train.trainer import Trainer
+from recsys.train.warm_start import WarmStart, fill
 
 _PROGRESS, _SETTINGS = "progress", "settings"
 
@@ -41,6 +42,7 @@ class TrainJob:
         checkpoint_every: Steps between two checkpoints; 0 for one at the end of each epoch.
         resume: Continue from the newest checkpoint in ``checkpoint_dir``, or from the beginning if there is
             none.
+        start: The model whose weights the training starts from, in place of ``model``; None for new weights.
     """
 
     dataset: Dataset
@@ -51,6 +53,7 @@ class TrainJob:
     checkpoint_dir: Path | None = None
     checkpoint_every: int = 0
     resume: bool = False
+    start: WarmStart | None = None
 
     def __post_init__(self) -> None:
         if self.checkpoint_every < 0:
@@ -58,12 +61,24 @@ class TrainJob:
         if self.checkpoint_dir is None and (self.resume or self.checkpoint_every):
             what = "resume" if self.resume else "checkpoint_every"
             raise ValueError(f"{what}: got it without checkpoint_dir, expected both")
+        if self.start is not None:
+            self.start.check(self.dataset)
+
+    @property
+    def factory(self) -> str:
+        """The model's factory."""
+        return self.model.factory if self.start is None else self.start.factory
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the factory's arguments."""
+        return self.model.arguments(self.dataset) if self.start is None else dict(self.start.arguments)
 
     def settings(self, ranks: Ranks) -> dict[str, Any]:
         """Return the settings that must be equal to continue another run."""
         return {
             "data": self.dataset.name,
             "num_train_rows": self.dataset.num_train_rows,
+            "data_digest": self.dataset.fingerprint(),
             "global_batch_size": self.train.batch_size * ranks.world_size,
             **{
                 name: value
@@ -109,13 +124,17 @@ def train_over_ranks(job: TrainJob, ranks: Ranks, callback: Callback, *, whole: 
 
 def _trained(job: TrainJob, ranks: Ranks, callback: Callback, *, whole: bool) -> Trained:
     """Train. A separate function, so that the trainer is freed before the process group is destroyed."""
-    arguments = job.model.arguments(job.dataset)
+    arguments = job.arguments()
     plan = one_rank_plan(arguments) if job.plan is None and ranks.world_size == 1 else job.plan
-    trainer = Trainer(arguments, job.train, ranks, plan)
+    trainer = Trainer(job.factory, arguments, job.train, ranks, plan)
     loop = Loop(trainer, job.dataset, job.train, job.run, callback)
     start = _start(job, ranks, trainer)
     if start is not None:
         callback.resumed(start.step)
+    elif job.start is not None:
+        fill(trainer, job.start)
+    else:
+        trainer.set_vocabularies(job.dataset.vocabularies())
     epochs = loop.fit(start, _saving(job, ranks, trainer))
     return Trained(
         arguments=arguments,
@@ -152,7 +171,7 @@ def train(
     trained = train_over_ranks(job, ONE_RANK, callback or Callback(), whole=True)
     assert trained.state_dict is not None
     model = build_model(
-        Checkpoint(factory=FACTORY, arguments=trained.arguments, state_dict=trained.state_dict)
+        Checkpoint(factory=job.factory, arguments=trained.arguments, state_dict=trained.state_dict)
     )
     assert isinstance(model, ClickModel)
     return model.eval(), trained.epochs
@@ -175,7 +194,7 @@ def _fitting(folder: Path, job: TrainJob, ranks: Ranks) -> str:
         return ""
     record = read_record(directory)
     _check_same(record.shared.get(_SETTINGS), job.settings(ranks))
-    _check_same(_sizes(record.arguments), _sizes(job.model.arguments(job.dataset)))
+    _check_same(_sizes(record.arguments), _sizes(job.arguments()))
     num_epochs = len(TrainProgress.from_json(record.shared.get(_PROGRESS)).epochs)
     if num_epochs > job.train.epochs:
         raise CheckpointError(
@@ -198,7 +217,17 @@ def _sizes(arguments: Mapping[str, Any]) -> dict[str, Any]:
 def _check_same(found: Any, expected: Mapping[str, Any]) -> None:
     if not isinstance(found, Mapping):
         raise CheckpointError("checkpoint: it has no settings of a training by recsys-train")
-    different = [name for name in expected if found.get(name) != expected[name]]
+    # Runs of earlier releases have no digest of their data.
+    different = [
+        name
+        for name in expected
+        if found.get(name) != expected[name] and (name in found or name != "data_digest")
+    ]
+    if different[:1] == ["data_digest"]:
+        raise CheckpointError(
+            "checkpoint: data: got other data than it was trained with, of the same number of rows; --resume continues "
+            "an interrupted run over the same data. Train on new data with --init-from, into another directory"
+        )
     if different:
         name = different[0]
         hint = " (batch size × ranks)" if name == "global_batch_size" else ""
@@ -212,12 +241,12 @@ def _saving(job: TrainJob, ranks: Ranks, trainer: Trainer) -> Saving | None:
     folder = job.checkpoint_dir
     if folder is None:
         return None
-    arguments, settings = job.model.arguments(job.dataset), job.settings(ranks)
+    arguments, settings = job.arguments(), job.settings(ranks)
 
     def save(progress: TrainProgress) -> None:
         state = TrainingState(
             step=progress.step,
-            factory=FACTORY,
+            factory=job.factory,
             arguments=arguments,
             shared={_PROGRESS: progress.to_json(), _SETTINGS: settings},
         )

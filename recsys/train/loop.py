@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from recsys.data.batches import EpochOrder, batches
+from recsys.data.examples import Dataset, LabeledBatch
+from recsys.data.prefetch import Prefetch
 from recsys.train.callbacks import Callback
 from recsys.train.config import RunConfig, TrainConfig
-from recsys.train.data.batches import EpochOrder, batches
-from recsys.train.data.examples import Dataset, LabeledBatch
-from recsys.train.data.prefetch import Prefetch
 from recsys.train.evaluate import evaluate_shares
 from recsys.train.progress import Epoch, Sums, TrainProgress, Window, window
 from recsys.train.trainer import Step, Trainer
@@ -110,7 +110,8 @@ class Loop:
             step=done.step,
             train_loss=done.loss / done.num_rows,
             examples_per_second=meter.examples_per_second(),
-            held_out=metrics,
+            held_out=next(iter(metrics.values())),
+            labels=metrics if len(metrics) > 1 else {},
         )
         return TrainProgress(epochs=(*start.epochs, epoch), step=done.step)
 
@@ -143,7 +144,7 @@ class _Meter:
         self._clock = clock
         self._loss, self._num_rows = start.loss, start.num_rows  # of the epoch, up to the open window
         self._pass_started = self._window_started = clock()
-        self._sums = Sums(trainer.device)
+        self._sums = Sums(trainer.device, trainer.num_labels)
         self.step = start.step
         self.has_open_window = False
 
@@ -154,24 +155,24 @@ class _Meter:
 
     def close_window(self, *, is_full: bool) -> Window:
         """Measure what was added since the last window, and begin a new one."""
-        sums = self._sums.total(self._trainer.group)
+        totals = self._sums.total(self._trainer.group)
         now = self._clock()
-        closed = window(self.step, sums, now - self._window_started, is_full=is_full)
+        closed = window(self.step, totals, now - self._window_started, is_full=is_full)
         _check_finite(closed.loss)
-        self._loss, self._num_rows = self._loss + sums[0], self._num_rows + closed.num_rows
-        self._sums, self._window_started = Sums(self._trainer.device), now
+        self._loss, self._num_rows = self._loss + totals.loss, self._num_rows + closed.num_rows
+        self._sums, self._window_started = Sums(self._trainer.device, self._trainer.num_labels), now
         self.has_open_window = False
         return closed
 
     def progress(self) -> TrainProgress:
-        loss, _, _, num_rows = self._sums.total(self._trainer.group)
-        _check_finite(loss)
+        totals = self._sums.total(self._trainer.group)
+        _check_finite(totals.loss)
         return TrainProgress(
             epochs=self._start.epochs,
             step_in_epoch=self._start.step_in_epoch + self.step - self._start.step,
             step=self.step,
-            num_rows=self._num_rows + num_rows,
-            loss=self._loss + loss,
+            num_rows=self._num_rows + totals.num_rows,
+            loss=self._loss + totals.loss,
         )
 
     def examples_per_second(self) -> float:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch import distributed as dist
 
+from recsys.data.metrics import Metrics, entropy
 from recsys.errors import CheckpointError, ManifestError
-from recsys.json_checks import a_list, json_field, whole
-from recsys.train.data.metrics import Metrics, entropy
+from recsys.json_checks import a_list, json_field, whole, wrong
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +24,8 @@ class Epoch:
         step: Steps done since the training began.
         train_loss: The mean loss during the epoch.
         examples_per_second: The throughput of all ranks together, during the epoch.
-        held_out: The metrics after it.
+        held_out: The metrics after it, of the first label.
+        labels: The metrics by label, where there are several.
     """
 
     number: int
@@ -32,6 +33,7 @@ class Epoch:
     train_loss: float
     examples_per_second: float
     held_out: Metrics
+    labels: Mapping[str, Metrics] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,20 +78,26 @@ class TrainProgress:
 
 
 def _epoch(data: Any, at: str) -> Epoch:
-    held_out = json_field(data, "held_out", at)
-    to = f"{at}.held_out"
+    labels = data.get("labels", {})
+    if not isinstance(labels, Mapping):
+        raise wrong(at, "labels", labels, "an object")
     return Epoch(
         number=whole(data, "number", at, least=1),
         step=whole(data, "step", at),
         train_loss=_number(data, "train_loss", at),
         examples_per_second=_number(data, "examples_per_second", at),
-        held_out=Metrics(
-            num_rows=whole(held_out, "num_rows", to, least=1),
-            loss=_number(held_out, "loss", to),
-            auc=_number_or_none(held_out, "auc", to),
-            ne=_number_or_none(held_out, "ne", to),
-            calibration=_number_or_none(held_out, "calibration", to),
-        ),
+        held_out=_metrics(json_field(data, "held_out", at), f"{at}.held_out"),
+        labels={str(name): _metrics(item, f"{at}.labels[{name!r}]") for name, item in labels.items()},
+    )
+
+
+def _metrics(data: Any, at: str) -> Metrics:
+    return Metrics(
+        num_rows=whole(data, "num_rows", at, least=1),
+        loss=_number(data, "loss", at),
+        auc=_number_or_none(data, "auc", at),
+        ne=_number_or_none(data, "ne", at),
+        calibration=_number_or_none(data, "calibration", at),
     )
 
 
@@ -113,7 +121,7 @@ class Window:
         num_rows: Examples in the window.
         loss: Mean binary cross entropy, in nats.
         ne: Normalized entropy (see ``metrics``); None if all labels are equal.
-        calibration: Mean prediction divided by mean label; None without clicks.
+        calibration: Mean prediction divided by mean label, over all labels; None without clicks.
         examples_per_second: The throughput of all ranks together.
         is_full: Whether it has the configured number of steps; the last window of an epoch may have fewer.
     """
@@ -127,17 +135,35 @@ class Window:
     is_full: bool
 
 
+@dataclass(frozen=True, kw_only=True)
+class Totals:
+    """Sums over examples.
+
+    Attributes:
+        loss: Of the losses, each a mean over the labels.
+        predictions: By label.
+        labels: By label.
+        num_rows: The number of examples.
+    """
+
+    loss: float
+    predictions: tuple[float, ...]
+    labels: tuple[float, ...]
+    num_rows: int
+
+
 class Sums:
-    """Sums over this rank's examples: loss, predictions, labels, rows.
+    """Sums over this rank's examples.
 
     Nothing is read from the device before ``total``.
 
     Args:
         device: Where the batches are.
+        num_labels: L.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self._sums = torch.zeros(4, dtype=torch.float64, device=device)
+    def __init__(self, device: torch.device, num_labels: int = 1) -> None:
+        self._sums = torch.zeros(2 + 2 * num_labels, dtype=torch.float64, device=device)
 
     @torch.no_grad()
     def add(self, loss: Tensor, logits: Tensor, labels: Tensor) -> None:
@@ -145,38 +171,45 @@ class Sums:
 
         Args:
             loss: The sum over the batch, a scalar.
-            logits: ``[B]``.
-            labels: ``[B]``.
+            logits: ``[B, L]``.
+            labels: ``[B, L]``.
         """
         rows = torch.full((), len(labels), dtype=torch.float32, device=labels.device)
-        self._sums += torch.stack((loss, logits.sigmoid().sum(), labels.sum(), rows))
+        self._sums += torch.cat((torch.stack((loss, rows)), logits.sigmoid().sum(dim=0), labels.sum(dim=0)))
 
-    def total(self, group: dist.ProcessGroup | None) -> tuple[float, float, float, int]:
-        """Return the sums over all ranks: loss, predictions, labels, rows. Waits for the device and the ranks."""
+    def total(self, group: dist.ProcessGroup | None) -> Totals:
+        """Return the sums over all ranks. Waits for the device and the ranks."""
         sums = self._sums.clone()
         if group is not None:
             dist.all_reduce(sums, group=group)
-        loss, predictions, labels, rows = sums.tolist()
-        return loss, predictions, labels, int(rows)
+        loss, rows, *by_label = sums.tolist()
+        num_labels = len(by_label) // 2
+        return Totals(
+            loss=loss,
+            predictions=tuple(by_label[:num_labels]),
+            labels=tuple(by_label[num_labels:]),
+            num_rows=int(rows),
+        )
 
 
-def window(step: int, sums: tuple[float, float, float, int], seconds: float, *, is_full: bool) -> Window:
+def window(step: int, totals: Totals, seconds: float, *, is_full: bool) -> Window:
     """Return the window's numbers.
 
     Args:
         step: Steps done since the training began.
-        sums: The result of ``Sums.total``, with at least one row.
+        totals: The result of ``Sums.total``, with at least one row.
         seconds: The duration of the window.
         is_full: See ``Window``.
     """
-    loss, predictions, labels, num_rows = sums
-    base = entropy(labels / num_rows)
+    num_rows = totals.num_rows
+    base = sum(entropy(labels / num_rows) for labels in totals.labels) / len(totals.labels)
+    num_clicks = sum(totals.labels)
     return Window(
         step=step,
         num_rows=num_rows,
-        loss=loss / num_rows,
-        ne=loss / num_rows / base if base > 0 else None,
-        calibration=predictions / labels if labels > 0 else None,
+        loss=totals.loss / num_rows,
+        ne=totals.loss / num_rows / base if base > 0 else None,
+        calibration=sum(totals.predictions) / num_clicks if num_clicks > 0 else None,
         examples_per_second=num_rows / max(seconds, 1e-9),
         is_full=is_full,
     )

@@ -18,7 +18,7 @@ from torch.distributed._shard.sharded_tensor.api import ShardedTensor
 from recsys.configs import BaseEmbeddingConfig
 from recsys.kernels.training import DIM_MULTIPLE
 from recsys.model_parallel import DistributedModelParallel
-from recsys.sharding.plan.env import ShardingEnv
+from recsys.sharding.plan.env import ShardingEnv, num_cuda_devices
 from recsys.sharding.plan.plan import ShardingPlan
 from recsys.sharding.plan.sharding_types import table_wise
 
@@ -84,9 +84,12 @@ def find_ranks(device_type: str) -> Ranks:
 def _device(device_type: str, local_rank: int) -> torch.device:
     if device_type == "cpu":
         return _HOST
-    num_devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    num_devices = num_cuda_devices()
     if local_rank >= num_devices:
-        raise ValueError(f"--device: got 'cuda' for local rank {local_rank}, but this host has {num_devices}")
+        raise ValueError(
+            f"--device: got 'cuda' for local rank {local_rank}, but this host has {num_devices} CUDA devices; expected "
+            "cpu, or at most as many ranks per host as devices"
+        )
     return torch.device("cuda", local_rank)
 
 
@@ -157,7 +160,10 @@ def one_rank_plan(arguments: Mapping[str, Any]) -> ShardingPlan:
         config = BaseEmbeddingConfig(table["num_embeddings"], table["embedding_dim"], table["name"])
         kernel = "dense" if config.embedding_dim % DIM_MULTIPLE else "fused"
         tables[config.name] = replace(table_wise(config, 0), compute_kernel=kernel)
-    return ShardingPlan(plan={COLLECTION_PATH: tables})
+    is_managed = any("managed" in table for table in arguments["tables"])
+    return ShardingPlan(
+        plan={f"{COLLECTION_PATH}._embedding_module" if is_managed else COLLECTION_PATH: tables}
+    )
 
 
 @torch.no_grad()

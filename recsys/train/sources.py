@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from recsys.data.criteo import criteo
+from recsys.data.examples import Dataset
+from recsys.data.movielens import movielens
+from recsys.data.synthetic import synthetic
+from recsys.data.tables.dataset import table_dataset
+from recsys.data.tables.infer import infer
+from recsys.data.tables.schema_file import read_schema
+from recsys.schema import Schema
 from recsys.train.config import ModelConfig, TrainConfig
-from recsys.train.data.criteo import criteo
-from recsys.train.data.examples import Dataset
-from recsys.train.data.movielens import movielens
-from recsys.train.data.parquet import parquet
-from recsys.train.data.schema import read_schema
-from recsys.train.data.synthetic import synthetic
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,11 +21,13 @@ class DataConfig:
     """The data source.
 
     Attributes:
-        name: "synthetic", "criteo", "movielens" or "parquet".
-        path: A file (criteo), a folder (movielens) or either (parquet); None for synthetic.
+        name: "synthetic", "criteo", "movielens", or "table" for files of any columns.
+        path: A file (criteo), a folder (movielens) or either (table); None for synthetic.
         limit_rows: Read the first so many rows; for synthetic, the length of the stream.
-        hash_rows: Rows of each Criteo table, and of Parquet tables without a schema.
-        schema: File that says which Parquet column is what; None infers it.
+        hash_rows: Rows of each Criteo table, and of tables without a schema that have many different values.
+        schema: File that says which column is what; None infers it.
+        inputs: The schema of a model to start from; None for a new model.
+        labels: The labels' columns, for a table without a schema; empty finds them by their names.
         seed: The seed of the synthetic stream.
     """
 
@@ -32,6 +36,8 @@ class DataConfig:
     limit_rows: int | None = None
     hash_rows: int = 100_000
     schema: Path | None = None
+    inputs: Schema | None = None
+    labels: tuple[str, ...] = ()
     seed: int = 0
 
 
@@ -54,7 +60,7 @@ DEFAULTS = {
         )
     ),
     "criteo": _CLICK_LOG,
-    "parquet": _CLICK_LOG,
+    "table": _CLICK_LOG,
     "movielens": Defaults(train=TrainConfig(epochs=3, batch_size=512, row_weight_decay=1e-3)),
 }
 SYNTHETIC_ROWS = 300_000
@@ -70,8 +76,9 @@ def open_dataset(config: DataConfig) -> Dataset:
         raise ValueError(f"data: got {config.name!r}, expected one of {sorted(DEFAULTS)}")
     if config.limit_rows is not None and config.limit_rows < 2:
         raise ValueError(f"limit_rows: got {config.limit_rows}, expected at least 2")
-    if config.schema is not None and config.name != "parquet":
-        raise ValueError(f"schema: got {str(config.schema)!r}, expected none: only Parquet files take one")
+    for name, given in (("schema", config.schema), ("labels", config.labels)):
+        if given and config.name != "table":
+            raise ValueError(f"{name}: got {str(given)!r}, expected none: {config.name} data has its own")
     if config.name == "synthetic":
         if config.path is not None:
             raise ValueError(f"path: got {str(config.path)!r}, expected none: synthetic data is not read")
@@ -80,7 +87,16 @@ def open_dataset(config: DataConfig) -> Dataset:
         raise ValueError(f"path: got none, expected where the {config.name} data lies")
     if config.name == "criteo":
         return criteo(config.path, config.hash_rows, config.limit_rows)
-    if config.name == "parquet":
-        schema = None if config.schema is None else read_schema(config.schema)
-        return parquet(config.path, schema, config.hash_rows, config.limit_rows)
+    if config.name == "table":
+        if config.schema is not None and config.labels:
+            raise ValueError(
+                "labels: got them with a schema, expected one of the two: the schema names the labels"
+            )
+        if config.schema is not None:
+            schema = read_schema(config.schema)
+        elif config.inputs is not None:
+            schema = config.inputs
+        else:
+            schema = infer(config.path, config.labels, config.hash_rows).schema
+        return table_dataset(config.path, schema, config.limit_rows)
     return movielens(config.path, config.limit_rows)

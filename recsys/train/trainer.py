@@ -2,7 +2,7 @@
 
 One process is a group of one rank, with the same code and no communication.
 
-Shape letters: B batch, W world size.
+Shape letters: B batch, L labels, W world size.
 """
 
 from __future__ import annotations
@@ -11,23 +11,34 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
+import numpy as np
 import torch
 from fbgemm_gpu.tbe.config.optimizer_config import WeightDecayMode
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from recsys.checkpoint.single_file import empty_model
+from recsys.data.batches import Share
+from recsys.data.examples import LabeledBatch
+from recsys.embedding import EmbeddingBagCollection
 from recsys.jagged.keyed_jagged import KeyedJaggedTensor
 from recsys.kernels.training import FusedLookup
+from recsys.managed import ManagedCollisionCollection, VocabularyModule
 from recsys.model_parallel import DistributedModelParallel
-from recsys.models.click import ClickModel, build_dlrm
-from recsys.optim import CombinedOptimizer, EmbOptimType, KeyedOptimizerWrapper, RowWiseAdagrad
+from recsys.models.click import ClickModel
+from recsys.optim import (
+    CombinedOptimizer,
+    EmbOptimType,
+    KeyedOptimizer,
+    KeyedOptimizerWrapper,
+    RowWiseAdagrad,
+)
 from recsys.optim.weight_decay import RowWeightDecay
 from recsys.sharding.plan.plan import ShardingPlan
 from recsys.sharding.sharders import EmbeddingBagCollectionSharder
 from recsys.sharding.table_shards import TableShards
 from recsys.train.config import TrainConfig
-from recsys.train.data.batches import Share
-from recsys.train.data.examples import LabeledBatch
 from recsys.train.pipeline import TrainPipelineSparseDist
 from recsys.train.ranks import Ranks, whole_state_dict
 
@@ -40,9 +51,9 @@ class Step:
     """The results of one step; nothing in it has been read from the device.
 
     Attributes:
-        loss: The sum over this rank's batch, a scalar.
-        logits: ``[B]``, before the model learned from the batch.
-        labels: ``[B]``.
+        loss: The sum over this rank's batch, of the mean over the labels, a scalar.
+        logits: ``[B, L]``, before the model learned from the batch.
+        labels: ``[B, L]``.
         num_global_rows: Rows of the step on all ranks.
     """
 
@@ -58,7 +69,8 @@ class Trainer:
     The initial weights are the same under every plan and on any number of ranks.
 
     Args:
-        arguments: The factory's (``recsys.models.click.build_dlrm``).
+        factory: The name of the model's factory, a function of ``recsys.models``.
+        arguments: The factory's.
         config: How to train. Row-wise Adagrad trains the tables, inside the lookups if their kernel is fused.
         ranks: This rank among the others.
         plan: The placement; the planner makes one if None.
@@ -69,6 +81,8 @@ class Trainer:
         share: This rank's part of every global batch.
         group: The ranks.
         device: The device of this rank.
+        num_labels: L.
+        is_frozen: Whether the tables alone are trained.
 
     Raises:
         PlanError: The plan does not fit the tables or the ranks.
@@ -77,6 +91,7 @@ class Trainer:
 
     def __init__(
         self,
+        factory: str,
         arguments: Mapping[str, Any],
         config: TrainConfig,
         ranks: Ranks,
@@ -89,17 +104,30 @@ class Trainer:
         on_host = ranks.device.type == "cpu"
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
-            with torch.device("meta"):
-                model = _Logits(build_dlrm(**arguments).model)
+            model = _Logits.of(empty_model(factory, arguments))
+            if config.freeze_dense:
+                _freeze_dense(model)
+            self.num_labels = 1 if model.inputs is None else len(model.inputs.labels)
             self.model = DistributedModelParallel(
                 model, env, ranks.device, plan, [_sharder(config, fused_decay=not on_host)]
             )
+        self.is_frozen = config.freeze_dense
         self.optimizer = _optimizer(self.model, config)
+        self._keeps_untrained = False
         self._weight_decay = RowWeightDecay(self._fused_lookups() if on_host else [], config.row_weight_decay)
         self._task = _Task(self.model, ranks.world_size)
         self._pipeline: TrainPipelineSparseDist[LabeledBatch] = TrainPipelineSparseDist(
             self._task, self.optimizer, ranks.device
         )
+
+    @torch.no_grad()
+    def set_vocabularies(self, vocabularies: Mapping[str, NDArray[np.int64]]) -> None:
+        """Set the raw IDs of tables with a vocabulary, before the first step; every rank gives the same."""
+        for module in self.model.modules():
+            if isinstance(module, ManagedCollisionCollection):
+                for table, mapping in module.managed_collision_modules().items():
+                    if isinstance(mapping, VocabularyModule):
+                        mapping.set_ids(torch.from_numpy(vocabularies[table]))
 
     def steps(self, batches: Iterable[LabeledBatch]) -> Iterator[Step]:
         """Train on the batches in order, the same number on every rank. A yielded step is complete."""
@@ -111,7 +139,7 @@ class Trainer:
 
     @torch.no_grad()
     def score(self, batches: Iterable[LabeledBatch]) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield each batch's logits and labels, ``[B]``, without training; all ranks need the same number."""
+        """Yield each batch's logits and labels, ``[B, L]``, without training; all ranks need the same number."""
         ahead = iter(batches)
         self._task.eval()
         while (step := self._progress(ahead)) is not None:
@@ -123,9 +151,15 @@ class Trainer:
         except StopIteration:
             return None
 
+    def keep_untrained(self) -> None:
+        """Leave rows that no step touches as they are: they come from an earlier training."""
+        self._keeps_untrained = True
+
     @torch.no_grad()
     def clear_untrained(self) -> None:
         """Set the tables' rows that no step has touched to zero: an unseen ID then acts like an empty bag."""
+        if self._keeps_untrained:
+            return
         for lookup in self._fused_lookups():
             lookup.flush()
             for weight, states in zip(lookup.weights, lookup.states(), strict=True):
@@ -146,6 +180,11 @@ class Trainer:
 class _Logits(ClickModel):
     """A ClickModel, with the same names, that returns logits for training."""
 
+    @classmethod
+    def of(cls, model: nn.Module) -> _Logits:
+        assert isinstance(model, ClickModel)
+        return cls(model.model, model.inputs)
+
     def forward(self, dense_features: Tensor, sparse_features: KeyedJaggedTensor) -> Tensor:  # type: ignore[override]
         return self.logits(dense_features, sparse_features)
 
@@ -165,7 +204,9 @@ class _Task(nn.Module):
 
     def forward(self, batch: LabeledBatch) -> tuple[Tensor, Step]:
         logits = self._model(batch.dense, batch.kjt)
-        loss = functional.binary_cross_entropy_with_logits(logits, batch.labels, reduction="sum")
+        weights = None if batch.weights is None else batch.weights.unsqueeze(1)
+        loss = functional.binary_cross_entropy_with_logits(logits, batch.labels, weights, reduction="sum")
+        loss = loss / logits.shape[1]
         step = Step(
             loss=loss.detach(),
             logits=logits.detach(),
@@ -202,8 +243,25 @@ def _optimizer(model: DistributedModelParallel, config: TrainConfig) -> Combined
         return RowWiseAdagrad(parameters, lr=config.row_learning_rate, weight_decay=config.row_weight_decay)
 
     tables = _tables_with_gradients(model)
-    parts = [model.fused_optimizer, KeyedOptimizerWrapper(dense, dense_optimizer)]
-    return CombinedOptimizer([*parts, KeyedOptimizerWrapper(tables, row_optimizer)] if tables else parts)
+    parts: list[KeyedOptimizer] = [model.fused_optimizer]
+    if not config.freeze_dense:
+        parts.append(KeyedOptimizerWrapper(dense, dense_optimizer))
+    if tables:
+        parts.append(KeyedOptimizerWrapper(tables, row_optimizer))
+    return CombinedOptimizer(parts)
+
+
+def _freeze_dense(model: nn.Module) -> None:
+    """Exclude all parameters but the tables' from training."""
+    of_tables = {
+        id(p)
+        for part in model.modules()
+        if isinstance(part, EmbeddingBagCollection)
+        for p in part.parameters()
+    }
+    for parameter in model.parameters():
+        if id(parameter) not in of_tables:
+            parameter.requires_grad_(False)
 
 
 def _tables_with_gradients(model: DistributedModelParallel) -> dict[str, nn.Parameter]:

@@ -144,6 +144,21 @@ def test_every_option_on_tables(state: Path, capsys: Capture) -> None:
     }
 
 
+def test_texts_of_features(state: Path, capsys: Capture) -> None:
+    out = state.with_name("a")
+    hashed = [state, *BARE, "--id-policy", "hash", "--out", out, "--force"]
+
+    def hashes() -> dict[str, str]:
+        return {s.name: s.strings for s in load_artifact(out).signature.sparse}
+
+    assert run(*hashed, "--strings", "user", "--strings", "item=xxh64") == 0
+    assert hashes() == {"user": "xxh64", "item": "xxh64", "last_item": "", "flag": ""}
+    assert run(*hashed, "--strings", "all") == 0
+    assert set(hashes().values()) == {"xxh64"}
+    capsys.readouterr()
+    assert "strings: got unknown features ['who']" in fails(capsys, 1, *hashed, "--strings", "who")
+
+
 def test_several_targets_and_a_plan(state: Path, tmp_path: Path) -> None:
     users, goods, wide, tiny = bare().embedding_bag_configs()
     plan = ShardingPlan(
@@ -247,6 +262,8 @@ BAD_INPUT: dict[str, tuple[list[str], str]] = {
     "policy": (["--id-policy", "wrap"], "--id-policy: got 'wrap', expected one of reject, hash, zero"),
     "policy of a table": (["--id-policy", "users=wrap"], "--id-policy: got 'wrap'"),
     "policy of no table": (["--id-policy", "=hash"], "--id-policy: got '=hash', expected [TABLE=]POLICY"),
+    "hash": (["--strings", "user=md5"], "strings['user']: got 'md5', expected xxh64"),
+    "hash of no feature": (["--strings", "=xxh64"], "--strings: got '=xxh64', expected FEATURE[=HASH]"),
     "device": (["--devices", "tpu:0"], "devices: got 'tpu:0', expected cpu or cuda:N"),
     "meta": (["--devices", "meta"], "devices: got 'meta'"),
     "no device": (["--devices", "cpu,"], "devices: got ''"),
@@ -304,9 +321,9 @@ def test_bad_plans_are_2(state: Path, tmp_path: Path, content: str, message: str
 
 FAILURES: dict[str, tuple[Callable[[Path], list[str | Path]], str]] = {
     "no such file": (lambda p: [p / "x.pt"], "x.pt"),
-    "no such file for a factory": (lambda p: [p / "x.pt", *BARE], "checkpoint: nothing at 'x.pt'"),
-    "a directory without a factory": (lambda p: [p], "files of ranks needs --model"),
-    "a file and a directory": (lambda p: [p / "bare.pth", p, *BARE], "checkpoint: nothing at"),
+    "no such file for a factory": (lambda p: [p / "x.pt", *BARE], "checkpoint: got 'x.pt', which does not exist"),
+    "a directory without a factory": (lambda p: [p], "a folder of state dicts (bare.pth) needs --model"),
+    "a file and a directory": (lambda p: [p / "bare.pth", p, *BARE], "which is a folder"),
     "a directory and a file": (lambda p: [p, p / "bare.pth", *BARE], "and 1 more, expected one directory"),
     "an unsafe pickle of many files": (
         lambda p: [p / "bare.pth", p / "bare.pth", "--unsafe-pickle"],

@@ -77,7 +77,7 @@ def test_no_rows() -> None:
 @pytest.mark.parametrize(
     ("main", "words", "suggestion"),
     [
-        (train, ["--data", "syntetic", "--out", "m.pt"], "did you mean synthetic?"),
+        (train, ["--data", "synthetic", "--model", "deepfn"], "did you mean deepfm?"),
         (train, ["--data", "synthetic", "--ouut", "m.pt"], "did you mean --out?"),
         (plan, ["model.pt", "--world-sise", "2"], "did you mean --world-size?"),
         (export, ["model.pt", "--dtpye", "int8"], "did you mean --dtype?"),

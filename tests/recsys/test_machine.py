@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import os
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
 
 from recsys import machine
-from recsys.machine import cgroup_quota, num_processors, package_version, package_versions
+from recsys.machine import (
+    cgroup_quota,
+    install_command,
+    num_processors,
+    package_version,
+    package_versions,
+)
 
 
 def group(folder: Path, lines: str, files: dict[str, str]) -> tuple[Path, Path]:
@@ -66,3 +73,17 @@ def test_versions_are_those_of_installed_packages() -> None:
     found = package_versions(["numpy", "no-such-package-of-ours"])
     assert list(found) == ["numpy"]
     assert found["numpy"][0].isdigit()
+
+
+def test_the_command_that_installs_names_packages() -> None:
+    assert install_command(extra="rest") == "pip install 'aiohttp>=3.10'"
+    assert install_command(package="torch") == "pip install 'torch<2.14,>=2.11'"
+
+
+def test_a_checkout_that_is_not_installed_names_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    def requires(name: str) -> None:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(machine, "requires", requires)
+    assert install_command(extra="parquet") == "pip install '.[parquet]' in the checkout"
+    assert install_command(package="torch") == "pip install torch"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -36,6 +37,15 @@ SIGNATURE = Signature(
 
 def test_it_survives_json() -> None:
     assert Signature.from_json(json.loads(json.dumps(SIGNATURE.to_json()))) == SIGNATURE
+
+
+def test_the_hash_of_texts_survives_json() -> None:
+    user, items = SIGNATURE.sparse
+    hashed = replace(SIGNATURE, sparse=(replace(user, strings="xxh64"), items))
+    data = json.loads(json.dumps(hashed.to_json()))
+    assert [sparse.get("strings") for sparse in data["sparse"]] == ["xxh64", None]
+    assert Signature.from_json(data) == hashed
+    assert all("strings" not in sparse for sparse in SIGNATURE.to_json()["sparse"])
 
 
 def test_what_it_tells() -> None:
@@ -83,6 +93,12 @@ WRONG: list[tuple[str, Change, str]] = [
     ("name", lambda d: d["dense"][0].update(name=""), r"signature.dense\[0\].name: got ''"),
     ("pooling", lambda d: d["sparse"][1].update(pooling="max"), r"sparse\[1\].pooling: got 'max'"),
     ("weighted", lambda d: d["sparse"][1].update(weighted=1), r"sparse\[1\].weighted: got '1'"),
+    (
+        "strings",
+        lambda d: d["sparse"][0].update(strings="md5"),
+        r"sparse\[0\].strings: got 'md5', expected one of xxh64",
+    ),
+    ("no hash", lambda d: d["sparse"][0].update(strings=""), r"sparse\[0\].strings: got ''"),
     ("tables", lambda d: d["sparse"][0].update(tables=None), r"sparse\[0\].tables: got 'None'"),
     (
         "rows",

@@ -241,7 +241,13 @@ def read_topology(path: str | os.PathLike[str]) -> Topology:
     Raises:
         PlanError: The file cannot be read, or is not a topology.
     """
-    return Topology.from_json(read_json(Path(path), "topology", PlanError))
+    data = read_json(Path(path), "topology", PlanError)
+    try:
+        return Topology.from_json(data)
+    except PlanError as error:
+        raise PlanError(
+            f"topology {Path(path).name!r}: {error}; expected what recsys-plan calibrate wrote"
+        ) from None
 
 
 def number(data: Any, key: str, at: str, *, above_zero: bool = False) -> float:

@@ -1,30 +1,26 @@
 """The report of a plan as one self-contained HTML page.
 
-The page is ``page.html``, a template, with ``page.css`` and ``page.js`` put into it: it needs no other file and no
+The page is ``page.html``, a template, with style sheets and ``page.js`` put into it: it needs no other file and no
 network. Names are escaped. The data is embedded as JSON in which ``<`` does not occur. The content security policy
 permits only the script whose hash it names, so nothing else in the page can run, for any names of tables.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 
 from recsys.cli import size_text
+from recsys.pages import script, source_hash, style, templates
 from recsys.planner.planner import PlanResult
 from recsys.planner.report.report import headline, short_names, time_text
 from recsys.planner.report.summary import Summary
 
 _FOLDER = Path(__file__).parent
-_TEMPLATES = Environment(
-    loader=FileSystemLoader(_FOLDER), autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True
-)
+_TEMPLATES = templates(_FOLDER)
 
 
 def page(result: PlanResult, summary: Summary, *, title: str) -> str:
@@ -35,14 +31,13 @@ def page(result: PlanResult, summary: Summary, *, title: str) -> str:
         summary: The plan's summary.
         title: The title, such as the model's file name.
     """
-    script = (_FOLDER / "page.js").read_text(encoding="utf-8")
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    code = script(_FOLDER)
     lines = headline(summary)
     return _TEMPLATES.get_template("page.html").render(
         title=title,
-        policy=Markup(f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"),
-        style=Markup((_FOLDER / "page.css").read_text(encoding="utf-8")),
-        script=Markup(script),
+        policy=Markup(f"default-src 'none'; style-src 'unsafe-inline'; script-src {source_hash(code)}"),
+        style=style(_FOLDER),
+        script=code,
         data=htmlsafe_json_dumps(_page_data(result, summary), separators=(",", ":")),
         headline=lines[0],
         warning=lines[-1] if summary.over_capacity else "",

@@ -234,9 +234,7 @@ def _one_change(placement: Placement, options: Sequence[Sequence[ShardingOption]
                 if potential < least:
                     least, found = potential, (table, option)
                 placement.remove(table)
-        placement.options[table] = old
-        for block, slot in zip(old.blocks, slots, strict=True):
-            placement.add(table, block, old.span, slot)
+        placement.restore(table, old, slots)
     if found is None:
         return None
     changed = placement.copy()

@@ -109,6 +109,12 @@ class Placement:
                 self._count(block, self.ranks_of(option.span, slot), -1)
         self.options[table], self.slots[table] = None, []
 
+    def restore(self, table: int, option: ShardingOption, slots: Sequence[int]) -> None:
+        """Place a table, which is on no rank, on given slots."""
+        self.options[table], self.slots[table] = option, []
+        for block, slot in zip(option.blocks, slots, strict=True):
+            self.add(table, block, option.span, slot)
+
     def move(self, table: int, block: int, slot: int) -> None:
         """Move a block to another slot."""
         option = self.options[table]

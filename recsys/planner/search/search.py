@@ -23,6 +23,7 @@ from recsys.planner.search.partitioners import (
 )
 from recsys.planner.search.proposers import Choice, dynamic, greedy, least_memory, uniform
 from recsys.planner.search.reshuffle import reshuffle
+from recsys.planner.search.simplify import of_tiny_tables, simplify
 
 # Number of partitions that are balanced by moves and swaps, and of those whose options are changed.
 _NUM_BALANCED = 8
@@ -36,6 +37,8 @@ _GOOD_ENOUGH = 1.0005
 # Blocks are redistributed if a plan is above the lower bound by more than this factor.
 _WELL_BALANCED = 1.01
 _NUM_DEALT_ROUNDS = 400
+# Tiny tables are cut, or kept in host memory, where that lowers the worst rank's cost by more than this factor.
+_WORTH_CUTTING = 1.02
 # Shares of a rank's memory that a block may take in ``pack``.
 _LARGEST_FILLS = (1.0, 0.5, 0.25, 0.1, 0.03)
 
@@ -63,8 +66,23 @@ def search(capacity: Capacity, options: Sequence[Sequence[ShardingOption]]) -> S
         options: The options of each table, each with room for its blocks on empty ranks.
     """
     options = [_undominated(group) for group in options]
-    table = _option_table(capacity, options)
     least_us = of_any_plan(capacity, options)
+    simple = of_tiny_tables(options)
+    found = _found(capacity, simple, least_us)
+    if simple != options and (found.placement is None or found.placement.cost_us > least_us * _WORTH_CUTTING):
+        every = _found(capacity, options, least_us)
+        if found.placement is None or (
+            every.placement is not None and every.placement.cost_us * _WORTH_CUTTING < found.placement.cost_us
+        ):
+            found = every
+    if found.placement is not None:
+        simplify(found.placement, options)
+    return found
+
+
+def _found(capacity: Capacity, options: Sequence[Sequence[ShardingOption]], least_us: float) -> SearchResult:
+    """Return the best plan with these options."""
+    table = _option_table(capacity, options)
     placements: list[Placement] = []
     for choice in _proposals(capacity, options, table, least_us):
         chosen = [group[i] for group, i in zip(options, choice, strict=True)]

@@ -12,6 +12,11 @@ from torch import distributed as dist
 from recsys.errors import PlanError
 
 
+def num_cuda_devices() -> int:
+    """Return the number of CUDA devices of this machine."""
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
 @dataclass(frozen=True, kw_only=True)
 class ShardingEnv:
     """The ranks of a plan.
@@ -42,7 +47,7 @@ class ShardingEnv:
 
     def lacking(self) -> list[str]:
         """Return the devices that this machine does not have."""
-        available = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        available = num_cuda_devices()
         return [str(d) for d in self.devices if d.type == "cuda" and d.index >= available]
 
     @staticmethod

@@ -146,6 +146,11 @@ class ShardingPlan:
             lines += ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
         return "\n".join(lines)
 
+    @property
+    def num_ranks(self) -> int:
+        """The fewest ranks that the plan can have; 0 if every table is copied to all."""
+        return max(self.ranks(), default=-1) + 1
+
     def ranks(self) -> set[int]:
         """Return every rank that holds a shard."""
         return {rank for tables in self.plan.values() for t in tables.values() for rank in t.ranks}
@@ -220,7 +225,15 @@ def check_plan(
             continue
         wrong = sorted({rank for rank in sharding.ranks if not 0 <= rank < world_size})
         if wrong:
-            raise PlanError(f"{at}: got ranks {wrong}, expected 0 to {world_size - 1} ({world_size} devices)")
+            needed = max(rank for other in plan.values() for rank in other.ranks) + 1
+            fix = (
+                f": it is a plan for {needed}; make one for {world_size}, or use {needed}"
+                if needed > world_size
+                else ""
+            )
+            raise PlanError(
+                f"{at}: got ranks {wrong}, expected 0 to {world_size - 1} (ranks or devices: {world_size}){fix}"
+            )
         blocks: dict[tuple[int, int], list[tuple[int, int]]] = {}
         for shard in sharding.shards:
             blocks.setdefault(shard.columns, []).append(shard.rows)

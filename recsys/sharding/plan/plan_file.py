@@ -19,4 +19,4 @@ def read_plan(path: Path) -> ShardingPlan:
     try:
         return ShardingPlan.from_json(data)
     except PlanError as error:
-        raise PlanError(f"plan {path.name!r}: {error}") from None
+        raise PlanError(f"plan {path.name!r}: {error}; expected what recsys-plan --out wrote") from None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import json
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -33,7 +34,7 @@ from recsys.sharding.plan.sharding_types import column_wise, table_wise
 from recsys.signature import IdPolicy
 from tests.export.graph.test_managed import Pooled
 from tests.export.source.test_shards import _save as save_sharded
-from tests.recsys.artifact.deltas import digest_of, read_plainly
+from tests.recsys.artifact.deltas import digest_of, header_of, read_plainly
 from tests.support.export_models import CASES, ModelCase, bare, batch_of, collections, dlrm
 from tests.support.helpers import STORED_TYPES, bag
 
@@ -58,6 +59,18 @@ def trained(model: nn.Module, share: float = 0.2, seed: int = 0) -> nn.Module:
             moved[-1] = True
             noise = torch.randn(int(moved.sum()), weight.shape[1], generator=generator)
             weight.data[moved] += noise * 0.1
+    return new
+
+
+def with_dense(model: nn.Module, seed: int = 0) -> nn.Module:
+    """A copy with other dense weights; rows stay."""
+    generator = torch.Generator().manual_seed(seed)
+    new = copy.deepcopy(model)
+    tables = {id(w) for c in collections(new).values() for w in float_weights(c).values()}
+    with torch.no_grad():
+        for weight in new.parameters():
+            if id(weight) not in tables:
+                weight += torch.randn(weight.shape, generator=generator) * 0.1
     return new
 
 
@@ -283,24 +296,14 @@ class TestRefusals:
         assert set(artifact.parent.iterdir()) == before
         return str(caught.value)
 
-    def test_dense_weights_that_changed(self, artifact: Path) -> None:
-        new = trained(dlrm())
-        with torch.no_grad():
-            for parameter in new.over_arch.parameters():
-                parameter += 1
-        num_changed = len(list(new.over_arch.parameters()))
-        text = self.refused(dlrm(), new, artifact)
-        assert text.startswith(f"delta: {num_changed} dense weights differ too, such as 'over_arch.")
+    def test_dense_weights_that_are_left(self, artifact: Path) -> None:
+        new = with_dense(trained(dlrm()))
+        num_changed = len([name for name, _ in new.named_parameters() if "embedding_bags" not in name])
         report = delta_of(dlrm(), new, artifact.parent / "d", artifact, tables_only=True)
-        assert report.num_dense_left == num_changed
+        assert (report.num_dense, report.num_dense_left) == (0, num_changed)
+        assert header_of(artifact.parent / "d")["format_version"] == 1
         found = load_artifact(artifact)
         assert prepare(found.rows, artifact.parent / "d").num_dense_left == num_changed
-
-    def test_buffers_count_as_dense_weights(self, artifact: Path) -> None:
-        old, new = dlrm(), dlrm()
-        for model, number in ((old, 1.0), (new, 2.0)):
-            model.register_buffer("mean", torch.tensor(number), persistent=False)
-        assert "1 dense weights differ too, such as 'mean'" in self.refused(old, new, artifact)
 
     def test_a_mapping_that_changed(self, tmp_path: Path) -> None:
         old = Pooled().eval()
@@ -350,7 +353,7 @@ class TestRefusals:
             assert "t1', row 7" in found
 
     def test_a_missing_artifact(self, tmp_path: Path) -> None:
-        with pytest.raises(ArtifactError, match="nothing at 'a'"):
+        with pytest.raises(ArtifactError, match="got 'a', which does not exist"):
             delta_of(dlrm(), dlrm(), tmp_path / "d", tmp_path / "a")
 
 
@@ -419,16 +422,20 @@ class TestCommand:
     def test_directories_of_sharded_checkpoints(self, states: Path) -> None:
         for name in ("old", "new"):
             save_sharded(torch.load(states / f"{name}.pt"), states / name)
+        started_s = time.time()
         command = ["--delta", states / "old", states / "new", *BARE]
         assert run(*command) == 0
         assert run("--delta", states / "old.pt", states / "new.pt", *BARE, "--out", states / "same") == 0
-        assert (states / "new.delta").read_bytes() == (states / "same").read_bytes()
+        headers = [header_of(states / name) for name in ("new.delta", "same")]
+        made_s = [header.pop("created_s") for header in headers]
+        assert headers[0] == headers[1]
+        assert started_s - 0.001 <= made_s[0] <= made_s[1] <= time.time() + 0.001
 
     def test_nothing_differs(self, states: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert run("--delta", states / "old.pt", states / "old.pt", *BARE, "--out", states / "x") == 0
         assert "no row differs" in capsys.readouterr().out
 
-    def test_tables_only_warns(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_dense_weights(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         new = trained(dlrm())
         with torch.no_grad():
             next(new.over_arch.parameters()).add_(1)
@@ -442,9 +449,9 @@ class TestCommand:
             "--model",
             "tests.support.factories:make_dlrm",
         ]
-        assert run(*command) == 1
-        assert "1 dense weights differ too" in capsys.readouterr().err
-        assert run(*command, "--tables-only") == 0
+        assert run(*command) == 0
+        assert "1 dense weights changed" in capsys.readouterr().out
+        assert run(*command, "--tables-only", "--force") == 0
         assert "warning: 1 dense weights differ and stay" in capsys.readouterr().err
 
     def test_force(self, states: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -481,9 +488,12 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("damage", "text"),
         [
-            (lambda p: (p / "new.pt").unlink(), "nothing at 'new.pt'"),
+            (lambda p: (p / "new.pt").unlink(), "got 'new.pt', which does not exist"),
             (lambda p: (p / "old.artifact" / "rows.bin").unlink(), "part 'rows.bin': missing"),
-            (lambda p: (p / "old.artifact").rename(p / "elsewhere"), "nothing at 'old.artifact'"),
+            (
+                lambda p: (p / "old.artifact").rename(p / "elsewhere"),
+                "got 'old.artifact', which does not exist",
+            ),
         ],
         ids=["checkpoint", "rows", "artifact"],
     )

@@ -5,21 +5,25 @@ Shape letters: D embedding dim, R rows.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 import export.artifact.writing
 import export.tables.rows_file
+from export.artifact import single_file
+from export.artifact.single_file import write_apart
 from export.config import ExportConfig
 from export.graph.graph import Graph
 from export.pipeline import export_model
 from export.verify.compare import compare
-from recsys.artifact.load import load_artifact
+from recsys.artifact.load import ROWS_NAME, load_artifact
 from recsys.configs import DataType
 from recsys.errors import VerificationError
 from recsys.rows.quantize import Writer, store_table
@@ -148,20 +152,15 @@ def test_a_graph_that_reads_other_rows_names_the_output(
 
 
 def test_a_single_file_is_verified_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def faulty(*arguments: Any) -> None:
-        module = arguments[0]
-        rows = next(t for name, t in module.named_buffers() if t.dtype == torch.uint8 and t.numel() > 1000)
-        broken = rows.clone()
-        broken[1::64] ^= 0x08
-        rows.set_(broken)
-        save(*arguments)
+    def of_other_rows(work: Path, *others: Path) -> None:
+        copy = work.with_name("copy")
+        shutil.copytree(work, copy)
+        rows = np.fromfile(copy / ROWS_NAME, np.uint8)
+        rows[1::64] ^= 0x08
+        rows.tofile(copy / ROWS_NAME)
+        write_apart(copy, *others)
 
-    save = export.artifact.writing.torchscript.save  # type: ignore[attr-defined]
-
-    def only_the_file(*arguments: Any) -> None:
-        (faulty if str(arguments[1]).endswith("artifact.pt") else save)(*arguments)
-
-    monkeypatch.setattr(export.artifact.writing.torchscript, "save", only_the_file)  # type: ignore[attr-defined]
+    monkeypatch.setattr(single_file, "write_apart", of_other_rows)
     with pytest.raises(VerificationError, match="the single file predicts otherwise than the directory"):
         export_model(bare(), tmp_path / "a.pt", ExportConfig(single_file=True))
     assert list(tmp_path.iterdir()) == []

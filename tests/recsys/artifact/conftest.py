@@ -86,5 +86,5 @@ def loaded(pristine: Path) -> LoadedArtifact:
 @pytest.fixture
 def delta(tmp_path: Path, loaded: LoadedArtifact) -> Path:
     """A sound delta for ``loaded``."""
-    write_delta(tmp_path / "new.delta", loaded.rows, CHANGES)
+    write_delta(tmp_path / "new.delta", loaded.rows, CHANGES, with_dense=True)
     return tmp_path / "new.delta"

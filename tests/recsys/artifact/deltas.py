@@ -41,6 +41,7 @@ def write_delta(
     seed: int = 0,
     *,
     num_dense_left: int = 0,
+    with_dense: bool = False,
 ) -> dict[str, Tensor]:
     """A delta of random rows from the state that the rows are in.
 
@@ -50,6 +51,7 @@ def write_delta(
         changes: for each table the numbers of rows.
         seed: of the rows.
         num_dense_left: dense weights that it says it leaves as they are.
+        with_dense: whether it has random numbers for all dense weights, too.
 
     Returns:
         for each table the whole stored rows ``[N, row_bytes]``.
@@ -67,6 +69,11 @@ def write_delta(
         half = len(numbers) // 2
         for part in (slice(0, half), slice(half, None)):
             writer.add(table, torch.tensor(numbers[part], dtype=torch.int64), made[name][part])
+    if with_dense:
+        assert rows.graphs is not None
+        dense = {path: weight for form in rows.graphs.tensors() for path, weight in form.items()}
+        for path, weight in sorted(dense.items()):
+            writer.add_dense(path, torch.randn(weight.shape, generator=generator).to(weight.dtype))
     writer.finish()
     return made
 
@@ -130,6 +137,26 @@ def rewrite_section(path: Path, table: int, key: str, content: bytes) -> None:
     path.write_bytes(data)
     section["sha256"] = hashlib.sha256(content).hexdigest()
     write_header(path, json.dumps(header).encode())
+
+
+def rewrite_dense(path: Path, weight: int, content: bytes) -> None:
+    """Other numbers of a dense weight, with the digest that fits."""
+    header = header_of(path)
+    section = header["dense"][weight]["values"]
+    data = bytearray(path.read_bytes())
+    data[section["offset_bytes"] : section["offset_bytes"] + len(content)] = content
+    path.write_bytes(data)
+    section["sha256"] = hashlib.sha256(content).hexdigest()
+    write_header(path, json.dumps(header).encode())
+
+
+def set_in_dense(weight: int, key: str, value: Any) -> Callable[[Any], None]:
+    """A change of a dense weight's field."""
+
+    def change(header: Any) -> None:
+        header["dense"][weight][key] = value
+
+    return change
 
 
 def header_text(path: Path) -> bytes:

@@ -44,7 +44,11 @@ def _extend(file: Path) -> None:
 
 
 DAMAGES: dict[str, tuple[Damage, type[ArtifactError], str]] = {
-    "nothing there": (lambda a: shutil.rmtree(a), ArtifactNotFoundError, "nothing at 'ranker'"),
+    "nothing there": (
+        lambda a: shutil.rmtree(a),
+        ArtifactNotFoundError,
+        "got 'ranker', which does not exist",
+    ),
     "rows truncated": (
         lambda a: truncate(a / ROWS_NAME, -1),
         PartSizeError,
@@ -71,7 +75,7 @@ DAMAGES: dict[str, tuple[Damage, type[ArtifactError], str]] = {
     "manifest missing": (
         lambda a: (a / MANIFEST_NAME).unlink(),
         ForeignFileError,
-        "no manifest.json in 'ranker'; this is not an exported model",
+        "got the folder 'ranker' without manifest.json; expected a folder or file that recsys-export wrote",
     ),
     "manifest binary": (
         lambda a: (a / MANIFEST_NAME).write_bytes(b"\x80\xff\0"),
@@ -182,13 +186,15 @@ def _zip(path: Path, members: dict[str, bytes]) -> None:
 @pytest.mark.parametrize("make", FOREIGN.values(), ids=FOREIGN)
 def test_foreign_files_are_named(tmp_path: Path, make: Damage, verify: bool) -> None:
     make(tmp_path / "x.pt")
-    with pytest.raises(ForeignFileError, match=r"is no exported model|is not an exported model"):
+    with pytest.raises(
+        ForeignFileError, match=r"expected a folder or file that recsys-export wrote|is not an exported model"
+    ):
         load_artifact(tmp_path / "x.pt", verify_checksums=verify)
 
 
 def test_a_foreign_directory_is_named(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("hello")
-    with pytest.raises(ForeignFileError, match=r"no manifest\.json"):
+    with pytest.raises(ForeignFileError, match=r"without manifest\.json"):
         load_artifact(tmp_path)
 
 
@@ -232,7 +238,7 @@ def test_a_skeleton_that_is_another_program_is_named(artifact: Path) -> None:
 @pytest.mark.parametrize("verify", [True, False], ids=["checksums", "no checksums"])
 def test_a_truncated_single_file_is_named(single: Path, keep: float, verify: bool) -> None:
     truncate(single, int(single.stat().st_size * keep))
-    with pytest.raises(ForeignFileError, match="is no exported model, or is damaged"):
+    with pytest.raises(ForeignFileError, match="which is of another kind, or damaged"):
         load_artifact(single, verify_checksums=verify)
 
 
@@ -271,7 +277,7 @@ def _raw(path: Path, info: zipfile.ZipInfo) -> bytes:
 def test_a_single_file_without_its_manifest_is_foreign(single: Path) -> None:
     edit_zip(single, lambda name, content: None if "extra" in name else content)
     torch.jit.load(str(single))
-    with pytest.raises(ForeignFileError, match="it holds no manifest"):
+    with pytest.raises(ForeignFileError, match=r"which holds no manifest; .*a checkpoint is exported first"):
         load_artifact(single)
 
 

@@ -37,10 +37,13 @@ from tests.recsys.artifact.deltas import (
     CHANGES,
     USERS,
     all_rows,
+    header_of,
     header_text,
     lie,
+    rewrite_dense,
     rewrite_section,
     set_in,
+    set_in_dense,
     write_delta,
     write_header,
 )
@@ -66,9 +69,10 @@ def lied(change: Callable[[Any], object]) -> Callable[[Path], None]:
     return lambda path: lie(path, change)
 
 
+BIAS = "model.layer.bias"
 NAN_SCALE = struct.pack("<ee", float("nan"), 0) + bytes(16)
 DAMAGE: dict[str, tuple[Callable[[Path], object], type[ArtifactError], str]] = {
-    "nothing there": (Path.unlink, ArtifactNotFoundError, "delta: nothing at 'new.delta'"),
+    "nothing there": (Path.unlink, ArtifactNotFoundError, "delta: got 'new.delta', which does not exist"),
     "empty": (lambda p: truncate(p, 0), ForeignFileError, "'new.delta' is no delta"),
     "garbage": (lambda p: p.write_bytes(bytes(range(256)) * 9), ForeignFileError, "is no delta"),
     "a manifest": (lambda p: p.write_text('{"format": "recsys-artifact"}'), ForeignFileError, "is no delta"),
@@ -103,14 +107,20 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], type[ArtifactError], str]] = {
         "its format is not 'recsys-delta'",
     ),
     "newer": (
-        lied(lambda h: h.update(format_version=2)),
+        lied(lambda h: h.update(format_version=3)),
         NewerVersionError,
-        "got format version 2, expected at most 1",
+        "got format version 3, expected at most 2",
     ),
     "version a text": (lied(lambda h: h.update(format_version="1")), ManifestError, "delta.format_version"),
     "no artifact": (lied(lambda h: h.pop("artifact")), ManifestError, "delta.artifact: missing"),
     "artifact a number": (lied(lambda h: h.update(artifact=7)), ManifestError, "delta.artifact: got '7'"),
     "base too short": (lied(lambda h: h.update(base="abc")), ManifestError, "12 hexadecimal digits"),
+    "made before the epoch": (
+        lied(lambda h: h.update(created_s=-1)),
+        ManifestError,
+        "delta.created_s: got '-1', expected seconds since the epoch",
+    ),
+    "made at no time": (lied(lambda h: h.update(created_s=True)), ManifestError, "delta.created_s: got"),
     "another base": (lied(lambda h: h.update(base="0" * 12)), DeltaError, "delta.base: got '000000000000'"),
     "another artifact": (lied(lambda h: h.update(artifact="0" * 12)), DeltaError, "delta.artifact: got"),
     "tables an object": (lied(lambda h: h.update(tables={})), ManifestError, "delta.tables: got"),
@@ -198,6 +208,62 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], type[ArtifactError], str]] = {
         ManifestError,
         "expected ascending ones from 0 to 29",
     ),
+    "a byte of a dense weight": (
+        lambda p: flip(p, header_of(p)["dense"][0]["values"]["offset_bytes"]),
+        ChecksumError,
+        f"dense weight {BIAS!r}: the checksum does not match",
+    ),
+    "dense weights an object": (lied(lambda h: h.update(dense={})), ManifestError, "delta.dense: got"),
+    "a dense weight twice": (
+        lied(set_in_dense(1, "name", BIAS)),
+        ManifestError,
+        f"delta.dense: got [{BIAS!r}] more than once",
+    ),
+    "unknown dense weight": (
+        lied(set_in_dense(0, "name", "x")),
+        ManifestError,
+        "delta.dense[0].name: got 'x', expected the path of a dense weight of the artifact",
+    ),
+    "a tensor of a collection": (
+        lied(set_in_dense(0, "name", "model.plain.lookups.0.offsets_bytes")),
+        ManifestError,
+        "expected the path of a dense weight of the artifact",
+    ),
+    "other type of a dense weight": (
+        lied(set_in_dense(0, "dtype", "int32")),
+        ManifestError,
+        f"delta.dense[0].dtype: got 'int32', expected float32, as dense weight {BIAS!r} has it",
+    ),
+    "no type of dense weights": (
+        lied(set_in_dense(0, "dtype", "float8")),
+        ManifestError,
+        "dtype: got 'float8', expected one of float64, float32",
+    ),
+    "other shape of a dense weight": (
+        lied(set_in_dense(1, "shape", [3, 72])),
+        ManifestError,
+        "delta.dense[1].shape: got '[3, 72]', expected [72, 3], as dense weight",
+    ),
+    "a dense weight of many bytes": (
+        lied(set_in_dense(1, "shape", [2**30, 2**30])),
+        ManifestError,
+        "delta.dense[1].values.offset_bytes: got",
+    ),
+    "a dense weight of huge dimensions": (
+        lied(set_in_dense(1, "shape", [2**48])),
+        ManifestError,
+        "delta.dense[1].shape: got '[281474976710656]', expected at most 16 dimensions below 2**48",
+    ),
+    "no numbers of a dense weight": (
+        lied(lambda h: h["dense"][0].pop("values")),
+        ManifestError,
+        "delta.dense[0].values: missing",
+    ),
+    "a dense weight that is not finite": (
+        lambda p: rewrite_dense(p, 0, np.full(72, np.inf, "<f4").tobytes()),
+        ManifestError,
+        f"dense weight {BIAS!r}: got a number that is not finite",
+    ),
     "a row that is not finite": (
         lambda p: rewrite_section(p, 0, "rows", NAN_SCALE * 3),
         ManifestError,
@@ -214,7 +280,7 @@ def test_damage(
     kind: type[ArtifactError],
     text: str,
 ) -> None:
-    before = all_rows(loaded)
+    before, graphs = all_rows(loaded), loaded.graphs.frozen
     damage(delta)
     with pytest.raises(ArtifactError) as caught:
         prepare(loaded.rows, delta)
@@ -222,6 +288,7 @@ def test_damage(
     assert text in str(caught.value)
     assert str(delta.parent) not in str(caught.value)
     assert torch.equal(all_rows(loaded)[0], before[0])
+    assert loaded.graphs.frozen is graphs
 
 
 def test_a_directory_is_no_delta(loaded: LoadedArtifact, tmp_path: Path) -> None:
@@ -251,7 +318,7 @@ def shared(
     """A model, a sound delta for it, and that delta prepared."""
     artifact = load_artifact(pristine, target="cpu")
     path = tmp_path_factory.mktemp("deltas") / "d"
-    write_delta(path, artifact.rows, CHANGES)
+    write_delta(path, artifact.rows, CHANGES, with_dense=True)
     return artifact, path, prepare(artifact.rows, path)
 
 
@@ -274,6 +341,9 @@ def equal_or_error(
             other = expected[one.target.data_ptr()]
             assert torch.equal(one.places, other.places)
             assert torch.equal(one.rows, other.rows)
+        for name, weight in found.dense.items():
+            assert weight is not None
+            assert torch.equal(weight, sound.dense[name])  # type: ignore[arg-type]
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

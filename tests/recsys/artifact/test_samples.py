@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 import torch
 
 from recsys.artifact.samples import random_batch, read_samples
+from recsys.hashing import hash_text
 from recsys.signature import DenseInput, IdPolicy, Output, Signature, SparseInput, TableUse
 
 SIGNATURE = Signature(
@@ -83,6 +85,33 @@ def test_a_request_of_no_rows(tmp_path: Path) -> None:
     assert batch.num_rows == 0
     assert [tuple(t.shape) for t in batch.inputs()] == [(0, 2), (0, 1), (0,), (0,), (0,)]
     assert read_samples(write(tmp_path, empty, GOOD), SIGNATURE).num_rows == 2
+
+
+HASHED = replace(SIGNATURE, sparse=(*SIGNATURE.sparse[:2], replace(SIGNATURE.sparse[2], strings="xxh64")))
+
+
+def test_texts_of_a_hashed_feature_become_its_ids(tmp_path: Path) -> None:
+    request = copy.deepcopy(GOOD)
+    request["sparse"]["item"] = [["85f751fd", "é"], [-1]]
+    batch = read_samples(write(tmp_path, request), HASHED)
+    assert batch.values.tolist()[-3:] == [hash_text("85f751fd"), hash_text("é"), -1]
+    assert request["sparse"]["item"] == [["85f751fd", "é"], [-1]]
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (["a", ""], "line 1, sparse 'item', row 1: got '', expected texts; leave a missing value out"),
+        (["a", 1], r"line 1, sparse 'item': got \['a', 1\], expected a list of numbers"),
+        (["\ud800"], "line 1, sparse 'item', row 1: got half a surrogate pair"),
+    ],
+    ids=["empty", "mixed", "surrogate"],
+)
+def test_texts_that_have_no_hash(tmp_path: Path, row: list[Any], message: str) -> None:
+    request = copy.deepcopy(GOOD)
+    request["sparse"]["item"] = [["x"], row]
+    with pytest.raises(ValueError, match=message):
+        read_samples(write(tmp_path, request), HASHED)
 
 
 def _set(*path: Any) -> Callable[[Any], None]:

@@ -56,6 +56,15 @@ class TestRemapping:
         # Free rows are handed out from the lowest, to the most frequent ID first, then to the smallest.
         assert found == {"friend": [1, 0], "item": [1, 0], "other": [3, 4], "day": [8], "user": [0]}
 
+    def test_tables_may_be_called_as_methods(self) -> None:
+        made = ManagedCollisionCollection(
+            {"items": module_of(5), "keys": module_of(6)},
+            [bag("items", 5, 4, ["item"]), bag("keys", 6, 4, ["key"])],
+        )
+        assert list(made.managed_collision_modules()) == ["items", "keys"]
+        remapped = made.train()(kjt_of({"item": [[BIG]], "key": [[BIG, 7]]}))
+        assert [j.values().tolist() for j in remapped.to_dict().values()] == [[0], [1, 0]]
+
     def test_lengths_and_weights_stay(self) -> None:
         module = managed(return_remapped_features=True)
         batch = KeyedJaggedTensor(

@@ -45,8 +45,9 @@ def test_score_is_the_probability_of_the_logits() -> None:
     outputs = model(dense, _kjt())
     logits = model.logits(dense, _kjt())
     assert list(outputs) == ["score"]
-    assert outputs["score"].shape == logits.shape == (2,)
-    torch.testing.assert_close(outputs["score"], 1 / (1 + torch.exp(-logits)))
+    assert outputs["score"].shape == (2,)
+    assert logits.shape == (2, 1)
+    torch.testing.assert_close(outputs["score"], 1 / (1 + torch.exp(-logits[:, 0])))
 
 
 def test_empty_batch() -> None:

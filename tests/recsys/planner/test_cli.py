@@ -192,8 +192,33 @@ def test_a_plan_in_the_place_of_tables_is_an_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "plan.json").write_text('{"ebc": {}}')
+    assert run(tmp_path / "plan.json") == 2
+    assert capsys.readouterr().err == (
+        "recsys-plan: MODEL: got 'plan.json', a sharding plan; expected a checkpoint or a list of tables: "
+        "recsys-plan MODEL --plan plan.json estimates the plan\n"
+    )
+    (tmp_path / "plan.json").write_text('{"tables": [1]}')
     assert run(tmp_path / "plan.json") == 1
     assert "recsys-plan: tables: got " in capsys.readouterr().err
+
+
+def test_a_plan_for_more_ranks_is_an_error(tables: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = tables.parent / "three.json"
+    assert run(tables, "--world-size", 3, "--device", "cpu", "--out", plan, "--no-html", "--json") == 0
+    for words, given in (([], 1), (["--world-size", 2], 2)):
+        assert run(tables, "--plan", plan, "--device", "cpu", *words) == 2
+        assert capsys.readouterr().err == (
+            f"recsys-plan: --plan: got a plan for 3 ranks, expected one for {given}: --world-size 3 estimates it\n"
+        )
+
+
+def test_a_file_in_the_place_of_a_topology_is_named(tables: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tables.parent / "plan.json").write_text('{"ebc": {}}')
+    assert run(tables, "--topology", tables.parent / "plan.json") == 1
+    assert capsys.readouterr().err == (
+        "recsys-plan: topology 'plan.json': topology.compute_device: missing; expected what recsys-plan calibrate "
+        "wrote\n"
+    )
 
 
 def test_a_topology_file_is_used_and_changed_by_options(

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from itertools import cycle
 
 from recsys.configs import EmbeddingBagConfig
+from recsys.data.examples import Dataset
 from recsys.sharding.plan.plan import ShardingPlan
 from recsys.sharding.plan.sharding_types import column_wise, data_parallel, row_wise, table_wise
-from recsys.train.data.examples import Dataset
 from recsys.train.ranks import COLLECTION_PATH
 
 MIXED = ("rw", "cw", "tw", "dp")

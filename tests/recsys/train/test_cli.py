@@ -12,6 +12,9 @@ import torch
 
 from recsys import KeyedJaggedTensor
 from recsys.checkpoint import build_model, load_checkpoint
+from recsys.configs import BaseEmbeddingConfig
+from recsys.sharding.plan.plan import ShardingPlan
+from recsys.sharding.plan.sharding_types import table_wise
 from recsys.train import cli
 from recsys.train.cli import main
 
@@ -41,6 +44,22 @@ def test_from_the_command_line_to_a_prediction(tmp_path: Path, capsys: pytest.Ca
         score = build_model(checkpoint)(torch.zeros(1, 3), kjt)["score"]
     assert score.shape == (1,)
     assert 0 < score.item() < 1
+
+
+def test_a_plan_for_more_ranks_is_found_before_the_data(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = BaseEmbeddingConfig(name="user", num_embeddings=10, embedding_dim=4)
+    plan = ShardingPlan(plan={"model": {"user": table_wise(table, 2)}})
+    (tmp_path / "plan.json").write_text(json.dumps(plan.to_json()))
+    argv = ["--data", "synthetic", "--plan", str(tmp_path / "plan.json"), "--out", str(tmp_path / "m.pt")]
+    assert main([*argv, *_SMALL]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err == (
+        "recsys-train: --plan: got a plan for 3 ranks, expected one for 1: start 3 ranks (torchrun --nproc-per-node 3 "
+        "-m recsys.train ...) or make a plan for 1 (recsys-plan --world-size 1)\n"
+    )
 
 
 def test_json_is_one_object_that_agrees_with_the_checkpoint(
@@ -140,8 +159,6 @@ def test_parquet_with_a_schema(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert (result["num_train_rows"], result["num_held_out_rows"]) == (36, 4)
     assert (result["dense_names"], result["feature_names"]) == (["x"], ["item"])
     assert load_checkpoint(tmp_path / "m.pt").arguments["tables"][0]["num_embeddings"] == 40
-    assert main([*argv, "--json"]) == 2
-    assert "expected a column 'label'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("out", [".", "nowhere/model.pt"], ids=["folder", "missing-folder"])
@@ -186,11 +203,10 @@ def test_threads_are_given_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "argv",
     [
-        ["--data", "nothing", "--out", "m.pt"],
         ["--data", "synthetic", "--out", "m.pt", "--epochs", "0"],
         ["--data", "synthetic", "--out", "m.pt", "--over-layers", "8,x"],
     ],
-    ids=["data", "epochs", "layers"],
+    ids=["epochs", "layers"],
 )
 def test_bad_usage_is_status_2(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_info:
@@ -199,8 +215,16 @@ def test_bad_usage_is_status_2(argv: list[str], capsys: pytest.CaptureFixture[st
     assert "usage: recsys-train" in capsys.readouterr().err
 
 
+def test_data_that_is_no_path_and_no_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--data", "syntetic", "--out", "m.pt"]) == 2
+    assert "expected a file or folder that exists, or one of" in (text := capsys.readouterr().err)
+    assert "did you mean synthetic?" in text
+    assert main(["--data", ".", "--path", "x", "--out", "m.pt"]) == 2
+    assert "--data takes the path of a table" in capsys.readouterr().err
+
+
 def test_help_as_a_process() -> None:
     result = subprocess.run(
         [sys.executable, "-m", "recsys.train.cli", "--help"], capture_output=True, text=True, check=True
     )
-    assert "examples:\n  recsys-train --data synthetic --out model.pt" in result.stdout
+    assert "examples:\n  recsys-train --data clicks.csv --out model.pt" in result.stdout

@@ -16,13 +16,13 @@ import torch
 from torch import distributed as dist
 
 from recsys.checkpoint import load_checkpoint
+from recsys.data.metrics import Metrics
+from recsys.data.synthetic import synthetic
 from recsys.errors import CheckpointError, PlanError
 from recsys.sharding.plan.plan_file import read_plan
 from recsys.train.callbacks import Callback
 from recsys.train.cli import main
 from recsys.train.config import ModelConfig, TrainConfig
-from recsys.train.data.metrics import Metrics
-from recsys.train.data.synthetic import synthetic
 from recsys.train.job import Trained, TrainJob, train_over_ranks
 from recsys.train.progress import Epoch, TrainProgress
 from recsys.train.ranks import ONE_RANK, Ranks, find_ranks, process_group
@@ -156,6 +156,15 @@ def test_another_length_of_the_data_is_refused(tmp_path: Path) -> None:
     train_over_ranks(_job(tmp_path / "a"), ONE_RANK, Callback(), whole=False)
     job = _job(tmp_path / "a", dataset=synthetic(3_000), resume=True)
     with pytest.raises(CheckpointError, match="num_train_rows: it was trained with '1800', got 2700"):
+        train_over_ranks(job, ONE_RANK, Callback(), whole=False)
+
+
+def test_other_data_of_the_same_length_is_refused(tmp_path: Path) -> None:
+    train_over_ranks(_job(tmp_path / "a"), ONE_RANK, Callback(), whole=False)
+    job = _job(tmp_path / "a", dataset=synthetic(_NUM_ROWS, seed=1), resume=True)
+    with pytest.raises(
+        CheckpointError, match="got other data than it was trained with, of the same number of rows"
+    ):
         train_over_ranks(job, ONE_RANK, Callback(), whole=False)
 
 

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 import torch
 
+from recsys.data.examples import Dataset
+from recsys.data.synthetic import NUM_ITEMS, NUM_USERS, synthetic
 from recsys.models.click import build_dlrm
 from recsys.train.callbacks import Callback
 from recsys.train.config import ModelConfig, TrainConfig
-from recsys.train.data.examples import Dataset
-from recsys.train.data.synthetic import NUM_ITEMS, NUM_USERS, synthetic
 from recsys.train.evaluate import evaluate
 from recsys.train.job import train
 from recsys.train.loop import DivergedError
 from recsys.train.sources import DEFAULTS
-from tests.recsys.train.data.blocks import all_of
+from tests.recsys.data.blocks import all_of
 
 _SMALL = ModelConfig(embedding_dim=4, dense_layers=(8,), over_layers=(8,))
 
@@ -35,7 +35,7 @@ def test_the_planted_structure_is_learned() -> None:
     dataset = synthetic(60_000)
     defaults = DEFAULTS["synthetic"]
     torch.manual_seed(0)
-    untrained = evaluate(build_dlrm(**defaults.model.arguments(dataset)), dataset)
+    untrained = evaluate(build_dlrm(**defaults.model.arguments(dataset)), dataset)["click"]
     _, epochs = train(dataset, defaults.model, defaults.train)
     last, ceiling = epochs[-1].held_out, _planted_auc(dataset)
     assert untrained.auc is not None
@@ -93,7 +93,7 @@ def test_the_watcher_hears_every_row_and_epoch() -> None:
     model, epochs = train(dataset, _SMALL, TrainConfig(epochs=3, batch_size=700), listener)
     assert listener.num_rows == 3 * 1_800
     assert listener.epochs == [1, 2, 3]
-    whole, sharded = evaluate(model, dataset), epochs[-1].held_out
+    whole, sharded = evaluate(model, dataset)["click"], epochs[-1].held_out
     assert whole.to_json() == pytest.approx(sharded.to_json(), rel=1e-6)
     assert not model.training
 

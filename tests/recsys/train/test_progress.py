@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch.nn import functional
 
+from recsys.data.metrics import measure
+from recsys.data.synthetic import synthetic
 from recsys.train.callbacks import Callback, CallbackList, TensorBoardCallback
 from recsys.train.config import ModelConfig, RunConfig, TrainConfig
-from recsys.train.data.metrics import measure
-from recsys.train.data.synthetic import synthetic
 from recsys.train.loop import Loop
-from recsys.train.progress import Epoch, Sums, Window, window
+from recsys.train.progress import Epoch, Sums, Totals, Window, window
 from recsys.train.ranks import ONE_RANK, one_rank_plan, process_group
 from recsys.train.trainer import Trainer
 
@@ -24,13 +24,13 @@ _SMALL = ModelConfig(embedding_dim=4, dense_layers=(8,), over_layers=(8,))
 
 def test_a_window_measures_as_the_metrics_do() -> None:
     generator = torch.Generator().manual_seed(0)
-    logits = torch.randn(300, generator=generator)
-    labels = torch.randint(2, (300,), generator=generator).float()
+    logits = torch.randn(300, 1, generator=generator)
+    labels = torch.randint(2, (300, 1), generator=generator).float()
     sums = Sums(torch.device("cpu"))
     for x, y in zip(logits.split(128), labels.split(128), strict=True):
         sums.add(functional.binary_cross_entropy_with_logits(x, y, reduction="sum"), x, y)
     found = window(7, sums.total(None), 1.5, is_full=True)
-    expected = measure(logits.numpy(), labels.numpy())
+    expected = measure(logits.numpy()[:, 0], labels.numpy()[:, 0])
     assert (found.step, found.num_rows, found.examples_per_second) == (7, 300, 200)
     assert found.loss == pytest.approx(expected.loss, rel=1e-6)
     assert found.ne == pytest.approx(expected.ne, rel=1e-6)
@@ -38,7 +38,7 @@ def test_a_window_measures_as_the_metrics_do() -> None:
 
 
 def test_a_window_without_clicks_defines_no_ne() -> None:
-    found = window(1, (2.0, 0.5, 0.0, 4), 1.0, is_full=True)
+    found = window(1, Totals(loss=2.0, predictions=(0.5,), labels=(0.0,), num_rows=4), 1.0, is_full=True)
     assert (found.loss, found.ne, found.calibration) == (0.5, None, None)
 
 
@@ -60,7 +60,7 @@ def _fit(callback: Callback) -> None:
     arguments, config = _SMALL.arguments(dataset), TrainConfig(epochs=2, batch_size=200)
     ticks = count()
     with process_group(ONE_RANK):
-        trainer = Trainer(arguments, config, ONE_RANK, one_rank_plan(arguments))
+        trainer = Trainer(ModelConfig().factory, arguments, config, ONE_RANK, one_rank_plan(arguments))
         Loop(trainer, dataset, config, RunConfig(log_every=4), callback, lambda: next(ticks)).fit()
 
 

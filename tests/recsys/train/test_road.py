@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from export.cli import main as export
-from recsys.train.data.batches import batches
-from recsys.train.data.examples import Dataset
-from recsys.train.data.metrics import auc
+from recsys.data.batches import batches
+from recsys.data.examples import Dataset
+from recsys.data.metrics import auc
 from recsys.train.sources import DataConfig, open_dataset
 from serve.client import Client
 from tests.recsys.train.plans import mixed_plan
@@ -57,7 +57,7 @@ def _requests(dataset: Dataset) -> Iterator[tuple[dict[str, Any], np.ndarray[Any
         sparse = {
             key: [row.tolist() for row in jagged.to_dense()] for key, jagged in batch.kjt.to_dict().items()
         }
-        yield {"dense": {"dense_features": batch.dense.numpy()}, "sparse": sparse}, batch.labels.numpy()
+        yield {"dense": {"dense_features": batch.dense.numpy()}, "sparse": sparse}, batch.labels.numpy()[:, 0]
 
 
 @pytest.mark.parametrize("data", ["synthetic", pytest.param("movielens", marks=pytest.mark.slow)])
@@ -117,13 +117,13 @@ def test_train_on_two_ranks_export_serve(data: str, tmp_path: Path) -> None:
 def test_what_one_rank_finds_wrong_ends_all(tmp_path: Path) -> None:
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     columns = {"label": [i % 2 for i in range(4_000)], "x": [0.5] * 4_000, "user": list(range(4_000))}
-    columns["x"][1_234] = float("nan")  # one row, which one of the ranks reads
+    columns["x"][1_234] = float("inf")  # one row, which one of the ranks reads
     pq.write_table(pa.table(columns), tmp_path / "clicks.parquet")
     done = _torchrun(
         *(2, "--data", "parquet", "--path", str(tmp_path / "clicks.parquet")),
         *("--hash-rows", "50", "--batch-size", "64", "--out", str(tmp_path / "m.pt")),
     )
     assert done.returncode != 0
-    assert "clicks.parquet, row 1234: column 'x': got nan, expected a finite float32" in done.stderr
+    assert "clicks.parquet, row 1234: column 'x': got 'inf', expected a finite float32" in done.stderr
     assert "]: Traceback" not in done.stderr  # of a rank; torchrun adds one of its own
     assert not (tmp_path / "m.pt").exists()

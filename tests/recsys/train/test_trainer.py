@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from recsys.data.synthetic import NUM_USERS, synthetic
 from recsys.embedding import EmbeddingBagCollection
 from recsys.errors import PlanError
 from recsys.model_parallel import DistributedModelParallel
@@ -18,7 +19,6 @@ from recsys.sharding.plan.plan import ParameterSharding, ShardingPlan
 from recsys.sharding.sharders import EmbeddingBagCollectionSharder
 from recsys.train.callbacks import Callback
 from recsys.train.config import ModelConfig, RunConfig, TrainConfig
-from recsys.train.data.synthetic import NUM_USERS, synthetic
 from recsys.train.loop import Loop
 from recsys.train.progress import Epoch, Window
 from recsys.train.ranks import (
@@ -58,7 +58,7 @@ def _fit(
     ranks = Ranks(rank=rank, world_size=world_size, local_world_size=world_size)
     config = replace(config, batch_size=config.batch_size * 2 // world_size)
     callback = _Windows()
-    trainer = Trainer(_SMALL.arguments(dataset), config, ranks, plan)
+    trainer = Trainer(_SMALL.factory, _SMALL.arguments(dataset), config, ranks, plan)
     epochs = Loop(trainer, dataset, config, RunConfig(log_every=4), callback).fit()
     return epochs, callback.windows, trainer.whole_state_dict()
 
@@ -147,7 +147,7 @@ def test_the_penalty_is_that_of_the_row_wise_adagrad_of_dense_gradients() -> Non
     found: list[dict[str, Tensor]] = []
     for kernel, of_config in ((plan, config), (_dense(plan), config), (plan, _CONFIG)):
         with process_group(ONE_RANK):
-            trainer = Trainer(arguments, of_config, ONE_RANK, kernel)
+            trainer = Trainer(_SMALL.factory, arguments, of_config, ONE_RANK, kernel)
             list(trainer.steps(iter(batches)))
             found.append(trainer.whole_state_dict() or {})
     fused, dense, less = found
@@ -160,7 +160,7 @@ def test_the_penalty_is_that_of_the_row_wise_adagrad_of_dense_gradients() -> Non
 def test_a_plan_for_other_ranks_is_refused() -> None:
     dataset = synthetic(_NUM_ROWS)
     with process_group(ONE_RANK), pytest.raises(PlanError, match=r"got ranks \[1\], expected 0 to 0"):
-        Trainer(_SMALL.arguments(dataset), _CONFIG, ONE_RANK, mixed_plan(dataset, 16))
+        Trainer(_SMALL.factory, _SMALL.arguments(dataset), _CONFIG, ONE_RANK, mixed_plan(dataset, 16))
 
 
 def _gathers(rank: int, world_size: int) -> list[str]:

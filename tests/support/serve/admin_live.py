@@ -13,6 +13,7 @@ import grpc.aio
 from google.protobuf.message import Message
 
 from serve.app.server import Server
+from serve.config.models import ModelSettings
 from serve.config.settings import AdminConfig, ServerConfig, TlsConfig
 from serve.models.repository import Repository
 from serve.wire import admin_pb2 as wire
@@ -71,19 +72,26 @@ def write_token(folder: Path, token: str = TOKEN) -> Path:
 
 
 @asynccontextmanager
-async def admin_live(folder: Path, artifact: Path, tls: TlsConfig | None = None) -> AsyncIterator[AdminLive]:
+async def admin_live(
+    folder: Path, artifact: Path, tls: TlsConfig | None = None, settings: ModelSettings | None = None
+) -> AsyncIterator[AdminLive]:
     """Serve model ``small`` in the versions 1 and 2.
 
     Args:
         folder: for the repository and the token.
         artifact: what both versions are.
         tls: of the server.
+        settings: of the model.
     """
     root, token_file = folder / "models", write_token(folder)
     for version in ("1", "2"):
         add_version(root, "small", version, artifact)
     config = ServerConfig(
-        port=0, metrics_port=None, tls=tls, admin=AdminConfig(token_file=token_file, port=0)
+        port=0,
+        metrics_port=None,
+        defaults=settings or ModelSettings(),
+        tls=tls,
+        admin=AdminConfig(token_file=token_file, port=0),
     )
     server = Server(Repository(root), config)
     await server.start()

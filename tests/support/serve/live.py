@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,6 +17,7 @@ from serve.engine.interface import ModelInfo
 from serve.engine.reference.engine import ReferenceEngine
 from serve.engine.reference.executor import ServedModel
 from serve.errors import ModelNotFoundError
+from serve.models.repository import Repository
 
 INFO = ModelInfo(name="small", version="7", table_bytes={"users": 1600, "genres": 112})
 
@@ -53,13 +55,18 @@ class LiveServer:
     """Starts at the beginning of a ``with`` block, drains at its end.
 
     Args:
-        model: what to serve.
+        model: what to serve: a model that is in memory already, or the folder of a repository.
         config: how; port 0 lets the system choose.
         wait: whether to wait until the server is ready.
     """
 
-    def __init__(self, model: ServedModel, config: ServerConfig | None = None, *, wait: bool = True) -> None:
-        self.server = server_of(model, config)
+    def __init__(
+        self, model: ServedModel | Path, config: ServerConfig | None = None, *, wait: bool = True
+    ) -> None:
+        if isinstance(model, Path):
+            self.server = Server(Repository(model), config or ServerConfig(port=0, metrics_port=0))
+        else:
+            self.server = server_of(model, config)
         self._wait = wait
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="server-loop")
@@ -77,9 +84,13 @@ class LiveServer:
 
     def __enter__(self) -> LiveServer:
         self._thread.start()
-        asyncio.run_coroutine_threadsafe(self.server.start(), self._loop).result(60)
-        if self._wait:
-            self.wait_until_ready()
+        with contextlib.ExitStack() as if_it_fails:
+            if_it_fails.callback(self._end_loop)
+            asyncio.run_coroutine_threadsafe(self.server.start(), self._loop).result(60)
+            if_it_fails.push(self.__exit__)
+            if self._wait:
+                self.wait_until_ready()
+            if_it_fails.pop_all()
         return self
 
     def __exit__(
@@ -89,6 +100,10 @@ class LiveServer:
         traceback: TracebackType | None,
     ) -> None:
         asyncio.run_coroutine_threadsafe(self.server.stop(), self._loop).result(60)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        self._end_loop()
+
+    def _end_loop(self) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -156,8 +157,8 @@ class World:
 class NotingMetrics(Metrics):
     """Says when a version's state has changed."""
 
-    def __init__(self, changed: asyncio.Event) -> None:
-        super().__init__()
+    def __init__(self, changed: asyncio.Event, now: Callable[[], float]) -> None:
+        super().__init__(now)
         self._changed = changed
 
     def set_state(self, name: str, version: str, state: str) -> None:
@@ -166,19 +167,25 @@ class NotingMetrics(Metrics):
 
 
 @asynccontextmanager
-async def managing(source: ModelSource, settings: ModelSettings | None = None) -> AsyncIterator[World]:
+async def managing(
+    source: ModelSource,
+    settings: ModelSettings | None = None,
+    *,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    now: Callable[[], float] = time.time,
+) -> AsyncIterator[World]:
     """A manager that has not looked through the source yet; drained at the end."""
     settings = settings or ModelSettings()
     if not settings.num_executors:  # one batch at a time, whatever the machine has
         settings = replace(settings, num_executors=1)
     changed = asyncio.Event()
-    metrics = NotingMetrics(changed)
+    metrics = NotingMetrics(changed, now)
     observers = Observers(ServerConfig(), metrics)
     hosting = Hosting()
     hosting.gate.set()
     engine = ReferenceEngine(observers, hosting)
     metrics.watch_engine(engine.counts)
-    manager = ModelManager(source, engine, lambda _: settings, metrics)
+    manager = ModelManager(source, engine, lambda _: settings, metrics, sleep=sleep)
     try:
         yield World(manager, engine, hosting, metrics, observers, changed)
     finally:

@@ -7,6 +7,7 @@ In a process of its own: what Ray leaves in a process (threads, warnings, signal
 
 from __future__ import annotations
 
+import http.client
 import json
 import logging
 import os
@@ -135,7 +136,8 @@ def deploy(path: str) -> None:
     application = {
         "name": "recsys",
         "import_path": "serve.ray_app:app",
-        "args": {"artifact": "overruled below", "num_replicas": 2},
+        # Autoscaled, between two and two.
+        "args": {"artifact": "overruled below", "min_replicas": 2, "max_replicas": 2},
         "deployments": [{"name": "recsys", "user_config": {"source.artifact": path}}],
     }
     client = ray_serve.context._get_global_client()
@@ -166,9 +168,31 @@ def update(clients: Clients, path: str) -> dict[str, Any]:
     return {"seen": sorted(set(seen)), "failed": failed}
 
 
+def over_http(port: int) -> dict[str, list[Any]]:
+    """What the HTTP port answers: the status and the JSON of it."""
+    found = {}
+    for method, path in (("GET", "/"), ("GET", "/v2/models"), ("POST", "/")):
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        connection.request(method, path, body=b"{}" if method == "POST" else None)
+        response = connection.getresponse()
+        body = response.read().decode()
+        is_json = response.headers.get_content_type() == "application/json"
+        found[f"{method} {path}"] = [response.status, json.loads(body) if is_json else body]
+        connection.close()
+    return found
+
+
+def errors(folder: str) -> list[str]:
+    """What Ray Serve and the replicas have logged as errors."""
+    logs = Path(folder).glob("session_*/logs/serve/*.log")
+    lines = (line for log in logs for line in log.read_text(errors="replace").splitlines())
+    return [line for line in lines if " ERROR " in line]
+
+
 def main(paths: list[str]) -> dict[str, Any]:
     clients = Clients(f"127.0.0.1:{free_port()}", [load_artifact(Path(path)) for path in paths])
     found: dict[str, Any] = {}
+    http_port = free_port()
     # A short path: sockets lie in it, whose paths may have 107 characters.
     folder = tempfile.mkdtemp(prefix="ray-")
     # Ray writes the cluster's address into its default folder, whatever temp_dir says, and does not make that folder.
@@ -186,7 +210,7 @@ def main(paths: list[str]) -> dict[str, Any]:
         )
         ray_serve.start(
             proxy_location=ProxyLocation.HeadOnly,
-            http_options=HTTPOptions(host="127.0.0.1", port=free_port()),
+            http_options=HTTPOptions(host="127.0.0.1", port=http_port),
             grpc_options=gRPCOptions(
                 port=int(clients.address.rpartition(":")[2]),
                 grpc_servicer_functions=[ADD_SERVICES],
@@ -195,6 +219,8 @@ def main(paths: list[str]) -> dict[str, Any]:
         )
         deploy(paths[0])
         found["replicas"] = replicas()
+        found["http"] = over_http(http_port)
+        found["errors"] = errors(folder)
         found["answers"] = clients.ask_all()
         with Client(clients.address, timeout_s=60) as client:
             found["model"] = client.metadata().model

@@ -115,8 +115,16 @@ WRONG_PLANS: list[tuple[str, dict[str, ParameterSharding], str]] = [
         {"t": table_wise(T, 0), "u": table_wise(U, 0), "v": table_wise(U, 0)},
         r"missing tables \[\], unknown tables \['v'\]",
     ),
-    ("rank", {"t": table_wise(T, 2)}, r"plan\['t'\]: got ranks \[2\], expected 0 to 1 \(2 devices\)"),
-    ("negative rank", {"t": table_wise(T, -1)}, r"plan\['t'\]: got ranks \[-1\]"),
+    (
+        "rank",
+        {"t": table_wise(T, 2)},
+        r"got ranks \[2\], expected 0 to 1 \(ranks or devices: 2\): it is a plan for 3; make one for 2, or use 3",
+    ),
+    (
+        "negative rank",
+        {"t": table_wise(T, -1)},
+        r"plan\['t'\]: got ranks \[-1\], expected 0 to 1 \(ranks or devices: 2\)$",
+    ),
     ("no shards", {"t": cut()}, r"plan\['t'\]: shards' columns \[\] do not cover the table's 10 × 16"),
     ("rows missing", {"t": cut((0, 0, 5, 16))}, r"rows \[\(0, 5\)\] at columns \(0, 16\) do not cover"),
     ("rows twice", {"t": cut((0, 0, 6, 16), (5, 0, 5, 16))}, "rows .* do not cover"),

@@ -111,6 +111,24 @@ def wrong_dtype(data: bytes, rng: np.random.Generator) -> bytes:
     return request.SerializeToString()
 
 
+def texts(data: bytes, rng: np.random.Generator) -> bytes:
+    """Texts in place of an input's IDs: numbers, any bytes, empty ones, or beside them."""
+    request = wire.PredictRequest.FromString(data)
+    for _ in range(rng.integers(1, 4)):
+        sparse = _any_sparse(request, rng)
+        kind = rng.integers(5)
+        for number in np.frombuffer(sparse.values, "<i8").tolist():
+            text = [str(number).encode(), rng.bytes(int(rng.integers(1, 80))), b"%020d" % number]
+            sparse.strings.append(text[min(int(kind), 2)])
+        if kind == 3 and sparse.strings:
+            sparse.strings[rng.integers(len(sparse.strings))] = rng.choice(
+                [b"", b"x", b"-", b"9" * 19, b"-" + b"9" * 19, b"1" * 20, b"\xff" * 70, "é".encode() * 70]
+            )
+        if kind != 4 or rng.integers(2):
+            sparse.values = b""
+    return request.SerializeToString()
+
+
 def shuffle(data: bytes, rng: np.random.Generator) -> bytes:
     """Inputs dropped, doubled and reordered."""
     request = wire.PredictRequest.FromString(data)
@@ -146,6 +164,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     huge_rows,
     wrong_name,
     wrong_dtype,
+    texts,
     shuffle,
     strange_floats,
 )

@@ -1,0 +1,100 @@
+"""An artifact in a single file: the graph with its rows.
+
+It is written by a process of its own. torch writes such a file either out of a copy in memory, rows included, or by a
+writer that ends the process (SIGABRT) where the disk is full.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from export.graph.prepared import PreparedModel
+from recsys import torchscript
+from recsys.artifact.graphs import set_attribute
+from recsys.artifact.load import (
+    MANIFEST_NAME,
+    ROWS_NAME,
+    load_artifact,
+    map_rows,
+    read_manifest,
+)
+from recsys.artifact.manifest import Manifest
+from recsys.errors import VerificationError
+from recsys.files import reserve
+
+
+def write_single_file(prepared: PreparedModel, work: Path, manifest: Manifest, file: Path) -> None:
+    """Write the graph with its rows in one file, and check it against the artifact's directory.
+
+    Args:
+        prepared: The model.
+        work: The directory that holds the artifact.
+        manifest: Its manifest, to be written into the file.
+        file: The file to write.
+
+    Raises:
+        OSError: The file cannot be written.
+        VerificationError: The file predicts otherwise than the directory.
+    """
+    target = manifest.targets[0]
+    own = file.with_name(MANIFEST_NAME)
+    single = replace(manifest, rows_path=None, skeletons=(), targets=(replace(target, skeleton="self"),))
+    own.write_text(single.dumps())
+    write_apart(work, own, file)
+    whole = load_artifact(work, target=target.name, verify_checksums=False, random_access=True)
+    again = load_artifact(file, verify_checksums=False)
+    inputs = prepared.samples.inputs()
+    before, after = whole.forward(*inputs), again.forward(*inputs)
+    for name, output in before.items():
+        if not torch.equal(output, after[name]):
+            raise VerificationError(f"output {name!r}: the single file predicts otherwise than the directory")
+
+
+def write_apart(work: Path, manifest: Path, file: Path) -> None:
+    """Write the single file of a directory in another process.
+
+    Args:
+        work: The directory that holds the artifact.
+        manifest: The manifest of the single file.
+        file: The file to write.
+
+    Raises:
+        OSError: The file cannot be written.
+        RuntimeError: The process failed otherwise.
+    """
+    command = [sys.executable, "-m", __name__, str(work), str(manifest), str(file)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode < 0:
+        with file.open("ab") as written:
+            # Says why, if it was for want of room.
+            reserve(written.fileno(), sum(part.stat().st_size for part in work.iterdir()))
+        raise OSError(f"out: the process that wrote the single file was ended by signal {-done.returncode}")
+    if done.returncode:
+        raise RuntimeError(f"out: the single file could not be written:\n{done.stderr}")
+
+
+def main(argv: Sequence[str]) -> None:
+    """Write a single file; the arguments are those of ``write_apart``."""
+    work, manifest, file = (Path(word) for word in argv)
+    _, limit = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, limit))
+    held = read_manifest(work)
+    target = held.targets[0]
+    module = torchscript.load(work / target.skeleton)
+    rows = map_rows(work / ROWS_NAME, held.layout)
+    for path in target.rows:
+        set_attribute(module, path, rows)
+    torchscript.save_uncopied(module, file, {MANIFEST_NAME: manifest.read_text()})
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,135 @@
+"""Dense weights of a delta: the tensors in which an artifact's graphs differ from those of a new export.
+
+The new checkpoint is traced for every target as an export does it. So with the delta applied, the graphs hold
+what a new export would hold, whatever tracing makes of the weights: their dtype, or constants that are computed
+from them.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from export.artifact.writing import write_graphs
+from export.config import ExportConfig
+from export.pipeline import prepare, with_outputs
+from export.verify.run import float_outputs
+from recsys import torchscript
+from recsys.artifact.delta_header import DENSE_DTYPES
+from recsys.artifact.graphs import dense_tensors
+from recsys.artifact.load import load_skeletons
+from recsys.artifact.manifest import Manifest, Target
+from recsys.errors import ExportError
+from recsys.signature import IdPolicy
+
+_WHOLE = "export the new checkpoint as a whole, or pass --tables-only to leave the dense weights as they are"
+
+
+@dataclass(frozen=True)
+class _Form:
+    """A form of a target: what it computes, and with which dense weights."""
+
+    text: str
+    weights: Mapping[str, Tensor]
+
+
+def dense_changes(
+    new: nn.Module, artifact: Path, manifest: Manifest, applied: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """Return the dense weights in which a new export would differ from an artifact, by path, in host memory.
+
+    Args:
+        new: The new model.
+        artifact: The artifact.
+        manifest: Its manifest.
+        applied: The dense weights that deltas of the artifact changed before.
+
+    Raises:
+        ExportError: The graphs differ in more than weights.
+    """
+    stored = [
+        form
+        for target in manifest.targets
+        for form in _forms(load_skeletons(artifact, manifest, target), target)
+    ]
+    fresh = _forms_of_model(new, _config_of(manifest))
+    changed: dict[str, Tensor] = {}
+    for before, after in zip(stored, fresh, strict=True):
+        if after.text != before.text or not _have_same_shapes(before, after):
+            raise ExportError(
+                "delta: a new export of the new checkpoint would have another graph than the artifact: numbers that "
+                "the model computes while it is traced have changed, or the options or the releases of torch and this "
+                f"package with which the artifact was made; {_WHOLE}"
+            )
+        held = {**before.weights, **applied}
+        changed |= {path: w for path, w in after.weights.items() if not torch.equal(held[path], w)}
+    for path, weight in changed.items():
+        _check_storable(path, weight)
+        if any(path in form.weights and not torch.equal(form.weights[path], weight) for form in fresh):
+            raise ExportError(
+                f"delta: dense weight {path!r} is not the same in all targets and forms of the artifact; {_WHOLE}"
+            )
+    return changed
+
+
+def _have_same_shapes(first: _Form, second: _Form) -> bool:
+    about = [{path: (w.dtype, w.shape) for path, w in form.weights.items()} for form in (first, second)]
+    return about[0] == about[1]
+
+
+def _check_storable(path: str, weight: Tensor) -> None:
+    if weight.dtype not in DENSE_DTYPES.values():
+        raise ExportError(
+            f"delta: dense weight {path!r}: got {weight.dtype}, expected one of {', '.join(DENSE_DTYPES)}; {_WHOLE}"
+        )
+    if weight.is_floating_point() and not bool(weight.isfinite().all()):
+        raise ExportError(
+            f"delta: new checkpoint: dense weight {path!r}: got a number that is not finite, expected finite numbers"
+        )
+
+
+def _config_of(manifest: Manifest) -> ExportConfig:
+    """Return the options that an artifact's graphs were made with."""
+    signature = manifest.signature
+    return ExportConfig(
+        name=manifest.name,
+        table_data_types={info.table.name: info.table.data_type for info in manifest.tables},
+        targets=tuple(target.devices for target in manifest.targets),
+        target_plans={target.name: target.plan for target in manifest.targets},
+        table_id_policies={
+            use.name: use.id_policy
+            for feature in signature.sparse
+            for use in feature.tables
+            if use.id_policy is not IdPolicy.MAPPED
+        },
+        dense_dtype=manifest.targets[0].dense_dtype,
+        dense_widths={dense.name: dense.width for dense in signature.dense},
+        context=signature.context,
+        strings={feature.name: feature.strings for feature in signature.sparse if feature.strings},
+    )
+
+
+def _forms_of_model(model: nn.Module, config: ExportConfig) -> list[_Form]:
+    """Trace and script a model as an export does, for all targets."""
+    prepared = prepare(model, config, _silent)
+    prepared = with_outputs(prepared, float_outputs(prepared))
+    forms = []
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder)
+        for name in prepared.stored.envs:
+            target, parts = write_graphs(prepared, name, work)
+            forms += _forms([torchscript.load(work / part.path) for part in parts], target)
+    return forms
+
+
+def _forms(modules: Sequence[torch.jit.ScriptModule], target: Target) -> list[_Form]:
+    return [_Form(torchscript.graph_text(module), dense_tensors(module, target)) for module in modules]
+
+
+def _silent(step: str, done: int, total: int) -> None:
+    del step, done, total

@@ -1,0 +1,219 @@
+"""The graphs of a loaded model: their tensors in place, and frozen for calls.
+
+A frozen graph has folded what can be computed from its constants and merged equal ones, so weights are not
+written into it. Deltas of dense weights freeze the unfrozen module anew, and exchange the whole graph.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from recsys import torchscript
+from recsys.artifact.manifest import RankingGraph, Target
+from recsys.errors import ManifestError
+from recsys.sharding.plan.device_rows import DeviceRows
+from recsys.signature import Signature
+
+# The attribute of a skeleton that holds the model's own modules.
+_ROOT = "model"
+# Buffers of a skeleton for rows: those of recsys.kernels.int_nbit.IntNBitLookup in a sharded collection.
+_LOOKUP_ROWS = re.compile(r"(^|\.)lookups\.\d+\.rows$")
+
+
+class LoadedGraphs:
+    """The plain form of a model, and its ranking form if it has one.
+
+    Args:
+        modules: The scripted forms with their tensors in place, not frozen.
+        target: The target that they belong to.
+
+    Attributes:
+        frozen: The frozen forms. Replaced as a whole.
+        calls: Their ``forward`` methods.
+    """
+
+    def __init__(self, modules: Sequence[torch.jit.ScriptModule], target: Target) -> None:
+        self._modules = tuple(modules)
+        self._target = target
+        self._set_frozen(self._freeze())
+
+    def tensors(self) -> list[dict[str, Tensor]]:
+        """Return the dense weights of each form by path."""
+        return [dense_tensors(module, self._target) for module in self._modules]
+
+    def exchanged(self, weights: Mapping[str, Tensor]) -> GraphChange:
+        """Return the frozen forms with other weights, to be set by ``GraphChange.write``. Nothing changes yet.
+
+        Args:
+            weights: By path; each a tensor of at least one form, with its shape and dtype, in host memory.
+        """
+        held = self.tensors()
+        replaced = [{path: found[path] for path in weights if path in found} for found in held]
+        placed = [{path: weights[path].to(old.device) for path, old in form.items()} for form in replaced]
+        # Constants that are folded must not be inference tensors: those of a loaded artifact are none either.
+        with torch.inference_mode(False):
+            self._set(placed)
+            try:
+                frozen = self._freeze()
+            finally:
+                self._set(replaced)
+        return GraphChange(
+            graphs=self, weights=placed, replaced=replaced, frozen=frozen, replaced_frozen=self.frozen
+        )
+
+    def set(
+        self, weights: Sequence[Mapping[str, Tensor]], frozen: tuple[torch.jit.ScriptModule, ...]
+    ) -> None:
+        """Set other forms, frozen of the weights, which are given by form and path."""
+        self._set(weights)
+        self._set_frozen(frozen)
+
+    def _set_frozen(self, frozen: tuple[torch.jit.ScriptModule, ...]) -> None:
+        self.frozen = frozen
+        # Bypass torch.nn.Module's hooks, which cost as much as a small layer.
+        self.calls: tuple[Callable[..., dict[str, Tensor]], ...] = tuple(module.forward for module in frozen)
+
+    def _set(self, weights: Sequence[Mapping[str, Tensor]]) -> None:
+        for module, form in zip(self._modules, weights, strict=True):
+            for path, tensor in form.items():
+                set_attribute(module, path, tensor)
+
+    def _freeze(self) -> tuple[torch.jit.ScriptModule, ...]:
+        return tuple(torchscript.freeze(module) for module in self._modules)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphChange:
+    """Other weights of a model's graphs.
+
+    Attributes:
+        graphs: The graphs.
+        weights: The new weights by form and path.
+        replaced: The old ones.
+        frozen: The forms, frozen with the new weights.
+        replaced_frozen: The old ones.
+    """
+
+    graphs: LoadedGraphs
+    weights: Sequence[Mapping[str, Tensor]]
+    replaced: Sequence[Mapping[str, Tensor]]
+    frozen: tuple[torch.jit.ScriptModule, ...]
+    replaced_frozen: tuple[torch.jit.ScriptModule, ...]
+
+    def warm(self, signature: Signature) -> None:
+        """Call the new forms until the executor has optimized them, so that the first batch does not wait for it.
+
+        Raises:
+            RuntimeError: A form fails; torch's words.
+        """
+        with torch.inference_mode():
+            for form, module in enumerate(self.frozen):
+                for _ in range(_NUM_WARM_UPS):
+                    module.forward(*_one_row(signature, is_ranking=form > 0))
+
+    def write(self) -> None:
+        """Set the new forms."""
+        self.graphs.set(self.weights, self.frozen)
+
+    def inverse(self) -> GraphChange:
+        """Return the change back."""
+        return GraphChange(
+            graphs=self.graphs,
+            weights=self.replaced,
+            replaced=self.weights,
+            frozen=self.replaced_frozen,
+            replaced_frozen=self.frozen,
+        )
+
+
+# The executor profiles a graph in its first call, and optimizes it in the second.
+_NUM_WARM_UPS = 2
+
+
+def _one_row(signature: Signature, *, is_ranking: bool) -> list[Tensor]:
+    """Return the inputs of one row without IDs, for the plain or the ranking form."""
+    inputs = [torch.zeros(1, dense.width) for dense in signature.dense]
+    parts = [signature.context_sparse, signature.row_sparse] if is_ranking else [signature.sparse]
+    for features in parts:
+        inputs += [torch.zeros(len(features), dtype=torch.int64), torch.zeros(0, dtype=torch.int64)]
+        if signature.is_weighted:
+            inputs.append(torch.zeros(0))
+    return [*inputs, torch.zeros(1, dtype=torch.int64)] if is_ranking else inputs
+
+
+def place(module: torch.jit.ScriptModule, graph: Target | RankingGraph, ranks: Sequence[DeviceRows]) -> None:
+    """Set the rows of every lookup, and move tensors to their devices."""
+    if {path for path, _ in module.named_buffers() if _LOOKUP_ROWS.search(path)} != set(graph.rows):
+        raise _other_attributes()
+    for path, rank in graph.ranks.items():
+        if path not in graph.rows:
+            set_attribute(module, path, tensor_at(module, path).to(ranks[rank].device))
+    for path, rank in graph.rows.items():
+        set_attribute(module, path, ranks[rank].rows)
+
+
+def share(module: torch.jit.ScriptModule, other: torch.jit.ScriptModule) -> None:
+    """Share equal tensors of the first form with another one: dense weights, mappings of raw IDs."""
+    held = _tensors(module)
+    for path, tensor in _tensors(other).items():
+        same = held.get(path)
+        # Rows are shared already.
+        if (
+            same is None
+            or _LOOKUP_ROWS.search(path)
+            or (same.dtype, same.device) != (tensor.dtype, tensor.device)
+        ):
+            continue
+        if torch.equal(same, tensor):
+            set_attribute(other, path, same)
+
+
+def dense_tensors(module: torch.jit.ScriptModule, target: Target) -> dict[str, Tensor]:
+    """Return the tensors of a scripted form that deltas may change, by path: all outside embedding collections.
+
+    Those of collections say where rows lie and how IDs are routed; operators trust them.
+    """
+    apart = tuple(f"{_ROOT}.{path}." if path else f"{_ROOT}." for path in target.plan.plan)
+    return {path: tensor for path, tensor in _tensors(module).items() if not path.startswith(apart)}
+
+
+def _tensors(module: torch.jit.ScriptModule) -> dict[str, Tensor]:
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+
+def tensor_at(module: torch.jit.ScriptModule, path: str) -> Tensor:
+    """Return the tensor at a dotted path.
+
+    Raises:
+        ManifestError: There is none.
+    """
+    try:
+        found = attribute(module, path)
+    except (AttributeError, RuntimeError):
+        raise _other_attributes() from None
+    if not isinstance(found, Tensor):
+        raise _other_attributes()
+    return found
+
+
+def attribute(module: Any, path: str) -> Any:
+    """Return the attribute at a dotted path."""
+    for name in path.split("."):
+        module = getattr(module, name)
+    return module
+
+
+def set_attribute(module: Any, path: str, value: Tensor) -> None:
+    """Set the attribute at a dotted path."""
+    *parents, name = path.split(".")
+    setattr(attribute(module, ".".join(parents)) if parents else module, name, value)
+
+
+def _other_attributes() -> ManifestError:
+    return ManifestError("manifest.targets: the skeleton has other attributes than the manifest says")

@@ -1,0 +1,12 @@
+"""The command recsys-data."""
+
+from __future__ import annotations
+
+import sys
+
+from recsys.cli import command
+
+main = command("recsys-data", "recsys.data.cli")
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,135 @@
+"""recsys-data: look at a table of examples, and write the schema that was inferred of it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from recsys.cli import Parser, add_program_options, count, whole_table
+from recsys.data.tables.infer import ColumnReport, Inferred, infer
+from recsys.data.tables.schema_file import to_toml
+from recsys.files import replacing
+
+_FILE_WIDTH = 160
+_EXAMPLES = """\
+examples:
+  recsys-data inspect clicks.csv
+  recsys-data inspect clicks.csv --out schema.toml
+  recsys-data inspect clicks/ --label click --label conversion --out schema.toml
+  recsys-train --data clicks.csv --schema schema.toml --out model.pt
+
+Exit status: 0 the schema is shown or written, 2 wrong options or data.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status."""
+    args = _parser().parse_args(argv)
+    return _item_vectors(args) if args.command == "item-vectors" else _inspect(args)
+
+
+def _item_vectors(args: argparse.Namespace) -> int:
+    # Models are imported only when they are needed.
+    from recsys.data.vectors import write_item_vectors
+
+    try:
+        keep = tuple(name for name in args.keep.split(",") if name)
+        num_rows = write_item_vectors(args.checkpoint, args.items, args.out, keep)
+    except (ValueError, OSError) as error:
+        sys.stderr.write(f"recsys-data: {error}\n")
+        return 2
+    print(f"{num_rows:,} vectors; wrote {args.out}")
+    return 0
+
+
+def _inspect(args: argparse.Namespace) -> int:
+    try:
+        inferred = infer(args.data, tuple(args.label), args.hash_rows)
+        text = to_toml(inferred.schema, {column.name: _comment(column) for column in inferred.columns})
+        if args.out is not None:
+            with replacing(args.out) as partial:
+                partial.write_text(f"# Inferred from {args.data.name} by recsys-data inspect.\n{text}")
+    except (ValueError, OSError) as error:
+        sys.stderr.write(f"recsys-data: {error}\n")
+        return 2
+    if args.json:
+        columns = [asdict(column) for column in inferred.columns]
+        print(
+            json.dumps(
+                {"num_rows": inferred.num_rows, "columns": columns, "schema": inferred.schema.to_json()}
+            )
+        )
+        return 0
+    # A file or a pipe gets whole lines.
+    Console(width=None if sys.stdout.isatty() else _FILE_WIDTH).print(_table(inferred))
+    print(f"the first {inferred.num_rows:,} rows" + ("" if args.out is None else f"; wrote {args.out}"))
+    return 0
+
+
+def _comment(column: ColumnReport) -> str:
+    return f"{column.kind}, {column.num_values:,} different, {column.missing:.1%} missing: {column.reason}"
+
+
+def _table(inferred: Inferred) -> Table:
+    rows = [
+        [c.name, c.use, c.kind, f"{c.num_values:,}", f"{c.missing:.1%}", c.reason] for c in inferred.columns
+    ]
+    headings = ["column", "use", "holds", "different", "missing", "why"]
+    table = whole_table("columns", headings, rows, left={0, 1, 2, 5})
+    table.columns[-1].min_width = None  # the reasons wrap on a narrow terminal
+    return table
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(prog="recsys-data", description="Look at tables of examples.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    inspect = commands.add_parser(
+        "inspect",
+        help="show what was inferred of each column",
+        description="Infer the use of each column from the first rows, and show the reasons.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    inspect.add_argument("data", type=Path, help="a CSV, TSV or Parquet file, .gz too, or a folder of them")
+    inspect.add_argument(
+        "--label",
+        action="append",
+        default=[],
+        metavar="COLUMN",
+        help="a label; repeatable (default: by its name)",
+    )
+    inspect.add_argument(
+        "--hash-rows",
+        type=count,
+        default=100_000,
+        metavar="R",
+        help="rows of tables with many values (default 100000)",
+    )
+    inspect.add_argument(
+        "--out", type=Path, metavar="FILE", help="write the schema, to be edited and given to recsys-train"
+    )
+    inspect.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    vectors = commands.add_parser(
+        "item-vectors",
+        help="write the items' vectors of a two-tower model",
+        description="Write the item tower's vector for each row of a table of items, as Parquet.",
+        epilog="example:\n  recsys-data item-vectors model.pt --items items.csv --keep item_id --out vectors.parquet\n",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    vectors.add_argument("checkpoint", type=Path, help="what recsys-train --model twotower wrote")
+    vectors.add_argument("--items", type=Path, required=True, metavar="PATH", help="a table of items")
+    vectors.add_argument("--out", type=Path, required=True, metavar="FILE", help="the Parquet file to write")
+    vectors.add_argument("--keep", default="", metavar="NAME,NAME", help="columns of the table to write too")
+    add_program_options(parser)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

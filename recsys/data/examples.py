@@ -1,0 +1,241 @@
+"""Training data in columns, and the batches made of them.
+
+Shape letters: B batch, F features, L labels, N number of IDs or of examples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from recsys import KeyedJaggedTensor
+from recsys.schema import Schema, TableSpec
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Bags:
+    """One feature of N examples: the IDs of example ``i`` are ``values[offsets[i]:offsets[i + 1]]``.
+
+    Attributes:
+        values: int64, all IDs one after the other.
+        offsets: int64 ``[N + 1]``.
+    """
+
+    values: Ints
+    offsets: Ints
+
+    @staticmethod
+    def single(ids: Ints) -> Bags:
+        """Return one ID per example."""
+        return Bags(ids, np.arange(len(ids) + 1))
+
+    @staticmethod
+    def optional(ids: Ints) -> Bags:
+        """Return one ID per example, none if it is negative."""
+        known = ids >= 0
+        return Bags(ids[known], np.concatenate(([0], np.cumsum(known))))
+
+    @staticmethod
+    def from_lists(bags: Sequence[Sequence[int]]) -> Bags:
+        """Make bags of any number of IDs per example."""
+        lengths = np.fromiter(map(len, bags), dtype=np.int64, count=len(bags))
+        values = np.fromiter((i for bag in bags for i in bag), dtype=np.int64, count=int(lengths.sum()))
+        return Bags(values, np.concatenate(([0], np.cumsum(lengths))))
+
+    @staticmethod
+    def concatenate(parts: Sequence[Bags]) -> Bags:
+        """Return the parts' bags one after the other; at least one part."""
+        lengths = np.concatenate([np.diff(part.offsets) for part in parts])
+        return Bags(
+            np.concatenate([part.values for part in parts]), np.concatenate(([0], np.cumsum(lengths)))
+        )
+
+    def take(self, rows: Ints) -> Bags:
+        """Return the bags of the given examples, in that order."""
+        starts = self.offsets[rows]
+        lengths = self.offsets[rows + 1] - starts
+        offsets = np.concatenate(([0], np.cumsum(lengths)))
+        within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths)
+        return Bags(self.values[np.repeat(starts, lengths) + within], offsets)
+
+
+@dataclass(frozen=True)
+class LabeledBatch:
+    """The training data of one step.
+
+    Attributes:
+        dense: float32 ``[B, number of dense features]``.
+        kjt: F features of B rows; its lengths per key are known.
+        labels: float32 ``[B, L]``, 0 or 1.
+        num_global_rows: Rows of this step on all ranks together; B with one rank.
+        weights: float32 ``[B]``, the factor of each example's loss; None for 1.
+    """
+
+    dense: Tensor
+    kjt: KeyedJaggedTensor
+    labels: Tensor
+    num_global_rows: int
+    weights: Tensor | None = None
+
+    def to(self, device: torch.device, *, non_blocking: bool = False) -> LabeledBatch:
+        """Return the batch on a device, except the sparse features, which are split in host memory."""
+        return LabeledBatch(
+            self.dense.to(device, non_blocking=non_blocking),
+            self.kjt,
+            self.labels.to(device, non_blocking=non_blocking),
+            self.num_global_rows,
+            None if self.weights is None else self.weights.to(device, non_blocking=non_blocking),
+        )
+
+    def pin_memory(self) -> LabeledBatch:
+        """Return the batch with what ``to`` copies in page-locked memory, for asynchronous copies to CUDA."""
+        weights = None if self.weights is None else self.weights.pin_memory()
+        return LabeledBatch(
+            self.dense.pin_memory(), self.kjt, self.labels.pin_memory(), self.num_global_rows, weights
+        )
+
+
+class Block(Protocol):
+    """Consecutive examples of a source, not parsed until they are taken."""
+
+    def __len__(self) -> int: ...
+
+    def take(self, rows: Ints) -> Examples:
+        """Return the given examples, in that order. Only these are parsed."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Examples:
+    """N examples in columns.
+
+    Attributes:
+        dense: float32 ``[N, number of dense features]``.
+        bags: The features' IDs, by feature.
+        labels: float32 ``[N, L]``, 0 or 1.
+        weights: float32 ``[N]``, the factor of each example's loss; None for 1.
+    """
+
+    dense: NDArray[np.float32]
+    bags: dict[str, Bags]
+    labels: NDArray[np.float32]
+    weights: NDArray[np.float32] | None = None
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, rows: Ints) -> Examples:
+        """Return the given examples, in that order."""
+        return Examples(
+            dense=self.dense[rows],
+            bags={name: bags.take(rows) for name, bags in self.bags.items()},
+            labels=self.labels[rows],
+            weights=None if self.weights is None else self.weights[rows],
+        )
+
+    @staticmethod
+    def concatenate(parts: Sequence[Examples]) -> Examples:
+        """Return the parts' examples one after the other; at least one part."""
+        weights = [part.weights for part in parts if part.weights is not None]
+        return Examples(
+            dense=np.concatenate([part.dense for part in parts]),
+            bags={name: Bags.concatenate([part.bags[name] for part in parts]) for name in parts[0].bags},
+            labels=np.concatenate([part.labels for part in parts]),
+            weights=None if not weights else np.concatenate(weights),
+        )
+
+    def batch(self, rows: Ints, num_global_rows: int | None = None) -> LabeledBatch:
+        """Return the given examples as tensors.
+
+        Args:
+            rows: Which examples.
+            num_global_rows: See ``LabeledBatch``; None if there is one rank.
+        """
+        taken = self.take(rows)
+        bags = list(taken.bags.values())
+        lengths = np.concatenate([np.diff(b.offsets) for b in bags])
+        kjt = KeyedJaggedTensor(
+            keys=list(taken.bags),
+            values=torch.from_numpy(np.concatenate([b.values for b in bags])),
+            lengths=torch.from_numpy(lengths),
+            stride=len(taken),
+            length_per_key=[len(b.values) for b in bags],
+        )
+        return LabeledBatch(
+            torch.from_numpy(taken.dense),
+            kjt,
+            torch.from_numpy(taken.labels),
+            len(taken) if num_global_rows is None else num_global_rows,
+            None if taken.weights is None else torch.from_numpy(taken.weights),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reference:
+    """A reference for the model's AUC.
+
+    Attributes:
+        name: A short name, for JSON: ``popularity``, ``planted``.
+        text: A description.
+        auc: The AUC on the held-out examples; None if it is not defined.
+    """
+
+    name: str
+    text: str
+    auc: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dataset:
+    """A source of examples, read block by block, any number of times.
+
+    Attributes:
+        name: The name of the source.
+        schema: The columns by their use.
+        num_train_rows: Examples to learn from.
+        num_held_out_rows: Examples to measure on.
+        train: Starts an epoch over the training examples; each epoch gives the same blocks.
+        held_out: Starts a pass over the held-out examples.
+        fingerprint: Returns a digest of the data: the same for the same examples.
+        reference: Computes the reference; None if there is none.
+        vocabularies: Returns the IDs of each table with a vocabulary, int64, in the order of their rows.
+    """
+
+    name: str
+    schema: Schema
+    num_train_rows: int
+    num_held_out_rows: int
+    train: Callable[[], Iterator[Block]]
+    held_out: Callable[[], Iterator[Block]]
+    fingerprint: Callable[[], str]
+    reference: Callable[[], Reference | None] = lambda: None
+    vocabularies: Callable[[], dict[str, Ints]] = dict
+
+    @property
+    def dense_names(self) -> tuple[str, ...]:
+        """The dense features, in order."""
+        return self.schema.dense_names
+
+    @property
+    def tables(self) -> tuple[TableSpec, ...]:
+        """The tables of the sparse features."""
+        return self.schema.tables
+
+
+def held_out_rows(num_rows: int, share: float = 0.1) -> int:
+    """Return the number of last rows that are held out: a share of all, at least one.
+
+    Raises:
+        ValueError: There are too few rows to hold any out.
+    """
+    if num_rows < 2:
+        raise ValueError(f"rows: got {num_rows}, expected at least 2: one to learn from, one to measure on")
+    return min(max(1, int(num_rows * share + 1e-9)), num_rows - 1)

@@ -1,0 +1,103 @@
+"""Scores of an artifact for the rows of a table.
+
+Shape letters: B rows of a batch, F sparse inputs, N number of IDs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from recsys.artifact.load import LoadedArtifact
+from recsys.data.examples import Examples
+from recsys.data.lines import DataError
+from recsys.schema import Schema
+from recsys.signature import Signature
+
+_BATCH_ROWS = 1024
+
+Scores = dict[str, NDArray[np.float32]]
+
+
+def schema_for(artifact: LoadedArtifact, schema: Schema | None = None) -> Schema:
+    """Return the schema to read tables with: the given one, or the one that the artifact has.
+
+    Raises:
+        DataError: There is none, or it does not have the artifact's inputs.
+    """
+    found = schema or artifact.manifest.schema
+    if found is None:
+        raise DataError(
+            "schema: the artifact has none, because its model was not trained by recsys-train; name the columns with "
+            "--schema FILE"
+        )
+    signature = artifact.signature
+    missing = sorted({feature.name for feature in signature.sparse} - set(found.feature_names))
+    if missing:
+        raise DataError(f"schema: missing columns for the artifact's inputs {missing[:5]}")
+    widths = [dense.width for dense in signature.dense]
+    if sum(widths) != len(found.dense):
+        raise DataError(
+            f"schema.dense: got {len(found.dense)} columns, expected {sum(widths)}, the width of the artifact's dense "
+            "inputs"
+        )
+    return found
+
+
+def scores(artifact: LoadedArtifact, examples: Examples) -> Scores:
+    """Return the outputs for some examples, by name, ``[N, ...]``.
+
+    Args:
+        artifact: The model.
+        examples: Read with the schema that ``schema_for`` returned.
+    """
+    parts = [
+        artifact.forward(*model_inputs(artifact.signature, examples.take(rows)))
+        for rows in _chunks(len(examples))
+    ]
+    names = [output.name for output in artifact.signature.outputs]
+    return {name: torch.cat([part[name] for part in parts]).numpy() for name in names}
+
+
+def _chunks(num_rows: int) -> Iterator[NDArray[np.int64]]:
+    """Yield the rows, some at a time; one empty chunk where there are none."""
+    for first in range(0, max(num_rows, 1), _BATCH_ROWS):
+        yield np.arange(first, min(first + _BATCH_ROWS, num_rows))
+
+
+def model_inputs(signature: Signature, examples: Examples) -> list[Tensor]:
+    """Return the arguments of ``forward`` (``recsys.signature``) for some examples."""
+    dense, start = [], 0
+    for column in signature.dense:
+        dense.append(torch.from_numpy(np.ascontiguousarray(examples.dense[:, start : start + column.width])))
+        start += column.width
+    bags = [examples.bags[feature.name] for feature in signature.sparse]
+    lengths = [np.diff(bag.offsets) for bag in bags]
+    values = [bag.values for bag in bags]
+    inputs = [*dense, _joined(lengths), _joined(values)]
+    if signature.is_weighted:
+        inputs.append(torch.ones(len(inputs[-1])))
+    return inputs
+
+
+def _joined(parts: Sequence[NDArray[Any]]) -> Tensor:
+    return torch.from_numpy(np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64))
+
+
+def label_outputs(schema: Schema, outputs: Mapping[str, Any]) -> dict[str, str]:
+    """Return the output that predicts each label.
+
+    Raises:
+        DataError: A label has no output of its name, and there are several labels or outputs.
+    """
+    if len(schema.labels) == 1 and len(outputs) == 1:
+        return {schema.label_names[0]: next(iter(outputs))}
+    missing = [name for name in schema.label_names if name not in outputs]
+    if missing:
+        raise DataError(f"schema.labels: got {missing[0]!r}, expected names of the outputs {sorted(outputs)}")
+    return {name: name for name in schema.label_names}

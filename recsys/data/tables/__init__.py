@@ -1,0 +1,1 @@
+"""Tables of examples: CSV, TSV and Parquet files, folders of them, and data frames."""

@@ -1,0 +1,283 @@
+"""A data set of a table's rows, described by a schema.
+
+Shape letters: N number of examples.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from recsys.data.examples import Dataset, Examples, Ints, held_out_rows
+from recsys.data.fingerprint import fingerprint
+from recsys.data.lines import DataError
+from recsys.data.tables.columns import Columns, is_list, is_number, is_text, is_whole, time_of
+from recsys.data.tables.pieces import Frame, ParquetFile, Piece, TableFile
+from recsys.data.tables.text_file import TextFile, is_text_file
+from recsys.schema import Schema, TableSpec
+
+# Smaller pieces are read together, so that shuffling within a block mixes well.
+_BLOCK_ROWS = 65_536
+_PARQUET = (".parquet", ".pq")
+
+
+def open_files(data: Any) -> list[TableFile]:
+    """Open a file, a folder's files in the order of their names, or a frame.
+
+    Args:
+        data: A path, or a frame of pandas, polars or Arrow.
+
+    Raises:
+        DataError: There is no such file, the folder has none, or it is something else.
+    """
+    if not isinstance(data, str | Path):
+        return [Frame(data)]
+    path = Path(data)
+    if not path.is_dir():
+        return [_open(path)]
+    found = sorted(
+        file for file in path.iterdir() if file.is_file() and (file.suffix in _PARQUET or is_text_file(file))
+    )
+    if not found:
+        raise DataError(f"{path}: got no files that end in .parquet, .csv, .tsv or .csv.gz")
+    return [_open(file) for file in found]
+
+
+def _open(path: Path) -> TableFile:
+    if not path.is_file():
+        raise DataError(f"{path}: there is no such file or folder")
+    with path.open("rb") as file:
+        is_parquet = file.read(4) == b"PAR1"
+    return ParquetFile(path) if is_parquet or path.suffix in _PARQUET else TextFile(path)
+
+
+def table_dataset(data: Any, schema: Schema, limit_rows: int | None = None) -> Dataset:
+    """Return the data set of a table.
+
+    The rows to hold out are those that the schema's ``time`` puts last, or the last ones. One block of at
+    least 65 536 rows, or one piece if larger, is in memory at a time.
+
+    Args:
+        data: A file, a folder of files, or a frame of pandas, polars or Arrow.
+        schema: The use of each column.
+        limit_rows: Number of first rows to read.
+
+    Raises:
+        DataError: Files that are missing, malformed, or lack columns; wrong types; fewer than two rows. Wrong
+            values raise it when they are read.
+    """
+    files = open_files(data)
+    for file in files:
+        _check(file, schema)
+    pieces = list(_limited((piece for file in files for piece in file.pieces()), limit_rows))
+    train, held_out = _split(pieces, schema)
+    paths = [file.path for file in files if isinstance(file, ParquetFile | TextFile)]
+    return Dataset(
+        name="table",
+        schema=schema,
+        num_train_rows=sum(map(len, train)),
+        num_held_out_rows=sum(map(len, held_out)),
+        train=partial(_blocks, train, schema),
+        held_out=partial(_blocks, held_out, schema),
+        reference=lambda: None,
+        vocabularies=partial(_vocabularies, train, schema),
+        fingerprint=partial(fingerprint, paths, schema.to_json()),
+    )
+
+
+def unlabeled(file: TableFile, schema: Schema) -> Iterator[tuple[Piece, Examples]]:
+    """Yield a file's pieces, each with its examples; the table needs no labels and no weights.
+
+    Raises:
+        DataError: As ``table_dataset``.
+    """
+    _check(file, schema, labels=False)
+    for piece in file.pieces():
+        yield piece, _read(piece, schema, np.arange(piece.num_rows), labels=False)
+
+
+def rows_of(data: Any, schema: Schema) -> Iterator[_Rows]:
+    """Yield all rows of a table, block by block, without holding any out."""
+    files = open_files(data)
+    for file in files:
+        _check(file, schema)
+        yield from _blocks(list(file.pieces()), schema)
+
+
+def _columns(schema: Schema, *, labels: bool) -> list[str]:
+    """Return the columns to read, each once."""
+    return schema.columns() if labels else [*schema.dense_names, *schema.feature_names]
+
+
+def _check(file: TableFile, schema: Schema, *, labels: bool = True) -> None:
+    """Check that every column exists, with a type that suits its use."""
+    name_of_file = file.path.name if isinstance(file, ParquetFile | TextFile) else "data"
+    missing = [name for name in _columns(schema, labels=labels) if name not in file.types]
+    if missing:
+        raise DataError(
+            f"{name_of_file}: missing columns {missing[:5]}, got {list(file.types)[:20]}; a schema file (--schema) "
+            "names the columns"
+        )
+
+    def expect(name: str, good: bool, expected: str) -> None:
+        if not good:
+            raise DataError(f"{name_of_file}: column {name!r}: got {file.types[name]}, expected {expected}")
+
+    for name in (*(schema.label_names if labels else ()), *schema.dense_names):
+        kind = file.types[name]
+        expect(name, is_number(kind) or is_text(kind), "whole numbers, floats or bool")
+    for table in schema.tables:
+        for name in table.feature_names:
+            kind = file.types[name]
+            inner = kind.value_type if is_list(kind) else kind
+            # Whole numbers with gaps are floats in pandas.
+            good = is_text(inner) or is_whole(inner) or (pa.types.is_floating(kind) and not table.strings)
+            expected = "texts or lists of them" if table.strings else "int64 or list<int64>"
+            expect(name, good or pa.types.is_dictionary(inner), expected)
+
+
+def _limited(pieces: Iterator[Piece], limit: int | None) -> Iterator[Piece]:
+    left = limit
+    for piece in pieces:
+        if left is None or piece.num_rows <= left:
+            yield piece
+        elif left:
+            yield piece.keeping(np.arange(piece.num_rows) < left)
+        if left is not None:
+            left = max(0, left - piece.num_rows)
+            if not left:
+                return
+
+
+def _split(pieces: Sequence[Piece], schema: Schema) -> tuple[list[Piece], list[Piece]]:
+    """Return the pieces to learn from and those to measure on."""
+    num_rows = sum(map(len, pieces))
+    if num_rows < 2:
+        raise DataError(
+            f"data: got {num_rows} rows, expected at least 2: one to learn from, one to measure on"
+        )
+    if schema.time is not None:
+        is_late = _late_rows(pieces, schema)
+    else:
+        first = num_rows - held_out_rows(num_rows, schema.held_out)
+        starts = np.cumsum([0, *map(len, pieces)])
+        is_late = [
+            _numbered(piece, start) >= first
+            for piece, start in zip(pieces, starts[:-1].tolist(), strict=True)
+        ]
+    parts = [
+        [piece.keeping(late if held_out else ~late) for piece, late in zip(pieces, is_late, strict=True)]
+        for held_out in (False, True)
+    ]
+    train, held_out = ([piece for piece in part if len(piece)] for part in parts)
+    if not train or not held_out:
+        what = "train on" if not train else "hold out"
+        raise DataError(
+            f"schema.time: got column {schema.time!r}, by which there are no rows to {what}; expected another "
+            "held_out_from, or no time"
+        )
+    return train, held_out
+
+
+def _numbered(piece: Piece, start: int) -> Ints:
+    """Return the number of each of the piece's rows among all kept ones."""
+    kept = np.ones(piece.num_rows, dtype=bool) if piece.kept is None else piece.kept
+    return start + np.cumsum(kept) - 1
+
+
+def _late_rows(pieces: Sequence[Piece], schema: Schema) -> list[NDArray[np.bool_]]:
+    assert schema.time is not None
+    times = [Columns(piece.read([schema.time]), piece.place).times(schema.time) for piece in pieces]
+    if schema.held_out_from:
+        bound = time_of(schema.held_out_from)
+    else:
+        kept = np.concatenate(
+            [t if piece.kept is None else t[piece.kept] for t, piece in zip(times, pieces, strict=True)]
+        )
+        place = len(kept) - held_out_rows(len(kept), schema.held_out)
+        bound = np.partition(kept, place)[place]
+        if bound == kept.min() and bound < kept.max():
+            # Most rows have the first time: hold out all later ones.
+            bound = kept[kept > bound].min()
+    return [t >= bound for t in times]
+
+
+def _vocabularies(train: Sequence[Piece], schema: Schema) -> dict[str, Ints]:
+    """Return the most frequent IDs of each table with a vocabulary, the most frequent first."""
+    tables = [table for table in schema.tables if table.ids == "vocabulary"]
+    counts: dict[str, Counter[int]] = {table.name: Counter() for table in tables}
+    columns = [name for table in tables for name in table.feature_names]
+    for piece in train if tables else ():
+        read = Columns(piece.read(columns), piece.place)
+        kept = np.flatnonzero(np.ones(piece.num_rows, dtype=bool) if piece.kept is None else piece.kept)
+        for table in tables:
+            for name in table.feature_names:
+                ids, number = np.unique(read.bags(name, table).take(kept).values, return_counts=True)
+                counts[table.name].update(dict(zip(ids.tolist(), number.tolist(), strict=True)))
+    return {table.name: _most_frequent(counts[table.name], table) for table in tables}
+
+
+def _most_frequent(counts: Counter[int], table: TableSpec) -> Ints:
+    found = [(-count, i) for i, count in counts.items() if count >= table.min_count]
+    return np.array([i for _, i in sorted(found)[: table.num_embeddings - 1]], dtype=np.int64)
+
+
+def _blocks(pieces: Sequence[Piece], schema: Schema) -> Iterator[_Rows]:
+    waiting: list[Piece] = []
+    for piece in pieces:
+        waiting.append(piece)
+        if sum(map(len, waiting)) >= _BLOCK_ROWS:
+            yield _Rows(waiting, schema)
+            waiting = []
+    if waiting:
+        yield _Rows(waiting, schema)
+
+
+class _Rows:
+    """A block: nothing is read before rows are taken."""
+
+    def __init__(self, pieces: list[Piece], schema: Schema) -> None:
+        self._pieces = pieces
+        self._schema = schema
+        self._starts = np.cumsum([0, *map(len, pieces)])
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def take(self, rows: Ints) -> Examples:
+        """Return the given examples, in that order."""
+        order = np.argsort(rows, kind="stable")
+        in_order = rows[order]
+        bounds = np.searchsorted(in_order, self._starts)
+        parts = [
+            _read(piece, self._schema, in_order[a:b] - start)
+            for piece, start, a, b in zip(
+                self._pieces, self._starts[:-1], bounds[:-1], bounds[1:], strict=True
+            )
+            if a < b or len(self._pieces) == 1
+        ] or [_read(self._pieces[0], self._schema, in_order)]
+        where = np.empty_like(order)
+        where[order] = np.arange(len(order))
+        return Examples.concatenate(parts).take(where)
+
+
+def _read(piece: Piece, schema: Schema, rows: Ints, *, labels: bool = True) -> Examples:
+    """Return some of a piece's kept rows."""
+    places = rows if piece.kept is None else np.flatnonzero(piece.kept)[rows]
+    table = piece.read(_columns(schema, labels=labels)).take(places)
+    columns = Columns(table, lambda row: piece.place(int(places[row])))
+    no_labels = np.zeros((len(rows), 0), dtype=np.float32)
+    dense = [columns.dense(column) for column in schema.dense]
+    return Examples(
+        dense=np.stack(dense, axis=1) if dense else np.zeros((len(rows), 0), dtype=np.float32),
+        bags={name: columns.bags(name, table) for table in schema.tables for name in table.feature_names},
+        labels=np.stack([columns.label(label) for label in schema.labels], axis=1) if labels else no_labels,
+        weights=columns.weight(schema.weight) if labels and schema.weight is not None else None,
+    )

@@ -1,0 +1,210 @@
+"""The factories of the other models: DCN-v2, DeepFM, MMoE and two towers, from plain data, as in a checkpoint.
+
+Each takes ``tables`` and ``inputs`` as ``recsys.models.click.build_dlrm`` does, and raises ValueError for sizes that do
+not fit.
+
+Shape letters: B batch, D embedding dim, F features, L labels, N width of the flat input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from recsys.jagged.keyed_jagged import KeyedJaggedTensor
+from recsys.models.click import (
+    ClickModel,
+    bag_collection,
+    check_sizes,
+    click_model,
+    transformed_width,
+)
+from recsys.models.dcn import CrossAndDeep
+from recsys.models.deepfm import FactorizationMachine
+from recsys.models.dlrm import BagCollection, SparseArch
+from recsys.models.mmoe import MultiGateExperts
+from recsys.models.two_tower import TwoTowers
+from recsys.schema import Schema
+
+Tables = Sequence[Mapping[str, Any]]
+
+
+class FlatModel(nn.Module):
+    """A network over the dense features and the features' vectors, side by side.
+
+    Args:
+        bags: The tables, all of the same ``embedding_dim``.
+        dense_width: Number of dense features after the transforms.
+
+    Attributes:
+        width: N.
+    """
+
+    network: nn.Module
+
+    def __init__(self, bags: BagCollection, dense_width: int) -> None:
+        super().__init__()
+        self.sparse_arch = SparseArch(bags)
+        self.width = dense_width + self.sparse_arch.F * self.sparse_arch.D
+
+    def forward(self, dense_features: Tensor | None, sparse_features: KeyedJaggedTensor) -> Tensor:
+        """Score a batch: logits ``[B, L]``."""
+        logits: Tensor = self.network(_flat(dense_features, self.sparse_arch(sparse_features)))
+        return logits
+
+
+class DeepFM(FlatModel):
+    """A FlatModel whose network also takes the vectors ``[B, F, D]``."""
+
+    def forward(self, dense_features: Tensor | None, sparse_features: KeyedJaggedTensor) -> Tensor:
+        """Score a batch: logits ``[B, L]``."""
+        vectors = self.sparse_arch(sparse_features)
+        logits: Tensor = self.network(_flat(dense_features, vectors), vectors)
+        return logits
+
+
+class TwoTowerModel(nn.Module):
+    """Two towers over the users' and the items' features; the dense features are the user's.
+
+    Args:
+        bags: The tables, all of the same ``embedding_dim``.
+        dense_width: Number of dense features after the transforms.
+        item_features: The items' sparse features, at least one; the others are the user's.
+        layer_sizes: Sizes of each tower's layers.
+
+    Raises:
+        ValueError: A feature is unknown, or one of the towers would have none.
+    """
+
+    user_places: Tensor
+    item_places: Tensor
+
+    def __init__(
+        self, bags: BagCollection, dense_width: int, item_features: Sequence[str], layer_sizes: Sequence[int]
+    ) -> None:
+        super().__init__()
+        self.sparse_arch = SparseArch(bags)
+        names = self.sparse_arch.sparse_feature_names
+        unknown = sorted(set(item_features) - set(names))
+        if unknown or not item_features or (set(item_features) == set(names) and not dense_width):
+            raise ValueError(
+                f"item_features: got {list(item_features)}, expected some of {names}, and features for the user"
+            )
+        self.item_features = tuple(item_features)
+        places = {True: list[int](), False: list[int]()}
+        for place, name in enumerate(names):
+            places[name in item_features].append(place)
+        # The device is named because the places are in no checkpoint.
+        self.register_buffer("user_places", torch.tensor(places[False], device="cpu"), persistent=False)
+        self.register_buffer("item_places", torch.tensor(places[True], device="cpu"), persistent=False)
+        dim = self.sparse_arch.D
+        self.towers = TwoTowers(dense_width + len(places[False]) * dim, len(places[True]) * dim, layer_sizes)
+
+    def forward(self, dense_features: Tensor | None, sparse_features: KeyedJaggedTensor) -> Tensor:
+        """Score a batch: logits ``[B, 1]``."""
+        vectors = self.sparse_arch(sparse_features)
+        user = _flat(dense_features, vectors.index_select(1, self.user_places))
+        item = _flat(None, vectors.index_select(1, self.item_places))
+        logits: Tensor = self.towers(user, item)
+        return logits
+
+    def item_vectors(self, sparse_features: KeyedJaggedTensor) -> Tensor:
+        """Return the item tower's vectors, scaled so that their product with a user's is the logit, ``[B, D]``.
+
+        Features of the user are not read, and may be empty bags.
+        """
+        vectors = self.sparse_arch(sparse_features)
+        return self.towers.item_vectors(_flat(None, vectors.index_select(1, self.item_places)))
+
+
+def _flat(dense_features: Tensor | None, vectors: Tensor) -> Tensor:
+    """Return ``[B, N]`` from dense features ``[B, C]`` and vectors ``[B, F, D]``."""
+    flat = vectors.flatten(1)
+    return flat if dense_features is None else torch.cat((dense_features, flat), dim=1)
+
+
+def build_dcn(
+    *,
+    tables: Tables,
+    dense_in_features: int,
+    num_cross_layers: int,
+    cross_rank: int,
+    deep_layer_sizes: Sequence[int],
+    inputs: Mapping[str, Any] | None = None,
+) -> ClickModel:
+    """Return a DCN-v2; a ``cross_rank`` of 0 makes cross layers of full rank."""
+    check_sizes("num_cross_layers", [num_cross_layers])
+    check_sizes("cross_rank", [cross_rank] if cross_rank else [])
+    check_sizes("deep_layer_sizes", deep_layer_sizes)
+    schema = _schema(inputs)
+    model = FlatModel(bag_collection(tables), transformed_width(schema, dense_in_features))
+    model.network = CrossAndDeep(
+        model.width, _num_labels(schema), num_cross_layers, cross_rank, deep_layer_sizes
+    )
+    return click_model(model, schema)
+
+
+def build_deepfm(
+    *,
+    tables: Tables,
+    dense_in_features: int,
+    deep_layer_sizes: Sequence[int],
+    inputs: Mapping[str, Any] | None = None,
+) -> ClickModel:
+    """Return a DeepFM."""
+    check_sizes("deep_layer_sizes", deep_layer_sizes)
+    schema = _schema(inputs)
+    model = DeepFM(bag_collection(tables), transformed_width(schema, dense_in_features))
+    model.network = FactorizationMachine(
+        model.width, model.sparse_arch.D, _num_labels(schema), deep_layer_sizes
+    )
+    return click_model(model, schema)
+
+
+def build_mmoe(
+    *,
+    tables: Tables,
+    dense_in_features: int,
+    num_experts: int,
+    expert_layer_sizes: Sequence[int],
+    tower_layer_sizes: Sequence[int],
+    inputs: Mapping[str, Any] | None = None,
+) -> ClickModel:
+    """Return an MMoE."""
+    check_sizes("num_experts", [num_experts])
+    check_sizes("expert_layer_sizes", expert_layer_sizes)
+    check_sizes("tower_layer_sizes", tower_layer_sizes)
+    schema = _schema(inputs)
+    model = FlatModel(bag_collection(tables), transformed_width(schema, dense_in_features))
+    model.network = MultiGateExperts(
+        model.width, _num_labels(schema), num_experts, expert_layer_sizes, tower_layer_sizes
+    )
+    return click_model(model, schema)
+
+
+def build_two_tower(
+    *,
+    tables: Tables,
+    dense_in_features: int,
+    item_features: Sequence[str],
+    tower_layer_sizes: Sequence[int],
+    inputs: Mapping[str, Any] | None = None,
+) -> ClickModel:
+    """Return two towers; they have one label."""
+    check_sizes("tower_layer_sizes", tower_layer_sizes)
+    schema = _schema(inputs)
+    if _num_labels(schema) != 1:
+        raise ValueError(f"inputs.labels: got {_num_labels(schema)}, expected one: two towers give one score")
+    width = transformed_width(schema, dense_in_features)
+    return click_model(TwoTowerModel(bag_collection(tables), width, item_features, tower_layer_sizes), schema)
+
+
+def _schema(inputs: Mapping[str, Any] | None) -> Schema | None:
+    return None if inputs is None else Schema.from_json(inputs)
+
+
+def _num_labels(schema: Schema | None) -> int:
+    return 1 if schema is None else len(schema.labels)

@@ -1,0 +1,313 @@
+"""Schemas: the use of each column of a table of examples, from training to serving.
+
+A schema travels with the model: ``recsys-train`` writes it into the checkpoint, ``recsys-export`` into the
+artifact. A schema file is TOML or JSON (``recsys.data.schema_file``)::
+
+    time = "hour"                       # rows are held out by it; without it, the last rows are
+    [[labels]]
+    name = "click"
+    [[dense]]
+    name = "price"
+    log1p = true
+    [[tables]]
+    name = "site_id"
+    features = ["site_id"]
+    rows = 100000
+    ids = "hash"
+    strings = "xxh64"
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from itertools import pairwise
+from typing import Any
+
+from recsys.errors import ManifestError, SchemaError
+from recsys.hashing import STRING_HASHES
+from recsys.json_checks import a_list, choice, count, flag, json_field, known_fields, text, wrong
+
+POOLINGS = ("SUM", "MEAN")
+#: How IDs become rows: they are rows; modulo the rows; by a list of the frequent ones; learned in training.
+ID_KINDS = ("index", "hash", "vocabulary", "zero_collision")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelColumn:
+    """A label.
+
+    Attributes:
+        name: The column.
+        at_least: The label is 1 where the column is at least this; None where it holds 0 and 1.
+    """
+
+    name: str
+    at_least: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DenseColumn:
+    """A dense feature and its transforms, which the model's graph applies in this order.
+
+    Attributes:
+        name: The column.
+        missing: The value of a missing one.
+        clip: The smallest and the largest value; others are set to the nearest. None for no bounds.
+        log1p: Whether ``x`` becomes ``sign(x) log(1 + |x|)``.
+        mean: Subtracted.
+        std: The divisor after that.
+        buckets: Ascending bounds: the feature becomes ``len(buckets) + 1`` features, of which one is 1 and the others
+            0. Empty keeps the number.
+    """
+
+    name: str
+    missing: float = 0.0
+    clip: tuple[float, float] | None = None
+    log1p: bool = False
+    mean: float = 0.0
+    std: float = 1.0
+    buckets: tuple[float, ...] = ()
+
+    @property
+    def width(self) -> int:
+        """Number of features that the transforms give."""
+        return len(self.buckets) + 1 if self.buckets else 1
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether there is no transform; a missing value is an error then."""
+        return self == DenseColumn(name=self.name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableSpec:
+    """A table and the columns that are looked up in it; the model chooses its dim.
+
+    Attributes:
+        name: The table's name.
+        num_embeddings: Its rows.
+        feature_names: The columns, which are features of the same names.
+        pooling: "SUM" or "MEAN".
+        ids: One of ``ID_KINDS``. With "vocabulary" and "zero_collision" the last row is that of all other IDs.
+        strings: The hash that turns the columns' texts into 64-bit IDs (``recsys.hashing``); empty where the
+            columns hold whole numbers.
+        separator: Between the values of a text; empty for one value.
+        min_count: With "vocabulary": how often a value must occur in the training rows to get a row.
+    """
+
+    name: str
+    num_embeddings: int
+    feature_names: tuple[str, ...]
+    pooling: str = "SUM"
+    ids: str = "index"
+    strings: str = ""
+    separator: str = ""
+    min_count: int = 1
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether the model maps raw IDs to rows."""
+        return self.ids in ("vocabulary", "zero_collision")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schema:
+    """The columns by their use.
+
+    Attributes:
+        labels: The labels, at least one.
+        dense: The dense features, in the order of the model's input.
+        tables: The tables of the sparse features; at least one.
+        weight: The column of the examples' weights; None for equal ones.
+        time: The column by which rows are held out: the last of them; None where the last rows are.
+        held_out: The share that is held out.
+        held_out_from: Rows with a ``time`` of at least this are held out, whatever their share; empty for the
+            share.
+    """
+
+    labels: tuple[LabelColumn, ...]
+    dense: tuple[DenseColumn, ...]
+    tables: tuple[TableSpec, ...]
+    weight: str | None = None
+    time: str | None = None
+    held_out: float = 0.1
+    held_out_from: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.labels or not self.tables:
+            raise SchemaError(
+                f"schema: got {len(self.labels)} labels and {len(self.tables)} tables, expected at least one of each"
+            )
+        if not 0 < self.held_out < 1:
+            raise SchemaError(f"schema.held_out: got {self.held_out}, expected a share above 0 and below 1")
+        if self.held_out_from and self.time is None:
+            raise SchemaError("schema.held_out_from: got it without time, expected the column that it bounds")
+        for kind, names in (
+            ("column", [*self.label_names, *self.dense_names, *self.feature_names]),
+            ("table", [table.name for table in self.tables]),
+        ):
+            doubled = sorted({name for name in names if names.count(name) > 1})
+            if doubled:
+                raise SchemaError(f"schema: {kind} {doubled[0]!r} is named more than once")
+
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """The labels' columns."""
+        return tuple(label.name for label in self.labels)
+
+    @property
+    def dense_names(self) -> tuple[str, ...]:
+        """The dense features' columns."""
+        return tuple(column.name for column in self.dense)
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """The sparse features, table by table."""
+        return tuple(name for table in self.tables for name in table.feature_names)
+
+    def columns(self) -> list[str]:
+        """Return all columns that are read, each once."""
+        others = [name for name in (self.weight, self.time) if name is not None]
+        return list(dict.fromkeys([*self.label_names, *self.dense_names, *self.feature_names, *others]))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data that ``from_json`` reads back, without fields that have their default."""
+        data: dict[str, Any] = {
+            name: getattr(self, name)
+            for name in ("weight", "time", "held_out", "held_out_from")
+            if getattr(self, name) != _DEFAULTS[name]
+        }
+        data["labels"] = [_plain(label) for label in self.labels]
+        data["dense"] = [_plain(column) for column in self.dense]
+        data["tables"] = [
+            {_TABLE_FIELDS.get(key, key): value for key, value in _plain(table).items()}
+            for table in self.tables
+        ]
+        return data
+
+    @classmethod
+    def from_json(cls, data: Any) -> Schema:
+        """Read untrusted data in the format of ``to_json``; ``label``, names as dense and ``hash`` are short forms.
+
+        Raises:
+            SchemaError: A field is wrong; the message names it.
+        """
+        try:
+            return _schema(data)
+        except ManifestError as error:
+            raise SchemaError(str(error)) from None
+
+
+_DEFAULTS: Mapping[str, Any] = {"weight": None, "time": None, "held_out": 0.1, "held_out_from": ""}
+_TABLE_FIELDS = {"num_embeddings": "rows", "feature_names": "features"}
+
+
+def _plain(item: LabelColumn | DenseColumn | TableSpec) -> dict[str, Any]:
+    """Return the fields that differ from their defaults, as plain data."""
+    values = asdict(item)
+    given = {f.name: values[f.name] for f in fields(item) if values[f.name] != f.default}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
+
+
+def _schema(data: Any) -> Schema:
+    known_fields(data, "schema", {"label", "labels", "dense", "tables", *_DEFAULTS})
+    if "label" in data:
+        labels: tuple[LabelColumn, ...] = (LabelColumn(name=text(data, "label", "schema")),)
+    else:
+        labels = tuple(_label(item, at) for at, item in a_list(data, "labels", "schema"))
+    dense = a_list(data, "dense", "schema") if "dense" in data else []
+    optional: dict[str, Any] = {
+        name: text(data, name, "schema") for name in ("weight", "time", "held_out_from") if name in data
+    }
+    if "held_out" in data:
+        optional["held_out"] = _number(data, "held_out", "schema")
+    return Schema(
+        labels=labels,
+        dense=tuple(_dense(item, at) for at, item in dense),
+        tables=tuple(_table(item, at) for at, item in a_list(data, "tables", "schema")),
+        **optional,
+    )
+
+
+def _label(data: Any, at: str) -> LabelColumn:
+    known_fields(data, at, {"name", "at_least"})
+    at_least = _number(data, "at_least", at) if "at_least" in data else None
+    return LabelColumn(name=text(data, "name", at), at_least=at_least)
+
+
+def _dense(data: Any, at: str) -> DenseColumn:
+    if isinstance(data, str) and data:
+        return DenseColumn(name=data)
+    known_fields(data, at, {field.name for field in fields(DenseColumn)})
+    column: dict[str, Any] = {
+        name: _number(data, name, at) for name in ("missing", "mean", "std") if name in data
+    }
+    if "std" in data and column["std"] <= 0:
+        raise wrong(at, "std", data["std"], "a number above 0")
+    if "log1p" in data:
+        column["log1p"] = flag(data, "log1p", at)
+    if "clip" in data:
+        column["clip"] = _ascending(data, "clip", at)
+        if len(column["clip"]) != 2:
+            raise wrong(at, "clip", data["clip"], "two numbers, the smallest and the largest value")
+    if "buckets" in data:
+        column["buckets"] = _ascending(data, "buckets", at)
+    return DenseColumn(name=text(data, "name", at), **column)
+
+
+def _table(data: Any, at: str) -> TableSpec:
+    known = {_TABLE_FIELDS.get(field.name, field.name) for field in fields(TableSpec)}
+    known_fields(data, at, {*known, "hash"})
+    optional: dict[str, Any] = {}
+    if "pooling" in data:
+        optional["pooling"] = choice(data, "pooling", at, POOLINGS)
+    if "hash" in data and flag(data, "hash", at):
+        optional["ids"] = "hash"
+    if "ids" in data:
+        optional["ids"] = choice(data, "ids", at, ID_KINDS)
+    if "strings" in data:
+        optional["strings"] = choice(data, "strings", at, STRING_HASHES)
+    if "separator" in data:
+        optional["separator"] = text(data, "separator", at)
+    if "min_count" in data:
+        optional["min_count"] = count(data, "min_count", at)
+    spec = TableSpec(
+        name=text(data, "name", at),
+        num_embeddings=count(data, "rows", at),
+        feature_names=_names(data, "features", at),
+        **optional,
+    )
+    if spec.strings and spec.ids == "index":
+        raise wrong(
+            at, "ids", "index", f"hash, vocabulary or zero_collision: {spec.strings} gives 64-bit IDs"
+        )
+    if spec.is_mapped and spec.num_embeddings < 2:
+        raise wrong(at, "rows", spec.num_embeddings, "at least 2: the last row is that of all other IDs")
+    return spec
+
+
+def _names(data: Any, key: str, at: str) -> tuple[str, ...]:
+    names = json_field(data, key, at)
+    if not isinstance(names, list) or not names or not all(isinstance(n, str) and n for n in names):
+        raise wrong(at, key, names, "a list of at least one column name")
+    return tuple(names)
+
+
+def _number(data: Any, key: str, at: str) -> float:
+    return _finite(json_field(data, key, at), at, key)
+
+
+def _finite(value: Any, at: str, key: str) -> float:
+    if type(value) not in (int, float) or not math.isfinite(value):
+        raise wrong(at, key, value, "a finite number")
+    return float(value)
+
+
+def _ascending(data: Any, key: str, at: str) -> tuple[float, ...]:
+    items = a_list(data, key, at)
+    found = [_finite(item, f"{at}.{key}", str(i)) for i, (_, item) in enumerate(items)]
+    if not found or any(a >= b for a, b in pairwise(found)):
+        raise wrong(at, key, data[key], "ascending numbers")
+    return tuple(found)

@@ -1,0 +1,233 @@
+"""Dense weights in deltas: with the delta, an artifact is what a fresh export of the new checkpoint is.
+
+Shape letters: D embedding dim.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from export.config import ExportConfig
+from export.delta.delta import DeltaConfig, export_delta
+from export.delta.report import DeltaReport
+from export.pipeline import export_model
+from recsys import EmbeddingBagCollection, KeyedJaggedTensor
+from recsys.artifact.delta import apply, prepare
+from recsys.artifact.load import LoadedArtifact, load_artifact
+from recsys.artifact.ranking import RankingBatch, ranking_batch
+from recsys.artifact.samples import Batch
+from recsys.errors import DeltaError, ExportError
+from tests.export.delta.test_delta import trained, with_dense
+from tests.recsys.artifact.deltas import header_of
+from tests.support.export_models import CASES, ModelCase, batch_of, dlrm
+from tests.support.helpers import bag
+
+NUM_ROWS = 40
+CONTEXT = ("f0", "f2")
+
+
+def delta_of(old: nn.Module, new: nn.Module, path: Path, artifact: Path, **options: Any) -> DeltaReport:
+    return export_delta(old, new, path, DeltaConfig(artifact=artifact, **options))
+
+
+def plain_batch(artifact: LoadedArtifact) -> Batch:
+    return batch_of(artifact.signature, NUM_ROWS)
+
+
+def contexts_batch(artifact: LoadedArtifact) -> RankingBatch:
+    batch = plain_batch(artifact)
+    return ranking_batch(artifact.signature, batch, batch, torch.arange(NUM_ROWS) % 7)
+
+
+def assert_same(found: LoadedArtifact, fresh: LoadedArtifact) -> None:
+    """Both predict the same, bit by bit, in both forms."""
+    inputs = plain_batch(fresh).inputs()
+    for name, expected in fresh.forward(*inputs).items():
+        assert torch.equal(found.forward(*inputs)[name], expected), name
+    if fresh.signature.context:
+        inputs = contexts_batch(fresh).inputs()
+        for name, expected in fresh.forward_ranking(*inputs).items():
+            assert torch.equal(found.forward_ranking(*inputs)[name], expected), name
+
+
+def differ(one: LoadedArtifact, other: LoadedArtifact) -> bool:
+    inputs = plain_batch(one).inputs()
+    found = other.forward(*inputs)
+    return any(not torch.equal(tensor, found[name]) for name, tensor in one.forward(*inputs).items())
+
+
+def check(
+    old: nn.Module, new: nn.Module, folder: Path, config: ExportConfig, *, is_single: bool = False
+) -> DeltaReport:
+    """Export both, and assert that the delta makes of one the other, for all targets, and back."""
+    export_model(old, folder / "old", config)
+    export_model(new, folder / "new", config)
+    report = delta_of(old, new, folder / "d", folder / "old")
+    for target in (None,) if is_single else [",".join(devices) for devices in config.targets]:
+        artifact = load_artifact(folder / "old", target=target)
+        before = load_artifact(folder / "old", target=target)
+        fresh = load_artifact(folder / "new", target=target)
+        assert differ(artifact, fresh)
+        prepared = prepare(artifact.rows, folder / "d")
+        assert_same(artifact, before)  # preparing changes nothing
+        undo = apply(prepared)
+        assert_same(artifact, fresh)
+        assert torch.equal(artifact.rows.ranks[0].rows, fresh.rows.ranks[0].rows)
+        apply(undo)
+        assert_same(artifact, before)
+        assert artifact.rows.dense == {}
+        apply(prepare(artifact.rows, folder / "d"))
+        assert_same(artifact, fresh)
+    return report
+
+
+@pytest.mark.parametrize("name", ["dlrm", "sequences", "weighted and unweighted"])
+def test_rows_and_dense_weights(tmp_path: Path, name: str) -> None:
+    case: ModelCase = CASES[name]
+    old = case.make()
+    report = check(
+        old, with_dense(trained(old)), tmp_path, ExportConfig(table_data_types=case.table_data_types)
+    )
+    assert report.tables
+    assert report.num_dense > 0
+    assert report.num_dense_left == 0
+    assert header_of(tmp_path / "d")["format_version"] == 2
+
+
+def test_dense_weights_alone(tmp_path: Path) -> None:
+    old = dlrm()
+    report = check(old, with_dense(old), tmp_path, ExportConfig())
+    assert report.tables == ()
+    names = [weight["name"] for weight in header_of(tmp_path / "d")["dense"]]
+    assert names == [f"model.{n}" for n, _ in old.named_parameters() if "embedding_bags" not in n]
+
+
+def test_only_weights_that_changed_are_sent(tmp_path: Path) -> None:
+    old = dlrm()
+    new = copy.deepcopy(old)
+    with torch.no_grad():
+        new.over_arch.model[1].bias += 1
+    assert check(old, new, tmp_path, ExportConfig()).num_dense == 1
+
+
+def test_all_targets_and_the_ranking_form_in_bfloat16(tmp_path: Path) -> None:
+    old = dlrm()
+    config = ExportConfig(targets=(("cpu",), ("cpu", "cpu")), context=CONTEXT, dense_dtype="bfloat16")
+    check(old, with_dense(trained(old)), tmp_path, config)
+    assert {weight["dtype"] for weight in header_of(tmp_path / "d")["dense"]} == {"bfloat16"}
+
+
+def test_changes_below_bfloat16_are_none(tmp_path: Path) -> None:
+    old = dlrm()
+    new = copy.deepcopy(old)
+    with torch.no_grad():
+        new.over_arch.model[1].weight[0, 0].mul_(1 + 1e-6)
+    export_model(old, tmp_path / "old", ExportConfig(dense_dtype="bfloat16"))
+    report = delta_of(old, new, tmp_path / "d", tmp_path / "old")
+    assert report.num_dense == 0
+    assert header_of(tmp_path / "d")["format_version"] == 1
+
+
+def test_a_single_file(tmp_path: Path) -> None:
+    old = dlrm()
+    check(old, with_dense(trained(old)), tmp_path, ExportConfig(single_file=True), is_single=True)
+
+
+class Folded(nn.Module):
+    """Equal biases, which freezing merges; a product of weights, which it folds; a buffer; an unused weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.tables = EmbeddingBagCollection(tables=[bag("t", 20, 8, ["f"])])
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.third = nn.Linear(8, 3)
+        self.scale = nn.Parameter(torch.full((8,), 2.0))
+        self.unused = nn.Parameter(torch.zeros(3))
+        self.norm = nn.BatchNorm1d(8)
+        with torch.no_grad():
+            self.first.bias.zero_()
+            self.second.bias.zero_()
+            self.second.weight.copy_(self.first.weight)
+
+    def forward(self, features: KeyedJaggedTensor) -> Tensor:
+        x = self.norm(self.tables(features).values())
+        x = x * (self.scale * self.scale + 1)
+        return self.third(self.first(x) * self.second(x))
+
+
+def test_weights_that_freezing_merges_and_folds(tmp_path: Path) -> None:
+    old = Folded().eval()
+    new = with_dense(old)
+    new.norm.running_mean += 0.5
+    report = check(old, new.eval(), tmp_path, ExportConfig())
+    names = {weight["name"] for weight in header_of(tmp_path / "d")["dense"]}
+    assert {"model.scale", "model.first.bias", "model.second.bias", "model.norm.running_mean"} <= names
+    assert "model.unused" not in names
+    assert report.num_dense == len(names)
+    # And back to weights that are merged.
+    delta_of(new, old, tmp_path / "back", tmp_path / "old", after=(tmp_path / "d",))
+    artifact = load_artifact(tmp_path / "old")
+    apply(prepare(artifact.rows, tmp_path / "d"))
+    apply(prepare(artifact.rows, tmp_path / "back"))
+    assert_same(artifact, load_artifact(tmp_path / "old"))
+
+
+class Scaled(nn.Module):
+    """A number that tracing makes of a weight."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.tables = EmbeddingBagCollection(tables=[bag("t", 20, 8, ["f"])])
+        self.register_buffer("scale", torch.tensor(scale))
+        self.factor = scale
+
+    def forward(self, features: KeyedJaggedTensor) -> Tensor:
+        return self.tables(features).values() * self.factor
+
+
+def test_numbers_in_the_graph_are_refused(tmp_path: Path) -> None:
+    old, new = Scaled(2.0).eval(), Scaled(3.0).eval()
+    export_model(old, tmp_path / "old")
+    with pytest.raises(ExportError, match="would have another graph than the artifact"):
+        delta_of(old, new, tmp_path / "d", tmp_path / "old")
+    assert not (tmp_path / "d").exists()
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_a_number_that_is_not_finite_is_refused(tmp_path: Path, number: float) -> None:
+    old = dlrm()
+    new = copy.deepcopy(old)
+    with torch.no_grad():
+        new.over_arch.model[1].bias.fill_(number)
+    export_model(old, tmp_path / "old")
+    with pytest.raises(ExportError, match=r"dense weight 'model.over_arch.model.1.bias': got a number"):
+        delta_of(old, new, tmp_path / "d", tmp_path / "old")
+
+
+def test_chains(tmp_path: Path) -> None:
+    """Rows, dense weights and both, one after the other; weights that were left before come with the next."""
+    models = [dlrm()]
+    for seed, change in enumerate((trained, with_dense, trained, with_dense)):
+        models.append(change(models[-1], seed=seed))
+    export_model(models[0], tmp_path / "0")
+    deltas: list[Path] = []
+    for at, (old, new) in enumerate(itertools.pairwise(models)):
+        deltas.append(tmp_path / f"{at}.delta")
+        delta_of(old, new, deltas[at], tmp_path / "0", after=tuple(deltas[:at]), tables_only=at == 1)
+    artifact = load_artifact(tmp_path / "0")
+    for at, path in enumerate(deltas):
+        apply(prepare(artifact.rows, path))
+        if at != 1:
+            export_model(models[at + 1], tmp_path / f"{at + 1}")
+            assert_same(artifact, load_artifact(tmp_path / f"{at + 1}"))
+    with pytest.raises(DeltaError):
+        prepare(artifact.rows, deltas[-1])

@@ -1,0 +1,142 @@
+"""The other models: formulas held against plain numpy, and each one exported and served as the float model says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from export.config import ExportConfig
+from export.pipeline import export_model
+from recsys import KeyedJaggedTensor
+from recsys.artifact.load import load_artifact
+from recsys.checkpoint.single_file import Checkpoint, build_model
+from recsys.configs import DataType
+from recsys.errors import CheckpointError
+from recsys.models import zoo
+from recsys.models.click import ClickModel
+from recsys.models.dcn import CrossNet, LowRankCrossNet
+from recsys.models.deepfm import pairwise_sum
+from recsys.schema import DenseColumn, LabelColumn, Schema, TableSpec
+from recsys.train.config import ModelConfig
+
+_DIM = 4
+
+
+def _schema(labels: int, *, dense: bool) -> Schema:
+    return Schema(
+        labels=tuple(LabelColumn(name=f"label_{i}") for i in range(labels)),
+        dense=(DenseColumn(name="price", missing=1.0, buckets=(0.5,)), DenseColumn(name="age"))
+        if dense
+        else (),
+        tables=tuple(TableSpec(name=n, num_embeddings=9, feature_names=(n,), ids="hash") for n in "abc"),
+    )
+
+
+def _built(config: ModelConfig, labels: int = 1, *, dense: bool = True) -> ClickModel:
+    schema = _schema(labels, dense=dense)
+    arguments: dict[str, Any] = {
+        "tables": [config._table(table) for table in schema.tables],
+        "dense_in_features": len(schema.dense),
+        **config._sizes(labels),
+        "inputs": schema.to_json(),
+    }
+    torch.manual_seed(0)
+    state = getattr(zoo, config.factory.partition(":")[2])(**arguments).state_dict()
+    plain = json.loads(json.dumps(arguments))
+    model = build_model(Checkpoint(factory=config.factory, arguments=plain, state_dict=state))
+    assert isinstance(model, ClickModel)
+    return model.eval()
+
+
+def _config(model: str, **sizes: Any) -> ModelConfig:
+    return ModelConfig(model=model, embedding_dim=_DIM, over_layers=(8, 6), **sizes)
+
+
+_MODELS = [
+    pytest.param(_config("dcn"), 2, id="dcn"),
+    pytest.param(_config("dcn", cross_rank=2), 1, id="low-rank"),
+    pytest.param(_config("deepfm"), 2, id="deepfm"),
+    pytest.param(_config("mmoe", experts=3, tower_layers=(5,)), 3, id="mmoe"),
+    pytest.param(_config("twotower", item_features=("b",)), 1, id="twotower"),
+]
+
+
+@pytest.mark.parametrize("dense", [True, False], ids=["dense", "no-dense"])
+@pytest.mark.parametrize(("config", "labels"), _MODELS)
+def test_exported_models_predict_what_the_float_ones_do(
+    tmp_path: Path, config: ModelConfig, labels: int, dense: bool
+) -> None:
+    model = _built(config, labels, dense=dense)
+    report = export_model(model, tmp_path / "a", ExportConfig(data_type=DataType.FP32))
+    assert max(d.max_abs for of in report.differences.values() for d in of.values()) < 1e-5
+    artifact = load_artifact(tmp_path / "a")
+    names = [output.name for output in artifact.signature.outputs]
+    assert names == (["score"] if labels == 1 else [f"label_{i}" for i in range(labels)])
+    assert [(d.width, d.missing) for d in artifact.signature.dense] == ([(2, True)] if dense else [])
+
+
+def test_cross_layers_are_the_papers_formula() -> None:
+    x = torch.randn(5, 6)
+    net = CrossNet(6, 2)
+    crossed = x
+    for layer in net.layers:
+        crossed = x * (crossed @ layer.weight.T + layer.bias) + crossed
+    torch.testing.assert_close(net(x), crossed)
+    low = LowRankCrossNet(6, 2, 3)
+    crossed = x
+    for layer in low.layers:
+        first, second = layer[0], layer[1]
+        crossed = x * (crossed @ first.weight.T @ second.weight.T + second.bias) + crossed
+    torch.testing.assert_close(low(x), crossed)
+
+
+def test_the_sum_over_pairs() -> None:
+    vectors = np.random.default_rng(0).normal(size=(3, 4, 5)).astype(np.float32)
+    pairs = sum(vectors[:, i] * vectors[:, j] for i in range(4) for j in range(i))
+    np.testing.assert_allclose(pairwise_sum(torch.from_numpy(vectors)).numpy(), pairs, rtol=1e-4, atol=1e-5)
+
+
+def test_the_item_tower_never_sees_the_user() -> None:
+    model = _built(_config("twotower", item_features=("b",)))
+    item = [torch.randn(1, 4) for _ in range(2)]
+    scores = model.model.towers(torch.randn(2, 4 * 2 + 3).expand(2, -1), torch.cat(item))
+    assert scores.shape == (2, 1)
+    kjt = KeyedJaggedTensor(keys=["a", "b", "c"], values=[1, 2, 3], lengths=[1, 1, 1])
+    dense = torch.zeros(1, 2)
+    before = model.model.sparse_arch(kjt)
+    towers: Any = model.model.towers
+    user = torch.cat((model.transforms(dense), before[:, [0, 2]].flatten(1)), dim=1)
+    expected = (towers.user(user) * towers.item(before[:, 1])).sum(dim=1) * 6**-0.5
+    torch.testing.assert_close(model.logits(dense, kjt)[:, 0], expected)
+
+
+@pytest.mark.parametrize(
+    ("config", "labels", "text"),
+    [
+        pytest.param(
+            _config("twotower", item_features=("z",)), 1, "item_features: got \\['z'\\]", id="unknown"
+        ),
+        pytest.param(_config("twotower", item_features=("a",)), 2, "two towers give one score", id="labels"),
+    ],
+)
+def test_what_does_not_fit(config: ModelConfig, labels: int, text: str) -> None:
+    with pytest.raises((CheckpointError, ValueError), match=text):
+        _built(config, labels)
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"model": "gbdt"}, "model: got 'gbdt', expected one of dlrm"),
+        ({"model": "twotower"}, "a twotower model needs the items' features"),
+        ({"model": "mmoe", "tower_layers": ()}, "model sizes"),
+    ],
+)
+def test_model_configs(fields: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        ModelConfig(**fields)

@@ -1,0 +1,145 @@
+"""Tables on the whole road: held-out rows as they are in the file, sent as texts, give the trainer's AUC."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from export.cli import main as export_main
+from recsys.artifact.load import read_manifest
+from recsys.data.metrics import auc
+from recsys.data.tables.infer import infer
+from recsys.data.tables.schema_file import to_toml
+from recsys.schema import Schema
+from recsys.signature import IdPolicy
+from recsys.train.cli import main as train_main
+from recsys.train.eval_cli import main as eval_main
+from serve.client import Client
+from serve.tools.predict import main as predict_main
+from tests.support.click_tables import write_clicks
+from tests.support.serve.spawned import spawned
+
+_TRAIN = ["--epochs", "1", "--embedding-dim", "8", "--over-layers", "16,8", "--json"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A trained and exported table, with an edited schema that uses every kind of ID."""
+    folder = tmp_path_factory.mktemp("road")
+    write_clicks(folder / "clicks.csv", num_rows=6_000)
+    text = to_toml(infer(folder / "clicks.csv").schema)
+    text = text.replace('name = "site_id"\nrows = 4096\nfeatures = ["site_id"]\nids = "hash"', _VOCABULARY)
+    text = text.replace('name = "device_type"\nrows = 1000\nfeatures = ["device_type"]\nids = "hash"', _RAW)
+    assert text.count("vocabulary") == text.count("zero_collision") == 1
+    (folder / "schema.toml").write_text(text)
+    argv = ["--data", str(folder / "clicks.csv"), "--schema", str(folder / "schema.toml"), *_TRAIN]
+    assert train_main([*argv, "--out", str(folder / "model.pt")]) == 0
+    assert export_main([str(folder / "model.pt"), "--dtype", "fp32"]) == 0
+    return folder
+
+
+_VOCABULARY = 'name = "site_id"\nrows = 101\nfeatures = ["site_id"]\nids = "vocabulary"\nmin_count = 2'
+_RAW = 'name = "device_type"\nrows = 8\nfeatures = ["device_type"]\nids = "zero_collision"'
+
+
+def _held_out(path: Path, schema: Schema) -> list[dict[str, str]]:
+    """Return the file's rows that are held out, as the csv module reads them."""
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    times = sorted(int(row[str(schema.time)]) for row in rows)
+    bound = times[len(times) - len(times) // 10]
+    return [row for row in rows if int(row[str(schema.time)]) >= bound]
+
+
+def _request(rows: Sequence[dict[str, str]], schema: Schema) -> dict[str, Any]:
+    """Return the rows as a request: texts as they are in the file, and none for a missing value."""
+    dense = [[float(row[name]) if row[name] else math.nan for name in schema.dense_names] for row in rows]
+    sparse = {name: [[row[name]] if row[name] else [] for row in rows] for name in schema.feature_names}
+    return {"dense": {"dense_features": dense}, "sparse": sparse}
+
+
+def test_what_training_did_serving_does(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    schema = read_manifest(folder / "model.artifact").schema
+    assert schema is not None
+    rows = _held_out(folder / "clicks.csv", schema)
+    scores = []
+    command = [sys.executable, "-m", "serve.app.cli", str(folder / "model.artifact"), "--port", "0", "--json"]
+    log = folder / "server.log"
+    with spawned([*command, "--metrics-port", "0"], log) as server, Client(server.address) as client:
+        for first in range(0, len(rows), 100):
+            answer = client.predict(**_request(rows[first : first + 100], schema))
+            scores.append(answer["score"])
+    served = auc(np.concatenate(scores), np.array([float(row["click"]) for row in rows]))
+    capsys.readouterr()
+    argv = [str(folder / "model.artifact"), "--data", str(folder / "clicks.csv"), "--held-out", "--json"]
+    assert eval_main([*argv, "--checkpoint", str(folder / "model.pt")]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["checkpoint"]["click"]["num_rows"] == len(rows)
+    assert served == pytest.approx(found["checkpoint"]["click"]["auc"], abs=1e-6)
+    assert found["artifact"]["click"]["auc"] == pytest.approx(found["checkpoint"]["click"]["auc"], abs=1e-6)
+
+
+def test_the_schema_travels(folder: Path) -> None:
+    manifest = read_manifest(folder / "model.artifact")
+    inputs = {feature.name: feature for feature in manifest.signature.sparse}
+    assert inputs["site_domain"].tables[0].id_policy is IdPolicy.HASH
+    assert inputs["site_id"].tables[0].id_policy is IdPolicy.MAPPED
+    assert (inputs["site_id"].strings, inputs["device_type"].strings) == ("xxh64", "")
+    assert manifest.signature.dense[0].missing
+    assert manifest.schema is not None
+    assert manifest.schema.label_names == ("click",)
+
+
+def test_a_table_is_scored_as_requests_are(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from pyarrow import csv as arrow_csv
+    from pyarrow import parquet
+
+    unlabeled = arrow_csv.read_csv(folder / "clicks.csv").drop_columns(["click"])
+    parquet.write_table(unlabeled, folder / "new.parquet", row_group_size=2_500)
+    argv = [str(folder / "model.artifact"), "--input", str(folder / "new.parquet"), "--keep", "site_id"]
+    assert predict_main([*argv, "--output", str(folder / "scores.parquet")]) == 0
+    scored = parquet.read_table(folder / "scores.parquet")
+    assert scored.column_names == ["site_id", "score"]
+    assert scored.column("site_id").equals(unlabeled.column("site_id"))
+    from_csv = [str(folder / "model.artifact"), "--input", str(folder / "clicks.csv")]
+    assert predict_main([*from_csv, "--output", str(folder / "scores.csv")]) == 0
+    others = arrow_csv.read_csv(folder / "scores.csv").column("score").to_numpy()
+    np.testing.assert_allclose(scored.column("score").to_numpy(), others, rtol=1e-5)
+    capsys.readouterr()
+    assert predict_main([*from_csv, "--output", str(folder / "scores.txt")]) == 2
+    assert "expected a name that ends in .parquet or .csv" in capsys.readouterr().err
+    assert predict_main([*argv, "--keep", "nothing", "--output", str(folder / "b.csv")]) == 2
+    assert "keep: got unknown columns ['nothing']" in capsys.readouterr().err
+
+
+def test_a_warm_start_changes_rows_alone(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import torch
+
+    from recsys.checkpoint import load_checkpoint
+
+    write_clicks(folder / "later.csv", num_rows=2_000, seed=3)
+    argv = ["--data", str(folder / "later.csv"), "--init-from", str(folder / "model.pt"), "--json"]
+    assert train_main([*argv, "--freeze-dense", "--out", str(folder / "later.pt")]) == 0
+    before, after = (load_checkpoint(folder / name) for name in ("model.pt", "later.pt"))
+    assert after.arguments == before.arguments
+    changed = {
+        name for name, tensor in before.state_dict.items() if not torch.equal(tensor, after.state_dict[name])
+    }
+    assert changed
+    assert all("embedding_bags" in name or "managed_collision" in name for name in changed)
+    assert train_main([*argv, "--out", str(folder / "all.pt")]) == 0
+    whole = load_checkpoint(folder / "all.pt").state_dict
+    assert any(
+        "over_arch" in name and not torch.equal(t, whole[name]) for name, t in before.state_dict.items()
+    )
+    capsys.readouterr()
+    assert train_main([*argv, "--model", "dcn", "--out", str(folder / "x.pt")]) == 2
+    assert "--model: got it with --init-from" in capsys.readouterr().err
