@@ -6,6 +6,7 @@ address.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -120,7 +121,14 @@ def status_of(error: Exception) -> tuple[grpc.StatusCode, str]:
 
 
 def short(value: Any) -> str:
-    """Return a value's repr: truncated if long, only the type for objects and lists."""
+    r"""Return a value's repr: truncated if long, only the type for objects and lists.
+
+    Bytes are shown as the UTF-8 text that they should be; those that are not UTF-8 as ``\x..``.
+    """
+    if isinstance(value, bytes):
+        # Decoding makes a surrogate of each byte that is not UTF-8; a backslash of the text itself is doubled.
+        text = short(value[: MAX_CHARS * 4 + 4].decode(errors="surrogateescape"))
+        return re.sub(r"(\\\\)|\\udc([89a-f][0-9a-f])", lambda found: found[1] or f"\\x{found[2]}", text)
     if isinstance(value, str):
         return repr(value if len(value) <= MAX_CHARS else value[: MAX_CHARS - 3] + "...")
     text = repr(value) if isinstance(value, (int, float)) else type(value).__name__

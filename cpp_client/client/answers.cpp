@@ -181,7 +181,8 @@ void Read(Cursor* cursor, WireSparse* sparse) {
   static const std::string kPoolings[] = {"", "sum", "mean", "none"};
   SparseInput& input = sparse->input;
   ReadFields(cursor, Text(1, &input.name), Enum(2, kPoolings, &input.pooling),
-             Int(3, &input.weighted), InnerList(4, &input.tables), Int(5, &sparse->id_limit));
+             Int(3, &input.weighted), InnerList(4, &input.tables), Int(5, &sparse->id_limit),
+             Text(6, &input.strings));
 }
 
 struct WireVersions {

@@ -17,7 +17,7 @@ namespace {
 
 // Fields of PredictRequest; in DenseInput and SparseInput, 1 is the name.
 constexpr int kDense = 4, kSparse = 5, kContextDense = 6, kContextSparse = 7;
-constexpr int kName = 1, kDenseValues = 2, kLengths = 2, kValues = 3, kWeights = 4;
+constexpr int kName = 1, kDenseValues = 2, kLengths = 2, kValues = 3, kWeights = 4, kStrings = 5;
 
 template <typename T>
 std::string_view BytesOf(Span<const T> values) {
@@ -42,18 +42,32 @@ struct Bags {
   std::string_view lengths;
   std::string_view values;
   std::string_view weights;
+  Span<const std::string_view> texts = {};
 };
 
 void PutSparse(int field, const std::string& name, const Bags& bags, std::string* out) {
-  const std::size_t size =
-      BytesSize(kName, name.size()) + BytesSize(kLengths, bags.lengths.size()) +
-      BytesSize(kValues, bags.values.size()) + BytesSize(kWeights, bags.weights.size());
+  std::size_t size = BytesSize(kName, name.size()) + BytesSize(kLengths, bags.lengths.size()) +
+                     BytesSize(kValues, bags.values.size()) +
+                     BytesSize(kWeights, bags.weights.size());
+  for (const std::string_view text : bags.texts) size += DelimitedSize(kStrings, text.size());
   AppendHead(field, size, out);
   AppendBytes(kName, name, out);
   AppendBytes(kLengths, bags.lengths, out);
   AppendBytes(kValues, bags.values, out);
   AppendBytes(kWeights, bags.weights, out);
+  for (const std::string_view text : bags.texts) {
+    AppendHead(kStrings, text.size(), out);
+    out->append(text);
+  }
 }
+
+/// Bags that were given row by row.
+template <typename Value>
+struct FlatRows {
+  std::vector<std::int32_t> lengths;
+  std::vector<Value> values;
+  std::vector<float> weights;
+};
 
 void CheckWeights(const std::string& at, std::size_t num_weights, std::size_t num_ids) {
   if (num_weights != 0 && num_weights != num_ids) {
@@ -80,6 +94,36 @@ void CheckLengths(const std::string& at, Span<const std::int32_t> lengths, std::
     Refuse(at, "got " + std::to_string(num_ids) + " IDs, expected " + std::to_string(sum) +
                    ", the sum of the lengths");
   }
+}
+
+/// `Value`: what the rows' entries are kept as.
+template <typename Value, typename Entry>
+FlatRows<Value> Flat(const std::string& name, const std::vector<std::vector<Entry>>& rows,
+                     const std::vector<std::vector<float>>& weights, std::int64_t num_rows) {
+  CheckRows(At("sparse", name), rows.size(), num_rows);
+  if (!weights.empty()) CheckRows(At("weights", name), weights.size(), num_rows);
+  FlatRows<Value> flat;
+  for (std::size_t row = 0; row < rows.size(); ++row) {
+    flat.lengths.push_back(static_cast<std::int32_t>(rows[row].size()));
+    flat.values.insert(flat.values.end(), rows[row].begin(), rows[row].end());
+    if (weights.empty()) continue;
+    if (weights[row].size() != rows[row].size()) {
+      Refuse(At("weights", name), "got " + std::to_string(weights[row].size()) + " in row " +
+                                      std::to_string(row) +
+                                      ", expected one per ID: " + std::to_string(rows[row].size()));
+    }
+    flat.weights.insert(flat.weights.end(), weights[row].begin(), weights[row].end());
+  }
+  return flat;
+}
+
+/// Returns the length of a context's only bag.
+std::int32_t LengthOf(const std::string& at, std::size_t num_ids, std::size_t num_weights) {
+  if (num_ids > static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max())) {
+    Refuse(at, "got " + std::to_string(num_ids) + " IDs, expected fewer in one row");
+  }
+  CheckWeights(at, num_weights, num_ids);
+  return static_cast<std::int32_t>(num_ids);
 }
 
 }  // namespace
@@ -116,24 +160,26 @@ ClientRequest& ClientRequest::AddSparse(const std::string& name, Span<const std:
 ClientRequest& ClientRequest::AddSparse(const std::string& name,
                                         const std::vector<std::vector<std::int64_t>>& rows,
                                         const std::vector<std::vector<float>>& weights) {
+  const auto flat = Flat<std::int64_t>(name, rows, weights, num_rows_);
+  return AddSparse(name, flat.lengths, flat.values, flat.weights);
+}
+
+ClientRequest& ClientRequest::AddTexts(const std::string& name, Span<const std::int32_t> lengths,
+                                       Span<const std::string_view> texts,
+                                       Span<const float> weights) {
   const std::string at = At("sparse", name);
-  CheckRows(at, rows.size(), num_rows_);
-  if (!weights.empty()) CheckRows(At("weights", name), weights.size(), num_rows_);
-  std::vector<std::int32_t> lengths;
-  std::vector<std::int64_t> values;
-  std::vector<float> flat;
-  for (std::size_t row = 0; row < rows.size(); ++row) {
-    lengths.push_back(static_cast<std::int32_t>(rows[row].size()));
-    values.insert(values.end(), rows[row].begin(), rows[row].end());
-    if (weights.empty()) continue;
-    if (weights[row].size() != rows[row].size()) {
-      Refuse(At("weights", name), "got " + std::to_string(weights[row].size()) + " in row " +
-                                      std::to_string(row) +
-                                      ", expected one per ID: " + std::to_string(rows[row].size()));
-    }
-    flat.insert(flat.end(), weights[row].begin(), weights[row].end());
-  }
-  return AddSparse(name, lengths, values, flat);
+  CheckRows(at, lengths.size(), num_rows_);
+  CheckLengths(at, lengths, texts.size());
+  CheckWeights(at, weights.size(), texts.size());
+  PutSparse(kSparse, name, {BytesOf(lengths), {}, BytesOf(weights), texts}, &packed_);
+  return *this;
+}
+
+ClientRequest& ClientRequest::AddTexts(const std::string& name,
+                                       const std::vector<std::vector<std::string>>& rows,
+                                       const std::vector<std::vector<float>>& weights) {
+  const auto flat = Flat<std::string_view>(name, rows, weights, num_rows_);
+  return AddTexts(name, flat.lengths, flat.values, flat.weights);
 }
 
 ClientRequest& ClientRequest::AddContextDense(const std::string& name, Span<const float> values) {
@@ -144,15 +190,19 @@ ClientRequest& ClientRequest::AddContextDense(const std::string& name, Span<cons
 ClientRequest& ClientRequest::AddContextSparse(const std::string& name,
                                                Span<const std::int64_t> values,
                                                Span<const float> weights) {
-  const std::string at = At("context_sparse", name);
-  if (values.size() > static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max())) {
-    Refuse(at, "got " + std::to_string(values.size()) + " IDs, expected fewer in one row");
-  }
-  CheckWeights(at, weights.size(), values.size());
-  const auto length = static_cast<std::int32_t>(values.size());
+  const std::int32_t length = LengthOf(At("context_sparse", name), values.size(), weights.size());
   PutSparse(kContextSparse, name,
             {BytesOf(Span<const std::int32_t>(&length, 1)), BytesOf(values), BytesOf(weights)},
             &packed_);
+  return *this;
+}
+
+ClientRequest& ClientRequest::AddContextTexts(const std::string& name,
+                                              Span<const std::string_view> texts,
+                                              Span<const float> weights) {
+  const std::int32_t length = LengthOf(At("context_sparse", name), texts.size(), weights.size());
+  PutSparse(kContextSparse, name,
+            {BytesOf(Span<const std::int32_t>(&length, 1)), {}, BytesOf(weights), texts}, &packed_);
   return *this;
 }
 

@@ -26,6 +26,7 @@ void Write(const RawSparse& input, std::uint32_t field, Writer* writer) {
   inner.Text(2, input.lengths);
   inner.Text(3, input.values);
   inner.Text(4, input.weights);
+  input.texts.ForEach([&](std::string_view text) { inner.Delimited(5, text); });
   writer->Delimited(field, inner.Finish().Joined());
 }
 

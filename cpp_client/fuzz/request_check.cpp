@@ -51,7 +51,7 @@ recsys::Signature MakeSignature(Source* source) {
   const bool has_context = source->Flag();
   signature.dense = {{"a", 2}, {"b", 1}};
   signature.sparse = {{"c", {{"t", 200, recsys::IdPolicy::kReject}}, "sum", source->Flag()},
-                      {"d", {{"u", 9, recsys::IdPolicy::kHash}}, "mean", source->Flag()},
+                      {"d", {{"u", 9, recsys::IdPolicy::kHash}}, "mean", source->Flag(), "xxh64"},
                       {"e", {{"t", 100, recsys::IdPolicy::kReject}}, "none", false}};
   signature.outputs = {{"score", {}}};
   if (has_context) signature.context = {"a", "c"};
@@ -62,7 +62,20 @@ recsys::Signature MakeSignature(Source* source) {
 struct Made {
   RawRequest raw;
   std::vector<std::string> kept;
+  std::vector<std::vector<std::string_view>> texts;
 };
+
+/// Short texts, most of them digits.
+recsys::RawTexts Texts(Source* source, std::size_t num, Made* made) {
+  made->texts.emplace_back();
+  for (std::size_t i = 0; i < num; ++i) {
+    const std::uint8_t kind = source->Byte();
+    static constexpr std::string_view kDigits = "-0129";
+    made->texts.back().push_back(kind < 200 ? kDigits.substr(kind % 5, 1 + kind / 5 % 3)
+                                            : source->View(kind % 40));
+  }
+  return recsys::RawTexts::Of(made->texts.back());
+}
 
 void AddSparse(Source* source, std::string_view name, Made* made) {
   const std::uint8_t kind = source->Byte();
@@ -79,6 +92,8 @@ void AddSparse(Source* source, std::string_view name, Made* made) {
   const std::size_t last = made->kept.size() - 1;
   auto& to = once ? made->raw.context_sparse : made->raw.sparse;
   to.push_back({name, made->kept[last - 2], made->kept[last - 1], made->kept[last]});
+  if ((kind & 8) != 0) to.back().texts = Texts(source, num_ids, made);
+  if ((kind & 24) == 8) to.back().values = {};
 }
 
 void AddDense(Source* source, std::string_view name, std::size_t width, Made* made) {
@@ -91,6 +106,7 @@ void AddDense(Source* source, std::string_view name, std::size_t width, Made* ma
 void Make(Source* source, Made* made) {
   // Views point into these strings: they must not move.
   made->kept.reserve(64);
+  made->texts.reserve(64);
   made->raw.num_rows = source->Byte() % 5;
   const std::string_view names[] = {"a", "b", "c", "d", "e", source->View(source->Byte() % 4)};
   const std::uint8_t order = source->Byte();

@@ -16,7 +16,7 @@ inline Signature FuzzedSignature() {
   signature.dense = {{"context", 3}, {"price", 1}};
   signature.sparse = {{"user", {{"users", 50, IdPolicy::kReject}}, "sum", false},
                       {"genres", {{"genres", 7, IdPolicy::kZero}}, "mean", false},
-                      {"item", {{"items", 11, IdPolicy::kHash}}, "sum", false},
+                      {"item", {{"items", 11, IdPolicy::kHash}}, "sum", false, "xxh64"},
                       {"tags", {{"tags", 9, IdPolicy::kReject}}, "sum", true}};
   signature.outputs = {{"score", {}}, {"vectors", {2, 3}}};
   signature.context = {"context", "user"};

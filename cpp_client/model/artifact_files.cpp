@@ -22,6 +22,7 @@ namespace recsys {
 namespace {
 
 constexpr char kManifestName[] = "manifest.json";
+constexpr char kExpected[] = "expected a folder or file that recsys-export wrote";
 
 /// A file that is mapped for reading as long as this object lives.
 class MappedFile {
@@ -112,15 +113,26 @@ std::string ManifestOfFile(const std::string& path) {
     if (found.size() == 1) return file.Contents(*found[0]);
   } catch (const ZipError&) {
     throw Error(ErrorKind::kForeignFile,
-                "artifact: " + name + " is no exported model, or is damaged: BadZipFile");
+                "artifact: got " + name + ", which is of another kind, or damaged (BadZipFile); " +
+                    kExpected);
   }
   throw Error(ErrorKind::kForeignFile,
-              "artifact: " + name + " is no exported model: it holds no manifest");
+              "artifact: got " + name + ", which holds no manifest; " + kExpected +
+                  " (a checkpoint is exported first: recsys-export CHECKPOINT)");
+}
+
+int NumCudaDevices() {
+  return torch::cuda::is_available() ? static_cast<int>(torch::cuda::device_count()) : 0;
+}
+
+std::vector<std::string> DevicesHere() {
+  std::vector<std::string> devices = {"cpu"};
+  for (int i = 0; i < NumCudaDevices(); ++i) devices.push_back("cuda:" + std::to_string(i));
+  return devices;
 }
 
 std::vector<std::string> LackingDevices(const Target& target) {
-  const auto num_devices =
-      torch::cuda::is_available() ? static_cast<int>(torch::cuda::device_count()) : 0;
+  const int num_devices = NumCudaDevices();
   std::vector<std::string> lacking;
   for (const Device& device : target.devices) {
     if (device.type == "cuda" && device.index >= num_devices) lacking.push_back(device.name());
@@ -147,13 +159,15 @@ Manifest ManifestAt(const std::string& path) {
   const std::string name = Repr(NameOfPath(path));
   std::error_code ignored;
   if (!std::filesystem::exists(path, ignored)) {
-    throw Error(ErrorKind::kArtifactNotFound, "artifact: nothing at " + name);
+    throw Error(ErrorKind::kArtifactNotFound,
+                "artifact: got " + name + ", which does not exist; " + kExpected);
   }
   if (!IsArtifactFolder(path)) return ReadManifest(ManifestOfFile(path));
   const std::string file = path + "/" + kManifestName;
   if (!std::filesystem::is_regular_file(file, ignored)) {
-    throw Error(ErrorKind::kForeignFile, std::string("artifact: no ") + kManifestName + " in " +
-                                             name + "; this is not an exported model");
+    throw Error(ErrorKind::kForeignFile,
+                "artifact: got the folder " + name + " without " + kManifestName + "; " +
+                    kExpected + " (the models of a folder: recsys-serve --repository)");
   }
   return ReadManifest(FileBytes(file));
 }
@@ -195,7 +209,9 @@ const Target& ChooseTarget(const Manifest& manifest, const std::string& wanted) 
     }
   }
   throw Error(ErrorKind::kTarget,
-              "target: this machine has the devices of none of " + PythonList(names));
+              "target: got " + PythonList(names) +
+                  ", expected one whose devices this machine has: " + PythonList(DevicesHere()) +
+                  "; recsys-export --devices makes one");
 }
 
 void CheckMembers(const std::string& path, std::int64_t unread_bytes) {
@@ -212,7 +228,8 @@ void CheckMembers(const std::string& path, std::int64_t unread_bytes) {
     }
   } catch (const ZipError&) {
     throw Error(ErrorKind::kForeignFile,
-                "artifact: " + Repr(name) + " is no exported model, or is damaged: BadZipFile");
+                "artifact: got " + Repr(name) +
+                    ", which is of another kind, or damaged (BadZipFile); " + kExpected);
   }
   if (damaged.empty()) return;
   throw Error(ErrorKind::kChecksum,

@@ -155,6 +155,8 @@ class PreparedDelta {
   std::string base;
   std::int64_t num_dense_left = 0;
   std::vector<BlockChange> changes;
+  /// Not set if no dense weight changes.
+  std::optional<GraphChange> graphs;
   /// The rows it was prepared for.
   std::shared_ptr<LoadedRows> loaded;
 };
@@ -164,6 +166,7 @@ std::shared_ptr<const PreparedDelta> Model::PrepareDelta(const std::string& path
   DeltaFile file(path);
   const DeltaHeader& header = file.header();
   CheckFit(header, *parts_->rows);
+  parts_->graphs->Check(header);
   auto prepared = std::make_shared<PreparedDelta>();
   prepared->digest = file.digest();
   prepared->base = header.base;
@@ -173,15 +176,23 @@ std::shared_ptr<const PreparedDelta> Model::PrepareDelta(const std::string& path
     for (const TableDelta& table : header.tables) {
       AddChanges(*parts_->rows, table, file.Read(table), &prepared->changes);
     }
+    TensorMap dense;
+    for (const DenseDelta& weight : header.dense) {
+      dense.emplace(weight.name, ReadDense(&file, weight));
+    }
     const std::lock_guard<std::mutex> lock(parts_->rows->lock);
     // Check again: another delta may have been applied meanwhile.
     CheckState(header.base, *parts_->rows);
     for (const BlockChange& change : prepared->changes) change.Touch();
+    if (!dense.empty()) prepared->graphs = parts_->graphs->Exchanged(dense, signature());
     Synchronize(prepared->changes);
   } catch (const Error&) {
     throw;
-  } catch (const std::exception&) {
+  } catch (const std::bad_alloc&) {
     throw Error(ErrorKind::kInternal, "there is too little memory");
+  } catch (const std::exception& error) {
+    throw Error(ErrorKind::kInternal,
+                header.dense.empty() ? "there is too little memory" : error.what());
   }
   return prepared;
 }
@@ -195,6 +206,7 @@ void Model::ApplyDelta(const PreparedDelta& delta) {
   const std::lock_guard<std::mutex> lock(loaded.lock);
   CheckState(delta.base, loaded);
   for (const BlockChange& change : delta.changes) change.Write();
+  if (delta.graphs) parts_->graphs->Write(*delta.graphs);
   Synchronize(delta.changes);
   loaded.state_now = delta.digest;
 }

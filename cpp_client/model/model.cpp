@@ -11,13 +11,6 @@
 
 namespace recsys {
 
-c10::IValue Callable::Call(std::vector<c10::IValue> inputs) const {
-  torch::jit::Stack stack = std::move(inputs);
-  stack.insert(stack.begin(), self_);
-  forward_->run(stack);
-  return std::move(stack.back());
-}
-
 Model::Model(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 Model::Model(Model&&) noexcept = default;
 Model& Model::operator=(Model&&) noexcept = default;
@@ -34,7 +27,7 @@ std::string Model::rows_state() const { return parts_->rows->state(); }
 
 Outputs Model::Predict(const Batch& batch) const {
   if (parts_->rows->file != nullptr) parts_->rows->file->Check();
-  if (batch.is_ranking && !parts_->forward_ranking) {
+  if (batch.is_ranking && parts_->graphs->ranking() == nullptr) {
     throw Error(ErrorKind::kTarget,
                 "signature.context: got none, expected inputs: the model has no ranking form");
   }
@@ -45,7 +38,8 @@ Outputs Model::Predict(const Batch& batch) const {
   static_cast<void>(at::get_num_threads());
   try {
     const std::vector<c10::IValue> inputs = GraphInputs(batch, signature());
-    const Callable& graph = batch.is_ranking ? *parts_->forward_ranking : *parts_->forward;
+    const LoadedGraphs& graphs = *parts_->graphs;
+    const Callable& graph = batch.is_ranking ? *graphs.ranking() : graphs.plain();
     return CheckedOutputs(graph.Call(inputs), signature(), batch.num_rows, inputs);
   } catch (const Error&) {
     throw;

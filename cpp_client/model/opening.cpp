@@ -17,7 +17,7 @@ namespace {
 ModelDescription DescriptionOf(const Manifest& manifest, const std::string& target) {
   ModelDescription found;
   found.name = manifest.name;
-  found.digest = manifest.Digest();
+  found.digest = manifest.digest;
   found.target = target;
   found.format_version = "1";
   found.torch_version = manifest.VersionOf("torch");
@@ -136,8 +136,7 @@ std::unique_ptr<Model::Parts> Opening::Run() {
   auto parts = std::make_unique<Model::Parts>();
   parts->description = DescriptionOf(manifest(), target_->name);
   rows_->digest = rows_->state_now = parts->description.digest;
-  parts->forward.emplace(Freeze(modules_[0]));
-  if (modules_.size() > 1) parts->forward_ranking.emplace(Freeze(modules_[1]));
+  parts->graphs.emplace(std::move(modules_), target_->plan);
   constexpr std::int64_t kAny = std::numeric_limits<std::int64_t>::max();
   parts->checker.emplace(manifest().signature, RequestLimits{kAny, kAny, kAny});
   parts->rows = std::move(rows_);

@@ -11,6 +11,7 @@
 
 #include "check/files/manifest.h"
 #include "model/device_rows.h"
+#include "model/graphs.h"
 #include "model/rows_file.h"
 #include "recsys/model.h"
 #include "recsys/request.h"
@@ -30,31 +31,17 @@ struct LoadedRows {
     return state_now;
   }
 
-  /// Must be held to write rows or read their state. Lookups do not take it.
+  /// Must be held to write rows, to exchange graphs, or to read their state. Lookups do not take
+  /// it.
   mutable std::mutex lock;
   /// The digest of the artifact as loaded, or of the last delta applied.
   std::string state_now;
 };
 
-/// A graph that can be called from any number of threads.
-class Callable {
- public:
-  explicit Callable(torch::jit::Module module)
-      : self_(module._ivalue()), forward_(&module.get_method("forward").function()) {}
-
-  /// Runs the graph. Throws torch's exceptions.
-  c10::IValue Call(std::vector<c10::IValue> inputs) const;
-
- private:
-  torch::jit::ObjectPtr self_;
-  torch::jit::Function* forward_;
-};
-
 struct Model::Parts {
   std::shared_ptr<LoadedRows> rows;
   ModelDescription description;
-  std::optional<Callable> forward;
-  std::optional<Callable> forward_ranking;
+  std::optional<LoadedGraphs> graphs;
   /// For programs that do no batching: accepts requests of any size.
   std::optional<RequestChecker> checker;
 

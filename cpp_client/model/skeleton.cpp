@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <map>
 #include <set>
 
 #include "base/text.h"
@@ -54,8 +53,8 @@ void SetTensor(const Module& module, const std::string& path, const at::Tensor& 
   holder.setattr(name, value);
 }
 
-std::map<std::string, at::Tensor> AllTensors(const Module& module) {
-  std::map<std::string, at::Tensor> tensors;
+TensorMap AllTensors(const Module& module) {
+  TensorMap tensors;
   for (const auto& found : module.named_parameters()) tensors.emplace(found.name, found.value);
   for (const auto& found : module.named_buffers()) tensors.emplace(found.name, found.value);
   return tensors;
@@ -115,8 +114,26 @@ void Place(Module* module, const Graph& graph, const std::vector<DeviceRows>& ra
   }
 }
 
+TensorMap DenseTensors(const Module& module, const Plan& plan) {
+  TensorMap dense;
+  for (auto& [path, tensor] : AllTensors(module)) {
+    const bool is_apart =
+        std::any_of(plan.begin(), plan.end(), [&path = path](const CollectionPlan& collection) {
+          const std::string start =
+              collection.path.empty() ? "model." : "model." + collection.path + ".";
+          return path.compare(0, start.size(), start) == 0;
+        });
+    if (!is_apart) dense.emplace(path, tensor);
+  }
+  return dense;
+}
+
+void SetTensors(const Module& module, const TensorMap& tensors) {
+  for (const auto& [path, tensor] : tensors) SetTensor(module, path, tensor);
+}
+
 void Share(const Module& module, Module* other) {
-  const std::map<std::string, at::Tensor> held = AllTensors(module);
+  const TensorMap held = AllTensors(module);
   for (const auto& [path, tensor] : AllTensors(*other)) {
     const auto same = held.find(path);
     // Rows are already shared.

@@ -6,6 +6,7 @@
 
 #include <torch/script.h>
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,16 @@ at::Tensor TensorAt(const torch::jit::Module& module, const std::string& path);
 /// Sets each lookup's rows, and moves tensors to their devices. Throws Error (kManifest) if the
 /// module's buffers for rows differ from those in the manifest.
 void Place(torch::jit::Module* module, const Graph& graph, const std::vector<DeviceRows>& ranks);
+
+/// Tensors by their paths in a module.
+using TensorMap = std::map<std::string, at::Tensor>;
+
+/// Returns the tensors that deltas may change: all outside embedding collections. Those of
+/// collections say where rows lie and how IDs are routed; operators trust them.
+TensorMap DenseTensors(const torch::jit::Module& module, const Plan& plan);
+
+/// Sets tensors that the module has.
+void SetTensors(const torch::jit::Module& module, const TensorMap& tensors);
 
 /// Makes another form share the first one's equal tensors: dense weights, mappings of raw IDs.
 void Share(const torch::jit::Module& module, torch::jit::Module* other);

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "wire/cursor.h"
+#include "wire/texts.h"
 #include "wire/writer.h"
 
 namespace recsys {
@@ -23,7 +24,11 @@ void Read(Cursor* cursor, RawDense* dense) {
   }
 }
 
+// The texts of a SparseInput.
+constexpr std::uint32_t kStrings = 5;
+
 void Read(Cursor* cursor, RawSparse* sparse) {
+  const std::string_view message = cursor->rest();
   while (cursor->Next()) {
     switch (cursor->tag()) {
       case DelimitedTag(1):
@@ -37,6 +42,10 @@ void Read(Cursor* cursor, RawSparse* sparse) {
         break;
       case DelimitedTag(4):
         sparse->weights = cursor->ReadBytes();
+        break;
+      case DelimitedTag(kStrings):
+        cursor->ReadBytes();
+        sparse->texts = {message, sparse->texts.num_texts + 1, &TakeField<kStrings>};
         break;
       default:
         cursor->Skip();
@@ -76,8 +85,11 @@ void WriteSparse(std::uint32_t field, const std::vector<RawSparse>& inputs, Writ
     std::size_t size = 0;
     for (const std::string_view part : parts)
       size += part.empty() ? 0 : DelimitedSize(1, part.size());
+    input.texts.ForEach(
+        [&](std::string_view text) { size += DelimitedSize(kStrings, text.size()); });
     writer->DelimitedHead(field, size);
     for (std::uint32_t i = 0; i < std::size(parts); ++i) writer->Text(i + 1, parts[i]);
+    input.texts.ForEach([&](std::string_view text) { writer->Delimited(kStrings, text); });
   }
 }
 
@@ -149,6 +161,7 @@ std::size_t NumBytesOf(const RawRequest& raw) {
   for (const auto* const inputs : {&raw.sparse, &raw.context_sparse}) {
     for (const RawSparse& input : *inputs) {
       sum += input.lengths.size() + input.values.size() + input.weights.size();
+      input.texts.ForEach([&](std::string_view text) { sum += text.size(); });
     }
   }
   return sum;

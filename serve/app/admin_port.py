@@ -11,7 +11,6 @@ import grpc.aio
 from google.protobuf import message_factory, text_format
 from google.protobuf.message import DecodeError, Message
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
 
 from serve.config.settings import AdminConfig, ServerConfig
 from serve.engine.interface import Submitted
@@ -24,12 +23,16 @@ from serve.protocols.streams import infer_stream
 from serve.rpc.admin_service import SERVICE, AdminService
 from serve.rpc.backend import Backend
 from serve.rpc.calls import repository_methods
+from serve.rpc.reflection import add_reflection
 from serve.wire import admin_pb2, open_inference_pb2
 
 _log = logging.getLogger("serve.admin")
 # Grace period for calls that are running when the server stops.
 _GRACE_S = 1.0
 _MAX_LOGGED_CHARACTERS = 300
+# Services of operators; callers of others have come to the wrong port.
+_OPERATORS = (f"/{SERVICE}/", f"/{open_inference.SERVICE}/", "/grpc.reflection.")
+_NOT_HERE = "this is the admin port; requests go to the port= of the server's ready line"
 
 
 class AdminServer:
@@ -62,8 +65,7 @@ class AdminServer:
         )
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        names = (SERVICE, open_inference.SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
-        reflection.enable_server_reflection(names, self._server)
+        add_reflection(self._server, (SERVICE, open_inference.SERVICE, health.SERVICE_NAME))
 
     async def start(self) -> None:
         """Listen.
@@ -160,10 +162,15 @@ class AdminGate(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         try:
             self._check.check(details.invocation_metadata)
         except UnauthenticatedError as error:
-            return _refusal(details.method, str(error))
+            hint = "" if details.method.startswith(_OPERATORS) else f"; {_NOT_HERE}"
+            return _refusal(details.method, grpc.StatusCode.UNAUTHENTICATED, f"{error}{hint}")
         handler = await continuation(details)
+        if handler is None:
+            return _refusal(
+                details.method, grpc.StatusCode.UNIMPLEMENTED, f"method: not known here; {_NOT_HERE}"
+            )
         kind = self._logged.get(details.method)
-        return handler if handler is None or kind is None else _logging(handler, details.method, kind)
+        return handler if kind is None else _logging(handler, details.method, kind)
 
 
 def _logged_methods() -> dict[str, type[Message]]:
@@ -179,10 +186,10 @@ def _logged_methods() -> dict[str, type[Message]]:
     }
 
 
-def _refusal(method: str, text: str) -> grpc.RpcMethodHandler:
+def _refusal(method: str, code: grpc.StatusCode, text: str) -> grpc.RpcMethodHandler:
     async def refuse(_: Any, context: Any) -> NoReturn:
         _log.warning("%s from %s: refused: %s", method[:100], context.peer(), text)
-        await context.abort(grpc.StatusCode.UNAUTHENTICATED, text)
+        await context.abort(code, text)
         raise AssertionError("abort returned")
 
     # A stream handler can refuse the call without reading the caller's messages.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import ipaddress
 import json
 import os
 import sys
@@ -18,6 +17,7 @@ from recsys.artifact.load import check_sizes, read_manifest
 from recsys.artifact.manifest import Manifest
 from recsys.cli import near_misses, whole_table
 from recsys.errors import ArtifactError
+from recsys.machine import install_command
 from serve.config.models import ModelSettings
 from serve.config.settings import ServerConfig, Settings
 from serve.config.sources import Effective
@@ -25,6 +25,7 @@ from serve.models.repository import ModelSource, Repository
 from serve.net.auth import read_token
 from serve.net.files import SecurityError
 from serve.net.limits import missing_open_files, num_ports
+from serve.net.sockets import is_loopback
 from serve.net.tls import read_tls
 from serve.observe.capture_file import CaptureError, CaptureReader
 
@@ -54,6 +55,7 @@ def check(settings: Settings, source: ModelSource) -> list[Finding]:
         *_check_ports(config),
         *_check_security(config),
         *_check_warm_ups(config),
+        *_check_deltas(config),
         *_check_capture(config),
         *_check_machine(config),
     ]
@@ -77,7 +79,7 @@ def missing_packages(config: ServerConfig) -> list[str]:
     if config.trace is not None:
         wanted.append(("trace", "opentelemetry", "otel"))
     return [
-        f"{key}: the package {package} is missing; install the extra: pip install 'recsys-serving[{extra}]'"
+        f"{key}: the package {package} is missing: {install_command(extra=extra)}"
         for key, package, extra in wanted
         if importlib.util.find_spec(package) is None
     ]
@@ -193,6 +195,8 @@ def _check_ports(config: ServerConfig) -> Iterator[Finding]:
     for port, same in keys.items():
         if len(same) > 1:
             yield Finding(True, f"{' and '.join(same)}: got {port} for each, expected ports that differ")
+    if config.rest.pages and config.http_port is None:
+        yield Finding(False, "rest.pages: got true without http_port: there is no port to serve them on")
 
 
 def _check_security(config: ServerConfig) -> Iterator[Finding]:
@@ -208,17 +212,10 @@ def _check_security(config: ServerConfig) -> Iterator[Finding]:
         yield Finding(True, str(error))
     if config.tls is not None:
         return
-    if not _is_loopback(config.host):
+    if not is_loopback(config.host):
         yield Finding(False, f"host: {config.host} is open to the network without TLS")
-    if config.admin is not None and not _is_loopback(config.admin.host):
+    if config.admin is not None and not is_loopback(config.admin.host):
         yield Finding(False, f"admin.host: the token crosses the network to {config.admin.host} without TLS")
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _check_warm_ups(config: ServerConfig) -> Iterator[Finding]:
@@ -234,6 +231,17 @@ def _check_warm_ups(config: ServerConfig) -> Iterator[Finding]:
                 pass  # Reads the header.
         except CaptureError as error:
             yield Finding(True, f"{key}: {str(path)!r}: {error}")
+
+
+def _check_deltas(config: ServerConfig) -> Iterator[Finding]:
+    for key, settings in _models_of_their_own(config, "deltas"):
+        path = settings.deltas
+        if path is None:
+            continue
+        if not path.exists():
+            yield Finding(False, f"{key}: there is nothing at {str(path)!r} yet")
+        elif not (path.is_dir() and os.access(path, os.R_OK | os.X_OK)):
+            yield Finding(True, f"{key}: got {str(path)!r}, expected a folder that can be read")
 
 
 def _models_of_their_own(config: ServerConfig, field: str) -> Iterator[tuple[str, ModelSettings]]:

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from recsys.allocator import tune_malloc
-from recsys.cli import Parser
+from recsys.cli import Parser, add_program_options
 from recsys.errors import ArtifactError
 from serve.app.check_config import check, check_start, missing_packages, print_report
 from serve.app.lifetime import serve
@@ -53,7 +53,9 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    top.add_argument("artifact", nargs="?", help="what recsys-export wrote; or --repository")
+    top.add_argument(
+        "artifact", nargs="?", metavar="ARTIFACT", help="what recsys-export wrote; or --repository"
+    )
     top.add_argument("--config", type=Path, metavar="FILE", help="settings in TOML")
     top.add_argument(
         "--check-config",
@@ -63,6 +65,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument(
         "--json", action="store_true", help="print the ready and stopped lines, or the check, as JSON"
     )
+    add_program_options(top)
     for section in sections():
         _add_section(top, section)
     return top
@@ -140,10 +143,21 @@ def source_of(found: Effective) -> ModelSource:
     if source.artifact is not None:
         return SingleArtifact(source.artifact)
     if source.repository is not None:
+        _check_deltas(found)
         return Repository(source.repository, source.models)
     raise ConfigError(
         "source: got neither an artifact nor a repository, expected ARTIFACT or --repository DIR"
     )
+
+
+def _check_deltas(found: Effective) -> None:
+    """Check that the models of a repository do not share a folder of deltas."""
+    given = found.given.get(("defaults", "deltas"))
+    if given is not None and given.value is not None:
+        raise ConfigError(
+            f"{given.origin}: defaults.deltas: got {str(given.value)!r} for all models of a repository, expected a "
+            "folder for each, in its table of the file: [models.NAME] deltas"
+        )
 
 
 def set_process(process: ProcessConfig) -> None:

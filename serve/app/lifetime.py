@@ -77,6 +77,7 @@ def _print_ready(server: Server, config: ServerConfig, as_json: bool) -> None:
         model=first.name,
         version=first.version,
         target=first.target,
+        digest=first.digest,
         models=len(serving),
         host=config.host,
         port=server.port,

@@ -14,7 +14,6 @@ from serve.metrics.registry import Metrics
 from serve.metrics.server import MetricsServer
 from serve.models.manager import ModelManager
 from serve.models.repository import ModelSource
-from serve.net.tls import ssl_context
 from serve.observe.observers import Observers
 from serve.rpc.backend import Backend
 from serve.rpc.calls import PREDICTION_SERVICE, rare_calls
@@ -84,7 +83,7 @@ class Server:
         if config.metrics_port is not None:
             await self._start_metrics(config.metrics_port)
         if config.http_port is not None:
-            await self._start_rest(config.http_port)
+            await self._start_rest()
         if config.admin is not None:
             from serve.app.admin_port import AdminServer
 
@@ -132,17 +131,10 @@ class Server:
         self._started.push_async_callback(asyncio.to_thread, server.close)
         self.metrics_port = server.port
 
-    async def _start_rest(self, port: int) -> None:
+    async def _start_rest(self) -> None:
         from serve.rest.server import RestServer  # aiohttp is an optional dependency
 
-        config = self._config
-        rest = RestServer(
-            self.backend,
-            host=config.host,
-            port=port,
-            limits=config.connections,
-            tls=None if config.tls is None else ssl_context(config.tls),
-        )
+        rest = RestServer(self.backend, self._config)
         await rest.start()
         self._started.push_async_callback(rest.stop)
         self.http_port = rest.port

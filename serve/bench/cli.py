@@ -8,7 +8,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from recsys.cli import Parser
+from recsys.cli import Parser, VersionAction, add_program_options
+from recsys.files import replacing
 from serve.bench.load.plan import LoadError
 from serve.bench.load.wires import PROTOCOLS
 from serve.bench.report.page import page
@@ -49,6 +50,7 @@ def parser() -> argparse.ArgumentParser:
     _add_requests(top)
     _add_wire(top)
     _add_result(top)
+    add_program_options(top, version=False)
     return top
 
 
@@ -84,6 +86,12 @@ def _add_load(top: argparse.ArgumentParser) -> None:
         help="precision of --find-rate, as a share of the rate (default: %(default)s)",
     )
     load.add_argument(
+        "--search-s",
+        type=float,
+        metavar="S",
+        help="longest time of --find-rate (default: 24 steps, 120)",
+    )
+    load.add_argument(
         "--replay", type=Path, metavar="FILE", help="send the requests of a capture, at their recorded times"
     )
     load.add_argument(
@@ -102,7 +110,7 @@ def _add_load(top: argparse.ArgumentParser) -> None:
         "--duration-s",
         type=float,
         metavar="S",
-        help="measured time; of a search, that of each step (default: 10; a whole capture)",
+        help="measured time (default: 10; a whole capture); of a search, that of each step (default: 4)",
     )
     load.add_argument(
         "--warm-up-s",
@@ -169,7 +177,13 @@ def _add_requests(top: argparse.ArgumentParser) -> None:
         help="instead of requests: N bytes without meaning, for servers that answer anything",
     )
     requests.add_argument("--model", metavar="NAME", help="default: the only one that the server holds")
-    requests.add_argument("--version", metavar="V", help="default: the one that the server's routing chooses")
+    requests.add_argument(
+        "--version",
+        action=VersionAction,
+        nargs="?",
+        metavar="V",
+        help="default: the one that the server's routing chooses; without V, print the program's version",
+    )
 
 
 def _add_wire(top: argparse.ArgumentParser) -> None:
@@ -217,10 +231,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         settings = read_settings(args)
         if settings.note:
             print(f"recsys-bench: {settings.note}", file=sys.stderr)
+        if settings.mode == "find-rate":
+            step_s = settings.load.duration_s + settings.load.warm_up_s
+            search_s = settings.search.most_s
+            print(
+                f"recsys-bench: searching for at most {search_s:g} s, in steps of {step_s:g} s or more",
+                file=sys.stderr,
+            )
         with Display(sys.stderr, says_steps=settings.mode == "find-rate") as display:
             result = run(settings, display.begin)
         if args.html is not None:
-            args.html.write_text(page(result), encoding="utf-8")
+            with replacing(args.html) as partial:
+                partial.write_text(page(result), encoding="utf-8")
     except ValueError as error:
         print(f"recsys-bench: {error}", file=sys.stderr)
         return 2

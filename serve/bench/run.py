@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +25,7 @@ from serve.client import Settings as ClientSettings
 from serve.wire import predict_pb2 as wire
 
 # A step of a search lasts until this many requests were due, so that more than ten of them are above its p99,
-# but no longer than _LONGEST_STEP_S.
+# but no longer than _LONGEST_STEP_S or what is left of the search's time.
 _MIN_STEP_REQUESTS = 1000
 _LONGEST_STEP_S = 30.0
 # The closed loop that suggests the first rate of a search.
@@ -207,13 +208,16 @@ def _recorded_s(recording: Recording | None) -> float:
     return math.inf if recording.speed is None else recorded_s / recording.speed
 
 
-def search_rate(settings: Settings, load: Load, begin: Begin) -> tuple[Figures | None, Found, list[Tried]]:
-    """Search for the highest rate within the bound.
+def search_rate(
+    settings: Settings, load: Load, begin: Begin, clock: Callable[[], float] = time.monotonic
+) -> tuple[Figures | None, Found, list[Tried]]:
+    """Search for the highest rate within the bound, for no longer than the settings allow.
 
     Args:
         settings: settings of the run.
         load: the sender.
         begin: see ``run``.
+        clock: time in seconds.
 
     Returns:
         The figures at the rate that was found, the outcome, and the steps.
@@ -221,10 +225,18 @@ def search_rate(settings: Settings, load: Load, begin: Begin) -> tuple[Figures |
     bound_ms = settings.search.p99_ms
     assert bound_ms is not None
     steps: list[Tried] = []
+    end_s = clock() + settings.search.most_s
+    # A step that asks too much takes longer than asked for, until what waits is answered.
+    overrun_s = 0.0
 
-    def measure(rate_per_s: float) -> Verdict:
+    def measure(rate_per_s: float) -> Verdict | None:
+        nonlocal overrun_s
         asked = settings.load
-        duration_s = min(max(asked.duration_s, _MIN_STEP_REQUESTS / rate_per_s), _LONGEST_STEP_S)
+        begin_s = clock()
+        left_s = end_s - begin_s - asked.warm_up_s - overrun_s
+        if left_s < asked.duration_s:
+            return None
+        duration_s = min(_MIN_STEP_REQUESTS / rate_per_s, _LONGEST_STEP_S, left_s)
         step = Step(
             duration_s=max(duration_s, asked.duration_s),
             warm_up_s=asked.warm_up_s,
@@ -232,8 +244,10 @@ def search_rate(settings: Settings, load: Load, begin: Begin) -> tuple[Figures |
             max_in_flight=asked.max_in_flight,
             number=len(steps) + 1,
         )
-        progress = begin(f"step {step.number}: {rate_per_s:,.0f}/s", step.warm_up_s + step.duration_s)
-        made = figures(load.measure(step, progress), step)
+        length_s = step.warm_up_s + step.duration_s
+        what = f"step {step.number}: {rate_per_s:,.0f}/s, at most {end_s - begin_s:.0f} s left"
+        made = figures(load.measure(step, begin(what, length_s)), step)
+        overrun_s = max(overrun_s, clock() - begin_s - length_s)
         steps.append(Tried(verdict=verdict(made, bound_ms), figures=made))
         return steps[-1].verdict
 

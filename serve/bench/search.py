@@ -1,21 +1,33 @@
-"""Search for the highest rate that a server answers within a bound: strides, bisection, repetitions."""
+"""Search for the highest rate that a server answers within a bound: bisection in which single steps may be wrong.
+
+A pause of the machine fails a step at any rate, and a rate just above the border passes now and then. So no step
+excludes a rate: each one makes borders above or below it less likely, and the next rate is the median of what is left
+(Horstein's probabilistic bisection).
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from serve.bench.load.figures import Verdict
 
-# Shares of the first rate, tried in order until one passes. They are dense near the first rate, because a
-# closed loop suggests a first rate slightly above the result. Then they fall fast: if half of the first rate
-# fails, the rate is not the reason, and each step at a low rate takes long.
-_SHARES = (1.0, 0.8, 0.5, 1 / 16, 1 / 100)
-# A rate that fails at this share of the first rate or below is measured again at once, because a pause of the machine
-# may be the reason, and every later step would be below it.
-_SURE_FROM = 0.8
-# Factor to the next rate beyond a border that a repeated measurement has moved.
-_STRIDE = 1.25
+# Borders from a thousandth to a thousand times the first rate are possible. Half of them lie within a factor of 1.5;
+# the others are spread so wide (a Cauchy distribution of their logarithms) that a few steps lead far.
+_MOST_FACTOR = 1000.0
+_SCALE = math.log(1.5)
+# The probability that a rate below the border gives this verdict, because the machine paused or the client did, and
+# that one above it passes.
+_WRONG = {Verdict.SLOW: 0.2, Verdict.PAUSED: 0.5, Verdict.LATE: 0.5, Verdict.FAILED: 0.1, Verdict.BEHIND: 0.1}
+_LUCKY = 0.05
+# The search ends when the border lies between two rates that were measured, with this probability.
+_SURE = 0.8
+# A share of the precision that separates possible borders.
+_CELL = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +38,7 @@ class Found:
         rate_per_s: the highest rate that passed; None if none did.
         failing_per_s: the lowest rate above it that failed; None if none did.
         limit: why that one failed.
-        is_settled: whether both were measured often enough and are within the precision.
+        is_settled: whether the border lies between the two with high probability, and they are within the precision.
     """
 
     rate_per_s: float | None
@@ -35,106 +47,91 @@ class Found:
     is_settled: bool
 
 
-class _Votes:
-    """The verdicts of every rate. A rate passes if more of its measurements passed than failed."""
+class _Border:
+    """What is known of the border between rates that pass and rates that fail."""
 
-    def __init__(self, num_looks: int) -> None:
-        self._enough = num_looks // 2 + 1
-        self._by_rate: dict[float, list[Verdict]] = {}
+    def __init__(self, first_per_s: float, precision: float) -> None:
+        width = math.log1p(precision * _CELL)
+        count = math.ceil(math.log(_MOST_FACTOR) / width)
+        offsets = width * np.arange(-count, count + 1)
+        # A border at cell i: rates up to this one pass, higher ones fail.
+        self.rates: NDArray[np.float64] = first_per_s * np.exp(offsets)
+        self._log = -np.log1p((offsets / _SCALE) ** 2)
 
-    def add(self, rate_per_s: float, verdict: Verdict) -> None:
-        self._by_rate.setdefault(rate_per_s, []).append(verdict)
+    def learn(self, rate_per_s: float, verdict: Verdict) -> None:
+        """Take a step's verdict into account."""
+        passes = self.rates >= rate_per_s * (1 - 1e-9)
+        if verdict is Verdict.OK:
+            self._log += np.log(np.where(passes, 1 - _WRONG[Verdict.SLOW], _LUCKY))
+        else:
+            self._log += np.log(np.where(passes, _WRONG[verdict], 1 - _LUCKY))
 
-    def passes(self, rate_per_s: float) -> bool:
-        votes = self._by_rate[rate_per_s]
-        return 2 * votes.count(Verdict.OK) > len(votes)
+    def next(self) -> float:
+        """Return the rate whose verdict tells most: it is about as likely to pass as to fail."""
+        passes = np.cumsum(self._probabilities()[::-1])[::-1]
+        return float(self.rates[int(np.abs(passes - 0.5).argmin())])
 
-    def is_settled(self, rate_per_s: float) -> bool:
-        votes = self._by_rate[rate_per_s]
-        num_ok = votes.count(Verdict.OK)
-        return max(num_ok, len(votes) - num_ok) >= self._enough
+    def passes(self, rate_per_s: float) -> float:
+        """Return the probability that a rate passes."""
+        return self.probability(rate_per_s, math.inf)
 
-    def undecided(self) -> float | None:
-        """Return a rate that passed as often as it failed."""
-        rates = self._by_rate.items()
-        return next((rate for rate, votes in rates if 2 * votes.count(Verdict.OK) == len(votes)), None)
+    def probability(self, low_per_s: float, high_per_s: float) -> float:
+        """Return the probability that the first rate passes and the second fails."""
+        inside = (self.rates >= low_per_s * (1 - 1e-9)) & (self.rates < high_per_s * (1 - 1e-9))
+        return float(self._probabilities()[inside].sum())
 
-    def border(self) -> tuple[float | None, float | None]:
-        """Return the highest rate that passes below every rate that fails, and the lowest that fails."""
-        high = min((rate for rate in self._by_rate if not self.passes(rate)), default=None)
-        passing = (rate for rate in self._by_rate if self.passes(rate) and (high is None or rate < high))
-        return max(passing, default=None), high
-
-    def why(self, rate_per_s: float) -> Verdict:
-        """Return why a rate failed last."""
-        return next(verdict for verdict in reversed(self._by_rate[rate_per_s]) if verdict is not Verdict.OK)
+    def _probabilities(self) -> NDArray[np.float64]:
+        weights = np.exp(self._log - self._log.max())
+        return np.asarray(weights / weights.sum())
 
 
 def find_rate(
-    measure: Callable[[float], Verdict],
+    measure: Callable[[float], Verdict | None],
     first_per_s: float,
     *,
     precision: float = 0.05,
-    num_looks: int = 3,
-    most_steps: int = 40,
+    most_steps: int = 100,
 ) -> Found:
     """Search.
 
-    If the first rate passes, it is doubled until one fails; else lower rates are tried, down to a hundredth of it. Then
-    the gap between a rate that passes and one that fails is halved until it is narrower than ``precision``. A pause of
-    the machine can fail a step at any rate. So rates that fail far below the first one, and both sides of the border,
-    are measured again, up to ``num_looks`` times, and the majority counts; where that moves the border, the search goes
-    on from there.
-
     Args:
-        measure: measures a rate.
-        first_per_s: rate of the first step.
-        precision: gap that is narrow enough, as a share of the answer.
-        num_looks: odd number of measurements of a rate at the border, at most; 1 never repeats a measurement.
+        measure: measures a rate; None if there is no time for it, which ends the search.
+        first_per_s: rate of the first step, and the best guess at the answer.
+        precision: gap between a rate that passes and one that fails that is narrow enough, as a share of the rate.
         most_steps: number of steps after which the best rate so far is the answer.
     """
-    votes = _Votes(num_looks)
-    had_border = False
-    low: float | None = None
-    high: float | None = None
-    is_settled = False
+    border = _Border(first_per_s, precision)
+    verdicts: dict[float, list[Verdict]] = {}
+    found = Found(rate_per_s=None, failing_per_s=None, limit=None, is_settled=False)
     for _ in range(most_steps):
-        rate_per_s = _next(votes, first_per_s, precision, had_border=had_border)
-        if rate_per_s is None:
-            is_settled = low is not None
+        rate_per_s = border.next() if verdicts else first_per_s
+        verdict = measure(rate_per_s)
+        if verdict is None:
             break
-        votes.add(rate_per_s, measure(rate_per_s))
-        low, high = votes.border()
-        had_border = had_border or (low is not None and high is not None)
-    return Found(
-        rate_per_s=low,
-        failing_per_s=high,
-        limit=None if high is None else votes.why(high),
-        is_settled=is_settled,
+        verdicts.setdefault(rate_per_s, []).append(verdict)
+        border.learn(rate_per_s, verdict)
+        found = _found(border, verdicts, precision)
+        if found.is_settled:
+            break
+    return found
+
+
+def _found(border: _Border, verdicts: dict[float, list[Verdict]], precision: float) -> Found:
+    """Return the highest rate that passed and likely passes, and the lowest above it that failed and likely fails."""
+    passed = [rate for rate, given in verdicts.items() if Verdict.OK in given and border.passes(rate) > 0.5]
+    low = max(passed, default=None)
+    failed = [
+        rate
+        for rate, given in verdicts.items()
+        if set(given) != {Verdict.OK} and border.passes(rate) < 0.5 and (low is None or rate > low)
+    ]
+    high = min(failed, default=None)
+    if high is None:
+        return Found(rate_per_s=low, failing_per_s=None, limit=None, is_settled=False)
+    limit = next(verdict for verdict in reversed(verdicts[high]) if verdict is not Verdict.OK)
+    is_settled = (
+        low is not None
+        and high - low <= precision * low * (1 + 1e-9)
+        and border.probability(low, high) >= _SURE
     )
-
-
-def _next(votes: _Votes, first_per_s: float, precision: float, *, had_border: bool) -> float | None:
-    """Return the rate to measure next; None once the border is narrow and settled, or no rate passes."""
-    low, high = votes.border()
-    if (undecided := votes.undecided()) is not None:
-        return undecided
-    if high is not None and high <= _SURE_FROM * first_per_s and not votes.is_settled(high):
-        return high
-    if low is None:
-        return _lower(first_per_s, high, had_border=had_border)
-    if high is None:
-        return low * (_STRIDE if had_border else 2.0)
-    if high - low > precision * low:
-        return (low + high) / 2
-    return next((rate for rate in (low, high) if not votes.is_settled(rate)), None)
-
-
-def _lower(first_per_s: float, high: float | None, *, had_border: bool) -> float | None:
-    """Return a rate below all that failed; None below the last share of the first rate."""
-    if high is None:
-        return first_per_s
-    if had_border:
-        lower = high / _STRIDE
-        return lower if lower >= _SHARES[-1] * first_per_s else None
-    return next((share * first_per_s for share in _SHARES if share * first_per_s < high), None)
+    return Found(rate_per_s=low, failing_per_s=high, limit=limit, is_settled=is_settled)

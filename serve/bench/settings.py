@@ -19,6 +19,14 @@ SENDERS = ("auto", "native", "python")
 
 _T = TypeVar("_T")
 _IN_FLIGHT = 64
+# Measured time, and that of each step of a search.
+_DURATION_S = 10.0
+_STEP_S = 4.0
+# By default a search has the time of so many steps, of which it seldom needs more than 20, but not less than a minute:
+# what waits after a step that asked too much is answered first. It needs a few steps to say anything.
+_NUM_STEPS = 24
+_SEARCH_S = 60.0
+_LEAST_STEPS = 3
 _CONNECTIONS = 4
 
 
@@ -55,11 +63,13 @@ class SearchSettings:
         p99_ms: bound of the search; None for no search.
         first_per_s: rate of the first step; None lets a closed loop suggest it.
         precision: gap between rates that is narrow enough, as a share of the rate.
+        most_s: longest time of the search.
     """
 
     p99_ms: float | None = None
     first_per_s: float | None = None
     precision: float = 0.05
+    most_s: float = 120.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,6 +174,8 @@ def read_settings(args: argparse.Namespace) -> Settings:
         tls=tls_of(args),
     )
     sender, note = _sender(args.sender, target)
+    usual_s = math.inf if recording else _STEP_S if mode == "find-rate" else _DURATION_S
+    duration_s = args.duration_s or usual_s
     return Settings(
         mode=mode,
         target=target,
@@ -174,13 +186,13 @@ def read_settings(args: argparse.Namespace) -> Settings:
             num_in_flight=num_in_flight,
             rate_per_s=args.rate,
             max_in_flight=args.max_in_flight,
-            duration_s=args.duration_s or (math.inf if recording else 10.0),
+            duration_s=duration_s,
             warm_up_s=0.0 if recording else args.warm_up_s,
             sender=sender,
             num_processes=args.processes,
             seed=args.seed,
         ),
-        search=SearchSettings(p99_ms=args.p99_ms, first_per_s=args.start_rate, precision=args.precision),
+        search=_search(args, duration_s),
         result=ResultSettings(
             metrics=args.metrics or "",
             html=args.html,
@@ -188,6 +200,20 @@ def read_settings(args: argparse.Namespace) -> Settings:
             expect_per_s=args.expect_rate,
         ),
         note=note,
+    )
+
+
+def _search(args: argparse.Namespace, duration_s: float) -> SearchSettings:
+    """Return the search's settings; its steps take ``duration_s`` and the warm-up."""
+    step_s = duration_s + args.warm_up_s
+    most_s = args.search_s or max(_NUM_STEPS * step_s, _SEARCH_S)
+    if args.find_rate and most_s < _LEAST_STEPS * step_s:
+        raise ValueError(
+            f"--search-s: got {most_s:g}, expected at least {_LEAST_STEPS * step_s:g}: {_LEAST_STEPS} times "
+            "--duration-s and --warm-up-s"
+        )
+    return SearchSettings(
+        p99_ms=args.p99_ms, first_per_s=args.start_rate, precision=args.precision, most_s=most_s
     )
 
 
@@ -219,6 +245,8 @@ def _mode(args: argparse.Namespace) -> str:
         raise ValueError("--find-rate: expected a bound, such as --p99-ms 20")
     if args.p99_ms is not None and not args.find_rate:
         raise ValueError("--p99-ms: expected with --find-rate; --expect-p99-ms checks any other run")
+    if args.search_s is not None and not args.find_rate:
+        raise ValueError("--search-s: expected with --find-rate; --duration-s sets the time of any other run")
     if args.speed is not None and args.replay is None:
         raise ValueError("--speed: expected with --replay")
     return (
@@ -239,7 +267,16 @@ def _check_ranges(args: argparse.Namespace) -> None:
         value = getattr(args, name)
         if value is not None and value < 1:
             raise ValueError(f"{_flag(name)}: got {value}, expected at least 1")
-    positive = ("duration_s", "timeout_s", "rate", "p99_ms", "start_rate", "expect_p99_ms", "expect_rate")
+    positive = (
+        "duration_s",
+        "search_s",
+        "timeout_s",
+        "rate",
+        "p99_ms",
+        "start_rate",
+        "expect_p99_ms",
+        "expect_rate",
+    )
     for name in positive:
         value = getattr(args, name)
         if value is not None and not 0 < value < math.inf:

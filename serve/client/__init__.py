@@ -24,15 +24,13 @@ from typing import Any
 
 import grpc
 import grpc.aio
-import numpy as np
-import numpy.typing as npt
 
 from serve.client.errors import PredictError, error_on_stream, predict_error
-from serve.client.packing import ArrayLike, Context, build_request, read_response
+from serve.client.packing import Answer, ArrayLike, Context, build_request, read_response
 from serve.client.settings import ClientTls, Settings, checked_address
 from serve.wire import predict_pb2 as wire
 
-__all__ = ["AsyncClient", "Client", "ClientTls", "Context", "Settings"]
+__all__ = ["Answer", "AsyncClient", "Client", "ClientTls", "Context", "Settings"]
 
 _SERVICE = wire.DESCRIPTOR.services_by_name["PredictionService"].full_name
 PREDICT = f"/{_SERVICE}/Predict"
@@ -41,9 +39,8 @@ GET_MODEL_METADATA = f"/{_SERVICE}/GetModelMetadata"
 # No limit (-1): the size of an answer follows from the request.
 CHANNEL_OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
 
-Outputs = dict[str, npt.NDArray[np.float32]]
 # One answer of a stream: the request's ID, and its outputs or its error.
-StreamAnswer = tuple[str, Outputs | PredictError]
+StreamAnswer = tuple[str, Answer | PredictError]
 
 
 class _Calls:
@@ -114,19 +111,20 @@ class Client:
         context: Context | None = None,
         request_id: str = "",
         timeout_s: float | None = None,
-    ) -> Outputs:
+    ) -> Answer:
         """Score rows.
 
         Args:
             dense: by name, float ``[B, width]``.
-            sparse: by name, rows of IDs; see ``serve.client.packing.build_request`` for the accepted forms.
+            sparse: by name, rows of IDs or of texts that stand for them; see ``serve.client.packing.build_request`` for
+                the accepted forms.
             weights: by name, one weight per ID, for weighted inputs.
             context: inputs that all rows share, such as those of the user in a ranking request.
             request_id: ID of the request in the server's log.
             timeout_s: timeout of this call.
 
         Returns:
-            Each output by name, float32 ``[B, ...]``.
+            Each output by name, float32 ``[B, ...]``, with the model and the version that answered.
 
         Raises:
             ValueError: the inputs are invalid; nothing was sent.
@@ -220,7 +218,7 @@ class AsyncClient:
         context: Context | None = None,
         request_id: str = "",
         timeout_s: float | None = None,
-    ) -> Outputs:
+    ) -> Answer:
         """Score rows; see ``Client.predict``."""
         sparse = {} if sparse is None else sparse
         request = build_request(dense or {}, sparse, weights, context=context, request_id=request_id)

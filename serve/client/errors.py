@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import grpc
 
 from serve.wire import predict_pb2 as wire
@@ -66,10 +68,34 @@ _CLOSED = ("Socket closed", "Connection reset by peer")
 _MAY_WANT_TLS = "; the server may want TLS, which this client was not told to speak"
 
 
+_ADDRESS = re.compile(r"ipv[46]:(\S+?): ")
+_HOST = re.compile(r"errors resolving (\S+?):? ")
+
+
+def _explained(details: str) -> str:
+    """Return what to do about a connection that was not made, or gRPC's own text."""
+    found = _ADDRESS.search(details)
+    if found is not None and "http1.x server" in details:
+        return (
+            f"{found[1]} speaks HTTP/1, not gRPC: it may be the port of metrics or of REST; expected the port= of the "
+            "server's ready line"
+        )
+    if found is not None and "Connection refused" in details:
+        return (
+            f"no server listens at {found[1]} (connection refused); start recsys-serve, or give the port= of its ready "
+            "line"
+        )
+    if (host := _HOST.match(details)) is not None:
+        return f"the host of {host[1]} cannot be found; expected HOST:PORT of a server"
+    return details
+
+
 def predict_error(error: grpc.RpcError, *, uses_tls: bool = True) -> PredictError:
     """Return the error for a failed call; without TLS the text mentions if that may be the reason."""
     code = error.code()
     message = error.details() or "no details"
+    if code is grpc.StatusCode.UNAVAILABLE:
+        message = _explained(message)
     if not uses_tls and code is grpc.StatusCode.UNAVAILABLE and any(text in message for text in _CLOSED):
         message += _MAY_WANT_TLS
     return _CLASSES.get(code, ServerError)(code, message, _retry_after_ms(error))

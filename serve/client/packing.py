@@ -63,7 +63,8 @@ def build_request(
     Args:
         dense: by name, float ``[B, width]`` (or ``[B]`` if the width is 1).
         sparse: by name, one of: a list of B rows of IDs (a bare ID is a row of one), an integer array or tensor
-            ``[B, L]`` or ``[B]``, or a JaggedTensor; or a single KeyedJaggedTensor.
+            ``[B, L]`` or ``[B]``, or a JaggedTensor; or a single KeyedJaggedTensor. In place of numbers, all IDs of an
+            input may be texts (or bytes, sent as they are), in lists or arrays: the server turns them into IDs.
         weights: by name, in the form of the input's IDs; jagged tensors carry their own weights.
         context: the inputs that all B rows share.
         model: the model's name; empty for the one that the server holds.
@@ -133,22 +134,41 @@ def _pack(
         to_dense.add(name=name, values=array.tobytes())
     for name, rows in jagged.items():
         at = f"{prefix}sparse[{name!r}]"
-        lengths, ids, own_weights = _rows(at, rows, "<i8")
+        lengths, ids, own_weights = _rows(at, rows)
+        texts = _texts(at, ids)
         if name in weights:
             own_weights = _weights(f"{prefix}weights[{name!r}]", weights[name], lengths)
         num_rows[at] = len(lengths)
         to_sparse.add(
             name=name,
             lengths=lengths.astype("<i4").tobytes(),
-            values=ids.tobytes(),
+            values=b"" if texts else _flat(at, ids, "<i8").tobytes(),
             weights=b"" if own_weights is None else own_weights.astype("<f4").tobytes(),
+            strings=texts,
         )
     return num_rows
 
 
-def read_response(response: wire.PredictResponse) -> dict[str, npt.NDArray[np.float32]]:
-    """Return the outputs by name: float32 ``[B, ...]``, read-only views of the response."""
-    return {o.name: np.frombuffer(o.values, "<f4").reshape(tuple(o.dims)) for o in response.outputs}
+class Answer(dict[str, npt.NDArray[np.float32]]):
+    """The outputs of a request by name: float32 ``[B, ...]``, read-only views of the response.
+
+    Attributes:
+        model: name of the model that answered.
+        version: its version.
+    """
+
+    def __init__(
+        self, outputs: Mapping[str, npt.NDArray[np.float32]], *, model: str = "", version: str = ""
+    ) -> None:
+        super().__init__(outputs)
+        self.model = model
+        self.version = version
+
+
+def read_response(response: wire.PredictResponse) -> Answer:
+    """Return the outputs of a response."""
+    outputs = {o.name: np.frombuffer(o.values, "<f4").reshape(tuple(o.dims)) for o in response.outputs}
+    return Answer(outputs, model=response.model, version=response.version)
 
 
 def _by_feature(sparse: Any) -> dict[str, Any]:
@@ -192,33 +212,48 @@ def _dense(at: str, values: ArrayLike) -> _Array:
     return array
 
 
-def _rows(field: str, rows: Any, dtype: str) -> tuple[_Array, _Array, _Array | None]:
-    """Return lengths ``[B]``, values ``[N]`` and, for weighted jagged tensors, weights ``[N]``."""
+def _rows(field: str, rows: Any) -> tuple[_Array, _Array | list[Any], _Array | None]:
+    """Return lengths ``[B]``, unchecked values ``[N]`` and, for weighted jagged tensors, weights ``[N]``."""
     if isinstance(rows, _Jagged):
-        return rows.lengths, _flat(field, rows.values, dtype), rows.weights
+        return rows.lengths, rows.values, rows.weights
     if callable(getattr(rows, "lengths", None)) and callable(getattr(rows, "values", None)):
-        return _array(rows.lengths()), _flat(field, _array(rows.values()), dtype), _own_weights(rows)
+        return _array(rows.lengths()), _array(rows.values()), _own_weights(rows)
     if hasattr(rows, "shape"):
         array = _array(rows)
         if array.ndim not in (1, 2):
             raise ValueError(f"{field}: got shape {list(array.shape)}, expected [B, L] or [B]")
         width = 1 if array.ndim == 1 else array.shape[1]
-        return np.full(len(array), width, np.int64), _flat(field, array.reshape(-1), dtype), None
-    if isinstance(rows, str) or not isinstance(rows, Iterable):
+        return np.full(len(array), width, np.int64), array.reshape(-1), None
+    if isinstance(rows, (str, bytes)) or not isinstance(rows, Iterable):
         raise ValueError(f"{field}: got {type(rows).__name__}, expected a list of rows")
-    lists = [_list(field, row) for row in rows]
+    lists = [_list(row) for row in rows]
     flat = [value for row in lists for value in row]
-    return np.array([len(row) for row in lists], np.int64), _flat(field, flat, dtype), None
+    return np.array([len(row) for row in lists], np.int64), flat, None
 
 
-def _list(field: str, row: Any) -> list[Any]:
+def _list(row: Any) -> list[Any]:
     if isinstance(row, list):
         return row
     if hasattr(row, "tolist"):
         row = row.tolist()
-    if isinstance(row, (str, bytes)):
-        raise ValueError(f"{field}: got the text {row[:32]!r}, expected numbers")
-    return list(row) if isinstance(row, Iterable) else [row]
+    return list(row) if isinstance(row, Iterable) and not isinstance(row, (str, bytes)) else [row]
+
+
+def _texts(field: str, values: _Array | list[Any]) -> list[bytes]:
+    """Return texts as the bytes to send; none for numbers."""
+    if len(values) == 0 or not isinstance(values[0], (str, bytes)):
+        return []
+    texts = []
+    for i, value in enumerate(values):
+        if not isinstance(value, (str, bytes)):
+            raise ValueError(f"{field}: got {type(value).__name__} at position {i}, expected texts alone")
+        try:
+            texts.append(value.encode() if isinstance(value, str) else bytes(value))
+        except UnicodeEncodeError:
+            raise ValueError(
+                f"{field}: got half a surrogate pair at position {i}, expected text in UTF-8"
+            ) from None
+    return texts
 
 
 def _flat(field: str, values: Any, dtype: str) -> _Array:
@@ -231,16 +266,16 @@ def _flat(field: str, values: Any, dtype: str) -> _Array:
         if array.dtype.kind == "u" and array.size and array.max() > np.iinfo(np.int64).max:
             raise ValueError(f"got {array.max()}")
     except (ValueError, OverflowError) as error:
-        expected = "whole numbers of at most 64 bits" if dtype == "<i8" else "numbers"
+        expected = "whole numbers of at most 64 bits, or texts alone," if dtype == "<i8" else "numbers"
         raise ValueError(f"{field}: expected {expected} in each row ({error})") from None
     return np.ascontiguousarray(array, dtype=dtype)
 
 
 def _weights(field: str, given: ArrayLike, lengths: _Array) -> _Array:
-    own_lengths, values, _ = _rows(field, given, "<f4")
+    own_lengths, values, _ = _rows(field, given)
     if not np.array_equal(own_lengths, lengths):
         raise ValueError(
             f"{field}: got {own_lengths.tolist()[:8]} weights per row, "
             f"expected one per ID: {lengths.tolist()[:8]}"
         )
-    return values
+    return _flat(field, values, "<f4")

@@ -14,14 +14,16 @@ JsonRequest = dict[str, dict[str, Any]]
 def example_request(
     metadata: wire.ModelMetadata, num_rows: int, generator: np.random.Generator
 ) -> JsonRequest:
-    """Return a request in its JSON form, to be edited: two IDs in each bag of a pooled input."""
+    """Return a request in its JSON form, to be edited: two IDs, or two texts, in each bag of a pooled input."""
     request: JsonRequest = {"dense": {}, "sparse": {}}
     for dense in metadata.dense:
         values = generator.standard_normal((num_rows, dense.width)).round(3)
         request["dense"][dense.name] = values.tolist()
     for sparse in metadata.sparse:
-        ids = generator.integers(0, id_limit(sparse), (num_rows, 2))
-        request["sparse"][sparse.name] = ids.tolist()
+        # Texts where the server hashes them to IDs that the tables take.
+        has_texts = bool(sparse.strings) and not sparse.HasField("id_limit")
+        ids = generator.integers(0, 1 << 32 if has_texts else id_limit(sparse), (num_rows, 2)).tolist()
+        request["sparse"][sparse.name] = [[f"{i:08x}" for i in bag] for bag in ids] if has_texts else ids
         if sparse.weighted:
             weights = request.setdefault("weights", {})
             weights[sparse.name] = generator.random((num_rows, 2)).round(3).tolist()

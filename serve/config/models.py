@@ -5,6 +5,7 @@ Help texts are made from the docstrings of these classes (serve/config/options.p
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from pathlib import Path
@@ -163,6 +164,8 @@ class ModelSettings:
         cpus: processors that its executors may use; empty for all.
         warm_up: a file of captured requests for the warm-up, in addition to generated ones; None for none.
         keep_previous: whether the previously serving version stays in memory, so that a rollback is instant.
+        deltas: a folder of deltas to apply as they appear, each after its predecessor; None for none.
+        poll_deltas_s: interval between listings of that folder.
 
     Raises:
         ValueError: a setting is out of its range; the text names it.
@@ -178,8 +181,12 @@ class ModelSettings:
     cpus: tuple[int, ...] = ()
     warm_up: Path | None = None
     keep_previous: bool = True
+    deltas: Path | None = None
+    poll_deltas_s: float = 10.0
 
     def __post_init__(self) -> None:
+        if not 0 < self.poll_deltas_s < math.inf:
+            raise ValueError(f"poll_deltas_s: got {self.poll_deltas_s}, expected more than 0")
         if self.num_executors < 0:
             raise ValueError(f"num_executors: got {self.num_executors}, expected at least 0")
         if any(cpu < 0 for cpu in self.cpus):

@@ -63,6 +63,17 @@ class AdminConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RestConfig:
+    """The HTTP port.
+
+    Attributes:
+        pages: whether it serves pages for browsers; None for only on a loopback address.
+    """
+
+    pages: bool | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class ConnectionLimits:
     """Limits on what clients may use of the server; 0 means no limit.
 
@@ -196,6 +207,7 @@ class ServerConfig:
         http_port: port of the REST form of Open Inference; 0 lets the system choose, None disables it.
         defaults: settings of models that ``models`` does not name.
         models: settings by model.
+        rest: the HTTP port.
         connections: limits of connections.
         tls: None for plain text.
         admin: None for no admin service.
@@ -215,6 +227,7 @@ class ServerConfig:
     http_port: int | None = None
     defaults: ModelSettings = field(default_factory=ModelSettings)
     models: Mapping[str, ModelSettings] = field(default_factory=dict)
+    rest: RestConfig = field(default_factory=RestConfig)
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
     tls: TlsConfig | None = None
     admin: AdminConfig | None = None

@@ -30,7 +30,7 @@ class ModelInfo:
 
     Attributes:
         name: the name that requests use.
-        version: version reported in each response.
+        version: version reported in each response; empty if no repository has named it.
         target: the artifact's target that runs, such as ``cpu``.
         digest: digest of the artifact's manifest.
         table_bytes: bytes of each table's rows, by table.
@@ -40,7 +40,7 @@ class ModelInfo:
     """
 
     name: str
-    version: str
+    version: str = ""
     target: str = ""
     digest: str = ""
     table_bytes: Mapping[str, int] = field(default_factory=dict)
@@ -50,14 +50,13 @@ class ModelInfo:
 
     @classmethod
     def of_manifest(cls, manifest: Manifest) -> ModelInfo:
-        """Return the identity of an artifact. Its version is the digest of its manifest."""
+        """Return the identity of an artifact. A repository names its version."""
         table_bytes: Counter[str] = Counter()
         for block in manifest.layout.blocks:
             table_bytes[block.table] += block.num_bytes
         versions = manifest.versions
         return cls(
             name=manifest.name,
-            version=artifact_digest(manifest),
             digest=artifact_digest(manifest),
             table_bytes=table_bytes,
             format_version=str(FORMAT_VERSION),
@@ -82,11 +81,10 @@ class Servable(Protocol):
     deltas: list[str]
 
     def apply_delta(self, path: Path) -> int:
-        """Replace rows between two batches; blocks.
+        """Replace rows and dense weights between two batches; blocks.
 
         Returns:
-            Number of dense weights that keep their exported values although they had changed when the delta
-            was made.
+            Number of dense weights that keep their values although they had changed when the delta was made.
 
         Raises:
             ArtifactError: the delta is damaged or does not fit. The model is unchanged.

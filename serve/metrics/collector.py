@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -11,6 +12,7 @@ from prometheus_client.registry import Collector
 
 from recsys.machine import package_version
 from serve.metrics.counters import CAPTURE_RESULTS, STATES, HistogramTotals, ModelTotals
+from serve.metrics.streams import StreamState, StreamStatus
 
 _MODEL = ("model", "version")
 # Why connections were closed, and under which name the engine counts them.
@@ -30,6 +32,10 @@ class MetricsSource(Protocol):
         """Return the counters of every loaded version, and the state of every version that has one."""
         ...
 
+    def read_streams(self) -> dict[tuple[str, str], StreamStatus]:
+        """Return the status of the stream of deltas of every loaded version that has one."""
+        ...
+
     def read_unrouted(self) -> dict[str, int]:
         """Return the number of requests that named no loaded model, by outcome."""
         ...
@@ -44,20 +50,24 @@ class MetricsCollector(Collector):
 
     Args:
         source: the source of the counters.
+        now: returns the present time in seconds since the epoch.
     """
 
-    def __init__(self, source: MetricsSource) -> None:
+    def __init__(self, source: MetricsSource, now: Callable[[], float] = time.time) -> None:
         self._source = source
+        self._now = now
         self._server_version = server_version()
 
     def describe(self) -> Iterable[Metric]:
         """Yield the families without samples, for the registry to learn their names."""
-        return self._families([], {}, {}, {})
+        yield from self._families([], {}, {}, {})
+        yield from _streams({}, 0.0)
 
     def collect(self) -> Iterable[Metric]:
         """Yield every family with its current samples."""
         models, states = self._source.read()
-        return self._families(models, states, self._source.read_unrouted(), self._source.read_watched())
+        yield from self._families(models, states, self._source.read_unrouted(), self._source.read_watched())
+        yield from _streams(self._source.read_streams(), self._now())
 
     def _families(
         self,
@@ -178,6 +188,31 @@ def _states(states: dict[tuple[str, str], str]) -> Metric:
         for state in STATES:
             family.add_metric((model, version, state), float(state == present))
     return family
+
+
+def _streams(streams: Mapping[tuple[str, str], StreamStatus], now_s: float) -> Iterator[Metric]:
+    state = GaugeMetricFamily(
+        "recsys_delta_stream_state",
+        "1 for the state that a version's stream of deltas is in, 0 for the others",
+        labels=(*_MODEL, "state"),
+    )
+    pending = GaugeMetricFamily(
+        "recsys_deltas_pending", "Deltas of the folder that wait to be applied", labels=_MODEL
+    )
+    created = GaugeMetricFamily(
+        "recsys_delta_created_timestamp_seconds", "When the last applied delta was made", labels=_MODEL
+    )
+    lag = GaugeMetricFamily(
+        "recsys_delta_lag_seconds", "Time since the last applied delta was made", labels=_MODEL
+    )
+    for key, status in streams.items():
+        for one in StreamState:
+            state.add_metric((*key, one.value), float(status.state is one))
+        pending.add_metric(key, status.num_pending)
+        if status.last:
+            created.add_metric(key, status.last_created_s)
+            lag.add_metric(key, max(0.0, now_s - status.last_created_s))
+    yield from (state, pending, created, lag)
 
 
 def _watched(watched: dict[str, dict[str, int]]) -> Iterator[Metric]:

@@ -7,6 +7,7 @@ deltas) is counted here. ``serve.metrics.collector`` turns both into metric fami
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,7 @@ from prometheus_client.process_collector import ProcessCollector
 
 from serve.metrics.collector import MetricsCollector
 from serve.metrics.counters import OUTCOMES, STATES, ModelTotals
+from serve.metrics.streams import StreamStatus
 
 
 class Counted(Protocol):
@@ -64,20 +66,24 @@ class EngineCounts(Protocol):
 class Metrics:
     """All metrics of one server. Thread-safe.
 
+    Args:
+        now: returns the present time in seconds since the epoch.
+
     Attributes:
         registry: the registry that ``MetricsServer`` exposes.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], float] = time.time) -> None:
         self.registry = CollectorRegistry()
         self._lock = threading.Lock()
         self._loaded: dict[tuple[str, str], _Loaded] = {}
         self._states: dict[tuple[str, str], str] = {}
+        self._streams: dict[tuple[str, str], StreamStatus] = {}
         self._watched: dict[str, list[Callable[[], Mapping[str, int]]]] = {}
         self._unrouted = Counter[str]()
         # Sums of the counters of unloaded versions.
         self._gone = Counter[str]()
-        self.registry.register(MetricsCollector(self))
+        self.registry.register(MetricsCollector(self, now))
         ProcessCollector(registry=self.registry)
 
     def add(self, counted: Counted) -> None:
@@ -97,6 +103,7 @@ class Metrics:
             loaded = self._loaded.get((totals.model, totals.version))
             if loaded is not None and loaded.counted is counted:
                 self._leave(self._loaded.pop((totals.model, totals.version)))
+                self._streams.pop((totals.model, totals.version), None)
 
     def _leave(self, loaded: _Loaded | None) -> None:
         """Keep the sums of a removed version. The caller holds the lock."""
@@ -138,6 +145,12 @@ class Metrics:
             if (model, version) in self._loaded:
                 self._loaded[model, version].deltas[result] += 1
 
+    def set_stream(self, model: str, version: str, status: StreamStatus) -> None:
+        """Set the status of a loaded version's stream of deltas."""
+        with self._lock:
+            if (model, version) in self._loaded:
+                self._streams[model, version] = status
+
     def watch(self, what: str, read: Callable[[], Mapping[str, int]]) -> None:
         """Register a reader of counts, called on each collection; counts of one kind are summed.
 
@@ -171,6 +184,11 @@ class Metrics:
         """Return the counters of every loaded version, and the state of every version that has one."""
         with self._lock:
             return [loaded.totals() for loaded in self._loaded.values()], dict(self._states)
+
+    def read_streams(self) -> dict[tuple[str, str], StreamStatus]:
+        """Return the status of the stream of deltas of every loaded version that has one."""
+        with self._lock:
+            return dict(self._streams)
 
     def read_unrouted(self) -> dict[str, int]:
         """Return the number of requests that named no loaded model, by outcome."""

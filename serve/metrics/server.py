@@ -18,6 +18,7 @@ from serve.net.sockets import listening
 _MAX_CONNECTIONS = 64
 _MAX_REQUEST_BYTES = 16 << 10
 _CONNECTION_TIMEOUT_S = 10.0
+_NOT_GRPC = b"this port has the metrics, at /metrics, in HTTP/1.1; gRPC is answered on the server's port\n"
 
 
 class _HasRegistry(Protocol):
@@ -99,6 +100,8 @@ class MetricsServer:
     def _answer(self, request: bytes) -> bytes:
         lines = request.decode("latin-1").split("\r\n")
         method, _, target = lines[0].partition(" ")
+        if method == "PRI":  # HTTP/2's first line (RFC 9113, 3.4)
+            return _response("505 HTTP Version Not Supported", _NOT_GRPC)
         path = target.partition(" ")[0].partition("?")[0]
         if method not in ("GET", "HEAD"):
             return _response("405 Method Not Allowed", b"use GET\n", ("Allow: GET, HEAD",))

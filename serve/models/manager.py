@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import Any, TypeVar
 
 from serve.config.models import ModelSettings, Routing
 from serve.engine.interface import Engine
 from serve.engine.routes import Route, Routes, RouteTable
-from serve.errors import DrainingError, UnusableModelsError
+from serve.errors import DrainingError, ModelNotFoundError, UnusableModelsError
 from serve.metrics.registry import Metrics
 from serve.models.model import ManagedModel
 from serve.models.repository import ModelSource
@@ -40,6 +41,7 @@ class ModelManager:
         settings_of: returns the settings of a model.
         metrics: exposes loaded versions and their states.
         changed: called whenever the set of answering versions has changed.
+        sleep: waits for seconds, between polls of folders of deltas.
 
     Attributes:
         routes: the route tables.
@@ -52,6 +54,8 @@ class ModelManager:
         settings_of: Callable[[str], ModelSettings],
         metrics: Metrics,
         changed: Callable[[], None] = lambda: None,
+        *,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._source = source
         self._settings_of = settings_of
@@ -61,6 +65,8 @@ class ModelManager:
         self._models: dict[str, ManagedModel] = {}
         self.routes = Routes()
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._sleep = sleep
+        self._following: dict[str, asyncio.Task[None]] = {}
         self._has_started = False
         self._is_closed = False
 
@@ -194,6 +200,22 @@ class ModelManager:
         model = self._known(name)
         return await self._change(model, lambda: model.apply_delta(version, file_name))
 
+    async def poll_deltas(self, name: str) -> None:
+        """Look through a model's folder of deltas, and apply those whose turn it is.
+
+        The folder is read beside other changes of the model; only a delta that fits waits for them.
+
+        Raises:
+            ModelNotFoundError: there is no such model.
+            DrainingError: the server is stopping.
+        """
+        model = self._known(name)
+        found = await model.scan_deltas()
+        if not isinstance(found, OSError):
+            while model.has_delta(found):
+                await self._change(model, partial(model.take_delta, found))
+        model.settle_deltas(found)
+
     async def rescan(self) -> None:
         """Scan the repository for models and versions, and load what each model's routing needs.
 
@@ -221,6 +243,8 @@ class ModelManager:
             Whether all accepted requests were answered in time.
         """
         self._is_closed = True
+        for following in self._following.values():
+            following.cancel()
         draining = {task for model in self._models.values() for task in model.close()}
         if draining:
             await asyncio.wait(draining, timeout=timeout_s)
@@ -237,6 +261,8 @@ class ModelManager:
             return
         if model.is_gone and not model.lock.locked() and self._models.get(model.name) is model:
             del self._models[model.name]
+            if model.name in self._following:
+                self._following.pop(model.name).cancel()
             self.routes.withdraw(model.name)
             self._engine.withdraw(model.name)
             self._changed()
@@ -271,9 +297,23 @@ class ModelManager:
 
     def _added(self, name: str) -> ManagedModel:
         if name not in self._models:
-            self._models[name] = ManagedModel(name, self._settings_of(name), self._shop)
+            settings = self._settings_of(name)
+            self._models[name] = ManagedModel(name, settings, self._shop)
+            if settings.deltas is not None:
+                self._following[name] = asyncio.create_task(self._follow(name, settings.poll_deltas_s))
             self._publish(RouteTable(model=name))
         return self._models[name]
+
+    async def _follow(self, name: str, every_s: float) -> None:
+        """Poll a model's folder of deltas until the model is gone or the server stops."""
+        while True:
+            await self._sleep(every_s)
+            try:
+                await self.poll_deltas(name)
+            except (DrainingError, ModelNotFoundError):
+                return
+            except Exception:
+                _log.exception("model %s: its folder of deltas could not be looked through", name)
 
     def _known(self, name: str) -> ManagedModel:
         if name not in self._models:

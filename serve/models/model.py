@@ -11,12 +11,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
+from recsys.artifact.load import read_manifest
+from recsys.artifact.loaded_rows import artifact_digest
+from recsys.errors import ArtifactError
 from serve.config.models import LATEST, ModelSettings, Routing
 from serve.engine.routes import Plan, RouteTable
 from serve.errors import ModelChangeError, ModelNotFoundError
+from serve.models.delta_folder import DeltaFolder, FolderDelta
 from serve.models.repository import Fingerprint, fingerprint
 from serve.models.routing import newest, plan, version_order
 from serve.models.status import ModelState, ModelStatus, ModelVersionStatus
@@ -60,6 +65,9 @@ class ManagedModel:
         self.num_rollbacks = 0
         self._is_unloaded = False
         self._is_closed = False
+        self._folder = None if settings.deltas is None else DeltaFolder(settings.deltas)
+        # The files of each version when its manifest was read.
+        self._read: dict[str, Fingerprint] = {}
 
     @property
     def is_gone(self) -> bool:
@@ -202,6 +210,28 @@ class ManagedModel:
         await version.apply_delta(file_name)
         return version.status()
 
+    async def scan_deltas(self) -> list[FolderDelta] | OSError:
+        """Return the files of its folder of deltas, or why it cannot be read."""
+        assert self._folder is not None
+        try:
+            return await in_thread(self._folder.scan, f"deltas-{self.name}")
+        except OSError as error:
+            return error
+
+    def has_delta(self, found: Sequence[FolderDelta]) -> bool:
+        """Return whether one of these files is the next delta of a version's stream."""
+        return any(version.has_delta(found) for version in self._versions.values())
+
+    async def take_delta(self, found: Sequence[FolderDelta]) -> None:
+        """Apply the next delta of each version's stream."""
+        for version in [*self._versions.values()]:
+            await version.take_delta(found)
+
+    def settle_deltas(self, found: Sequence[FolderDelta] | OSError) -> None:
+        """Set the state of each version's stream at the end of a poll."""
+        for version in self._versions.values():
+            version.settle_deltas(found)
+
     def close(self) -> list[asyncio.Task[None]]:
         """Refuse further requests. The returned tasks end when all accepted requests are answered."""
         self._is_closed = True
@@ -217,7 +247,9 @@ class ManagedModel:
             found = {}
             for name in source.versions(self.name):
                 with contextlib.suppress(ModelNotFoundError):  # deleted in between
-                    found[name] = fingerprint(source.path(self.name, name))
+                    path = source.path(self.name, name)
+                    found[name] = fingerprint(path)
+                    self._note_artifact(name, path, found[name])
             return found
 
         on_disk = await in_thread(look, f"manage-{self.name}")
@@ -225,9 +257,16 @@ class ManagedModel:
             self._version(name)
         return on_disk
 
+    def _note_artifact(self, name: str, path: Path, files: Fingerprint) -> None:
+        """Note which artifact a version is, to know its deltas. An artifact that cannot be read has none."""
+        if self._folder is not None and self._read.get(name) != files:
+            self._read[name] = files
+            with contextlib.suppress(ArtifactError, OSError):
+                self._folder.artifacts[artifact_digest(read_manifest(path))] = None
+
     def _version(self, name: str) -> ManagedVersion:
         if name not in self._versions:
-            self._versions[name] = ManagedVersion(self.name, name, self._settings, self._shop)
+            self._versions[name] = ManagedVersion(self.name, name, self._settings, self._shop, self._folder)
         return self._versions[name]
 
     def _known(self, name: str) -> ManagedVersion:

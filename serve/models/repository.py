@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Protocol
 
 from recsys.artifact.load import MANIFEST_NAME, read_manifest
-from serve.engine.interface import ModelInfo
 from serve.errors import ModelNotFoundError, RequestError
 from serve.models.routing import version_order
 
@@ -31,6 +30,8 @@ DELTAS = "deltas"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 # No leading zeros, so that a version has one name; fits an int64.
 _VERSION = re.compile(r"[1-9][0-9]{0,17}")
+# Of an artifact that is served by itself. Triton's tools parse versions as integers.
+_ONLY_VERSION = "1"
 _FILE_SUFFIX = ".pt"
 
 #: Name, size, time and inode number of each file of an artifact.
@@ -150,7 +151,7 @@ class Repository:
 
 
 class SingleArtifact:
-    """One artifact as a repository of one model with one version. Its deltas are in ``<artifact>.deltas``.
+    """One artifact as a repository of one model with version 1. Its deltas are in ``<artifact>.deltas``.
 
     Args:
         path: an artifact written by ``recsys-export``.
@@ -160,9 +161,8 @@ class SingleArtifact:
     """
 
     def __init__(self, path: Path) -> None:
-        info = ModelInfo.of_manifest(read_manifest(path))
         self._path = path
-        self.name, self.version = info.name, info.version
+        self.name, self.version = read_manifest(path).name, _ONLY_VERSION
 
     def names(self) -> list[str]:
         """See ``ModelSource``."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from serve.config.models import Routing
+from serve.metrics.streams import StreamStatus
 
 
 class ModelState(StrEnum):
@@ -33,8 +34,9 @@ class ModelVersionStatus:
         reason: why it is ``FAILED``; else empty.
         is_unusable: whether its files or settings are the reason.
         digest: digest of the artifact's manifest; empty if it is not in memory.
-        deltas: names of the delta files that were applied, in this order.
+        deltas: names of the delta files that were applied, in this order; the last hundred of a stream.
         table_bytes: bytes of its tables' rows; 0 if it is not in memory.
+        stream: its stream of deltas; None if it has none, or is not in memory.
     """
 
     version: str
@@ -44,6 +46,7 @@ class ModelVersionStatus:
     digest: str = ""
     deltas: tuple[str, ...] = ()
     table_bytes: int = 0
+    stream: StreamStatus | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,9 @@ from serve.engine.interface import Engine, Servable
 from serve.engine.routes import RouteTable
 from serve.errors import DrainingError, ModelChangeError, ModelNotFoundError, RequestError
 from serve.metrics.registry import Metrics
+from serve.metrics.streams import StreamState
+from serve.models.delta_folder import DeltaFolder, FolderDelta
+from serve.models.delta_stream import DeltaStream
 from serve.models.repository import Fingerprint, ModelSource, fingerprint
 from serve.models.status import ModelState, ModelVersionStatus
 from serve.observe.capture_file import CaptureError, captured_requests
@@ -29,6 +32,8 @@ from serve.threads import in_thread
 T = TypeVar("T")
 _log = logging.getLogger("serve")
 
+# Names of deltas that are kept of a stream.
+_MAX_LISTED_DELTAS = 100
 # Errors that operators have to fix: the message suffices, so no traceback is logged.
 _EXPECTED = (ArtifactError, CaptureError, ModelChangeError, ModelNotFoundError, RequestError)
 
@@ -61,6 +66,7 @@ class ManagedVersion:
         name: the version's name.
         settings: the model's settings.
         workshop: shared objects.
+        folder: the folder of the model's deltas; None if it follows none.
 
     Attributes:
         state: its state.
@@ -70,7 +76,14 @@ class ManagedVersion:
         draining: the task that drains it, while it runs.
     """
 
-    def __init__(self, model: str, name: str, settings: ModelSettings, workshop: Workshop) -> None:
+    def __init__(
+        self,
+        model: str,
+        name: str,
+        settings: ModelSettings,
+        workshop: Workshop,
+        folder: DeltaFolder | None = None,
+    ) -> None:
         self.model, self.name = model, name
         self.state = ModelState.AVAILABLE
         self.servable: Servable | None = None
@@ -85,6 +98,8 @@ class ManagedVersion:
         self._digest = ""
         # Deltas since an operator loaded it; they are applied again if it is reloaded for a rollback.
         self._deltas: list[str] = []
+        self._folder = folder
+        self._stream: DeltaStream | None = None  # of the servable
         self._is_closed = False
 
     @property
@@ -103,6 +118,7 @@ class ManagedVersion:
             digest=self._digest if servable else "",
             deltas=tuple(servable.deltas) if servable else (),
             table_bytes=sum(servable.info.table_bytes.values()) if servable else 0,
+            stream=self._stream.status if servable and self._stream else None,
         )
 
     def may_be_tried(self, files: Fingerprint) -> bool:
@@ -114,7 +130,9 @@ class ManagedVersion:
         self._deltas = []
 
     async def load(self) -> None:
-        """Load it, warm it up, and apply the deltas that it had. Does nothing if it is ready.
+        """Load it, warm it up, and apply the deltas that it had or that its folder holds.
+
+        Does nothing if it is ready.
 
         Raises:
             ModelNotFoundError: it is not in the repository.
@@ -127,7 +145,7 @@ class ManagedVersion:
         async with self._shop.loading:
             self._set_state(ModelState.LOADING)
             try:
-                servable = await self._in_thread(partial(self._open, path))
+                servable = await self._in_thread(partial(self._open, path, files))
             except Exception as error:
                 self._failed_as = files
                 self._reason = reason_of(error, f"model {self.model}, version {self.name}, cannot be loaded")
@@ -165,8 +183,13 @@ class ManagedVersion:
 
         Raises:
             ModelNotFoundError: there is no such file.
-            ModelChangeError: it is not ready, or the delta does not fit it. Nothing is changed.
+            ModelChangeError: it is not ready, it follows a folder, or the delta does not fit it. Nothing is
+                changed.
         """
+        if self._folder is not None:
+            raise ModelChangeError(
+                f"model {self.model!r} takes its deltas from a folder of its own (setting deltas): put the delta there"
+            )
         servable = self.servable
         if servable is None or not self.is_ready:
             raise ModelChangeError(
@@ -184,6 +207,26 @@ class ManagedVersion:
         self._deltas.append(file_name)
         _log.info("model %s, version %s: delta %s is applied", self.model, self.name, file_name)
 
+    def has_delta(self, found: Sequence[FolderDelta]) -> bool:
+        """Return whether one of these files is the next delta of its stream."""
+        stream = self._stream
+        return self.is_ready and stream is not None and stream.next(found) is not None
+
+    async def take_delta(self, found: Sequence[FolderDelta]) -> None:
+        """Apply the next delta of its stream, if there is one; ``settle_deltas`` reports a failure."""
+        servable, stream = self.servable, self._stream
+        if self.is_ready and servable is not None and stream is not None:
+            await self._in_thread(partial(self._take_next, servable, stream, found))
+
+    def settle_deltas(self, found: Sequence[FolderDelta] | OSError) -> None:
+        """Set and report the state of its stream at the end of a poll.
+
+        Args:
+            found: the files of the folder, or why it cannot be read.
+        """
+        if self._stream is not None and self._folder is not None and self.servable is not None:
+            self._settle(self._stream, self._folder, found)
+
     def _find(self) -> tuple[Path, Fingerprint]:
         try:
             path = self._shop.source.path(self.model, self.name)
@@ -196,7 +239,7 @@ class ManagedVersion:
         if self.draining is not None:
             await self.draining
 
-    def _open(self, path: Path) -> Servable:
+    def _open(self, path: Path, files: Fingerprint) -> Servable:
         with memory_apart():
             servable = self._shop.engine.open(
                 self.model, self.name, path, self._settings, self._captured_requests()
@@ -208,6 +251,7 @@ class ManagedVersion:
                 self._digest, self._deltas = digest, []
             for file_name in self._deltas:
                 self._exchange(servable, self._shop.source.delta_path(self.model, file_name), file_name)
+            self._stream = None if self._folder is None else self._caught_up(servable, self._folder, files)
         except BaseException:
             self._close(servable)
             raise
@@ -226,6 +270,61 @@ class ManagedVersion:
             except CaptureError as error:
                 raise CaptureError(f"warm_up: {error}") from None
 
+    def _caught_up(self, servable: Servable, folder: DeltaFolder, files: Fingerprint) -> DeltaStream:
+        """Apply the deltas that the folder holds. Problems stop the stream; the version serves with the rest."""
+        digest = servable.info.digest
+        folder.artifacts[digest] = None
+        written_ns = max((time_ns for _, _, time_ns, _ in files), default=0)
+        stream = DeltaStream(digest, written_ns / 1e9)
+        found: list[FolderDelta] | OSError
+        try:
+            found = folder.scan()
+            while self._take_next(servable, stream, found):
+                pass
+        except OSError as error:
+            found = error
+        self._settle(stream, folder, found)
+        return stream
+
+    def _take_next(self, servable: Servable, stream: DeltaStream, found: Sequence[FolderDelta]) -> bool:
+        """Apply the next delta of a stream; return whether there was one."""
+        delta = stream.next(found)
+        if delta is None:
+            return False
+        what = f"model {self.model}, version {self.name}: delta {delta.name}"
+        try:
+            self._exchange(servable, delta.path, delta.name)
+        except ArtifactError as error:
+            self._shop.metrics.delta(self.model, self.name, "failed")
+            stream.failed(delta, StreamState.DAMAGED, str(error))
+        except Exception as error:
+            self._shop.metrics.delta(self.model, self.name, "failed")
+            stream.failed(delta, StreamState.FAILED, reason_of(error, f"{what} cannot be applied"))
+        else:
+            stream.applied(delta)
+            del servable.deltas[:-_MAX_LISTED_DELTAS]
+            self._shop.metrics.set_stream(self.model, self.name, stream.status)
+            _log.info("%s is applied", what)
+        return True
+
+    def _settle(
+        self, stream: DeltaStream, folder: DeltaFolder, found: Sequence[FolderDelta] | OSError
+    ) -> None:
+        before = stream.status
+        if isinstance(found, OSError):
+            stream.unreadable(f"the folder of deltas cannot be read ({type(found).__name__})")
+        else:
+            stream.settle(found, folder.artifacts)
+        self._shop.metrics.set_stream(self.model, self.name, stream.status)
+        after = stream.status
+        if (after.state, after.reason) == (before.state, before.reason):
+            return
+        what = f"model {self.model}, version {self.name}"
+        if after.state is StreamState.FOLLOWING:
+            _log.info("%s: its deltas are followed again", what)
+        else:
+            _log.error("%s: its deltas are no longer followed: %s; it serves as it is", what, after.reason)
+
     def _exchange(self, servable: Servable, path: Path, file_name: str) -> None:
         """Apply a delta between batches and count it; operators see ``file_name``."""
         num_dense_left = servable.apply_delta(path)
@@ -234,7 +333,7 @@ class ManagedVersion:
         if num_dense_left > 0:
             _log.warning(
                 "model %s, version %s: delta %s leaves %d dense weights as they were exported, although they had "
-                "changed when it was made; a new version brings them",
+                "changed when it was made; a delta with dense weights, or a new version, brings them",
                 self.model,
                 self.name,
                 file_name,

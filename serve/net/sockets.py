@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import socket
 import weakref
 from typing import Any
@@ -56,6 +57,14 @@ def listening(host: str, port: int, backlog: int = _BACKLOG) -> socket.socket:
     )[0]
     both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
     return socket.create_server(address, family=family, backlog=backlog, dualstack_ipv6=both)
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether an address or name is this machine's own, out of reach of others."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
 
 
 class BoundedListener(socket.socket):

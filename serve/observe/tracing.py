@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Protocol
 from urllib.parse import urlsplit
 
+from recsys.machine import install_command
 from serve.config.settings import TraceConfig
 from serve.engine.records import EndedRequest
 from serve.threads import Worker
@@ -95,6 +96,6 @@ def make_tracer(config: TraceConfig) -> Tracer:
         from serve.observe.spans import otlp_sink
     except ImportError as error:
         raise ValueError(
-            f"trace: the package {error.name} is missing; install the extra: pip install 'recsys-serving[otel]'"
+            f"trace: the package {error.name} is missing: {install_command(extra='otel')}"
         ) from error
     return Tracer(otlp_sink(config.endpoint))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import struct
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ SERVICE = wire.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
 FLOAT = "FP32"
 ID = "INT64"
 LENGTH = "INT32"
+TEXT = "BYTES"
 DTYPES: Mapping[str, np.dtype[Any]] = {
     FLOAT: np.dtype("<f4"),
     ID: np.dtype("<i8"),
@@ -27,6 +29,7 @@ _PARAMETERS = ("priority", "timeout", "context", "sequence_id")
 # Triton's: 0 stands for the model's default, 1 is served first.
 _PRIORITIES = {0: Priority.NORMAL, **{int(priority): priority for priority in Priority}}
 _US_PER_S = 1e6
+_LENGTH_PREFIX = struct.Struct("<I")
 _MAX_TIMEOUT_US = 2**63 - 1
 
 
@@ -42,7 +45,7 @@ def input_specs(signature: Signature) -> list[TensorSpec]:
     """Return the input tensors of a model; sparse inputs in their jagged form."""
     specs = [TensorSpec(d.name, FLOAT, (-1, d.width)) for d in signature.dense]
     for s in signature.sparse:
-        specs.append(TensorSpec(f"{s.name}.values", ID, (-1,)))
+        specs.append(TensorSpec(f"{s.name}.values", TEXT if s.strings else ID, (-1,)))
         specs.append(TensorSpec(f"{s.name}.lengths", LENGTH, (-1,)))
         if s.weighted:
             specs.append(TensorSpec(f"{s.name}.weights", FLOAT, (-1,)))
@@ -52,6 +55,26 @@ def input_specs(signature: Signature) -> list[TensorSpec]:
 def output_specs(signature: Signature) -> list[TensorSpec]:
     """Return the output tensors of a model."""
     return [TensorSpec(o.name, FLOAT, (-1, *o.shape)) for o in signature.outputs]
+
+
+def pack_texts(texts: Iterable[bytes]) -> bytes:
+    """Return the bytes of a BYTES tensor, as Triton defines them: each text after its length."""
+    return b"".join(part for text in texts for part in (_LENGTH_PREFIX.pack(len(text)), text))
+
+
+def unpack_texts(data: bytes, at_most: int | None = None) -> list[bytes] | None:
+    """Return the texts of a BYTES tensor, or the first ones; None if the data ends within one of these."""
+    texts: list[bytes] = []
+    at = 0
+    while at < len(data) and len(texts) != at_most:
+        start = at + _LENGTH_PREFIX.size
+        if start > len(data):
+            return None
+        at = start + _LENGTH_PREFIX.unpack_from(data, at)[0]
+        if at > len(data):
+            return None
+        texts.append(data[start:at])
+    return texts
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,8 @@ from typing import Any
 
 import grpc
 from ray import serve as ray_serve
+from starlette.requests import Request
+from starlette.responses import JSONResponse
 
 from recsys.cli import near_misses
 from serve.app.cli import set_process, source_of
@@ -33,9 +35,15 @@ from serve.protocols.streams import predict_stream
 from serve.ray.autoscaling import PENDING_ROWS, PendingRowsPolicy
 from serve.rpc.backend import Backend
 from serve.rpc.calls import PREDICTION_SERVICE, metadata_method
+from serve.rpc.open_inference import loaded_versions
 
 #: Import path of ``add_services``, for Ray's ``grpc_servicer_functions``.
 ADD_SERVICES = "serve.ray_app:add_services"
+#: What HTTP says of requests; Ray opens a gRPC port only if its configuration names one.
+WHERE = (
+    f"gRPC calls of {PREDICTION_SERVICE} (Predict, PredictStream, GetModelMetadata) at the port of grpc_options in the "
+    "file for serve deploy; serve run opens none"
+)
 _SHORT_KEYS = {"artifact": "source.artifact", "repository": "source.repository"}
 # Ray handles ports and certificates; there is no admin service.
 _KEYS = ("source.", "process.", "defaults.", "log.", "trace.", "capture.")
@@ -124,6 +132,13 @@ class Serving:
         await self.engine.close()
         await asyncio.to_thread(self._observers.close)
 
+    def models(self) -> list[dict[str, Any]]:
+        """Return the name of each model, and its versions that answer."""
+        return [
+            {"name": status.model, "versions": loaded_versions(self.backend, status.model)}
+            for status in self.manager.statuses()
+        ]
+
     def pending_rows(self) -> int:
         """Return the number of waiting rows of all models."""
         models, _ = self.metrics.read()
@@ -170,8 +185,17 @@ class Replica:
         self._now().check()
 
     def record_autoscaling_stats(self) -> dict[str, float]:
-        """Return the statistics for the autoscaler's policy."""
-        return {PENDING_ROWS: float(self._now().pending_rows())}
+        """Return the statistics for the autoscaler's policy; none while the models are loaded."""
+        return {} if self._serving is None else {PENDING_ROWS: float(self._serving.pending_rows())}
+
+    async def __call__(self, request: Request) -> JSONResponse:
+        """Answer Ray's HTTP port: which models are here, and where requests go."""
+        path, prefix = request.scope["path"], request.scope.get("root_path", "")
+        if request.method not in ("GET", "HEAD") or path.removeprefix(prefix) not in ("", "/"):
+            text = f"{request.method} {path}: not found; requests are {WHERE}"
+            return JSONResponse({"error": text}, status_code=404)
+        models = [] if self._serving is None else self._serving.models()
+        return JSONResponse({"models": models, "requests": WHERE})
 
     async def Predict(self, data: bytes, grpc_context: Any) -> Message:
         """``recsys.v1.PredictionService.Predict``."""

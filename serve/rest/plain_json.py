@@ -2,6 +2,8 @@
 
     {"dense": {"price": [[0.5]]}, "sparse": {"user": [[7]], "genres": [[1, 4]]}, "weights": {}}
 
+A sparse input's IDs are numbers, or texts that stand for them.
+
 Inputs that have one row for all are in the same form under ``"context"``, where ``"num_rows"`` gives the
 number of rows if there is no other input.
 """
@@ -18,7 +20,7 @@ from recsys.signature import Signature
 from serve.config.models import BatchLimits
 from serve.errors import RequestError, listed
 from serve.protocols.open_inference import DTYPES, FLOAT, ID, LENGTH
-from serve.rest.tensors_json import entry, flat, pack, write_json
+from serve.rest.tensors_json import entry, flat, pack, utf8, write_json
 from serve.wire import predict_pb2 as wire
 
 _PARTS = ("dense", "sparse", "weights")
@@ -130,15 +132,17 @@ class _Reader:
         return rows
 
     def _sparse(self, field: str, name: str, lists: list[list[Any]]) -> wire.SparseInput:
-        """Return a sparse input for one list of IDs per row."""
+        """Return a sparse input for one list of IDs, or of texts, per row."""
         lengths = np.fromiter(map(len, lists), DTYPES[LENGTH], len(lists))
         self._num_ids += int(lengths.sum())
         self._limits.check_request(0, self._num_ids)
-        return wire.SparseInput(
-            name=name,
-            lengths=lengths.tobytes(),
-            values=pack(field, list(chain.from_iterable(lists)), DTYPES[ID]),
-        )
+        raw = wire.SparseInput(name=name, lengths=lengths.tobytes())
+        ids = list(chain.from_iterable(lists))
+        if ids and type(ids[0]) is str:
+            raw.strings.extend(utf8(field, ids))
+        else:
+            raw.values = pack(field, ids, DTYPES[ID])
+        return raw
 
 
 def _check_names(at: str, given: dict[str, Any], known: Sequence[str]) -> None:
@@ -158,5 +162,5 @@ def _weights(field: str, lists: list[list[Any]], ids: wire.SparseInput) -> bytes
 
 
 def _lists(rows: list[Any]) -> list[list[Any]]:
-    """Wrap bare numbers in lists."""
+    """Wrap bare numbers and texts in lists."""
     return [row if type(row) is list else [row] for row in rows]

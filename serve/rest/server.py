@@ -10,15 +10,15 @@ import asyncio
 import contextlib
 import logging
 import math
-import ssl
 import zlib
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Middleware
 
-from serve.config.settings import ConnectionLimits
+from serve.config.settings import ConnectionLimits, ServerConfig
 from serve.engine.interface import Servable, Submitted
 from serve.errors import (
     HTTP_STATUS,
@@ -29,13 +29,16 @@ from serve.errors import (
     NotReadyError,
     QueueFullError,
     RequestError,
-    short,
     status_of,
 )
-from serve.net.sockets import BoundedListener, listening
+from serve.net.sockets import BoundedListener, is_loopback, listening
+from serve.net.tls import ssl_context
 from serve.protocols.calls import checked_request_id
 from serve.protocols.open_inference import Parameters
+from serve.rest.pages.guard import refuse_other_sites
+from serve.rest.pages.handlers import Pages
 from serve.rest.plain_json import read_plain, write_plain
+from serve.rest.query import query_number, whole_number
 from serve.rest.tensors_json import HEADER_LENGTH, Inference, entry, parse_json, plain, write_json
 from serve.rpc.backend import Backend
 from serve.rpc.open_inference import (
@@ -52,7 +55,6 @@ from serve.wire import predict_pb2 as wire
 _log = logging.getLogger("serve")
 _MS_PER_S = 1e3
 _TIMEOUT = "timeout_ms"
-_MAX_DIGITS = 12
 _LIVE = "/v2/health/live"
 # Idle time of connections; aiohttp's default is an hour.
 _KEEPALIVE_S = 75.0
@@ -70,35 +72,55 @@ _EITHER = zlib.MAX_WBITS | 32
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
+class _OneLine(logging.Filter):
+    """Makes one line of aiohttp's traceback of a connection that sent no HTTP/1.1."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Change such records; keep all."""
+        error = record.exc_info[1] if record.exc_info else None
+        if record.levelno == logging.ERROR and isinstance(error, HttpProcessingError):
+            is_http_2 = "PRI/Upgrade" in error.message
+            got = "got HTTP/2, as gRPC speaks it, expected HTTP/1.1; gRPC has its own port"
+            record.levelno, record.levelname = logging.WARNING, "WARNING"
+            record.msg = f"REST from %s: refused: {got if is_http_2 else 'got no HTTP/1.1'}"
+            record.exc_info = record.exc_text = None
+        return True
+
+
+_http_log = logging.getLogger("serve.rest")
+_http_log.addFilter(_OneLine())
+
+
 class RestServer:
     """Listens between ``start`` and ``stop``; both belong to the server's event loop.
 
     Args:
         backend: the server.
-        host: the address to listen on.
-        port: 0 lets the system choose.
-        limits: limits of a request's body, as for a gRPC message, and of this port's connections.
-        tls: None for plain text.
+        config: its settings, with an ``http_port``; the limits are those of a gRPC message and port.
+
+    Raises:
+        SecurityError: the TLS files cannot be used.
     """
 
-    def __init__(
-        self,
-        backend: Backend,
-        *,
-        host: str,
-        port: int,
-        limits: ConnectionLimits,
-        tls: ssl.SSLContext | None = None,
-    ) -> None:
-        self.port = port
-        self._host = host
+    def __init__(self, backend: Backend, config: ServerConfig) -> None:
+        self.port = config.http_port or 0
+        self._host = config.host
         self._engine = backend.engine
-        self._max_connections = limits.max_connections
-        self._tls = tls
+        self._max_connections = config.connections.max_connections
+        self._tls = None if config.tls is None else ssl_context(config.tls)
+        middlewares = [self._refuse_when_draining, _errors_as_json]
+        is_local = is_loopback(config.host)
+        has_pages = is_local if config.rest.pages is None else config.rest.pages
+        application = _application(
+            backend, config.connections, [*middlewares, refuse_other_sites] if has_pages else middlewares
+        )
+        if has_pages:
+            application.add_routes(Pages(backend, config.connections, is_local=is_local).routes())
         # A disconnect cancels the request.
         self._runner = web.AppRunner(
-            _application(backend, limits, [self._refuse_when_draining, _errors_as_json]),
+            application,
             access_log=None,
+            logger=_http_log,
             # aiohttp would decompress bodies in the event loop.
             auto_decompress=False,
             handler_cancellation=True,
@@ -212,7 +234,8 @@ class _Models:
 
     async def metadata(self, request: web.Request) -> web.Response:
         servable = self._backend.servable(*_named(request))
-        return _response(plain(model_metadata(servable, loaded_versions(self._backend, servable.info.name))))
+        metadata = plain(model_metadata(servable, loaded_versions(self._backend, servable.info.name)))
+        return _response({**metadata, "parameters": {"digest": servable.info.digest}})
 
     async def model_ready(self, request: web.Request) -> web.Response:
         model, version = _named(request)
@@ -349,24 +372,13 @@ def _named(request: web.Request) -> tuple[str, str]:
 
 def _timeout_s(request: web.Request) -> float | None:
     """Return the timeout given in the URL, or None."""
-    unknown = next((name for name in request.query if name != _TIMEOUT), None)
-    if unknown is not None:
-        raise RequestError(
-            f"address: got an unknown parameter {short(unknown)}, expected {_TIMEOUT!r} at most"
-        )
-    text = request.query.get(_TIMEOUT)
-    return None if text is None else _whole_number(_TIMEOUT, text) / _MS_PER_S
+    timeout_ms = query_number(request, _TIMEOUT)
+    return None if timeout_ms is None else timeout_ms / _MS_PER_S
 
 
 def _header_length(request: web.Request) -> int | None:
     text = request.headers.get(HEADER_LENGTH)
-    return None if text is None else _whole_number(HEADER_LENGTH, text)
-
-
-def _whole_number(field: str, text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS):
-        raise RequestError(f"{field}: got {text[:32]!r}, expected a whole number")
-    return int(text)
+    return None if text is None else whole_number(HEADER_LENGTH, text)
 
 
 def _response(content: Any, status: int = 200) -> web.Response:

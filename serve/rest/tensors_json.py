@@ -18,7 +18,7 @@ from google.protobuf.message import Message
 
 from serve.errors import BodyTooLargeError, RequestError
 from serve.protocols.calls import checked_request_id
-from serve.protocols.open_inference import DTYPES, FLOAT, Parameters
+from serve.protocols.open_inference import DTYPES, FLOAT, TEXT, Parameters, pack_texts
 from serve.wire import open_inference_pb2 as wire
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
@@ -231,15 +231,15 @@ def _binary_size(parameters: dict[str, Any], num_left: int, at: str) -> int:
 
 
 def _values(field: str, datatype: str, shape: tuple[int, ...], data: list[Any]) -> bytes:
-    """Return a tensor's bytes for numbers in a flat or nested list."""
-    if datatype not in DTYPES:
+    """Return a tensor's bytes for numbers, or texts for BYTES, in a flat or nested list."""
+    if datatype != TEXT and datatype not in DTYPES:
         return b""  # the tensor's checks report it
-    numbers, nested = flat(field, data)
+    entries, nested = flat(field, data)
     if len(nested) > 1 and nested != shape[: len(nested)]:
         raise RequestError(
             f"{field}: got lists of shape {list(nested[:8])}, expected {list(shape[:8])}, or one flat list"
         )
-    return pack(field, numbers, DTYPES[datatype])
+    return pack_texts(utf8(field, entries)) if datatype == TEXT else pack(field, entries, DTYPES[datatype])
 
 
 def flat(field: str, data: list[Any]) -> tuple[list[Any], tuple[int, ...]]:
@@ -258,7 +258,7 @@ def flat(field: str, data: list[Any]) -> tuple[list[Any], tuple[int, ...]]:
 
 
 def pack(field: str, numbers: list[Any], dtype: np.dtype[Any]) -> bytes:
-    """Return numbers as little-endian bytes of a type; never rounds an ID.
+    """Return numbers as little-endian bytes of a type; never rounds an ID. A null is a missing float: NaN.
 
     Types are checked before the conversion: for strings NumPy would allocate the longest length for every
     entry.
@@ -266,7 +266,7 @@ def pack(field: str, numbers: list[Any], dtype: np.dtype[Any]) -> bytes:
     Raises:
         RequestError: an entry is not a number, or the type cannot hold it.
     """
-    allowed = {int} if dtype.kind == "i" else {int, float}
+    allowed = {int} if dtype.kind == "i" else {int, float, type(None)}
     others = set(map(type, numbers)) - allowed
     if others:
         wanted = "whole numbers" if dtype.kind == "i" else "numbers"
@@ -277,6 +277,27 @@ def pack(field: str, numbers: list[Any], dtype: np.dtype[Any]) -> bytes:
             return np.array(numbers, dtype if dtype.kind == "i" else np.float64).astype(dtype).tobytes()
     except OverflowError:
         raise RequestError(f"{field}: got a number beyond the range of {dtype.name}") from None
+
+
+def utf8(field: str, entries: list[Any]) -> list[bytes]:
+    """Return texts as UTF-8.
+
+    Raises:
+        RequestError: an entry is not a text, or half a surrogate pair, which JSON can escape and UTF-8 not encode.
+    """
+    others = set(map(type, entries)) - {str}
+    if others:
+        got = " and ".join(sorted(_KINDS[kind] for kind in others))
+        raise RequestError(f"{field}: got {got}, expected texts alone")
+    texts = []
+    for i, text in enumerate(entries):
+        try:
+            texts.append(text.encode())
+        except UnicodeEncodeError:
+            raise RequestError(
+                f"{field}: got half a surrogate pair at position {i}, expected text in UTF-8"
+            ) from None
+    return texts
 
 
 def _wanted(outputs: Sequence[Any], all_binary: bool) -> list[tuple[str, bool]]:

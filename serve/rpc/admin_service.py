@@ -6,6 +6,7 @@ from google.protobuf.message import Message
 
 from serve.config.models import Routing
 from serve.errors import RequestError
+from serve.metrics.streams import StreamStatus
 from serve.models.manager import ModelManager
 from serve.models.status import ModelState, ModelStatus, ModelVersionStatus
 from serve.protocols.calls import BytesMethod, Method, bytes_method
@@ -120,4 +121,15 @@ def _version_message(status: ModelVersionStatus) -> wire.ModelVersion:
         digest=status.digest,
         deltas=status.deltas,
         table_bytes=status.table_bytes,
+        stream=None if status.stream is None else _stream_message(status.stream),
+    )
+
+
+def _stream_message(status: StreamStatus) -> wire.DeltaStream:
+    return wire.DeltaStream(
+        state=status.state.value,
+        reason=status.reason,
+        num_pending=status.num_pending,
+        last=status.last,
+        last_created_s=status.last_created_s,
     )

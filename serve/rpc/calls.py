@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from google.protobuf.message import Message
 from grpc_health.v1 import health
-from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from serve.engine.interface import RareCall
 from serve.errors import ModelNotFoundError, NotAllowedError, NotReadyError, RequestError
 from serve.protocols import open_inference
-from serve.protocols.calls import BytesMethod, Method, bytes_method, parse
+from serve.protocols.calls import BytesMethod, Method, bytes_method
 from serve.rpc.backend import Backend
 from serve.rpc.metadata import servable_metadata
 from serve.rpc.open_inference import (
@@ -20,6 +19,7 @@ from serve.rpc.open_inference import (
     repository_index,
     server_metadata,
 )
+from serve.rpc.reflection import reflection_methods
 from serve.wire import open_inference_pb2 as wire
 from serve.wire import predict_pb2, predictor_pb2
 
@@ -46,16 +46,9 @@ def rare_calls(backend: Backend, max_message_bytes: int) -> dict[str, RareCall]:
     calls[f"/{PREDICTION_SERVICE}/GetModelMetadata"] = RareCall(
         answer=metadata_method(backend, max_message_bytes)
     )
-    services = (
-        PREDICTION_SERVICE,
-        open_inference.SERVICE,
-        _TORCHREC_SERVICE,
-        health.SERVICE_NAME,
-        reflection.SERVICE_NAME,
-    )
-    calls[f"/{reflection.SERVICE_NAME}/ServerReflectionInfo"] = RareCall(
-        answer=_reflection_method(services), is_stream=True
-    )
+    services = (PREDICTION_SERVICE, open_inference.SERVICE, _TORCHREC_SERVICE, health.SERVICE_NAME)
+    for name, method in reflection_methods(services).items():
+        calls[name] = RareCall(answer=method, is_stream=True)
     return calls
 
 
@@ -167,16 +160,3 @@ class _Models:
 
 def _version(request: wire.RepositoryModelLoadRequest | wire.RepositoryModelUnloadRequest) -> str:
     return request.parameters[_VERSION].string_param if _VERSION in request.parameters else ""
-
-
-def _reflection_method(services: tuple[str, ...]) -> BytesMethod:
-    """Return ``ServerReflectionInfo`` for one message."""
-    servicer = reflection.ReflectionServicer(services)
-
-    async def answer(data: bytes) -> bytes:
-        request = parse(reflection_pb2.ServerReflectionRequest, data)
-        (response,) = servicer.ServerReflectionInfo(iter((request,)), None)
-        serialized: bytes = response.SerializeToString()
-        return serialized
-
-    return answer

@@ -24,7 +24,7 @@ def model_metadata(
         model=info.name,
         version=info.version,
         target=info.target,
-        dense=[wire.DenseSignature(name=d.name, width=d.width) for d in signature.dense],
+        dense=[wire.DenseSignature(name=d.name, width=d.width, missing=d.missing) for d in signature.dense],
         sparse=[_sparse(s) for s in signature.sparse],
         outputs=[wire.OutputSignature(name=o.name, shape=o.shape) for o in signature.outputs],
         limits=wire.RequestLimits(
@@ -64,4 +64,5 @@ def _sparse(sparse: SparseInput) -> wire.SparseSignature:
             for t in sparse.tables
         ],
         id_limit=sparse.id_limit,
+        strings=sparse.strings,
     )

@@ -9,7 +9,7 @@ from serve.config.models import Priority
 from serve.engine.interface import Servable
 from serve.metrics.counters import HistogramTotals, ModelTotals
 from serve.models.status import ModelState, ModelStatus, ModelVersionStatus
-from serve.protocols.open_inference import FLOAT, ID, LENGTH, TensorSpec, input_specs, output_specs
+from serve.protocols.open_inference import FLOAT, ID, LENGTH, TEXT, TensorSpec, input_specs, output_specs
 from serve.rpc.backend import Backend
 from serve.wire import open_inference_pb2 as wire
 
@@ -24,7 +24,7 @@ EXTENSIONS = (
     "parameters",
     "binary_tensor_data",  # over HTTP; gRPC's tensors are always binary
 )
-_DATA_TYPES = {FLOAT: wire.TYPE_FP32, ID: wire.TYPE_INT64, LENGTH: wire.TYPE_INT32}
+_DATA_TYPES = {FLOAT: wire.TYPE_FP32, ID: wire.TYPE_INT64, LENGTH: wire.TYPE_INT32, TEXT: wire.TYPE_STRING}
 READY = "READY"
 UNAVAILABLE = "UNAVAILABLE"
 # Triton's names of the states.
@@ -82,6 +82,7 @@ def model_config(servable: Servable) -> wire.ModelConfig:
         ),
     )
     config.parameters["target"].string_value = target
+    config.parameters["digest"].string_value = servable.info.digest
     config.parameters["context"].string_value = ",".join(servable.signature.context)
     return config
 

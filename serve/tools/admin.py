@@ -21,7 +21,7 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
-from recsys.cli import Parser
+from recsys.cli import Parser, add_program_options
 from serve.client.errors import predict_error
 from serve.client.settings import add_tls_options, checked_address, checked_timeout_s, tls_of
 from serve.net.auth import read_token
@@ -62,6 +62,7 @@ def parser() -> argparse.ArgumentParser:
         parents=[_common(None, _DEFAULT_TIMEOUT_S)],
     )
     top.add_argument("address", metavar="ADDRESS", help="host:port of the admin service")
+    add_program_options(top)
     # Common options are accepted before and after the command.
     common = _common(argparse.SUPPRESS, argparse.SUPPRESS)
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND", prog=_PROG)
@@ -195,8 +196,9 @@ def _to_json(answer: Message) -> Any:
 def _plain(data: Any) -> Any:
     if isinstance(data, dict):
         plain = {key: _plain(value) for key, value in data.items()}
-        if "table_bytes" in plain:  # protobuf writes an int64 as a string
-            plain["table_bytes"] = int(plain["table_bytes"])
+        for name in ("table_bytes", "num_pending"):
+            if name in plain:  # protobuf writes an int64 as a string
+                plain[name] = int(plain[name])
         return plain
     if isinstance(data, list):
         return [_plain(value) for value in data]
@@ -232,7 +234,17 @@ def _show_version(version: wire.ModelVersion, console: Console) -> None:
 def _show_versions(versions: Sequence[wire.ModelVersion], console: Console) -> None:
     """Print a table; text from the server is never interpreted as markup."""
     table = Table(box=SIMPLE_HEAD)
-    for heading in ("version", "state", "tables", "digest", "deltas", "reason"):
+    follows = any(version.HasField("stream") for version in versions)
+    deltas = "last delta" if follows else "deltas"
+    for heading in (
+        "version",
+        "state",
+        "tables",
+        "digest",
+        deltas,
+        *(["stream"] if follows else []),
+        "reason",
+    ):
         table.add_column(heading, justify="right" if heading == "tables" else "left", overflow="fold")
     for version in versions:
         is_loaded = version.state in (wire.MODEL_STATE_READY, wire.MODEL_STATE_DRAINING)
@@ -241,11 +253,18 @@ def _show_versions(versions: Sequence[wire.ModelVersion], console: Console) -> N
             _state(wire.ModelState.Name(version.state)),
             decimal(version.table_bytes) if is_loaded else "",
             version.digest,
-            ", ".join(version.deltas),
-            version.reason,
+            *(_stream(version) if follows else [", ".join(version.deltas)]),
+            version.reason or version.stream.reason,
         )
         table.add_row(*(Text(cell) for cell in cells))
     console.print(table)
+
+
+def _stream(version: wire.ModelVersion) -> tuple[str, str]:
+    """Return the last delta and the state of a version's stream."""
+    stream = version.stream
+    waiting = f", {stream.num_pending} waiting" if stream.num_pending else ""
+    return stream.last, f"{stream.state}{waiting}"
 
 
 @dataclass(frozen=True)

@@ -59,20 +59,36 @@ class Routing(_message.Message):
     def __init__(self, serve: _Optional[str] = ..., canary: _Optional[str] = ..., canary_percent: _Optional[float] = ..., shadow: _Optional[str] = ..., shadow_percent: _Optional[float] = ...) -> None: ...
 
 class ModelVersion(_message.Message):
-    __slots__ = ("version", "state", "reason", "digest", "deltas", "table_bytes")
+    __slots__ = ("version", "state", "reason", "digest", "deltas", "table_bytes", "stream")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     DELTAS_FIELD_NUMBER: _ClassVar[int]
     TABLE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    STREAM_FIELD_NUMBER: _ClassVar[int]
     version: str
     state: ModelState
     reason: str
     digest: str
     deltas: _containers.RepeatedScalarFieldContainer[str]
     table_bytes: int
-    def __init__(self, version: _Optional[str] = ..., state: _Optional[_Union[ModelState, str]] = ..., reason: _Optional[str] = ..., digest: _Optional[str] = ..., deltas: _Optional[_Iterable[str]] = ..., table_bytes: _Optional[int] = ...) -> None: ...
+    stream: DeltaStream
+    def __init__(self, version: _Optional[str] = ..., state: _Optional[_Union[ModelState, str]] = ..., reason: _Optional[str] = ..., digest: _Optional[str] = ..., deltas: _Optional[_Iterable[str]] = ..., table_bytes: _Optional[int] = ..., stream: _Optional[_Union[DeltaStream, _Mapping]] = ...) -> None: ...
+
+class DeltaStream(_message.Message):
+    __slots__ = ("state", "reason", "num_pending", "last", "last_created_s")
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    NUM_PENDING_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    LAST_CREATED_S_FIELD_NUMBER: _ClassVar[int]
+    state: str
+    reason: str
+    num_pending: int
+    last: str
+    last_created_s: float
+    def __init__(self, state: _Optional[str] = ..., reason: _Optional[str] = ..., num_pending: _Optional[int] = ..., last: _Optional[str] = ..., last_created_s: _Optional[float] = ...) -> None: ...
 
 class LoadModelRequest(_message.Message):
     __slots__ = ("model", "version")

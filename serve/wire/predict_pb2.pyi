@@ -73,16 +73,18 @@ class DenseInput(_message.Message):
     def __init__(self, name: _Optional[str] = ..., values: _Optional[bytes] = ...) -> None: ...
 
 class SparseInput(_message.Message):
-    __slots__ = ("name", "lengths", "values", "weights")
+    __slots__ = ("name", "lengths", "values", "weights", "strings")
     NAME_FIELD_NUMBER: _ClassVar[int]
     LENGTHS_FIELD_NUMBER: _ClassVar[int]
     VALUES_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    STRINGS_FIELD_NUMBER: _ClassVar[int]
     name: str
     lengths: bytes
     values: bytes
     weights: bytes
-    def __init__(self, name: _Optional[str] = ..., lengths: _Optional[bytes] = ..., values: _Optional[bytes] = ..., weights: _Optional[bytes] = ...) -> None: ...
+    strings: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, name: _Optional[str] = ..., lengths: _Optional[bytes] = ..., values: _Optional[bytes] = ..., weights: _Optional[bytes] = ..., strings: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class PredictResponse(_message.Message):
     __slots__ = ("outputs", "model", "version")
@@ -157,26 +159,30 @@ class ModelMetadata(_message.Message):
     def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., target: _Optional[str] = ..., dense: _Optional[_Iterable[_Union[DenseSignature, _Mapping]]] = ..., sparse: _Optional[_Iterable[_Union[SparseSignature, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[OutputSignature, _Mapping]]] = ..., limits: _Optional[_Union[RequestLimits, _Mapping]] = ..., artifact: _Optional[_Union[ArtifactVersions, _Mapping]] = ..., context: _Optional[_Iterable[str]] = ..., deltas: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class DenseSignature(_message.Message):
-    __slots__ = ("name", "width")
+    __slots__ = ("name", "width", "missing")
     NAME_FIELD_NUMBER: _ClassVar[int]
     WIDTH_FIELD_NUMBER: _ClassVar[int]
+    MISSING_FIELD_NUMBER: _ClassVar[int]
     name: str
     width: int
-    def __init__(self, name: _Optional[str] = ..., width: _Optional[int] = ...) -> None: ...
+    missing: bool
+    def __init__(self, name: _Optional[str] = ..., width: _Optional[int] = ..., missing: bool = ...) -> None: ...
 
 class SparseSignature(_message.Message):
-    __slots__ = ("name", "pooling", "weighted", "tables", "id_limit")
+    __slots__ = ("name", "pooling", "weighted", "tables", "id_limit", "strings")
     NAME_FIELD_NUMBER: _ClassVar[int]
     POOLING_FIELD_NUMBER: _ClassVar[int]
     WEIGHTED_FIELD_NUMBER: _ClassVar[int]
     TABLES_FIELD_NUMBER: _ClassVar[int]
     ID_LIMIT_FIELD_NUMBER: _ClassVar[int]
+    STRINGS_FIELD_NUMBER: _ClassVar[int]
     name: str
     pooling: Pooling
     weighted: bool
     tables: _containers.RepeatedCompositeFieldContainer[TableUse]
     id_limit: int
-    def __init__(self, name: _Optional[str] = ..., pooling: _Optional[_Union[Pooling, str]] = ..., weighted: _Optional[bool] = ..., tables: _Optional[_Iterable[_Union[TableUse, _Mapping]]] = ..., id_limit: _Optional[int] = ...) -> None: ...
+    strings: str
+    def __init__(self, name: _Optional[str] = ..., pooling: _Optional[_Union[Pooling, str]] = ..., weighted: bool = ..., tables: _Optional[_Iterable[_Union[TableUse, _Mapping]]] = ..., id_limit: _Optional[int] = ..., strings: _Optional[str] = ...) -> None: ...
 
 class TableUse(_message.Message):
     __slots__ = ("name", "num_embeddings", "id_policy")

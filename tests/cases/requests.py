@@ -60,7 +60,21 @@ WIDE = Signature(
     sparse=(),
     outputs=(Output(name="score", shape=()),),
 )
-SIGNATURES = {"plain": SIGNATURE, "ranking": RANKING, "shared": SHARED, "wide": WIDE}
+#: Texts of one input are hashed.
+_USER, _GENRES, _ITEM, _TAGS = SIGNATURE.sparse
+HASHED = replace(
+    SIGNATURE, sparse=(_USER, _GENRES, replace(_ITEM, strings="xxh64"), _TAGS), context=("item",)
+)
+#: Dense inputs that take missing numbers.
+MISSING = replace(SIGNATURE, dense=tuple(replace(dense, missing=True) for dense in SIGNATURE.dense))
+SIGNATURES = {
+    "plain": SIGNATURE,
+    "ranking": RANKING,
+    "shared": SHARED,
+    "wide": WIDE,
+    "hashed": HASHED,
+    "missing": MISSING,
+}
 
 
 def _array(dtype: str, *values: float) -> bytes:
@@ -166,6 +180,7 @@ def _requests() -> Iterator[Json]:
     yield case("id-of-several-tables", _shared(4, 5, 9), "shared")
     yield case("id-of-the-largest-table", _shared(9, 1), "shared")
     yield case("any-raw-id", _spoiled(lambda: _shared(4), _raw(-(2**63), 2**63 - 1)), "shared")
+    yield case("any-raw-id-as-text", _spoiled(lambda: _shared(4), _raw_texts()), "shared")
     yield case("wide", _wide(70), "wide")
     yield case("wide-missing", _wide(3), "wide")
     yield case("wide-unknown", _wide(71), "wide")
@@ -179,12 +194,108 @@ def _requests() -> Iterator[Json]:
     yield case("good-in-another-order", _spoiled(good, _reverse))
     yield case("no-rows", _no_rows())
     yield case("no-ids", _spoiled(good, _without_ids))
+    for name, request in _with_texts():
+        yield case(f"texts-{name}", request, "hashed")
+    too_many = _spoiled(good, _texts(2, b"", b"x"))
+    yield case("texts-too-many", too_many, "hashed", max_ids=7)
+    yield case("texts-as-many-as-may-be", _spoiled(good, _texts(2, b"a", b"x")), "hashed", max_ids=8)
     yield case("non-finite", _spoiled(good, *_non_finite()), allow_non_finite=True)
     yield case("non-finite-refused", _spoiled(good, *_non_finite()))
+    yield case("missing", _spoiled(good, _prices(float("nan"), float("nan"))), "missing")
+    yield case("missing-and-infinite", _spoiled(good, _prices(float("nan"), float("-inf"))), "missing")
+
+
+#: Beginnings of this text reach every branch of the hash.
+_LONG = bytes(i * 7 % 256 for i in range(100))
+_DECIMALS = {
+    "zeros": (b"0", b"-0", b"000"),
+    "leading-zeros": (b"-0007", b"0" * 5000 + b"7"),
+    "largest": (b"9223372036854775807", b"-9223372036854775808"),
+    "empty": (b"1", b""),
+    "sign": (b"1", b"-"),
+    "plus": (b"+1",),
+    "space": (b" 1",),
+    "space-after": (b"1 ",),
+    "newline": (b"1\n",),
+    "fraction": (b"1.0",),
+    "underscore": (b"1_0",),
+    "letters": (b"1", b"2", b"it's"),
+    "other-digits": ("١".encode(),),
+    "too-large": (b"9223372036854775808",),
+    "too-small": (b"-9223372036854775809",),
+    "far-too-large": (b"1" * 5000,),
+    "nul": (b"1\0",),
+    "no-utf8": (b"\xff\\\xc3",),
+    "cut-utf8": (b"x" * 60 + "\U0001f600".encode() * 5,),
+    "wide": ("é".encode() * 66,),
+}
+
+
+def _texts(at: int, *texts: bytes, kind: str = "sparse") -> Callable[[Any], None]:
+    """Texts in place of an input's IDs, all in its last row."""
+
+    def change(request: Any) -> None:
+        sparse = getattr(request, kind)[at]
+        num_rows = len(sparse.lengths) // 4
+        _set(kind, at, lengths=_array("<i4", *[0] * (num_rows - 1), len(texts)), values=b"")(request)
+        sparse.strings.extend(texts)
+
+    return change
+
+
+def _with_texts() -> Iterator[tuple[str, Any]]:
+    """Requests with texts in place of IDs, right and wrong."""
+    yield "hashed", _spoiled(good, _texts(2, *(_LONG[:size] for size in (*range(1, 40), 64, 100))))
+    yield "no-utf8", _spoiled(good, _texts(2, b"\xff\xfe", b"\0"))
+    yield "of-several", _spoiled(good, _texts(0, b"3", b"49"), _texts(2, b"a", b"b"), _texts(3, b"0", b"19"))
+    yield "ids-of-a-hashed-input", good()
+    yield "empty", _spoiled(good, _texts(2, b"a", b""))
+    for name, texts in _DECIMALS.items():
+        yield f"decimal-{name}", _spoiled(good, _texts(1, b"6", *texts))
+        yield f"raw-{name}", _spoiled(good, _texts(2, *texts))
+    yield "beside-values", _spoiled(good, _texts(2, b"a", b"b"), _set("sparse", 2, values=bytes(16)))
+    yield "beside-ragged-values", _spoiled(good, _texts(2, b"a", b"b"), _set("sparse", 2, values=bytes(3)))
+    yield "too-few", _spoiled(good, _texts(2, b"a"), _set("sparse", 2, lengths=_array("<i4", 1, 1)))
+    yield (
+        "lengths-first",
+        _spoiled(good, _texts(2, b"a", b""), _set("sparse", 3, lengths=_array("<i4", 1, 2))),
+    )
+    yield "sizes-first", _spoiled(good, _texts(2, b"a", b""), _set("sparse", 3, lengths=b""))
+    yield "before-ids", _spoiled(good, _texts(2, b""), _set("sparse", 0, values=_array("<i8", 3, 4, 50)))
+    yield "bad-id", _spoiled(good, _texts(0, b"3", b"50"))
+    yield "negative-id", _spoiled(good, _texts(0, b"-1"))
+    yield "weights", _spoiled(good, _texts(3, b"1", b"2", b"3"))
+    yield (
+        "weights-of-an-unweighted-input",
+        _spoiled(good, _texts(2, b"a"), _set("sparse", 2, weights=bytes(4))),
+    )
+    for name, text in {"right": b"b", "wrong": b""}.items():
+        yield f"context-{name}", _spoiled(good, _texts(2, b"a", text), _texts(0, b"1"), _into_context(2))
+        yield (
+            f"repeated-{name}",
+            _spoiled(good, _texts(2, b"a", text), _texts(0, b"1", b"2"), _into_context(0)),
+        )
+    yield "of-the-context-first", _spoiled(good, _texts(0, b"x"), _texts(2, b""), _into_context(2))
+
+
+def _into_context(at: int) -> Callable[[Any], None]:
+    """Give an input once for all rows."""
+
+    def change(request: Any) -> None:
+        request.context_sparse.add().CopyFrom(request.sparse[at])
+        request.context_sparse[0].lengths = _array("<i4", len(request.sparse[at].strings))
+        del request.sparse[at]
+
+    return change
 
 
 def _raw(*ids: int) -> Callable[[Any], None]:
     return _set("sparse", 1, lengths=_array("<i4", 0, len(ids)), values=_array("<i8", *ids))
+
+
+def _raw_texts() -> Callable[[Any], None]:
+    texts = [*_DECIMALS["zeros"], *_DECIMALS["leading-zeros"], *_DECIMALS["largest"]]
+    return _set("sparse", 1, lengths=_array("<i4", 0, len(texts)), strings=texts)
 
 
 def _sum_and_sign() -> list[Callable[[Any], None]]:
@@ -197,6 +308,10 @@ def _sum_and_id() -> list[Callable[[Any], None]]:
 
 def _size_and_sign() -> list[Callable[[Any], None]]:
     return [_set("sparse", 0, lengths=_array("<i4", 4, -1)), _set("sparse", 3, weights=b"")]
+
+
+def _prices(*prices: float) -> Callable[[Any], None]:
+    return _set("dense", 1, values=_array("<f4", *prices))
 
 
 def _non_finite() -> list[Callable[[Any], None]]:
@@ -236,6 +351,8 @@ def _flooded() -> RawRequest:
 
 def _input_json(message: Any, keys: tuple[str, ...], times: int) -> Json:
     found: Json = {"name": message.name, **{key: getattr(message, key).hex() for key in keys}}
+    if getattr(message, "strings", ()):
+        found["strings"] = [text.hex() for text in message.strings]
     return {**found, "times": times} if times > 1 else found
 
 
@@ -274,7 +391,11 @@ def request_of(data: Json) -> RawRequest:
 
     def sparse(key: str) -> list[RawSparse]:
         return [
-            RawSparse(s["name"], *(bytes.fromhex(s[part]) for part in ("lengths", "values", "weights")))
+            RawSparse(
+                s["name"],
+                *(bytes.fromhex(s[part]) for part in ("lengths", "values", "weights")),
+                strings=[bytes.fromhex(text) for text in s.get("strings", [])],
+            )
             for s in data.get(key, [])
             for _ in range(s.get("times", 1))
         ]

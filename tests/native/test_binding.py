@@ -134,7 +134,7 @@ def test_calls_of_python_come_as_events_and_are_answered(engine: Any) -> None:
 
 
 def test_errors_carry_their_kind(engine: Any, tmp_path: Path) -> None:
-    with pytest.raises(binding.Error, match="nothing at") as raised:
+    with pytest.raises(binding.Error, match="which does not exist") as raised:
         engine.open(str(tmp_path / "nothing"), "{}", [])
     assert (raised.value.kind, raised.value.retry_after_ms) == ("artifact_not_found", 0)
     with pytest.raises(binding.Error, match="unknown field 'colour'") as raised:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,16 @@ import numpy as np
 import pytest
 
 from recsys.artifact.load import LoadedArtifact
+from recsys.hashing import hash_text
 from serve.config.settings import ServerConfig
 from serve.engine.reference.executor import ServedModel
+from tests.conformance.support.artifacts import Exported, export_small
 from tests.native.tool import BUILD
 from tests.serve.conftest import artifact_path, live, model
 from tests.support.serve.certificates import Authority, write_tls
 from tests.support.serve.live import LiveServer
 from tests.support.serve.messages.cases import Sample, answer, assert_answers, random_sample
+from tests.support.serve.messages.texts import with_texts
 from tests.support.serve.models import SIGNATURE, FailingModel, GatedModel
 
 __all__ = ["artifact_path", "live", "model"]  # fixtures
@@ -98,6 +102,44 @@ def test_many_requests_at_once_get_each_its_own_answer(tool: Tool, model: Loaded
         assert_answered(one, model, sample)
 
 
+@pytest.fixture(scope="module")
+def hashed(tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    """The same model, with a hash for the texts of ``item``."""
+    return export_small(tmp_path_factory.mktemp("hashed") / "small")
+
+
+def test_texts_get_the_answers_to_their_ids(hashed: Exported) -> None:
+    rng = np.random.default_rng(0)
+    made = [with_texts(hashed.signature, hashed.sample(1 + seed % 4, seed), rng) for seed in range(8)]
+    with LiveServer(hashed.model) as server, Tool(server.address) as tool:
+        strings = {name: one["strings"] for name, one in tool.call("metadata")["sparse"].items()}
+        assert strings == {"user": "", "genres": "", "item": "xxh64", "tags": ""}
+        requests = {
+            str(i): as_json(sample, str(i)) | {"sparse": texts} for i, (sample, texts) in enumerate(made)
+        }
+        answers = {name: tool.call("predict", **request) for name, request in requests.items()}
+        streamed = tool.call("stream", requests=list(requests.values()))["answers"]
+        for i, (sample, _) in enumerate(made):
+            assert_answered(answers[str(i)], hashed.model, sample)
+            assert_answered(streamed[str(i)], hashed.model, sample)
+        sample, texts = made[1]
+        once = {"user": ["7"], "item": ["85f751fd"]}
+        found = tool.call(
+            "predict",
+            num_rows=sample.num_rows,
+            dense=sample.dense,
+            sparse={name: texts[name] for name in ("genres", "tags")},
+            context_sparse=once,
+            weights=sample.weights,
+        )
+        ids = {"user": [[7]] * sample.num_rows, "item": [[hash_text("85f751fd")]] * sample.num_rows}
+        assert_answered(found, hashed.model, replace(sample, sparse={**sample.sparse, **ids}))
+        wrong = {**requests["0"], "sparse": {**made[0][1], "item": [[""]]}}
+        error = tool.call("predict", **wrong)["error"]
+        assert error["code"] == "INVALID_ARGUMENT"
+        assert "sparse['item'].strings: got '' at position 0" in error["message"]
+
+
 def test_a_ranking_request_gives_the_context_once(tool: Tool, model: LoadedArtifact) -> None:
     one = random_sample(SIGNATURE, 1, np.random.default_rng(0))
     rows = random_sample(SIGNATURE, 3, np.random.default_rng(1))
@@ -135,7 +177,7 @@ def test_the_client_reads_the_metadata(tool: Tool) -> None:
     found = tool.call("metadata")
     assert found["model"] == "small"
     assert found["dense"] == {"context": 3, "price": 1}
-    assert found["sparse"]["user"] == {"weighted": False, "pooling": "sum", "id_limit": 50}
+    assert found["sparse"]["user"] == {"weighted": False, "pooling": "sum", "strings": "", "id_limit": 50}
     assert found["sparse"]["genres"]["pooling"] == "mean"
     assert found["sparse"]["item"]["id_limit"] == -1
     assert found["sparse"]["tags"]["weighted"] is True

@@ -58,7 +58,8 @@ def test_the_example_builds_against_an_installed_library_and_predicts(tmp_path: 
         text=True,
         check=False,
     )
-    assert (failed.returncode, failed.stderr) == (1, "predict: artifact: nothing at 'nothing'\n")
+    text = "artifact: got 'nothing', which does not exist; expected a folder or file that recsys-export wrote"
+    assert (failed.returncode, failed.stderr) == (1, f"predict: {text}\n")
 
 
 def _example_request(signature: Signature) -> RawRequest:

@@ -38,6 +38,7 @@ from tests.recsys.artifact.test_fuzz import VALUES, _mutated, _paths
 from tests.serve.engine.reference.test_ranking_check import split
 from tests.support.helpers import bag
 from tests.support.serve.messages.cases import random_sample
+from tests.support.serve.messages.texts import text_request, with_texts
 
 pytestmark = needs_tool
 __all__ = ["artifact", "delta", "loaded", "pristine", "pristine_file", "single"]  # fixtures
@@ -148,6 +149,19 @@ def test_a_request_on_its_own_gets_the_same_bits(native: NativeModel, small: Exp
         request = random_sample(small.signature, num_rows, rng).request()
         found = native.predict_one(small.signature, request)
         assert [values.tobytes() for values in found.values()] == python_answer(small.model, [request])
+
+
+def test_texts_get_the_same_bits(native: NativeModel, small: Exported) -> None:
+    native.open(small.path)
+    rng = np.random.default_rng(14)
+    made = [with_texts(small.signature, random_sample(small.signature, n, rng), rng) for n in (1, 4, 0)]
+    requests = [text_request(sample, texts) for sample, texts in made]
+    assert_same(native, small.model, requests)
+    assert_same(native, small.model, [requests[1], made[0][0].request()])
+    found = native.predict_one(small.signature, requests[1])
+    assert [values.tobytes() for values in found.values()] == python_answer(
+        small.model, [made[1][0].request()]
+    )
 
 
 @pytest.mark.parametrize("shared", [set(), {"context", "user", "tags"}], ids=len)
@@ -290,6 +304,9 @@ LIES: dict[str, Callable[[Any], None]] = {
     "no outputs": _set(["signature", "outputs"], []),
     "a shape of zero": _set(["signature", "outputs", 0, "shape"], [0]),
     "an input twice": lambda m: m["signature"]["dense"].append(m["signature"]["dense"][0]),
+    "an unknown hash": _set(["signature", "sparse", 0, "strings"], "md5"),
+    "an empty hash": _set(["signature", "sparse", 0, "strings"], ""),
+    "a number for a hash": _set(["signature", "sparse", 0, "strings"], 64),
     "an unknown policy": _set(["signature", "sparse", 0, "tables", 0, "id_policy"], "x"),
     "another policy": _set(["signature", "sparse", 0, "tables", 0, "id_policy"], "zero"),
     "an unknown table": _set(["signature", "sparse", 0, "tables", 0, "name"], "x"),
@@ -365,7 +382,7 @@ def test_deltas_change_the_same_rows(
     native.open(artifact, target=target, copy_rows=copy_rows)
     for number in range(3):
         path = tmp_path / f"{number}.delta"
-        write_delta(path, model.rows, CHANGES, seed=number, num_dense_left=number)
+        write_delta(path, model.rows, CHANGES, seed=number, num_dense_left=number, with_dense=number != 1)
         apply(prepare(model.rows, path))
         assert native.call("prepare", path=str(path)) == {"num_dense_left": number}
         assert native.call("apply") == {"rows_state": model.rows.state}
@@ -376,7 +393,9 @@ def test_deltas_change_the_same_rows(
 def test_deltas_change_blocks_of_columns(native: NativeModel, small: Exported, tmp_path: Path) -> None:
     model = load_artifact(small.path, target="cpu,cpu")
     native.open(small.path, target="cpu,cpu")
-    write_delta(tmp_path / "a.delta", model.rows, {"plain.users": [0, 3, 49], "plain.catalog": [10]})
+    write_delta(
+        tmp_path / "a.delta", model.rows, {"plain.users": [0, 3, 49], "plain.catalog": [10]}, with_dense=True
+    )
     apply(prepare(model.rows, tmp_path / "a.delta"))
     native.call("prepare", path=str(tmp_path / "a.delta"))
     native.call("apply")

@@ -27,6 +27,7 @@ from tests.conformance.support.artifacts import CONTEXT, Exported, export_polici
 from tests.support.serve.messages.cases import Sample, assert_answers
 from tests.support.serve.messages.foreign import kserve_message, tensors, torchrec_message
 from tests.support.serve.messages.mutations import MUTATIONS, extend, fields, flip, garbage, splice, truncate
+from tests.support.serve.messages.texts import packed, text_request, text_tensors, typed_message, with_texts
 
 NUM_MESSAGES = int(os.environ.get("RECSYS_SAME_ANSWERS", "6000"))
 _METHODS = {
@@ -94,6 +95,18 @@ def ranking(exported: Exported, rng: np.random.Generator) -> bytes:
     return data
 
 
+def with_all_texts(
+    exported: Exported, sample: Sample, rng: np.random.Generator
+) -> tuple[Sample, dict[str, bytes]]:
+    """The sample with IDs of texts, and by protocol the same in texts."""
+    signature = exported.signature
+    sample, texts = with_texts(signature, sample, rng)
+    made = text_tensors(signature, sample, texts)
+    infer = typed_message(made) if rng.integers(2) else kserve_message(packed(made))
+    request = text_request(sample, texts)
+    return sample, {"recsys": request.SerializeToString(), "kserve": infer.SerializeToString()}
+
+
 def messages(exported: Exported, seed: int) -> Iterator[tuple[str, bytes, Sample | None]]:
     """Protocol, message, and the sample that a good ``recsys`` message asks to score; endless."""
     rng = np.random.default_rng(seed)
@@ -106,6 +119,12 @@ def messages(exported: Exported, seed: int) -> Iterator[tuple[str, bytes, Sample
         if has_dense:
             good["torchrec"] = torchrec_message(signature, sample, "<i8").SerializeToString()
         yield "recsys", plain, sample
+        hashed, in_texts = with_all_texts(exported, sample, rng)
+        yield "recsys", in_texts["recsys"], hashed
+        for protocol, data in in_texts.items():
+            yield protocol, data, None
+            for mutation in rng.choice(np.array(_SPOILED[protocol], dtype=object), 2):
+                yield protocol, mutation(data, rng), None
         if signature.context:
             yield "recsys", ranking(exported, rng), None
         for protocol, data in good.items():

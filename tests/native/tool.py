@@ -122,7 +122,11 @@ def as_json(request: RawRequestLike) -> dict[str, Any]:
 
     def sparse(inputs: Any) -> list[dict[str, str]]:
         return [
-            {"name": i.name, **{key: getattr(i, key).hex() for key in ("lengths", "values", "weights")}}
+            {
+                "name": i.name,
+                **{key: getattr(i, key).hex() for key in ("lengths", "values", "weights")},
+                "strings": [text.hex() for text in i.strings],
+            }
             for i in inputs
         ]
 

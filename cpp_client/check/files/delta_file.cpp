@@ -50,6 +50,18 @@ bool AreRowsFinite(const DeltaRows& delta, const RowFormat& format) {
   return true;
 }
 
+bool AreDenseFinite(const std::vector<unsigned char>& data, const std::string& dtype) {
+  if (dtype == "float64") {
+    return AreFinite<std::uint64_t>(data.data(), data.size() / 8, 0x7ff0000000000000);
+  }
+  if (dtype == "float32") {
+    return AreFinite<std::uint32_t>(data.data(), data.size() / 4, 0x7f800000);
+  }
+  if (dtype == "float16") return AreFinite<std::uint16_t>(data.data(), data.size() / 2, 0x7c00);
+  if (dtype == "bfloat16") return AreFinite<std::uint16_t>(data.data(), data.size() / 2, 0x7f80);
+  return true;
+}
+
 bool Ascend(const std::vector<std::int64_t>& numbers) {
   for (std::size_t i = 1; i < numbers.size(); ++i) {
     if (numbers[i] <= numbers[i - 1]) return false;
@@ -62,7 +74,9 @@ bool Ascend(const std::vector<std::int64_t>& numbers) {
 DeltaFile::DeltaFile(const std::string& path) : name_(NameOfPath(path)) {
   std::error_code ignored;
   if (!std::filesystem::exists(path, ignored)) {
-    throw Error(ErrorKind::kArtifactNotFound, "delta: nothing at " + Repr(name_));
+    throw Error(ErrorKind::kArtifactNotFound,
+                "delta: got " + Repr(name_) +
+                    ", which does not exist; expected a file that recsys-export --delta wrote");
   }
   if (!std::filesystem::is_regular_file(path, ignored)) {
     throw Error(ErrorKind::kForeignFile, "delta: " + Repr(name_) + " is no file, and so no delta");
@@ -135,6 +149,17 @@ void DeltaFile::ReadSection(const DeltaSection& section, const std::string& what
     throw Error(ErrorKind::kChecksum,
                 what + ": the checksum does not match; it was changed or damaged");
   }
+}
+
+std::vector<unsigned char> DeltaFile::ReadDense(const DenseDelta& weight) {
+  const std::string what = "delta " + Repr(name_) + ", dense weight " + Repr(weight.name);
+  std::vector<unsigned char> data(static_cast<std::size_t>(weight.values.num_bytes));
+  ReadSection(weight.values, what, reinterpret_cast<char*>(data.data()));
+  if (!AreDenseFinite(data, weight.dtype)) {
+    throw Error(ErrorKind::kManifest,
+                what + ": got a number that is not finite, expected finite numbers");
+  }
+  return data;
 }
 
 DeltaRows DeltaFile::Read(const TableDelta& table) {

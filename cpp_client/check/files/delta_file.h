@@ -30,6 +30,10 @@ class DeltaFile {
   /// the numbers are not ascending rows of the table or a row is not finite.
   DeltaRows Read(const TableDelta& table);
 
+  /// Returns the bytes of a dense weight. Throws Error: kChecksum, kPartSize, or kManifest if a
+  /// number is not finite.
+  std::vector<unsigned char> ReadDense(const DenseDelta& weight);
+
  private:
   std::string ReadHeader(std::int64_t* start);
   void ReadSection(const DeltaSection& section, const std::string& what, char* to);

@@ -5,15 +5,18 @@
 
 #include "base/text.h"
 #include "check/files/manifest.h"
+#include "check/files/manifest_checks.h"
 #include "check/json/checked_json.h"
 
 namespace recsys {
 namespace {
 
 constexpr char kFormat[] = "recsys-delta";
-constexpr std::int64_t kFormatVersion = 1;
+constexpr std::int64_t kFormatVersion = 2;
 constexpr std::int64_t kSectionAlignmentBytes = 64;
 constexpr Wide kNumberBytes = 8;
+// The end of the year 9999, in seconds since the epoch.
+constexpr double kMaxSeconds = 253402300800.0;
 
 /// Reads a section that must lie in [*start, end); sets `start` to the section's end.
 DeltaSection SectionOf(const Json& data, const char* key, const std::string& table_at,
@@ -35,7 +38,48 @@ DeltaSection SectionOf(const Json& data, const char* key, const std::string& tab
   return section;
 }
 
+constexpr std::size_t kMaxDims = 16;
+constexpr std::int64_t kMaxDim = std::int64_t{1} << 48;
+
+Wide ItemBytes(const std::string& dtype) {
+  // The names end in the number of bits.
+  return std::stoi(dtype.substr(dtype.find_first_of("0123456789"))) / 8;
+}
+
+DenseDelta DenseOf(const Json& item, const std::string& at, std::int64_t end, std::int64_t* start) {
+  DenseDelta weight;
+  weight.dtype = JsonChoice(item, "dtype", at, DenseDtypeNames());
+  weight.shape = JsonShape(item, "shape", at);
+  if (weight.shape.size() > kMaxDims ||
+      std::any_of(weight.shape.begin(), weight.shape.end(),
+                  [](std::int64_t dim) { return dim >= kMaxDim; })) {
+    throw WrongField(at, "shape", StrOf(item["shape"]),
+                     "at most " + std::to_string(kMaxDims) + " dimensions below 2**48");
+  }
+  // No section has this many bytes, and the product with another dimension does not overflow.
+  constexpr Wide kMany = std::numeric_limits<std::int64_t>::max();
+  Wide num_bytes = ItemBytes(weight.dtype);
+  for (const std::int64_t dim : weight.shape) num_bytes = std::min(num_bytes * dim, kMany);
+  weight.values = SectionOf(item, "values", at, num_bytes, end, start);
+  weight.name = JsonText(item, "name", at);
+  return weight;
+}
+
+/// Checks when the delta was made; earlier releases did not write it.
+void CheckCreated(const Json& data) {
+  const auto found = data.find("created_s");
+  if (found == data.end()) return;
+  if (found->is_number() && found->get<double>() >= 0 && found->get<double>() < kMaxSeconds) return;
+  throw WrongField("delta", "created_s", StrOf(*found), "seconds since the epoch");
+}
+
 }  // namespace
+
+const std::vector<std::string>& DenseDtypeNames() {
+  static const std::vector<std::string> names = {
+      "float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8"};
+  return names;
+}
 
 DeltaHeader DeltaHeaderFromJson(const Json& data, std::int64_t end) {
   if (!data.is_object() || data.find("format") == data.end() || *data.find("format") != kFormat) {
@@ -66,14 +110,19 @@ DeltaHeader DeltaHeaderFromJson(const Json& data, std::int64_t end) {
     names.push_back(table.name);
     header.tables.push_back(std::move(table));
   });
-  const std::vector<std::string> doubled = Doubled(names);
-  if (!doubled.empty()) {
-    throw Error(ErrorKind::kManifest, "delta.tables: got " + PythonList(doubled, 8) +
-                                          " more than once, expected each once");
+  CheckOnce(names, "delta.tables");
+  names.clear();
+  if (data.find("dense") != data.end()) {
+    ForEachItem(data, "dense", "delta", [&](const std::string& at, const Json& item) {
+      header.dense.push_back(DenseOf(item, at, end, &start));
+      names.push_back(header.dense.back().name);
+    });
   }
+  CheckOnce(names, "delta.dense");
   header.model = JsonText(data, "model", "delta");
   header.artifact = JsonHex(data, "artifact", "delta", kDigestDigits);
   header.base = JsonHex(data, "base", "delta", kDigestDigits);
+  CheckCreated(data);
   header.num_dense_left = JsonWhole(data, "num_dense_left", "delta");
   return header;
 }

@@ -30,6 +30,20 @@ struct TableDelta {
   RowFormat row_format() const { return {data_type, embedding_dim}; }
 };
 
+/// A changed dense weight.
+struct DenseDelta {
+  /// The path of the tensor in the artifact's graphs.
+  std::string name;
+  /// One of DenseDtypeNames().
+  std::string dtype;
+  std::vector<std::int64_t> shape;
+  /// Its numbers, row-major.
+  DeltaSection values;
+};
+
+/// The types of dense weights: "float64", "float32" and so on.
+const std::vector<std::string>& DenseDtypeNames();
+
 /// The header of a delta (recsys/artifact/delta_header.py, docs/deltas.md).
 struct DeltaHeader {
   std::string model;
@@ -39,6 +53,7 @@ struct DeltaHeader {
   std::string base;
   std::int64_t num_dense_left = 0;
   std::vector<TableDelta> tables;
+  std::vector<DenseDelta> dense;
 };
 
 /// Least offset of a section in a delta's file.

@@ -283,7 +283,10 @@ Manifest ReadManifest(std::string_view content) {
                 "manifest: its own digest does not match; it was changed or damaged");
   }
   try {
-    return FromJson(data);
+    Manifest manifest = FromJson(data);
+    data["manifest_sha256"] = digest;
+    manifest.digest = Sha256Hex(IndentedJson(data) + "\n").substr(0, kDigestDigits);
+    return manifest;
   } catch (const PlanError& error) {
     throw Error(ErrorKind::kManifest, std::string("manifest: ") + error.what());
   }

@@ -79,13 +79,14 @@ struct Manifest {
   std::vector<Part> skeletons;
   /// The exporter's measurements; informational.
   Json verification;
+  /// The artifact's content-based name: twelve hexadecimal digits of the SHA-256 of the manifest's
+  /// text, also of fields that this reader does not know.
+  std::string digest;
 
   const Part* FindSkeleton(const std::string& path) const;
   const TableInfo* FindTable(const std::string& table) const;
   /// Returns the text that the exporter writes, including its own digest.
   std::string Dumps() const;
-  /// Returns the artifact's content-based name: twelve hexadecimal digits.
-  std::string Digest() const;
   /// Returns a package's version; empty if there is none.
   std::string VersionOf(std::string_view package) const;
 };

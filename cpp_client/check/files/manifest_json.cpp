@@ -82,6 +82,4 @@ std::string Manifest::Dumps() const {
   return IndentedJson(data) + "\n";
 }
 
-std::string Manifest::Digest() const { return Sha256Hex(Dumps()).substr(0, kDigestDigits); }
-
 }  // namespace recsys

@@ -25,6 +25,7 @@ SparseInput SparseFromJson(const Json& data, const std::string& at) {
   input.name = JsonText(data, "name", at);
   input.pooling = JsonChoice(data, "pooling", at, {"sum", "mean", "none"});
   input.weighted = JsonFlag(data, "weighted", at);
+  if (data.contains("strings")) input.strings = JsonChoice(data, "strings", at, {"xxh64"});
   ForEachItem(data, "tables", at, [&](const std::string& to, const Json& table) {
     input.tables.push_back({JsonText(table, "name", to), JsonCount(table, "num_embeddings", to),
                             IdPolicyOf(JsonChoice(table, "id_policy", to, IdPolicyNames()))});
@@ -67,7 +68,8 @@ Signature SignatureFromJson(const Json& data) {
   Signature signature;
   std::vector<std::string> inputs, outputs;
   ForEachItem(data, "dense", "signature", [&](const std::string& at, const Json& item) {
-    signature.dense.push_back({JsonText(item, "name", at), JsonCount(item, "width", at)});
+    const bool missing = item.contains("missing") && JsonFlag(item, "missing", at);
+    signature.dense.push_back({JsonText(item, "name", at), JsonCount(item, "width", at), missing});
     inputs.push_back(signature.dense.back().name);
   });
   ForEachItem(data, "sparse", "signature", [&](const std::string& at, const Json& item) {
@@ -92,6 +94,7 @@ Json SignatureToJson(const Signature& signature) {
   Json dense = Json::array(), sparse = Json::array(), outputs = Json::array();
   for (const DenseInput& input : signature.dense) {
     dense.push_back({{"name", input.name}, {"width", input.width}});
+    if (input.missing) dense.back()["missing"] = true;
   }
   for (const SparseInput& input : signature.sparse) {
     Json tables = Json::array();
@@ -104,6 +107,7 @@ Json SignatureToJson(const Signature& signature) {
                       {"pooling", input.pooling},
                       {"weighted", input.weighted},
                       {"tables", std::move(tables)}});
+    if (!input.strings.empty()) sparse.back()["strings"] = input.strings;
   }
   for (const Output& output : signature.outputs) {
     outputs.push_back({{"name", output.name}, {"shape", output.shape}});

@@ -10,6 +10,8 @@ namespace {
 
 // A float32 is not finite if all bits of its exponent are set.
 constexpr std::uint32_t kExponent = 0x7f800000;
+// The sign's bit; an infinity has all bits of the exponent and no others but this.
+constexpr std::uint32_t kSign = 0x80000000;
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
               "the wire's numbers are read as they come");
 
@@ -45,6 +47,12 @@ std::int64_t FirstNonFinite(const char* floats, std::int64_t num) {
   return at;
 }
 
+std::int64_t FirstInfinite(const char* floats, std::int64_t num) {
+  std::int64_t at = 0;
+  while (at < num && (BitsAt(floats, at) & ~kSign) != kExponent) ++at;
+  return at;
+}
+
 std::string NonFiniteText(const char* floats, std::int64_t at) {
   float value = 0;
   std::memcpy(&value, floats + 4 * at, sizeof(value));
@@ -63,12 +71,14 @@ void DenseCheck::Run(std::string_view values, bool allow_non_finite) const {
   }
   if (allow_non_finite) return;
   const auto num = static_cast<std::int64_t>(values.size() / 4);
-  const std::int64_t bad = FirstNonFinite(values.data(), num);
+  std::int64_t bad = FirstNonFinite(values.data(), num);
+  if (bad < num && input.missing) bad = FirstInfinite(values.data(), num);
   if (bad == num) return;
   throw Error(ErrorKind::kRequest, at() + NonFiniteText(values.data(), bad) + " in row " +
                                        std::to_string(bad / input.width) + ", column " +
                                        std::to_string(bad % input.width) +
-                                       ", expected finite numbers");
+                                       ", expected finite numbers" +
+                                       (input.missing ? ", or nan for a missing one" : ""));
 }
 
 }  // namespace recsys

@@ -18,6 +18,9 @@ void CheckSizes(const RequestLimits& limits, std::int64_t num_rows, Wide num_ids
 /// are.
 std::int64_t FirstNonFinite(const char* floats, std::int64_t num);
 
+/// Returns the index of the first infinity; `num` if there is none.
+std::int64_t FirstInfinite(const char* floats, std::int64_t num);
+
 /// Returns `nan`, `inf` or `-inf`, as numpy writes them.
 std::string NonFiniteText(const char* floats, std::int64_t at);
 

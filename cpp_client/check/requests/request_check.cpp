@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <limits>
+#include <memory>
 #include <numeric>
 #include <optional>
 #include <string>
@@ -57,6 +58,7 @@ class RequestCheck {
         .Pick(request_.sparse, request_.context_sparse, &sparse_);
     checked_->num_rows = num_rows;
     checked_->has_context = HasContext();
+    checked_->ids_of_texts.clear();
     CheckDense();
     CheckSparse();
     Count();
@@ -101,6 +103,15 @@ class RequestCheck {
         if (sparse_[i].once == once) check.Lengths(i, *view);
       });
       check.EndOfLengths();
+      if (check.num_texts() > 0) {
+        const auto num_texts = static_cast<std::size_t>(check.num_texts());
+        const std::shared_ptr<std::int64_t[]> ids(new std::int64_t[num_texts]);
+        checked_->ids_of_texts.push_back(ids);
+        std::int64_t* next = ids.get();
+        ForEachSparse([&](std::size_t i, SparseView* view) {
+          if (sparse_[i].once == once) next = check.Texts(i, *sparse_[i].raw, next, view);
+        });
+      }
       ForEachSparse([&](std::size_t i, SparseView* view) {
         if (sparse_[i].once == once) check.Ids(i, *view);
       });

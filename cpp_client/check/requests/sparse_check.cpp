@@ -5,6 +5,7 @@
 
 #include "base/text.h"
 #include "check/requests/dense_check.h"
+#include "check/requests/texts.h"
 #include "recsys/error.h"
 
 namespace recsys {
@@ -30,12 +31,12 @@ std::string SparseCheck::At(std::size_t input, const char* part) const {
 void SparseCheck::Start(const char* field, std::int64_t num_rows) {
   field_ = field;
   num_rows_ = num_rows;
-  num_ids_ = 0;
+  num_ids_ = num_texts_ = 0;
   wrong_sum_.reset();
 }
 
 void SparseCheck::Size(std::size_t input, const RawSparse& raw, SparseView* view) {
-  const std::size_t num_ids = raw.values.size() / kIdBytes;
+  std::size_t num_ids = raw.values.size() / kIdBytes;
   const auto expected = static_cast<Wide>(num_rows_) * kLengthBytes;
   if (static_cast<Wide>(raw.lengths.size()) != expected) {
     Refuse(At(input, "lengths") + std::to_string(raw.lengths.size()) + " bytes, expected " +
@@ -44,6 +45,14 @@ void SparseCheck::Size(std::size_t input, const RawSparse& raw, SparseView* view
   if (raw.values.size() % kIdBytes != 0) {
     Refuse(At(input, "values") + std::to_string(raw.values.size()) +
            " bytes, expected a multiple of 8 (int64 IDs)");
+  }
+  if (raw.texts.num_texts > 0) {
+    if (num_ids > 0) {
+      Refuse(At(input, "strings") + std::to_string(raw.texts.num_texts) + " texts beside " +
+             std::to_string(num_ids) + " values, expected one of the two");
+    }
+    num_ids = static_cast<std::size_t>(raw.texts.num_texts);
+    num_texts_ += raw.texts.num_texts;
   }
   const bool weighted = signature_.sparse[input].weighted;
   if (!weighted && !raw.weights.empty()) {
@@ -83,6 +92,20 @@ void SparseCheck::EndOfLengths() const {
   if (!wrong_sum_) return;
   Refuse(At(wrong_sum_->input, "values") + std::to_string(wrong_sum_->num_ids) + " IDs, expected " +
          std::to_string(wrong_sum_->sum) + " (the sum of its lengths)");
+}
+
+std::int64_t* SparseCheck::Texts(std::size_t input, const RawSparse& raw, std::int64_t* ids,
+                                 SparseView* view) const {
+  if (raw.texts.num_texts == 0) return ids;
+  const SparseInput& use = signature_.sparse[input];
+  if (const std::optional<WrongText> wrong = WriteIdsOfTexts(use, raw.texts, ids)) {
+    Refuse(At(input, "strings") + Short(wrong->text) + " at position " +
+           std::to_string(wrong->position) + ", expected " +
+           (use.strings.empty() ? "a decimal int64: the model has no hash for texts of this input"
+                                : "a text of at least one byte; leave a missing value out"));
+  }
+  view->values = reinterpret_cast<const char*>(ids);
+  return ids + raw.texts.num_texts;
 }
 
 void SparseCheck::Ids(std::size_t input, const SparseView& view) const {

@@ -22,12 +22,17 @@ class SparseCheck {
 
   /// `field`: the request's field, for messages.
   void Start(const char* field, std::int64_t num_rows);
-  /// Checks sizes in bytes; fills the view.
+  /// Checks sizes in bytes; fills the view, without the IDs of texts.
   void Size(std::size_t input, const RawSparse& raw, SparseView* view);
   void Total() const;
   void Lengths(std::size_t input, const SparseView& view);
   /// Reports a wrong sum of lengths only now: a negative length in any input takes precedence.
   void EndOfLengths() const;
+  /// Number of texts of all inputs.
+  std::int64_t num_texts() const { return num_texts_; }
+  /// Writes the IDs of an input's texts, if it has any, to `ids`; returns the place after them.
+  std::int64_t* Texts(std::size_t input, const RawSparse& raw, std::int64_t* ids,
+                      SparseView* view) const;
   void Ids(std::size_t input, const SparseView& view) const;
   void Weights(std::size_t input, const SparseView& view) const;
 
@@ -42,6 +47,7 @@ class SparseCheck {
   const char* field_ = "";
   std::int64_t num_rows_ = 0;
   std::int64_t num_ids_ = 0;
+  std::int64_t num_texts_ = 0;
   struct WrongSum {
     std::size_t input;
     std::int64_t num_ids, sum;

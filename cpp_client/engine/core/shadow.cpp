@@ -17,6 +17,7 @@ bool AllSame(const std::vector<T>& a, const std::vector<T>& b, Same same) {
 
 bool SameSparse(const SparseInput& a, const SparseInput& b) {
   return a.name == b.name && a.pooling == b.pooling && a.weighted == b.weighted &&
+         a.strings == b.strings &&
          AllSame(a.tables, b.tables, [](const TableUse& x, const TableUse& y) {
            return x.name == y.name && x.num_embeddings == y.num_embeddings &&
                   x.id_policy == y.id_policy;

@@ -32,6 +32,7 @@ void RequestMemory::Give(Request* request) {
   checked.dense.clear();
   checked.sparse.clear();
   checked.context.clear();
+  checked.ids_of_texts.clear();
   checked.has_context = false;
   const std::lock_guard lock(mutex_);
   if (kept_.size() < kMaxKept) kept_.push_back({std::move(raw), std::move(checked)});

@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -140,11 +141,21 @@ class ClientRequest {
                            const std::vector<std::vector<std::int64_t>>& rows,
                            const std::vector<std::vector<float>>& weights = {});
 
+  /// Adds bags of texts in place of IDs: the server turns them into IDs (docs/wire.md).
+  ClientRequest& AddTexts(const std::string& name, Span<const std::int32_t> lengths,
+                          Span<const std::string_view> texts, Span<const float> weights = {});
+  /// Adds bags of texts, given row by row.
+  ClientRequest& AddTexts(const std::string& name,
+                          const std::vector<std::vector<std::string>>& rows,
+                          const std::vector<std::vector<float>>& weights = {});
+
   /// Ranking: adds an input that all B rows (the candidates) share, such as the user's. It has one
   /// row, which applies to all.
   ClientRequest& AddContextDense(const std::string& name, Span<const float> values);
   ClientRequest& AddContextSparse(const std::string& name, Span<const std::int64_t> values,
                                   Span<const float> weights = {});
+  ClientRequest& AddContextTexts(const std::string& name, Span<const std::string_view> texts,
+                                 Span<const float> weights = {});
 
   /// Sets the ID that the server logs if the request fails, and that identifies answers on streams.
   /// At most 128 bytes.

@@ -113,10 +113,11 @@ class Model {
   /// Reads and checks a delta of recsys-export --delta. Throws Error (kDelta and others, texts of
   /// recsys/artifact/delta.py).
   std::shared_ptr<const PreparedDelta> PrepareDelta(const std::string& path) const;
-  /// Replaces rows in place. The caller must ensure that no batch runs meanwhile.
+  /// Replaces rows in place, and the graphs if dense weights change. The caller must ensure that no
+  /// batch runs meanwhile.
   void ApplyDelta(const PreparedDelta& delta);
-  /// Returns how many dense weights had changed when the delta was made; a delta does not update
-  /// them.
+  /// Returns how many dense weights had also changed when the delta was made, and are left as they
+  /// are.
   static std::int64_t NumDenseLeft(const PreparedDelta& delta);
 
  private:

@@ -5,10 +5,12 @@
 // which the caller keeps alive. Shape letters: B rows of a request, N number of IDs of one input.
 
 #include <cstdint>
+#include <memory>
 #include <string_view>
 #include <vector>
 
 #include "recsys/signature.h"
+#include "recsys/span.h"
 
 namespace recsys {
 
@@ -18,13 +20,33 @@ struct RawDense {
   std::string_view values;
 };
 
+/// Texts that a sparse input has in place of its IDs: taken one by one from where they lie.
+struct RawTexts {
+  /// Takes the first text off `bytes`, which hold at least one.
+  using Take = std::string_view (*)(std::string_view* bytes);
+
+  std::string_view bytes = {};
+  std::int64_t num_texts = 0;
+  Take take = nullptr;
+
+  /// `texts` itself must stay valid too, not only what it views.
+  static RawTexts Of(Span<const std::string_view> texts);
+
+  template <typename Call>
+  void ForEach(Call call) const {
+    std::string_view rest = bytes;
+    for (std::int64_t i = 0; i < num_texts; ++i) call(take(&rest));
+  }
+};
+
 /// One sparse input as received: lengths int32 [B], values int64 [N], weights float32 [N] or empty;
-/// little-endian.
+/// little-endian. In place of values, N texts.
 struct RawSparse {
   std::string_view name;
   std::string_view lengths;
   std::string_view values;
   std::string_view weights;
+  RawTexts texts = {};
 };
 
 /// An unchecked request, as every protocol delivers it. Context inputs have one row, which applies
@@ -73,6 +95,8 @@ struct CheckedRequest {
   std::int64_t num_ids = 0;
   /// Bytes that inputs given once and repeated for every row take in the batch.
   std::int64_t spread_bytes = 0;
+  /// The IDs that texts stand for, where the views point to them. Copies share them.
+  std::vector<std::shared_ptr<const std::int64_t[]>> ids_of_texts = {};
 };
 
 /// Maximum rows, IDs and bytes of one request.

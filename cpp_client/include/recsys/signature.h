@@ -15,6 +15,8 @@ enum class IdPolicy { kReject, kHash, kZero, kMapped };
 struct DenseInput {
   std::string name;
   std::int64_t width = 0;
+  /// Whether NaN stands for a missing number, which the model fills.
+  bool missing = false;
 };
 
 /// A table in which a sparse input is looked up.
@@ -31,6 +33,8 @@ struct SparseInput {
   /// "sum", "mean" or "none".
   std::string pooling;
   bool weighted = false;
+  /// The hash that turns a text into an ID, "xxh64"; empty if texts are decimal int64 numbers.
+  std::string strings = {};
 
   /// Exclusive upper bound of the IDs, set by the smallest table that rejects; not set if every ID
   /// is accepted.

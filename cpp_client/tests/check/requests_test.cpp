@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <new>
 
 #include "recsys/batch_writer.h"
@@ -89,8 +90,8 @@ INSTANTIATE_TEST_SUITE_P(Table, EachBatch,
 TEST(CheckedRequestMemory, IsUsedAgainWhateverItHeld) {
   CheckedRequest checked;
   for (int round = 0; round < 2; ++round) {
-    for (const char* name :
-         {"good", "context-ranking", "wide", "good-in-another-order", "context-plain"}) {
+    for (const char* name : {"good", "context-ranking", "wide", "texts-of-several",
+                             "good-in-another-order", "texts-context-right", "context-plain"}) {
       const Json& item = Table::Get().Case(name);
       const TableRequest request(item["request"]);
       const RequestChecker checker = Table::Get().CheckerOf(item);
@@ -100,6 +101,27 @@ TEST(CheckedRequestMemory, IsUsedAgainWhateverItHeld) {
       ExpectBatch(writer.Write({&one, 1}), item["batch"], checker.signature().is_weighted());
     }
   }
+}
+
+TEST(CheckedRequestMemory, CopiesShareTheIdsOfTexts) {
+  const Json& item = Table::Get().Case("texts-context-right");
+  const RequestChecker checker = Table::Get().CheckerOf(item);
+  CheckedRequest copy;
+  {
+    const TableRequest request(item["request"]);
+    CheckedRequest checked;
+    checker.Check(request.raw(), &checked);
+    ASSERT_EQ(checked.ids_of_texts.size(), 2U) << "of the context, and of the rows";
+    copy = checked;
+    const Json& good = Table::Get().Case("good");
+    const TableRequest other(good["request"]);
+    checker.Check(other.raw(), &checked);
+    EXPECT_TRUE(checked.ids_of_texts.empty());
+  }
+  ASSERT_EQ(copy.context.size(), 1U);
+  std::int64_t first = 0;
+  std::memcpy(&first, copy.context[0].values, sizeof first);
+  EXPECT_EQ(first, 0xd24ec4f1a98c6e5b & INT64_MAX) << "the ID of a";
 }
 
 TEST(RequestCheckerTest, NothingOverflowsWhereWidthsAndLimitsAreAsLargeAsCanBe) {

@@ -55,14 +55,20 @@ class TableRequest {
   void Sparse(const Json& data, const char* key, std::vector<RawSparse>* to) {
     if (!data.contains(key)) return;
     for (const Json& item : data[key]) {
-      const RawSparse input{Keep(item["name"].get<std::string>()), Keep(BytesOf(item["lengths"])),
-                            Keep(BytesOf(item["values"])), Keep(BytesOf(item["weights"]))};
+      RawSparse input{Keep(item["name"].get<std::string>()), Keep(BytesOf(item["lengths"])),
+                      Keep(BytesOf(item["values"])), Keep(BytesOf(item["weights"]))};
+      if (item.contains("strings")) {
+        kept_texts_.push_back(std::make_unique<std::vector<std::string_view>>());
+        for (const Json& text : item["strings"]) kept_texts_.back()->push_back(Keep(BytesOf(text)));
+        input.texts = RawTexts::Of(*kept_texts_.back());
+      }
       to->insert(to->end(), item.value("times", std::size_t{1}), input);
     }
   }
 
   RawRequest raw_;
   std::vector<std::unique_ptr<std::string>> kept_;
+  std::vector<std::unique_ptr<std::vector<std::string_view>>> kept_texts_;
 };
 
 class Table {

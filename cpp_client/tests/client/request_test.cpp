@@ -66,6 +66,30 @@ TEST(ClientRequest, PacksEveryKindOfInputAsTheWireWantsIt) {
   EXPECT_TRUE(message.GetReflection()->GetUnknownFields(message).empty());
 }
 
+TEST(ClientRequest, PacksTextsInPlaceOfIds) {
+  const std::vector<std::string_view> texts{"85f751fd", "", std::string_view("\xff\0", 2)};
+  ClientRequest request(2);
+  request.AddTexts("site", {{"85f751fd"}, {"1fbe01fe", "x"}})
+      .AddTexts("tags", {{}, {"a"}}, {{}, {0.5F}})
+      .AddTexts("app", std::vector<std::int32_t>{3, 0}, texts)
+      .AddContextTexts("user", texts, std::vector<float>{1, 2, 3});
+  const v1::PredictRequest message = Parsed(request);
+  ASSERT_EQ(message.sparse_size(), 3);
+  EXPECT_EQ(Values<std::int32_t>(message.sparse(0).lengths()), (std::vector<std::int32_t>{1, 2}));
+  EXPECT_EQ(message.sparse(0).values(), "");
+  ASSERT_EQ(message.sparse(0).strings_size(), 3);
+  EXPECT_EQ(message.sparse(0).strings(1), "1fbe01fe");
+  EXPECT_EQ(message.sparse(1).strings(0), "a");
+  EXPECT_EQ(Values<float>(message.sparse(1).weights()), (std::vector<float>{0.5F}));
+  for (const v1::SparseInput& input : {message.sparse(2), message.context_sparse(0)}) {
+    EXPECT_EQ(std::vector<std::string>(input.strings().begin(), input.strings().end()),
+              std::vector<std::string>(texts.begin(), texts.end()));
+  }
+  EXPECT_EQ(Values<std::int32_t>(message.context_sparse(0).lengths()),
+            (std::vector<std::int32_t>{3}));
+  EXPECT_TRUE(message.GetReflection()->GetUnknownFields(message).empty());
+}
+
 TEST(ClientRequest, CarriesWhatHoldsForAllCallsOfTheClient) {
   ClientOptions options;
   options.model = "ranker";
@@ -139,6 +163,22 @@ TEST(ClientRequest, RefusesBagsThatDoNotFitTogether) {
               ClientRequest(1).AddContextSparse("u", Ids{1}, std::vector<float>{1, 2});
             }),
             "context_sparse['u']: got 2 weights, expected one per ID: 1");
+}
+
+TEST(ClientRequest, RefusesTextsThatDoNotFitTogether) {
+  const std::vector<std::string_view> two{"a", "b"};
+  EXPECT_EQ(TextOf([] {
+              ClientRequest(1).AddTexts("site", {{"a"}, {"b"}});
+            }),
+            "sparse['site']: got 2 rows, expected 1, as many as the request has");
+  EXPECT_EQ(TextOf([&] { ClientRequest(1).AddTexts("site", std::vector<std::int32_t>{1}, two); }),
+            "sparse['site']: got 2 IDs, expected 1, the sum of the lengths");
+  EXPECT_EQ(TextOf([] {
+              ClientRequest(1).AddTexts("site", {{"a"}}, {{1.0F, 2.0F}});
+            }),
+            "weights['site']: got 2 in row 0, expected one per ID: 1");
+  EXPECT_EQ(TextOf([&] { ClientRequest(1).AddContextTexts("site", two, std::vector<float>{1}); }),
+            "context_sparse['site']: got 1 weights, expected one per ID: 2");
 }
 
 TEST(ClientRequest, RefusesRequestIdsThatTheWireDoesNotTake) {

@@ -90,6 +90,7 @@ v1::PredictRequest PredictMessage() {
       input->set_lengths(Int32({1, 2}));
       input->set_values(Int64({1, 2, 3}));
       input->set_weights(Floats({1}));
+      for (const char* text : {"85f751fd", "", "\xff"}) input->add_strings(text);
     }
   }
   return request;
@@ -112,6 +113,8 @@ void ExpectSameSparse(const std::vector<RawSparse>& found, const Messages& expec
     EXPECT_EQ(found[i].lengths, expected[static_cast<int>(i)].lengths());
     EXPECT_EQ(found[i].values, expected[static_cast<int>(i)].values());
     EXPECT_EQ(found[i].weights, expected[static_cast<int>(i)].weights());
+    const auto& texts = expected[static_cast<int>(i)].strings();
+    EXPECT_EQ(TextsOf(found[i]), std::vector<std::string>(texts.begin(), texts.end()));
   }
 }
 
@@ -143,7 +146,7 @@ inference::ModelInferRequest InferMessageOf() {
   request.set_id("id");
   (*request.mutable_parameters())["priority"].set_int64_param(1);
   (*request.mutable_parameters())["context"].set_string_param("user");
-  for (const char* datatype : {"FP32", "INT64", "INT32"}) {
+  for (const char* datatype : {"FP32", "INT64", "INT32", "BYTES"}) {
     auto* input = request.add_inputs();
     input->set_name(datatype);
     input->set_datatype(datatype);
@@ -155,6 +158,7 @@ inference::ModelInferRequest InferMessageOf() {
     request.mutable_inputs(0)->mutable_contents()->add_fp32_contents(value);
     request.mutable_inputs(1)->mutable_contents()->add_int64_contents(-1);
     request.mutable_inputs(2)->mutable_contents()->add_int_contents(300);
+    request.mutable_inputs(3)->mutable_contents()->add_bytes_contents("ab");
   }
   request.add_outputs()->set_name("score");
   return request;
@@ -186,7 +190,14 @@ void ExpectSame(const InferInput& found,
   EXPECT_EQ(found.has_contents, expected.has_contents());
   OwnedBytes owned;
   try {
-    EXPECT_EQ(TypedContents(found, &owned), ValuesOf(expected));
+    if (expected.datatype() == kTextType) {
+      RawSparse texts;
+      texts.texts = TypedTexts(found, &owned);
+      const auto& values = expected.contents().bytes_contents();
+      EXPECT_EQ(TextsOf(texts), std::vector<std::string>(values.begin(), values.end()));
+    } else {
+      EXPECT_EQ(TypedContents(found, &owned), ValuesOf(expected));
+    }
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find(".contents: got "), std::string::npos);
   }

@@ -62,14 +62,19 @@ class Request {
             Keep(BytesOf(input["values"].get<std::string>()))};
   }
   recsys::RawSparse Sparse(const Json& input) {
-    return {Keep(input["name"].get<std::string>()),
-            Keep(BytesOf(input["lengths"].get<std::string>())),
-            Keep(BytesOf(input["values"].get<std::string>())),
-            Keep(BytesOf(input["weights"].get<std::string>()))};
+    texts_.push_back(std::make_unique<std::vector<std::string_view>>());
+    for (const Json& text : input["strings"]) {
+      texts_.back()->push_back(Keep(BytesOf(text.get<std::string>())));
+    }
+    return {
+        Keep(input["name"].get<std::string>()), Keep(BytesOf(input["lengths"].get<std::string>())),
+        Keep(BytesOf(input["values"].get<std::string>())),
+        Keep(BytesOf(input["weights"].get<std::string>())), recsys::RawTexts::Of(*texts_.back())};
   }
 
   recsys::RawRequest raw_;
   std::vector<std::unique_ptr<std::string>> kept_;
+  std::vector<std::unique_ptr<std::vector<std::string_view>>> texts_;
 };
 
 Json Described(const recsys::ModelDescription& found) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "recsys/error.h"
+#include "recsys/request.h"
 #include "recsys/signature.h"
 #include "wire/writer.h"
 
@@ -54,6 +55,21 @@ inline Signature SmallSignature() {
                       {"tags", {{"tags", 9, IdPolicy::kReject}}, "sum", true}};
   signature.outputs = {{"score", {}}, {"vectors", {2, 3}}};
   return signature;
+}
+
+/// Texts as Triton packs them: each after its length.
+inline std::string Prefixed(const std::vector<std::string>& texts) {
+  std::string packed;
+  for (const std::string& text : texts) {
+    packed += Packed<std::uint32_t>({static_cast<std::uint32_t>(text.size())}) + text;
+  }
+  return packed;
+}
+
+inline std::vector<std::string> TextsOf(const RawSparse& input) {
+  std::vector<std::string> texts;
+  input.texts.ForEach([&](std::string_view text) { texts.emplace_back(text); });
+  return texts;
 }
 
 /// The text of the error that `function` throws; says so where it throws none.

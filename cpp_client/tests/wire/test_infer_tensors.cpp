@@ -96,6 +96,25 @@ TEST_F(InferTensorsTest, IdsOfOneLengthMayComeAsOneTensor) {
   EXPECT_EQ(raw_.sparse[0].lengths, Int32({0, 0}));
 }
 
+TEST_F(InferTensorsTest, TextsStayWhereTheyLie) {
+  const std::vector<std::string> texts{"ab", "", "\xff\xfe"};
+  std::vector<Made> made = Good();
+  made[2] = {"user.values", "BYTES", {3}, Prefixed(texts)};
+  Read(made);
+  EXPECT_EQ(TextsOf(raw_.sparse[0]), texts);
+  EXPECT_EQ(raw_.sparse[0].lengths, Int32({2, 1}));
+  EXPECT_TRUE(raw_.sparse[0].values.empty());
+  made.erase(made.begin() + 2, made.begin() + 4);
+  made.push_back({"user", "BYTES", {2, 1}, Prefixed({"a", "b"})});
+  Read(made);
+  EXPECT_EQ(TextsOf(raw_.sparse[0]), (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(raw_.sparse[0].lengths, Int32({1, 1}));
+  made.back() = {"user", "BYTES", {2, 0}, ""};
+  Read(made);
+  EXPECT_EQ(raw_.sparse[0].texts.num_texts, 0);
+  EXPECT_EQ(raw_.sparse[0].lengths, Int32({0, 0}));
+}
+
 TEST_F(InferTensorsTest, OneFloatARowMayComeFlat) {
   std::vector<Made> made = Good();
   made[1].sizes = {2};
@@ -168,7 +187,51 @@ std::vector<Wrong> AllWrong() {
             },
             "inputs: got 'user' whole and in parts, expected one of the two"},
       Wrong{"float_ids", [](Tensors* t) { (*t)[2].datatype = "FP32"; },
-            "inputs['user.values'].datatype: got 'FP32', expected INT64 or INT32"},
+            "inputs['user.values'].datatype: got 'FP32', expected INT64 or INT32 or BYTES"},
+      Wrong{"text_lengths", [](Tensors* t) { (*t)[3].datatype = "BYTES"; },
+            "inputs['user.lengths'].datatype: got 'BYTES', expected INT64 or INT32"},
+      Wrong{"text_floats", [](Tensors* t) { (*t)[1].datatype = "BYTES"; },
+            "inputs['price'].datatype: got 'BYTES', expected FP32"},
+      Wrong{"fewer_texts",
+            [](Tensors* t) {
+              (*t)[2] = {"user.values", "BYTES", {3}, Prefixed({"1", ""})};
+            },
+            "inputs['user.values']: got 2 texts, expected 3 (BYTES [3])"},
+      Wrong{"more_texts",
+            [](Tensors* t) {
+              (*t)[2] = {"user.values", "BYTES", {1}, Prefixed({"1", ""})};
+            },
+            "inputs['user.values']: got more than 1 texts, expected 1 (BYTES [1])"},
+      Wrong{"negative_texts",
+            [](Tensors* t) {
+              (*t)[2] = {"user.values", "BYTES", {-1}, ""};
+            },
+            "inputs['user.values'].shape: got [-1], expected sizes of 0 or more"},
+      Wrong{"endless_texts",
+            [](Tensors* t) {
+              t->erase(t->begin() + 2, t->begin() + 4);
+              t->push_back({"user", "BYTES", {INT64_MAX, INT64_MAX}, ""});
+            },
+            "sparse: got 85070591730234615847396907784232501249 IDs, expected at most 262144 in "
+            "one request; split it"},
+      Wrong{"cut_length",
+            [](Tensors* t) {
+              (*t)[2] = {"user.values", "BYTES", {1}, Prefixed({"1"}) + "abc"};
+            },
+            "inputs['user.values']: got 8 bytes that end within a text, expected each text after "
+            "its length (4 bytes, little-endian)"},
+      Wrong{"cut_text",
+            [](Tensors* t) {
+              (*t)[2] = {"user.values", "BYTES", {1}, "\xff\xff\xff\xff"};
+            },
+            "inputs['user.values']: got 4 bytes that end within a text, expected each text after "
+            "its length (4 bytes, little-endian)"},
+      Wrong{"texts_of_too_many_rows",
+            [](Tensors* t) {
+              t->erase(t->begin() + 2, t->begin() + 4);
+              t->push_back({"user", "BYTES", {5000, 0}, ""});
+            },
+            "num_rows: got 5000, expected at most 4096 in one request; split it"},
       Wrong{"fp64", [](Tensors* t) { (*t)[0].datatype = "FP64"; },
             "inputs['context'].datatype: got 'FP64', expected FP32"},
       Wrong{"other_width",
@@ -275,6 +338,51 @@ TEST_F(ReadInputsTest, RawContentsBelongToTheirInputs) {
   EXPECT_EQ(Refusal(Bytes(Good(), true, Field(4, Field(1, "shared_memory_region")))),
             "inputs['context'].parameters['shared_memory_region']: got shared_memory_region, "
             "expected none: this server has no such");
+}
+
+TEST_F(ReadInputsTest, TypedTextsAreOneListWhateverPiecesTheyComeIn) {
+  const std::string head =
+      Field(1, "user.values") + Field(2, "BYTES") + Field(3, std::string("\x03"));
+  const auto typed = [&](const std::string& contents) {
+    std::string inputs;
+    for (const Made& one : Good()) {
+      if (one.name == "user.values") continue;
+      const std::uint32_t field = one.datatype == "FP32" ? 6 : one.datatype == "INT64" ? 3 : 2;
+      Writer numbers, shape;
+      for (std::size_t i = 0; field == 2 && i < one.data.size(); i += 4)
+        numbers.Varint(one.data[i]);
+      for (std::size_t i = 0; field == 3 && i < one.data.size(); i += 8)
+        numbers.Varint(one.data[i] & 7);
+      for (const std::int64_t size : one.sizes) shape.Varint(static_cast<std::uint64_t>(size));
+      const std::string packed = field == 6 ? one.data : numbers.Finish().Joined();
+      inputs += Field(5, Field(1, one.name) + Field(2, one.datatype) +
+                             Field(3, shape.Finish().Joined()) + Field(5, Field(field, packed)));
+    }
+    return inputs + Field(5, head + contents);
+  };
+  const std::vector<std::string> texts{"ab", "", "c"};
+  const std::string first = Field(8, "ab") + Field(8, ""), last = Field(8, "c");
+  for (const std::string& contents :
+       {Field(5, first + last), Field(5, first) + Field(5, "") + Field(5, Field(99, "x") + last)}) {
+    const std::string bytes = typed(contents);  // the texts are read from it
+    EXPECT_EQ(Refusal(bytes), "no error");
+    EXPECT_EQ(TextsOf(raw_.sparse.at(0)), texts);
+  }
+  EXPECT_EQ(Refusal(typed(Field(5, first))),
+            "inputs['user.values']: got 2 texts, expected 3 (BYTES [3])");
+  EXPECT_EQ(Refusal(typed("")), "inputs['user.values']: got 0 texts, expected 3 (BYTES [3])");
+  EXPECT_EQ(Refusal(typed(Field(5, first + Number(3, 1)))),
+            "inputs['user.values'].contents: got int64_contents, bytes_contents, expected "
+            "bytes_contents for BYTES");
+}
+
+TEST(InputSpecsTest, AHashedInputIsListedWithTexts) {
+  Signature signature = SmallSignature();
+  signature.sparse[2].strings = "xxh64";
+  std::vector<std::string> types;
+  for (const TensorSpec& spec : InputSpecs(signature)) types.emplace_back(spec.datatype);
+  EXPECT_EQ(types, (std::vector<std::string>{"FP32", "FP32", "INT64", "INT32", "INT64", "INT32",
+                                             "BYTES", "INT32", "INT64", "INT32", "FP32"}));
 }
 
 TEST_F(ReadInputsTest, MoreTensorsThanTheModelCanHaveAreRefusedByTheirCount) {

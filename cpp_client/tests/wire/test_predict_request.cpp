@@ -150,5 +150,33 @@ TEST(PredictRequestTest, WhatIsWrittenReadsBack) {
   EXPECT_EQ(WritePredictRequest({}), "");
 }
 
+TEST(PredictRequestTest, TextsAreTakenFromWhereTheyLie) {
+  const std::vector<std::string> texts{"ab", "", "\xff", std::string(300, 'x')};
+  const auto read =
+      ReadOf(Field(5, Field(5, texts[0]) + Field(1, "user") + Field(2, Int32({4})) + Number(5, 7) +
+                          Field(5, texts[1]) + Field(9, "z") + Field(5, texts[2]) +
+                          Field(4, Floats({1})) + Field(5, texts[3])) +
+             Field(7, Field(1, "item") + Field(5, "once")));
+  ASSERT_TRUE(read->ok);
+  const RawSparse& user = read->raw.sparse.at(0);
+  EXPECT_EQ(user.texts.num_texts, 4);
+  EXPECT_EQ(TextsOf(user), texts);
+  EXPECT_EQ(TextsOf(user), texts) << "they can be read again";
+  EXPECT_TRUE(user.values.empty());
+  EXPECT_EQ(TextsOf(read->raw.context_sparse.at(0)), (std::vector<std::string>{"once"}));
+  EXPECT_EQ(NumBytesOf(read->raw), 4U + 4 + 303 + 4);
+  const auto again = ReadOf(WritePredictRequest(read->raw));
+  ASSERT_TRUE(again->ok);
+  EXPECT_EQ(TextsOf(again->raw.sparse.at(0)), texts);
+  EXPECT_EQ(again->raw.sparse[0].weights, Floats({1}));
+  EXPECT_EQ(TextsOf(again->raw.context_sparse.at(0)), (std::vector<std::string>{"once"}));
+}
+
+TEST(PredictRequestTest, TextsThatAreCutOffAreNoMessage) {
+  const std::string whole = Field(5, Field(1, "user") + Field(5, "ab"));
+  EXPECT_TRUE(ReadOf(whole)->ok);
+  EXPECT_FALSE(ReadOf(Field(5, std::string("\x2a\x03") + "ab"))->ok);
+}
+
 }  // namespace
 }  // namespace recsys

@@ -1,11 +1,13 @@
 // Tensors sent as typed contents.
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 
 #include "recsys/error.h"
 #include "wire/cursor.h"
 #include "wire/infer/infer_request.h"
+#include "wire/texts.h"
 
 namespace recsys {
 namespace {
@@ -23,6 +25,7 @@ constexpr const char* kFields[] = {"",
 constexpr std::uint32_t kInt32 = 2;
 constexpr std::uint32_t kInt64 = 3;
 constexpr std::uint32_t kFloat = 6;
+constexpr std::uint32_t kBytes = 8;
 
 /// Returns the field for a type; 0 if there is none.
 std::uint32_t FieldOf(std::string_view datatype) {
@@ -89,12 +92,8 @@ class Filler {
   char* to_;
 };
 
-}  // namespace
-
-std::string_view TypedContents(const InferInput& input, OwnedBytes* owned) {
-  const std::uint32_t field = FieldOf(input.tensor.datatype);
-  // If the type is not supported, or values are missing, the tensor's checks report it.
-  if (field == 0 || input.filled == 0) return {};
+/// Throws Error if values are in the field of another type.
+void CheckField(const InferInput& input, std::uint32_t field) {
   if (input.filled != 1U << field) {
     std::string filled;
     for (std::uint32_t i = 1; i < std::size(kFields); ++i) {
@@ -106,6 +105,54 @@ std::string_view TypedContents(const InferInput& input, OwnedBytes* owned) {
                                          ", expected " + kFields[field] + " for " +
                                          std::string(input.tensor.datatype));
   }
+}
+
+/// Returns the contents of a tensor as one message: a field that comes in pieces is one.
+std::string_view JoinedContents(const InferInput& input, OwnedBytes* owned) {
+  constexpr std::uint32_t kContents = DelimitedTag(5);
+  std::size_t num_pieces = 0, num_bytes = 0;
+  std::string_view last;
+  const auto for_each = [&](auto call) {
+    Cursor tensor(input.message);
+    while (tensor.Next()) {
+      if (tensor.tag() == kContents) {
+        call(tensor.ReadBytes());
+      } else {
+        tensor.Skip();
+      }
+    }
+  };
+  for_each([&](std::string_view piece) {
+    last = piece;
+    num_bytes += piece.size();
+    ++num_pieces;
+  });
+  if (num_pieces <= 1) return last;
+  char* const made = owned->Add(num_bytes);
+  char* to = made;
+  for_each([&](std::string_view piece) { to = std::copy(piece.begin(), piece.end(), to); });
+  return {made, num_bytes};
+}
+
+}  // namespace
+
+RawTexts TypedTexts(const InferInput& input, OwnedBytes* owned) {
+  if (input.filled == 0) return {};
+  CheckField(input, kBytes);
+  RawTexts texts{JoinedContents(input, owned), 0, &TakeField<kBytes>};
+  Cursor contents(texts.bytes);
+  while (contents.Next()) {
+    if (contents.tag() == DelimitedTag(kBytes)) ++texts.num_texts;
+    contents.Skip();
+  }
+  return texts;
+}
+
+std::string_view TypedContents(const InferInput& input, OwnedBytes* owned) {
+  const std::uint32_t field = FieldOf(input.tensor.datatype);
+  // If the type is not supported, or values are missing, the tensor's checks report it.
+  if (field == 0 || input.filled == 0) return {};
+  CheckField(input, field);
   std::size_t num_bytes = 0;
   std::size_t num_pieces = 0;
   std::string_view last;

@@ -272,7 +272,11 @@ void ReadInputs(const InferMessage& message, std::string_view context, const Sig
       Refuse(TensorField(input.tensor.name), input.refused);
     }
     if (num_raw == 0) {
-      tensors.back().data = TypedContents(input, owned);
+      if (input.tensor.datatype == kTextType) {
+        tensors.back().texts = TypedTexts(input, owned);
+      } else {
+        tensors.back().data = TypedContents(input, owned);
+      }
     } else if (input.has_contents) {
       throw Error(ErrorKind::kRequest,
                   TensorField(input.tensor.name) +

@@ -71,8 +71,12 @@ std::vector<std::size_t> WantedOutputs(const InferMessage& message, const Signat
 void ReadInputs(const InferMessage& message, std::string_view context, const Signature& signature,
                 const RequestLimits& limits, OwnedBytes* owned, RawRequest* raw);
 
-/// Returns the values of a tensor sent as typed contents, as bytes; empty if there are none, or its
-/// type is not supported. Throws Error if they are in the field of another type.
+/// Returns the texts of a tensor sent as typed contents; none if there are none. Throws Error if it
+/// has values of another type.
+RawTexts TypedTexts(const InferInput& input, OwnedBytes* owned);
+
+/// Returns the numbers of a tensor sent as typed contents, as bytes; empty if there are none, or
+/// its type is not supported. Throws Error if they are in the field of another type.
 std::string_view TypedContents(const InferInput& input, OwnedBytes* owned);
 
 }  // namespace recsys

@@ -23,7 +23,8 @@ std::vector<TensorSpec> InputSpecs(const Signature& signature) {
     specs.push_back({input.name, "FP32", {-1, input.width}});
   }
   for (const SparseInput& input : signature.sparse) {
-    specs.push_back({input.name + ".values", "INT64", {-1}});
+    const char* const datatype = input.strings.empty() ? "INT64" : kTextType;
+    specs.push_back({input.name + ".values", datatype, {-1}});
     specs.push_back({input.name + ".lengths", "INT32", {-1}});
     if (input.weighted) specs.push_back({input.name + ".weights", "FP32", {-1}});
   }

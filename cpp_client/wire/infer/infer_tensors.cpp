@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -13,6 +14,7 @@
 #include "recsys/error.h"
 #include "wire/context_names.h"
 #include "wire/tensor_index.h"
+#include "wire/texts.h"
 
 namespace recsys {
 namespace {
@@ -59,14 +61,19 @@ std::string BytesText(Wide count, std::size_t number_bytes) {
   return digits;
 }
 
-/// Checks that the data's size matches the type and the shape, which has one or two sizes.
-void CheckSize(const InferTensor& tensor) {
+/// Returns the number of elements of a shape that has one or two sizes, none negative.
+Wide CountOf(const InferTensor& tensor) {
   const std::int64_t* sizes = tensor.shape.sizes.data();
   const Wide first = sizes[0];
   const Wide second = tensor.shape.num_dims == 2 ? sizes[1] : 1;
   if (first < 0 || second < 0) throw WrongShape(tensor, "sizes of 0 or more");
+  return first * second;
+}
+
+/// Checks that the data's size matches the type and the shape.
+void CheckSize(const InferTensor& tensor) {
+  const Wide count = CountOf(tensor);
   const std::size_t number_bytes = DatatypeBytes(tensor.datatype);
-  const Wide count = first * second;
   const bool is_whole = tensor.data.size() % number_bytes == 0;
   if (is_whole && count == static_cast<Wide>(tensor.data.size() / number_bytes)) return;
   throw Wrong(TensorField(tensor.name) + ": got " + std::to_string(tensor.data.size()) +
@@ -109,9 +116,6 @@ std::string_view LengthsOf(const InferTensor& tensor, OwnedBytes* owned) {
 std::string_view EqualLengths(const InferTensor& tensor, const RequestLimits& limits,
                               OwnedBytes* owned) {
   const InferShape& shape = tensor.shape;
-  if (shape.num_dims != 1 && shape.num_dims != 2) throw WrongShape(tensor, "[-1, -1] or [-1]");
-  // A tensor without IDs may claim any number of rows; with IDs, the data's size bounds it.
-  CheckWholeNumbers(tensor);
   CheckSizes(limits, shape.sizes[0], 0, 0);
   const auto num_rows = static_cast<std::size_t>(shape.sizes[0]);
   const auto length = static_cast<std::int32_t>(shape.num_dims == 2 ? shape.sizes[1] : 1);
@@ -122,10 +126,44 @@ std::string_view EqualLengths(const InferTensor& tensor, const RequestLimits& li
   return {made, num_rows * sizeof length};
 }
 
-std::string_view IdsOf(const InferTensor& tensor, OwnedBytes* owned) {
-  CheckWholeNumbers(tensor);
-  if (tensor.datatype == kId) return tensor.data;
-  return Converted<std::int32_t, std::int64_t>(tensor.data, owned);
+/// Returns the texts of a BYTES tensor, as many as its shape says.
+RawTexts TextsOf(const InferTensor& tensor, const RequestLimits& limits) {
+  const Wide count_of_shape = CountOf(tensor);
+  CheckSizes(limits, 0, count_of_shape, 0);
+  const auto expected = static_cast<std::int64_t>(count_of_shape);
+  RawTexts texts = tensor.texts;
+  if (texts.num_texts == 0) {
+    const std::optional<std::int64_t> count =
+        CountPrefixed(tensor.data, static_cast<std::uint64_t>(expected) + 1);
+    if (!count) {
+      throw Wrong(TensorField(tensor.name) + ": got " + std::to_string(tensor.data.size()) +
+                  " bytes that end within a text, expected each text after its length (4 bytes, "
+                  "little-endian)");
+    }
+    texts = {tensor.data, *count, &TakePrefixed};
+  }
+  if (texts.num_texts != expected) {
+    const std::string got = texts.num_texts > expected ? "more than " + std::to_string(expected)
+                                                       : std::to_string(texts.num_texts);
+    throw Wrong(TensorField(tensor.name) + ": got " + got + " texts, expected " +
+                std::to_string(expected) + " (" + kTextType + " " + ListOf(tensor.shape) + ")");
+  }
+  return texts;
+}
+
+/// Sets the IDs or the texts of a sparse input.
+void SetIds(const InferTensor& tensor, const RequestLimits& limits, OwnedBytes* owned,
+            RawSparse* raw) {
+  if (tensor.datatype == kTextType) {
+    raw->texts = TextsOf(tensor, limits);
+    return;
+  }
+  if (tensor.datatype != kId && tensor.datatype != kLength) {
+    throw WrongType(tensor, std::string(kId) + " or " + kLength + " or " + kTextType);
+  }
+  CheckSize(tensor);
+  raw->values = tensor.datatype == kId ? tensor.data
+                                       : Converted<std::int32_t, std::int64_t>(tensor.data, owned);
 }
 
 /// Assembles one request.
@@ -177,11 +215,16 @@ class Assembly {
     if (whole == nullptr) {
       raw.lengths = LengthsOf(*lengths, owned_);
       if (ids->shape.num_dims != 1) throw WrongShape(*ids, "[-1]");
+      SetIds(*ids, limits_, owned_, &raw);
     } else {
+      if (ids->shape.num_dims != 1 && ids->shape.num_dims != 2) {
+        throw WrongShape(*ids, "[-1, -1] or [-1]");
+      }
+      // A tensor without IDs may claim any number of rows; with IDs, the data's size bounds it.
+      SetIds(*ids, limits_, owned_, &raw);
       raw.lengths = EqualLengths(*whole, limits_, owned_);
     }
     rows_.push_back((whole == nullptr ? lengths : whole)->shape.sizes[0]);
-    raw.values = IdsOf(*ids, owned_);
     if (weights == nullptr) return raw;
     if (!IsSameShape(weights->shape, ids->shape)) {
       throw WrongShape(*weights, ListOf(ids->shape) + ", that of the IDs");

@@ -28,12 +28,17 @@ struct InferShape {
   }
 };
 
-/// One unchecked tensor of a request. `data`: little-endian, row-major.
+/// The datatype of texts.
+inline constexpr char kTextType[] = "BYTES";
+
+/// One unchecked tensor of a request. `data`: little-endian, row-major; each text of BYTES after
+/// its length. `texts`: those that were not sent as `data`.
 struct InferTensor {
   std::string_view name;
   std::string_view datatype;
   std::string_view data;
   InferShape shape;
+  RawTexts texts = {};
 };
 
 /// A tensor's metadata: -1 stands for a size that requests choose.
@@ -50,7 +55,8 @@ std::vector<TensorSpec> OutputSpecs(const Signature& signature);
 /// Returns the maximum number of tensors in a request for such a model.
 std::size_t MostTensors(const Signature& signature);
 
-/// Returns the bytes per number of the supported types ("FP32", "INT64", "INT32"); 0 for others.
+/// Returns the bytes per number of the supported types ("FP32", "INT64", "INT32"); 0 for others,
+/// also for texts.
 std::size_t DatatypeBytes(std::string_view datatype);
 
 /// Returns how error texts name a tensor.

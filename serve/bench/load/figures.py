@@ -27,6 +27,7 @@ class Verdict(StrEnum):
 
     OK = "ok"
     SLOW = "slow"
+    PAUSED = "paused"
     FAILED = "failed"
     BEHIND = "behind"
     LATE = "late"
@@ -37,6 +38,7 @@ class Verdict(StrEnum):
         return {
             Verdict.OK: "within the bound",
             Verdict.SLOW: "p99 above the bound",
+            Verdict.PAUSED: "p99 above the bound, in a few of its seconds",
             Verdict.FAILED: "requests failed",
             Verdict.BEHIND: "answers fell behind the rate",
             Verdict.LATE: "the client sent too late",
@@ -151,13 +153,18 @@ def figures(measured: Measured, step: Step) -> Figures:
 def verdict(made: Figures, p99_ms: float) -> Verdict:
     """Return whether a rate was answered within a bound.
 
+    A rate that is too high is slow in most seconds; a pause of either machine spoils a few, at any rate.
+
     The latencies include delays of the client. A rate that passes despite them passes; one that fails with a
     late client is attributed to the client.
     """
     if made.num_failed or made.p99_ms is None:
         return Verdict.FAILED
     if made.p99_ms > p99_ms:
-        return Verdict.SLOW if made.is_valid else Verdict.LATE
+        if not made.is_valid:
+            return Verdict.LATE
+        slow = [point["p99_ms"] is not None and point["p99_ms"] > p99_ms for point in made.series]
+        return Verdict.PAUSED if 0 < 2 * sum(slow) <= len(slow) else Verdict.SLOW
     due_per_s = made.num_answered / made.duration_s
     return Verdict.BEHIND if made.requests_per_s < _MIN_ACHIEVED * due_per_s else Verdict.OK
 

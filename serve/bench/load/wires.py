@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from serve.client import PREDICT
+from serve.protocols.open_inference import DTYPES, TEXT, pack_texts, unpack_texts
 from serve.wire import open_inference_pb2 as open_inference
 from serve.wire import predict_pb2 as wire
 from serve.wire import predictor_pb2 as predictor
@@ -94,7 +95,7 @@ def kserve_request(
 def rest_body(request: wire.PredictRequest, metadata: wire.ModelMetadata) -> bytes:
     """Return the request as JSON, for ``POST /v2/models/NAME/infer``."""
     inputs = [
-        {"name": name, "datatype": datatype, "shape": shape, "data": _array(datatype, data).tolist()}
+        {"name": name, "datatype": datatype, "shape": shape, "data": _json_data(name, datatype, data)}
         for name, datatype, shape, data in _tensors(request, metadata)
     ]
     body = {"inputs": inputs, "parameters": _parameters(request)}
@@ -109,7 +110,13 @@ def rest_path(model: str, version: str) -> str:
 def torchrec_request(
     request: wire.PredictRequest, metadata: wire.ModelMetadata
 ) -> predictor.PredictionRequest:
-    """Return TorchRec's message: dense inputs side by side, sparse ones in sequence; 64-bit IDs, no names."""
+    """Return TorchRec's message: dense inputs side by side, sparse ones in sequence; 64-bit IDs, no names.
+
+    Raises:
+        ValueError: an input has texts.
+    """
+    if any(given.strings for given in request.sparse):
+        raise ValueError("sparse: got texts, expected IDs: --protocol torchrec has no field for texts")
     dense = {given.name: given.values for given in request.dense}
     columns = [
         np.frombuffer(dense[d.name], "<f4").reshape(request.num_rows, d.width)
@@ -153,8 +160,11 @@ def _tensors(
             yield dense.name, "FP32", [num_rows, widths[dense.name]], dense.values
     for sparse_inputs, num_rows in ((request.sparse, request.num_rows), (request.context_sparse, 1)):
         for sparse in sparse_inputs:
-            num_ids = len(sparse.values) // 8
-            yield f"{sparse.name}.values", "INT64", [num_ids], sparse.values
+            num_ids = len(sparse.strings) or len(sparse.values) // 8
+            if sparse.strings:
+                yield f"{sparse.name}.values", TEXT, [num_ids], pack_texts(sparse.strings)
+            else:
+                yield f"{sparse.name}.values", "INT64", [num_ids], sparse.values
             yield f"{sparse.name}.lengths", "INT32", [num_rows], sparse.lengths
             if sparse.name in weighted:
                 yield f"{sparse.name}.weights", "FP32", [num_ids], sparse.weights
@@ -171,5 +181,13 @@ def _parameters(request: wire.PredictRequest) -> dict[str, int | str]:
     return found
 
 
-def _array(datatype: str, data: bytes) -> Any:
-    return np.frombuffer(data, {"FP32": "<f4", "INT64": "<i8", "INT32": "<i4"}[datatype])
+def _json_data(name: str, datatype: str, data: bytes) -> list[Any]:
+    if datatype != TEXT:
+        values: list[Any] = np.frombuffer(data, DTYPES[datatype]).tolist()
+        return values
+    try:
+        return [text.decode() for text in unpack_texts(data) or ()]
+    except UnicodeDecodeError:
+        raise ValueError(
+            f"{name}: got a text that is not UTF-8, expected UTF-8: JSON has no other; send it over gRPC"
+        ) from None

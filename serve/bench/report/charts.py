@@ -8,16 +8,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from recsys.pages import templates
+
 #: The templates of the page and of its charts.
-TEMPLATES = Environment(
-    loader=FileSystemLoader(Path(__file__).parent),
-    autoescape=True,
-    undefined=StrictUndefined,
-    keep_trailing_newline=True,
-)
+TEMPLATES = templates(Path(__file__).parent)
 
 _WIDTH = 900
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 74, 14, 40

@@ -1,6 +1,6 @@
 """The report of a run as one HTML page without scripts, other files or network.
 
-``page.html`` is its template, ``page.css`` its style sheet. Texts of the server are escaped.
+``page.html`` is its template, ``page.css`` its part of the style sheet. Texts of the server are escaped.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from markupsafe import Markup
-
+from recsys.pages import style
 from serve.bench.load.figures import Figures, Verdict
 from serve.bench.load.latencies import QUANTILES
 from serve.bench.report.charts import (
@@ -75,7 +74,7 @@ def page(result: Result) -> str:
     sections.append(_Section(title="What was measured with what", cells=_facts(result)))
     return TEMPLATES.get_template("page.html").render(
         title=f"Load on {result.server['model'] or result.settings.target.address}",
-        style=Markup((Path(__file__).parent / "page.css").read_text(encoding="utf-8")),
+        style=style(Path(__file__).parent),
         headline=headline(result),
         about=about(result),
         started_at=result.started_at,

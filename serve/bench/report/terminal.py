@@ -106,7 +106,9 @@ def headline(result: Result) -> str:
         if found.limit is None:
             return f"at least {found.rate_per_s:,.1f} requests/s with a {bound}: no limit was found"
         of = " (the client's limit, not the server's)" if found.limit is Verdict.LATE else ""
-        unsure = "" if found.is_settled else ", not settled"
+        unsure = (
+            "" if found.is_settled else f", not settled in {result.settings.search.most_s:g} s (--search-s)"
+        )
         return f"{found.rate_per_s:,.1f} requests/s with a {bound}{of}{unsure}"
     if made is None or not made.num_answered:
         return "nothing was answered"

@@ -204,11 +204,13 @@ class RequestChecker:
             )
         array = np.frombuffer(data, _FLOAT).reshape(num_rows, dense.width)
         if not self._allow_non_finite and not np.isfinite(array).all():
-            row, column = np.argwhere(~np.isfinite(array))[0]
-            raise RequestError(
-                f"{field}[{dense.name!r}].values: got {array[row, column]} in row {row}, column {column}, "
-                "expected finite numbers"
-            )
+            bad = np.isinf(array) if dense.missing else ~np.isfinite(array)
+            if bad.any():
+                row, column = np.argwhere(bad)[0]
+                raise RequestError(
+                    f"{field}[{dense.name!r}].values: got {array[row, column]} in row {row}, column {column}, "
+                    f"expected finite numbers{', or nan for a missing one' if dense.missing else ''}"
+                )
         return array
 
 

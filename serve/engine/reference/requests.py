@@ -37,7 +37,11 @@ class RawDenseLike(Protocol):
 
 
 class RawSparseLike(Protocol):
-    """``lengths``: little-endian int32 ``[B]``; ``values``: int64 ``[N]``; ``weights``: float32 ``[N]``, or empty."""
+    """One sparse input.
+
+    ``lengths``: little-endian int32 ``[B]``; ``values``: int64 ``[N]``, or ``strings`` in their place: N texts;
+    ``weights``: float32 ``[N]``, or empty.
+    """
 
     @property
     def name(self) -> str: ...
@@ -50,6 +54,9 @@ class RawSparseLike(Protocol):
 
     @property
     def weights(self) -> bytes: ...
+
+    @property
+    def strings(self) -> Sequence[bytes]: ...
 
 
 class RawRequestLike(Protocol):
@@ -90,6 +97,7 @@ class RawSparse:
     lengths: bytes
     values: bytes
     weights: bytes = b""
+    strings: Sequence[bytes] = ()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -111,7 +119,13 @@ def serialized(raw: RawRequestLike) -> bytes:
             messages.add(name=one.name, values=one.values)
     for sparse, inputs in ((raw.sparse, message.sparse), (raw.context_sparse, message.context_sparse)):
         for use in sparse:
-            inputs.add(name=use.name, lengths=use.lengths, values=use.values, weights=use.weights)
+            inputs.add(
+                name=use.name,
+                lengths=use.lengths,
+                values=use.values,
+                weights=use.weights,
+                strings=use.strings,
+            )
     data: bytes = message.SerializeToString()
     return data
 

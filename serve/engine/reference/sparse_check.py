@@ -17,6 +17,7 @@ import numpy.typing as npt
 from recsys.signature import Signature, SparseInput
 from serve.config.models import BatchLimits
 from serve.engine.reference.requests import RawSparseLike
+from serve.engine.reference.texts import ids_of_texts
 from serve.errors import RequestError
 
 _FLOAT, _LENGTH, _ID = np.dtype("<f4"), np.dtype("<i4"), np.dtype("<i8")
@@ -94,12 +95,21 @@ class SparseChecker:
         raw_lengths: list[bytes] = []
         raw_values: list[bytes] = []
         num_ids: list[int] = []
+        has_texts = False
         for use, got in zip(self._uses, messages, strict=True):
             # Each access to a message's field copies it, so it is read once.
             lengths_data, values_data = got.lengths, got.values
             count, rest = divmod(len(values_data), _ID.itemsize)
             if len(lengths_data) != lengths_bytes or rest:
                 raise _wrong_size(f"{field}[{use.name!r}]", len(lengths_data), len(values_data), num_rows)
+            num_texts = len(got.strings)
+            if num_texts:
+                if count:
+                    raise RequestError(
+                        f"{field}[{use.name!r}].strings: got {num_texts} texts beside {count} values, "
+                        "expected one of the two"
+                    )
+                count, has_texts = num_texts, True
             if use.weighted or got.weights:
                 _check_weights_size(field, use, len(got.weights), count)
             raw_lengths.append(lengths_data)
@@ -107,6 +117,10 @@ class SparseChecker:
             num_ids.append(count)
         self._limits.check_request(num_rows, sum(num_ids))
         lengths = self._lengths(field, b"".join(raw_lengths), num_ids, num_rows)
+        if has_texts:
+            for i, (use, got) in enumerate(zip(self._uses, messages, strict=True)):
+                if got.strings:
+                    raw_values[i] = ids_of_texts(field, use, got.strings[:]).astype(_ID, copy=False).tobytes()
         values = _join(raw_values, _ID)
         self._check_ids(field, values, lengths, num_ids)
         weights = self._weights(field, messages, num_ids) if self._is_weighted else None

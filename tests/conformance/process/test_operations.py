@@ -84,6 +84,7 @@ def test_reflection_lists_the_services_of_every_protocol(server: ServerUnderTest
         "inference.GRPCInferenceService",
         "predictor.Predictor",
         "grpc.health.v1.Health",
+        "grpc.reflection.v1.ServerReflection",
         "grpc.reflection.v1alpha.ServerReflection",
     } <= services
     assert "recsys.v1.AdminService" not in services

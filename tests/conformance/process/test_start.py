@@ -59,7 +59,7 @@ WRONG: dict[str, tuple[Arguments, str]] = {
     "unknown-flag": (_flags("--max-batch-row", "4"), "--max-batch-row"),
     "no-source": (lambda *_: [], "expected ARTIFACT or --repository"),
     "both-sources": (_both, "got an artifact (ARTIFACT) and a repository (--repository), expected one of them"),
-    "missing-artifact": (lambda _, folder: [str(folder / "missing")], "artifact: nothing at 'missing'"),
+    "missing-artifact": (lambda _, folder: [str(folder / "missing")], "artifact: got 'missing', which does not exist"),
     "missing-repository": (
         lambda _, folder: ["--repository", str(folder / "missing"), *PORTS],
         "recsys-serve: source.repository: cannot read",

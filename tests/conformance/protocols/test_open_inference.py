@@ -20,6 +20,7 @@ from tests.conformance.support.harness import TOKEN, ServerUnderTest, put_versio
 from tests.conformance.support.open_inference import assert_same_bits, plain
 from tests.support.serve.messages.cases import assert_answers
 from tests.support.serve.messages.foreign import tensors
+from tests.support.serve.messages.texts import text_tensors, with_texts
 
 pytestmark = pytest.mark.engine
 
@@ -41,7 +42,9 @@ def infer(made: Sequence[Tensor], how: str = "sync", outputs: Sequence[str] = ()
             "name": one.name,
             "datatype": one.datatype,
             "shape": one.shape,
-            "data": base64.b64encode(one.data).decode(),
+            "data": [text.decode() for text in one.texts]
+            if one.datatype == "BYTES"
+            else base64.b64encode(one.data).decode(),
         }
         for one in made
     ]
@@ -82,6 +85,15 @@ def test_tritons_client_gets_what_the_model_says_bit_for_bit_as_over_recsys_v1(
     assert (answer["model"], answer["version"], answer["id"]) == ("small", server.ready["version"], "mine")
     assert_same_bits(arrays(answer), plain(server, sample))
     assert_answers(arrays(answer), small.answer(sample))
+
+
+@needs_triton
+@pytest.mark.parametrize("how", ["sync", "stream"])
+def test_tritons_client_sends_texts(server: ServerUnderTest, small: Exported, how: str) -> None:
+    sample, texts = with_texts(small.signature, small.sample(17), np.random.default_rng(0))
+    made = text_tensors(small.signature, sample, texts)
+    [answer] = triton(server.address, infer(made, how, model_name="small"))
+    assert_same_bits(arrays(answer), plain(server, sample))
 
 
 @needs_triton
@@ -127,6 +139,7 @@ def test_tritons_client_learns_what_is_there(server: ServerUnderTest) -> None:
     assert (model["name"], model["versions"]) == ("small", [version])
     inputs = {one["name"]: (one["datatype"], one["shape"]) for one in model["inputs"]}
     jagged = {f"{name}.values": ("INT64", ["-1"]) for name in ("user", "genres", "item", "tags")}
+    jagged["item.values"] = ("BYTES", ["-1"])  # its texts are hashed
     jagged |= {f"{name}.lengths": ("INT32", ["-1"]) for name in ("user", "genres", "item", "tags")}
     dense = {"context": ("FP32", ["-1", "3"]), "price": ("FP32", ["-1", "1"])}
     assert inputs == {**dense, **jagged, "tags.weights": ("FP32", ["-1"])}
@@ -135,8 +148,27 @@ def test_tritons_client_learns_what_is_there(server: ServerUnderTest) -> None:
         {"name": "vectors", "datatype": "FP32", "shape": ["-1", "2", "3"]},
     ]
     assert [one["name"] for one in config["config"]["input"]] == [one["name"] for one in model["inputs"]]
+    assert [one["data_type"] for one in config["config"]["input"] if one["name"] == "item.values"] == [
+        "TYPE_STRING"
+    ]
     assert config["config"]["parameters"]["context"]["string_value"] == ",".join(CONTEXT)
+    assert config["config"]["parameters"]["digest"]["string_value"] == server.ready["digest"]
     assert index["models"] == [{"name": "small", "version": version, "state": "READY"}]
+
+
+@needs_triton
+def test_tritons_tools_read_versions_as_integers(server: ServerUnderTest, small: Exported) -> None:
+    named = {"model_name": "small"}
+    model, index, statistics, answer = triton(
+        server.address,
+        call("get_model_metadata", "small", as_json=True),
+        call("get_model_repository_index", as_json=True),
+        call("get_inference_statistics", "small", as_json=True),
+        infer(tensors(small.signature, small.sample(1)), **named),
+    )
+    versions = [*model["versions"], answer["version"]]
+    versions += [one["version"] for one in (*index["models"], *statistics["model_stats"])]
+    assert [int(version) for version in versions] == [1, 1, 1, 1]
 
 
 @needs_triton

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,27 +17,13 @@ from tests.conformance.support.harness import ServerUnderTest, running, status_o
 from tests.conformance.support.open_inference import SERVICE, assert_same_bits, model_infer, outputs_of, plain
 from tests.support.serve.messages.cases import Sample, assert_answers
 from tests.support.serve.messages.foreign import kserve_message, tensor, tensors
+from tests.support.serve.messages.texts import typed_message
 
 pytestmark = pytest.mark.engine
 
 
-def typed(made: Sequence[Tensor]) -> wire.ModelInferRequest:
-    """The tensors as numbers instead of bytes."""
-    fields = {
-        "FP32": ("fp32_contents", "<f4"),
-        "INT64": ("int64_contents", "<i8"),
-        "INT32": ("int_contents", "<i4"),
-    }
-    message = wire.ModelInferRequest()
-    for one in made:
-        field, dtype = fields[one.datatype]
-        contents = wire.InferTensorContents(**{field: np.frombuffer(one.data, dtype).tolist()})
-        message.inputs.add(name=one.name, datatype=one.datatype, shape=one.shape, contents=contents)
-    return message
-
-
 @pytest.mark.parametrize("num_rows", [0, 1, 2, 33], ids=lambda n: f"{n}-rows")
-@pytest.mark.parametrize("form", [kserve_message, typed], ids=["raw", "typed"])
+@pytest.mark.parametrize("form", [kserve_message, typed_message], ids=["raw", "typed"])
 def test_raw_and_typed_contents_are_answered_as_over_recsys_v1(
     server: ServerUnderTest, small: Exported, form: Callable[..., wire.ModelInferRequest], num_rows: int
 ) -> None:
@@ -167,7 +153,7 @@ WRONG: dict[str, tuple[Callable[[wire.ModelInferRequest], object], str]] = {
     ),
     "float-ids": (
         _field("user.values", datatype="FP32"),
-        "inputs['user.values'].datatype: got 'FP32', expected INT64 or INT32",
+        "inputs['user.values'].datatype: got 'FP32', expected INT64 or INT32 or BYTES",
     ),
     "fp64-dense": (_field("context", datatype="FP64"), "inputs['context'].datatype: got 'FP64', expected FP32"),
     "fp16-dense": (_field("context", datatype="FP16"), "inputs['context'].datatype: got 'FP16', expected FP32"),

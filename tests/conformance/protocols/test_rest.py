@@ -128,10 +128,15 @@ def test_health_metadata_config_statistics_and_index(
         assert rest(path).status == 404
     metadata = rest("/v2/models/small").json()
     assert (metadata["name"], metadata["versions"]) == ("small", [version])
+    assert metadata["parameters"] == {"digest": server.ready["digest"]}
     named = {one["name"]: (one["datatype"], one["shape"]) for one in metadata["inputs"]}
     assert named["context"] == ("FP32", [-1, 3])
     assert named["user.values"] == ("INT64", [-1])
-    assert rest("/v2/models/small/config").json()["name"] == "small"
+    config = rest("/v2/models/small/config").json()
+    assert (config["name"], config["parameters"]["digest"]["string_value"]) == (
+        "small",
+        server.ready["digest"],
+    )
     [index] = rest("/v2/repository/index", {"ready": True}).json()
     assert (index["name"], index["version"], index["state"]) == ("small", version, "READY")
     rest(PREDICT, plain_body(small.sample(1)))
@@ -204,7 +209,7 @@ def test_a_body_that_is_no_json_object_gets_400(rest: Rest, path: str, data: byt
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [
-        ("GET", "/", 404),
+        ("GET", "/v3", 404),
         ("GET", "/v2/models/other", 404),
         ("GET", "/v2/models/small/versions/8", 404),
         ("POST", "/v2/models/other/infer", 404),

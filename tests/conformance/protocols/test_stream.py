@@ -136,8 +136,8 @@ def test_a_stopping_server_answers_what_a_stream_has_sent_and_refuses_what_it_se
         code, stopped = server.stop()
         reader.join(60)
     assert (code, stopped["in_time"]) == (0, True)
-    assert stopped["ok"] == stopped["accepted"] == outcomes["dict"]
-    assert set(outcomes) <= {"dict", "UnavailableError"}
+    assert stopped["ok"] == stopped["accepted"] == outcomes["Answer"]
+    assert set(outcomes) <= {"Answer", "UnavailableError"}
 
 
 def test_a_client_that_leaves_a_stream_leaves_nothing_behind(

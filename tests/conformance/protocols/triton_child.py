@@ -3,8 +3,8 @@
     python triton_child.py ADDRESS < CALLS.json
 
 Triton's generated code and ours register the same names, so that no process can hold both. Each call is an object:
-``method`` of Triton's client, ``arguments``, ``keywords``; inferences have ``inputs`` and ``outputs`` beside them, and
-``how``: "sync", "async", "aio" or "stream".
+``method`` of Triton's client, ``arguments``, ``keywords``; inferences have ``inputs`` (texts as they are, numbers in
+Base64) and ``outputs`` beside them, and ``how``: "sync", "async", "aio" or "stream".
 """
 
 from __future__ import annotations
@@ -32,7 +32,11 @@ _PATIENCE_S = 120
 def inputs_of(given: list[dict[str, Any]]) -> list[Any]:
     made = []
     for one in given:
-        array = np.frombuffer(base64.b64decode(one["data"]), DTYPES[one["datatype"]]).reshape(one["shape"])
+        if one["datatype"] == "BYTES":
+            array = np.array(one["data"], np.object_).reshape(one["shape"])
+        else:
+            data = base64.b64decode(one["data"])
+            array = np.frombuffer(data, DTYPES[one["datatype"]]).reshape(one["shape"])
         made.append(triton.InferInput(one["name"], list(array.shape), np_to_triton_dtype(array.dtype)))
         made[-1].set_data_from_numpy(array)
     return made

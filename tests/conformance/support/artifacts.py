@@ -14,6 +14,7 @@ from export.config import ExportConfig
 from export.pipeline import export_model
 from recsys import EmbeddingBagCollection, EmbeddingBagConfig, KeyedJaggedTensor
 from recsys.artifact.load import LoadedArtifact, load_artifact
+from recsys.hashing import hash_text
 from recsys.managed import (
     LRU_EvictionPolicy,
     ManagedCollisionCollection,
@@ -52,13 +53,14 @@ class Exported:
 
 
 def export_small(path: Path, seed: int = 0, context: tuple[str, ...] = CONTEXT) -> Exported:
-    """Every kind of input that the wire knows; models of other seeds give other answers."""
+    """Every kind of input that the wire knows, ``item`` hashed; models of other seeds give other answers."""
     config = ExportConfig(
         name="small",
         targets=(("cpu",), ("cpu", "cpu")),
         dense_widths={"context": 3, "price": 1},
         table_id_policies={"catalog": IdPolicy.HASH},
         context=context,
+        strings={"item": "xxh64"},
     )
     export_model(SmallModel(seed).eval(), path, config)
     return Exported(path)
@@ -92,9 +94,10 @@ def export_slow(path: Path, width: int = 2048) -> Exported:
     return Exported(path)
 
 
-#: Rows of each table of the policies' model, and the raw IDs that its last table knows.
+#: Rows of each table of the policies' model, and the raw IDs that its last table knows; one is that of a text.
 NUM_POLICY_ROWS = 10
-KNOWN_IDS = (-(2**63), -7, 0, 10, 2**40, 2**63 - 1)
+KNOWN_TEXT = "known"
+KNOWN_IDS = (-(2**63), -7, 0, 10, 2**40, 2**63 - 1, hash_text(KNOWN_TEXT))
 
 
 class PolicyModel(nn.Module):
@@ -124,7 +127,9 @@ class PolicyModel(nn.Module):
 
 
 def export_policies(path: Path) -> Exported:
-    """A table for each ID policy."""
+    """A table for each ID policy; where all IDs read rows, texts are hashed."""
     policies = {str(policy): policy for policy in (IdPolicy.HASH, IdPolicy.ZERO)}
-    export_model(PolicyModel().eval(), path, ExportConfig(name="policies", table_id_policies=policies))
+    strings = {str(policy): "xxh64" for policy in (IdPolicy.HASH, IdPolicy.MAPPED)}
+    config = ExportConfig(name="policies", table_id_policies=policies, strings=strings)
+    export_model(PolicyModel().eval(), path, config)
     return Exported(path)

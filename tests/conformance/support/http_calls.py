@@ -6,11 +6,13 @@ import json
 import ssl
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from recsys.signature import Signature
+from serve.engine.reference.protocols.tensors import Tensor
 from tests.support.serve.messages.cases import Sample
 from tests.support.serve.messages.foreign import tensors
 
@@ -59,21 +61,32 @@ def _lower(headers: Any) -> dict[str, str]:
 
 def tensor_body(signature: Signature, sample: Sample, **more: Any) -> dict[str, Any]:
     """A sample as Open Inference has it in JSON."""
+    return body_of(tensors(signature, sample), **more)
+
+
+def body_of(made: Sequence[Tensor], **more: Any) -> dict[str, Any]:
+    """Tensors as Open Inference has them in JSON."""
     inputs = [
         {
             "name": one.name,
             "datatype": one.datatype,
             "shape": one.shape,
-            "data": np.frombuffer(one.data, _DTYPES[one.datatype]).tolist(),
+            "data": [text.decode() for text in one.texts]
+            if one.datatype == "BYTES"
+            else np.frombuffer(one.data, _DTYPES[one.datatype]).tolist(),
         }
-        for one in tensors(signature, sample)
+        for one in made
     ]
     return {"inputs": inputs, **more}
 
 
 def binary_body(signature: Signature, sample: Sample, **more: Any) -> tuple[bytes, dict[str, str]]:
     """The same with the tensors' bytes behind the JSON, and the header that says where they begin."""
-    made = tensors(signature, sample)
+    return binary_of(tensors(signature, sample), **more)
+
+
+def binary_of(made: Sequence[Tensor], **more: Any) -> tuple[bytes, dict[str, str]]:
+    """Tensors as bytes behind the JSON, and the header that says where they begin."""
     inputs = [
         {
             "name": one.name,

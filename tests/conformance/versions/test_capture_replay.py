@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from serve.wire import predict_pb2 as wire
@@ -21,11 +22,13 @@ from tests.conformance.support.harness import ServerUnderTest, running, status_o
 from tests.conformance.support.http_calls import ask, plain_body
 from tests.support.serve.messages.cases import assert_answers
 from tests.support.serve.messages.foreign import kserve_message, tensors, torchrec_message
+from tests.support.serve.messages.texts import packed, text_request, text_tensors, with_texts
 
 pytestmark = pytest.mark.engine
 
 NUM_REQUESTS = 40
 OTHERS = 3  # one over each of the other protocols
+TEXTS = 3  # with texts in place of IDs, over each protocol that has them
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,15 @@ def captured(small: Exported, tmp_path_factory: pytest.TempPathFactory) -> Captu
         url = f"http://{server.http_address}/v1/models/small:predict"
         assert ask(url, plain_body(sample)).status == 200
         asked[canonical(sample.request())] += OTHERS
+        sample, texts = with_texts(small.signature, sample, np.random.default_rng(0))
+        request = text_request(sample, texts)
+        call(request.SerializeToString(), timeout=60)
+        infer(
+            kserve_message(packed(text_tensors(small.signature, sample, texts))).SerializeToString(),
+            timeout=60,
+        )
+        assert ask(url, {**plain_body(sample), "sparse": texts}).status == 200
+        asked[canonical(request)] += TEXTS
         assert server.stop()[0] == 0
     return Captured(path, asked, server.ready["version"])
 
@@ -143,14 +155,16 @@ def test_a_capture_warms_a_server_up_and_is_played_to_it(
     with running(small.path, *arguments, folder=tmp_path) as server:
         assert server.total("recsys_requests_total") == 0  # the warm-up is nobody's request
         replay(server, captured.path)
-        assert server.total("recsys_requests_total", outcome="ok") >= NUM_REQUESTS + OTHERS
+        assert server.total("recsys_requests_total", outcome="ok") >= NUM_REQUESTS + OTHERS + TEXTS
         for outcome in ("invalid", "not_found", "rejected", "expired", "failed", "unavailable"):
             assert server.total("recsys_requests_total", outcome=outcome) == 0
         sample = small.sample(2)
         found = server.client().predict(sample.dense, sample.sparse, sample.weights)
         assert_answers(found, small.answer(sample))
         assert server.stop()[0] == 0
-    assert f"{NUM_REQUESTS + OTHERS} captured requests are used, 0 do not fit" in server.log.read_text()
+    assert (
+        f"{NUM_REQUESTS + OTHERS + TEXTS} captured requests are used, 0 do not fit" in server.log.read_text()
+    )
     played = {canonical(request) for *_, request in records(again.read_bytes())}
     assert set(captured.asked) <= played
 

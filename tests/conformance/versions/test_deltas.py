@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import copy
 import threading
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
-import numpy as np
 import pytest
-import torch
 
-from export.delta.delta import DeltaConfig, export_delta
-from recsys.artifact.delta import apply, prepare
-from recsys.artifact.load import load_artifact
 from serve.client.packing import read_response
 from serve.wire import admin_pb2
 from serve.wire import predict_pb2 as wire
 from tests.conformance.support.artifacts import Exported
+from tests.conformance.support.chains import NUM_DELTAS, Chain, make_chain
 from tests.conformance.support.harness import (
     ServerUnderTest,
     put_version,
@@ -31,50 +25,14 @@ from tests.conformance.support.harness import (
     status_of,
     with_admin,
 )
-from tests.support.serve.messages.cases import Sample, answer, assert_answers
-from tests.support.serve.models import SmallModel
+from tests.support.serve.messages.cases import assert_answers
 
 pytestmark = pytest.mark.engine
-
-NUM_DELTAS = 3
-Answers = dict[str, np.ndarray]
-
-
-@dataclass(frozen=True)
-class Chain:
-    """Deltas made one after the other, and what the model says after each: ``answers[0]`` before any."""
-
-    folder: Path
-    sample: Sample
-    answers: list[Answers]
-
-
-def later(model: SmallModel, seed: int) -> SmallModel:
-    """After more training of all tables."""
-    torch.manual_seed(seed)
-    after = copy.deepcopy(model)
-    with torch.no_grad():
-        for tables in (after.plain, after.weighted):
-            for parameter in tables.parameters():
-                parameter.copy_(torch.randn_like(parameter))
-    return after
 
 
 @pytest.fixture(scope="module")
 def chain(small: Exported, tmp_path_factory: pytest.TempPathFactory) -> Chain:
-    folder = tmp_path_factory.mktemp("deltas")
-    sample = small.sample(6, seed=5, max_ids=8)
-    oracle, model = load_artifact(small.path), SmallModel(0).eval()
-    answers, made = [answer(oracle, sample)], []
-    for at in range(NUM_DELTAS):
-        path, new = folder / f"{at}.delta", later(model, at + 1)
-        export_delta(model, new, path, DeltaConfig(artifact=small.path, after=tuple(made)))
-        apply(prepare(oracle.rows, path))
-        answers.append(answer(oracle, sample))
-        made.append(path)
-        model = new
-    assert len({one["score"].tobytes() for one in answers}) == NUM_DELTAS + 1
-    return Chain(folder, sample, answers)
+    return make_chain(small, tmp_path_factory.mktemp("deltas"))
 
 
 @contextmanager
@@ -144,11 +102,7 @@ def test_under_full_load_every_answer_is_of_one_state_and_none_fails(
         call, seen = served.predict_bytes(), Counter[int]()
         while not done.is_set():
             outputs = read_response(wire.PredictResponse.FromString(call(request, timeout=120)))
-            fits = [
-                state
-                for state, expected in enumerate(chain.answers)
-                if all(np.allclose(outputs[name], expected[name], rtol=1e-4, atol=1e-5) for name in expected)
-            ]
+            fits = chain.fits(outputs)
             assert len(fits) == 1, "rows of two states in one answer"
             seen[fits[0]] += 1
             started.release()

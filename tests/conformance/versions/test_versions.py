@@ -19,7 +19,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from serve.client.packing import read_response
 from serve.wire import admin_pb2
 from serve.wire import predict_pb2 as wire
-from tests.conformance.support.artifacts import Exported
+from tests.conformance.support.artifacts import CONTEXT, Exported, export_small
 from tests.conformance.support.harness import (
     ServerUnderTest,
     put_version,
@@ -29,6 +29,7 @@ from tests.conformance.support.harness import (
     with_admin,
 )
 from tests.support.serve.messages.cases import assert_answers
+from tests.support.serve.messages.texts import text_request, with_texts
 
 pytestmark = pytest.mark.engine
 
@@ -181,6 +182,26 @@ def test_a_shadow_of_the_same_weights_agrees_and_one_of_others_does_not(
                     break
             assert server.total("recsys_shadow_total", result=result) == 100
             assert server.total("recsys_shadow_total") == 100
+
+
+@pytest.mark.parametrize("context", [CONTEXT, ()], ids=["checked-once", "checked-by-each"])
+def test_texts_reach_the_shadow_too(
+    two: Path, small: Exported, tmp_path: Path, context: tuple[str, ...]
+) -> None:
+    """A shadow with the same signature takes the checked request, another one checks it itself."""
+    put_version(two, "m", "3", export_small(tmp_path / "third", context=context).path)
+    sample, texts = with_texts(small.signature, small.sample(5), np.random.default_rng(0))
+    request = text_request(sample, texts).SerializeToString()
+    with serving(two, tmp_path) as server:
+        route(server, serve="1", shadow="3", shadow_percent=100.0)
+        for _ in range(100):
+            response = wire.PredictResponse.FromString(server.predict_bytes()(request, timeout=60))
+            assert_answers(read_response(response), small.answer(sample))
+        for _ in range(10_000):
+            if server.total("recsys_shadow_total", version="3", result="same") == 100:
+                break
+        assert server.total("recsys_shadow_total", result="same") == 100
+        assert server.total("recsys_shadow_total") == 100
 
 
 def test_rollback_is_one_call(two: Path, small: Exported, tmp_path: Path) -> None:

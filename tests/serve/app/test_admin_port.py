@@ -12,12 +12,13 @@ import grpc.aio
 import pytest
 from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2
 
 from serve.app.server import Server
 from serve.client import AsyncClient
 from serve.config.settings import AdminConfig, ServerConfig
 from serve.models.repository import Repository
+from serve.rpc.reflection import SERVICES as REFLECTION
 from serve.wire import admin_pb2 as wire
 from serve.wire import open_inference_pb2 as inference
 from tests.support.serve.admin_live import SERVICE, TOKEN, AdminLive, admin_live, write_token
@@ -159,9 +160,28 @@ def test_without_the_token_nothing_answers(
     with caplog.at_level(logging.INFO, logger="serve"):
         _run(scenario, tmp_path, artifact_path)
     refused = [record.getMessage() for record in caplog.records if "refused" in record.getMessage()]
-    assert len(refused) == 4 * 3 + 2
+    assert len(refused) == 4 * 3 + 3
     assert "wrong-token" not in caplog.text
     assert TOKEN not in caplog.text
+
+
+def test_a_client_of_the_model_is_told_that_this_is_the_admin_port(
+    artifact_path: Path, tmp_path: Path
+) -> None:
+    async def scenario(live: AdminLive, _: grpc.aio.Channel) -> None:
+        for token in ("", TOKEN):
+            headers = (("authorization", f"Bearer {token}"),) if token else ()
+            async with grpc.aio.insecure_channel(live.address) as channel:
+                call = channel.unary_unary("/recsys.v1.PredictionService/GetModelMetadata")
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await call(b"", metadata=headers)
+            assert "this is the admin port; requests go to the port= of the server's ready line" in (
+                caught.value.details() or ""
+            )
+            code = caught.value.code()
+            assert code is (grpc.StatusCode.UNIMPLEMENTED if token else grpc.StatusCode.UNAUTHENTICATED)
+
+    _run(scenario, tmp_path, artifact_path)
 
 
 def test_a_new_token_holds_without_a_restart(artifact_path: Path, tmp_path: Path) -> None:
@@ -236,11 +256,22 @@ def test_health_and_reflection_answer_those_who_show_the_token(artifact_path: Pa
                 health_pb2.HealthCheckRequest(service=service), timeout=60, metadata=_BEARER
             )
             assert answer.status == health_pb2.HealthCheckResponse.SERVING
-        ask = reflection_pb2.ServerReflectionRequest(list_services="")
-        stub = reflection_pb2_grpc.ServerReflectionStub(channel)
-        call = stub.ServerReflectionInfo(iter([ask]), timeout=60, metadata=_BEARER)
-        names = {service.name async for answer in call for service in answer.list_services_response.service}
-        assert {SERVICE, "inference.GRPCInferenceService"} <= names
+        for service in REFLECTION:
+            method = channel.stream_stream(
+                f"/{service}/ServerReflectionInfo",
+                request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
+                response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
+            )
+            ask = [
+                reflection_pb2.ServerReflectionRequest(list_services=""),
+                reflection_pb2.ServerReflectionRequest(file_containing_symbol=service),
+            ]
+            listed, described = [one async for one in method(iter(ask), timeout=60, metadata=_BEARER)]
+            names = {one.name for one in listed.list_services_response.service}
+            assert {SERVICE, "inference.GRPCInferenceService", *REFLECTION} <= names
+            assert len(described.file_descriptor_response.file_descriptor_proto) == 1
+            # Without requests: grpc.aio reports one that meets the refusal on its way as its own internal error.
+            assert await method(iter(()), timeout=60).code() is grpc.StatusCode.UNAUTHENTICATED
 
     _run(scenario, tmp_path, artifact_path)
 

@@ -176,6 +176,11 @@ def _other_key(folder: Path) -> list[str]:
         pytest.param(
             _add("[models.small]\nwarm_up = 'gone'"), "models.small.warm_up: .*expected a file", id="warm-up"
         ),
+        pytest.param(
+            _add("[models.small]\ndeltas = 'models/small/1/manifest.json'"),
+            "models.small.deltas: .*expected a folder that can be read",
+            id="deltas",
+        ),
     ],
 )
 def test_what_would_not_work_is_found(
@@ -204,6 +209,9 @@ def test_what_would_not_work_is_found(
             _add("[models.smal]"), "models.smal: there is no such model; did you mean small", id="model"
         ),
         pytest.param(
+            lambda _: ["--rest-pages"], "rest.pages: got true without http_port", id="pages without a port"
+        ),
+        pytest.param(
             lambda _: ["--max-connections", "2000000000"],
             "connections.max_connections: .*ulimit -n",
             id="files",
@@ -230,7 +238,11 @@ def test_what_may_be_meant_so_is_a_warning(
         pytest.param(
             ["A", "--models", "x"], "--models: source.models: got x beside an artifact", id="models"
         ),
-        pytest.param(["missing"], "nothing at", id="no-artifact"),
+        pytest.param(
+            ["missing"],
+            "which does not exist; expected a folder or file that recsys-export",
+            id="no-artifact",
+        ),
         pytest.param(["A", "--config", "missing.toml"], "missing.toml: cannot read it", id="no-file"),
         pytest.param(["A", "--port", "http"], "--port: port: got 'http', expected a whole number", id="type"),
         pytest.param(
@@ -254,16 +266,21 @@ def test_bad_usage_is_one_line_and_exit_code_2(
 
 
 @pytest.mark.parametrize(
-    ("package", "flags", "extra"),
+    ("package", "flags", "fix"),
     [
-        pytest.param("aiohttp", ["--http-port", "0"], "rest", id="rest"),
-        pytest.param("opentelemetry", ["--trace-endpoint", "http://127.0.0.1:4317"], "otel", id="traces"),
+        pytest.param("aiohttp", ["--http-port", "0"], "pip install 'aiohttp>=3.10'", id="rest"),
+        pytest.param(
+            "opentelemetry",
+            ["--trace-endpoint", "http://127.0.0.1:4317"],
+            "pip install 'opentelemetry-sdk>=1.30' 'opentelemetry-exporter-otlp-proto-grpc>=1.30'",
+            id="traces",
+        ),
     ],
 )
-def test_what_needs_a_package_that_is_not_there_says_which_extra_brings_it(
+def test_what_needs_a_package_that_is_not_there_says_how_to_install_it(
     package: str,
     flags: list[str],
-    extra: str,
+    fix: str,
     artifact_path: Path,
     capsys: CapSys,
     monkeypatch: pytest.MonkeyPatch,
@@ -274,7 +291,7 @@ def test_what_needs_a_package_that_is_not_there_says_which_extra_brings_it(
     assert code == 2
     assert f"package {package} is missing" in report["errors"][0]
     assert cli.main([str(artifact_path), *flags]) == 2
-    assert f"recsys-serving[{extra}]" in capsys.readouterr().err
+    assert f": {fix}\n" in capsys.readouterr().err
 
 
 def test_tls_and_the_token_are_both_looked_at(repository: Path, tmp_path: Path, capsys: CapSys) -> None:
@@ -298,6 +315,17 @@ def test_what_models_have_from_the_defaults_is_said_once(
         "defaults.cpus",
         "models.other.cpus",
     ]
+
+
+def test_a_folder_of_deltas_that_is_not_there_yet_is_a_warning(artifact_path: Path, capsys: CapSys) -> None:
+    code, report = _check([str(artifact_path), "--deltas", "later"], capsys)
+    assert code == 0
+    assert "defaults.deltas: there is nothing at 'later' yet" in report["warnings"]
+
+
+def test_models_of_a_repository_share_no_folder_of_deltas(repository: Path, capsys: CapSys) -> None:
+    assert cli.main(["--repository", str(repository), "--deltas", "all", "--check-config"]) == 2
+    assert "recsys-serve: --deltas: defaults.deltas: got 'all' for all models of a" in capsys.readouterr().err
 
 
 def test_a_warm_up_file_that_is_no_capture_is_found(repository: Path, tmp_path: Path, capsys: CapSys) -> None:

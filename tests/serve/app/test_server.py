@@ -10,9 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import grpc
 import numpy as np
 import pytest
-from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 from serve.client import GET_MODEL_METADATA, PREDICT, Client
 from serve.client.errors import (
@@ -324,14 +322,6 @@ def test_a_taken_port_is_a_clear_error(live: LiveServer, model: ServedModel) -> 
         asyncio.run(start(ServerConfig(port=live.server.port, metrics_port=None)))
     with pytest.raises(OSError, match="cannot serve metrics on port"):
         asyncio.run(start(ServerConfig(port=0, metrics_port=live.server.metrics_port)))
-
-
-def test_reflection_describes_the_wire(channel: grpc.Channel) -> None:
-    database = ProtoReflectionDescriptorDatabase(channel)
-    assert {SERVICE, "grpc.health.v1.Health"} <= set(database.get_services())
-    service = DescriptorPool(database).FindServiceByName(SERVICE)
-    assert [method.name for method in service.methods] == ["Predict", "GetModelMetadata", "PredictStream"]
-    assert service.file.name == "recsys/v1/predict.proto"
 
 
 def test_metadata_is_the_whole_signature(client: Client) -> None:

@@ -231,6 +231,7 @@ def test_a_search_finds_a_rate_and_reports_it(
     result = json.loads(out)
     search, steps = result["search"], result["steps"]
     assert len(steps) >= 2
+    assert "recsys-bench: searching for at most 60 s, in steps of " in said
     assert f"recsys-bench: step {len(steps)}: " in said
     assert steps[0]["asked_per_s"] == 2000
     passed = [step["asked_per_s"] for step in steps if step["verdict"] == "ok"]

@@ -60,6 +60,11 @@ def test_a_recording_has_its_own_pace_and_end(speed: str, mode: tuple[float | No
         (["--rate", "nan"], "--rate: got nan"),
         (["--rate", "5", "--find-rate", "--p99-ms", "1"], "--find-rate: got --rate too"),
         (["--find-rate"], "--find-rate: expected a bound"),
+        (["--search-s", "60"], "--search-s: expected with --find-rate"),
+        (
+            ["--find-rate", "--p99-ms", "5", "--search-s", "9"],
+            "--search-s: got 9, expected at least 15: 3 times --duration-s",
+        ),
         (["--p99-ms", "5"], "--p99-ms: expected with --find-rate"),
         (["--rate", "5", "--in-flight", "5"], "--in-flight: expected only of a closed loop"),
         (["--in-flight", "2", "--connections", "4"], "--connections: got 4"),

@@ -98,6 +98,37 @@ def test_dense_inputs_in_every_form(values: Any) -> None:
 
 
 @pytest.mark.parametrize(
+    "rows",
+    [
+        pytest.param([["85f751fd"], ["1fbe01fe", "é"], []], id="lists"),
+        pytest.param([["85f751fd"], ("1fbe01fe", "é".encode()), []], id="tuples-and-bytes"),
+        pytest.param(["85f751fd", np.array(["1fbe01fe", "é"]), []], id="bare"),
+    ],
+)
+def test_texts_in_every_form(rows: Any) -> None:
+    (sparse,) = build_request({}, {"a": rows}).sparse
+    assert list(sparse.strings) == [b"85f751fd", b"1fbe01fe", "é".encode()]
+    assert np.frombuffer(sparse.lengths, "<i4").tolist() == [1, 2, 0]
+    assert sparse.values == b""
+
+
+@pytest.mark.parametrize("dtype", [np.object_, "U8", "S8"], ids=str)
+def test_texts_in_arrays(dtype: Any) -> None:
+    for array in (np.array([["a", "b"], ["c", "d"]], dtype), np.array(["a", "b", "c", "d"], dtype)):
+        (sparse,) = build_request({}, {"a": array}).sparse
+        assert list(sparse.strings) == [b"a", b"b", b"c", b"d"]
+        assert np.frombuffer(sparse.lengths, "<i4").sum() == 4
+
+
+def test_texts_with_weights_and_in_a_context() -> None:
+    shared = Context(sparse={"user": [["u"]]}, num_rows=1)
+    request = build_request({}, {"a": [["x", "y"]]}, {"a": [[0.5, 2.0]]}, context=shared)
+    assert list(request.sparse[0].strings) == [b"x", b"y"]
+    assert np.frombuffer(request.sparse[0].weights, "<f4").tolist() == [0.5, 2.0]
+    assert list(request.context_sparse[0].strings) == [b"u"]
+
+
+@pytest.mark.parametrize(
     ("dense", "sparse", "weights", "text"),
     [
         pytest.param({"d": [["x"]]}, {}, None, r"dense\['d'\]: expected numbers", id="text-dense"),
@@ -107,8 +138,20 @@ def test_dense_inputs_in_every_form(values: Any) -> None:
         pytest.param(
             {}, {"a": torch.ones(2)}, None, r"sparse\['a'\]: expected whole numbers", id="float-tensor"
         ),
-        pytest.param({}, {"a": [["x"]]}, None, r"sparse\['a'\]: expected whole numbers", id="text-ids"),
-        pytest.param({}, {"a": ["12"]}, None, r"sparse\['a'\]: got the text '12'", id="text-row"),
+        pytest.param(
+            {}, {"a": [[1, "x"]]}, None, r"sparse\['a'\]: expected whole numbers", id="number-and-text"
+        ),
+        pytest.param(
+            {},
+            {"a": [["x"], [1]]},
+            None,
+            r"sparse\['a'\]: got int at position 1, expected texts",
+            id="text-and-number",
+        ),
+        pytest.param(
+            {}, {"a": [["\ud800"]]}, None, r"sparse\['a'\]: got half a surrogate pair", id="surrogate"
+        ),
+        pytest.param({}, {"a": b"12"}, None, r"sparse\['a'\]: got bytes", id="bytes"),
         pytest.param({}, {"a": "12"}, None, r"sparse\['a'\]: got str", id="text"),
         pytest.param({}, {"a": 5}, None, r"sparse\['a'\]: got int, expected a list of rows", id="number"),
         pytest.param({}, {"a": [[[1]]]}, None, r"sparse\['a'\]: expected whole numbers", id="too-deep"),

@@ -13,7 +13,6 @@ import grpc
 import pytest
 
 from recsys.allocator import tune_malloc
-from serve.client.errors import PredictError, ServerError, predict_error
 from serve.config.models import ModelSettings
 from serve.config.settings import (
     AdminConfig,
@@ -49,6 +48,8 @@ NAN = math.nan
         pytest.param(ServerConfig, {"drain_timeout_s": math.inf}, "drain_timeout_s: got inf", id="drain-inf"),
         pytest.param(ServerConfig, {"poll_repository_s": -1.0}, "poll_repository_s: got -1.0", id="poll"),
         pytest.param(ServerConfig, {"poll_repository_s": NAN}, "poll_repository_s: got nan", id="poll-nan"),
+        pytest.param(ModelSettings, {"poll_deltas_s": 0.0}, "poll_deltas_s: got 0.0", id="poll-deltas"),
+        pytest.param(ModelSettings, {"poll_deltas_s": NAN}, "poll_deltas_s: got nan", id="poll-deltas-nan"),
         pytest.param(ModelSettings, {"num_executors": -1}, "num_executors: got -1", id="executors"),
         pytest.param(ModelSettings, {"cpus": (0, -1)}, r"cpus: got \[0, -1\]", id="cpus"),
         pytest.param(ModelSettings, {"target": ""}, "target: got an empty text", id="target"),
@@ -109,38 +110,6 @@ def test_the_text_of_an_unforeseen_error_stays_in_the_log() -> None:
     code, text = status_of(KeyError("/secret/path 0x7f00"))
     assert code is grpc.StatusCode.INTERNAL
     assert "secret" not in text
-
-
-class FailedCall(grpc.RpcError):
-    """A failed call as gRPC raises it."""
-
-    def __init__(self, code: grpc.StatusCode, details: str) -> None:
-        self._code, self._details = code, details
-
-    def code(self) -> grpc.StatusCode:
-        return self._code
-
-    def details(self) -> str:
-        return self._details
-
-    def trailing_metadata(self) -> tuple[tuple[str, str], ...]:
-        return (("grpc-retry-pushback-ms", "20"),)
-
-
-@pytest.mark.parametrize("code", [code for code in grpc.StatusCode if code is not grpc.StatusCode.OK])
-def test_clients_get_a_named_error_for_every_code(code: grpc.StatusCode) -> None:
-    error = predict_error(FailedCall(code, "field: got 1"))
-    assert isinstance(error, PredictError)
-    assert (error.code, error.message, error.retry_after_ms) == (code, "field: got 1", 20)
-    named = {
-        "INVALID_ARGUMENT",
-        "NOT_FOUND",
-        "RESOURCE_EXHAUSTED",
-        "DEADLINE_EXCEEDED",
-        "UNAVAILABLE",
-        "CANCELLED",
-    }
-    assert (type(error) is not ServerError) == (code.name in named)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="mallopt is glibc's")

@@ -16,6 +16,7 @@ from serve.config.models import BatchLimits
 from serve.engine.interface import EngineCounts
 from serve.metrics.counters import OUTCOMES, STAGES, STATES, Histogram, ModelCounters, ModelDescription
 from serve.metrics.registry import Metrics
+from serve.metrics.streams import StreamState, StreamStatus
 
 PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
 KEY = {"model": "dlrm", "version": "7"}
@@ -90,6 +91,25 @@ def test_connections_are_shown_where_the_engine_counts_them(metrics: Metrics) ->
     assert value(metrics, "recsys_stream_resets_total") == 7
     assert value(metrics, "recsys_stalled_messages_total") == 8
     assert value(metrics, "recsys_port_held_bytes") == 10
+
+
+def test_streams_of_deltas_show_their_state_and_their_age() -> None:
+    metrics = Metrics(lambda: 1000.0)
+    counters = begin(metrics, "dlrm", "7")
+    metrics.set_stream("dlrm", "8", StreamStatus())  # is not loaded
+    metrics.set_stream("dlrm", "7", StreamStatus(num_pending=2))
+    assert value(metrics, "recsys_delta_stream_state", **KEY, state="following") == 1
+    assert value(metrics, "recsys_delta_lag_seconds", **KEY) is None
+    status = StreamStatus(state=StreamState.GAP, num_pending=3, last="7.delta", last_created_s=940.5)
+    metrics.set_stream("dlrm", "7", status)
+    assert value(metrics, "recsys_delta_stream_state", **KEY, state="following") == 0
+    assert value(metrics, "recsys_delta_stream_state", **KEY, state="gap") == 1
+    assert value(metrics, "recsys_deltas_pending", **KEY) == 3
+    assert value(metrics, "recsys_delta_created_timestamp_seconds", **KEY) == 940.5
+    assert value(metrics, "recsys_delta_lag_seconds", **KEY) == 59.5
+    assert value(metrics, "recsys_deltas_pending", model="dlrm", version="8") is None
+    metrics.drop(counters)
+    assert value(metrics, "recsys_deltas_pending", **KEY) is None
 
 
 def test_a_new_version_shows_zeros_so_that_its_first_request_is_an_increase(metrics: Metrics) -> None:
@@ -310,6 +330,7 @@ def busy(metrics: Metrics, dlrm: ModelCounters) -> Metrics:
     dlrm.set_table_bytes({'users "of"\nours\\': 1600})
     dlrm.answered(0.01)
     metrics.set_state("dlrm", "7", "ready")
+    metrics.set_stream("dlrm", "7", StreamStatus(last="7.delta", last_created_s=940.5))
     metrics.refused("not_found")
     metrics.watch_engine(lambda: EngineCounts(port=PORT))
     return metrics

@@ -51,6 +51,16 @@ def answers(server: MetricsServer) -> bool:
     )
 
 
+def test_a_client_of_grpc_is_told_where_it_is(server: MetricsServer) -> None:
+    with connect(server, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n") as connection:
+        answer = connection.makefile("rb").read()
+    assert answer.startswith(b"HTTP/1.1 505 HTTP Version Not Supported\r\n")
+    assert (
+        b"this port has the metrics, at /metrics, in HTTP/1.1; gRPC is answered on the server's port"
+        in answer
+    )
+
+
 def connect(server: MetricsServer, data: bytes = b"") -> socket.socket:
     made = socket.create_connection(("127.0.0.1", server.port), timeout=30)
     made.sendall(data)

@@ -40,13 +40,13 @@ def test_an_artifact_presents_its_name_version_tables_and_origin(artifact_path: 
     assert info.fbgemm_version
 
 
-def test_the_version_follows_the_content(artifact_path: Path, tmp_path: Path) -> None:
+def test_the_digest_follows_the_content(model: LoadedArtifact, artifact_path: Path, tmp_path: Path) -> None:
     _, info = loaded(artifact_path, None, verify_checksums=False)
     _, again = loaded(artifact_path, "cpu,cpu", verify_checksums=False)
-    assert info.version == again.version
+    assert info.digest == again.digest == model.digest
     export_small(tmp_path / "other", seed=1)
     _, other = loaded(tmp_path / "other", None, verify_checksums=False)
-    assert other.version != info.version
+    assert other.digest != info.digest
 
 
 def test_what_cannot_be_loaded_is_the_artifacts_own_error(artifact_path: Path, tmp_path: Path) -> None:
@@ -71,7 +71,8 @@ def test_recsys_serve_takes_the_target_that_was_asked_for(
     with spawned(command, tmp_path / "log") as server, Client(server.address, timeout_s=60) as client:
         assert server.ready["target"] == "cpu,cpu"
         assert client.metadata().target == "cpu,cpu"
-        assert client.metadata().version == server.ready["version"]
+        assert client.metadata().version == server.ready["version"] == "1"
+        assert client.metadata().artifact.digest == server.ready["digest"] == model.digest
         for seed in range(8):
             sample = random_sample(SIGNATURE, seed, np.random.default_rng(seed))
             assert_answers(client.predict(sample.dense, sample.sparse, sample.weights), answer(model, sample))

@@ -90,7 +90,7 @@ def trained() -> ClickModel:
         batch = kjt_of(raw_ids(generator, 32))
         dense = torch.randn(32, 2, generator=generator)
         loss = functional.binary_cross_entropy_with_logits(
-            model.logits(dense, batch), (dense[:, 0] > 0).float()
+            model.logits(dense, batch)[:, 0], (dense[:, 0] > 0).float()
         )
         optimizer.zero_grad()
         loss.backward()

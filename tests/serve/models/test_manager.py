@@ -15,7 +15,7 @@ from recsys.artifact.load import load_artifact
 from serve.config.models import ModelSettings, Routing
 from serve.engine.reference.servable import ReferenceServable
 from serve.errors import DrainingError, ModelChangeError, ModelNotFoundError, NotReadyError
-from serve.models.repository import Repository, SingleArtifact
+from serve.models.repository import Repository
 from tests.support.serve.managing import (
     SAMPLE,
     Gates,
@@ -47,7 +47,7 @@ def test_the_newest_version_is_loaded_and_no_other(root: Path, artifacts: dict[s
             (status,) = world.manager.statuses()
             assert (status.model, status.routing, status.serving) == ("small", Routing(), "2")
             ready = status.versions[1]
-            assert ready.digest == SingleArtifact(artifacts["2"]).version
+            assert ready.digest == load_artifact(artifacts["2"]).digest
             assert ready.table_bytes > 0
             assert status.versions[0].digest == ""
 

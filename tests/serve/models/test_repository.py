@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recsys.artifact.manifest import Manifest
+from recsys.artifact.load import LoadedArtifact
 from recsys.errors import ArtifactError
 from serve.errors import ModelNotFoundError, RequestError
 from serve.models.repository import ModelSource, Repository, SingleArtifact, fingerprint
@@ -190,16 +190,15 @@ def test_deltas_of_a_single_artifact(artifact_path: Path, tmp_path: Path) -> Non
         source.delta_path("other", "1.delta")
 
 
-def test_a_single_artifact_is_named_by_its_manifest(artifact_path: Path, model: object) -> None:
+def test_a_single_artifact_is_named_by_its_manifest(artifact_path: Path, model: LoadedArtifact) -> None:
     source = SingleArtifact(artifact_path)
     assert source.names() == ["small"]
-    (version,) = source.versions("small")
-    assert version == source.version
-    assert isinstance(model.manifest, Manifest)  # type: ignore[attr-defined]
-    assert source.path("small", version) == artifact_path
+    assert source.versions("small") == [source.version] == ["1"]
+    assert source.path("small", "1") == artifact_path
     assert source.versions("other") == []
-    with pytest.raises(ModelNotFoundError):
-        source.path("small", "1")
+    for version in ("2", model.digest):
+        with pytest.raises(ModelNotFoundError, match="expected '1' of 'small'"):
+            source.path("small", version)
 
 
 def test_what_is_no_artifact_is_refused(tmp_path: Path) -> None:

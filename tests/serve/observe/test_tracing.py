@@ -295,7 +295,7 @@ def test_endpoints_that_are_none_are_refused(endpoint: str) -> None:
 def test_without_the_extra_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.grpc.trace_exporter", None)
     monkeypatch.delitem(sys.modules, "serve.observe.spans")
-    with pytest.raises(ValueError, match=r"pip install 'recsys-serving\[otel\]'"):
+    with pytest.raises(ValueError, match=r"pip install 'opentelemetry-sdk>=1\.30' 'open"):
         make_tracer(TraceConfig(endpoint="http://127.0.0.1:4317"))
 
 

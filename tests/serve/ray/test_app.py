@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,13 @@ import numpy as np
 import pytest
 import yaml
 
+from recsys.artifact.load import LoadedArtifact, load_artifact
 from recsys.errors import ArtifactError
-from serve.models.repository import SingleArtifact
+from serve.client.packing import read_response
 from serve.observe.capture_file import CaptureReader
 from serve.ray.autoscaling import PendingRowsPolicy
 from serve.wire import predict_pb2 as wire
-from tests.support.serve.messages.cases import random_sample
+from tests.support.serve.messages.cases import Sample, answer, random_sample
 from tests.support.serve.models import SIGNATURE, export_small
 from tests.support.serve.repositories import add_version, break_version, repair_version
 
@@ -139,51 +141,63 @@ class ProxyContext:
         self.details = details
 
 
-async def versions(replica: Any, requests: list[bytes]) -> list[str]:
-    """The versions that answer these requests, asked together."""
+async def responses(replica: Any, requests: list[bytes]) -> list[wire.PredictResponse]:
+    """The answers to these requests, asked together."""
 
-    async def ask(data: bytes) -> str:
+    async def ask(data: bytes) -> wire.PredictResponse:
         context = ProxyContext()
         message = await replica.Predict(data, context)
         assert context.code is None, context.details
-        return str(wire.PredictResponse.FromString(message.SerializeToString()).version)
+        return wire.PredictResponse.FromString(message.SerializeToString())
 
     return list(await asyncio.gather(*(ask(data) for data in requests)))
+
+
+async def answering(replica: Any, sample: Sample, artifacts: Sequence[LoadedArtifact]) -> list[int]:
+    """Which of these artifacts answers each of twenty requests, asked together."""
+    expected = [answer(artifact, sample)["score"] for artifact in artifacts]
+    found = []
+    for response in await responses(replica, [sample.request().SerializeToString()] * 20):
+        assert response.version == "1"
+        score = read_response(response)["score"]
+        found += [i for i, one in enumerate(expected) if np.allclose(score, one, rtol=1e-4, atol=1e-5)]
+    assert len(found) == 20
+    return found
 
 
 def test_replica_changes_its_artifact_in_place(ray_app: Any, artifact_path: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     export_small(other, seed=1)
-    first, second = SingleArtifact(artifact_path).version, SingleArtifact(other).version
-    assert first != second
-    rng = np.random.default_rng(1)
-    requests = [random_sample(SIGNATURE, 2, rng).request().SerializeToString() for _ in range(20)]
+    artifacts = [load_artifact(path) for path in (artifact_path, other)]
+    sample = random_sample(SIGNATURE, 2, np.random.default_rng(1))
 
     async def live() -> None:
         replica = ray_app.Replica()
         with pytest.raises(RuntimeError, match="no models yet"):
             await replica.check_health()
+        # Ray asks already while the models are loaded.
+        assert replica.record_autoscaling_stats() == {}
         await replica.reconfigure({"source.artifact": str(artifact_path)})
         await replica.check_health()
         assert replica.record_autoscaling_stats() == {"pending_rows": 0.0}
-        assert await versions(replica, requests) == [first] * 20
+        assert await answering(replica, sample, artifacts) == [0] * 20
 
         changing = asyncio.ensure_future(replica.reconfigure({"source.artifact": str(other)}))
         during = []
         while not changing.done():
-            during += await versions(replica, requests)
+            during += await answering(replica, sample, artifacts)
         await changing
         # The old one answers until the new one is warm.
-        assert during[0] == first
-        assert set(during) <= {first, second}
-        assert await versions(replica, requests) == [second] * 20
+        assert during[0] == 0
+        assert set(during) <= {0, 1}
+        assert await answering(replica, sample, artifacts) == [1] * 20
 
         # What cannot be loaded changes nothing.
         (other / "manifest.json").write_text("{}")
         with pytest.raises((ArtifactError, RuntimeError)):
             await replica.reconfigure({"source.artifact": str(other)})
         await replica.check_health()
-        assert await versions(replica, requests) == [second] * 20
+        assert await answering(replica, sample, artifacts) == [1] * 20
         await replica.close()
 
     asyncio.run(live())
@@ -200,9 +214,9 @@ def test_each_replica_captures_to_a_file_of_its_own(
         replicas = [ray_app.Replica() for _ in range(2)]
         for replica, num_requests in zip(replicas, (3, 5), strict=True):
             await replica.reconfigure(settings)
-            await versions(replica, [sample] * num_requests)
+            await responses(replica, [sample] * num_requests)
         await replicas[0].reconfigure(settings)
-        await versions(replicas[0], [sample])
+        await responses(replicas[0], [sample])
         for replica in replicas:
             await replica.close()
 
@@ -230,6 +244,35 @@ def test_a_replica_is_healthy_while_every_model_answers(
         repair_version(broken, artifact_path)
         await replica.reconfigure({"source.repository": str(tmp_path)})
         await replica.check_health()
+        await replica.close()
+
+    asyncio.run(live())
+
+
+@pytest.mark.parametrize("prefix", ["", "/ranking"], ids=["root", "prefix"])
+def test_http_says_what_is_here_and_where_requests_go(ray_app: Any, artifact_path: Path, prefix: str) -> None:
+    from starlette.requests import Request
+
+    def request(method: str, path: str) -> Any:
+        scope = {"type": "http", "method": method, "path": path, "root_path": prefix, "headers": []}
+        return Request(scope)
+
+    async def live() -> None:
+        replica = ray_app.Replica()
+        loading = await replica(request("GET", f"{prefix}/"))
+        assert (loading.status_code, json.loads(loading.body)["models"]) == (200, [])
+        await replica.reconfigure({"source.artifact": str(artifact_path)})
+        for path in (f"{prefix}/", prefix or "/", "/"):
+            here = await replica(request("GET", path))
+            assert here.status_code == 200
+            assert json.loads(here.body) == {
+                "models": [{"name": "small", "versions": ["1"]}],
+                "requests": ray_app.WHERE,
+            }
+        for method, path in (("POST", f"{prefix}/"), ("GET", f"{prefix}/v2/models"), ("PUT", f"{prefix}/x")):
+            missing = await replica(request(method, path))
+            assert missing.status_code == 404
+            assert json.loads(missing.body)["error"].endswith(f": not found; requests are {ray_app.WHERE}")
         await replica.close()
 
     asyncio.run(live())
@@ -267,6 +310,13 @@ def test_two_nodes_answer_while_the_artifact_changes(artifact_path: Path, tmp_pa
 
     assert len(found["replicas"]) == len(set(found["replicas"].values())) == 2
     assert found["model"] == "small"
+    assert found["errors"] == []
+    status, body = found["http"]["GET /"]
+    assert (status, [model["name"] for model in body["models"]]) == (200, ["small"])
+    for request in ("GET /v2/models", "POST /"):
+        status, body = found["http"][request]
+        assert status == 404
+        assert body["error"].startswith(f"{request}: not found; requests are gRPC calls of recsys.v1")
     # Every answer is the first artifact's, to the request that was asked.
     assert set(found["answers"]) == {0}
     assert found["stream"] == {str(i): 0 for i in range(8)}

@@ -29,7 +29,7 @@ from tests.support.serve.messages.rest_calls import (
     tensor_body,
 )
 
-pytest.importorskip("aiohttp", reason="HTTP is in the extra 'http'")
+pytest.importorskip("aiohttp", reason="HTTP is in the extra 'rest'")
 
 CONFIG = ServerConfig(
     port=0,

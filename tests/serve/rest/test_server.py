@@ -23,7 +23,7 @@ from serve.config.settings import ConnectionLimits, ServerConfig
 from serve.engine.reference.executor import ServedModel
 from serve.rest.tensors_json import write_json
 from tests.support.serve.certificates import Authority, write_tls
-from tests.support.serve.live import LiveServer, server_of
+from tests.support.serve.live import INFO, LiveServer, server_of
 from tests.support.serve.messages.cases import Sample, answer, assert_answers
 from tests.support.serve.messages.rest_calls import (
     CONFIG,
@@ -37,7 +37,7 @@ from tests.support.serve.messages.rest_calls import (
 )
 from tests.support.serve.models import FailingModel, GatedModel
 
-pytest.importorskip("aiohttp", reason="HTTP is in the extra 'http'")
+pytest.importorskip("aiohttp", reason="HTTP is in the extra 'rest'")
 
 
 def outputs_of(body: dict[str, Any]) -> dict[str, np.ndarray]:
@@ -137,6 +137,7 @@ def test_what_is_there(rest: LiveServer) -> None:
     assert ask(rest, "GET", "/v2/models/small/ready").json() == {"name": "small", "ready": True}
     metadata = ask(rest, "GET", "/v2/models/small/versions/7").json()
     assert (metadata["name"], metadata["versions"]) == ("small", ["7"])
+    assert metadata["parameters"] == {"digest": INFO.digest}
     assert metadata["inputs"][:3] == [
         {"name": "context", "datatype": "FP32", "shape": [-1, 3]},
         {"name": "price", "datatype": "FP32", "shape": [-1, 1]},
@@ -165,7 +166,7 @@ def test_statistics_are_numbers(rest: LiveServer) -> None:
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [
-        ("GET", "/", 404),
+        ("GET", "/v3", 404),
         ("GET", "/v2/models/other", 404),
         ("GET", "/v2/models/other/ready", 404),
         ("GET", "/v2/models/small/versions/8/ready", 404),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +21,10 @@ from tests.support.serve.messages.rest_calls import (
     tensor_body,
 )
 
-pytest.importorskip("aiohttp", reason="HTTP is in the extra 'http'")
+pytest.importorskip("aiohttp", reason="HTTP is in the extra 'rest'")
+
+#: What a client of gRPC sends first.
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(9)
 
 
 def _input(body: dict[str, Any], at: int, **values: Any) -> None:
@@ -55,7 +60,7 @@ WRONG: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
         "inputs['context'].data: got lists of shape [3, 2], expected [2, 3]",
     ),
     "text-data": (lambda b: _input(b, 0, data=["1"] * 6), "inputs['context'].data: got a text, expected numbers alone"),
-    "null-data": (lambda b: _input(b, 0, data=[None] * 6), "inputs['context'].data: got null, expected numbers"),
+    "null-data": (lambda b: _input(b, 0, data=[None] * 6), "got nan in row 0, column 0, expected finite numbers"),
     "flag-data": (lambda b: _input(b, 0, data=[True] * 6), "inputs['context'].data: got true or false"),
     "nan-data": (lambda b: _input(b, 0, data=[float("nan")] * 6), "got nan in row 0"),
     "too-large-float": (lambda b: _input(b, 0, data=[1e39] * 6), "got inf in row 0"),
@@ -71,6 +76,30 @@ WRONG: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "huge-lengths": (
         lambda b: _input(b, 3, data=[1 << 31, 0]),
         "inputs['user.lengths'].data: got a number beyond the range of int32",
+    ),
+    "number-texts": (
+        lambda b: _input(b, 2, datatype="BYTES", data=[1], shape=[1]),
+        "inputs['user.values'].data: got a whole number, expected texts alone",
+    ),
+    "mixed-texts": (
+        lambda b: _input(b, 2, datatype="BYTES", data=["1", None], shape=[2]),
+        "inputs['user.values'].data: got null, expected texts alone",
+    ),
+    "texts-as-int64": (
+        lambda b: _input(b, 2, data=["1"], shape=[1]),
+        "inputs['user.values'].data: got a text, expected whole numbers alone",
+    ),
+    "surrogate-text": (
+        lambda b: _input(b, 2, datatype="BYTES", data=["1", "\ud800"], shape=[2]),
+        "inputs['user.values'].data: got half a surrogate pair at position 1, expected text in UTF-8",
+    ),
+    "fewer-texts": (
+        lambda b: _input(b, 2, datatype="BYTES", data=["1"], shape=[2]),
+        "inputs['user.values']: got 1 texts, expected 2 (BYTES [2])",
+    ),
+    "no-decimal": (
+        lambda b: (_input(b, 2, datatype="BYTES", data=["1x"], shape=[1]), _input(b, 3, data=[1, 0])),
+        "sparse['user'].strings: got '1x' at position 0, expected a decimal int64",
     ),
     "bool-tensor": (lambda b: _input(b, 0, datatype="BOOL"), "inputs['context'].datatype: got 'BOOL', expected FP32"),
     "binary-without-bytes": (
@@ -110,7 +139,22 @@ WRONG_PLAIN: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "wrong-width": (lambda b: b["dense"].update(context=[[1, 2], [3, 4]]), "dense['context'].values: got 16 bytes"),
     "ragged": (lambda b: b["dense"].update(context=[[1, 2, 3], [4]]), "dense['context']: got lists of unequal"),
     "rows": (lambda b: b["dense"].update(price=[1, 2, 3]), "dense['price']: got 3 rows, expected 2"),
-    "text": (lambda b: b["sparse"].update(user=["a", "b"]), "sparse['user']: got a text, expected whole numbers"),
+    "text": (
+        lambda b: b["sparse"].update(user=["a", "b"]),
+        "sparse['user'].strings: got 'a' at position 0, expected a decimal int64: the model has no hash for texts",
+    ),
+    "number-and-text": (
+        lambda b: b["sparse"].update(user=[[1, "2"], []]),
+        "sparse['user']: got a text, expected whole numbers alone",
+    ),
+    "text-and-number": (
+        lambda b: b["sparse"].update(user=[["2"], [1]]),
+        "sparse['user']: got a whole number, expected texts alone",
+    ),
+    "surrogate": (
+        lambda b: b["sparse"].update(user=["\ud800", "1"]),
+        "sparse['user']: got half a surrogate pair at position 0, expected text in UTF-8",
+    ),
     "float-id": (lambda b: b["sparse"].update(user=[[1.5], []]), "sparse['user']: got a number, expected whole"),
     "deep": (lambda b: b["sparse"].update(user=[[[1]], []]), "sparse['user']: got a list, expected whole"),
     "id-at-limit": (lambda b: b["sparse"].update(user=[[50], []]), "sparse['user'].values: got ID 50 in row 0"),
@@ -157,3 +201,28 @@ def test_bytes_that_no_tensor_claims_get_400(rest: LiveServer) -> None:
     reply = ask(rest, "POST", INFER, data + b"more", headers)
     assert reply.status == 400
     assert "bytes after the JSON, expected" in reply.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("sent", "text"),
+    [
+        pytest.param(
+            PREFACE, "got HTTP/2, as gRPC speaks it, expected HTTP/1.1; gRPC has its own port", id="grpc"
+        ),
+        pytest.param(b"GET / HTTP/1.1\r\nbroken\r\n\r\n", "got no HTTP/1.1", id="no-http"),
+    ],
+)
+def test_a_client_that_speaks_no_http_is_one_line_in_the_log(
+    rest: LiveServer, caplog: pytest.LogCaptureFixture, sent: bytes, text: str
+) -> None:
+    assert rest.server.http_port is not None
+    with (
+        caplog.at_level(logging.INFO),
+        socket.create_connection(("127.0.0.1", rest.server.http_port), timeout=60) as connection,
+    ):
+        connection.sendall(sent)
+        answer = connection.makefile("rb").read()
+    assert answer.startswith(b"HTTP/1.0 400 Bad Request")
+    (record,) = caplog.records
+    assert (record.levelname, record.exc_info) == ("WARNING", None)
+    assert record.getMessage() == f"REST from 127.0.0.1: refused: {text}"

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from recsys.artifact import delta
+from recsys.artifact.load import load_rows
+from serve.config.models import ModelSettings
 from serve.tools import admin as admin_cli
+from tests.recsys.artifact.deltas import write_delta
 from tests.support.serve.admin_live import admin_live, write_token
 from tests.support.serve.certificates import Authority, write_tls
 from tests.support.serve.live import LiveServer
@@ -23,12 +29,16 @@ _Run = Callable[[Sequence[str]], tuple[int, str, str]]
 
 
 def _with_server(
-    scenario: Callable[[_Run], None], folder: Path, artifact: Path, capsys: pytest.CaptureFixture[str]
+    scenario: Callable[[_Run], None],
+    folder: Path,
+    artifact: Path,
+    capsys: pytest.CaptureFixture[str],
+    settings: ModelSettings | None = None,
 ) -> None:
     """Run the command in a thread beside a server; a call gives the exit code, and what was printed."""
 
     async def run() -> None:
-        async with admin_live(folder, artifact) as live:
+        async with admin_live(folder, artifact, settings=settings) as live:
 
             def command(arguments: Sequence[str]) -> tuple[int, str, str]:
                 capsys.readouterr()
@@ -88,6 +98,43 @@ def test_people_get_tables(artifact_path: Path, tmp_path: Path, capsys: pytest.C
         assert "answers: none" in run(["list"])[1]
 
     _with_server(scenario, tmp_path, artifact_path, capsys)
+
+
+def test_the_list_shows_how_far_a_version_follows_its_deltas(
+    artifact_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "stream"
+    folder.mkdir()
+    rows = load_rows(artifact_path)
+    write_delta(folder / "first.delta", rows, {"plain.users": [3]})
+    delta.apply(delta.prepare(rows, folder / "first.delta"))
+    write_delta(folder / "missing.delta", rows, {"plain.users": [4]})
+    delta.apply(delta.prepare(rows, folder / "missing.delta"))
+    write_delta(folder / "third.delta", rows, {"plain.users": [5]})
+    (folder / "missing.delta").unlink()
+
+    def versions(run: _Run) -> Any:
+        (model,) = _json(run(["list", "--json"]))["models"]
+        return model["versions"]
+
+    def scenario(run: _Run) -> None:
+        deadline_s = time.monotonic() + 60
+        while versions(run)[-1]["stream"]["state"] != "gap":
+            assert time.monotonic() < deadline_s
+        stream = versions(run)[-1]["stream"]
+        assert (stream["last"], stream["num_pending"]) == ("first.delta", 1)
+        assert stream["last_created_s"] > 0
+        assert "third.delta follows state" in stream["reason"]
+        assert "stream" not in versions(run)[0]  # version 1 is not loaded
+        out = run(["list"])[1]
+        assert re.search(r"version +state +tables +digest +last delta +stream +reason", out)
+        assert re.search(r"2 +ready .* first.delta +gap, 1 waiting +delta third.delta", out)
+        code, _, err = run(["delta", "small", "first.delta"])
+        assert code == 1
+        assert "takes its deltas from a folder of its own" in err
+
+    settings = ModelSettings(deltas=folder, poll_deltas_s=0.02)
+    _with_server(scenario, tmp_path, artifact_path, capsys, settings)
 
 
 def test_what_the_server_refuses_is_one_line_and_exit_code_1(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from serve import bench
 from serve.app import cli
@@ -46,16 +47,56 @@ def test_predict_reads_standard_input(
     content = io.BytesIO(capsys.readouterr().out.encode())
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(content))
     assert predict.main([live.address, "--json-request", "-"]) == 0
-    assert "score [2]" in capsys.readouterr().out
+    assert len(json.loads(capsys.readouterr().out)["score"]) == 2
 
 
 def test_predict_sends_a_random_request_and_prints_the_metadata(
     live: LiveServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert predict.main([live.address, "--random", "--rows", "4"]) == 0
-    assert "vectors [4, 2, 3]" in capsys.readouterr().out
+    assert np.array(json.loads(capsys.readouterr().out)["vectors"]).shape == (4, 2, 3)
     assert predict.main([live.address, "--metadata"]) == 0
     assert 'name: "genres"' in capsys.readouterr().out
+
+
+def test_predict_prints_short_lists_on_one_line(live: LiveServer, capsys: pytest.CaptureFixture[str]) -> None:
+    assert predict.main([live.address, "--example", "--rows", "2"]) == 0
+    text = capsys.readouterr().out
+    request = json.loads(text)
+    assert f'"user": {json.dumps(request["sparse"]["user"])}' in text
+    assert text.count("\n") <= 10
+    assert predict.main([live.address, "--random", "--rows", "2"]) == 0
+    assert capsys.readouterr().out.count("\n") <= 7
+    assert predict.main([live.address, "--example", "--json"]) == 0
+    assert capsys.readouterr().out.count("\n") == 1
+
+
+def test_predict_prints_the_digits_of_an_answer_that_a_float32_has(
+    live: LiveServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answers = []
+    for options in ([], ["--json"]):
+        assert predict.main([live.address, "--random", *options]) == 0
+        answers.append(json.loads(capsys.readouterr().out))
+    short, exact = (np.array(answer["score"]) for answer in answers)
+    assert np.allclose(short, exact, rtol=1e-5, atol=0)
+    assert max(len(str(value)) for value in short.tolist()) < max(len(str(v)) for v in exact.tolist())
+
+
+def test_predict_shortens_long_lists_on_a_terminal_only(
+    live: LiveServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def printed(*options: str) -> str:
+        assert predict.main([live.address, "--random", "--rows", "200", *options]) == 0
+        return capsys.readouterr().out
+
+    in_file = printed()
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    on_terminal = printed()
+    assert "… 191 more …" in on_terminal
+    assert len(on_terminal) < len(in_file) / 10
+    assert printed("--full") == in_file
+    assert len(json.loads(in_file)["score"]) == len(json.loads(printed("--json"))["score"]) == 200
 
 
 @pytest.mark.parametrize(
@@ -67,7 +108,10 @@ def test_predict_sends_a_random_request_and_prints_the_metadata(
         pytest.param('{"other": {}}', 'expected an object with "dense"', id="unknown-part"),
         pytest.param('{"dense": []}', '"dense": expected an object with one entry per input', id="no-inputs"),
         pytest.param(
-            '{"sparse": {"user": [["x"]]}}', "sparse['user']: expected whole numbers", id="text-ids"
+            '{"sparse": {"user": [[1.5]]}}', "sparse['user']: expected whole numbers", id="float-ids"
+        ),
+        pytest.param(
+            '{"sparse": {"user": [["x"], [1]]}}', "sparse['user']: got int at position 1", id="texts-and-ids"
         ),
         pytest.param(
             '{"sparse": {"user": [[1]]}}', "INVALID_ARGUMENT: dense: missing 'context'", id="refused"
@@ -97,7 +141,9 @@ def test_predict_without_a_file_is_bad_input_and_without_a_server_a_failure(
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        pytest.param([], "nothing at", id="no-artifact"),
+        pytest.param(
+            [], "which does not exist; expected a folder or file that recsys-export", id="no-artifact"
+        ),
         pytest.param(["--port", "70000"], "port: got 70000", id="port"),
         pytest.param(["--max-batch-rows", "0"], "max_batch_rows: got 0", id="limit"),
         pytest.param(["--intra-op-threads", "0"], "intra_op_threads: got 0", id="threads"),
@@ -113,6 +159,36 @@ def test_serve_refuses_bad_input_in_one_line(
     output = capsys.readouterr()
     assert text in output.err
     assert output.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (
+            "model.pt",
+            "got 'model.pt', which holds no manifest; expected a folder or file that recsys-export wrote (a",
+        ),
+        (
+            "plan.json",
+            "got 'plan.json', which is of another kind, or damaged (BadZipFile); expected a folder or",
+        ),
+        (
+            ".",
+            "without manifest.json; expected a folder or file that recsys-export wrote (the models of a folder: rec",
+        ),
+    ],
+)
+def test_serve_says_what_it_was_given_instead_of_an_artifact(
+    name: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.save({"state_dict": {}}, tmp_path / "model.pt")
+    (tmp_path / "plan.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    assert cli.main([name]) == 2
+    error = capsys.readouterr().err
+    assert text in error
+    assert f"got the folder {tmp_path.name!r}" in error or name != "."
+    assert str(tmp_path) not in error
 
 
 @pytest.mark.parametrize("tool", [cli, predict, bench], ids=["serve", "predict", "bench"])

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "recsys/client.h"
@@ -50,6 +51,15 @@ const json& PartOf(const json& from, const char* name) {
   return from.contains(name) ? from[name] : none;
 }
 
+/// Whether bags, or one bag, hold texts.
+bool HasTexts(const json& ids) {
+  if (ids.is_string()) return true;
+  for (const json& part : ids) {
+    if ((part.is_array() || part.is_string()) && HasTexts(part)) return true;
+  }
+  return false;
+}
+
 ClientRequest RequestOf(const json& from) {
   ClientRequest request(from.at("num_rows").get<std::int64_t>());
   const json& weights = PartOf(from, "weights");
@@ -57,16 +67,26 @@ ClientRequest RequestOf(const json& from) {
     request.AddDense(name, Flat(rows));
   }
   for (const auto& [name, rows] : PartOf(from, "sparse").items()) {
-    request.AddSparse(name, rows.get<std::vector<std::vector<std::int64_t>>>(),
-                      weights.value(name, std::vector<std::vector<float>>()));
+    const auto own = weights.value(name, std::vector<std::vector<float>>());
+    if (HasTexts(rows)) {
+      request.AddTexts(name, rows.get<std::vector<std::vector<std::string>>>(), own);
+    } else {
+      request.AddSparse(name, rows.get<std::vector<std::vector<std::int64_t>>>(), own);
+    }
   }
   for (const auto& [name, rows] : PartOf(from, "context_dense").items()) {
     request.AddContextDense(name, Flat(rows));
   }
   for (const auto& [name, ids] : PartOf(from, "context_sparse").items()) {
-    const auto own = weights.value(name, std::vector<std::vector<float>>());
-    request.AddContextSparse(name, ids.get<std::vector<std::int64_t>>(),
-                             own.empty() ? std::vector<float>() : own[0]);
+    const auto rows = weights.value(name, std::vector<std::vector<float>>());
+    const std::vector<float> own = rows.empty() ? std::vector<float>() : rows[0];
+    if (HasTexts(ids)) {
+      const auto texts = ids.get<std::vector<std::string>>();
+      const std::vector<std::string_view> views(texts.begin(), texts.end());
+      request.AddContextTexts(name, views, own);
+    } else {
+      request.AddContextSparse(name, ids.get<std::vector<std::int64_t>>(), own);
+    }
   }
   request.SetRequestId(from.value("request_id", ""));
   return request;
@@ -107,6 +127,7 @@ json Described(const recsys::ModelMetadata& metadata) {
     const auto& input = metadata.signature.sparse[i];
     sparse[input.name] = {{"weighted", input.weighted},
                           {"pooling", input.pooling},
+                          {"strings", input.strings},
                           {"id_limit", metadata.id_limits[i].value_or(-1)}};
   }
   return {{"model", metadata.model},

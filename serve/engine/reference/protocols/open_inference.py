@@ -13,10 +13,10 @@ from serve.engine.reference.requests import RawRequestLike, Request
 from serve.engine.reference.servable import ReferenceServable
 from serve.errors import RequestError, listed
 from serve.protocols.calls import checked_request_id, parse
-from serve.protocols.open_inference import DTYPES, FLOAT, ID, LENGTH, Parameters, parameters_of
+from serve.protocols.open_inference import DTYPES, FLOAT, ID, LENGTH, TEXT, Parameters, parameters_of
 from serve.wire import open_inference_pb2 as wire
 
-_CONTENTS = {FLOAT: "fp32_contents", ID: "int64_contents", LENGTH: "int_contents"}
+_CONTENTS = {FLOAT: "fp32_contents", ID: "int64_contents", LENGTH: "int_contents", TEXT: "bytes_contents"}
 # Values, lengths and weights of a sparse input.
 _MOST_PARTS = 3
 
@@ -109,8 +109,14 @@ def _tensors(message: wire.ModelInferRequest) -> list[Tensor]:
     for i, given in enumerate(message.inputs):
         if given.parameters:
             _refuse_parameters(_field(given), given.parameters)
+        texts: Sequence[bytes] = ()
+        data = b""
         if not raw:
-            data = _typed_contents(given)
+            contents = _typed_contents(given)
+            if given.datatype == TEXT:
+                texts = contents
+            elif contents:
+                data = np.array(contents, DTYPES[given.datatype]).tobytes()
         elif given.HasField("contents"):
             raise RequestError(
                 f"{_field(given)}.contents: got values beside raw_input_contents, expected one of the two"
@@ -118,7 +124,7 @@ def _tensors(message: wire.ModelInferRequest) -> list[Tensor]:
         else:
             data = raw[i]
         # A slice of a repeated field is a list; iterating over the field takes three times as long.
-        tensors.append(Tensor(given.name, given.datatype, tuple(given.shape[:]), data))
+        tensors.append(Tensor(given.name, given.datatype, tuple(given.shape[:]), data, texts))
     return tensors
 
 
@@ -126,18 +132,19 @@ def _field(given: wire.ModelInferRequest.InferInputTensor) -> str:
     return f"inputs[{given.name[:64]!r}]"
 
 
-def _typed_contents(given: wire.ModelInferRequest.InferInputTensor) -> bytes:
-    """Return the bytes of a tensor that was sent as numbers."""
+def _typed_contents(given: wire.ModelInferRequest.InferInputTensor) -> list[Any]:
+    """Return the numbers or texts of a tensor that was not sent as bytes; none for unknown types."""
     contents = given.contents
     name = _CONTENTS.get(given.datatype)
     filled = [descriptor.name for descriptor, _ in contents.ListFields()]
     if name is None or not filled:
-        return b""  # the tensor's checks report unknown types and missing values
+        return []  # the tensor's checks report unknown types and missing values
     if filled != [name]:
         raise RequestError(
             f"{_field(given)}.contents: got {', '.join(filled)}, expected {name} for {given.datatype}"
         )
-    return np.array(getattr(contents, name)[:], DTYPES[given.datatype]).tobytes()
+    found: list[Any] = getattr(contents, name)[:]
+    return found
 
 
 def _refuse_parameters(field: str, parameters: Mapping[str, Any]) -> None:

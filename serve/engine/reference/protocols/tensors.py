@@ -9,6 +9,8 @@ Open Inference has no jagged tensors. A sparse input ``user`` is sent as two (or
 * ``user`` INT64 ``[B, L]``, or ``[B]`` for one ID a row;
 * in either form, for weighted inputs, ``user.weights`` FP32, of the shape of the IDs.
 
+The tensor with the IDs may be BYTES: a text in place of each ID.
+
 A dense input is FP32 ``[B, width]``, or ``[B]`` if its width is 1.
 """
 
@@ -27,7 +29,7 @@ from recsys.signature import DenseInput, Signature, SparseInput
 from serve.config.models import BatchLimits
 from serve.engine.reference.requests import RawDense, RawRequest, RawSparse
 from serve.errors import MAX_CHARS, RequestError, listed
-from serve.protocols.open_inference import DTYPES, FLOAT, ID, LENGTH, input_specs
+from serve.protocols.open_inference import DTYPES, FLOAT, ID, LENGTH, TEXT, input_specs, unpack_texts
 
 _WHOLE_NUMBERS = (ID, LENGTH)
 _MAX_LENGTH = np.iinfo(np.int32).max
@@ -41,13 +43,15 @@ class Tensor:
         name: name of the input, or of a part of one.
         datatype: such as FP32.
         shape: the shape as the client states it.
-        data: little-endian, row-major.
+        data: little-endian, row-major; each text of BYTES after its length.
+        texts: texts that were not sent as ``data``.
     """
 
     name: str
     datatype: str
     shape: tuple[int, ...]
     data: bytes
+    texts: Sequence[bytes] = ()
 
     @property
     def field(self) -> str:
@@ -132,16 +136,49 @@ def _sparse(sparse: SparseInput, given: dict[str, Tensor], limits: BatchLimits) 
         data, num_rows = _lengths(lengths), lengths.shape[0]
         if len(ids.shape) != 1:
             raise _wrong_shape(ids, "[-1]")
+        raw = _ids(name, ids, limits)
     else:
+        if len(whole.shape) not in (1, 2):
+            raise _wrong_shape(whole, "[-1, -1] or [-1]")
+        # A tensor without IDs may claim any number of rows; with IDs, the size of its data limits it.
+        raw = _ids(name, whole, limits)
         data, num_rows = _equal_lengths(whole, limits), whole.shape[0]
-    _check_data(ids, _WHOLE_NUMBERS)
-    raw = RawSparse(name, data, _as_type(ids, ID))
+    raw.lengths = data
     if weights is not None:
         if weights.shape != ids.shape:
             raise _wrong_shape(weights, f"{list(ids.shape)}, that of the IDs")
         _check_data(weights, (FLOAT,))
         raw.weights = weights.data
     return raw, num_rows
+
+
+def _ids(name: str, tensor: Tensor, limits: BatchLimits) -> RawSparse:
+    """Return a sparse input with the IDs or the texts of a tensor, without lengths."""
+    if tensor.datatype == TEXT:
+        return RawSparse(name, b"", b"", strings=_texts(tensor, limits))
+    if tensor.datatype not in _WHOLE_NUMBERS:
+        raise _wrong_type(tensor, (*_WHOLE_NUMBERS, TEXT))
+    _check_data(tensor, _WHOLE_NUMBERS)
+    return RawSparse(name, b"", _as_type(tensor, ID))
+
+
+def _texts(tensor: Tensor, limits: BatchLimits) -> Sequence[bytes]:
+    """Return the texts of a BYTES tensor, as many as its shape says; no more are unpacked than a request may have."""
+    _check_sizes(tensor)
+    expected = math.prod(tensor.shape)
+    limits.check_request(0, expected)
+    texts = tensor.texts or unpack_texts(tensor.data, expected + 1)
+    if texts is None:
+        raise RequestError(
+            f"{tensor.field}: got {len(tensor.data)} bytes that end within a text, "
+            "expected each text after its length (4 bytes, little-endian)"
+        )
+    if len(texts) != expected:
+        got = f"more than {expected}" if len(texts) > expected else len(texts)
+        raise RequestError(
+            f"{tensor.field}: got {got} texts, expected {expected} ({TEXT} {list(tensor.shape)})"
+        )
+    return texts
 
 
 def _lengths(tensor: Tensor) -> bytes:
@@ -162,10 +199,6 @@ def _lengths(tensor: Tensor) -> bytes:
 
 def _equal_lengths(tensor: Tensor, limits: BatchLimits) -> bytes:
     """Return int32 ``[B]``, all L."""
-    if len(tensor.shape) not in (1, 2):
-        raise _wrong_shape(tensor, "[-1, -1] or [-1]")
-    # A tensor without IDs may claim any number of rows; with IDs, the size of its data limits it.
-    _check_data(tensor, _WHOLE_NUMBERS)
     num_rows = tensor.shape[0]
     limits.check_request(num_rows, 0)
     length = tensor.shape[1] if len(tensor.shape) == 2 else 1
@@ -175,17 +208,19 @@ def _equal_lengths(tensor: Tensor, limits: BatchLimits) -> bytes:
 def _check_data(tensor: Tensor, datatypes: Sequence[str]) -> None:
     """Check that the type is one of ``datatypes``, and that the data has the size of the shape."""
     if tensor.datatype not in datatypes:
-        raise RequestError(
-            f"{tensor.field}.datatype: got {tensor.datatype[:MAX_CHARS]!r}, expected {' or '.join(datatypes)}"
-        )
-    if min(tensor.shape) < 0:
-        raise _wrong_shape(tensor, "sizes of 0 or more")
+        raise _wrong_type(tensor, datatypes)
+    _check_sizes(tensor)
     expected = math.prod(tensor.shape) * DTYPES[tensor.datatype].itemsize
     if len(tensor.data) != expected:
         raise RequestError(
             f"{tensor.field}: got {len(tensor.data)} bytes, "
             f"expected {expected} ({tensor.datatype} {list(tensor.shape)})"
         )
+
+
+def _check_sizes(tensor: Tensor) -> None:
+    if min(tensor.shape) < 0:
+        raise _wrong_shape(tensor, "sizes of 0 or more")
 
 
 def _array(tensor: Tensor) -> npt.NDArray[Any]:
@@ -235,6 +270,12 @@ def _refuse_unknown(signature: Signature, left: Mapping[str, Tensor]) -> None:
 def _keys(name: str) -> tuple[str, ...]:
     """Return the possible tensor names of a sparse input."""
     return (name, f"{name}.values", f"{name}.lengths", f"{name}.weights")
+
+
+def _wrong_type(tensor: Tensor, expected: Sequence[str]) -> RequestError:
+    return RequestError(
+        f"{tensor.field}.datatype: got {tensor.datatype[:MAX_CHARS]!r}, expected {' or '.join(expected)}"
+    )
 
 
 def _wrong_shape(tensor: Tensor, expected: str) -> RequestError:

@@ -174,7 +174,7 @@ def _sparse(
         _cut(weights, counts.tolist(), _FLOAT.itemsize),
         strict=True,
     )
-    return [RawSparse(s.name, *bags) for s, *bags in parts]
+    return [RawSparse(s.name, bags, ids, given) for s, bags, ids, given in parts]
 
 
 def _cut(data: bytes, counts: Sequence[int], itemsize: int) -> Iterator[bytes]:

@@ -153,6 +153,19 @@ def test_a_rate_passes_or_fails_for_a_reason(made: Figures, expected: Verdict) -
     assert verdict(made, 20.0) is expected
 
 
+@pytest.mark.parametrize(
+    ("num_slow", "expected"), [(1, Verdict.PAUSED), (2, Verdict.PAUSED), (3, Verdict.SLOW)]
+)
+def test_a_pause_is_told_from_a_rate_that_is_too_high(num_slow: int, expected: Verdict) -> None:
+    """By the number of seconds, out of four, in which requests were slow."""
+    recorder = Recorder(0.0, 4.0, by_due=True)
+    for i in range(400):
+        due_s = i / 100
+        recorder.done(REQUEST, due_s, due_s, due_s + (0.03 if due_s < num_slow - 0.1 else 0.01), None)
+    made = figures(recorder.measured, Step(duration_s=4.0, rate_per_s=100.0))
+    assert verdict(made, 20.0) is expected
+
+
 def test_answers_that_fall_behind_the_rate_do_not_pass() -> None:
     assert verdict(_at_rate(100, 0.3), 500.0) is Verdict.BEHIND
 

@@ -37,6 +37,34 @@ def test_requests_are_valid(rows: str, ids: str, zipf: float) -> None:
         assert kind == ""
 
 
+def _with_texts(*texts: bytes) -> wire.PredictRequest:
+    """Two rows, with texts in place of one input's IDs."""
+    ((request, _),) = _drawn(Shape(rows=parse_mix("2"), ids_per_bag=parse_mix("1")), 1)
+    (item,) = (sparse for sparse in request.sparse if sparse.name == "item")
+    item.values = b""
+    item.strings.extend(texts)
+    return request
+
+
+def test_texts_of_a_recording_keep_their_form() -> None:
+    request = _with_texts(b"a", "é".encode())
+    message = kserve_request(request, METADATA)
+    (at,) = (i for i, one in enumerate(message.inputs) if one.name == "item.values")
+    assert (message.inputs[at].datatype, list(message.inputs[at].shape)) == ("BYTES", [2])
+    assert message.raw_input_contents[at] == b"\1\0\0\0a\2\0\0\0\xc3\xa9"
+    (body,) = (
+        one for one in json.loads(rest_body(request, METADATA))["inputs"] if one["name"] == "item.values"
+    )
+    assert body == {"name": "item.values", "datatype": "BYTES", "shape": [2], "data": ["a", "é"]}
+
+
+def test_texts_that_a_protocol_cannot_hold() -> None:
+    with pytest.raises(ValueError, match=r"item\.values: got a text that is not UTF-8"):
+        rest_body(_with_texts(b"a", b"\xff"), METADATA)
+    with pytest.raises(ValueError, match="--protocol torchrec has no field for texts"):
+        torchrec_request(_with_texts(b"a", b"b"), METADATA)
+
+
 def test_sizes_and_bags_are_those_of_the_mixes() -> None:
     shape = Shape(
         rows=parse_mix("1:1,20:1"),

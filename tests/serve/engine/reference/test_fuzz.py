@@ -90,7 +90,9 @@ def sample_from(signature: Signature, data: bytes) -> Sample:
     sparse: dict[str, list[list[int]]] = {}
     weights: dict[str, list[list[float]]] = {}
     for use in request.sparse:
-        ids, given = np.frombuffer(use.values, "<i8").tolist(), np.frombuffer(use.weights, "<f4").tolist()
+        # The model has no hashes: texts that passed are decimal numbers.
+        ids = np.frombuffer(use.values, "<i8").tolist() or [int(text) for text in use.strings]
+        given = np.frombuffer(use.weights, "<f4").tolist()
         sparse[use.name], weights[use.name], start = [], [], 0
         for length in np.frombuffer(use.lengths, "<i4").tolist():
             sparse[use.name].append(ids[start : start + length])

@@ -17,7 +17,7 @@ from serve.wire import open_inference_pb2, predict_pb2, predictor_pb2
 from tests.support.serve.live import LiveServer
 from tests.support.serve.messages.rest_calls import INFER, PREDICT, ask
 
-pytest.importorskip("aiohttp", reason="HTTP is in the extra 'http'")
+pytest.importorskip("aiohttp", reason="HTTP is in the extra 'rest'")
 _NO_MESSAGE = b"\xff"
 _Send = Callable[[LiveServer], object]
 

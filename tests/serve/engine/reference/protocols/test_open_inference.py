@@ -39,7 +39,7 @@ def sample_of(rows: int, seed: int = 0) -> Sample:
 def triton_calls(what: str, address: str, sample: Sample, *more: str) -> dict[str, Any]:
     """What Triton's client says, from a process of its own."""
     if importlib.util.find_spec("tritonclient") is None:
-        pytest.skip("tritonclient is in the extra 'dev'")
+        pytest.skip("tritonclient is in the extra 'peer'")
     dtypes = {"FP32": "<f4", "INT64": "<i8", "INT32": "<i4"}
     inputs = [
         {
@@ -267,7 +267,7 @@ WRONG: dict[str, tuple[Callable[[wire.ModelInferRequest], object], str]] = {
     "nothing-typed": (lambda m: m.ClearField("raw_input_contents"), "inputs['context']: got 0 bytes, expected 24"),
     "bool-tensor": (
         lambda m: setattr(m.inputs[2], "datatype", "BOOL"),
-        "inputs['user.values'].datatype: got 'BOOL', expected INT64 or INT32",
+        "inputs['user.values'].datatype: got 'BOOL', expected INT64 or INT32 or BYTES",
     ),
     "shared-memory": (
         lambda m: setattr(m.inputs[0].parameters["shared_memory_region"], "string_param", "r"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from recsys.signature import DenseInput, Output, Signature, SparseInput, TableUs
 from serve.engine.reference.protocols.tensors import Tensor, raw_request
 from serve.engine.reference.requests import RawRequest
 from serve.errors import RequestError, RequestTooLargeError
-from serve.protocols.open_inference import input_specs, output_specs
+from serve.protocols.open_inference import input_specs, output_specs, pack_texts, unpack_texts
 from tests.support.serve.messages.cases import random_sample
 from tests.support.serve.messages.foreign import LIMITS, assert_same, checked, tensor, tensors
 from tests.support.serve.models import SIGNATURE
@@ -38,6 +39,14 @@ def raw(signature: Signature, made: list[Tensor], *context: str) -> RawRequest:
 
 def ids(name: str, array: object, datatype: str = "INT64") -> Tensor:
     return tensor(name, datatype, np.array(array, "<i8" if datatype == "INT64" else "<i4"))
+
+
+def texts(name: str, array: list[bytes], shape: tuple[int, ...] | None = None, typed: bool = False) -> Tensor:
+    """A BYTES tensor, its texts as one run of bytes or one by one."""
+    shape = (len(array),) if shape is None else shape
+    if typed:
+        return Tensor(name, "BYTES", shape, b"", array)
+    return Tensor(name, "BYTES", shape, pack_texts(array))
 
 
 @pytest.mark.parametrize("rows", [0, 1, 5])
@@ -75,6 +84,54 @@ def test_whole_tensors_of_ids_have_equal_lengths(array: object, lengths: list[in
     assert made.num_rows == len(lengths)
     assert made.sparse[0].lengths == np.array(lengths, "<i4").tobytes()
     assert made.sparse[0].values == np.array(array, "<i8").tobytes()
+
+
+@pytest.mark.parametrize("typed", [False, True])
+def test_texts_come_in_parts_or_whole(typed: bool) -> None:
+    array = [b"7", b"", b"\xff", b"8" * 300]
+    parts = raw(ONE_SPARSE, [texts("user.values", array, typed=typed), ids("user.lengths", [1, 3], "INT32")])
+    whole = raw(ONE_SPARSE, [texts("user", array, (2, 2), typed)])
+    flat = raw(ONE_SPARSE, [texts("user", array, typed=typed)])
+    assert [list(made.sparse[0].strings) for made in (parts, whole, flat)] == [array] * 3
+    lengths = [np.frombuffer(made.sparse[0].lengths, "<i4").tolist() for made in (parts, whole, flat)]
+    assert lengths == [[1, 3], [2, 2], [1, 1, 1, 1]]
+    assert not any(made.sparse[0].values for made in (parts, whole, flat))
+
+
+@pytest.mark.parametrize(("shape", "num_rows"), [((0,), 0), ((3, 0), 3), ((0, 4), 0)])
+def test_tensors_without_texts(shape: tuple[int, ...], num_rows: int) -> None:
+    made = raw(ONE_SPARSE, [texts("user", [], shape)])
+    assert (made.num_rows, list(made.sparse[0].strings)) == (num_rows, [])
+
+
+@pytest.mark.parametrize("shape", [(262_145,), (1 << 62, 1 << 62)])
+def test_texts_beyond_the_limit_are_refused_before_they_are_unpacked(shape: tuple[int, ...]) -> None:
+    with pytest.raises(RequestTooLargeError, match=r"sparse: got \d+ IDs, expected at most 262144"):
+        raw(ONE_SPARSE, [texts("user", [], shape)])
+
+
+def test_weights_stand_beside_texts() -> None:
+    weights = tensor("tags.weights", "FP32", np.ones((2, 1), "<f4"))
+    made = raw(WEIGHTED, [PRICE, texts("tags", [b"1", b"2"], (2, 1)), weights])
+    assert checked(WEIGHTED, made).sparse.values.tolist() == [1, 2]
+
+
+def test_packed_texts_are_what_triton_defines() -> None:
+    assert pack_texts([b"ab", b"", b"c"]) == b"\2\0\0\0ab\0\0\0\0\1\0\0\0c"
+    assert unpack_texts(b"") == []
+    assert unpack_texts(pack_texts([b"ab", b"", b"\xff" * 70_000])) == [b"ab", b"", b"\xff" * 70_000]
+    assert unpack_texts(pack_texts([b"ab", b"", b"c"]) + b"cut", 2) == [b"ab", b""]
+    assert unpack_texts(b"\0\0\0") is None
+    assert unpack_texts(b"\xff\xff\xff\xff") is None
+
+
+def test_a_hashed_input_is_listed_with_texts() -> None:
+    (user,) = ONE_SPARSE.sparse
+    hashed = replace(ONE_SPARSE, sparse=(replace(user, strings="xxh64"),))
+    assert [tuple(spec) for spec in input_specs(hashed)] == [
+        ("user.values", "BYTES", (-1,)),
+        ("user.lengths", "INT32", (-1,)),
+    ]
 
 
 def test_weights_stand_beside_either_form() -> None:
@@ -165,10 +222,43 @@ WRONG: dict[str, tuple[Callable[[list[Tensor]], object], str]] = {
     "whole-and-parts": (lambda made: made.append(ids("user", [1, 2])), "inputs: got 'user' whole and in parts"),
     "bool-ids": (
         _set("user.values", datatype="BOOL"),
-        "inputs['user.values'].datatype: got 'BOOL', expected INT64 or INT32",
+        "inputs['user.values'].datatype: got 'BOOL', expected INT64 or INT32 or BYTES",
     ),
-    "bytes-ids": (_set("user.values", datatype="BYTES"), "got 'BYTES', expected INT64 or INT32"),
-    "unsigned-ids": (_set("user.values", datatype="UINT64"), "got 'UINT64', expected INT64 or INT32"),
+    "unsigned-ids": (_set("user.values", datatype="UINT64"), "got 'UINT64', expected INT64 or INT32 or BYTES"),
+    "bytes-lengths": (_set("user.lengths", datatype="BYTES"), "got 'BYTES', expected INT64 or INT32"),
+    "bytes-dense": (_set("price", datatype="BYTES"), "inputs['price'].datatype: got 'BYTES', expected FP32"),
+    "fewer-texts": (
+        _replace("user.values", texts("user.values", [b"1"], shape=(2,))),
+        "inputs['user.values']: got 1 texts, expected 2 (BYTES [2])",
+    ),
+    "more-texts": (
+        _replace("user.values", texts("user.values", [b"1", b"2"], shape=(1,))),
+        "inputs['user.values']: got more than 1 texts, expected 1 (BYTES [1])",
+    ),
+    "no-texts": (
+        _replace("user.values", Tensor("user.values", "BYTES", (2,), b"")),
+        "inputs['user.values']: got 0 texts, expected 2 (BYTES [2])",
+    ),
+    "texts-without-lengths": (
+        _replace("user.values", Tensor("user.values", "BYTES", (1,), b"abcd")),
+        "inputs['user.values']: got 4 bytes that end within a text, expected each text after its length",
+    ),
+    "cut-length": (
+        _replace("user.values", Tensor("user.values", "BYTES", (1,), b"\1\0\0\0x\1\0")),
+        "inputs['user.values']: got 7 bytes that end within a text",
+    ),
+    "cut-text": (
+        _replace("user.values", Tensor("user.values", "BYTES", (1,), b"\2\0\0\0x")),
+        "inputs['user.values']: got 5 bytes that end within a text",
+    ),
+    "negative-texts": (
+        _replace("user.values", texts("user.values", [], shape=(-1,))),
+        "inputs['user.values'].shape: got [-1], expected sizes of 0 or more",
+    ),
+    "texts-2d": (
+        _replace("user.values", texts("user.values", [b"1"], shape=(1, 1))),
+        "inputs['user.values'].shape: got [1, 1], expected [-1]",
+    ),
     "double-dense": (_set("price", datatype="FP64"), "inputs['price'].datatype: got 'FP64', expected FP32"),
     "no-datatype": (_set("price", datatype=""), "inputs['price'].datatype: got '', expected FP32"),
     "int-weights": (

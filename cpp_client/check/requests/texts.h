@@ -1,0 +1,26 @@
+#ifndef RECSYS_CHECK_REQUESTS_TEXTS_H_
+#define RECSYS_CHECK_REQUESTS_TEXTS_H_
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "recsys/request.h"
+#include "recsys/signature.h"
+
+namespace recsys {
+
+/// A text without an ID, and its position.
+struct WrongText {
+  std::string_view text;
+  std::int64_t position;
+};
+
+/// Writes the ID of each text, as recsys/hashing.py and serve/engine/reference/texts.py define it.
+/// Stops at the first text that has none and returns it.
+std::optional<WrongText> WriteIdsOfTexts(const SparseInput& input, const RawTexts& texts,
+                                         std::int64_t* ids);
+
+}  // namespace recsys
+
+#endif  // RECSYS_CHECK_REQUESTS_TEXTS_H_

@@ -1,0 +1,162 @@
+#include "model/graphs.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/InferenceMode.h>
+
+#include <cstring>
+#include <utility>
+
+#include "base/text.h"
+#include "check/json/checked_json.h"
+#include "recsys/error.h"
+
+namespace recsys {
+namespace {
+
+// The executor profiles a graph in its first call, and optimizes it in the second.
+constexpr int kNumWarmUps = 2;
+
+const std::vector<std::pair<std::string, at::ScalarType>>& Dtypes() {
+  static const std::vector<std::pair<std::string, at::ScalarType>> dtypes = {
+      {"float64", at::kDouble},    {"float32", at::kFloat}, {"float16", at::kHalf},
+      {"bfloat16", at::kBFloat16}, {"int64", at::kLong},    {"int32", at::kInt},
+      {"int16", at::kShort},       {"int8", at::kChar},     {"uint8", at::kByte}};
+  return dtypes;
+}
+
+std::string DtypeName(at::ScalarType type) {
+  for (const auto& [name, known] : Dtypes()) {
+    if (known == type) return name;
+  }
+  return std::string(c10::getDtypeNames(type).first);
+}
+
+std::string SizesText(at::IntArrayRef shape) {
+  std::string text = "[";
+  for (std::size_t i = 0; i < shape.size(); ++i) {
+    text += (i > 0 ? ", " : "") + std::to_string(shape[i]);
+  }
+  return text + "]";
+}
+
+/// Returns the inputs of one row without IDs, for the plain or the ranking form.
+std::vector<c10::IValue> OneRow(const Signature& signature, bool is_ranking) {
+  std::vector<c10::IValue> inputs;
+  for (const DenseInput& dense : signature.dense) inputs.emplace_back(at::zeros({1, dense.width}));
+  std::int64_t num_in_context = 0;
+  for (const SparseInput& sparse : signature.sparse) {
+    num_in_context += is_ranking && signature.InContext(sparse.name) ? 1 : 0;
+  }
+  std::vector<std::int64_t> parts;
+  if (is_ranking) parts.push_back(num_in_context);
+  parts.push_back(static_cast<std::int64_t>(signature.sparse.size()) - num_in_context);
+  for (const std::int64_t num_features : parts) {
+    inputs.emplace_back(at::zeros({num_features}, at::kLong));
+    inputs.emplace_back(at::zeros({0}, at::kLong));
+    if (signature.is_weighted()) inputs.emplace_back(at::zeros({0}));
+  }
+  if (is_ranking) inputs.emplace_back(at::zeros({1}, at::kLong));
+  return inputs;
+}
+
+}  // namespace
+
+c10::IValue Callable::Call(std::vector<c10::IValue> inputs) const {
+  torch::jit::Stack stack = std::move(inputs);
+  stack.insert(stack.begin(), self_);
+  forward_->run(stack);
+  return std::move(stack.back());
+}
+
+LoadedGraphs::LoadedGraphs(std::vector<torch::jit::Module> modules, Plan plan)
+    : modules_(std::move(modules)), plan_(std::move(plan)), frozen_(Frozen()) {}
+
+std::vector<Callable> LoadedGraphs::Frozen() const {
+  std::vector<Callable> frozen;
+  for (const torch::jit::Module& module : modules_) frozen.emplace_back(Freeze(module));
+  return frozen;
+}
+
+void LoadedGraphs::Check(const DeltaHeader& header) const {
+  std::vector<TensorMap> forms;
+  if (!header.dense.empty()) {
+    for (const torch::jit::Module& module : modules_) {
+      forms.push_back(DenseTensors(module, plan_));
+    }
+  }
+  for (std::size_t i = 0; i < header.dense.size(); ++i) {
+    const DenseDelta& weight = header.dense[i];
+    const std::string at = "delta.dense[" + std::to_string(i) + "]";
+    bool is_known = false;
+    for (const TensorMap& form : forms) {
+      const auto found = form.find(weight.name);
+      if (found == form.end()) continue;
+      is_known = true;
+      const std::string as = ", as dense weight " + Repr(weight.name) + " has it";
+      const std::string dtype = DtypeName(found->second.scalar_type());
+      if (weight.dtype != dtype) throw WrongField(at, "dtype", weight.dtype, dtype + as);
+      if (found->second.sizes() != at::IntArrayRef(weight.shape)) {
+        throw WrongField(at, "shape", SizesText(weight.shape),
+                         SizesText(found->second.sizes()) + as);
+      }
+    }
+    if (!is_known) {
+      throw WrongField(at, "name", StrOf(Json(weight.name)),
+                       "the path of a dense weight of the artifact");
+    }
+  }
+}
+
+GraphChange LoadedGraphs::Exchanged(const TensorMap& weights, const Signature& signature) {
+  GraphChange change;
+  std::vector<TensorMap> held;
+  for (const torch::jit::Module& module : modules_) {
+    TensorMap replaced, placed;
+    for (auto& [path, tensor] : DenseTensors(module, plan_)) {
+      const auto found = weights.find(path);
+      if (found == weights.end()) continue;
+      replaced.emplace(path, tensor);
+      placed.emplace(path, found->second.to(tensor.device()));
+    }
+    held.push_back(std::move(replaced));
+    change.weights.push_back(std::move(placed));
+  }
+  {
+    // Constants that are folded must not be inference tensors: those of a loaded model are none
+    // either.
+    const c10::InferenceMode none(false);
+    const auto set = [this](const std::vector<TensorMap>& forms) {
+      for (std::size_t i = 0; i < modules_.size(); ++i) SetTensors(modules_[i], forms[i]);
+    };
+    set(change.weights);
+    try {
+      change.frozen = Frozen();
+    } catch (...) {
+      set(held);
+      throw;
+    }
+    set(held);
+  }
+  for (std::size_t form = 0; form < change.frozen.size(); ++form) {
+    for (int i = 0; i < kNumWarmUps; ++i) change.frozen[form].Call(OneRow(signature, form > 0));
+  }
+  return change;
+}
+
+void LoadedGraphs::Write(const GraphChange& change) {
+  for (std::size_t i = 0; i < modules_.size(); ++i) SetTensors(modules_[i], change.weights[i]);
+  frozen_ = change.frozen;
+}
+
+at::Tensor ReadDense(DeltaFile* file, const DenseDelta& weight) {
+  const std::vector<unsigned char> data = file->ReadDense(weight);
+  at::ScalarType type = at::kByte;
+  for (const auto& [name, known] : Dtypes()) {
+    if (name == weight.dtype) type = known;
+  }
+  at::Tensor tensor = at::empty(weight.shape, at::TensorOptions().dtype(type));
+  std::memcpy(tensor.mutable_data_ptr(), data.data(), data.size());
+  return tensor;
+}
+
+}  // namespace recsys

@@ -1,0 +1,75 @@
+#ifndef RECSYS_MODEL_GRAPHS_H_
+#define RECSYS_MODEL_GRAPHS_H_
+
+// A loaded model's graphs, and their exchange for graphs with other dense weights
+// (recsys/artifact/graphs.py).
+
+#include <torch/script.h>
+
+#include <string>
+#include <vector>
+
+#include "check/files/delta_file.h"
+#include "model/skeleton.h"
+#include "recsys/signature.h"
+
+namespace recsys {
+
+/// A graph that can be called from any number of threads.
+class Callable {
+ public:
+  explicit Callable(torch::jit::Module module)
+      : self_(module._ivalue()), forward_(&module.get_method("forward").function()) {}
+
+  /// Runs the graph. Throws torch's exceptions.
+  c10::IValue Call(std::vector<c10::IValue> inputs) const;
+
+ private:
+  torch::jit::ObjectPtr self_;
+  torch::jit::Function* forward_;
+};
+
+/// Other weights of a model's forms, and the forms frozen with them.
+struct GraphChange {
+  /// By form.
+  std::vector<TensorMap> weights;
+  std::vector<Callable> frozen;
+};
+
+/// The plain form of a model, and its ranking form if it has one. A frozen graph has folded what
+/// can be computed from its constants and merged equal ones, so weights are not written into it:
+/// the modules are frozen anew, and the graphs exchanged as a whole.
+class LoadedGraphs {
+ public:
+  /// Takes the scripted forms with their tensors in place, not frozen.
+  LoadedGraphs(std::vector<torch::jit::Module> modules, Plan plan);
+
+  const Callable& plain() const { return frozen_[0]; }
+  /// Null if the model has no ranking form.
+  const Callable* ranking() const { return frozen_.size() > 1 ? &frozen_[1] : nullptr; }
+
+  /// Checks that every dense weight of a delta is a tensor of a form, with its type and shape.
+  /// Throws Error (kManifest).
+  void Check(const DeltaHeader& header) const;
+
+  /// Returns the forms with other weights, by path in host memory, which Check has admitted. They
+  /// have been called until the executor has optimized them. Nothing changes yet.
+  GraphChange Exchanged(const TensorMap& weights, const Signature& signature);
+
+  /// Sets the new forms, while no batch runs.
+  void Write(const GraphChange& change);
+
+ private:
+  std::vector<Callable> Frozen() const;
+
+  std::vector<torch::jit::Module> modules_;
+  Plan plan_;
+  std::vector<Callable> frozen_;
+};
+
+/// Reads a dense weight into host memory. Throws Error.
+at::Tensor ReadDense(DeltaFile* file, const DenseDelta& weight);
+
+}  // namespace recsys
+
+#endif  // RECSYS_MODEL_GRAPHS_H_

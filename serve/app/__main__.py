@@ -1,0 +1,10 @@
+"""The command recsys-serve; also ``python -m serve.app``."""
+
+import sys
+
+from recsys.cli import command
+
+main = command("recsys-serve", "serve.app.cli")
+
+if __name__ == "__main__":
+    sys.exit(main())

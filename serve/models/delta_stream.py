@@ -1,0 +1,135 @@
+"""The stream of deltas of one loaded version: which file comes next, and why it goes no further.
+
+The policy alone, without files, threads and clocks. A poll hands over what the folder holds; the stream names
+the next delta of the version's chain until there is none, and then says in which state it is. It decides anew
+at every poll, so it goes on by itself once the right file is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from serve.metrics.streams import StreamState, StreamStatus
+from serve.models.delta_folder import FolderDelta
+
+
+class DeltaStream:
+    """See the module.
+
+    Args:
+        artifact: digest of the version's artifact.
+        since_s: when the artifact's files were written, in seconds since the epoch. Deltas of other artifacts
+            that are older belong to the past.
+
+    Attributes:
+        status: the present status.
+    """
+
+    def __init__(self, artifact: str, since_s: float) -> None:
+        self.status = StreamStatus()
+        self._artifact = artifact
+        self._since_s = since_s
+        self._state = artifact
+        # Every state of the rows so far.
+        self._passed = {artifact}
+        # Files that could not be applied: their stamps, and why.
+        self._failed: dict[str, tuple[tuple[int, int], StreamState, str]] = {}
+        # Files that were waiting at the last poll.
+        self._waiting: dict[str, tuple[int, int]] = {}
+
+    def next(self, found: Sequence[FolderDelta]) -> FolderDelta | None:
+        """Return the delta to apply next; None if there is none.
+
+        Of several with the same predecessor the oldest is taken, so that each server takes the same one.
+        """
+        for delta in found:
+            if self._follows(delta) and not self._has_failed(delta):
+                return delta
+        return None
+
+    def applied(self, delta: FolderDelta) -> None:
+        """Note that a delta was applied."""
+        self._state = delta.digest
+        self._passed.add(delta.digest)
+        self._failed.clear()
+        self.status = replace(self.status, last=delta.name, last_created_s=delta.created_s)
+
+    def failed(self, delta: FolderDelta, state: StreamState, reason: str) -> None:
+        """Note that a delta could not be applied. It is tried again when its file changes.
+
+        Args:
+            delta: the delta.
+            state: ``DAMAGED``, or ``FAILED`` where the file is not to blame; then it is tried again at the
+                next poll.
+            reason: why.
+        """
+        self._failed[delta.name] = (delta.stamp, state, reason)
+
+    def settle(self, found: Sequence[FolderDelta], artifacts: Collection[str]) -> None:
+        """Set the status at the end of a poll, when ``next`` returns None.
+
+        Args:
+            found: the files of the folder, oldest first.
+            artifacts: digests of the artifacts that are versions of the model.
+        """
+        last_s = self.status.last_created_s
+        unreadable = [d for d in found if d.error and d.created_s >= last_s]
+        # Deltas of states that the rows have left behind are applied, or lie beside those that were.
+        ours = [d for d in found if d.artifact == self._artifact and d.digest not in self._passed]
+        waiting = [d for d in ours if self._follows(d) or d.base not in self._passed]
+        strange = [d for d in found if d.artifact and d.artifact not in artifacts]
+        foreign = [d for d in strange if d.created_s > max(last_s, self._since_s)]
+        state, reason = self._judged(unreadable, waiting, foreign)
+        self.status = replace(
+            self.status, state=state, reason=reason, num_pending=len(unreadable) + len(waiting)
+        )
+        self._waiting = {d.name: d.stamp for d in (*unreadable, *waiting, *foreign)}
+        self._failed = {
+            name: (stamp, kind, why)
+            for name, (stamp, kind, why) in self._failed.items()
+            if kind is StreamState.DAMAGED
+        }
+
+    def unreadable(self, reason: str) -> None:
+        """Set the status at the end of a poll for which the folder could not be read."""
+        self.status = replace(self.status, state=StreamState.FAILED, reason=reason)
+
+    def _judged(
+        self,
+        unreadable: Sequence[FolderDelta],
+        waiting: Sequence[FolderDelta],
+        foreign: Sequence[FolderDelta],
+    ) -> tuple[StreamState, str]:
+        for delta in waiting:
+            if self._has_failed(delta):
+                _, state, reason = self._failed[delta.name]
+                return state, f"delta {delta.name} cannot be applied: {reason}"
+        for delta in unreadable:
+            if self._has_waited(delta):  # else it may be being written
+                return StreamState.DAMAGED, f"delta {delta.name} cannot be read: {delta.error}"
+        there = {delta.digest for delta in waiting}
+        for delta in waiting:
+            if delta.base not in there and self._has_waited(delta):
+                return StreamState.GAP, (
+                    f"delta {delta.name} follows state {delta.base}, which no delta of the folder leads to from "
+                    f"{self._state}, the state of the rows"
+                )
+        for delta in foreign:
+            if self._has_waited(delta):
+                return StreamState.FOREIGN, (
+                    f"delta {delta.name} was made for artifact {delta.artifact}, which is no version of this model; "
+                    f"expected {self._artifact}"
+                )
+        return StreamState.FOLLOWING, ""
+
+    def _follows(self, delta: FolderDelta) -> bool:
+        is_next = delta.artifact == self._artifact and delta.base == self._state
+        return is_next and delta.digest not in self._passed
+
+    def _has_failed(self, delta: FolderDelta) -> bool:
+        failed = self._failed.get(delta.name)
+        return failed is not None and failed[0] == delta.stamp
+
+    def _has_waited(self, delta: FolderDelta) -> bool:
+        return self._waiting.get(delta.name) == delta.stamp

@@ -1,0 +1,79 @@
+"""Example requests of a model, as random as their seed and valid as they are."""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from recsys.signature import Signature
+from serve.client.sampling import JsonRequest, example_request
+from serve.engine.interface import Servable
+from serve.protocols.open_inference import FLOAT, ID, LENGTH, TEXT
+from serve.rpc.metadata import model_metadata
+
+ROWS, RANKING = "rows", "ranking"
+_NUM_ROWS = 2
+
+
+def plain_examples(servable: Servable, seed: int) -> dict[str, JsonRequest]:
+    """Return requests in plain JSON: ``rows``, and ``ranking`` if the model has a context.
+
+    Args:
+        servable: the version to ask.
+        seed: the same seed makes the same requests.
+    """
+    limits, signature = servable.settings.limits, servable.signature
+    metadata = model_metadata(signature, servable.info, limits=limits, max_message_bytes=0)
+    num_rows = min(_NUM_ROWS, limits.max_request_rows)
+    rows = example_request(metadata, num_rows, np.random.default_rng(seed))
+    return {ROWS: rows, RANKING: _ranking(rows, signature)} if signature.context else {ROWS: rows}
+
+
+def tensor_examples(signature: Signature, plain: dict[str, JsonRequest]) -> dict[str, dict[str, Any]]:
+    """Return the same requests as tensors, except those whose context holds every input: B is in no tensor."""
+    made = {}
+    for name, request in plain.items():
+        context: JsonRequest = request.get("context", {})
+        if "num_rows" not in context:
+            body: dict[str, Any] = {"inputs": [*_tensors(request), *_tensors(context)]}
+            if context:
+                body["parameters"] = {"context": ",".join(signature.context)}
+            made[name] = body
+    return made
+
+
+def _ranking(rows: JsonRequest, signature: Signature) -> JsonRequest:
+    """Return a request whose context has the first row of each of its inputs."""
+    request: JsonRequest = {}
+    context: dict[str, Any] = {}
+    num_rows = 0
+    for part, inputs in rows.items():
+        for name, values in inputs.items():
+            if name in signature.context:
+                context.setdefault(part, {})[name] = values[:1]
+            else:
+                request.setdefault(part, {})[name] = values
+            num_rows = len(values)
+    if not request:
+        context["num_rows"] = num_rows
+    return {**request, "context": context}
+
+
+def _tensors(request: JsonRequest) -> list[dict[str, Any]]:
+    tensors = []
+    for name, rows in request.get("dense", {}).items():
+        tensors.append(_tensor(name, FLOAT, [len(rows), len(rows[0])], rows))
+    for name, rows in request.get("sparse", {}).items():
+        lengths = [len(row) for row in rows]
+        is_text = any(isinstance(value, str) for row in rows for value in row)
+        tensors.append(_tensor(f"{name}.values", TEXT if is_text else ID, [sum(lengths)], rows))
+        tensors.append(_tensor(f"{name}.lengths", LENGTH, [len(rows)], [lengths]))
+        if name in request.get("weights", {}):
+            tensors.append(_tensor(f"{name}.weights", FLOAT, [sum(lengths)], request["weights"][name]))
+    return tensors
+
+
+def _tensor(name: str, datatype: str, shape: list[int], rows: list[list[Any]]) -> dict[str, Any]:
+    return {"name": name, "datatype": datatype, "shape": shape, "data": list(chain.from_iterable(rows))}

@@ -1,0 +1,283 @@
+"""JSON schemas of requests and answers, made from a model's signature and from the protocol's messages.
+
+Shape letters: B rows of a request, N number of IDs of one input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+
+from recsys.signature import DenseInput, IdPolicy, Signature, SparseInput
+from serve.config.models import BatchLimits, Priority
+from serve.protocols.calls import MAX_REQUEST_ID_BYTES
+from serve.protocols.open_inference import FLOAT, ID, LENGTH, TEXT
+
+Json = dict[str, Any]
+_NUMBER: Json = {"type": "number"}
+# NaN and infinities are null in answers.
+_ANSWERED: Json = {"type": ["number", "null"]}
+_REQUEST_ID: Json = {
+    "type": "string",
+    "maxLength": MAX_REQUEST_ID_BYTES,
+    "description": "Logged if the request fails; returned with tensors.",
+}
+_PRIORITY: Json = {
+    "type": "integer",
+    "minimum": 0,
+    "maximum": int(max(Priority)),
+    "description": "0 default, 1 served first, 2 normal, 3 served last.",
+}
+_SCALARS = {
+    FieldDescriptor.CPPTYPE_BOOL: "boolean",
+    FieldDescriptor.CPPTYPE_STRING: "string",
+    FieldDescriptor.CPPTYPE_FLOAT: "number",
+    FieldDescriptor.CPPTYPE_DOUBLE: "number",
+}
+
+
+def objects(properties: Json, required: Sequence[str] = (), *, is_open: bool = False) -> Json:
+    """Return the schema of an object.
+
+    Args:
+        properties: schema by name.
+        required: names that must be there.
+        is_open: whether it may have other properties.
+    """
+    schema: Json = {"type": "object", "properties": properties}
+    if required:
+        schema["required"] = list(required)
+    return schema if is_open else {**schema, "additionalProperties": False}
+
+
+def arrays(items: Json, num: int | None = None) -> Json:
+    """Return the schema of an array, of a fixed length if ``num`` is given."""
+    schema: Json = {"type": "array", "items": items}
+    return schema if num is None else {**schema, "minItems": num, "maxItems": num}
+
+
+def message_schema(message: Descriptor) -> Json:
+    """Return the schema of what ``serve.rest.tensors_json.plain`` makes of a message."""
+    return objects({field.name: _field(field) for field in message.fields})
+
+
+def _field(field: FieldDescriptor) -> Json:
+    kind = field.message_type
+    if field.is_repeated and kind is not None and kind.GetOptions().map_entry:
+        return {"type": "object", "additionalProperties": _value(kind.fields_by_name["value"])}
+    return arrays(_value(field)) if field.is_repeated else _value(field)
+
+
+def _value(field: FieldDescriptor) -> Json:
+    if field.message_type is not None:
+        return message_schema(field.message_type)
+    if field.enum_type is not None:
+        return {"type": "string", "enum": [value.name for value in field.enum_type.values]}
+    return {"type": _SCALARS.get(field.cpp_type, "integer")}
+
+
+def plain_request(signature: Signature, limits: BatchLimits) -> Json:
+    """Return the schema of a request in plain JSON."""
+    every = ", ".join(signature.context)
+    context = _plain_inputs(signature, 1)
+    context["num_rows"] = {
+        "type": "integer",
+        "minimum": 0,
+        "maximum": limits.max_request_rows,
+        "description": "B; needed where the context holds every input.",
+    }
+    about = "Inputs with one row, which stands for all B rows: a ranking request."
+    if every:
+        about += f" This model computes these once for all rows: {every}."
+    schema = objects(
+        {
+            **_plain_inputs(signature, limits.max_request_rows),
+            "context": {**objects(context), "description": about},
+            "id": _REQUEST_ID,
+            "priority": _PRIORITY,
+        }
+    )
+    schema["description"] = (
+        "Every input once, with one entry per row; or under context, with one row for all."
+    )
+    return schema
+
+
+def plain_answer(signature: Signature) -> Json:
+    """Return the schema of an answer in plain JSON."""
+    outputs = {}
+    for output in signature.outputs:
+        schema = _ANSWERED
+        for size in reversed(output.shape):
+            schema = arrays(schema, size)
+        outputs[output.name] = {**arrays(schema), "description": f"{[*'B', *output.shape]}".replace("'", "")}
+    return objects(
+        {"model": {"type": "string"}, "version": {"type": "string"}, "outputs": objects(outputs, [*outputs])},
+        ["model", "version", "outputs"],
+    )
+
+
+def tensor_request(signature: Signature) -> Json:
+    """Return the schema of a request with tensors."""
+    tensors = [_tensor(d.name, FLOAT, _dense_shape(d), f"Dense, [B, {d.width}].") for d in signature.dense]
+    for s in signature.sparse:
+        tensors += _sparse_tensors(s)
+    wanted = objects(
+        {
+            "name": {"enum": [output.name for output in signature.outputs]},
+            "parameters": objects({"binary_data": {"type": "boolean"}}, is_open=True),
+        },
+        ["name"],
+        is_open=True,
+    )
+    parameters = {
+        "priority": _PRIORITY,
+        "timeout": {
+            "type": "integer",
+            "minimum": 0,
+            "description": "Microseconds that the request may wait; 0 for no limit.",
+        },
+        "context": {
+            "type": "string",
+            "description": "Names of inputs, with commas between them, that have one row which stands for all B rows.",
+        },
+        "binary_data_output": {
+            "type": "boolean",
+            "description": "Whether outputs come as binary tensors after the JSON.",
+        },
+    }
+    schema = objects(
+        {
+            "id": _REQUEST_ID,
+            "parameters": objects(parameters, is_open=True),
+            "inputs": {**arrays({"anyOf": tensors}), "description": "Every input once, in any order."},
+            "outputs": {**arrays(wanted), "description": "The outputs to send; all where it is missing."},
+        },
+        ["inputs"],
+        is_open=True,
+    )
+    schema["description"] = (
+        "A sparse input is NAME.values, all IDs row by row, with NAME.lengths, the number of IDs of each row; or "
+        "NAME alone, where every row has as many."
+    )
+    return schema
+
+
+def tensor_answer(signature: Signature) -> Json:
+    """Return the schema of an answer with tensors."""
+    outputs = []
+    for output in signature.outputs:
+        shape = _shape([_size(), *({"const": size} for size in output.shape)])
+        outputs.append(_tensor(output.name, FLOAT, shape, values=_ANSWERED))
+    return objects(
+        {
+            "model_name": {"type": "string"},
+            "model_version": {"type": "string"},
+            "id": _REQUEST_ID,
+            "outputs": arrays({"anyOf": outputs}),
+        },
+        ["model_name", "model_version", "outputs"],
+    )
+
+
+def ids_text(sparse: SparseInput) -> str:
+    """Return which IDs a sparse input takes."""
+    if sparse.id_limit is not None:
+        return f"0 to {sparse.id_limit - 1}"
+    policies = {table.id_policy for table in sparse.tables}
+    if policies == {IdPolicy.MAPPED}:
+        return "any; the model maps them to rows"
+    return "any; " + ("taken modulo the rows" if IdPolicy.HASH in policies else "others than rows read zeros")
+
+
+def _plain_inputs(signature: Signature, max_rows: int) -> Json:
+    dense = {d.name: _plain_dense(d, max_rows) for d in signature.dense}
+    sparse = {s.name: _plain_sparse(s, max_rows) for s in signature.sparse}
+    weights = {
+        s.name: {**_rows(_or_bare(_NUMBER), max_rows), "description": "One weight per ID."}
+        for s in signature.sparse
+        if s.weighted
+    }
+    parts = {"dense": dense, "sparse": sparse, "weights": weights}
+    return {part: objects(inputs) for part, inputs in parts.items() if inputs}
+
+
+def _plain_dense(dense: DenseInput, max_rows: int) -> Json:
+    row = arrays(_NUMBER, dense.width)
+    rows = {"anyOf": [row, _NUMBER]} if dense.width == 1 else row
+    return {**_rows(rows, max_rows), "description": f"[B, {dense.width}]"}
+
+
+def _plain_sparse(sparse: SparseInput, max_rows: int) -> Json:
+    return {**_rows(_or_bare(_id_schema(sparse)), max_rows), "description": _about(sparse)}
+
+
+def _rows(items: Json, max_rows: int) -> Json:
+    return {**arrays(items), "maxItems": max_rows}
+
+
+def _or_bare(item: Json) -> Json:
+    """Return the schema of a row: a list, or a bare number, which is a list of one."""
+    return {"anyOf": [arrays(item), item]}
+
+
+def _id_schema(sparse: SparseInput) -> Json:
+    schema: Json = {"type": "integer", "format": "int64"}
+    if sparse.id_limit is not None:
+        schema = {**schema, "minimum": 0, "maximum": sparse.id_limit - 1}
+    # A text is hashed, or is a number in digits.
+    text: Json = (
+        {"type": "string", "minLength": 1} if sparse.strings else {"type": "string", "pattern": "^-?[0-9]+$"}
+    )
+    return {"anyOf": [schema, text]}
+
+
+def _about(sparse: SparseInput) -> str:
+    tables = ", ".join(f"{table.name} ({table.num_embeddings:,} rows)" for table in sparse.tables)
+    return f"A list of IDs per row; IDs: {ids_text(sparse)}. Pooling: {sparse.pooling}. Table: {tables}."
+
+
+def _sparse_tensors(sparse: SparseInput) -> list[Json]:
+    ids = _id_schema(sparse)
+    by_row = {"type": "array", "items": _size(), "minItems": 1, "maxItems": 2}
+    tensors = [
+        _tensor(f"{sparse.name}.values", ID, _shape([_size()]), f"[N]. {_about(sparse)}", ids),
+        _tensor(f"{sparse.name}.lengths", LENGTH, _shape([_size()]), "[B], IDs of each row.", _size()),
+        _tensor(sparse.name, ID, by_row, "[B, L] or [B], where every row has as many IDs.", ids),
+    ]
+    if sparse.weighted:
+        tensors.append(_tensor(f"{sparse.name}.weights", FLOAT, by_row, "One weight per ID."))
+    return tensors
+
+
+def _tensor(name: str, datatype: str, shape: Json, about: str = "", values: Json = _NUMBER) -> Json:
+    """Return the schema of a tensor: its numbers as a flat or nested list, or as bytes after the JSON."""
+    nested = {"anyOf": [values, {"type": "array"}]}
+    datatypes = {"enum": [ID, LENGTH, TEXT]} if datatype in (ID, LENGTH) else {"const": datatype}
+    schema = objects(
+        {
+            "name": {"const": name},
+            "datatype": {**datatypes, "default": datatype},
+            "shape": shape,
+            "data": arrays(nested),
+            "parameters": objects({"binary_data_size": _size()}, is_open=True),
+        },
+        ["name", "datatype", "shape"],
+        is_open=True,
+    )
+    return {**schema, "description": about} if about else schema
+
+
+def _dense_shape(dense: DenseInput) -> Json:
+    schema = _shape([_size(), {"const": dense.width}])
+    return {**schema, "minItems": 1} if dense.width == 1 else schema
+
+
+def _shape(sizes: list[Json]) -> Json:
+    return {"type": "array", "prefixItems": sizes, "minItems": len(sizes), "maxItems": len(sizes)}
+
+
+def _size() -> Json:
+    return {"type": "integer", "minimum": 0}

@@ -1,0 +1,112 @@
+"""Scores of an artifact for all rows of a table, written to a file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import torch
+from pyarrow import csv, parquet
+from rich.console import Console
+from rich.progress import Progress, TextColumn, TimeElapsedColumn
+
+from recsys.artifact.load import load_artifact
+from recsys.data.scoring import schema_for, scores
+from recsys.data.tables.dataset import open_files, unlabeled
+from recsys.data.tables.schema_file import read_schema
+from recsys.files import replacing
+
+_SUFFIXES = (".parquet", ".csv")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BulkJob:
+    """What to score.
+
+    Attributes:
+        artifact: The model.
+        input: A CSV, TSV or Parquet file, or a folder of them.
+        output: The file to write: Parquet or CSV, by its name.
+        schema: A schema file; None for the artifact's own.
+        keep: Columns of the input to write beside the scores.
+    """
+
+    artifact: Path
+    input: Path
+    output: Path
+    schema: Path | None = None
+    keep: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.output.suffix not in _SUFFIXES:
+            raise ValueError(
+                f"output: got {self.output.name!r}, expected a name that ends in .parquet or .csv"
+            )
+        if not self.output.absolute().parent.is_dir():
+            raise ValueError(f"output: got {str(self.output)!r}, expected a file in a folder that exists")
+
+
+def predict_table(job: BulkJob) -> int:
+    """Write a row of scores for each row of the input, in its order; return their number.
+
+    A progress bar is shown on stderr where that is a terminal. The output appears when it is whole.
+
+    Raises:
+        ValueError: The artifact, the table or the schema cannot be used.
+        OSError: The output cannot be written.
+    """
+    artifact = load_artifact(job.artifact)
+    schema = schema_for(artifact, None if job.schema is None else read_schema(job.schema))
+    files = open_files(job.input)
+    for file in files:
+        missing = [name for name in job.keep if name not in file.types]
+        if missing:
+            raise ValueError(
+                f"keep: got unknown columns {missing[:5]}, expected some of {list(file.types)[:20]}"
+            )
+    num_rows = 0
+    writer: Any = None
+    console = Console(stderr=True)
+    bar = Progress(
+        TextColumn("{task.completed:,.0f} rows, {task.fields[rate]:,.0f} a second"),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+    with replacing(job.output) as partial, bar, torch.inference_mode():
+        task = bar.add_task("scoring", total=None, rate=0.0)
+        try:
+            for file in files:
+                for piece, examples in unlabeled(file, schema):
+                    kept = piece.read(job.keep) if job.keep else None
+                    table = _table(scores(artifact, examples), kept, job.keep)
+                    writer = writer or _writer(partial, job.output.suffix, table.schema)
+                    writer.write_table(table)
+                    num_rows += table.num_rows
+                    elapsed = bar.tasks[task].elapsed or 1e-9
+                    bar.update(task, completed=num_rows, rate=num_rows / elapsed)
+        finally:
+            if writer is not None:
+                writer.close()
+        if writer is None:
+            raise ValueError("input: got no rows, expected at least one")
+    return num_rows
+
+
+def _table(outputs: dict[str, Any], kept: pa.Table | None, names: Sequence[str]) -> pa.Table:
+    columns = {} if kept is None else {name: kept.column(name) for name in names}
+    for name, values in outputs.items():
+        flat = values.reshape(len(values), -1)
+        is_vector = values.ndim > 1
+        columns[name] = (
+            pa.FixedSizeListArray.from_arrays(flat.ravel(), flat.shape[1]) if is_vector else flat[:, 0]
+        )
+    return pa.table(columns)
+
+
+def _writer(path: Path, suffix: str, schema: pa.Schema) -> Any:
+    return parquet.ParquetWriter(path, schema) if suffix == ".parquet" else csv.CSVWriter(path, schema)

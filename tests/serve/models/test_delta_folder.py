@@ -1,0 +1,66 @@
+"""Listing a folder of deltas."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from recsys.artifact.delta_file import DeltaWriter
+from recsys.artifact.delta_header import DeltaHeader
+from serve.models.delta_folder import DeltaFolder
+
+ARTIFACT = "0123456789ab"
+
+
+def write(path: Path, created_s: float, base: str = ARTIFACT) -> None:
+    """A delta of no rows."""
+    DeltaWriter(path, DeltaHeader(model="m", artifact=ARTIFACT, base=base, created_s=created_s)).finish()
+
+
+def test_deltas_are_listed_by_age_and_other_files_are_not(tmp_path: Path) -> None:
+    write(tmp_path / "a.delta", 200.0)
+    write(tmp_path / "b.delta", 100.5)
+    write(tmp_path / ".c.delta", 50.0)
+    write(tmp_path / ".d.delta.0123.partial", 50.0)
+    (tmp_path / "_SUCCESS").touch()
+    found = DeltaFolder(tmp_path).scan()
+    assert [(delta.name, delta.created_s) for delta in found] == [("b.delta", 100.5), ("a.delta", 200.0)]
+    assert {(delta.artifact, delta.base, delta.error) for delta in found} == {(ARTIFACT, ARTIFACT, "")}
+    assert len({delta.digest for delta in found}) == 2
+
+
+def test_a_header_without_a_time_gets_that_of_its_file(tmp_path: Path) -> None:
+    write(tmp_path / "a.delta", 0.0)
+    os.utime(tmp_path / "a.delta", (7000, 8000))
+    assert DeltaFolder(tmp_path).scan()[0].created_s == 8000
+
+
+def test_a_file_that_is_being_copied_is_no_delta_until_it_is_whole(tmp_path: Path) -> None:
+    write(tmp_path / "whole", 100.0)
+    data = (tmp_path / "whole").read_bytes()
+    folder, path = DeltaFolder(tmp_path), tmp_path / "a.delta"
+    for size in (0, 10, 64, len(data) - 1):
+        path.write_bytes(data[:size])
+        (delta,) = folder.scan()
+        assert delta.error
+        assert not delta.digest
+        assert str(tmp_path) not in delta.error
+    path.write_bytes(data)
+    assert folder.scan()[0].digest
+
+
+def test_headers_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "a.delta", 100.0)
+    folder = DeltaFolder(tmp_path)
+    first = folder.scan()
+    monkeypatch.setattr("serve.models.delta_folder.DeltaFile", None)
+    assert folder.scan() == first
+
+
+def test_a_folder_that_is_not_there_is_empty_and_a_file_is_no_folder(tmp_path: Path) -> None:
+    assert DeltaFolder(tmp_path / "later").scan() == []
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError):
+        DeltaFolder(tmp_path / "file").scan()

@@ -1,0 +1,168 @@
+"""Which delta of a folder comes next, and why a stream stops."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from serve.metrics.streams import StreamState
+from serve.models.delta_folder import FolderDelta
+from serve.models.delta_stream import DeltaStream
+
+ARTIFACT, OTHER = "a" * 12, "b" * 12
+#: When the artifact was written.
+SINCE_S = 100.0
+
+
+def delta(number: int, base: str = "", *, artifact: str = ARTIFACT, name: str = "") -> FolderDelta:
+    """The delta that leads from the state before to state ``number``, made a second after it."""
+    return FolderDelta(
+        path=Path(name or f"{number}.delta"),
+        stamp=(64, number),
+        created_s=SINCE_S + number,
+        digest=state(number),
+        artifact=artifact,
+        base=base or (state(number - 1) if number > 1 else artifact),
+    )
+
+
+def state(number: int) -> str:
+    return f"{number:012x}"
+
+
+def broken(name: str, size_bytes: int = 10, created_s: float = SINCE_S + 1) -> FolderDelta:
+    return FolderDelta(
+        path=Path(name), stamp=(size_bytes, 0), created_s=created_s, error="delta: it is cut off"
+    )
+
+
+def poll(stream: DeltaStream, found: Sequence[FolderDelta]) -> list[str]:
+    """Apply all that can be; the names in their order."""
+    names = []
+    while (one := stream.next(found)) is not None:
+        stream.applied(one)
+        names.append(one.name)
+    stream.settle(found, {ARTIFACT})
+    return names
+
+
+def new_stream() -> DeltaStream:
+    return DeltaStream(ARTIFACT, SINCE_S)
+
+
+def test_deltas_are_taken_in_the_order_of_their_chain_whatever_their_names_and_places() -> None:
+    stream = new_stream()
+    found = [delta(3, name="a.delta"), delta(1, name="c.delta"), delta(2, name="b.delta")]
+    assert poll(stream, found) == ["c.delta", "b.delta", "a.delta"]
+    status = stream.status
+    assert (status.state, status.num_pending) == (StreamState.FOLLOWING, 0)
+    assert (status.last, status.last_created_s) == ("a.delta", SINCE_S + 3)
+    assert poll(stream, found) == []
+    assert poll(stream, [*found, delta(4)]) == ["4.delta"]
+
+
+def test_a_gap_stops_the_stream_at_the_second_poll_until_it_is_filled() -> None:
+    stream = new_stream()
+    found = [delta(1), delta(3), delta(4)]
+    assert poll(stream, found) == ["1.delta"]
+    assert (stream.status.state, stream.status.num_pending) == (StreamState.FOLLOWING, 2)
+    assert poll(stream, found) == []
+    assert (stream.status.state, stream.status.num_pending) == (StreamState.GAP, 2)
+    assert "delta 3.delta follows state 000000000002" in stream.status.reason
+    assert poll(stream, [*found, delta(2)]) == ["2.delta", "3.delta", "4.delta"]
+    assert (stream.status.state, stream.status.reason) == (StreamState.FOLLOWING, "")
+
+
+def test_a_file_that_cannot_be_read_stops_the_stream_once_it_has_not_changed_for_a_poll() -> None:
+    stream = new_stream()
+    for size in (10, 20, 30):  # it is being copied
+        assert poll(stream, [broken("1.delta", size)]) == []
+        assert stream.status.state is StreamState.FOLLOWING
+    poll(stream, [broken("1.delta", 30)])
+    assert stream.status.state is StreamState.DAMAGED
+    assert stream.status.reason == "delta 1.delta cannot be read: delta: it is cut off"
+    assert poll(stream, [delta(1)]) == ["1.delta"]
+    assert stream.status.state is StreamState.FOLLOWING
+
+
+def test_a_damaged_file_does_not_matter_any_more_once_a_newer_delta_is_applied() -> None:
+    stream = new_stream()
+    for _ in range(2):
+        poll(stream, [broken("1.delta")])
+    assert stream.status.state is StreamState.DAMAGED
+    right = FolderDelta(
+        path=Path("1-again.delta"), stamp=(64, 1), created_s=SINCE_S + 9, digest=state(1), artifact=ARTIFACT,
+        base=ARTIFACT,
+    )  # fmt: skip
+    assert poll(stream, [broken("1.delta"), right]) == ["1-again.delta"]
+    assert (stream.status.state, stream.status.num_pending) == (StreamState.FOLLOWING, 0)
+
+
+def test_a_delta_that_cannot_be_applied_stops_the_stream_until_its_file_changes() -> None:
+    stream = new_stream()
+    first = stream.next([delta(1), delta(2)])
+    assert first is not None
+    stream.failed(first, StreamState.DAMAGED, "rows have changed")
+    for _ in range(3):
+        assert poll(stream, [delta(1), delta(2)]) == []
+        assert stream.status.state is StreamState.DAMAGED
+        assert stream.status.reason == "delta 1.delta cannot be applied: rows have changed"
+        assert stream.status.num_pending == 2
+    right = FolderDelta(**{**vars(delta(1)), "stamp": (64, 77)})
+    assert poll(stream, [right, delta(2)]) == ["1.delta", "2.delta"]
+    assert stream.status.state is StreamState.FOLLOWING
+
+
+def test_a_delta_that_failed_for_another_reason_is_tried_at_each_poll() -> None:
+    stream = new_stream()
+    first = stream.next([delta(1)])
+    assert first is not None
+    stream.failed(first, StreamState.FAILED, "there is too little memory")
+    assert stream.next([delta(1)]) is None
+    stream.settle([delta(1)], {ARTIFACT})
+    assert stream.status.state is StreamState.FAILED
+    assert poll(stream, [delta(1)]) == ["1.delta"]
+    assert stream.status.state is StreamState.FOLLOWING
+
+
+def test_a_newer_delta_of_an_unknown_artifact_stops_the_stream_until_one_of_its_own_comes() -> None:
+    stream = new_stream()
+    foreign = delta(7, artifact=OTHER)
+    poll(stream, [foreign])
+    assert stream.status.state is StreamState.FOLLOWING
+    poll(stream, [foreign])
+    assert stream.status.state is StreamState.FOREIGN
+    assert f"made for artifact {OTHER}" in stream.status.reason
+    own = FolderDelta(**{**vars(delta(1)), "created_s": SINCE_S + 8})
+    assert poll(stream, [foreign, own]) == ["1.delta"]
+    assert stream.status.state is StreamState.FOLLOWING
+
+
+def test_deltas_of_other_versions_and_of_the_past_are_left_alone() -> None:
+    stream = new_stream()
+    of_another_version = delta(7, artifact=OTHER)
+    past = FolderDelta(**{**vars(delta(5, artifact="c" * 12)), "created_s": SINCE_S - 1})
+    for _ in range(3):
+        assert stream.next([past, of_another_version]) is None
+        stream.settle([past, of_another_version], {ARTIFACT, OTHER})
+        assert (stream.status.state, stream.status.num_pending) == (StreamState.FOLLOWING, 0)
+
+
+def test_of_two_with_the_same_predecessor_the_older_is_taken_and_the_other_left() -> None:
+    stream = new_stream()
+    rival = FolderDelta(
+        path=Path("0.delta"), stamp=(64, 9), created_s=SINCE_S + 9, digest=state(9), artifact=ARTIFACT,
+        base=ARTIFACT,
+    )  # fmt: skip
+    found = sorted([rival, delta(1), delta(2)], key=lambda one: one.created_s)
+    assert poll(stream, found) == ["1.delta", "2.delta"]
+    poll(stream, found)
+    assert (stream.status.state, stream.status.num_pending) == (StreamState.FOLLOWING, 0)
+
+
+def test_a_folder_that_cannot_be_read_stops_the_stream_until_it_can() -> None:
+    stream = new_stream()
+    stream.unreadable("the folder cannot be read")
+    assert (stream.status.state, stream.status.reason) == (StreamState.FAILED, "the folder cannot be read")
+    assert poll(stream, [delta(1)]) == ["1.delta"]
+    assert stream.status.state is StreamState.FOLLOWING
