@@ -41,7 +41,7 @@ $(VENV)/.base: pyproject.toml
 
 $(VENV)/.peer: $(VENV)/.base
 	$(BIN)/pip install -q -e ".[cpu,dev,peer]"
-	$(BIN)/pip install -q --no-deps torchrec==1.8.0 tritonclient==2.73.0 kserve==0.21.0
+	$(BIN)/pip install -q --no-deps torchrec==1.8.0
 	touch $@
 
 setup: $(VENV)/.peer

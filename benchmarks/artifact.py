@@ -19,12 +19,21 @@ from rich.progress import track
 from rich.table import Table
 
 from benchmarks.auc import TOLERANCE, AucResult, compare_auc, sources
+from benchmarks.bars import MISSED_TEXT, Bar, add_bar_options, bar_table, bars_json, exit_status
 from benchmarks.machine import Machine, prepare, wide_console
 from benchmarks.model import build, export_and_load, requests
 from benchmarks.peer import PeerMissingError, check_installed, script_peer
 from benchmarks.profiling import OperatorShare, profile_artifact
 from benchmarks.rounds import CLOCKS, RoundsConfig
-from benchmarks.speed import BATCH_SIZES, DisagreementError, SpeedResult, check_agreement, measure_speed
+from benchmarks.speed import (
+    BATCH_SIZES,
+    PEER,
+    TARGETS,
+    DisagreementError,
+    SpeedResult,
+    check_agreement,
+    measure_speed,
+)
 from recsys.cli import count, counts
 
 _DESCRIPTION = """\
@@ -34,13 +43,14 @@ sharding, which cannot run on CPU there). From plain tensors to probabilities, o
 intra-op thread, the allocator settings of recsys-serve for all. Then the AUC of trained models before and after the
 export.
 """
-_EPILOG = """\
+_EPILOG = f"""\
 examples:
   python -m benchmarks.artifact
   python -m benchmarks.artifact --quick --no-auc --json
   python -m benchmarks.artifact --profile
+  python -m benchmarks.artifact --no-auc --check
 
-exit codes: 0 measured, 1 the contestants disagree or the AUC moved, 2 bad usage or TorchRec missing
+exit codes: 0 measured, 1 the contestants disagree or the AUC moved, 2 bad usage or TorchRec missing, {MISSED_TEXT}
 """
 # Forwards under the profiler, by batch size.
 _PROFILED = {1: 2000, 128: 200}
@@ -68,9 +78,24 @@ class Report:
     profile: dict[int, list[OperatorShare]]
     auc: list[AucResult]
 
+    @property
+    def bars(self) -> list[Bar]:
+        """The bars of the speed."""
+        return speed_bars(self.speed)
+
     def to_json(self) -> dict[str, object]:
         """Plain data."""
-        return {**asdict(self), "auc": [result.to_json() for result in self.auc]}
+        auc = [result.to_json() for result in self.auc]
+        return {**asdict(self), "auc": auc, "bars": bars_json(self.bars)}
+
+
+def speed_bars(results: Sequence[SpeedResult]) -> list[Bar]:
+    """Return the bars of those results that have one."""
+    return [
+        Bar(f"batch {result.batch_size}, {result.contestant}: ÷ {PEER}", target, result.ratio)
+        for result in results
+        if (target := TARGETS.get(result.contestant, {}).get(result.batch_size)) is not None
+    ]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -99,7 +124,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"benchmarks.artifact: {result.data}: the AUC moved by {found}, expected at most {TOLERANCE}",
             file=sys.stderr,
         )
-    return 1 if moved else 0
+    return 1 if moved else exit_status(report.bars, args)
 
 
 def _measure(args: argparse.Namespace, folder: Path) -> Report:
@@ -147,6 +172,7 @@ def _print(report: Report, console: Console) -> None:
         soft_wrap=True,
     )
     console.print(_speed_table(report.speed))
+    console.print(bar_table(report.bars))
     differences = ", ".join(f"{name} {found:.2g}" for name, found in report.agreement.items())
     console.print(
         f"largest relative difference of a probability to TorchRec's: {differences}", soft_wrap=True
@@ -159,22 +185,19 @@ def _print(report: Report, console: Console) -> None:
 
 def _speed_table(results: Sequence[SpeedResult]) -> Table:
     table = Table(title="artifact against TorchRec, scripted", title_justify="left")
-    for name in ("batch", "contestant", "samples/s", "ratio", "middle half", "target", ""):
-        table.add_column(name, justify="left" if name in ("contestant", "") else "right")
+    for name in ("batch", "contestant", "samples/s", "ratio", "middle half"):
+        table.add_column(name, justify="left" if name == "contestant" else "right")
     last = results[0].batch_size if results else 0
     for result in results:
         if result.batch_size != last:
             table.add_section()
             last = result.batch_size
-        target = result.target
         table.add_row(
             str(result.batch_size),
             result.contestant,
             f"{result.samples_per_s:,.0f}",
             f"{result.ratio:.2f}",
             f"{result.ratio_low:.2f}–{result.ratio_high:.2f}",
-            "" if target is None else f"{target:.1f}",
-            "" if target is None else ("met" if result.ratio >= target else "missed"),
         )
     return table
 
@@ -210,7 +233,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--quick", action="store_true", help="small tables, short turns: does it run at all?")
-    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    add_bar_options(parser)
     parser.add_argument("--profile", action="store_true", help="also print where the artifact's time goes")
     parser.add_argument("--no-auc", action="store_true", help="leave the training and the AUC out")
     parser.add_argument("--rows", type=count, metavar="R", help="rows of each table (default 100000)")

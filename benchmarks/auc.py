@@ -15,12 +15,12 @@ from torch import Tensor
 
 from benchmarks.model import DENSE_LAYERS, EMBEDDING_DIM, OVER_LAYERS, export_and_load
 from recsys.artifact.load import LoadedArtifact
+from recsys.data.batches import batches
+from recsys.data.examples import Dataset
+from recsys.data.metrics import auc
 from recsys.jagged.keyed_jagged import KeyedJaggedTensor
 from recsys.models.click import ClickModel
 from recsys.train.config import ModelConfig
-from recsys.train.data.batches import batches
-from recsys.train.data.examples import Dataset
-from recsys.train.data.metrics import auc
 from recsys.train.job import train
 from recsys.train.sources import DEFAULTS, DataConfig, open_dataset
 

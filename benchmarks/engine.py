@@ -25,19 +25,20 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from benchmarks.bars import MISSED_TEXT, Bar, add_bar_options, bar_table, bars_json, exit_status
 from benchmarks.machine import prepare, wide_console
 from benchmarks.processes import Seen, Started, StepError, module, run_json, started
 from benchmarks.serving import export_dlrm
 from recsys.cli import count
 from recsys.machine import num_processors
 
-_EPILOG = """\
+_EPILOG = f"""\
 examples:
   make native native-peers && python -m benchmarks.engine
   python -m benchmarks.engine --rounds 1 --seconds 1 --check
   python -m benchmarks.engine --engine reference --no-rest --json
 
-Exit codes: 0 measured, 1 a server or a step failed, 2 bad usage, 3 a bar is missed (with --check).
+Exit codes: 0 measured, 1 a server or a step failed, 2 bad usage, {MISSED_TEXT}.
 """
 DEFAULT, PLAIN, ECHO, REST = "default", "C++, no batching", "gRPC echo", "REST"
 # Processors of which the open loop's sender gets one, and from which on the share of the floor is to be all of it.
@@ -104,21 +105,6 @@ class Found:
         return _median_ratio(self.seen[DEFAULT, load].requests_per_s, self.seen[other, load].requests_per_s)
 
 
-@dataclass(frozen=True)
-class Bar:
-    """A goal and the measured value."""
-
-    text: str
-    bar: float
-    got: float
-    is_most: bool = False
-
-    @property
-    def is_met(self) -> bool:
-        """Whether the goal was reached."""
-        return self.got <= self.bar if self.is_most else self.got >= self.bar
-
-
 def fixed(num_executors: int) -> str:
     """Return the name of the server with this maximum number of executors."""
     return f"--executors {num_executors}"
@@ -143,8 +129,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         console.print(machine.text(), soft_wrap=True)
         console.print(f"engine: {args.engine}; {args.rounds} rounds of {args.seconds:g} s")
         console.print(_load_table(found))
-        console.print(_bar_table(bars))
-    return 3 if args.check and not all(bar.is_met for bar in bars) else 0
+        console.print(bar_table(bars))
+    return exit_status(bars, args)
 
 
 def _server(artifact: Path, args: argparse.Namespace, *options: str) -> list[str]:
@@ -290,8 +276,13 @@ def _as_json(found: Found, bars: list[Bar], more: dict[str, Any]) -> dict[str, A
         for (server, load), seen in found.seen.items()
     ]
     alone = {"best_requests_per_s": found.best, "one_sample_ms": found.alone_ms}
-    reached = [{**asdict(bar), "is_met": bar.is_met} for bar in bars]
-    return {**more, "loads": loads, "model_alone": alone, "open_loop": found.open_loop, "bars": reached}
+    return {
+        **more,
+        "loads": loads,
+        "model_alone": alone,
+        "open_loop": found.open_loop,
+        "bars": bars_json(bars),
+    }
 
 
 def _load_table(found: Found) -> Table:
@@ -304,16 +295,6 @@ def _load_table(found: Found) -> Table:
                 got = found.figure(server, load)
                 numbers = (f"{got['requests_per_s']:,.0f}", f"{got['p50_ms']:.3f}", f"{got['p99_ms']:.3f}")
                 table.add_row(load.name, server, *numbers)
-    return table
-
-
-def _bar_table(bars: Sequence[Bar]) -> Table:
-    table = Table(title="bars of the default settings", title_justify="left")
-    for name in ("what", "bar", "got", ""):
-        table.add_column(name, justify="left" if name in ("what", "") else "right")
-    for bar in bars:
-        wanted = f"{'at most' if bar.is_most else 'at least'} {bar.bar:g}"
-        table.add_row(bar.text, wanted, f"{bar.got:.2f}", "met" if bar.is_met else "missed")
     return table
 
 
@@ -331,8 +312,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float, default=1.0, metavar="S", help="of each turn (default 1)")
     parser.add_argument("--table-rows", type=count, default=100_000, metavar="R", help="default 100000")
     parser.add_argument("--no-rest", dest="rest", action="store_false", help="leave REST out")
-    parser.add_argument("--check", action="store_true", help="exit with 3 where a bar is missed")
-    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    add_bar_options(parser)
     return parser
 
 

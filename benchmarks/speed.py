@@ -42,7 +42,6 @@ class SpeedResult:
         ratio: to the peer: the median of the rounds' ratios.
         ratio_low: a quarter of the rounds gave a lower ratio.
         ratio_high: a quarter of the rounds gave a higher one.
-        target: what ``ratio`` should be, if anything.
     """
 
     batch_size: int
@@ -51,7 +50,6 @@ class SpeedResult:
     ratio: float
     ratio_low: float
     ratio_high: float
-    target: float | None
 
 
 def check_agreement(
@@ -102,5 +100,4 @@ def measure_speed(
             ratio=statistics.median(speedups),
             ratio_low=speedups[quarter],
             ratio_high=speedups[-1 - quarter],
-            target=TARGETS.get(name, {}).get(batch_size),
         )

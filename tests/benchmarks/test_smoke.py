@@ -33,6 +33,8 @@ def test_the_speed_benchmark_compares_equals(tmp_path: Path) -> None:
     contestants = [(r["batch_size"], r["contestant"]) for r in result["speed"]]
     assert contestants == [(b, name) for b in (1, 8) for name in ("TorchRec", "float32", "bfloat16")]
     assert all(r["samples_per_s"] > 0 for r in result["speed"])
+    bars = [(bar["text"], bar["bar"]) for bar in result["bars"]]
+    assert bars == [("batch 1, float32: ÷ TorchRec", 1.5), ("batch 8, float32: ÷ TorchRec", 1.3)]
     assert result["agreement"]["float32"] <= 1e-5 < result["agreement"]["bfloat16"] < 0.05
     operators = {share["name"] for share in result["profile"]["1"]}
     assert {"aten::bmm", "fbgemm::int_nbit_split_embedding_codegen_lookup_function"} <= operators

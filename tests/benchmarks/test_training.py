@@ -82,7 +82,8 @@ def test_it_runs(model: list[str]) -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=240)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
-    (result,) = report["results"]
+    (result,), (bar,) = report["results"], report["bars"]
+    assert bar["got"] == result["ratio"]
     assert result["case"]["sharding_type"] == "row_wise"
     assert result["case"]["ids_per_bag"] == [1, 3]
     assert min(result["samples_per_s"], result["peer_samples_per_s"]) > 0

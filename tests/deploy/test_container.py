@@ -104,7 +104,7 @@ def test_server_runs_without_rights_as_process_1() -> None:
 def test_entry_point_is_ours_and_its_arguments_parse(capsys: pytest.CaptureFixture[str]) -> None:
     (entry,), (command,) = LAST.all("ENTRYPOINT"), LAST.all("CMD")
     (name,) = entry.words()
-    assert PROJECT["scripts"][name] == "serve.app.cli:main"
+    assert PROJECT["scripts"][name] == "serve.app.__main__:main"
     with pytest.raises(SystemExit) as ended:
         cli.parser().parse_args(command.words())
     assert ended.value.code == 0

@@ -16,6 +16,7 @@ import yaml
 from serve.config.models import BatchLimits
 from serve.metrics.counters import ModelCounters, ModelDescription
 from serve.metrics.registry import Metrics
+from serve.metrics.streams import StreamStatus
 from tests.deploy.promql import PromqlError, Reader
 
 ROOT = Path(__file__).parents[2]
@@ -34,6 +35,7 @@ def metrics_of_a_server() -> dict[str, frozenset[str]]:
     model.set_table_bytes({"t": 1})
     model.describe(ModelDescription(target="cpu", digest="d", num_executors=1, limits=BatchLimits()))
     metrics.set_state("m", "1", "ready")
+    metrics.set_stream("m", "1", StreamStatus(last="1.delta", last_created_s=1.0))
     names: dict[str, set[str]] = {"up": set()}
     for family in metrics.registry.collect():
         for sample in family.samples:

@@ -23,6 +23,9 @@ _FOREIGN = {"--max-threads", "--replicas"}
 # A command line of every parser, which is as short as it takes.
 _SHORTEST = (
     ("recsys-train", "--data synthetic"),
+    ("recsys-data", "inspect clicks.csv"),
+    ("recsys-data", "item-vectors model.pt --items items.csv --out vectors.parquet"),
+    ("recsys-eval", "model.artifact --data clicks.csv"),
     ("recsys-plan", "model.pt"),
     ("recsys-plan", "calibrate --out topology.json"),
     ("recsys-plan", "diff a.json b.json"),

@@ -321,7 +321,10 @@ def test_bad_plans_are_2(state: Path, tmp_path: Path, content: str, message: str
 
 FAILURES: dict[str, tuple[Callable[[Path], list[str | Path]], str]] = {
     "no such file": (lambda p: [p / "x.pt"], "x.pt"),
-    "no such file for a factory": (lambda p: [p / "x.pt", *BARE], "checkpoint: got 'x.pt', which does not exist"),
+    "no such file for a factory": (
+        lambda p: [p / "x.pt", *BARE],
+        "checkpoint: got 'x.pt', which does not exist",
+    ),
     "a directory without a factory": (lambda p: [p], "a folder of state dicts (bare.pth) needs --model"),
     "a file and a directory": (lambda p: [p / "bare.pth", p, *BARE], "which is a folder"),
     "a directory and a file": (lambda p: [p, p / "bare.pth", *BARE], "and 1 more, expected one directory"),

@@ -1,0 +1,97 @@
+"""Every benchmark with bars checks them in the same way."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+
+import pytest
+
+from benchmarks import artifact, engine, planner, training
+from benchmarks.bars import MISSED, Bar, add_bar_options, bars_json, exit_status
+from benchmarks.planner import Ratios
+from benchmarks.speed import SpeedResult
+from benchmarks.training_model import TrainingCase
+
+MET, MISSED_BAR = Bar("a", 1.0, 1.0), Bar("b", 1.0, 0.99)
+
+
+@pytest.mark.parametrize(
+    ("bar", "is_met"),
+    [
+        (MET, True),
+        (MISSED_BAR, False),
+        (Bar("c", 1.0, 1.0, is_most=True), True),
+        (Bar("d", 1.0, 1.01, is_most=True), False),
+        (Bar("e", 1.0, float("nan")), False),
+        (Bar("f", 1.0, float("nan"), is_most=True), False),
+    ],
+)
+def test_a_bar_is_met_or_missed(bar: Bar, is_met: bool) -> None:
+    assert bar.is_met is is_met
+    assert bars_json([bar]) == [
+        {
+            "text": bar.text,
+            "bar": 1.0,
+            "got": pytest.approx(bar.got, nan_ok=True),
+            "is_most": bar.is_most,
+            "is_met": is_met,
+        }
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "bars", "status"),
+    [([], [MISSED_BAR], 0), (["--check"], [MET, MISSED_BAR], MISSED), (["--check"], [MET], 0)],
+)
+def test_only_a_check_fails(words: list[str], bars: list[Bar], status: int) -> None:
+    parser = argparse.ArgumentParser()
+    add_bar_options(parser)
+    assert exit_status(bars, parser.parse_args(words)) == status
+    assert MISSED == 3
+
+
+@pytest.mark.parametrize("main", [artifact.main, engine.main, planner.main, training.main])
+def test_every_benchmark_with_bars_takes_the_options(
+    main: Callable[[list[str]], int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "--check exit with 3 where a bar is missed" in said
+    assert "--json print one JSON object and nothing else" in said
+    assert "3 a bar is missed (with --check)" in said
+
+
+def test_the_bars_of_the_artifact() -> None:
+    results = [
+        SpeedResult(
+            batch_size=size, contestant=name, samples_per_s=1.0, ratio=1.2, ratio_low=1.0, ratio_high=2.0
+        )
+        for size, name in ((1, "TorchRec"), (1, "float32"), (32, "float32"), (1, "bfloat16"), (3, "float32"))
+    ]
+    assert artifact.speed_bars(results) == [
+        Bar("batch 1, float32: ÷ TorchRec", 1.5, 1.2),
+        Bar("batch 32, float32: ÷ TorchRec", 1.1, 1.2),
+    ]
+
+
+def test_the_bars_of_training() -> None:
+    case = TrainingCase(sharding_type="row_wise", ids_per_bag=(1, 10))
+    result = training.TrainingResult(
+        case=case,
+        peer_samples_per_s=1.0,
+        samples_per_s=0.9,
+        ratio=0.9,
+        ratio_low=0.8,
+        ratio_high=1.0,
+        output_difference=0.0,
+        weight_difference=0.0,
+        profile={},
+    )
+    assert training.bars([result]) == [Bar("row_wise, 1 to 10 IDs per bag: ÷ TorchRec", 1.0, 0.9)]
+
+
+def test_the_bars_of_the_planner() -> None:
+    found = [Ratios(name="x", aim=1.05, ratios=(1.0, 1.2)), Ratios(name="y", aim=None, ratios=(3.0,))]
+    assert planner.bars(found) == [Bar("worst rank ÷ x, the worst of 2 sets", 1.05, 1.2, is_most=True)]
