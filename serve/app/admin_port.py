@@ -18,7 +18,7 @@ from serve.net.auth import TokenCheck, UnauthenticatedError
 from serve.net.limits import channel_options
 from serve.net.sockets import add_port
 from serve.protocols import open_inference
-from serve.protocols.calls import BytesMethod, abort
+from serve.protocols.calls import BytesMethod, abort, headers_of
 from serve.protocols.streams import infer_stream
 from serve.rpc.admin_service import SERVICE, AdminService
 from serve.rpc.backend import Backend
@@ -123,13 +123,12 @@ class _Inference:
         await infer_stream(answer, requests, context.write, self._max_stream_requests)
 
     async def _answer(self, data: bytes, context: Any) -> bytes:
-        metadata = dict(context.invocation_metadata() or ())
         submitted = Submitted(
             message=data,
             form="kserve",
             protocol="kserve",
             remaining_s=context.time_remaining(),
-            trace_parent=str(metadata.get("traceparent", "")) if self._backend.reads_trace else "",
+            headers=headers_of(context),
         )
         return await self._backend.engine.submit(submitted)
 

@@ -22,6 +22,7 @@ from serve.config.models import ModelSettings
 from serve.config.settings import ServerConfig, Settings
 from serve.config.sources import Effective
 from serve.models.repository import ModelSource, Repository
+from serve.models.routing import key_error
 from serve.net.auth import read_token
 from serve.net.files import SecurityError
 from serve.net.limits import missing_open_files, num_ports
@@ -161,6 +162,9 @@ def _check_models(
                 yield Finding(True, f"{what}: {error}")
                 continue
             yield from _check_target(what, config.settings_of(name), manifest)
+            wrong = key_error(config.settings_of(name).routing.key_feature, manifest.signature)
+            if wrong:
+                yield Finding(True, f"{what}: {wrong}")
             try:
                 check_sizes(path, manifest)
             except ArtifactError as error:

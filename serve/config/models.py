@@ -6,6 +6,7 @@ Help texts are made from the docstrings of these classes (serve/config/options.p
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from pathlib import Path
@@ -14,6 +15,9 @@ from serve.errors import RequestTooLargeError
 
 LATEST = "latest"
 _MAY_BE_ZERO = ("max_delay_us", "priority_window_us")
+_FEATURE, _HEADER = "feature:", "header:"
+# A gRPC metadata key; values of keys that end in -bin are no text.
+_HEADER_NAME = re.compile(r"[0-9a-z_.-]+(?<!-bin)")
 
 
 class Priority(IntEnum):
@@ -98,6 +102,8 @@ class Routing:
         serve: ``latest``, or a version to pin.
         canary: a version that answers a share of the requests; empty for none.
         canary_percent: that share, above 0 to 100.
+        canary_key: what keeps a client with one version: ``feature:NAME`` or ``header:NAME``; empty to draw for
+            each request.
         shadow: a version that also computes a share of the requests, without answering them; empty for none.
         shadow_percent: that share, above 0 to 100.
 
@@ -108,6 +114,7 @@ class Routing:
     serve: str = LATEST
     canary: str = ""
     canary_percent: float = 0.0
+    canary_key: str = ""
     shadow: str = ""
     shadow_percent: float = 0.0
 
@@ -124,6 +131,20 @@ class Routing:
                 raise ValueError(
                     f"{name}: got {version!r}, expected another version than the one that serves"
                 )
+        if self.canary_key:
+            _check_key(self.canary_key)
+            if not self.canary:
+                raise ValueError(f"canary: got no version for canary_key {self.canary_key!r}")
+
+    @property
+    def key_feature(self) -> str:
+        """Return the sparse input whose first ID is the key; empty for none."""
+        return self.canary_key.removeprefix(_FEATURE) if self.canary_key.startswith(_FEATURE) else ""
+
+    @property
+    def key_header(self) -> str:
+        """Return the header whose value is the key; empty for none."""
+        return self.canary_key.removeprefix(_HEADER) if self.canary_key.startswith(_HEADER) else ""
 
     @property
     def named(self) -> frozenset[str]:
@@ -138,6 +159,7 @@ class Routing:
             serve=self.serve,
             canary=canary,
             canary_percent=self.canary_percent if canary else 0.0,
+            canary_key=self.canary_key if canary else "",
             shadow=shadow,
             shadow_percent=self.shadow_percent if shadow else 0.0,
         )
@@ -145,6 +167,17 @@ class Routing:
     def pinned(self, version: str) -> Routing:
         """Return the same routing with ``version`` serving, and neither canary nor shadow."""
         return replace(self.without(version), serve=version)
+
+
+def _check_key(key: str) -> None:
+    """Raise ValueError for a key that is neither a sparse input nor a header."""
+    kind, _, name = key.partition(":")
+    if kind not in ("feature", "header") or not name:
+        raise ValueError(f"canary_key: got {key!r}, expected feature:NAME, a sparse input, or header:NAME")
+    if kind == "header" and not _HEADER_NAME.fullmatch(name):
+        raise ValueError(
+            f"canary_key: got {key!r}, expected a header in lower case that does not end in -bin"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -129,7 +129,7 @@ class Submitted:
         form: ``recsys`` or ``kserve``, for the type of the message.
         protocol: the protocol's name in logs and traces.
         remaining_s: seconds until the deadline; None for none.
-        trace_parent: the W3C ``traceparent`` header; empty where the client sent none.
+        headers: the request's headers, under lower-case names.
         drew_version: whether the routing drew the message's version, so that the shadow's share applies.
     """
 
@@ -137,7 +137,7 @@ class Submitted:
     form: str = "recsys"
     protocol: str = "rest"
     remaining_s: float | None = None
-    trace_parent: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
     drew_version: bool = False
 
 

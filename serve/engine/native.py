@@ -34,7 +34,7 @@ from serve.engine.native_events import (
     pair_of,
     totals_of,
 )
-from serve.engine.records import Observer
+from serve.engine.records import TRACE_PARENT, Observer
 from serve.engine.routes import RouteTable
 from serve.errors import ModelChangeError, QueueFullError, status_of
 from serve.metrics.counters import ModelDescription, ModelTotals
@@ -297,6 +297,8 @@ class NativeEngine:
             "serving": plan.serving,
             "canary": plan.canary,
             "canary_share": plan.canary_share,
+            "key_feature": plan.key_feature,
+            "key_header": plan.key_header,
             "shadow": plan.shadow,
             "shadow_share": plan.shadow_share,
             "loading": sorted(table.loading),
@@ -313,7 +315,9 @@ class NativeEngine:
             "form": submitted.form,
             "protocol": submitted.protocol,
             "remaining_s": submitted.remaining_s,
-            "trace_parent": submitted.trace_parent,
+            "headers": {
+                name: submitted.headers[name] for name in self._read_headers() if name in submitted.headers
+            },
             "drew_version": submitted.drew_version,
         }
         answer: asyncio.Future[bytes] = self._loop.create_future()
@@ -326,6 +330,11 @@ class NativeEngine:
             raise
         finally:
             self._submitted.pop(ticket, None)
+
+    def _read_headers(self) -> set[str]:
+        """Return the names of the headers that the engine reads."""
+        names = {table.plan.key_header for table in self._tables.values()} - {""}
+        return names | {TRACE_PARENT} if self._observer.sampling.trace_share is not None else names
 
     def set_health(self, service: str, is_serving: bool) -> None:
         """See ``Engine``."""

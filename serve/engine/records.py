@@ -26,6 +26,9 @@ class TraceParent(NamedTuple):
     is_sampled: bool
 
 
+TRACE_PARENT = "traceparent"
+
+
 def read_traceparent(header: str) -> TraceParent | None:
     """Parse the header; return None if it is empty or malformed (the standard says to ignore it then)."""
     if not header or len(header) > _MAX_CHARS:

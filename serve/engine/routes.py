@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import xxhash
+
 from serve.engine.interface import Servable
 from serve.errors import ModelNotFoundError, NotReadyError
 
@@ -20,6 +22,8 @@ class Plan:
         serving: the version that answers by default; empty if it is not ready.
         canary: the version that answers a share; empty for none.
         canary_share: share of the requests, 0 to 1.
+        key_feature: the sparse input whose first ID decides who gets the canary; empty for none.
+        key_header: the header whose value decides it; empty for none.
         shadow: the version that also computes a share; empty for none.
         shadow_share: share of the requests, 0 to 1.
     """
@@ -27,8 +31,15 @@ class Plan:
     serving: str = ""
     canary: str = ""
     canary_share: float = 0.0
+    key_feature: str = ""
+    key_header: str = ""
     shadow: str = ""
     shadow_share: float = 0.0
+
+    @property
+    def is_keyed(self) -> bool:
+        """Return whether a key of the request decides who gets the canary."""
+        return bool(self.key_feature or self.key_header)
 
     def pick(self, draw: float) -> tuple[str, str]:
         """Return the version that answers, and the one in the shadow; empty for none.
@@ -51,10 +62,22 @@ class Route:
     Attributes:
         primary: the servable that answers it.
         shadow: the servable that computes it too; None for none.
+        key_feature: the sparse input that decides between the versions, where the key was not given; empty for none.
     """
 
     primary: Servable
     shadow: Servable | None = None
+    key_feature: str = ""
+
+
+def keyed_draw(model: str, key: int) -> float:
+    """Return a key's draw, evenly distributed over [0, 1): the same in every process and engine.
+
+    Args:
+        model: name of the model, so that models divide their users differently.
+        key: an ID, int64, or the hash of a text.
+    """
+    return (xxhash.xxh64_intdigest(key.to_bytes(8, "little", signed=True) + model.encode()) >> 11) * 2.0**-53
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +98,9 @@ class RouteTable:
     loading: frozenset[str] = frozenset()
     is_unloaded: bool = False
 
-    def route(self, version: str, draw: float, *, drew_version: bool = False) -> Route:
+    def route(
+        self, version: str, draw: float, *, drew_version: bool = False, key: int | None = None
+    ) -> Route:
         """Return the route of a request; see ``Routes.route``."""
         if version:
             named = self.servables.get(version)
@@ -83,11 +108,16 @@ class RouteTable:
                 raise self._lacking(version)
             _, shadow = self.plan.pick(draw)
             return Route(named, self.servables.get(shadow) if drew_version and shadow != version else None)
-        primary, shadow = self.plan.pick(draw)
+        plan = self.plan
+        if plan.is_keyed:
+            # A request without the key is as one outside the canary's share.
+            outside = plan.canary_share + draw * (1 - plan.canary_share)
+            draw = outside if key is None else keyed_draw(self.model, key)
+        primary, shadow = plan.pick(draw)
         servable = self.servables.get(primary)
         if servable is None:
             raise self._not_ready()
-        return Route(servable, self.servables.get(shadow))
+        return Route(servable, self.servables.get(shadow), plan.key_feature if key is None else "")
 
     def _lacking(self, version: str) -> Exception:
         if version in self.loading:
@@ -137,7 +167,14 @@ class Routes:
         """Return all tables."""
         return list(self._tables.values())
 
-    def route(self, model: str, version: str, draw: float, *, drew_version: bool = False) -> Route:
+    def key_header(self, model: str) -> str:
+        """Return the header that decides who gets a model's canary; empty for none."""
+        table = self.table(model)
+        return "" if table is None else table.plan.key_header
+
+    def route(
+        self, model: str, version: str, draw: float, *, drew_version: bool = False, key: int | None = None
+    ) -> Route:
         """Return the route of a request.
 
         Args:
@@ -145,6 +182,7 @@ class Routes:
             version: empty to let the routing choose; a named version gets no shadow.
             draw: evenly distributed over [0, 1); decides on canary and shadow.
             drew_version: whether the routing chose the version before, so that it may have a shadow.
+            key: the request's key where the routing has one, in place of the draw; None if it is not known.
 
         Raises:
             ModelNotFoundError: there is no such model, or the version is not loaded.
@@ -153,7 +191,7 @@ class Routes:
         table = self.table(model)
         if table is None:
             raise self.unknown(model)
-        return table.route(version, draw, drew_version=drew_version)
+        return table.route(version, draw, drew_version=drew_version, key=key)
 
     def unknown(self, model: str) -> Exception:
         """Return the error for an unknown model."""

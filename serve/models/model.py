@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,10 +24,12 @@ from serve.engine.routes import Plan, RouteTable
 from serve.errors import ModelChangeError, ModelNotFoundError
 from serve.models.delta_folder import DeltaFolder, FolderDelta
 from serve.models.repository import Fingerprint, fingerprint
-from serve.models.routing import newest, plan, version_order
+from serve.models.routing import key_error, newest, plan, version_order
 from serve.models.status import ModelState, ModelStatus, ModelVersionStatus
 from serve.models.version import ManagedVersion, Workshop
 from serve.threads import in_thread
+
+_log = logging.getLogger("serve")
 
 Files = Mapping[str, Fingerprint]
 
@@ -153,7 +156,8 @@ class ManagedModel:
 
         Raises:
             ModelNotFoundError: it names a version that does not exist.
-            ModelChangeError: a version that it needs cannot be loaded. Nothing is changed.
+            ModelChangeError: a version that it needs cannot be loaded, or has no such ``canary_key``. Nothing is
+                changed.
         """
         try:
             for name in sorted(routing.named, key=version_order):
@@ -163,8 +167,13 @@ class ManagedModel:
                 raise ModelChangeError(
                     f"model {self.name!r} was rolled back meanwhile; set the routing again if wanted"
                 )
-            if not plan(routing, self._ready()).serving:
+            serving = plan(routing, self._ready()).serving
+            if not serving:
                 raise ModelChangeError(f"model {self.name!r} has no version that can be loaded")
+            servable = self._versions[serving].servable
+            error = key_error(routing.key_feature, servable.signature) if servable else ""
+            if error:
+                raise ModelChangeError(error)
             self._routing, self._is_unloaded = routing, False
         finally:
             self._publish()
@@ -325,6 +334,14 @@ class ManagedModel:
     def _plan(self) -> Plan:
         return plan(self._routing, set() if self._is_unloaded else self._ready())
 
+    def _report_key(self, table: RouteTable) -> None:
+        """Log that requests cannot have the key of the routing: nobody gets the canary."""
+        serving = table.servables.get(table.plan.serving)
+        if serving is not None:
+            error = key_error(table.plan.key_feature, serving.signature)
+            if error:
+                _log.error("model %s: %s; version %s answers all", self.name, error, table.plan.serving)
+
     def _needed(self, chosen: Plan) -> set[str]:
         """Return the versions that the routing keeps in memory."""
         needed = {chosen.serving, *self._routing.named}
@@ -368,5 +385,7 @@ class ManagedModel:
 
     def _publish_table(self, table: RouteTable) -> None:
         if table != self._table:
+            if table.plan != self._table.plan:
+                self._report_key(table)
             self._table = table
             self._shop.publish(table)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from recsys.signature import Signature
 from serve.config.models import LATEST, Routing
 from serve.engine.routes import Plan
+from serve.errors import listed
 
 
 def plan(routing: Routing, ready: Collection[str]) -> Plan:
@@ -29,8 +31,20 @@ def plan(routing: Routing, ready: Collection[str]) -> Plan:
         serving=serving,
         canary=canary,
         canary_share=routing.canary_percent / 100 if canary else 0.0,
+        key_feature=routing.key_feature if canary else "",
+        key_header=routing.key_header if canary else "",
         shadow=shadow,
         shadow_share=routing.shadow_percent / 100 if shadow else 0.0,
+    )
+
+
+def key_error(feature: str, signature: Signature) -> str:
+    """Return why a sparse input cannot decide who gets a model's canary; empty if it can, or is empty."""
+    names = [sparse.name for sparse in signature.sparse]
+    if not feature or feature in names:
+        return ""
+    return (
+        f"routing.canary_key: got 'feature:{feature}', expected a sparse input of the model: {listed(names)}"
     )
 
 

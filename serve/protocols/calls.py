@@ -58,6 +58,12 @@ def checked_request_id(text: str, field: str = "request_id") -> str:
     return text
 
 
+def headers_of(context: Any) -> dict[str, str]:
+    """Return a call's metadata that are text, under lower-case names; of several values the first."""
+    metadata = context.invocation_metadata() or ()
+    return {key: value for key, value in reversed(metadata) if isinstance(value, str)}
+
+
 def bytes_method(kind: type[Message], method: Method, service: str) -> BytesMethod:
     """Return a method from bytes to bytes for one from message to message.
 

@@ -30,7 +30,7 @@ from serve.errors import QueueFullError, status_of
 from serve.metrics.registry import Metrics
 from serve.models.manager import ModelManager
 from serve.observe.observers import Observers
-from serve.protocols.calls import PUSHBACK
+from serve.protocols.calls import PUSHBACK, headers_of
 from serve.protocols.streams import predict_stream
 from serve.ray.autoscaling import PENDING_ROWS, PendingRowsPolicy
 from serve.rpc.backend import Backend
@@ -100,10 +100,8 @@ class Serving:
 
     async def predict(self, data: bytes, context: Any) -> bytes:
         """``recsys.v1.PredictionService.Predict``. Ray does not pass on deadlines."""
-        trace_parent = ""
-        if self.backend.reads_trace:
-            trace_parent = str(dict(context.invocation_metadata() or ()).get("traceparent", ""))
-        return await self.engine.submit(Submitted(message=data, protocol="recsys", trace_parent=trace_parent))
+        submitted = Submitted(message=data, protocol="recsys", headers=headers_of(context))
+        return await self.engine.submit(submitted)
 
     async def start(self) -> None:
         """Load and warm up.

@@ -287,19 +287,21 @@ class _Inference:
             priority = Parameters.read({"priority": body.get("priority", 0)}).priority
             model, version = _named(request)
             self._check_accepts()
-            # Drawn here, because the version's signature determines how to read the lists.
+            # Drawn here, because the version's signature determines how to read the lists. Where a key decides, the
+            # engine draws, and the lists are read for the version that serves.
             servable = self._backend.servable(model, version)
+            draws = not version and not self._backend.is_keyed(model)
         with self._counted(servable):
             message = read_plain(body, servable.signature, servable.settings.limits)
         head = wire.PredictRequest(
             model=servable.info.name,
-            version=servable.info.version,
+            version=servable.info.version if draws else version,
             request_id=request_id,
             priority=wire.Priority.Name(priority.value),
         )
         message.MergeFrom(head)
         answer = await self._answer(
-            request, message.SerializeToString(), "recsys", timeout_s, drew_version=not version
+            request, message.SerializeToString(), "recsys", timeout_s, drew_version=draws
         )
         return web.Response(body=write_plain(answer), content_type=_JSON)
 
@@ -318,7 +320,7 @@ class _Inference:
             form=form,
             protocol=_PROTOCOL,
             remaining_s=remaining_s,
-            trace_parent=request.headers.get("traceparent", "") if self._backend.reads_trace else "",
+            headers=request.headers,
             drew_version=drew_version,
         )
         try:

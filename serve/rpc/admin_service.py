@@ -90,6 +90,7 @@ def _routing(message: wire.Routing) -> Routing:
             serve=message.serve or Routing().serve,
             canary=message.canary,
             canary_percent=message.canary_percent,
+            canary_key=message.canary_key,
             shadow=message.shadow,
             shadow_percent=message.shadow_percent,
         )
@@ -105,6 +106,7 @@ def _status_message(status: ModelStatus) -> wire.ModelStatus:
             serve=routing.serve,
             canary=routing.canary,
             canary_percent=routing.canary_percent,
+            canary_key=routing.canary_key,
             shadow=routing.shadow,
             shadow_percent=routing.shadow_percent,
         ),

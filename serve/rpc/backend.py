@@ -38,10 +38,10 @@ class Backend:
         """
         return self.manager.route(model, version, random.random()).primary
 
-    @property
-    def reads_trace(self) -> bool:
-        """Whether to read the ``traceparent`` of requests."""
-        return self.observer.sampling.trace_share is not None
+    def is_keyed(self, model: str) -> bool:
+        """Return whether a key of each request decides which version answers it."""
+        table = self.manager.routes.table(model)
+        return table is not None and table.plan.is_keyed
 
     def refused(self, error: Exception, protocol: str, servable: Servable | None = None) -> None:
         """Count a request that was refused before it reached the engine.

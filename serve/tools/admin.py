@@ -90,6 +90,12 @@ def parser() -> argparse.ArgumentParser:
         route.add_argument(
             f"--{name}", type=_share, default=("", 0.0), metavar="V:PERCENT", help=_SHARES[name]
         )
+    route.add_argument(
+        "--canary-key",
+        default="",
+        metavar="KEY",
+        help="keep each client with one version: feature:NAME (a sparse input) or header:NAME",
+    )
     return top
 
 
@@ -156,6 +162,7 @@ def _set_routing(args: argparse.Namespace) -> Message:
         serve=args.serve,
         canary=canary,
         canary_percent=canary_percent,
+        canary_key=args.canary_key,
         shadow=shadow,
         shadow_percent=shadow_percent,
     )
@@ -222,6 +229,8 @@ def _show_model(status: wire.ModelStatus, console: Console) -> None:
     for name in ("canary", "shadow"):
         if getattr(routing, name):
             parts.append(f"{name} {getattr(routing, name)} ({getattr(routing, name + '_percent'):g} %)")
+    if routing.canary_key:
+        parts.insert(2, f"by {routing.canary_key}")
     title = f"{status.model}: {', '.join(parts)}; answers: {status.serving or 'none'}"
     console.print(Text(title), soft_wrap=True)
     _show_versions(status.versions, console)

@@ -24,15 +24,15 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15recsys/v1/admin.proto\x12\trecsys.v1\"\x13\n\x11ListModelsRequest\"<\n\x12ListModelsResponse\x12&\n\x06models\x18\x01 \x03(\x0b\x32\x16.recsys.v1.ModelStatus\"}\n\x0bModelStatus\x12\r\n\x05model\x18\x01 \x01(\t\x12#\n\x07routing\x18\x02 \x01(\x0b\x32\x12.recsys.v1.Routing\x12\x0f\n\x07serving\x18\x03 \x01(\t\x12)\n\x08versions\x18\x04 \x03(\x0b\x32\x17.recsys.v1.ModelVersion\"h\n\x07Routing\x12\r\n\x05serve\x18\x01 \x01(\t\x12\x0e\n\x06\x63\x61nary\x18\x02 \x01(\t\x12\x16\n\x0e\x63\x61nary_percent\x18\x03 \x01(\x01\x12\x0e\n\x06shadow\x18\x04 \x01(\t\x12\x16\n\x0eshadow_percent\x18\x05 \x01(\x01\"\xb2\x01\n\x0cModelVersion\x12\x0f\n\x07version\x18\x01 \x01(\t\x12$\n\x05state\x18\x02 \x01(\x0e\x32\x15.recsys.v1.ModelState\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x0e\n\x06\x64igest\x18\x04 \x01(\t\x12\x0e\n\x06\x64\x65ltas\x18\x05 \x03(\t\x12\x13\n\x0btable_bytes\x18\x06 \x01(\x03\x12&\n\x06stream\x18\x07 \x01(\x0b\x32\x16.recsys.v1.DeltaStream\"g\n\x0b\x44\x65ltaStream\x12\r\n\x05state\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x13\n\x0bnum_pending\x18\x03 \x01(\x03\x12\x0c\n\x04last\x18\x04 \x01(\t\x12\x16\n\x0elast_created_s\x18\x05 \x01(\x01\"2\n\x10LoadModelRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\"4\n\x12UnloadModelRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\"\x15\n\x13UnloadModelResponse\"G\n\x11SetRoutingRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12#\n\x07routing\x18\x02 \x01(\x0b\x32\x12.recsys.v1.Routing\" \n\x0fRollbackRequest\x12\r\n\x05model\x18\x01 \x01(\t\"B\n\x11\x41pplyDeltaRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\r\n\x05\x64\x65lta\x18\x03 \x01(\t*\xa6\x01\n\nModelState\x12\x1b\n\x17MODEL_STATE_UNSPECIFIED\x10\x00\x12\x19\n\x15MODEL_STATE_AVAILABLE\x10\x01\x12\x17\n\x13MODEL_STATE_LOADING\x10\x02\x12\x15\n\x11MODEL_STATE_READY\x10\x03\x12\x18\n\x14MODEL_STATE_DRAINING\x10\x04\x12\x16\n\x12MODEL_STATE_FAILED\x10\x05\x32\xb3\x03\n\x0c\x41\x64minService\x12I\n\nListModels\x12\x1c.recsys.v1.ListModelsRequest\x1a\x1d.recsys.v1.ListModelsResponse\x12\x41\n\tLoadModel\x12\x1b.recsys.v1.LoadModelRequest\x1a\x17.recsys.v1.ModelVersion\x12L\n\x0bUnloadModel\x12\x1d.recsys.v1.UnloadModelRequest\x1a\x1e.recsys.v1.UnloadModelResponse\x12\x42\n\nSetRouting\x12\x1c.recsys.v1.SetRoutingRequest\x1a\x16.recsys.v1.ModelStatus\x12>\n\x08Rollback\x12\x1a.recsys.v1.RollbackRequest\x1a\x16.recsys.v1.ModelStatus\x12\x43\n\nApplyDelta\x12\x1c.recsys.v1.ApplyDeltaRequest\x1a\x17.recsys.v1.ModelVersionb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15recsys/v1/admin.proto\x12\trecsys.v1\"\x13\n\x11ListModelsRequest\"<\n\x12ListModelsResponse\x12&\n\x06models\x18\x01 \x03(\x0b\x32\x16.recsys.v1.ModelStatus\"}\n\x0bModelStatus\x12\r\n\x05model\x18\x01 \x01(\t\x12#\n\x07routing\x18\x02 \x01(\x0b\x32\x12.recsys.v1.Routing\x12\x0f\n\x07serving\x18\x03 \x01(\t\x12)\n\x08versions\x18\x04 \x03(\x0b\x32\x17.recsys.v1.ModelVersion\"|\n\x07Routing\x12\r\n\x05serve\x18\x01 \x01(\t\x12\x0e\n\x06\x63\x61nary\x18\x02 \x01(\t\x12\x16\n\x0e\x63\x61nary_percent\x18\x03 \x01(\x01\x12\x0e\n\x06shadow\x18\x04 \x01(\t\x12\x16\n\x0eshadow_percent\x18\x05 \x01(\x01\x12\x12\n\ncanary_key\x18\x06 \x01(\t\"\xb2\x01\n\x0cModelVersion\x12\x0f\n\x07version\x18\x01 \x01(\t\x12$\n\x05state\x18\x02 \x01(\x0e\x32\x15.recsys.v1.ModelState\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x0e\n\x06\x64igest\x18\x04 \x01(\t\x12\x0e\n\x06\x64\x65ltas\x18\x05 \x03(\t\x12\x13\n\x0btable_bytes\x18\x06 \x01(\x03\x12&\n\x06stream\x18\x07 \x01(\x0b\x32\x16.recsys.v1.DeltaStream\"g\n\x0b\x44\x65ltaStream\x12\r\n\x05state\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x13\n\x0bnum_pending\x18\x03 \x01(\x03\x12\x0c\n\x04last\x18\x04 \x01(\t\x12\x16\n\x0elast_created_s\x18\x05 \x01(\x01\"2\n\x10LoadModelRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\"4\n\x12UnloadModelRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\"\x15\n\x13UnloadModelResponse\"G\n\x11SetRoutingRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12#\n\x07routing\x18\x02 \x01(\x0b\x32\x12.recsys.v1.Routing\" \n\x0fRollbackRequest\x12\r\n\x05model\x18\x01 \x01(\t\"B\n\x11\x41pplyDeltaRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\r\n\x05\x64\x65lta\x18\x03 \x01(\t*\xa6\x01\n\nModelState\x12\x1b\n\x17MODEL_STATE_UNSPECIFIED\x10\x00\x12\x19\n\x15MODEL_STATE_AVAILABLE\x10\x01\x12\x17\n\x13MODEL_STATE_LOADING\x10\x02\x12\x15\n\x11MODEL_STATE_READY\x10\x03\x12\x18\n\x14MODEL_STATE_DRAINING\x10\x04\x12\x16\n\x12MODEL_STATE_FAILED\x10\x05\x32\xb3\x03\n\x0c\x41\x64minService\x12I\n\nListModels\x12\x1c.recsys.v1.ListModelsRequest\x1a\x1d.recsys.v1.ListModelsResponse\x12\x41\n\tLoadModel\x12\x1b.recsys.v1.LoadModelRequest\x1a\x17.recsys.v1.ModelVersion\x12L\n\x0bUnloadModel\x12\x1d.recsys.v1.UnloadModelRequest\x1a\x1e.recsys.v1.UnloadModelResponse\x12\x42\n\nSetRouting\x12\x1c.recsys.v1.SetRoutingRequest\x1a\x16.recsys.v1.ModelStatus\x12>\n\x08Rollback\x12\x1a.recsys.v1.RollbackRequest\x1a\x16.recsys.v1.ModelStatus\x12\x43\n\nApplyDelta\x12\x1c.recsys.v1.ApplyDeltaRequest\x1a\x17.recsys.v1.ModelVersionb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'recsys.v1.admin_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_MODELSTATE']._serialized_start=943
-  _globals['_MODELSTATE']._serialized_end=1109
+  _globals['_MODELSTATE']._serialized_start=963
+  _globals['_MODELSTATE']._serialized_end=1129
   _globals['_LISTMODELSREQUEST']._serialized_start=36
   _globals['_LISTMODELSREQUEST']._serialized_end=55
   _globals['_LISTMODELSRESPONSE']._serialized_start=57
@@ -40,23 +40,23 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_MODELSTATUS']._serialized_start=119
   _globals['_MODELSTATUS']._serialized_end=244
   _globals['_ROUTING']._serialized_start=246
-  _globals['_ROUTING']._serialized_end=350
-  _globals['_MODELVERSION']._serialized_start=353
-  _globals['_MODELVERSION']._serialized_end=531
-  _globals['_DELTASTREAM']._serialized_start=533
-  _globals['_DELTASTREAM']._serialized_end=636
-  _globals['_LOADMODELREQUEST']._serialized_start=638
-  _globals['_LOADMODELREQUEST']._serialized_end=688
-  _globals['_UNLOADMODELREQUEST']._serialized_start=690
-  _globals['_UNLOADMODELREQUEST']._serialized_end=742
-  _globals['_UNLOADMODELRESPONSE']._serialized_start=744
-  _globals['_UNLOADMODELRESPONSE']._serialized_end=765
-  _globals['_SETROUTINGREQUEST']._serialized_start=767
-  _globals['_SETROUTINGREQUEST']._serialized_end=838
-  _globals['_ROLLBACKREQUEST']._serialized_start=840
-  _globals['_ROLLBACKREQUEST']._serialized_end=872
-  _globals['_APPLYDELTAREQUEST']._serialized_start=874
-  _globals['_APPLYDELTAREQUEST']._serialized_end=940
-  _globals['_ADMINSERVICE']._serialized_start=1112
-  _globals['_ADMINSERVICE']._serialized_end=1547
+  _globals['_ROUTING']._serialized_end=370
+  _globals['_MODELVERSION']._serialized_start=373
+  _globals['_MODELVERSION']._serialized_end=551
+  _globals['_DELTASTREAM']._serialized_start=553
+  _globals['_DELTASTREAM']._serialized_end=656
+  _globals['_LOADMODELREQUEST']._serialized_start=658
+  _globals['_LOADMODELREQUEST']._serialized_end=708
+  _globals['_UNLOADMODELREQUEST']._serialized_start=710
+  _globals['_UNLOADMODELREQUEST']._serialized_end=762
+  _globals['_UNLOADMODELRESPONSE']._serialized_start=764
+  _globals['_UNLOADMODELRESPONSE']._serialized_end=785
+  _globals['_SETROUTINGREQUEST']._serialized_start=787
+  _globals['_SETROUTINGREQUEST']._serialized_end=858
+  _globals['_ROLLBACKREQUEST']._serialized_start=860
+  _globals['_ROLLBACKREQUEST']._serialized_end=892
+  _globals['_APPLYDELTAREQUEST']._serialized_start=894
+  _globals['_APPLYDELTAREQUEST']._serialized_end=960
+  _globals['_ADMINSERVICE']._serialized_start=1132
+  _globals['_ADMINSERVICE']._serialized_end=1567
 # @@protoc_insertion_point(module_scope)

@@ -45,18 +45,20 @@ class ModelStatus(_message.Message):
     def __init__(self, model: _Optional[str] = ..., routing: _Optional[_Union[Routing, _Mapping]] = ..., serving: _Optional[str] = ..., versions: _Optional[_Iterable[_Union[ModelVersion, _Mapping]]] = ...) -> None: ...
 
 class Routing(_message.Message):
-    __slots__ = ("serve", "canary", "canary_percent", "shadow", "shadow_percent")
+    __slots__ = ("serve", "canary", "canary_percent", "shadow", "shadow_percent", "canary_key")
     SERVE_FIELD_NUMBER: _ClassVar[int]
     CANARY_FIELD_NUMBER: _ClassVar[int]
     CANARY_PERCENT_FIELD_NUMBER: _ClassVar[int]
     SHADOW_FIELD_NUMBER: _ClassVar[int]
     SHADOW_PERCENT_FIELD_NUMBER: _ClassVar[int]
+    CANARY_KEY_FIELD_NUMBER: _ClassVar[int]
     serve: str
     canary: str
     canary_percent: float
     shadow: str
     shadow_percent: float
-    def __init__(self, serve: _Optional[str] = ..., canary: _Optional[str] = ..., canary_percent: _Optional[float] = ..., shadow: _Optional[str] = ..., shadow_percent: _Optional[float] = ...) -> None: ...
+    canary_key: str
+    def __init__(self, serve: _Optional[str] = ..., canary: _Optional[str] = ..., canary_percent: _Optional[float] = ..., shadow: _Optional[str] = ..., shadow_percent: _Optional[float] = ..., canary_key: _Optional[str] = ...) -> None: ...
 
 class ModelVersion(_message.Message):
     __slots__ = ("version", "state", "reason", "digest", "deltas", "table_bytes", "stream")

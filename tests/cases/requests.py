@@ -422,11 +422,18 @@ def checker_of(case: Json) -> RequestChecker:
 
 def outcome_of(case: Json, request: Any) -> Json:
     """What Python makes of it: the error, or the batch of this request alone."""
+    checker = checker_of(case)
     try:
-        checked = checker_of(case).check(request)
+        checked = checker.check(request)
     except RequestError as error:
         return {"error": type(error).__name__, "text": str(error)}
-    counts = {"num_ids": checked.num_ids, "spread_bytes": checked.spread_bytes}
+    counts = {
+        "num_ids": checked.num_ids,
+        "spread_bytes": checked.spread_bytes,
+        "first_ids": {
+            s.name: checker.first_id(checked, s.name) for s in SIGNATURES[case["signature"]].sparse
+        },
+    }
     return {**counts, "batch": batch_json(checked.context is not None, collate([checked]))}
 
 

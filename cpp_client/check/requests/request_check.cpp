@@ -1,9 +1,11 @@
 #include <algorithm>
+#include <cstring>
 #include <limits>
 #include <memory>
 #include <numeric>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -195,6 +197,21 @@ RequestChecker::RequestChecker(Signature signature, RequestLimits limits, bool a
     largest_ids_.push_back(limit ? static_cast<std::uint64_t>(*limit - 1)
                                  : std::numeric_limits<std::uint64_t>::max());
   }
+}
+
+std::optional<std::int64_t> RequestChecker::FirstId(const CheckedRequest& checked,
+                                                    std::string_view name) const {
+  const SparseView* context = checked.context.data();
+  const SparseView* rows = checked.sparse.data();
+  for (std::size_t i = 0; i < signature_.sparse.size(); ++i) {
+    const SparseView& view = checked.has_context && sparse_in_context_[i] ? *context++ : *rows++;
+    if (signature_.sparse[i].name != name) continue;
+    if (view.num_ids == 0) return std::nullopt;
+    std::int64_t id = 0;
+    std::memcpy(&id, view.values, sizeof(id));
+    return id;
+  }
+  return std::nullopt;
 }
 
 void RequestChecker::Check(const RawRequest& request, CheckedRequest* checked) const {

@@ -11,8 +11,7 @@ namespace {
 
 std::optional<std::int64_t> HashOf(std::string_view text) {
   if (text.empty()) return std::nullopt;
-  // Without the highest bit: never negative.
-  return static_cast<std::int64_t>(Xxh64(text) << 1 >> 1);
+  return HashOfText(text);
 }
 
 /// Returns the number for -?[0-9]+; none for other texts, and beyond int64.
@@ -32,6 +31,10 @@ std::string_view TakeView(std::string_view* views) {
 }
 
 }  // namespace
+
+std::int64_t HashOfText(std::string_view text) {
+  return static_cast<std::int64_t>(Xxh64(text) << 1 >> 1);
+}
 
 RawTexts RawTexts::Of(Span<const std::string_view> texts) {
   return {{reinterpret_cast<const char*>(texts.data()), texts.size() * sizeof(std::string_view)},

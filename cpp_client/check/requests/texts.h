@@ -10,6 +10,9 @@
 
 namespace recsys {
 
+/// Returns XXH64 without its highest bit: never negative.
+std::int64_t HashOfText(std::string_view text);
+
 /// A text without an ID, and its position.
 struct WrongText {
   std::string_view text;

@@ -1,6 +1,8 @@
 #include "engine/calls/submitted_calls.h"
 
 #include <limits>
+#include <map>
+#include <string>
 #include <utility>
 
 #include "base/text.h"
@@ -14,12 +16,13 @@ namespace recsys {
 class SubmittedCalls::Call final : public UnaryCall {
  public:
   Call(SubmittedCalls* calls, std::int64_t ticket, const SubmitOptions& options)
-      : calls_(calls), ticket_(ticket), trace_parent_(options.trace_parent) {
+      : calls_(calls), ticket_(ticket), headers_(options.headers) {
     if (options.remaining_s) deadline_s_ = calls->clock_() + *options.remaining_s;
   }
 
   std::string_view Metadata(std::string_view key) const override {
-    return key == "traceparent" ? std::string_view(trace_parent_) : std::string_view();
+    const auto found = headers_.find(std::string(key));
+    return found == headers_.end() ? std::string_view() : std::string_view(found->second);
   }
   double deadline_s() const override { return deadline_s_; }
   std::string peer() const override { return {}; }
@@ -29,7 +32,7 @@ class SubmittedCalls::Call final : public UnaryCall {
  private:
   SubmittedCalls* const calls_;
   const std::int64_t ticket_;
-  const std::string trace_parent_;
+  const std::map<std::string, std::string> headers_;
   double deadline_s_ = std::numeric_limits<double>::infinity();
 };
 

@@ -26,6 +26,12 @@ constexpr double kLongestWaitS = 3600.0;
   throw Error(ErrorKind::kDraining, "the server is stopping; send the request to another one");
 }
 
+void Read(Request& request, std::shared_ptr<Servable> servable) {
+  request.servable = std::move(servable);
+  request.Read(*request.servable);
+  request.servable->checker().Check(request.raw, &request.checked);
+}
+
 /// Represents a request that could not be read.
 class UnreadRequest : public Request {
  public:
@@ -79,12 +85,22 @@ void Gateway::Accept(const std::shared_ptr<Request>& request) {
   }
 }
 
+Route Gateway::Examine(Request& request) const {
+  RouteQuery query{request.model, request.version, request.drew_version, RandomShare(),
+                   request.key};
+  Route route = router_.Find(query);
+  Read(request, route.primary);
+  if (route.key_feature.empty()) return route;
+  query.key = request.key =
+      request.servable->checker().FirstId(request.checked, route.key_feature);
+  route = router_.Find(query);
+  if (route.primary != request.servable) Read(request, route.primary);
+  return route;
+}
+
 bool Gateway::Join(const std::shared_ptr<Request>& request, Route* route) {
-  *route = router_.Find({request->model, request->version, request->drew_version, RandomShare()});
-  Servable& servable = *route->primary;
-  request->servable = std::move(route->primary);
-  request->Read(servable);
-  servable.checker().Check(request->raw, &request->checked);
+  *route = Examine(*request);
+  Servable& servable = *request->servable;
   request->shadow = route->shadow == nullptr ? nullptr : route->shadow->Begin(*request, servable);
   try {
     servable.Submit(request);

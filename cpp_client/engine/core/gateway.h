@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <string>
 #include <string_view>
 
 #include "base/clock.h"
@@ -22,6 +24,8 @@ struct Route {
   std::shared_ptr<Servable> primary;
   /// Null if there is none.
   std::shared_ptr<const Shadow> shadow;
+  /// The sparse input whose first ID is the key of the query, which had none; else empty.
+  std::string key_feature = {};
 };
 
 /// What a request asks for.
@@ -34,6 +38,8 @@ struct RouteQuery {
   bool drew_version = false;
   /// In [0, 1), for the shares of canary and shadow.
   double draw = 0;
+  /// Replaces the draw where the routing has a key; not set if it is not known.
+  std::optional<std::int64_t> key = std::nullopt;
 };
 
 /// Finds the version that answers. Thread-safe and fast: called for every request.
@@ -42,6 +48,8 @@ class Router {
   virtual ~Router() = default;
   /// Throws Error: kModelNotFound, kNotReady.
   virtual Route Find(const RouteQuery& query) const = 0;
+  /// Returns the header that is the key of a model's requests; empty for none.
+  virtual std::string KeyHeader(std::string_view /*model*/) const { return {}; }
 };
 
 /// Observes requests. Called from any thread; must be fast and must not throw.
@@ -85,12 +93,16 @@ class Gateway {
   bool WaitUntilIdle(double until_s);
   std::int64_t num_active() const { return num_active_.load(); }
 
+  /// See Router.
+  std::string KeyHeader(std::string_view model) const { return router_.KeyHeader(model); }
   bool reads_trace() const { return observer_ != nullptr && observer_->reads_trace(); }
   /// Requests that reached no version, by outcome.
   OutcomeCounts unrouted() const { return unrouted_.totals(); }
 
  private:
   void Accept(const std::shared_ptr<Request>& request);
+  /// Returns the route of a request, which is read and checked for the version that answers.
+  Route Examine(Request& request) const;
   /// Routes, checks and queues a request; returns false if the version was closed meanwhile.
   bool Join(const std::shared_ptr<Request>& request, Route* route);
   void GiveUp(Request& request);

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -75,6 +76,8 @@ class Request {
   std::string trace_parent;
   /// Whether `version` was drawn by the routing, so that the shadow's share applies.
   bool drew_version = false;
+  /// Decides between a canary and the version that serves; not set if it is not known.
+  std::optional<std::int64_t> key;
 
   // Set by the gateway and the executor.
   double started_s = 0;

@@ -27,7 +27,7 @@ bool SameSparse(const SparseInput& a, const SparseInput& b) {
 bool SameInputs(const Signature& a, const Signature& b) {
   return a.context == b.context && AllSame(a.sparse, b.sparse, SameSparse) &&
          AllSame(a.dense, b.dense, [](const DenseInput& x, const DenseInput& y) {
-           return x.name == y.name && x.width == y.width;
+           return x.name == y.name && x.width == y.width && x.missing == y.missing;
          });
 }
 

@@ -1,8 +1,10 @@
 #include "engine/protocols/protocol_request.h"
 
 #include <string>
+#include <string_view>
 #include <utility>
 
+#include "check/requests/texts.h"
 #include "engine/protocols/request_memory.h"
 #include "engine/protocols/request_stream.h"
 
@@ -17,6 +19,10 @@ ProtocolRequest::~ProtocolRequest() { RequestMemory::Shared().Give(this); }
 void ProtocolRequest::LoadFrom(const Call& call, Bytes message) {
   if (gateway_.reads_trace()) trace_parent = call.Metadata("traceparent");
   Load(call, std::move(message));
+  const std::string header = gateway_.KeyHeader(model);
+  if (header.empty()) return;
+  const std::string_view value = call.Metadata(header);
+  if (!value.empty()) key = HashOfText(value);
 }
 
 void ProtocolRequest::Done(const Status& status, Message answer) {

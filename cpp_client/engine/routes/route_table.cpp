@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdint>
+#include <cstring>
 #include <utility>
 
 #include "base/text.h"
 #include "base/utf8.h"
+#include "base/xxh64.h"
 #include "recsys/error.h"
 
 namespace recsys {
@@ -34,6 +37,17 @@ void CheckShare(const char* name, const std::string& version, double share) {
               "model: got " + Repr(FirstChars(model, kMaxShownChars)) + ", " + expected);
 }
 
+/// Returns a draw mapped into the range above a share.
+double Outside(double share, double draw) { return share + draw * (1 - share); }
+
+/// See keyed_draw in serve/engine/routes.py.
+double KeyedDraw(std::string_view model, std::int64_t key) {
+  std::string bytes(sizeof(key), '\0');
+  std::memcpy(bytes.data(), &key, sizeof(key));
+  bytes += model;
+  return static_cast<double>(Xxh64(bytes) >> 11) * 0x1.0p-53;
+}
+
 }  // namespace
 
 RouteTable::RouteTable(RouteSpec spec, const std::vector<std::shared_ptr<Servable>>& versions,
@@ -51,19 +65,24 @@ RouteTable::RouteTable(RouteSpec spec, const std::vector<std::shared_ptr<Servabl
 
 Route RouteTable::Find(const RouteQuery& query) const {
   if (query.version.empty()) {
-    const bool is_canary = query.draw < spec_.canary_share;
+    double draw = query.draw;
+    if (is_keyed()) {
+      draw = query.key ? KeyedDraw(spec_.model, *query.key) : Outside(spec_.canary_share, draw);
+    }
+    const bool is_canary = draw < spec_.canary_share;
     const auto primary = versions_.find(is_canary ? spec_.canary : spec_.serving);
     if (primary == versions_.end()) RefuseModel();
-    return {primary->second, ShadowFor(primary->first, query.draw)};
+    return {primary->second, ShadowFor(primary->first, draw),
+            query.key ? std::string() : spec_.key_feature};
   }
   const auto named = versions_.find(query.version);
   if (named == versions_.end()) RefuseVersion(query.version);
-  if (!query.drew_version) return {named->second, nullptr};
+  if (!query.drew_version) return {named->second, nullptr, {}};
   // Map the draw into the range that led to this version.
   const bool is_canary = spec_.canary_share > 0 && named->first == spec_.canary;
   const double draw = is_canary ? query.draw * spec_.canary_share
-                                : spec_.canary_share + query.draw * (1 - spec_.canary_share);
-  return {named->second, ShadowFor(named->first, draw)};
+                                : Outside(spec_.canary_share, query.draw);
+  return {named->second, ShadowFor(named->first, draw), {}};
 }
 
 std::shared_ptr<const Shadow> RouteTable::ShadowFor(const std::string& version, double draw) const {
@@ -97,6 +116,15 @@ struct Routes::Snapshot {
   std::shared_ptr<const RouteTable> only;
   /// Whether a model was ever published or withdrawn.
   bool has_begun = false;
+  /// Whether a table has a header as key.
+  bool has_key_headers = false;
+
+  /// Returns the table of a model, of the only one without a name; null if there is none.
+  const RouteTable* Of(std::string_view model) const {
+    if (model.empty()) return only.get();
+    const auto found = tables.find(model);
+    return found == tables.end() ? nullptr : found->second.get();
+  }
 };
 
 template <typename Change>
@@ -108,6 +136,9 @@ void Routes::Exchange(Change change) {
   auto next = std::make_shared<Snapshot>(*old);
   next->has_begun = true;
   change(next.get());
+  next->has_key_headers =
+      std::any_of(next->tables.begin(), next->tables.end(),
+                  [](const auto& table) { return !table.second->spec().key_header.empty(); });
   std::atomic_store(&snapshot_, std::shared_ptr<const Snapshot>(std::move(next)));
 }
 
@@ -115,18 +146,20 @@ Routes::Routes() : snapshot_(std::make_shared<const Snapshot>()) {}
 
 Route Routes::Find(const RouteQuery& query) const {
   const std::shared_ptr<const Snapshot> seen = std::atomic_load(&snapshot_);
-  if (query.model.empty()) {
-    if (seen->only) return seen->only->Find(query);
-  } else {
-    const auto found = seen->tables.find(query.model);
-    if (found != seen->tables.end()) return found->second->Find(query);
-  }
+  if (const RouteTable* table = seen->Of(query.model)) return table->Find(query);
   if (!seen->has_begun) {
     throw Error(ErrorKind::kNotReady, "no model is ready yet; try again later");
   }
   std::vector<std::string> known;
   for (const auto& [name, table] : seen->tables) known.push_back(name);
   RefuseUnknown(query.model, known);
+}
+
+std::string Routes::KeyHeader(std::string_view model) const {
+  const std::shared_ptr<const Snapshot> seen = std::atomic_load(&snapshot_);
+  if (!seen->has_key_headers) return {};
+  const RouteTable* const table = seen->Of(model);
+  return table == nullptr ? std::string() : table->spec().key_header;
 }
 
 void Routes::Publish(std::shared_ptr<const RouteTable> table) {

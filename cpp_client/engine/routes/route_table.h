@@ -30,6 +30,7 @@ class RouteTable {
   const RouteSpec& spec() const { return spec_; }
 
  private:
+  bool is_keyed() const { return !spec_.key_feature.empty() || !spec_.key_header.empty(); }
   [[noreturn]] void RefuseVersion(std::string_view version) const;
   [[noreturn]] void RefuseModel() const;
   /// Returns the shadow for a request that `version` answers.
@@ -46,6 +47,7 @@ class Routes : public Router {
   Routes();
 
   Route Find(const RouteQuery& query) const override;
+  std::string KeyHeader(std::string_view model) const override;
   void Publish(std::shared_ptr<const RouteTable> table);
   void Withdraw(const std::string& model);
   /// Removes all models.

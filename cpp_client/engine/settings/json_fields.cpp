@@ -92,6 +92,14 @@ void JsonFields::Read(const char* name, std::set<std::string>* value) {
   for (const Json& one : ListOf(name, *found)) value->insert(TextOf(name, one));
 }
 
+void JsonFields::Read(const char* name, std::map<std::string, std::string>* value) {
+  const Json* found = Find(name);
+  if (found == nullptr) return;
+  if (!found->is_object()) Refuse(name, StrOf(*found), "an object of texts");
+  value->clear();
+  for (const auto& [key, text] : found->items()) (*value)[key] = TextOf(name, text);
+}
+
 void JsonFields::Read(const char* name, std::optional<std::string>* value) {
   if (const Json* found = Find(name)) *value = TextOf(name, *found);
 }

@@ -2,6 +2,7 @@
 #define RECSYS_ENGINE_SETTINGS_JSON_FIELDS_H_
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -28,6 +29,7 @@ class JsonFields {
   void Read(const char* name, std::int64_t* value);
   void Read(const char* name, std::vector<std::int64_t>* value);
   void Read(const char* name, std::set<std::string>* value);
+  void Read(const char* name, std::map<std::string, std::string>* value);
   void Read(const char* name, std::optional<std::string>* value);
   void Read(const char* name, std::optional<double>* value);
   std::optional<JsonFields> Object(const char* name);

@@ -5,6 +5,7 @@
 // that begins with the name of the field.
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -149,6 +150,10 @@ struct RouteSpec {
   /// Answers a share of them; empty for none. Shares are 0 to 1.
   std::string canary;
   double canary_share = 0;
+  /// The sparse input whose first ID, or the header whose value, decides who gets the canary; empty
+  /// to draw for each request.
+  std::string key_feature;
+  std::string key_header;
   /// Computes a share of them in addition to the answering version; empty for none.
   std::string shadow;
   double shadow_share = 0;
@@ -168,7 +173,8 @@ struct SubmitOptions {
   std::string protocol = "rest";
   /// Seconds until the deadline; not set for no deadline.
   std::optional<double> remaining_s;
-  std::string trace_parent;
+  /// The request's headers that the engine reads, under lower-case names.
+  std::map<std::string, std::string> headers;
   /// Whether the version in the message was drawn by the routing, so that the shadow's share
   /// applies.
   bool drew_version = false;

@@ -115,6 +115,8 @@ RouteSpec RouteSpecOf(std::string_view json) {
   fields.Read("serving", &spec.serving);
   fields.Read("canary", &spec.canary);
   fields.Read("canary_share", &spec.canary_share);
+  fields.Read("key_feature", &spec.key_feature);
+  fields.Read("key_header", &spec.key_header);
   fields.Read("shadow", &spec.shadow);
   fields.Read("shadow_share", &spec.shadow_share);
   fields.Read("loading", &spec.loading);
@@ -130,7 +132,7 @@ SubmitOptions SubmitOptionsOf(std::string_view json) {
   fields.Read("form", &options.form);
   fields.Read("protocol", &options.protocol);
   fields.Read("remaining_s", &options.remaining_s);
-  fields.Read("trace_parent", &options.trace_parent);
+  fields.Read("headers", &options.headers);
   fields.Read("drew_version", &options.drew_version);
   fields.Finish();
   return options;

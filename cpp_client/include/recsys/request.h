@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -116,6 +117,10 @@ class RequestChecker {
   /// `checked`, reusing its vectors' memory; its views point into the same bytes as those of
   /// `request`.
   void Check(const RawRequest& request, CheckedRequest* checked) const;
+
+  /// Returns the first ID of a sparse input of a request that was checked here; none if it has no
+  /// ID, or the model no such input.
+  std::optional<std::int64_t> FirstId(const CheckedRequest& checked, std::string_view name) const;
 
   const Signature& signature() const { return signature_; }
   const RequestLimits& limits() const { return limits_; }

@@ -46,6 +46,12 @@ TEST_P(EachRequest, HasTheOutcomeThatPythonGivesIt) {
   checker.Check(request.raw(), &checked);
   EXPECT_EQ(checked.num_ids, item["num_ids"].get<std::int64_t>());
   EXPECT_EQ(checked.spread_bytes, item["spread_bytes"].get<std::int64_t>());
+  for (const auto& [name, id] : item["first_ids"].items()) {
+    const std::optional<std::int64_t> first = checker.FirstId(checked, name);
+    EXPECT_EQ(first.has_value(), !id.is_null()) << name;
+    if (first) EXPECT_EQ(*first, id.get<std::int64_t>()) << name;
+  }
+  EXPECT_EQ(checker.FirstId(checked, "no such input"), std::nullopt);
   BatchWriter writer(checker.signature());
   const CheckedRequest* const one = &checked;
   ExpectBatch(writer.Write({&one, 1}), item["batch"], checker.signature().is_weighted());

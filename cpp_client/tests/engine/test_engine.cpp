@@ -198,7 +198,7 @@ TEST_F(EngineTest, TakesRequestsOfOtherDoors) {
   engine_->Publish(Serving("1"), {version});
   SubmitOptions options;
   options.protocol = "ray";
-  options.trace_parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+  options.headers["traceparent"] = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
   engine_->Submit(5, options, RequestOf(7, "", "mine"));
   const auto answer = Next<AnswerEvent>();
   EXPECT_EQ(answer.ticket, 5);
@@ -206,7 +206,7 @@ TEST_F(EngineTest, TakesRequestsOfOtherDoors) {
   EXPECT_TRUE(IsAnswer(answer.message, "1", 7));
   const auto ended = Next<EndedEvent>();
   EXPECT_EQ(ended.protocol, "ray");
-  EXPECT_EQ(ended.trace_parent, options.trace_parent);
+  EXPECT_EQ(ended.trace_parent, options.headers.at("traceparent"));
   EXPECT_EQ(ended.model + ended.version + ended.request_id, "sum1mine");
   EXPECT_EQ(ended.outcome + ended.code, "okOK");
   EXPECT_EQ(ended.num_rows, 1);

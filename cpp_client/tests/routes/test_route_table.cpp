@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <cstdint>
+#include <limits>
 #include <map>
 #include <random>
 #include <string>
@@ -110,6 +113,51 @@ TEST_F(RouteTest, SharesAreKeptWhoeverDrewTheVersion) {
     EXPECT_NEAR(all.at({"2", ""}), 1000, 200);
     EXPECT_NEAR(all.at({"1", "3"}), 6000, 300);
   }
+}
+
+TEST_F(RouteTest, AKeyHasTheDrawThatPythonGivesIt) {
+  // keyed_draw of serve/engine/routes.py: of 0, 7 and the smallest ID.
+  const std::pair<std::int64_t, double> draws[] = {{0, 0x1.5d86a43aa56a0p-6},
+                                                   {7, 0x1.057d43b3b5764p-3},
+                                                   {std::numeric_limits<std::int64_t>::min(),
+                                                    0x1.4cbb3de0d600cp-2}};
+  for (const auto& [key, draw] : draws) {
+    for (const auto& [share, expected] : {std::pair(draw, "1"), {std::nextafter(draw, 1), "2"}}) {
+      RouteSpec spec = Spec("1", "2", share);
+      spec.key_feature = "user";
+      Publish(spec);
+      for (const double random : {0.0, 0.999}) {
+        EXPECT_EQ(Picked({"sum", "", false, random, key}), Pair(expected, "")) << key;
+      }
+    }
+  }
+}
+
+TEST_F(RouteTest, ARequestWithoutItsKeyGetsTheVersionThatServes) {
+  RouteSpec spec = Spec("1", "2", 0.9, "3", 0.05);
+  spec.key_feature = "user";
+  Publish(spec);
+  EXPECT_EQ(routes_.Find({"sum"}).key_feature, "user");
+  EXPECT_EQ(routes_.Find({"sum", "", false, 0, 7}).key_feature, "");
+  EXPECT_EQ(routes_.Find({"sum", "2"}).key_feature, "");
+  EXPECT_EQ(Drawn(0.0), Pair("1", ""));
+  EXPECT_EQ(Drawn(0.49), Pair("1", ""));
+  EXPECT_EQ(Drawn(0.51), Pair("1", "3"));
+  spec.canary_share = 1;
+  Publish(spec);
+  EXPECT_EQ(Drawn(0.5).first, "1");
+}
+
+TEST_F(RouteTest, KnowsTheHeaderOfEachModel) {
+  EXPECT_EQ(routes_.KeyHeader("sum"), "");
+  RouteSpec spec = Spec("1", "2", 0.5);
+  Publish(spec);
+  EXPECT_EQ(routes_.KeyHeader("sum"), "");
+  spec.key_header = "x-user";
+  Publish(spec);
+  for (const char* model : {"sum", ""}) EXPECT_EQ(routes_.KeyHeader(model), "x-user");
+  EXPECT_EQ(routes_.KeyHeader("other"), "");
+  EXPECT_EQ(routes_.Find({"sum"}).key_feature, "");
 }
 
 TEST_F(RouteTest, WhatCannotBeAnsweredIsRefusedWithTheReason) {

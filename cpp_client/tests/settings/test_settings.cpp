@@ -68,14 +68,15 @@ TEST(Settings, EveryFieldIsRead) {
   EXPECT_EQ(engine.ended_ring.max_bytes, 2);
   EXPECT_EQ(engine.call_ring.max_entries, 3);
   const RouteSpec route = RouteSpecOf(R"({"model": "m", "serving": "1", "canary": "2",
-      "canary_share": 0.1, "shadow": "3", "shadow_share": 1, "loading": ["4"],
+      "canary_share": 0.1, "key_feature": "f", "key_header": "h", "shadow": "3", "shadow_share": 1, "loading": ["4"],
       "is_unloaded": true, "is_only": true})");
-  EXPECT_EQ(route.serving + route.canary + route.shadow, "123");
+  EXPECT_EQ(route.serving + route.canary + route.shadow + route.key_feature + route.key_header,
+            "123fh");
   EXPECT_EQ(route.loading.count("4"), 1U);
   EXPECT_TRUE(route.is_unloaded && route.is_only);
   const SubmitOptions submit = SubmitOptionsOf(R"({"form": "kserve", "protocol": "ray",
-      "remaining_s": 1.5, "trace_parent": "00-", "drew_version": true})");
-  EXPECT_EQ(submit.form + submit.protocol + submit.trace_parent, "kserveray00-");
+      "remaining_s": 1.5, "headers": {"traceparent": "00-"}, "drew_version": true})");
+  EXPECT_EQ(submit.form + submit.protocol + submit.headers.at("traceparent"), "kserveray00-");
   EXPECT_EQ(submit.remaining_s, 1.5);
   EXPECT_TRUE(submit.drew_version);
 }
@@ -109,6 +110,10 @@ TEST(Settings, WrongFieldsAreRefusedByTheirNames) {
             "ended: got 'some', expected none, errors or all");
   EXPECT_EQ(RefusalOf([] { EngineSettingsOf(R"({"capture_share": 2})"); }),
             "capture_share: got 2.0, expected 0 to 1");
+  EXPECT_EQ(RefusalOf([] { SubmitOptionsOf(R"({"headers": {"x": 1}})"); }),
+            "headers: got 1, expected a text");
+  EXPECT_EQ(RefusalOf([] { SubmitOptionsOf(R"({"headers": []})"); }),
+            "headers: got [], expected an object of texts");
 }
 
 }  // namespace

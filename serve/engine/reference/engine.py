@@ -43,7 +43,6 @@ class ReferenceEngine:
 
     def __init__(self, observer: Observer, load: Load | None = None) -> None:
         self.gateway = Gateway(observer)
-        self._reads_trace = observer.sampling.trace_share is not None
         self._load = load or load_model
         self._port: Port | None = None
 
@@ -59,7 +58,7 @@ class ReferenceEngine:
 
     async def listen(self, port: PortSettings, calls: Mapping[str, RareCall]) -> int:
         """See ``Engine``."""
-        self._port = Port(self.gateway, port, calls, reads_trace=self._reads_trace)
+        self._port = Port(self.gateway, port, calls)
         return await self._port.start()
 
     def open(
@@ -97,7 +96,7 @@ class ReferenceEngine:
         request.protocol = submitted.protocol
         request.drew_version = submitted.drew_version
         request.expect_within(submitted.remaining_s)
-        request.trace_parent = submitted.trace_parent
+        self.gateway.read_headers(request, submitted.headers)
         return await self.gateway.predict(request)
 
     def set_health(self, service: str, is_serving: bool) -> None:

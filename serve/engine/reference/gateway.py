@@ -10,17 +10,19 @@ import contextlib
 import logging
 import random
 import time
+from collections.abc import Mapping
 from typing import cast
 
 import grpc
 
+from recsys.hashing import hash_text
 from serve.config.models import Priority
-from serve.engine.records import Captured, EndedRequest, Observer
+from serve.engine.records import TRACE_PARENT, Captured, EndedRequest, Observer
 from serve.engine.reference.executor import Answered
 from serve.engine.reference.request_check import CheckedRequest
 from serve.engine.reference.requests import Answer, RawRequestLike, Request, ShadowRequest, serialized
 from serve.engine.reference.servable import ReferenceServable
-from serve.engine.routes import Routes, RouteTable
+from serve.engine.routes import Route, Routes, RouteTable
 from serve.errors import (
     OUTCOME_OF,
     DrainingError,
@@ -69,6 +71,13 @@ class Gateway:
         """Remove a model's route table."""
         self._like_shadow.pop(model, None)
         self._routes.withdraw(model)
+
+    def read_headers(self, request: Request, headers: Mapping[str, str]) -> None:
+        """Take from the headers what traces and the routing need."""
+        if self._observer.sampling.trace_share is not None:
+            request.trace_parent = headers.get(TRACE_PARENT, "")
+        key = headers.get(self._routes.key_header(request.model), "")
+        request.key = hash_text(key) if key else None
 
     async def predict(self, request: Request) -> bytes:
         """Answer one request.
@@ -126,13 +135,16 @@ class Gateway:
         """Add a request to its model's queue. Nothing awaits, so the routed version stays loaded."""
         if self.is_draining:
             raise DrainingError("the server is stopping; send the request to another one")
-        route = self._routes.route(
-            request.model, request.version, self._draw(), drew_version=request.drew_version
-        )
-        servable = request.servable = cast(ReferenceServable, route.primary)
-        servable.lease()
-        raw = request.read(servable)
-        checked = servable.checker.check(raw)
+        draw = self._draw()
+        route = self._route(request, draw)
+        servable = cast(ReferenceServable, route.primary)
+        raw, checked = _examine(request, servable)
+        if route.key_feature:
+            request.key = servable.checker.first_id(checked, route.key_feature)
+            route = self._route(request, draw)
+            if route.primary is not servable:
+                servable = cast(ReferenceServable, route.primary)
+                raw, checked = _examine(request, servable)
         request.join(servable, checked)
         if request.remaining_s is not None:
             request.deadline_s = request.started_s + request.remaining_s
@@ -154,6 +166,11 @@ class Gateway:
             _submit_shadow(request.shadow, raw)
         self._capture(request, raw)
         return request.answer
+
+    def _route(self, request: Request, draw: float) -> Route:
+        return self._routes.route(
+            request.model, request.version, draw, drew_version=request.drew_version, key=request.key
+        )
 
     def _is_like_shadow(self, servable: ReferenceServable) -> bool:
         return servable.info.version in self._like_shadow.get(servable.info.name, ())
@@ -223,6 +240,16 @@ class Gateway:
                 is_traced=is_traced,
             )
         )
+
+
+def _examine(request: Request, servable: ReferenceServable) -> tuple[RawRequestLike, CheckedRequest]:
+    """Read and check a request for a version, which it leases in place of an earlier one."""
+    if request.servable is not None:
+        request.servable.release()
+    request.servable = servable
+    servable.lease()
+    raw = request.read(servable)
+    return raw, servable.checker.check(raw)
 
 
 def _submit_shadow(shadow: ShadowRequest, raw: RawRequestLike) -> None:

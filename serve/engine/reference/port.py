@@ -26,12 +26,11 @@ from serve.engine.reference.requests import Request
 from serve.net.limits import channel_options
 from serve.net.sockets import add_port
 from serve.protocols import open_inference
-from serve.protocols.calls import abort
+from serve.protocols.calls import abort, headers_of
 from serve.protocols.streams import infer_stream, predict_stream
 
 # Metadata keys of a TorchRec call for the model and its version.
 MODEL_KEY, VERSION_KEY = "recsys-model", "recsys-version"
-_TRACE_PARENT = "traceparent"
 # The engine limits the drain time itself.
 _UNLIMITED_S = 1e6
 
@@ -43,20 +42,11 @@ class Port:
         gateway: answers the requests.
         settings: the address and the limits.
         calls: methods common to all engines, by full name.
-        reads_trace: whether to read the ``traceparent`` of requests.
     """
 
-    def __init__(
-        self,
-        gateway: Gateway,
-        settings: PortSettings,
-        calls: Mapping[str, RareCall],
-        *,
-        reads_trace: bool = False,
-    ) -> None:
+    def __init__(self, gateway: Gateway, settings: PortSettings, calls: Mapping[str, RareCall]) -> None:
         self._gateway = gateway
         self._settings = settings
-        self._reads_trace = reads_trace
         self._max_stream_requests = settings.limits.max_stream_requests
         self._health = health.aio.HealthServicer()
         self._tasks: set[asyncio.Future[None]] = set()
@@ -178,13 +168,11 @@ class Port:
             raise
         request.protocol = kind.PROTOCOL
         request.expect_within(context.time_remaining())
-        if self._reads_trace or kind is PredictionRequest:
-            metadata = dict(context.invocation_metadata() or ())
-            if kind is PredictionRequest:
-                request.model = str(metadata.get(MODEL_KEY, ""))
-                request.version = str(metadata.get(VERSION_KEY, ""))
-            if self._reads_trace:
-                request.trace_parent = str(metadata.get(_TRACE_PARENT, ""))
+        headers = headers_of(context)
+        if kind is PredictionRequest:
+            request.model = headers.get(MODEL_KEY, "")
+            request.version = headers.get(VERSION_KEY, "")
+        self._gateway.read_headers(request, headers)
         return await self._gateway.predict(request)
 
 

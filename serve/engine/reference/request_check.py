@@ -86,6 +86,24 @@ class RequestChecker:
         self._parts_lock = threading.Lock()
         self._parts: dict[tuple[str, ...], tuple[SparseChecker, SparseChecker]] = {}
 
+    def first_id(self, checked: CheckedRequest, name: str) -> int | None:
+        """Return the first ID of a sparse input; None if it has none, or the model has no such input.
+
+        Args:
+            checked: the request, checked by this checker.
+            name: the input.
+        """
+        signature, arrays = self._signature, checked.sparse
+        names = self._sparse_names
+        if checked.context is not None:
+            is_context = name in signature.context
+            arrays = checked.context if is_context else checked.sparse
+            names = [other for other in names if (other in signature.context) is is_context]
+        if name not in names:
+            return None
+        at = names.index(name)
+        return int(arrays.values[sum(arrays.num_ids[:at])]) if arrays.num_ids[at] else None
+
     def is_like(self, other: RequestChecker) -> bool:
         """Return whether both checkers give the same result for every request."""
         return (

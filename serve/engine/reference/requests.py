@@ -140,6 +140,7 @@ class Request(Pending):
         model: empty for the only model.
         version: empty to let the routing choose.
         drew_version: whether the routing chose ``version`` before.
+        key: what decides between a canary and the version that serves; None if it is not known.
         request_id: the client's own name for it.
         remaining_s: seconds until the client's deadline, on arrival; None for none.
         trace_parent: the W3C ``traceparent`` header; empty if the client sent none.
@@ -157,6 +158,7 @@ class Request(Pending):
     model: str = ""
     version: str = ""
     drew_version: bool = False
+    key: int | None = None
     request_id: str = ""
     remaining_s: float | None = None
     trace_parent: str = ""

@@ -178,7 +178,8 @@ def _role(status: ModelStatus, version: ModelVersionStatus) -> str:
     if version.version == status.serving:
         roles.append("serves")
     if version.version == routing.canary:
-        roles.append(f"canary, {routing.canary_percent:g} %")
+        by = f" by {routing.canary_key}" if routing.canary_key else ""
+        roles.append(f"canary, {routing.canary_percent:g} %{by}")
     if version.version == routing.shadow:
         roles.append(f"shadow, {routing.shadow_percent:g} %")
     return "; ".join(roles)

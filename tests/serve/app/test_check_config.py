@@ -169,6 +169,11 @@ def _other_key(folder: Path) -> list[str]:
             id="routing",
         ),
         pytest.param(
+            _add("[models.small.routing]\ncanary = '1'\ncanary_percent = 5\ncanary_key = 'feature:usr'"),
+            "small, version 1: routing.canary_key: got 'feature:usr', expected a sparse input of the model: 'user'",
+            id="key",
+        ),
+        pytest.param(
             _add("[capture]\npath = 'nowhere/requests'"),
             "capture.path: .*in a folder that can be",
             id="capture",

@@ -65,6 +65,7 @@ _EXAMPLES: dict[str, tuple[str, str]] = {
     "log.requests": ('"all"', "all"),
     "process.engine": ('"reference"', "reference"),
     "defaults.routing.serve": ('"7"', "7"),
+    "defaults.routing.canary_key": ('"feature:user"', "feature:user"),
     "trace.endpoint": ('"http://127.0.0.1:4317"', "http://127.0.0.1:4317"),
     "defaults.cpus": ("[0, 1, 2, 5]", "0-2,5"),
     "source.models": ('["a", "b"]', "a,b"),
@@ -73,6 +74,10 @@ _EXAMPLES: dict[str, tuple[str, str]] = {
 _BESIDE: dict[str, dict[str, str]] = {
     "defaults.routing.canary": {"defaults.routing.canary_percent": "50"},
     "defaults.routing.canary_percent": {"defaults.routing.canary": "9"},
+    "defaults.routing.canary_key": {
+        "defaults.routing.canary": "9",
+        "defaults.routing.canary_percent": "50",
+    },
     "defaults.routing.shadow": {"defaults.routing.shadow_percent": "50"},
     "defaults.routing.shadow_percent": {"defaults.routing.shadow": "9"},
     "defaults.limits.max_request_rows": {"defaults.limits.max_queue_rows": "100000"},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,30 @@ def test_without_keep_previous_the_old_version_leaves(root: Path, artifacts: dic
             assert world.states() == {"1": "ready", "2": "available"}
             assert world.hosting.loads == ["1", "2", "1"]
             await asserts_answer(world, "1", artifacts["1"])
+
+    run(scenario())
+
+
+def test_a_key_that_requests_cannot_have_is_refused_or_reported(
+    root: Path, artifacts: dict[str, Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    wrong = Routing(serve="1", canary="2", canary_percent=10, canary_key="feature:usr")
+    text = "routing.canary_key: got 'feature:usr', expected a sparse input of the model: 'user'"
+
+    async def scenario() -> None:
+        add_versions(root, artifacts, "2")
+        async with serving(root, ModelSettings(routing=wrong)) as world:
+            assert world.serving() == "1"
+            (record,) = [record for record in caplog.records if "canary_key" in record.message]
+            assert text in record.message
+            assert record.message.endswith("version 1 answers all")
+            with pytest.raises(ModelChangeError, match=text):
+                await world.manager.set_routing("small", wrong)
+            right = replace(wrong, canary_key="feature:user")
+            assert (await world.manager.set_routing("small", right)).routing == right
+            with pytest.raises(ModelChangeError, match=text):
+                await world.manager.set_routing("small", wrong)
+            assert world.manager.statuses()[0].routing == right
 
     run(scenario())
 

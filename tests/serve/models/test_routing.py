@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from serve.config.models import LATEST, Routing
-from serve.engine.routes import Plan
+from serve.engine.interface import Servable
+from serve.engine.routes import Plan, RouteTable, keyed_draw
 from serve.models.routing import newest, plan, version_order
 
 VERSIONS = st.sampled_from(["1", "2", "3", "10"])
@@ -87,6 +89,49 @@ def test_shares_are_kept() -> None:
     assert set(counts) == {("2", ""), ("1", "3"), ("1", "")}
 
 
+def keyed(percent: float, **key: str) -> RouteTable:
+    """A table of a key whose versions are named after themselves."""
+    routing = Routing(serve="1", canary="2", canary_percent=percent, **key)
+    versions = {name: cast(Servable, name) for name in ("1", "2")}
+    return RouteTable(model="m", plan=plan(routing, versions), servables=versions)
+
+
+@pytest.mark.parametrize("key", ["feature:user", "header:x-user"])
+def test_keys_are_divided_by_the_share_and_stay_where_they_are(key: str) -> None:
+    users = range(-5000, 5000)
+    before: set[int] = set()
+    for percent in (1, 20, 50, 100):
+        table = keyed(percent, canary_key=key)
+        canary = {user for user in users if table.route("", 0.999, key=user).primary == "2"}
+        assert canary == {user for user in users if table.route("", 0.0, key=user).primary == "2"}
+        assert len(canary) / 10_000 == pytest.approx(percent / 100, abs=0.015)
+        assert before <= canary
+        before = canary
+
+
+def test_models_divide_their_users_differently() -> None:
+    draws = [(keyed_draw("a", user), keyed_draw("b", user)) for user in range(10_000)]
+    both = sum(a < 0.5 and b < 0.5 for a, b in draws)
+    assert both / 10_000 == pytest.approx(0.25, abs=0.02)
+
+
+@pytest.mark.parametrize("percent", [10, 100])
+def test_a_request_without_its_key_gets_the_version_that_serves(percent: float) -> None:
+    table = keyed(percent, canary_key="feature:user")
+    routes = [table.route("", draw) for draw in (0.0, 0.05, 0.5, 1 - 2**-53)]
+    assert {(route.primary, route.key_feature) for route in routes} == {("1", "user")}
+    assert table.route("", 0.5, key=1).key_feature == ""
+    assert table.route("2", 0.5).key_feature == ""
+    assert keyed(percent, canary_key="header:x").route("", 0.5).key_feature == ""
+
+
+def test_a_key_is_nothing_without_a_canary_that_is_ready() -> None:
+    routing = Routing(serve="1", canary="2", canary_percent=10, canary_key="feature:user")
+    assert not plan(routing, ["1"]).is_keyed
+    assert routing.without("2") == Routing(serve="1")
+    assert routing.pinned("3").canary_key == "feature:user"
+
+
 @given(
     serve=st.just(LATEST) | VERSIONS,
     canary=st.just("") | VERSIONS,
@@ -135,6 +180,21 @@ def test_pinning_drops_a_canary_or_shadow_of_that_version() -> None:
         ({"canary_percent": 5}, "canary: got no version for 5 percent"),
         ({"serve": "2", "canary": "2", "canary_percent": 5}, "canary: got '2', expected another version"),
         ({"shadow": "latest", "shadow_percent": 5}, "shadow: got 'latest', expected another version"),
+        ({"canary_key": "feature:a"}, "canary: got no version for canary_key 'feature:a'"),
+        *(
+            (
+                {"canary": "2", "canary_percent": 5, "canary_key": key},
+                f"canary_key: got '{key}', expected feature:",
+            )
+            for key in ("user", "feature:", "header:", "cookie:a")
+        ),
+        *(
+            (
+                {"canary": "2", "canary_percent": 5, "canary_key": key},
+                f"canary_key: got '{key}', expected a header",
+            )
+            for key in ("header:X-User", "header:a b", "header:key-bin")
+        ),
     ],
 )
 def test_routings_that_contradict_themselves_are_refused(given_values: dict[str, object], text: str) -> None:

@@ -66,11 +66,26 @@ def test_all_commands_in_an_operators_day(
         assert (loaded["version"], loaded["state"]) == ("1", "ready")
         assert type(loaded["table_bytes"]) is int
         assert loaded["deltas"] == []
-        routed = _json(run(["--json", "route", "small", "--canary", "1:12.5", "--shadow", "1:100%"]))
+        routed = _json(
+            run(
+                [
+                    "--json",
+                    "route",
+                    "small",
+                    "--canary",
+                    "1:12.5",
+                    "--shadow",
+                    "1:100%",
+                    "--canary-key",
+                    "header:x",
+                ]
+            )
+        )
         assert routed["routing"] == {
             "serve": "latest",
             "canary": "1",
             "canary_percent": 12.5,
+            "canary_key": "header:x",
             "shadow": "1",
             "shadow_percent": 100.0,
         }
