@@ -24,6 +24,8 @@ from typing import Any
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 os.environ["RAY_DEDUP_LOGS"] = "0"
 os.environ["OMP_NUM_THREADS"] = "1"
+# Ray kills a proxy that takes longer to start, which it does on a busy machine.
+os.environ["RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S"] = "60"
 
 import grpc
 import numpy as np
