@@ -91,8 +91,7 @@ Route Gateway::Examine(Request& request) const {
   Route route = router_.Find(query);
   Read(request, route.primary);
   if (route.key_feature.empty()) return route;
-  query.key = request.key =
-      request.servable->checker().FirstId(request.checked, route.key_feature);
+  query.key = request.key = request.servable->checker().FirstId(request.checked, route.key_feature);
   route = router_.Find(query);
   if (route.primary != request.servable) Read(request, route.primary);
   return route;

@@ -80,8 +80,8 @@ Route RouteTable::Find(const RouteQuery& query) const {
   if (!query.drew_version) return {named->second, nullptr, {}};
   // Map the draw into the range that led to this version.
   const bool is_canary = spec_.canary_share > 0 && named->first == spec_.canary;
-  const double draw = is_canary ? query.draw * spec_.canary_share
-                                : Outside(spec_.canary_share, query.draw);
+  const double draw =
+      is_canary ? query.draw * spec_.canary_share : Outside(spec_.canary_share, query.draw);
   return {named->second, ShadowFor(named->first, draw), {}};
 }
 

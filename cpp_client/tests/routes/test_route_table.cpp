@@ -117,10 +117,10 @@ TEST_F(RouteTest, SharesAreKeptWhoeverDrewTheVersion) {
 
 TEST_F(RouteTest, AKeyHasTheDrawThatPythonGivesIt) {
   // keyed_draw of serve/engine/routes.py: of 0, 7 and the smallest ID.
-  const std::pair<std::int64_t, double> draws[] = {{0, 0x1.5d86a43aa56a0p-6},
-                                                   {7, 0x1.057d43b3b5764p-3},
-                                                   {std::numeric_limits<std::int64_t>::min(),
-                                                    0x1.4cbb3de0d600cp-2}};
+  const std::pair<std::int64_t, double> draws[] = {
+      {0, 0x1.5d86a43aa56a0p-6},
+      {7, 0x1.057d43b3b5764p-3},
+      {std::numeric_limits<std::int64_t>::min(), 0x1.4cbb3de0d600cp-2}};
   for (const auto& [key, draw] : draws) {
     for (const auto& [share, expected] : {std::pair(draw, "1"), {std::nextafter(draw, 1), "2"}}) {
       RouteSpec spec = Spec("1", "2", share);
