@@ -5,9 +5,10 @@ Shape letters: D embedding dim, R rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum, unique
+from typing import TypeVar
 
 from torch import Tensor
 
@@ -86,6 +87,18 @@ class EmbeddingBagConfig(BaseEmbeddingConfig):
 @dataclass
 class EmbeddingConfig(BaseEmbeddingConfig):
     """A table whose rows are returned one by one."""
+
+
+Config = TypeVar("Config", bound=BaseEmbeddingConfig)
+
+
+def tables_with(tables: Sequence[Config], features: Collection[str]) -> list[Config]:
+    """Return the tables of some features, without other features."""
+    kept = [
+        replace(table, feature_names=[name for name in table.feature_names if name in features])
+        for table in tables
+    ]
+    return [table for table in kept if table.feature_names]
 
 
 def check_tables(tables: Sequence[BaseEmbeddingConfig]) -> None:

@@ -20,8 +20,8 @@ artifact. A schema file is TOML or JSON (``recsys.data.schema_file``)::
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import pairwise
 from typing import Any
 
@@ -171,6 +171,14 @@ class Schema:
         """Return all columns that are read, each once."""
         others = [name for name in (self.weight, self.time) if name is not None]
         return list(dict.fromkeys([*self.label_names, *self.dense_names, *self.feature_names, *others]))
+
+    def with_sparse(self, features: Collection[str]) -> Schema:
+        """Return the schema with these sparse columns alone, and the tables that they are looked up in."""
+        tables = [
+            replace(table, feature_names=tuple(name for name in table.feature_names if name in features))
+            for table in self.tables
+        ]
+        return replace(self, tables=tuple(table for table in tables if table.feature_names))
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data that ``from_json`` reads back, without fields that have their default."""

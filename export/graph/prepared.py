@@ -5,8 +5,8 @@ Shape letters: B batch, D embedding dim.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from export.graph.managed import ManagedTables
 from export.graph.ranking import RankingCollection
 from export.tables.tables import StoredModel
 from recsys.artifact.samples import Batch
-from recsys.configs import BaseEmbeddingConfig
+from recsys.configs import BaseEmbeddingConfig, tables_with
 from recsys.embedding import EmbeddingBagCollection, FloatCollection
 from recsys.sharding.plan.device_rows import DeviceRows, device_layouts, empty, table_path
 from recsys.sharding.sharded import (
@@ -167,21 +167,12 @@ def ranking_of(
             context = features & frozenset(binding.sparse.get(argument, ()))
             if context and context != features and context not in mixed:
                 of_context, of_rows = (
-                    _sharded(path, collection, _tables_of(tables, part), place)
+                    _sharded(path, collection, tables_with(tables, part), place)
                     for part in (context, features - context)
                 )
                 mixed[context] = (of_context, of_rows)
         made[path] = RankingCollection(wholes[path], mixed)
     return made
-
-
-def _tables_of(tables: Sequence[BaseEmbeddingConfig], features: Collection[str]) -> list[BaseEmbeddingConfig]:
-    """Return the tables of these features, without other features."""
-    kept = [
-        replace(table, feature_names=[name for name in table.feature_names if name in features])
-        for table in tables
-    ]
-    return [table for table in kept if table.feature_names]
 
 
 def empty_ranks(stored: StoredModel, target: str) -> list[DeviceRows]:
