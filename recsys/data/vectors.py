@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import torch
-from pyarrow import parquet
+from pyarrow import compute, parquet
+from torch import Tensor, nn
 
 from recsys.checkpoint.single_file import build_model, load_checkpoint
 from recsys.data.examples import Bags
@@ -21,10 +22,13 @@ from recsys.data.lines import DataError
 from recsys.data.tables.dataset import open_files, unlabeled
 from recsys.files import replacing
 from recsys.models.click import ClickModel
-from recsys.models.zoo import TwoTowerModel
-from recsys.schema import Schema
+from recsys.models.retrieval import item_digest
+from recsys.models.zoo import TwoTowerModel, towers_of
 
 _BATCH_ROWS = 4096
+_COLUMN = "vector"
+# The file's metadata: ``item_digest`` of the model that gave the vectors.
+_MODEL_KEY = "recsys.item_digest"
 
 
 def write_item_vectors(checkpoint: Path, items: Path, output: Path, keep: Sequence[str] = ()) -> int:
@@ -37,19 +41,16 @@ def write_item_vectors(checkpoint: Path, items: Path, output: Path, keep: Sequen
         keep: Columns of the table to write too, such as the items' IDs.
 
     Raises:
-        DataError: The model has no towers, or the table cannot be read.
+        DataError: The model has no schema, or the table cannot be read.
+        ValueError: The model has no towers.
         OSError: The file cannot be written.
     """
     model = build_model(load_checkpoint(checkpoint)).eval()
-    if (
-        not isinstance(model, ClickModel)
-        or not isinstance(model.model, TwoTowerModel)
-        or model.inputs is None
-    ):
-        raise DataError(
-            "checkpoint: got a model without towers, expected one of recsys-train --model twotower"
-        )
-    schema = item_schema(model.inputs, model.model.item_features)
+    towers = towers_of(model)
+    if not isinstance(model, ClickModel) or model.inputs is None:
+        raise DataError("checkpoint: got a model without a schema, expected one of recsys-train --data")
+    schema = replace(model.inputs, dense=()).with_sparse(towers.item_features)
+    metadata = {_MODEL_KEY: item_digest(towers)}
     num_rows = 0
     writer: Any = None
     with replacing(output) as partial:
@@ -62,10 +63,10 @@ def write_item_vectors(checkpoint: Path, items: Path, output: Path, keep: Sequen
             for piece, examples in unlabeled(file, schema):
                 empty = Bags(np.zeros(0, dtype=np.int64), np.zeros(len(examples) + 1, dtype=np.int64))
                 bags = {name: examples.bags.get(name, empty) for name in model.inputs.feature_names}
-                vectors = _vectors(model.model, replace(examples, bags=bags))
+                vectors = _vectors(towers, replace(examples, bags=bags))
                 flat = pa.FixedSizeListArray.from_arrays(vectors.ravel(), vectors.shape[1])
                 kept = {name: piece.read([name]).column(name) for name in keep}
-                table = pa.table({**kept, "vector": flat})
+                table = pa.table({**kept, _COLUMN: flat}).replace_schema_metadata(metadata)
                 writer = writer or parquet.ParquetWriter(partial, table.schema)
                 writer.write_table(table)
                 num_rows += table.num_rows
@@ -73,15 +74,6 @@ def write_item_vectors(checkpoint: Path, items: Path, output: Path, keep: Sequen
             raise DataError("items: got no rows, expected at least one")
         writer.close()
     return num_rows
-
-
-def item_schema(schema: Schema, item_features: Sequence[str]) -> Schema:
-    """Return the schema with the items' sparse columns alone."""
-    tables = [
-        replace(table, feature_names=tuple(name for name in table.feature_names if name in item_features))
-        for table in schema.tables
-    ]
-    return replace(schema, dense=(), tables=tuple(table for table in tables if table.feature_names))
 
 
 @torch.no_grad()
@@ -94,3 +86,46 @@ def _vectors(model: TwoTowerModel, examples: Any) -> Any:
         for first in range(0, len(examples), _BATCH_ROWS)
     ]
     return np.concatenate(parts)
+
+
+def read_item_vectors(path: Path, model: nn.Module) -> Tensor:
+    """Return the vectors of a Parquet file, float32 ``[N, D]``.
+
+    Args:
+        path: What ``write_item_vectors`` wrote, or any file with a column ``vector`` of lists of numbers.
+        model: The two-tower model that the vectors are of.
+
+    Raises:
+        DataError: The file cannot be read, its vectors are not all there, or it says that another model gave them.
+        ValueError: The model has no towers.
+    """
+    towers = towers_of(model)
+    try:
+        table = parquet.read_table(path, columns=[_COLUMN])
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(f"items: cannot read {path.name!r} as Parquet: {type(error).__name__}") from None
+    if _COLUMN not in table.column_names or not _is_list_of_floats(table.schema.field(_COLUMN).type):
+        raise DataError(
+            f"items: {path.name!r} has no column {_COLUMN!r} of lists of floats; write it with recsys-data item-vectors"
+        )
+    column = table.column(_COLUMN)
+    widths = compute.list_value_length(column).unique().to_pylist()
+    parts = [chunk.flatten() for chunk in column.chunks]
+    if len(widths) != 1 or column.null_count or any(part.null_count for part in parts):
+        raise DataError(
+            f"items: {path.name!r} has vectors of the widths {widths[:5]}, or missing numbers, expected at least one "
+            "vector and the same width for all"
+        )
+    written_by = (table.schema.metadata or {}).get(_MODEL_KEY.encode())
+    if written_by is not None and written_by.decode() != item_digest(towers):
+        raise DataError(
+            f"items: the vectors in {path.name!r} are another model's: the item tower or its tables differ; write them "
+            "with recsys-data item-vectors and this checkpoint"
+        )
+    numbers = np.concatenate([part.to_numpy(zero_copy_only=False) for part in parts], dtype=np.float32)
+    return torch.from_numpy(numbers.reshape(-1, widths[0]))
+
+
+def _is_list_of_floats(kind: Any) -> bool:
+    is_list = pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind) or pa.types.is_large_list(kind)
+    return bool(is_list and pa.types.is_floating(kind.value_type))

@@ -21,13 +21,16 @@ class TwoTowers(nn.Module):
         user_features: Width of the user tower's input.
         item_features: Width of the item tower's input.
         layer_sizes: Sizes of each tower's layers, at least two; the last one is D.
+
+    Attributes:
+        width: D.
     """
 
     def __init__(self, user_features: int, item_features: int, layer_sizes: Sequence[int]) -> None:
         super().__init__()
         self.user = OverArch(user_features, layer_sizes)
         self.item = OverArch(item_features, layer_sizes)
-        self._scale = layer_sizes[-1] ** -0.5
+        self.width = layer_sizes[-1]
 
     def forward(self, user: Tensor, item: Tensor) -> Tensor:
         """Map the towers' inputs, ``[B, N]`` each, to logits ``[B, 1]``."""
@@ -36,5 +39,5 @@ class TwoTowers(nn.Module):
 
     def item_vectors(self, item: Tensor) -> Tensor:
         """Return the items' vectors ``[B, D]``, scaled so that their product with a user's is the logit."""
-        vectors: Tensor = self.item(item) * self._scale
+        vectors: Tensor = self.item(item) * self.width**-0.5
         return vectors

@@ -52,7 +52,7 @@ class FlatModel(nn.Module):
 
     def forward(self, dense_features: Tensor | None, sparse_features: KeyedJaggedTensor) -> Tensor:
         """Score a batch: logits ``[B, L]``."""
-        logits: Tensor = self.network(_flat(dense_features, self.sparse_arch(sparse_features)))
+        logits: Tensor = self.network(flat(dense_features, self.sparse_arch(sparse_features)))
         return logits
 
 
@@ -62,7 +62,7 @@ class DeepFM(FlatModel):
     def forward(self, dense_features: Tensor | None, sparse_features: KeyedJaggedTensor) -> Tensor:
         """Score a batch: logits ``[B, L]``."""
         vectors = self.sparse_arch(sparse_features)
-        logits: Tensor = self.network(_flat(dense_features, vectors), vectors)
+        logits: Tensor = self.network(flat(dense_features, vectors), vectors)
         return logits
 
 
@@ -106,10 +106,15 @@ class TwoTowerModel(nn.Module):
     def forward(self, dense_features: Tensor | None, sparse_features: KeyedJaggedTensor) -> Tensor:
         """Score a batch: logits ``[B, 1]``."""
         vectors = self.sparse_arch(sparse_features)
-        user = _flat(dense_features, vectors.index_select(1, self.user_places))
-        item = _flat(None, vectors.index_select(1, self.item_places))
+        user = flat(dense_features, vectors.index_select(1, self.user_places))
+        item = flat(None, vectors.index_select(1, self.item_places))
         logits: Tensor = self.towers(user, item)
         return logits
+
+    @property
+    def user_features(self) -> tuple[str, ...]:
+        """The user's sparse features."""
+        return tuple(name for name in self.sparse_arch.sparse_feature_names if name not in self.item_features)
 
     def item_vectors(self, sparse_features: KeyedJaggedTensor) -> Tensor:
         """Return the item tower's vectors, scaled so that their product with a user's is the logit, ``[B, D]``.
@@ -117,13 +122,28 @@ class TwoTowerModel(nn.Module):
         Features of the user are not read, and may be empty bags.
         """
         vectors = self.sparse_arch(sparse_features)
-        return self.towers.item_vectors(_flat(None, vectors.index_select(1, self.item_places)))
+        return self.towers.item_vectors(flat(None, vectors.index_select(1, self.item_places)))
 
 
-def _flat(dense_features: Tensor | None, vectors: Tensor) -> Tensor:
+def towers_of(model: nn.Module) -> TwoTowerModel:
+    """Return the towers of a trained model.
+
+    Raises:
+        ValueError: It has none.
+    """
+    towers = model.model if isinstance(model, ClickModel) else model
+    if not isinstance(towers, TwoTowerModel):
+        raise ValueError(
+            f"model: got a {type(towers).__name__}, which has no towers, expected one of "
+            "recsys-train --model twotower"
+        )
+    return towers
+
+
+def flat(dense_features: Tensor | None, vectors: Tensor) -> Tensor:
     """Return ``[B, N]`` from dense features ``[B, C]`` and vectors ``[B, F, D]``."""
-    flat = vectors.flatten(1)
-    return flat if dense_features is None else torch.cat((dense_features, flat), dim=1)
+    features = vectors.flatten(1)
+    return features if dense_features is None else torch.cat((dense_features, features), dim=1)
 
 
 def build_dcn(
