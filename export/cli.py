@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from torch import nn
 
 from export.config import DENSE_DTYPES, ExportConfig
 from export.delta.delta import DeltaConfig, check_replaceable, export_delta
@@ -22,10 +23,11 @@ from export.pipeline import export_model
 from export.report import print_report
 from export.source.load import Source, load_model, read_arguments
 from recsys.artifact.load import read_manifest
-from recsys.cli import Parser, add_program_options, size
+from recsys.cli import Parser, add_program_options, count, size
 from recsys.configs import DataType
 from recsys.errors import ExportError, PlanError
 from recsys.hashing import STRING_HASHES
+from recsys.models.retrieval import retrieval_model
 from recsys.sharding.plan.plan import ShardingPlan
 from recsys.sharding.plan.plan_file import read_plan
 from recsys.signature import IdPolicy
@@ -39,6 +41,7 @@ examples:
   recsys-export run/                                         the newest checkpoint of a training run on many ranks
   recsys-export checkpoint/ --model mypackage.models:make    what torch.distributed.checkpoint wrote
   recsys-export rank0.pt rank1.pt --model mypackage.models:make   the state dicts that each rank saved
+  recsys-export towers.pt --top-k 100 --items vectors.parquet     the best items for a user, out of those of the file
   recsys-export --delta old.pt new.pt --artifact old.artifact     what changed, into new.delta, for the artifact
 
 exit codes: 0 written, 1 the model or its file cannot be exported so, 2 bad usage
@@ -54,6 +57,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     try:
         _check_delta_options(arguments, parser)
+        if (arguments.top_k is None) != (arguments.items is None):
+            raise ExportError("--top-k and --items: got one of them, expected both or none")
         if arguments.delta:
             return _run_delta(arguments)
         checkpoint = _named(arguments.checkpoint[0])
@@ -66,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"recsys-export: {error}", file=sys.stderr)
         return 2
     try:
-        model = load_model(source)
+        model = _retrieving(load_model(source), arguments)
         with _progress_bar() as progress:
             report = export_model(model, out, config, progress)
     except (ValueError, OSError) as error:
@@ -156,6 +161,19 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME[,NAME...]",
         help="inputs that a ranking request gives once for all of its rows, such as the user's",
     )
+    retrieval = parser.add_argument_group("retrieval")
+    retrieval.add_argument(
+        "--top-k",
+        type=count,
+        metavar="K",
+        help="of two towers, answer a user's features with the K items that score best and their scores",
+    )
+    retrieval.add_argument(
+        "--items",
+        type=Path,
+        metavar="FILE",
+        help="with --top-k: the items' vectors, as recsys-data item-vectors writes them; answers give their rows",
+    )
     model = parser.add_argument_group("model")
     model.add_argument(
         "--model", metavar="MODULE:FUNCTION", help="a factory of yours, for a plain state dict"
@@ -207,6 +225,20 @@ def _config(arguments: argparse.Namespace, checkpoint: Path) -> ExportConfig:
         single_file=arguments.single_file,
         overwrite=arguments.force,
     )
+
+
+def _retrieving(model: nn.Module, arguments: argparse.Namespace) -> nn.Module:
+    """Return the model, or with ``--top-k`` the retrieval of its items.
+
+    Raises:
+        ValueError: The model has no towers, or the items' vectors or K do not fit.
+    """
+    if arguments.top_k is None:
+        return model
+    # Arrow is imported only when it is needed.
+    from recsys.data.vectors import read_item_vectors
+
+    return retrieval_model(model, read_item_vectors(arguments.items, model), arguments.top_k)
 
 
 def _assignment(text: str, option: str) -> tuple[str, str]:

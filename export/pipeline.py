@@ -30,6 +30,7 @@ from export.report import ExportReport, TableReport
 from export.tables.rows_file import write_rows
 from export.tables.tables import plan_tables
 from export.verify.compare import Difference
+from export.verify.retrieval import check_options, num_samples
 from export.verify.run import FloatOutputs, Verified, float_outputs, verify
 from recsys.artifact.load import MANIFEST_NAME, ROWS_NAME
 from recsys.artifact.samples import Batch, random_batch, read_samples
@@ -107,6 +108,7 @@ def prepare(model: nn.Module, config: ExportConfig, progress: Progress) -> Prepa
         PlanError: The plan or the memory does not fit.
     """
     progress("plan", 0, 1)
+    check_options(model, config)
     config = with_inputs_of(model, config)
     collections = find_collections(model, error=ExportError)
     managed = find_managed(model, collections)
@@ -123,7 +125,8 @@ def prepare(model: nn.Module, config: ExportConfig, progress: Progress) -> Prepa
         samples = read_samples(config.samples, signature)
     else:
         generator = torch.Generator().manual_seed(SAMPLES_SEED)
-        samples = random_batch(signature, NUM_SAMPLES, generator, known_ids=managed.known_ids)
+        num_rows = num_samples(model, NUM_SAMPLES)
+        samples = random_batch(signature, num_rows, generator, known_ids=managed.known_ids)
     return PreparedModel(
         model=model,
         config=config,

@@ -29,6 +29,7 @@ from export.verify.compare import (
 )
 from export.verify.oracle import OracleCollection, StoredRows
 from export.verify.ranking import Predict, PredictRanking, check_ranking
+from export.verify.retrieval import ItemScores, comparable, item_scores
 from recsys.artifact.load import ROWS_NAME, LoadedArtifact, load_artifact, map_rows
 from recsys.artifact.ranking import RankingBatch
 from recsys.artifact.samples import Batch, random_batch
@@ -50,11 +51,13 @@ class FloatOutputs:
         outputs: The outputs by name, in float32.
         collections: The outputs of each collection by path, call by call.
         are_cast: Whether the model returns other dtypes than float32.
+        item_scores: The scores of any item, if the model retrieves items.
     """
 
     outputs: dict[str, Tensor]
     collections: dict[str, list[Any]]
     are_cast: bool
+    item_scores: ItemScores | None = None
 
 
 def float_outputs(prepared: PreparedModel) -> FloatOutputs:
@@ -66,12 +69,18 @@ def float_outputs(prepared: PreparedModel) -> FloatOutputs:
     prepared.progress("float model", 0, 1)
     model = exchanged(prepared.model, {})
     collections = {path: model.get_submodule(path) if path else model for path in prepared.collections}
+    arguments = _arguments(prepared.binding, prepared.clean)
     try:
-        outputs, kept = capture(model, collections, _arguments(prepared.binding, prepared.clean))
+        outputs, kept = capture(model, collections, arguments)
     except Exception as error:  # user code can raise anything
         raise ExportError(f"model: forward failed on the samples: {type(error).__name__}: {error}") from error
     are_cast = any(o.dtype != torch.float32 for o in named_outputs(outputs).values())
-    return FloatOutputs(outputs=model_outputs(outputs), collections=kept, are_cast=are_cast)
+    return FloatOutputs(
+        outputs=model_outputs(outputs),
+        collections=kept,
+        are_cast=are_cast,
+        item_scores=item_scores(model, arguments),
+    )
 
 
 def _arguments(binding: Binding, samples: Batch, dtype: torch.dtype = torch.float32) -> dict[str, Any]:
@@ -107,7 +116,9 @@ def verify(prepared: PreparedModel, work: Path, floats: FloatOutputs) -> Verifie
         VerificationError: The artifact is wrong; the message says where.
     """
     _check_lookups(prepared, work, floats.collections)
-    implied = _implied_outputs(prepared, work)
+    implied, implied_scores = _implied_outputs(prepared, work)
+    expected = comparable(implied, implied_scores)
+    expected_of_floats = comparable(floats.outputs, floats.item_scores)
     verified = Verified()
     tolerance = END_TO_END_TOLERANCES[prepared.dense_dtype]
     samples, clean = prepared.samples, prepared.clean
@@ -115,11 +126,13 @@ def verify(prepared: PreparedModel, work: Path, floats: FloatOutputs) -> Verifie
         prepared.progress("verify", i, len(prepared.stored.envs))
         target = _target(prepared, work, name)
         outputs = target.predict(samples)
-        compare(outputs, implied, tolerance, "what the model makes of the stored rows")
+        found = comparable(outputs, implied_scores)
+        compare(found, expected, tolerance, "what the model makes of the stored rows")
         # The float model has no ID policies, so it is compared on samples to which none applies.
         if not torch.equal(clean.values, samples.values):
             outputs = target.predict(clean)
-        verified.differences[name] = compare(outputs, floats.outputs, None, "the float model")
+        found = comparable(outputs, floats.item_scores)
+        verified.differences[name] = compare(found, expected_of_floats, None, "the float model")
         verified.ran_on[name] = target.ran_on
         if prepared.signature.context:
             verified.ranking[name] = check_ranking(prepared, target.predict, target.predict_ranking)
@@ -162,12 +175,13 @@ def _with_collections(prepared: PreparedModel, collections: Mapping[str, nn.Modu
     return exchanged(model, collections)
 
 
-def _implied_outputs(prepared: PreparedModel, work: Path) -> dict[str, Tensor]:
-    """Return the outputs of the model's layers, in the artifact's dtype, for the stored rows."""
+def _implied_outputs(prepared: PreparedModel, work: Path) -> tuple[dict[str, Tensor], ItemScores | None]:
+    """Return what the model's layers, in the artifact's dtype, make of the stored rows: outputs, scores of items."""
     oracles = _oracles(prepared, work, prepared.dense_dtype)
     model = _with_collections(prepared, {**oracles, **prepared.managed.learned()})
+    arguments = _arguments(prepared.binding, prepared.samples, prepared.dense_dtype)
     with torch.no_grad():
-        return model_outputs(model(**_arguments(prepared.binding, prepared.samples, prepared.dense_dtype)))
+        return model_outputs(model(**arguments)), item_scores(model, arguments)
 
 
 @dataclass(frozen=True, kw_only=True)
