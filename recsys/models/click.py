@@ -10,13 +10,22 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
-from recsys import EmbeddingBagCollection, EmbeddingBagConfig, KeyedJaggedTensor, PoolingType
+from recsys import (
+    EmbeddingBagCollection,
+    EmbeddingBagConfig,
+    EmbeddingCollection,
+    EmbeddingConfig,
+    KeyedJaggedTensor,
+    PoolingType,
+)
+from recsys.configs import BaseEmbeddingConfig
 from recsys.managed import (
     DistanceLFU_EvictionPolicy,
     LFU_EvictionPolicy,
     LRU_EvictionPolicy,
     ManagedCollisionCollection,
     ManagedCollisionEmbeddingBagCollection,
+    ManagedCollisionEmbeddingCollection,
     ManagedCollisionModule,
     MCHEvictionPolicy,
     MCHManagedCollisionModule,
@@ -25,6 +34,8 @@ from recsys.managed import (
 from recsys.models.dense import DenseTransforms
 from recsys.models.dlrm import DLRM, BagCollection, SparseDLRM
 from recsys.schema import Schema
+
+SequenceCollection = EmbeddingCollection | ManagedCollisionEmbeddingCollection
 
 _REQUIRED = ("name", "num_embeddings", "embedding_dim", "feature_names")
 _OPTIONAL = ("pooling", "managed")
@@ -162,19 +173,45 @@ def bag_collection(tables: Sequence[Mapping[str, Any]]) -> BagCollection:
     Raises:
         ValueError: A field is missing, unknown, of another type, or does not fit the others.
     """
+    configs = table_configs(tables)
+    tables_of_rows = EmbeddingBagCollection(tables=configs)
+    mapping = _mapping(tables, configs)
+    if mapping is None:
+        return tables_of_rows
+    return ManagedCollisionEmbeddingBagCollection(tables_of_rows, mapping, embeddings_only=True)
+
+
+def sequence_collection(tables: Sequence[Mapping[str, Any]]) -> SequenceCollection:
+    """Return tables whose rows are not pooled, from plain data; see ``bag_collection``.
+
+    Raises:
+        ValueError: A field is missing, unknown, of another type, or does not fit the others.
+    """
+    configs = [
+        EmbeddingConfig(
+            name=table.name,
+            num_embeddings=table.num_embeddings,
+            embedding_dim=table.embedding_dim,
+            feature_names=table.feature_names,
+        )
+        for table in table_configs(tables)
+    ]
+    tables_of_rows = EmbeddingCollection(tables=configs)
+    mapping = _mapping(tables, configs)
+    if mapping is None:
+        return tables_of_rows
+    return ManagedCollisionEmbeddingCollection(tables_of_rows, mapping, embeddings_only=True)
+
+
+def table_configs(tables: Sequence[Mapping[str, Any]]) -> list[EmbeddingBagConfig]:
+    """Return the tables of ``bag_collection`` without their mappings.
+
+    Raises:
+        ValueError: A field is missing, unknown or of another type.
+    """
     if not isinstance(tables, Sequence) or not all(isinstance(table, Mapping) for table in tables):
         raise ValueError("tables: expected a list of objects")
-    configs = [_table_config(table, f"tables[{i}]") for i, table in enumerate(tables)]
-    managed = {
-        config.name: _managed_module(config, table["managed"], f"tables[{i}].managed")
-        for i, (config, table) in enumerate(zip(configs, tables, strict=True))
-        if "managed" in table
-    }
-    tables_of_rows = EmbeddingBagCollection(tables=configs)
-    if not managed:
-        return tables_of_rows
-    mapping = ManagedCollisionCollection(managed, configs)
-    return ManagedCollisionEmbeddingBagCollection(tables_of_rows, mapping, embeddings_only=True)
+    return [_table_config(table, f"tables[{i}]") for i, table in enumerate(tables)]
 
 
 def check_sizes(at: str, sizes: object) -> None:
@@ -212,7 +249,19 @@ def _table_config(table: Mapping[str, Any], at: str) -> EmbeddingBagConfig:
     )
 
 
-def _managed_module(config: EmbeddingBagConfig, managed: Any, at: str) -> ManagedCollisionModule:
+def _mapping(
+    tables: Sequence[Mapping[str, Any]], configs: Sequence[BaseEmbeddingConfig]
+) -> ManagedCollisionCollection | None:
+    """Return the mapping of raw IDs to rows; None if no table has raw IDs."""
+    managed = {
+        config.name: _managed_module(config, table["managed"], f"tables[{i}].managed")
+        for i, (config, table) in enumerate(zip(configs, tables, strict=True))
+        if "managed" in table
+    }
+    return ManagedCollisionCollection(managed, configs) if managed else None
+
+
+def _managed_module(config: BaseEmbeddingConfig, managed: Any, at: str) -> ManagedCollisionModule:
     if managed == {"eviction": "none"}:
         return VocabularyModule(config.num_embeddings)
     if not isinstance(managed, Mapping) or set(managed) != {"eviction", "interval"}:

@@ -1,4 +1,4 @@
-"""The factories of the other models: DCN-v2, DeepFM, MMoE and two towers, from plain data, as in a checkpoint.
+"""The factories of the other models: DCN-v2, DeepFM, DIN, MMoE and two towers, from plain data, as in a checkpoint.
 
 Each takes ``tables`` and ``inputs`` as ``recsys.models.click.build_dlrm`` does, and raises ValueError for sizes that do
 not fit.
@@ -9,6 +9,7 @@ Shape letters: B batch, D embedding dim, F features, L labels, N width of the fl
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -20,10 +21,13 @@ from recsys.models.click import (
     bag_collection,
     check_sizes,
     click_model,
+    sequence_collection,
+    table_configs,
     transformed_width,
 )
 from recsys.models.dcn import CrossAndDeep
 from recsys.models.deepfm import FactorizationMachine
+from recsys.models.din import AttentionConfig, DeepInterestNetwork
 from recsys.models.dlrm import BagCollection, SparseArch
 from recsys.models.mmoe import MultiGateExperts
 from recsys.models.two_tower import TwoTowers
@@ -184,6 +188,38 @@ def build_deepfm(
     return click_model(model, schema)
 
 
+def build_din(
+    *,
+    tables: Tables,
+    dense_in_features: int,
+    attention: Mapping[str, Any],
+    over_layer_sizes: Sequence[int],
+    inputs: Mapping[str, Any] | None = None,
+) -> ClickModel:
+    """Return a DIN.
+
+    Args:
+        tables: As for ``build_dlrm``. One has the history and the target and no other feature; its rows are not
+            pooled.
+        dense_in_features: Number of dense features.
+        attention: The fields of ``recsys.models.din.AttentionConfig``.
+        over_layer_sizes: Sizes of the layers before the logits.
+        inputs: As for ``build_dlrm``.
+    """
+    check_sizes("over_layer_sizes", over_layer_sizes)
+    config = _attention(attention)
+    schema = _schema(inputs)
+    of_items, others = _split_tables(tables, config)
+    model = DeepInterestNetwork(
+        sequence_collection([of_items]),
+        bag_collection(others) if others else None,
+        transformed_width(schema, dense_in_features),
+        config,
+        [*over_layer_sizes, _num_labels(schema)],
+    )
+    return click_model(model, schema)
+
+
 def build_mmoe(
     *,
     tables: Tables,
@@ -228,3 +264,40 @@ def _schema(inputs: Mapping[str, Any] | None) -> Schema | None:
 
 def _num_labels(schema: Schema | None) -> int:
     return 1 if schema is None else len(schema.labels)
+
+
+def _attention(data: Mapping[str, Any]) -> AttentionConfig:
+    names = [field.name for field in fields(AttentionConfig)]
+    if not isinstance(data, Mapping) or sorted(data) != sorted(names):
+        raise ValueError(f"attention: got {str(data)[:200]}, expected an object with {names}")
+    for name in ("history", "target"):
+        if not isinstance(data[name], str):
+            raise ValueError(f"attention.{name}: got {str(data[name])[:80]}, expected the name of a feature")
+    check_sizes("attention.max_history", [data["max_history"]])
+    check_sizes("attention.layer_sizes", data["layer_sizes"])
+    if type(data["softmax"]) is not bool:
+        raise ValueError(f"attention.softmax: got {str(data['softmax'])[:80]}, expected true or false")
+    return AttentionConfig(**data)
+
+
+def _split_tables(tables: Tables, config: AttentionConfig) -> tuple[Mapping[str, Any], Tables]:
+    """Return the table of the history and the target, and the others."""
+    table_of = {name: i for i, table in enumerate(table_configs(tables)) for name in table.feature_names}
+    for field, name in (("history", config.history), ("target", config.target)):
+        if name not in table_of:
+            raise ValueError(f"{field}: got {name!r}, expected one of the sparse features {sorted(table_of)}")
+    at = table_of[config.history]
+    of_history, of_target = tables[at], tables[table_of[config.target]]
+    if config.history == config.target or of_history is not of_target:
+        raise ValueError(
+            f"history, target: got {config.history!r} of table {of_history['name']!r} and {config.target!r} of table "
+            f"{of_target['name']!r}, expected two features of one table: name both in the features of one table of "
+            "the schema"
+        )
+    more = sorted(set(of_history["feature_names"]) - {config.history, config.target})
+    if more:
+        raise ValueError(
+            f"table {of_history['name']!r}: got the features {more} beside history and target, expected these two "
+            "alone: name others in the features of another table"
+        )
+    return of_history, [table for i, table in enumerate(tables) if i != at]

@@ -350,6 +350,27 @@ def _add_model(group: argparse._ArgumentGroup) -> None:
         help="twotower: the items' sparse features; the others are the user's",
     )
     group.add_argument(
+        "--history", metavar="NAME", help="din: the sparse feature of the user's items, the latest last"
+    )
+    group.add_argument(
+        "--target", metavar="NAME", help="din: the sparse feature of the item, of the same table"
+    )
+    group.add_argument(
+        "--max-history", type=count, metavar="N", help="din: the last N IDs of a history count (default 50)"
+    )
+    group.add_argument(
+        "--attention-layers",
+        type=counts,
+        metavar="N,N",
+        help="din: layers before the score of an item of the history (default 32,16)",
+    )
+    group.add_argument(
+        "--attention-softmax",
+        action="store_true",
+        default=None,
+        help="din: normalize the scores of a history",
+    )
+    group.add_argument(
         "--model-config", type=Path, metavar="FILE", help="TOML with the same names; options override it"
     )
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 import math
 import tomllib
 from dataclasses import dataclass, fields
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from recsys.data.examples import Dataset
 from recsys.schema import TableSpec
 
-MODELS = ("dlrm", "dcn", "deepfm", "mmoe", "twotower")
+MODELS = ("dlrm", "dcn", "deepfm", "din", "mmoe", "twotower")
 _FACTORIES = {
     "dlrm": "recsys.models.click:build_dlrm",
     "dcn": "recsys.models.zoo:build_dcn",
     "deepfm": "recsys.models.zoo:build_deepfm",
+    "din": "recsys.models.zoo:build_din",
     "mmoe": "recsys.models.zoo:build_mmoe",
     "twotower": "recsys.models.zoo:build_two_tower",
 }
@@ -32,12 +34,17 @@ class ModelConfig:
         embedding_dim: D of every table.
         dense_layers: dlrm: sizes of the layers on the dense features; a last one of D is added.
         over_layers: Sizes of the layers before the logits: over the interactions (dlrm), the deep part (dcn, deepfm),
-            the experts (mmoe), the towers (twotower).
+            over all vectors (din), the experts (mmoe), the towers (twotower).
         cross_layers: dcn: number of cross layers.
         cross_rank: dcn: the rank of their matrices; 0 for full rank.
         experts: mmoe: number of experts.
         tower_layers: mmoe: sizes of each label's layers before its logit.
         item_features: twotower: the items' sparse features.
+        history: din: the sparse feature of the user's items, the latest last.
+        target: din: the sparse feature of the item, of the same table.
+        max_history: din: of longer histories the last so many IDs count.
+        attention_layers: din: sizes of the layers before the score of an item of the history.
+        attention_softmax: din: whether the scores of a history are normalized.
     """
 
     model: str = "dlrm"
@@ -49,16 +56,30 @@ class ModelConfig:
     experts: int = 4
     tower_layers: tuple[int, ...] = (32,)
     item_features: tuple[str, ...] = ()
+    history: str = ""
+    target: str = ""
+    max_history: int = 50
+    attention_layers: tuple[int, ...] = (32, 16)
+    attention_softmax: bool = False
 
     def __post_init__(self) -> None:
         if self.model not in MODELS:
             raise ValueError(f"model: got {self.model!r}, expected one of {', '.join(MODELS)}")
-        sizes = (self.embedding_dim, *self.dense_layers, *self.over_layers, *self.tower_layers)
-        if min(sizes) < 1 or not self.over_layers or not self.tower_layers:
-            raise ValueError(f"model sizes: got {self}, expected sizes of at least 1 and one over layer")
+        stacks = (self.over_layers, self.tower_layers, self.attention_layers)
+        sizes = (self.embedding_dim, self.max_history, *self.dense_layers, *chain(*stacks))
+        if min(sizes) < 1 or not all(stacks):
+            raise ValueError(
+                f"model sizes: got {self}, expected sizes of at least 1, and one over layer, one tower layer and one "
+                "attention layer"
+            )
         if self.model == "twotower" and (not self.item_features or len(self.over_layers) < 2):
             raise ValueError(
                 "item_features, over_layers: a twotower model needs the items' features and at least two layers"
+            )
+        if self.model == "din" and not (self.history and self.target):
+            raise ValueError(
+                f"history, target: got {self.history!r} and {self.target!r}, expected two features of one table: a din "
+                "model needs both"
             )
 
     @property
@@ -86,6 +107,17 @@ class ModelConfig:
                 }
             case "deepfm":
                 return {"deep_layer_sizes": list(self.over_layers)}
+            case "din":
+                return {
+                    "attention": {
+                        "history": self.history,
+                        "target": self.target,
+                        "max_history": self.max_history,
+                        "layer_sizes": list(self.attention_layers),
+                        "softmax": self.attention_softmax,
+                    },
+                    "over_layer_sizes": list(self.over_layers),
+                }
             case "mmoe":
                 return {
                     "num_experts": self.experts,
