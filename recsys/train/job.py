@@ -21,7 +21,7 @@ from recsys.train.callbacks import Callback
 from recsys.train.config import ModelConfig, RunConfig, TrainConfig
 from recsys.train.loop import Loop, Saving
 from recsys.train.progress import Epoch, TrainProgress
-from recsys.train.ranks import ONE_RANK, Ranks, one_rank_plan, process_group
+from recsys.train.ranks import ONE_RANK, Ranks, process_group
 from recsys.train.trainer import Trainer
 from recsys.train.warm_start import WarmStart, fill
 
@@ -125,8 +125,7 @@ def train_over_ranks(job: TrainJob, ranks: Ranks, callback: Callback, *, whole: 
 def _trained(job: TrainJob, ranks: Ranks, callback: Callback, *, whole: bool) -> Trained:
     """Train. A separate function, so that the trainer is freed before the process group is destroyed."""
     arguments = job.arguments()
-    plan = one_rank_plan(arguments) if job.plan is None and ranks.world_size == 1 else job.plan
-    trainer = Trainer(job.factory, arguments, job.train, ranks, plan)
+    trainer = Trainer(job.factory, arguments, job.train, ranks, job.plan)
     loop = Loop(trainer, job.dataset, job.train, job.run, callback)
     start = _start(job, ranks, trainer)
     if start is not None:

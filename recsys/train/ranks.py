@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch import distributed as dist
 from torch.distributed._shard.sharded_tensor.api import ShardedTensor
 
 from recsys.configs import BaseEmbeddingConfig
+from recsys.embedding import find_collections
 from recsys.kernels.training import DIM_MULTIPLE
 from recsys.model_parallel import DistributedModelParallel
+from recsys.quant import float_tables
 from recsys.sharding.plan.env import ShardingEnv, num_cuda_devices
-from recsys.sharding.plan.plan import ShardingPlan
+from recsys.sharding.plan.plan import ParameterSharding, ShardingPlan
 from recsys.sharding.plan.sharding_types import table_wise
 
 _NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
@@ -145,25 +146,19 @@ def _number(name: str, least: int) -> int:
     return number
 
 
-#: The path of the tables' collection in ``recsys.models.click.build_dlrm``'s model.
-COLLECTION_PATH = "model.sparse_arch.embedding_bag_collection"
-
-
-def one_rank_plan(arguments: Mapping[str, Any]) -> ShardingPlan:
-    """Return every table whole on the only rank, with the fused kernel where its width allows it.
-
-    Args:
-        arguments: The factory's.
-    """
-    tables = {}
-    for table in arguments["tables"]:
-        config = BaseEmbeddingConfig(table["num_embeddings"], table["embedding_dim"], table["name"])
-        kernel = "dense" if config.embedding_dim % DIM_MULTIPLE else "fused"
-        tables[config.name] = replace(table_wise(config, 0), compute_kernel=kernel)
-    is_managed = any("managed" in table for table in arguments["tables"])
+def one_rank_plan(model: nn.Module) -> ShardingPlan:
+    """Return every table of a model whole on the only rank, with the fused kernel where its width allows it."""
     return ShardingPlan(
-        plan={f"{COLLECTION_PATH}._embedding_module" if is_managed else COLLECTION_PATH: tables}
+        plan={
+            path: {table.name: _whole(table) for table in float_tables(collection)}
+            for path, collection in find_collections(model).items()
+        }
     )
+
+
+def _whole(table: BaseEmbeddingConfig) -> ParameterSharding:
+    kernel = "dense" if table.embedding_dim % DIM_MULTIPLE else "fused"
+    return replace(table_wise(table, 0), compute_kernel=kernel)
 
 
 @torch.no_grad()

@@ -21,7 +21,7 @@ from torch.nn import functional
 from recsys.checkpoint.single_file import empty_model
 from recsys.data.batches import Share
 from recsys.data.examples import LabeledBatch
-from recsys.embedding import EmbeddingBagCollection
+from recsys.embedding import FloatCollection
 from recsys.jagged.keyed_jagged import KeyedJaggedTensor
 from recsys.kernels.training import FusedLookup
 from recsys.managed import ManagedCollisionCollection, VocabularyModule
@@ -36,11 +36,15 @@ from recsys.optim import (
 )
 from recsys.optim.weight_decay import RowWeightDecay
 from recsys.sharding.plan.plan import ShardingPlan
-from recsys.sharding.sharders import EmbeddingBagCollectionSharder
+from recsys.sharding.sharders import (
+    CollectionSharder,
+    EmbeddingBagCollectionSharder,
+    EmbeddingCollectionSharder,
+)
 from recsys.sharding.table_shards import TableShards
 from recsys.train.config import TrainConfig
 from recsys.train.pipeline import TrainPipelineSparseDist
-from recsys.train.ranks import Ranks, whole_state_dict
+from recsys.train.ranks import Ranks, one_rank_plan, whole_state_dict
 
 _FUSED_STATE = "momentum1"
 _DENSE_STATE = "sum"
@@ -73,7 +77,7 @@ class Trainer:
         arguments: The factory's.
         config: How to train. Row-wise Adagrad trains the tables, inside the lookups if their kernel is fused.
         ranks: This rank among the others.
-        plan: The placement; the planner makes one if None.
+        plan: The placement. If None, one rank holds every table whole, and the planner makes it for several.
 
     Attributes:
         model: The model over the ranks; its names are those of the factory's model.
@@ -108,8 +112,10 @@ class Trainer:
             if config.freeze_dense:
                 _freeze_dense(model)
             self.num_labels = 1 if model.inputs is None else len(model.inputs.labels)
+            if plan is None and ranks.world_size == 1:
+                plan = one_rank_plan(model)
             self.model = DistributedModelParallel(
-                model, env, ranks.device, plan, [_sharder(config, fused_decay=not on_host)]
+                model, env, ranks.device, plan, _sharders(config, fused_decay=not on_host)
             )
         self.is_frozen = config.freeze_dense
         self.optimizer = _optimizer(self.model, config)
@@ -216,16 +222,15 @@ class _Task(nn.Module):
         return loss * (self._world_size / batch.num_global_rows), step
 
 
-def _sharder(config: TrainConfig, *, fused_decay: bool) -> EmbeddingBagCollectionSharder:
+def _sharders(config: TrainConfig, *, fused_decay: bool) -> list[CollectionSharder]:
     decay = config.row_weight_decay if fused_decay else 0.0
-    return EmbeddingBagCollectionSharder(
-        fused_params={
-            "optimizer": EmbOptimType.EXACT_ROWWISE_ADAGRAD,
-            "learning_rate": config.row_learning_rate,
-            "weight_decay": decay,
-            "weight_decay_mode": WeightDecayMode.L2 if decay else WeightDecayMode.NONE,
-        }
-    )
+    fused_params = {
+        "optimizer": EmbOptimType.EXACT_ROWWISE_ADAGRAD,
+        "learning_rate": config.row_learning_rate,
+        "weight_decay": decay,
+        "weight_decay_mode": WeightDecayMode.L2 if decay else WeightDecayMode.NONE,
+    }
+    return [EmbeddingBagCollectionSharder(fused_params), EmbeddingCollectionSharder(fused_params)]
 
 
 def _optimizer(model: DistributedModelParallel, config: TrainConfig) -> CombinedOptimizer:
@@ -254,10 +259,7 @@ def _optimizer(model: DistributedModelParallel, config: TrainConfig) -> Combined
 def _freeze_dense(model: nn.Module) -> None:
     """Exclude all parameters but the tables' from training."""
     of_tables = {
-        id(p)
-        for part in model.modules()
-        if isinstance(part, EmbeddingBagCollection)
-        for p in part.parameters()
+        id(p) for part in model.modules() if isinstance(part, FloatCollection) for p in part.parameters()
     }
     for parameter in model.parameters():
         if id(parameter) not in of_tables:

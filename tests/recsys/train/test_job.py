@@ -30,6 +30,7 @@ from tests.recsys.train.plans import mixed_plan
 from tests.support.ranks import live_pool
 
 _SMALL = ModelConfig(embedding_dim=8, dense_layers=(8,), over_layers=(8,))
+_DIN = replace(_SMALL, model="din", history="recent_items", target="item", max_history=6)
 # 9 steps in each of 2 passes.
 _CONFIG = TrainConfig(epochs=2, batch_size=200, row_weight_decay=1e-3)
 _NUM_ROWS = 2_000
@@ -75,22 +76,23 @@ def _same(a: Trained, b: Trained) -> None:
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "at_step"),
+    ("model", "optimizer", "at_step"),
     [
-        pytest.param("adam", 6, id="first-pass"),
-        pytest.param("adam", 11, id="just-begun-pass"),
-        pytest.param("adagrad", 15, id="last-pass"),
+        pytest.param(_SMALL, "adam", 6, id="first-pass"),
+        pytest.param(_SMALL, "adam", 11, id="just-begun-pass"),
+        pytest.param(_SMALL, "adagrad", 15, id="last-pass"),
+        pytest.param(_DIN, "adam", 11, id="din"),
     ],
 )
-def test_a_stopped_run_goes_on_exactly(tmp_path: Path, optimizer: str, at_step: int) -> None:
-    config = replace(_CONFIG, optimizer=optimizer)
-    whole = train_over_ranks(_job(tmp_path / "a", train=config), ONE_RANK, Callback(), whole=True)
+def test_a_stopped_run_goes_on_exactly(
+    tmp_path: Path, model: ModelConfig, optimizer: str, at_step: int
+) -> None:
+    of_run = {"model": model, "train": replace(_CONFIG, optimizer=optimizer)}
+    whole = train_over_ranks(_job(tmp_path / "a", **of_run), ONE_RANK, Callback(), whole=True)
     with pytest.raises(_Stop):
-        train_over_ranks(_job(tmp_path / "b", train=config), ONE_RANK, _Stops(at_step), whole=True)
+        train_over_ranks(_job(tmp_path / "b", **of_run), ONE_RANK, _Stops(at_step), whole=True)
     callback = _Stops()
-    resumed = train_over_ranks(
-        _job(tmp_path / "b", train=config, resume=True), ONE_RANK, callback, whole=True
-    )
+    resumed = train_over_ranks(_job(tmp_path / "b", **of_run, resume=True), ONE_RANK, callback, whole=True)
     _same(resumed, whole)
     assert callback.num_rows == 2 * 1_800
 

@@ -16,7 +16,7 @@ from recsys.train.callbacks import Callback, CallbackList, TensorBoardCallback
 from recsys.train.config import ModelConfig, RunConfig, TrainConfig
 from recsys.train.loop import Loop
 from recsys.train.progress import Epoch, Sums, Totals, Window, window
-from recsys.train.ranks import ONE_RANK, one_rank_plan, process_group
+from recsys.train.ranks import ONE_RANK, process_group
 from recsys.train.trainer import Trainer
 
 _SMALL = ModelConfig(embedding_dim=4, dense_layers=(8,), over_layers=(8,))
@@ -60,7 +60,7 @@ def _fit(callback: Callback) -> None:
     arguments, config = _SMALL.arguments(dataset), TrainConfig(epochs=2, batch_size=200)
     ticks = count()
     with process_group(ONE_RANK):
-        trainer = Trainer(ModelConfig().factory, arguments, config, ONE_RANK, one_rank_plan(arguments))
+        trainer = Trainer(ModelConfig().factory, arguments, config, ONE_RANK)
         Loop(trainer, dataset, config, RunConfig(log_every=4), callback, lambda: next(ticks)).fit()
 
 

@@ -11,30 +11,27 @@ import pytest
 import torch
 from torch import Tensor
 
-from recsys.data.synthetic import NUM_USERS, synthetic
+from recsys.checkpoint.single_file import empty_model
+from recsys.data.synthetic import MAX_RECENT_ITEMS, NUM_USERS, synthetic
 from recsys.embedding import EmbeddingBagCollection
 from recsys.errors import PlanError
 from recsys.model_parallel import DistributedModelParallel
-from recsys.sharding.plan.plan import ParameterSharding, ShardingPlan
+from recsys.sharding.plan.plan import ShardingPlan
 from recsys.sharding.sharders import EmbeddingBagCollectionSharder
 from recsys.train.callbacks import Callback
 from recsys.train.config import ModelConfig, RunConfig, TrainConfig
 from recsys.train.loop import Loop
 from recsys.train.progress import Epoch, Window
-from recsys.train.ranks import (
-    COLLECTION_PATH,
-    ONE_RANK,
-    Ranks,
-    one_rank_plan,
-    process_group,
-    whole_state_dict,
-)
+from recsys.train.ranks import ONE_RANK, Ranks, one_rank_plan, process_group, whole_state_dict
 from recsys.train.trainer import Trainer
-from tests.recsys.train.plans import mixed_plan
+from tests.recsys.train.plans import COLLECTION_PATH, SEQUENCES_PATH, mixed_plan
 from tests.support.helpers import bag, random_plan
 from tests.support.ranks import live_pool
 
 _SMALL = ModelConfig(embedding_dim=16, dense_layers=(8,), over_layers=(8,))
+_DIN = replace(
+    _SMALL, model="din", history="recent_items", target="item", max_history=6, attention_layers=(4,)
+)
 # 1 801 training rows: the last global batch of 301 gives ranks 150 and 151 rows.
 _NUM_ROWS = 2_001
 _CONFIG = TrainConfig(
@@ -51,31 +48,38 @@ class _Windows(Callback):
 
 
 def _fit(
-    rank: int, world_size: int, config: TrainConfig, plan: ShardingPlan | None, num_rows: int
+    rank: int,
+    world_size: int,
+    config: TrainConfig,
+    plan: ShardingPlan | None,
+    num_rows: int,
+    model: ModelConfig = _SMALL,
 ) -> tuple[list[Epoch], list[Window], Any]:
     """What was measured, and on rank 0 the whole model."""
     dataset = synthetic(num_rows)
     ranks = Ranks(rank=rank, world_size=world_size, local_world_size=world_size)
     config = replace(config, batch_size=config.batch_size * 2 // world_size)
     callback = _Windows()
-    trainer = Trainer(_SMALL.factory, _SMALL.arguments(dataset), config, ranks, plan)
+    trainer = Trainer(model.factory, model.arguments(dataset), config, ranks, plan)
     epochs = Loop(trainer, dataset, config, RunConfig(log_every=4), callback).fit()
     return epochs, callback.windows, trainer.whole_state_dict()
 
 
-def _fit_alone(config: TrainConfig, num_rows: int = _NUM_ROWS) -> tuple[list[Epoch], list[Window], Any]:
+def _fit_alone(
+    config: TrainConfig, num_rows: int = _NUM_ROWS, model: ModelConfig = _SMALL
+) -> tuple[list[Epoch], list[Window], Any]:
     with process_group(ONE_RANK):
-        plan = one_rank_plan(_SMALL.arguments(synthetic(num_rows)))
-        return _fit(0, 1, config, plan, num_rows)
+        return _fit(0, 1, config, None, num_rows, model)
 
 
 def _dense(plan: ShardingPlan) -> ShardingPlan:
     """The same cuts, every table trained by an optimizer of ours."""
-    tables: dict[str, ParameterSharding] = {
-        name: replace(sharding, compute_kernel="dense")
-        for name, sharding in plan.plan[COLLECTION_PATH].items()
-    }
-    return ShardingPlan(plan={COLLECTION_PATH: tables})
+    return ShardingPlan(
+        plan={
+            path: {name: replace(sharding, compute_kernel="dense") for name, sharding in tables.items()}
+            for path, tables in plan.plan.items()
+        }
+    )
 
 
 def _mixed() -> ShardingPlan:
@@ -87,11 +91,26 @@ def _whole_rows() -> ShardingPlan:
     return mixed_plan(synthetic(_NUM_ROWS), 16, ("rw", "tw", "dp"))
 
 
-@pytest.mark.parametrize("plan", [_whole_rows(), _dense(_whole_rows())], ids=["fused", "dense"])
-def test_two_ranks_learn_what_one_learns(plan: ShardingPlan) -> None:
+def _items_by_rows() -> ShardingPlan:
+    """A plan for a DIN: the table of history and target is cut by rows."""
+    return mixed_plan(synthetic(_NUM_ROWS), 16, ("tw", "rw", "dp"), unpooled="item")
+
+
+@pytest.mark.parametrize(
+    ("model", "plan"),
+    [
+        pytest.param(_SMALL, _whole_rows(), id="fused"),
+        pytest.param(_SMALL, _dense(_whole_rows()), id="dense"),
+        pytest.param(_DIN, _items_by_rows(), id="din-fused"),
+        pytest.param(_DIN, _dense(_items_by_rows()), id="din-dense"),
+    ],
+)
+def test_two_ranks_learn_what_one_learns(model: ModelConfig, plan: ShardingPlan) -> None:
     config = replace(_CONFIG, row_weight_decay=0.0)
-    alone, windows, expected = _fit_alone(config)
-    (epochs, found_windows, found), (others, _, nothing) = live_pool(2).run(_fit, config, plan, _NUM_ROWS)
+    alone, windows, expected = _fit_alone(config, model=model)
+    (epochs, found_windows, found), (others, _, nothing) = live_pool(2).run(
+        _fit, config, plan, _NUM_ROWS, model
+    )
     assert nothing is None
     assert [e.held_out for e in epochs] == [e.held_out for e in others]
     assert [w.step for w in found_windows] == [w.step for w in windows] == [4, 7, 8, 12, 14]
@@ -105,11 +124,20 @@ def test_two_ranks_learn_what_one_learns(plan: ShardingPlan) -> None:
         torch.testing.assert_close(found[name], tensor, atol=1e-3, rtol=1e-2, msg=name)
 
 
-@pytest.mark.parametrize("plan", [_mixed(), _dense(_mixed()), None], ids=["mixed", "dense", "planner"])
-def test_any_plan_learns_as_well_with_a_penalty(plan: ShardingPlan | None) -> None:
+@pytest.mark.parametrize(
+    ("model", "plan"),
+    [
+        pytest.param(_SMALL, _mixed(), id="mixed"),
+        pytest.param(_SMALL, _dense(_mixed()), id="dense"),
+        pytest.param(_SMALL, None, id="planner"),
+        pytest.param(_DIN, mixed_plan(synthetic(_NUM_ROWS), 16, unpooled="item"), id="din-mixed"),
+        pytest.param(_DIN, None, id="din-planner"),
+    ],
+)
+def test_any_plan_learns_as_well_with_a_penalty(model: ModelConfig, plan: ShardingPlan | None) -> None:
     # Blocks of columns have states of their own, so results differ a little.
-    alone, _, _ = _fit_alone(_CONFIG)
-    (epochs, _, _), _ = live_pool(2).run(_fit, _CONFIG, plan, _NUM_ROWS)
+    alone, _, _ = _fit_alone(_CONFIG, model=model)
+    (epochs, _, _), _ = live_pool(2).run(_fit, _CONFIG, plan, _NUM_ROWS, model)
     assert epochs[-1].train_loss == pytest.approx(alone[-1].train_loss, rel=0.01)
 
 
@@ -135,26 +163,39 @@ def test_rows_that_no_rank_touched_are_zero(plan: ShardingPlan) -> None:
     assert weight[users].any(dim=1).all()
 
 
-def test_the_penalty_is_that_of_the_row_wise_adagrad_of_dense_gradients() -> None:
+@pytest.mark.parametrize(
+    ("model", "table"),
+    [
+        pytest.param(_SMALL, f"{COLLECTION_PATH}.embedding_bags.user.weight", id="pooled"),
+        # A dense gradient does not tell which IDs of the history were looked up and cut off, so none is.
+        pytest.param(
+            replace(_DIN, max_history=MAX_RECENT_ITEMS),
+            f"{SEQUENCES_PATH}.embeddings.item.weight",
+            id="unpooled",
+        ),
+    ],
+)
+def test_the_penalty_is_that_of_the_row_wise_adagrad_of_dense_gradients(
+    model: ModelConfig, table: str
+) -> None:
     """Steps of the fused kernel with the penalty against those of the dense kernel, which has it in its optimizer."""
     dataset = synthetic(_NUM_ROWS)
-    arguments = _SMALL.arguments(dataset)
+    arguments = model.arguments(dataset)
     config = replace(_CONFIG, row_weight_decay=0.01)
-    plan = one_rank_plan(arguments)
+    plan = one_rank_plan(empty_model(model.factory, arguments))
     (block,) = dataset.train()
     examples = block.take(np.arange(200))
     batches = [examples.batch(np.arange(start, start + 50)) for start in (0, 50, 100, 150)]
     found: list[dict[str, Tensor]] = []
     for kernel, of_config in ((plan, config), (_dense(plan), config), (plan, _CONFIG)):
         with process_group(ONE_RANK):
-            trainer = Trainer(_SMALL.factory, arguments, of_config, ONE_RANK, kernel)
+            trainer = Trainer(model.factory, arguments, of_config, ONE_RANK, kernel)
             list(trainer.steps(iter(batches)))
             found.append(trainer.whole_state_dict() or {})
     fused, dense, less = found
     for name, tensor in dense.items():
         torch.testing.assert_close(fused[name], tensor, atol=1e-4, rtol=1e-3, msg=name)
-    user = f"{COLLECTION_PATH}.embedding_bags.user.weight"
-    assert (less[user] - dense[user]).abs().max() > 1e-3  # the penalty does show
+    assert (less[table] - dense[table]).abs().max() > 1e-3  # the penalty does show
 
 
 def test_a_plan_for_other_ranks_is_refused() -> None:
