@@ -32,6 +32,8 @@ from recsys.json_checks import a_list, choice, count, flag, json_field, known_fi
 POOLINGS = ("SUM", "MEAN")
 #: How IDs become rows: they are rows; modulo the rows; by a list of the frequent ones; learned in training.
 ID_KINDS = ("index", "hash", "vocabulary", "zero_collision")
+#: The parts of a date that are IDs, and how many there are: hours are 0 to 23, weekdays 0 (Monday) to 6.
+DATE_PARTS = {"hour": 24, "weekday": 7}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +97,8 @@ class TableSpec:
             columns hold whole numbers.
         separator: Between the values of a text; empty for one value.
         min_count: With "vocabulary": how often a value must occur in the training rows to get a row.
+        date: The column of dates whose part is the ID of the only feature; empty where the features are columns.
+        part: One of ``DATE_PARTS``, with ``date``.
     """
 
     name: str
@@ -105,6 +109,13 @@ class TableSpec:
     strings: str = ""
     separator: str = ""
     min_count: int = 1
+    date: str = ""
+    part: str = ""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that the features are read from."""
+        return (self.date,) if self.date else self.feature_names
 
     @property
     def is_mapped(self) -> bool:
@@ -170,7 +181,12 @@ class Schema:
     def columns(self) -> list[str]:
         """Return all columns that are read, each once."""
         others = [name for name in (self.weight, self.time) if name is not None]
-        return list(dict.fromkeys([*self.label_names, *self.dense_names, *self.feature_names, *others]))
+        return list(dict.fromkeys([*self.label_names, *self.input_columns(), *others]))
+
+    def input_columns(self) -> list[str]:
+        """Return the columns that the model's inputs are read from, each once."""
+        sparse = [name for table in self.tables for name in table.columns]
+        return list(dict.fromkeys([*self.dense_names, *sparse]))
 
     def with_sparse(self, features: Collection[str]) -> Schema:
         """Return the schema with these sparse columns alone, and the tables that they are looked up in."""
@@ -281,6 +297,9 @@ def _table(data: Any, at: str) -> TableSpec:
         optional["separator"] = text(data, "separator", at)
     if "min_count" in data:
         optional["min_count"] = count(data, "min_count", at)
+    for name in ("date", "part"):
+        if name in data:
+            optional[name] = text(data, name, at)
     spec = TableSpec(
         name=text(data, "name", at),
         num_embeddings=count(data, "rows", at),
@@ -291,9 +310,24 @@ def _table(data: Any, at: str) -> TableSpec:
         raise wrong(
             at, "ids", "index", f"hash, vocabulary or zero_collision: {spec.strings} gives 64-bit IDs"
         )
+    if spec.date or spec.part:
+        _check_date(spec, at)
     if spec.is_mapped and spec.num_embeddings < 2:
         raise wrong(at, "rows", spec.num_embeddings, "at least 2: the last row is that of all other IDs")
     return spec
+
+
+def _check_date(spec: TableSpec, at: str) -> None:
+    if not spec.date:
+        raise wrong(at, "date", "none", "the column of dates of the part")
+    if spec.part not in DATE_PARTS:
+        raise wrong(at, "part", spec.part or "none", f"one of {', '.join(DATE_PARTS)}")
+    if len(spec.feature_names) != 1:
+        raise wrong(at, "features", list(spec.feature_names), "one name, that of the part as an input")
+    if spec.ids != "index" or spec.separator:
+        raise wrong(at, "date", spec.date, "no ids, strings or separator: the part of a date is a row")
+    if spec.num_embeddings < DATE_PARTS[spec.part]:
+        raise wrong(at, "rows", spec.num_embeddings, f"{DATE_PARTS[spec.part]}, one for each {spec.part}")
 
 
 def _names(data: Any, key: str, at: str) -> tuple[str, ...]:

@@ -22,7 +22,8 @@ from recsys.schema import DenseColumn, LabelColumn, TableSpec
 
 #: What stands for a missing number in a text file.
 MISSING_NUMBERS = ("", "NA", "N/A", "NULL", "null", "NaN", "nan", "None", "\\N")
-_SECONDS = pa.timestamp("us")
+_MICROSECONDS = pa.timestamp("us")
+_ZONED = pa.timestamp("us", "UTC")
 
 
 def is_text(kind: pa.DataType) -> bool:
@@ -108,8 +109,28 @@ class Columns:
         self._expect(~np.isnan(times), name, "a missing value", "a time")
         return times
 
+    def dates(self, name: str) -> pa.Array:
+        """Return a column of dates as timestamps without a zone, in UTC where it has one; null for missing ones."""
+        array = plain(self._table.column(name))
+        if is_text(array.type):
+            array = _without_missing(array)
+        for kind in (_MICROSECONDS, _ZONED):
+            try:
+                return array.cast(kind, safe=is_text(array.type)).cast(_MICROSECONDS)
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+                reason = str(error)[:80]
+        raise DataError(
+            f"{self._place(0)}: column {name!r}: got values that are no times ({reason}), expected numbers or dates "
+            "as 2026-01-31 or 2026-01-31 12:00:00"
+        )
+
     def bags(self, name: str, spec: TableSpec) -> Bags:
-        """Return a column of IDs or texts, or lists of them, as a table's rows, or raw IDs for a mapped table."""
+        """Return a feature's IDs: rows of its table, or raw IDs for a mapped table.
+
+        The feature's column holds IDs or texts, or lists of them; that of a date's part holds dates.
+        """
+        if spec.date:
+            return Bags.optional(date_parts(self.dates(spec.date), spec.part))
         values, lengths = self._values(name, spec)
         owners = np.repeat(np.arange(len(lengths)), lengths)
         ids = self._hashed(values) if spec.strings else self._whole(values, name, owners)
@@ -214,14 +235,10 @@ class Columns:
                 return numbers
             except pa.ArrowInvalid:
                 pass
-        try:
-            moments: Ints = array.cast(_SECONDS).cast(pa.int64()).to_numpy(zero_copy_only=False)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise DataError(
-                f"{self._place(0)}: column {name!r}: got values that are no times ({str(error)[:80]}), expected "
-                "numbers or dates as 2026-01-31 or 2026-01-31 12:00:00"
-            ) from None
-        return moments.astype(np.float64) / 1e6
+        moments: NDArray[np.float64] = (
+            self.dates(name).cast(pa.int64()).cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+        )
+        return moments / 1e6
 
     def _expect(
         self,
@@ -237,6 +254,13 @@ class Columns:
             row = int(bad[0] if owners is None else owners[bad[0]])
             found = got if isinstance(got, str) else repr(str(got[int(bad[0])]))[:60]
             raise DataError(f"{self._place(row)}: column {name!r}: got {found}, expected {expected}")
+
+
+def date_parts(dates: pa.Array, part: str) -> Ints:
+    """Return a part of each date, one of ``recsys.schema.DATE_PARTS``; -1 for missing dates."""
+    found = pc.hour(dates) if part == "hour" else pc.day_of_week(dates)
+    parts: Ints = pc.fill_null(found, -1).to_numpy(zero_copy_only=False)
+    return parts
 
 
 def time_of(text: str) -> float:

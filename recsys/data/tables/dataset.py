@@ -113,7 +113,7 @@ def rows_of(data: Any, schema: Schema) -> Iterator[_Rows]:
 
 def _columns(schema: Schema, *, labels: bool) -> list[str]:
     """Return the columns to read, each once."""
-    return schema.columns() if labels else [*schema.dense_names, *schema.feature_names]
+    return schema.columns() if labels else schema.input_columns()
 
 
 def _check(file: TableFile, schema: Schema, *, labels: bool = True) -> None:
@@ -134,8 +134,12 @@ def _check(file: TableFile, schema: Schema, *, labels: bool = True) -> None:
         kind = file.types[name]
         expect(name, is_number(kind) or is_text(kind), "whole numbers, floats or bool")
     for table in schema.tables:
-        for name in table.feature_names:
+        for name in table.columns:
             kind = file.types[name]
+            if table.date:
+                is_date = pa.types.is_timestamp(kind) or pa.types.is_date(kind)
+                expect(name, is_date or is_text(kind), "timestamps, dates or texts of them")
+                continue
             inner = kind.value_type if is_list(kind) else kind
             # Whole numbers with gaps are floats in pandas.
             good = is_text(inner) or is_whole(inner) or (pa.types.is_floating(kind) and not table.strings)

@@ -6,7 +6,7 @@ What is inferred is a proposal, which ``recsys-data inspect`` shows with the rea
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,9 +16,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from recsys.data.lines import DataError
-from recsys.data.tables.columns import Columns, is_list, is_number, is_text, plain
+from recsys.data.tables.columns import Columns, date_parts, is_list, is_number, is_text, plain
 from recsys.data.tables.dataset import open_files
-from recsys.schema import DenseColumn, LabelColumn, Schema, TableSpec
+from recsys.schema import DATE_PARTS, DenseColumn, LabelColumn, Schema, TableSpec
 
 #: Rows that are looked at.
 SAMPLE_ROWS = 100_000
@@ -58,7 +58,7 @@ class ColumnReport:
 
     Attributes:
         name: The column.
-        use: ``label``, ``time``, ``weight``, ``dense``, ``sparse`` or ``ignored``.
+        use: ``label``, ``time``, ``weight``, ``dense``, ``sparse``, ``date`` or ``ignored``.
         kind: Its type, in a word.
         num_values: Different values in the sample.
         missing: The share of rows without a value.
@@ -111,9 +111,10 @@ def infer(data: Any, labels: Sequence[str] = (), hash_rows: int = 100_000) -> In
         if column.name not in uses:
             uses[column.name] = _use(column, uses, sample.num_rows)
     by_use = {
-        use: [c for c in found if uses[c.name][0] == use] for use in ("time", "weight", "dense", "sparse")
+        use: [c for c in found if uses[c.name][0] == use]
+        for use in ("time", "weight", "dense", "sparse", "date")
     }
-    if not by_use["sparse"]:
+    if not by_use["sparse"] and not by_use["date"]:
         raise DataError(
             f"data: got columns {sample.column_names[:20]}, of which none looks like an ID or a category; a schema "
             "file (--schema) names them"
@@ -122,7 +123,10 @@ def infer(data: Any, labels: Sequence[str] = (), hash_rows: int = 100_000) -> In
     schema = Schema(
         labels=tuple(chosen),
         dense=tuple(_dense(column) for column in by_use["dense"]),
-        tables=tuple(_table(column, hash_rows) for column in by_use["sparse"]),
+        tables=(
+            *(_table(column, hash_rows) for column in by_use["sparse"]),
+            *(table for column in by_use["date"] for table in _date_tables(column, sample.column_names)),
+        ),
         weight=weight[0] if weight else None,
         time=time[0] if time else None,
     )
@@ -158,6 +162,7 @@ class _Column:
         self.values = values.drop_null()
         self.num_values = pc.count_distinct(self.values).as_py()
         self.numbers = self._as_numbers()
+        self.dates = self._as_dates()
 
     def _as_numbers(self) -> NDArray[np.float64] | None:
         """Return the values as numbers, without missing ones; None if they are texts."""
@@ -170,6 +175,24 @@ class _Column:
             return None
         numbers = numbers[np.isfinite(numbers)]
         return numbers if len(numbers) else None
+
+    def _as_dates(self) -> pa.Array | None:
+        """Return the values as timestamps, null for missing ones; None if they are something else."""
+        is_date = pa.types.is_timestamp(self.array.type) or pa.types.is_date(self.array.type)
+        if self.is_list or self.numbers is not None or not (self.is_text or is_date):
+            return None
+        try:
+            return Columns(pa.table({self.name: self.array}), lambda row: f"row {row}").dates(self.name)
+        except DataError:
+            return None
+
+    @property
+    def date_parts(self) -> tuple[str, ...]:
+        """The parts of the dates that differ between rows."""
+        if self.dates is None:
+            return ()
+        dates = self.dates.drop_null()
+        return tuple(part for part in DATE_PARTS if len(np.unique(date_parts(dates, part))) > 1)
 
     @property
     def is_whole(self) -> bool:
@@ -206,15 +229,13 @@ class _Column:
             return False
         if self.numbers is not None:
             return bool(self.numbers.min() >= _FIRST_DIGITS_OF_TIMES)
-        try:
-            Columns(pa.table({self.name: self.array}), lambda row: f"row {row}").times(self.name)
-        except DataError:
-            return False
-        return True
+        return self.dates is not None and not self.dates.null_count
 
     def report(self, use: str, reason: str) -> ColumnReport:
         if self.is_list:
             kind = "lists of texts" if self.is_text else "lists of numbers"
+        elif self.dates is not None:
+            kind = "dates"
         elif self.numbers is None:
             kind = f"texts separated by {self.separator!r}" if self.separator else "texts"
         else:
@@ -269,20 +290,20 @@ def _use(column: _Column, uses: dict[str, tuple[str, str]], num_rows: int) -> tu
     used = {use for use, _ in uses.values()}
     if not len(column.values):
         return "ignored", "no values"
-    if column.is_time():
-        return (
-            ("ignored", "a second time")
-            if "time" in used
-            else ("time", "named as one; its last rows are held out")
-        )
+    if column.is_time() and "time" not in used:
+        return "time", "named as one; its last rows are held out"
     if column.low in _WEIGHTS and column.numbers is not None and column.numbers.min() >= 0:
         return "weight", "named as one"
     if column.low in _ROW_IDS and column.num_values == num_rows >= min(_MIN_ROWS, 10):
         return "ignored", "different in every row"
     if column.num_values == 1 and not pa.types.is_null(column.array.type) and not column.array.null_count:
         return "ignored", "the same in every row"
+    if column.dates is not None:
+        return _date_use(column)
+    if column.is_time():
+        return "ignored", "a second time, as numbers; as dates (2026-01-31 12:00) they give hour and weekday"
     if pa.types.is_temporal(column.array.type):
-        return "ignored", "a time other than that of the row"
+        return "ignored", "neither dates nor numbers; as numbers they are a dense feature"
     if column.is_list or column.numbers is None:
         return "sparse", "texts" if column.is_text else "lists"
     if not column.is_whole:
@@ -292,6 +313,31 @@ def _use(column: _Column, uses: dict[str, tuple[str, str]], num_rows: int) -> tu
     if _COUNTS.search(column.low):
         return "dense", "named as a quantity"
     return "sparse", "whole numbers, which may be IDs"
+
+
+def _date_use(column: _Column) -> tuple[str, str]:
+    parts = column.date_parts
+    if not parts:
+        return "ignored", "dates of the same hour and weekday"
+    return (
+        "date",
+        f"dates, of which {' and '.join(parts)} {'is an input' if len(parts) == 1 else 'are inputs'}",
+    )
+
+
+def _date_tables(column: _Column, taken: Sequence[str]) -> Iterator[TableSpec]:
+    """Yield a table for each part of a column of dates."""
+    for part in column.date_parts:
+        name = f"{column.name}_{part}"
+        while name in taken:
+            name += "_"
+        yield TableSpec(
+            name=_table_name(name),
+            num_embeddings=DATE_PARTS[part],
+            feature_names=(name,),
+            date=column.name,
+            part=part,
+        )
 
 
 def _dense(column: _Column) -> DenseColumn:
@@ -315,6 +361,10 @@ def _rounded(number: float) -> float:
     return float(f"{number:.4g}")
 
 
+def _table_name(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_]+", "_", name)
+
+
 def _table(column: _Column, hash_rows: int) -> TableSpec:
     separator = column.separator
     num_values = column.num_values
@@ -325,7 +375,7 @@ def _table(column: _Column, hash_rows: int) -> TableSpec:
     rows = max(_MIN_ROWS, 1 << (num_values * _ROWS_PER_VALUE - 1).bit_length()) if is_seen else hash_rows
     is_text = column.is_text and column.numbers is None
     return TableSpec(
-        name=re.sub(r"[^A-Za-z0-9_]+", "_", column.name),
+        name=_table_name(column.name),
         num_embeddings=min(rows, hash_rows),
         feature_names=(column.name,),
         pooling="MEAN" if separator or column.is_list else "SUM",

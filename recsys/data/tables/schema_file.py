@@ -47,7 +47,7 @@ def to_toml(schema: Schema, comments: Mapping[str, str] | None = None) -> str:
     lines = [f"{key} = {_value(value)}" for key, value in data.items() if not isinstance(value, list)]
     for kind in ("labels", "dense", "tables"):
         for item in data[kind]:
-            comment = (comments or {}).get(item["name"], "")
+            comment = (comments or {}).get(item.get("date", item["name"]), "")
             lines += ["", *(f"# {line}" for line in comment.splitlines()), f"[[{kind}]]"]
             lines += [f"{key} = {_value(value)}" for key, value in item.items()]
     return "\n".join(lines).lstrip("\n") + "\n"

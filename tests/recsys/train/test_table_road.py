@@ -7,6 +7,7 @@ import json
 import math
 import sys
 from collections.abc import Sequence
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ import numpy as np
 import pytest
 
 from export.cli import main as export_main
-from recsys.artifact.load import read_manifest
+from recsys.artifact.load import load_artifact, read_manifest
+from recsys.data.examples import Bags, Examples
 from recsys.data.metrics import auc
+from recsys.data.scoring import model_inputs
 from recsys.data.tables.infer import infer
 from recsys.data.tables.schema_file import to_toml
 from recsys.schema import Schema
@@ -118,6 +121,37 @@ def test_a_table_is_scored_as_requests_are(folder: Path, capsys: pytest.CaptureF
     assert "expected a name that ends in .parquet or .csv" in capsys.readouterr().err
     assert predict_main([*argv, "--keep", "nothing", "--output", str(folder / "b.csv")]) == 2
     assert "keep: got unknown columns ['nothing']" in capsys.readouterr().err
+
+
+def test_requests_send_the_parts_of_dates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    moments = [datetime(2026, 1, 1) + i * timedelta(hours=7) for i in range(400)]
+    lines = [f"{int(at.hour < 9)},{at},{i % 5}" for i, at in enumerate(moments)]
+    (tmp_path / "clicks.csv").write_text("\n".join(["click,seen,site_id", *lines]))
+    argv = ["--data", str(tmp_path / "clicks.csv"), "--out", str(tmp_path / "m.pt"), "--epochs", "3"]
+    assert train_main([*argv, "--embedding-dim", "4", "--over-layers", "8", "--batch-size", "16"]) == 0
+    assert export_main([str(tmp_path / "m.pt"), "--dtype", "fp32"]) == 0
+    argv = [str(tmp_path / "m.artifact"), "--input", str(tmp_path / "clicks.csv")]
+    assert predict_main([*argv, "--output", str(tmp_path / "scores.csv")]) == 0
+    capsys.readouterr()
+    with (tmp_path / "scores.csv").open(newline="") as file:
+        scores = [float(row["score"]) for row in csv.DictReader(file)]
+    assert len(set(scores)) > 20
+    sparse = {
+        "site_id": [[i % 5] for i in range(400)],
+        "seen_hour": [[at.hour] for at in moments],
+        "seen_weekday": [[at.weekday()] for at in moments],
+    }
+    examples = Examples(
+        dense=np.zeros((400, 0), dtype=np.float32),
+        bags={name: Bags.from_lists(ids) for name, ids in sparse.items()},
+        labels=np.zeros((400, 0), dtype=np.float32),
+    )
+    artifact = load_artifact(tmp_path / "m.artifact")
+    assert {feature.name: feature.id_limit for feature in artifact.signature.sparse} == {
+        **{"site_id": None, "seen_hour": 24, "seen_weekday": 7}
+    }
+    sent = artifact.forward(*model_inputs(artifact.signature, examples))["score"]
+    np.testing.assert_allclose(sent.numpy(), scores, rtol=1e-5)
 
 
 def test_a_warm_start_changes_rows_alone(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

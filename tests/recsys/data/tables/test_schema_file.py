@@ -15,6 +15,7 @@ from recsys.schema import DenseColumn, LabelColumn, Schema, TableSpec
 
 _GOOD = {"label": "y", "dense": ["x"], "tables": [{"name": "t", "features": ["f"], "rows": 5}]}
 _TABLE = _GOOD["tables"][0]
+_DATE = {**_TABLE, "date": "d", "part": "hour", "rows": 24}
 
 
 def test_a_schema_file(tmp_path: Path) -> None:
@@ -52,6 +53,11 @@ def test_a_schema_file(tmp_path: Path) -> None:
         pytest.param(
             {**_GOOD, "tables": [{**_TABLE, "ids": "vocabulary", "rows": 1}]}, "at least 2", id="one"
         ),
+        pytest.param({**_GOOD, "tables": [{**_TABLE, "part": "hour"}]}, "date: got 'none'", id="no-date"),
+        pytest.param({**_GOOD, "tables": [{**_DATE, "part": "year"}]}, "one of hour, weekday", id="part"),
+        pytest.param({**_GOOD, "tables": [{**_DATE, "rows": 23}]}, "rows: got '23', expected 24", id="hours"),
+        pytest.param({**_GOOD, "tables": [{**_DATE, "ids": "hash"}]}, "expected no ids", id="date-ids"),
+        pytest.param({**_GOOD, "tables": [{**_DATE, "features": ["f", "g"]}]}, "one name", id="date-twice"),
         pytest.param({**_GOOD, "held_out": 1.5}, "held_out: got 1.5", id="share"),
         pytest.param({**_GOOD, "held_out_from": "2"}, "without time", id="from"),
         pytest.param({**_GOOD, "label": None, "labels": []}, "schema.label: got 'None'", id="both"),
@@ -91,6 +97,7 @@ _WHOLE = Schema(
             separator="|",
             min_count=3,
         ),
+        TableSpec(name="h", num_embeddings=24, feature_names=("age_hour",), date="age_date", part="hour"),
     ),
     weight="w",
     time="hour",
