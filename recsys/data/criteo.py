@@ -32,7 +32,7 @@ _BLOCK_ROWS = 65_536
 # Lines that are parsed before training begins.
 _NUM_CHECKED_LINES = 100
 _PACKED = {
-    b"\x1f\x8b": "it is a gzip file; expected text: unpack it first",
+    b"\x1f\x8b": "it is a gzip file; expected text: unpack it first, or read it as a table (--data FILE)",
     b"PK\x03\x04": "it is a zip file; expected text: unpack it first",
     b"PAR1": "it is a Parquet file; use --data parquet",
 }

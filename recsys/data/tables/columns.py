@@ -114,15 +114,14 @@ class Columns:
         array = plain(self._table.column(name))
         if is_text(array.type):
             array = _without_missing(array)
-        for kind in (_MICROSECONDS, _ZONED):
-            try:
-                return array.cast(kind, safe=is_text(array.type)).cast(_MICROSECONDS)
-            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-                reason = str(error)[:80]
-        raise DataError(
-            f"{self._place(0)}: column {name!r}: got values that are no times ({reason}), expected numbers or dates "
-            "as 2026-01-31 or 2026-01-31 12:00:00"
-        )
+        dates = _timestamps(array)
+        if dates is None:
+            good = np.array(
+                [_timestamps(array[i : i + 1]) is not None for i in range(len(array))], dtype=bool
+            )
+            self._expect(good, name, array, "a date as 2026-01-31 or 2026-01-31 12:00:00")
+            raise DataError(f"{self._place(0)}: column {name!r}: got dates with and without a time zone")
+        return dates
 
     def bags(self, name: str, spec: TableSpec) -> Bags:
         """Return a feature's IDs: rows of its table, or raw IDs for a mapped table.
@@ -229,12 +228,8 @@ class Columns:
             raise DataError(f"{self._place(0)}: column {name!r}: got values that are not numbers") from None
 
     def _times(self, array: pa.Array, name: str) -> NDArray[np.float64]:
-        if is_text(array.type):
-            try:
-                numbers: NDArray[np.float64] = array.cast(pa.float64()).to_numpy(zero_copy_only=False)
-                return numbers
-            except pa.ArrowInvalid:
-                pass
+        if is_text(array.type) and any(_is_number(text) for text in array.drop_null()[:1].to_pylist()):
+            return self.numbers(name)
         moments: NDArray[np.float64] = (
             self.dates(name).cast(pa.int64()).cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
         )
@@ -254,6 +249,16 @@ class Columns:
             row = int(bad[0] if owners is None else owners[bad[0]])
             found = got if isinstance(got, str) else repr(str(got[int(bad[0])]))[:60]
             raise DataError(f"{self._place(row)}: column {name!r}: got {found}, expected {expected}")
+
+
+def _timestamps(array: pa.Array) -> pa.Array | None:
+    """Return times without a zone, in UTC where they have one; None if a value is something else."""
+    for kind in (_MICROSECONDS, _ZONED):
+        try:
+            return array.cast(kind, safe=is_text(array.type)).cast(_MICROSECONDS)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            pass
+    return None
 
 
 def date_parts(dates: pa.Array, part: str) -> Ints:

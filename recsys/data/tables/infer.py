@@ -43,6 +43,8 @@ _COUNTS = re.compile(
     r"^i\d+$|count|price|amount|score|rate$|ratio|age$|num_|^n_|_n$|total|avg|mean|duration|position|distance|days|size"
 )
 _IDS = re.compile(r"(^|_)(id|ids|code|category|cat|type|zip|hash)$|^c\d+$")
+# A code and not a number, which would lose the zeros: "05db9164", "007".
+_CODE = r"^0\d"
 _SEPARATORS = "|;,"
 _LIKED = 4.0  # a rating of at least this is a click, on a scale up to 5
 _MIN_ROWS = 1_000
@@ -167,6 +169,8 @@ class _Column:
     def _as_numbers(self) -> NDArray[np.float64] | None:
         """Return the values as numbers, without missing ones; None if they are texts."""
         if self.is_list or not (self.is_text or is_number(self.values.type)):
+            return None
+        if self.is_text and pc.any(pc.match_substring_regex(self.values, _CODE)).as_py():
             return None
         column = Columns(pa.table({self.name: self.array}), lambda row: f"row {row}")
         try:

@@ -1,12 +1,13 @@
 """CSV and TSV files as pieces: blocks of whole lines that are found once and parsed when they are read.
 
 Columns are texts; their use decides how they are converted. Compressed files are read from front to back, anew
-for each epoch.
+for each epoch. Files of some published data sets have no header; they are known by their first line.
 """
 
 from __future__ import annotations
 
 import csv
+import re
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -32,15 +33,39 @@ def is_text_file(path: Path) -> bool:
     return name.suffix in _SUFFIXES
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Header:
-    names: list[str]
+    """The columns of a file.
+
+    Attributes:
+        names: The columns' names; empty texts are fields that hold nothing.
+        separator: One character.
+        num_bytes: Of the header line; 0 if there is none.
+    """
+
+    names: Sequence[str]
     separator: str
-    num_bytes: int
+    num_bytes: int = 0
+
+
+_RATING = ("userId", "movieId", "rating", "timestamp")
+# Published files without a header line, by what their first line looks like.
+_PUBLISHED = {
+    # Criteo's display advertising challenge (train.txt) and terabyte logs (day_0).
+    re.compile(r"[01](\t-?\d*){13}(\t([0-9a-f]{8})?){26}"): _Header(
+        names=("label", *(f"I{i}" for i in range(1, 14)), *(f"C{i}" for i in range(1, 27))), separator="\t"
+    ),
+    # MovieLens-100k's u.data.
+    re.compile(r"\d+\t\d+\t[1-5]\t\d{9,10}"): _Header(names=_RATING, separator="\t"),
+    # MovieLens-1M's and -10M's ratings.dat; two colons enclose an empty field.
+    re.compile(r"\d+::\d+::[0-5](\.5)?::\d{9,10}"): _Header(
+        names=[part for name in _RATING for part in (name, "")][:-1], separator=":"
+    ),
+}
 
 
 class TextFile:
-    """One file with a header line.
+    """One file with a header line, or one of a published data set that has none.
 
     Args:
         path: The file; ``.gz``, ``.bz2`` and ``.zst`` are decompressed.
@@ -58,7 +83,8 @@ class TextFile:
         self.path = path
         self._stream = _Stream(path)
         self._header = self._read_header()
-        self.types: dict[str, pa.DataType] = dict.fromkeys(self._header.names, pa.string())
+        names = [name for name in self._header.names if name]
+        self.types: dict[str, pa.DataType] = dict.fromkeys(names, pa.string())
 
     def _read_header(self) -> _Header:
         first = self._stream.at(0, 1 << 20).split(b"\n", 1)[0]
@@ -68,18 +94,21 @@ class TextFile:
             raise DataError(f"{self.path.name}, line 1: not UTF-8 text ({error.reason})") from None
         if not line.strip():
             raise DataError(f"{self.path.name}, line 1: got an empty line, expected the columns' names")
+        for pattern, header in _PUBLISHED.items():
+            if pattern.fullmatch(line):
+                return header
         stem = self.path.with_suffix("") if self.path.suffix in _COMPRESSED else self.path
         separator = _SUFFIXES.get(stem.suffix) or max(_SEPARATORS, key=line.count)
         names = [name.strip() for name in next(csv.reader([line], delimiter=separator))]
         self._check_names(names)
-        return _Header(names, separator, len(first) + 1)
+        return _Header(names=names, separator=separator, num_bytes=len(first) + 1)
 
     def _check_names(self, names: Sequence[str]) -> None:
         doubled = sorted({name for name in names if names.count(name) > 1})
         if all(_looks_like_data(name) for name in names) or "" in doubled:
             raise DataError(
                 f"{self.path.name}, line 1: got {','.join(names)[:80]!r}, which looks like data, expected a line with "
-                "the columns' names (for the Criteo data as published: --data criteo --path FILE)"
+                "the columns' names"
             )
         if doubled:
             raise DataError(f"{self.path.name}, line 1: column {doubled[0]!r} is named more than once")
@@ -102,7 +131,7 @@ class TextFile:
 
     def _place(self, first_row: int, row: int) -> str:
         """Return the place of a row of a piece; lines are counted as if none were empty or had line breaks."""
-        return f"{self.path.name}, line {first_row + row + 2}"
+        return f"{self.path.name}, line {first_row + row + (2 if self._header.num_bytes else 1)}"
 
     def _blocks(self, start: int) -> Iterator[bytes]:
         """Yield whole lines; a line break within quotes ends none."""
@@ -149,7 +178,9 @@ class TextFile:
         return arrow_csv.read_csv(
             pa.BufferReader(block),
             read_options=arrow_csv.ReadOptions(
-                column_names=self._header.names, use_threads=use_threads, block_size=max(len(block), 1)
+                column_names=[name or f"\0{i}" for i, name in enumerate(self._header.names)],
+                use_threads=use_threads,
+                block_size=max(len(block), 1),
             ),
             parse_options=arrow_csv.ParseOptions(
                 delimiter=self._header.separator, newlines_in_values=True, **parse

@@ -117,5 +117,9 @@ def test_a_part_does_not_take_a_columns_name() -> None:
 def test_columns_without_dates() -> None:
     with pytest.raises(DataError, match=r"column 'at': got int64, expected timestamps, dates or texts"):
         table_dataset(_table(range(60)), _SCHEMA)
-    with pytest.raises(DataError, match=r"data, row 0: column 'at': got values that are no times .*'noon'"):
+    with pytest.raises(
+        DataError, match=r"data, row 30: column 'at': got 'noon', expected a date as 2026-01-31"
+    ):
         _train_rows(_table([*map(str, _DATES[:30]), *["noon"] * 30]))
+    with pytest.raises(DataError, match="got dates with and without a time zone"):
+        _train_rows(_table([str(date) + "Z" * (i % 2) for i, date in enumerate(_DATES)]))

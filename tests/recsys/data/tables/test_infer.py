@@ -83,6 +83,12 @@ def test_a_frame_and_its_file_give_the_same(tmp_path: Path) -> None:
     assert from_frame.feature_names == from_file.feature_names
 
 
+def test_codes_with_leading_zeros_are_texts() -> None:
+    table = pa.table({"y": [0, 1] * 20, "zip_code": ["02134", "10001"] * 20, "age": ["20", "0"] * 20})
+    (spec,) = infer(table).schema.tables
+    assert (spec.name, spec.strings) == ("zip_code", "xxh64")
+
+
 def test_labels_by_name() -> None:
     table = pa.table({"id": [5, 6, 7, 8], "bought": [0, 1, 1, 0], "viewed": [1, 1, 1, 0]})
     schema = infer(table, labels=("bought", "viewed")).schema

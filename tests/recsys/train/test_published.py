@@ -1,0 +1,120 @@
+"""The published files of Avazu, Criteo and MovieLens train as they are."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from recsys.checkpoint import load_checkpoint
+from recsys.data.lines import DataError
+from recsys.data.tables.dataset import table_dataset
+from recsys.data.tables.infer import infer
+from recsys.schema import Schema
+from recsys.train.cli import main as train_main
+from tests.recsys.data.blocks import all_of
+from tests.support.click_tables import write_clicks
+
+_NUM_ROWS = 300
+
+
+def _criteo() -> Iterator[str]:
+    draw = np.random.default_rng(0).integers
+    for i in range(_NUM_ROWS):
+        numbers = ["" if draw(4) == 0 else str(draw(-1, 500)) for _ in range(13)]
+        codes = ["" if draw(5) == 0 else f"{draw(40) * 104_729 % 2**32:08x}" for _ in range(26)]
+        yield "\t".join([str(i % 2), *numbers, *codes])
+
+
+def _ratings(separator: str, *, halves: bool) -> Iterator[str]:
+    draw = np.random.default_rng(0).integers
+    for i in range(_NUM_ROWS):
+        stars = draw(1, 11) / 2 if halves else draw(1, 6)
+        yield separator.join([str(draw(1, 40)), str(draw(1, 90)), str(stars), str(978_300_760 + 60 * i)])
+
+
+def _lines(path: Path, lines: Iterator[str], header: str = "", line_end: str = "\n") -> Path:
+    path.parent.mkdir(exist_ok=True)
+    text = "".join(line + line_end for line in [*([header] if header else []), *lines])
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+    return path
+
+
+def _avazu(folder: Path) -> Path:
+    csv = write_clicks(folder / "clicks.csv", num_rows=_NUM_ROWS)
+    (folder / "train.gz").write_bytes(gzip.compress(csv.read_bytes()))
+    return folder / "train.gz"
+
+
+_MOVIES = ("userId", "movieId")
+_CATEGORIES = tuple(f"C{i}" for i in range(1, 27))
+_FILES: list[tuple[str, Callable[[Path], Path], str, tuple[str, ...], int]] = [
+    ("avazu", _avazu, "click", ("C1", "banner_pos", "site_id"), 1),
+    ("criteo", lambda f: _lines(f / "train.txt", _criteo()), "label", _CATEGORIES, 13),
+    ("criteo-day", lambda f: _lines(f / "day_0.gz", _criteo()), "label", _CATEGORIES, 13),
+    ("criteo-tsv", lambda f: _lines(f / "day_0.tsv", _criteo()), "label", _CATEGORIES, 13),
+    ("movielens-100k", lambda f: _lines(f / "u.data", _ratings("\t", halves=False)), "rating", _MOVIES, 0),
+    ("movielens-1m", lambda f: _lines(f / "ratings.dat", _ratings("::", halves=False)), "rating", _MOVIES, 0),
+    ("movielens-10m", lambda f: _lines(f / "ratings.dat", _ratings("::", halves=True)), "rating", _MOVIES, 0),
+    (
+        "movielens-25m",
+        lambda f: _lines(
+            f / "ratings.csv", _ratings(",", halves=True), "userId,movieId,rating,timestamp", "\r\n"
+        ),
+        "rating",
+        _MOVIES,
+        0,
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("write", "label", "features", "num_dense"), [pytest.param(*rest, id=name) for name, *rest in _FILES]
+)
+def test_published_files_train(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    write: Callable[[Path], Path],
+    label: str,
+    features: tuple[str, ...],
+    num_dense: int,
+) -> None:
+    argv = ["--data", str(write(tmp_path)), "--out", str(tmp_path / "m.pt"), "--json", "--epochs", "1"]
+    assert train_main([*argv, "--embedding-dim", "4", "--dense-layers", "8", "--over-layers", "8"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["num_train_rows"] + found["num_held_out_rows"] == _NUM_ROWS
+    schema = Schema.from_json(load_checkpoint(tmp_path / "m.pt").arguments["inputs"])
+    assert schema.label_names == (label,)
+    assert schema.feature_names[: len(features)] == features
+    assert len(schema.dense) == num_dense
+
+
+def test_criteos_first_line_is_data(tmp_path: Path) -> None:
+    lines = list(_criteo())
+    path = _lines(tmp_path / "train.txt", iter(lines))
+    schema = infer(path).schema
+    assert {table.strings for table in schema.tables} == {"xxh64"}
+    (block,) = table_dataset(path, schema).train()
+    first = lines[0].split("\t")
+    examples = all_of(block)
+    assert len(examples) == 270
+    assert examples.labels[0, 0] == float(first[0])
+    expected = [float(number) if number else np.nan for number in first[1:14]]
+    np.testing.assert_array_equal(examples.dense[0], np.array(expected, np.float32))
+
+
+def test_wrong_lines_of_files_without_header_are_named(tmp_path: Path) -> None:
+    lines = [*_ratings("::", halves=False)]
+    path = _lines(tmp_path / "ratings.dat", iter([*lines[:4], "1::2::3", *lines]))
+    with pytest.raises(DataError, match=r"ratings.dat, line 5: got 5 fields, expected 7"):
+        infer(path)
+    bad = lines[4].replace("::9783", "::x")
+    path = _lines(tmp_path / "ratings.dat", iter([*lines[:4], bad, *lines]))
+    with pytest.raises(
+        DataError, match=r"ratings.dat, line 5: column 'timestamp': got 'x01000', expected a number"
+    ):
+        table_dataset(path, infer(_lines(tmp_path / "good" / "ratings.dat", iter(lines))).schema)
