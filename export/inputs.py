@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import accumulate
 
 from torch import nn
 
@@ -41,9 +42,14 @@ def with_inputs_of(model: nn.Module, config: ExportConfig) -> ExportConfig:
     )
 
 
-def with_missing(inputs: tuple[DenseInput, ...], model: nn.Module) -> tuple[DenseInput, ...]:
-    """Return the dense inputs; NaN stands for a missing number where the model's schema fills them."""
+def with_columns(inputs: tuple[DenseInput, ...], model: nn.Module) -> tuple[DenseInput, ...]:
+    """Return the dense inputs with the names of the schema's columns, and whether the model fills missing numbers."""
     schema = schema_of(model)
-    if schema is None or all(column.is_plain for column in schema.dense):
+    if schema is None:
         return inputs
-    return tuple(replace(one, missing=True) for one in inputs)
+    fills = not all(column.is_plain for column in schema.dense)
+    starts = accumulate((one.width for one in inputs), initial=0)
+    return tuple(
+        replace(one, missing=fills, columns=schema.dense_names[start : start + one.width])
+        for one, start in zip(inputs, starts, strict=False)
+    )

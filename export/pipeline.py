@@ -25,7 +25,7 @@ from export.graph.binding import Binding, bind, dense_inputs, sparse_inputs
 from export.graph.graph import signature_shapes
 from export.graph.managed import find_managed
 from export.graph.prepared import PreparedModel, Progress, skeletons_of
-from export.inputs import with_inputs_of, with_missing
+from export.inputs import with_columns, with_inputs_of
 from export.report import ExportReport, TableReport
 from export.tables.rows_file import write_rows
 from export.tables.tables import plan_tables
@@ -116,7 +116,7 @@ def prepare(model: nn.Module, config: ExportConfig, progress: Progress) -> Prepa
     skeletons = skeletons_of(collections, stored, next(iter(stored.envs)), torch.float32)
     binding = bind(model, collections, skeletons, config.dense_widths)
     signature = Signature(
-        dense=with_missing(dense_inputs(binding), model),
+        dense=with_columns(dense_inputs(binding), model),
         sparse=_with_hashes(sparse_inputs(binding, collections, stored.policies), config.strings),
         outputs=(),
         context=_context(binding, config.context),

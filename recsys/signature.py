@@ -55,11 +55,13 @@ class DenseInput:
         name: The input's name.
         width: Numbers per row.
         missing: Whether NaN stands for a missing number, which the model fills.
+        columns: The names of a row's numbers, in their order; empty if they are not known.
     """
 
     name: str
     width: int
     missing: bool = False
+    columns: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,7 +149,12 @@ class Signature:
         """Return plain data that ``from_json`` reads back."""
         return {
             "dense": [
-                {"name": d.name, "width": d.width, **({"missing": True} if d.missing else {})}
+                {
+                    "name": d.name,
+                    "width": d.width,
+                    **({"missing": True} if d.missing else {}),
+                    **({"columns": list(d.columns)} if d.columns else {}),
+                }
                 for d in self.dense
             ],
             "sparse": [
@@ -181,6 +188,7 @@ class Signature:
                 name=text(d, "name", at),
                 width=count(d, "width", at),
                 missing=flag(d, "missing", at) if "missing" in d else False,
+                columns=_columns(d, at),
             )
             for at, d in a_list(data, "dense", "signature")
         )
@@ -215,6 +223,21 @@ class Signature:
             raise ManifestError("signature: got no inputs or no outputs, expected at least one of each")
         context = _context(data, {d.name for d in dense} | {s.name for s in sparse})
         return cls(dense=dense, sparse=sparse, outputs=outputs, context=context)
+
+
+def _columns(data: Any, at: str) -> tuple[str, ...]:
+    """Return the columns of a dense input; none if the field is missing, as in older manifests."""
+    if "columns" not in data:
+        return ()
+    for to, name in a_list(data, "columns", at):
+        if not isinstance(name, str) or not name:
+            raise ManifestError(f"{to}: got {str(name)[:80]!r}, expected a non-empty text")
+    names = tuple(data["columns"])
+    if len(names) != data["width"] or len(set(names)) != len(names):
+        raise ManifestError(
+            f"{at}.columns: got {list(names[:8])}, expected as many different names as the width, {data['width']}"
+        )
+    return names
 
 
 def _context(data: Any, inputs: set[str]) -> tuple[str, ...]:

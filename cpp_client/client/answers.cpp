@@ -83,7 +83,8 @@ auto UnpackedInts(std::uint32_t number, std::vector<std::int64_t>* to) {
 }
 
 void Read(Cursor* cursor, DenseInput* input) {
-  ReadFields(cursor, Text(1, &input->name), Int(2, &input->width));
+  ReadFields(cursor, Text(1, &input->name), Int(2, &input->width), Int(3, &input->missing),
+             Texts(4, &input->columns));
 }
 
 void Read(Cursor* cursor, TableUse* table) {

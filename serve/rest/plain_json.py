@@ -2,7 +2,8 @@
 
     {"dense": {"price": [[0.5]]}, "sparse": {"user": [[7]], "genres": [[1, 4]]}, "weights": {}}
 
-A sparse input's IDs are numbers, or texts that stand for them.
+A sparse input's IDs are numbers, or texts that stand for them. A dense input's row is a list, or an object with its
+numbers by the names of their columns.
 
 Inputs that have one row for all are in the same form under ``"context"``, where ``"num_rows"`` gives the
 number of rows if there is no other input.
@@ -16,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from recsys.signature import Signature
+from recsys.signature import DenseInput, Signature
 from serve.config.models import BatchLimits
 from serve.errors import RequestError, listed
 from serve.protocols.open_inference import DTYPES, FLOAT, ID, LENGTH
@@ -93,7 +94,8 @@ class _Reader:
 
     def __init__(self, signature: Signature, limits: BatchLimits) -> None:
         sparse = [s.name for s in signature.sparse]
-        self._names = {"dense": [d.name for d in signature.dense], "sparse": sparse}
+        self._dense = {dense.name: dense for dense in signature.dense}
+        self._names = {"dense": list(self._dense), "sparse": sparse}
         self._limits = limits
         self._num_ids = 0
 
@@ -109,7 +111,10 @@ class _Reader:
         dense, sparse = [], []
         for name in given["dense"]:
             field = f"{prefix}dense[{name!r}]"
-            numbers, shape = flat(field, self._rows(given["dense"], name, f"{prefix}dense"))
+            given_rows = self._rows(given["dense"], name, f"{prefix}dense")
+            if dict in set(map(type, given_rows)):
+                given_rows = _by_column(field, given_rows, self._dense[name])
+            numbers, shape = flat(field, given_rows)
             dense.append(wire.DenseInput(name=name, values=pack(field, numbers, DTYPES[FLOAT])))
             rows[field] = shape[0]
         for name in given["sparse"]:
@@ -149,6 +154,27 @@ def _check_names(at: str, given: dict[str, Any], known: Sequence[str]) -> None:
     unknown = next((name for name in given if name not in known), None)
     if unknown is not None:
         raise RequestError(f"{at}: got an unknown input {unknown[:64]!r}, expected {listed(known)}")
+
+
+def _by_column(field: str, rows: list[Any], dense: DenseInput) -> list[list[Any]]:
+    """Return rows that are objects as lists in the order of the input's columns; null for missing numbers."""
+    if not dense.columns:
+        raise RequestError(
+            f"{field}: got objects, expected lists of {dense.width} numbers: the model does not name its columns"
+        )
+    known = set(dense.columns)
+    for i, row in enumerate(rows):
+        if type(row) is not dict:
+            raise RequestError(f"{field}[{i}]: got no object, expected one in every row, or in none")
+        unknown = next((name for name in row if name not in known), None)
+        if unknown is not None:
+            raise RequestError(
+                f"{field}[{i}]: got an unknown column {unknown[:64]!r}, expected {listed(dense.columns)}"
+            )
+        if not dense.missing and len(row) < len(known):
+            name = next(name for name in dense.columns if name not in row)
+            raise RequestError(f"{field}[{i}]: missing {name!r}, expected all of {listed(dense.columns)}")
+    return [[row.get(name) for name in dense.columns] for row in rows]
 
 
 def _weights(field: str, lists: list[list[Any]], ids: wire.SparseInput) -> bytes:

@@ -24,7 +24,10 @@ def model_metadata(
         model=info.name,
         version=info.version,
         target=info.target,
-        dense=[wire.DenseSignature(name=d.name, width=d.width, missing=d.missing) for d in signature.dense],
+        dense=[
+            wire.DenseSignature(name=d.name, width=d.width, missing=d.missing, columns=d.columns)
+            for d in signature.dense
+        ],
         sparse=[_sparse(s) for s in signature.sparse],
         outputs=[wire.OutputSignature(name=o.name, shape=o.shape) for o in signature.outputs],
         limits=wire.RequestLimits(

@@ -159,14 +159,16 @@ class ModelMetadata(_message.Message):
     def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., target: _Optional[str] = ..., dense: _Optional[_Iterable[_Union[DenseSignature, _Mapping]]] = ..., sparse: _Optional[_Iterable[_Union[SparseSignature, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[OutputSignature, _Mapping]]] = ..., limits: _Optional[_Union[RequestLimits, _Mapping]] = ..., artifact: _Optional[_Union[ArtifactVersions, _Mapping]] = ..., context: _Optional[_Iterable[str]] = ..., deltas: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class DenseSignature(_message.Message):
-    __slots__ = ("name", "width", "missing")
+    __slots__ = ("name", "width", "missing", "columns")
     NAME_FIELD_NUMBER: _ClassVar[int]
     WIDTH_FIELD_NUMBER: _ClassVar[int]
     MISSING_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
     name: str
     width: int
     missing: bool
-    def __init__(self, name: _Optional[str] = ..., width: _Optional[int] = ..., missing: bool = ...) -> None: ...
+    columns: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., width: _Optional[int] = ..., missing: bool = ..., columns: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class SparseSignature(_message.Message):
     __slots__ = ("name", "pooling", "weighted", "tables", "id_limit", "strings")

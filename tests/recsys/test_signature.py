@@ -48,6 +48,16 @@ def test_the_hash_of_texts_survives_json() -> None:
     assert all("strings" not in sparse for sparse in SIGNATURE.to_json()["sparse"])
 
 
+def test_the_columns_of_dense_inputs_survive_json() -> None:
+    (context,) = SIGNATURE.dense
+    names = tuple(f"c{i}" for i in range(context.width))
+    named = replace(SIGNATURE, dense=(replace(context, columns=names),))
+    data = json.loads(json.dumps(named.to_json()))
+    assert data["dense"][0]["columns"] == list(names)
+    assert Signature.from_json(data) == named
+    assert "columns" not in SIGNATURE.to_json()["dense"][0]
+
+
 def test_what_it_tells() -> None:
     user, items = SIGNATURE.sparse
     assert user.id_limit == 100
@@ -91,6 +101,22 @@ WRONG: list[tuple[str, Change, str]] = [
     ("no inputs", lambda d: (d["dense"].clear(), d["sparse"].clear()), "signature: got no inputs"),
     ("width", lambda d: d["dense"][0].update(width=0), r"signature.dense\[0\].width: got '0'"),
     ("name", lambda d: d["dense"][0].update(name=""), r"signature.dense\[0\].name: got ''"),
+    (
+        "columns",
+        lambda d: d["dense"][0].update(columns="ab"),
+        r"dense\[0\].columns: got 'ab', expected a list",
+    ),
+    (
+        "few columns",
+        lambda d: d["dense"][0].update(width=2, columns=["a"]),
+        r"dense\[0\].columns: got \['a'\], expected as many different names as the width, 2",
+    ),
+    (
+        "doubled columns",
+        lambda d: d["dense"][0].update(width=2, columns=["a", "a"]),
+        r"columns: got \['a', 'a'\], expected as many different names",
+    ),
+    ("column", lambda d: d["dense"][0].update(columns=[""]), r"dense\[0\].columns\[0\]: got ''"),
     ("pooling", lambda d: d["sparse"][1].update(pooling="max"), r"sparse\[1\].pooling: got 'max'"),
     ("weighted", lambda d: d["sparse"][1].update(weighted=1), r"sparse\[1\].weighted: got '1'"),
     (

@@ -33,6 +33,25 @@ SparseInput SparseFromJson(const Json& data, const std::string& at) {
   return input;
 }
 
+std::vector<std::string> ColumnsFromJson(const Json& data, const std::string& at,
+                                         std::int64_t width) {
+  std::vector<std::string> names;
+  if (!data.contains("columns")) return names;
+  ForEachItem(data, "columns", at, [&](const std::string& to, const Json& name) {
+    if (!name.is_string() || name.get_ref<const std::string&>().empty()) {
+      throw Error(ErrorKind::kManifest,
+                  to + ": got " + Repr(StrOf(name)) + ", expected a non-empty text");
+    }
+    names.push_back(name.get<std::string>());
+  });
+  if (static_cast<std::int64_t>(names.size()) != width || !Doubled(names).empty()) {
+    throw Error(ErrorKind::kManifest, at + ".columns: got " + PythonList(names, 8) +
+                                          ", expected as many different names as the width, " +
+                                          std::to_string(width));
+  }
+  return names;
+}
+
 void CheckUnique(const char* what, const std::vector<std::string>& names) {
   if (Doubled(names).empty()) return;
   throw Error(ErrorKind::kManifest,
@@ -68,9 +87,11 @@ Signature SignatureFromJson(const Json& data) {
   Signature signature;
   std::vector<std::string> inputs, outputs;
   ForEachItem(data, "dense", "signature", [&](const std::string& at, const Json& item) {
-    const bool missing = item.contains("missing") && JsonFlag(item, "missing", at);
-    signature.dense.push_back({JsonText(item, "name", at), JsonCount(item, "width", at), missing});
-    inputs.push_back(signature.dense.back().name);
+    DenseInput input{JsonText(item, "name", at), JsonCount(item, "width", at)};
+    input.missing = item.contains("missing") && JsonFlag(item, "missing", at);
+    input.columns = ColumnsFromJson(item, at, input.width);
+    inputs.push_back(input.name);
+    signature.dense.push_back(std::move(input));
   });
   ForEachItem(data, "sparse", "signature", [&](const std::string& at, const Json& item) {
     signature.sparse.push_back(SparseFromJson(item, at));
@@ -95,6 +116,7 @@ Json SignatureToJson(const Signature& signature) {
   for (const DenseInput& input : signature.dense) {
     dense.push_back({{"name", input.name}, {"width", input.width}});
     if (input.missing) dense.back()["missing"] = true;
+    if (!input.columns.empty()) dense.back()["columns"] = input.columns;
   }
   for (const SparseInput& input : signature.sparse) {
     Json tables = Json::array();

@@ -17,6 +17,8 @@ struct DenseInput {
   std::int64_t width = 0;
   /// Whether NaN stands for a missing number, which the model fills.
   bool missing = false;
+  /// The names of a row's numbers, in their order; empty if they are not known.
+  std::vector<std::string> columns = {};
 };
 
 /// A table in which a sparse input is looked up.

@@ -7,6 +7,7 @@
 #include "check/files/manifest.h"
 #include "check/files/zip_directory.h"
 #include "check/json/checked_json.h"
+#include "check/json/signature_json.h"
 #include "recsys/error.h"
 #include "tests/colliding_names.h"
 
@@ -93,6 +94,23 @@ TEST(ReadManifestTest, RefusesWhatIsNoManifest) {
   EXPECT_EQ(kind_of(R"({"format": "recsys-artifact", "format_version": 2})"),
             ErrorKind::kNewerFormat);
   EXPECT_EQ(kind_of(R"({"format": "recsys-artifact", "format_version": 1})"), ErrorKind::kManifest);
+}
+
+TEST(SignatureJsonTest, KeepsTheColumnsOfDenseInputs) {
+  const auto read = [](const std::string& columns) {
+    return SignatureFromJson(
+        ParseJson(R"({"dense": [{"name": "x", "width": 2)" + columns +
+                  R"(}], "sparse": [], "outputs": [{"name": "y", "shape": []}]})"));
+  };
+  EXPECT_TRUE(read("").dense[0].columns.empty());
+  EXPECT_EQ(SignatureToJson(read(""))["dense"][0].count("columns"), 0U);
+  const Signature named = read(R"(, "columns": ["a", "b"])");
+  EXPECT_EQ(named.dense[0].columns, (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(SignatureFromJson(SignatureToJson(named)).dense[0].columns, named.dense[0].columns);
+  for (const char* wrong :
+       {R"(["a"])", R"(["a", "a"])", R"(["a", ""])", R"(["a", 1])", R"("ab")"}) {
+    EXPECT_THROW(read(std::string(", \"columns\": ") + wrong), Error) << wrong;
+  }
 }
 
 TEST(Crc32Test, IsThatOfZipFiles) {

@@ -285,6 +285,8 @@ TEST(Client, ReadsTheModelsMetadata) {
   auto* dense = metadata.add_dense();
   dense->set_name("price");
   dense->set_width(3);
+  dense->set_missing(true);
+  for (const char* name : {"low", "mean", "high"}) dense->add_columns(name);
   auto* user = metadata.add_sparse();
   user->set_name("user");
   user->set_pooling(v1::POOLING_MEAN);
@@ -306,6 +308,8 @@ TEST(Client, ReadsTheModelsMetadata) {
   Client client(server.address());
   const ModelMetadata read = client.Metadata();
   EXPECT_EQ(read.signature.dense[0].width, 3);
+  EXPECT_TRUE(read.signature.dense[0].missing);
+  EXPECT_EQ(read.signature.dense[0].columns, (std::vector<std::string>{"low", "mean", "high"}));
   EXPECT_EQ(read.signature.sparse[0].pooling, "mean");
   EXPECT_TRUE(read.signature.sparse[0].weighted);
   EXPECT_EQ(read.signature.sparse[0].tables[0].num_embeddings, 50);

@@ -205,9 +205,14 @@ def _plain_inputs(signature: Signature, max_rows: int) -> Json:
 
 
 def _plain_dense(dense: DenseInput, max_rows: int) -> Json:
-    row = arrays(_NUMBER, dense.width)
-    rows = {"anyOf": [row, _NUMBER]} if dense.width == 1 else row
-    return {**_rows(rows, max_rows), "description": f"[B, {dense.width}]"}
+    number: Json = {"type": ["number", "null"]} if dense.missing else _NUMBER
+    row = arrays(number, dense.width)
+    forms = [row, *([number] if dense.width == 1 else [])]
+    if dense.columns:
+        required = () if dense.missing else dense.columns
+        forms.append(objects(dict.fromkeys(dense.columns, number), required))
+    about = f"[B, {dense.width}]" + (f": {', '.join(dense.columns)}." if dense.columns else "")
+    return {**_rows({"anyOf": forms} if len(forms) > 1 else row, max_rows), "description": about}
 
 
 def _plain_sparse(sparse: SparseInput, max_rows: int) -> Json:

@@ -96,7 +96,8 @@ def test_the_schema_travels(folder: Path) -> None:
     assert inputs["site_domain"].tables[0].id_policy is IdPolicy.HASH
     assert inputs["site_id"].tables[0].id_policy is IdPolicy.MAPPED
     assert (inputs["site_id"].strings, inputs["device_type"].strings) == ("xxh64", "")
-    assert manifest.signature.dense[0].missing
+    (dense,) = manifest.signature.dense
+    assert (dense.missing, dense.columns) == (True, ("price",))
     assert manifest.schema is not None
     assert manifest.schema.label_names == ("click",)
 
