@@ -346,6 +346,7 @@ def _shape(args: argparse.Namespace) -> Shape:
         payload_bytes=args.payload_bytes or 0,
         model=args.model or "",
         version=args.version or "",
+        texts=args.protocol != "torchrec",
     )
 
 

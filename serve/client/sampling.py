@@ -20,14 +20,23 @@ def example_request(
         values = generator.standard_normal((num_rows, dense.width)).round(3)
         request["dense"][dense.name] = values.tolist()
     for sparse in metadata.sparse:
-        # Texts where the server hashes them to IDs that the tables take.
-        has_texts = bool(sparse.strings) and not sparse.HasField("id_limit")
+        has_texts = takes_texts(sparse)
         ids = generator.integers(0, 1 << 32 if has_texts else id_limit(sparse), (num_rows, 2)).tolist()
-        request["sparse"][sparse.name] = [[f"{i:08x}" for i in bag] for bag in ids] if has_texts else ids
+        request["sparse"][sparse.name] = [[text_of(i) for i in bag] for bag in ids] if has_texts else ids
         if sparse.weighted:
             weights = request.setdefault("weights", {})
             weights[sparse.name] = generator.random((num_rows, 2)).round(3).tolist()
     return request
+
+
+def takes_texts(sparse: wire.SparseSignature) -> bool:
+    """Return whether clients send texts: the server hashes them to IDs that the tables take."""
+    return bool(sparse.strings) and not sparse.HasField("id_limit")
+
+
+def text_of(number: int) -> str:
+    """Return a text that stands for a number, as those of published click logs: 8 hexadecimal digits."""
+    return f"{number:08x}"
 
 
 def id_limit(sparse: wire.SparseSignature) -> int:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from serve.bench.load.ids import draw_ids
-from serve.client.sampling import id_limit
+from serve.client.sampling import id_limit, takes_texts, text_of
 from serve.wire import predict_pb2 as wire
 
 #: Priorities by the names that options give them.
@@ -178,6 +178,7 @@ class Shape:
             0 for none.
         model: model of each request; empty for the server's only model.
         version: version of each request; empty to let the server's routing choose.
+        texts: whether inputs whose texts the server hashes get texts, as their clients send; else IDs.
     """
 
     rows: Mix = _ONE
@@ -191,6 +192,7 @@ class Shape:
     payload_bytes: int = 0
     model: str = ""
     version: str = ""
+    texts: bool = True
 
     def kind(self, part: int, priority: int) -> str:
         """Return the name of a request's kind in the result; empty where all requests are alike."""
@@ -301,12 +303,14 @@ def _draw_sparse(
     ids = draw_ids(int(ends[-1]), id_limit(sparse), shape.zipf, generator).astype("<i8")
     weights = generator.random(len(ids), np.float32).astype("<f4") if sparse.weighted else None
     lengths_i32 = lengths.astype("<i4")
+    texts = [text_of(i).encode() for i in ids.tolist()] if shape.texts and takes_texts(sparse) else None
     for first, last in pairwise(borders.tolist()):
         start, end = ends[first], ends[last]
         yield wire.SparseInput(
             name=sparse.name,
             lengths=lengths_i32[first:last].tobytes(),
-            values=ids[start:end].tobytes(),
+            values=ids[start:end].tobytes() if texts is None else b"",
+            strings=None if texts is None else texts[start:end],
             weights=b"" if weights is None else weights[start:end].tobytes(),
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,9 @@ import pytest
 from serve.bench.load.requests import PRIORITIES, Shape, draw_requests, parse_mix, parse_names, prepare
 from serve.bench.load.wires import encoder, kserve_request, rest_body, torchrec_request, with_request_id
 from serve.config.models import BatchLimits
+from serve.engine.interface import ModelInfo
 from serve.engine.reference.request_check import RequestChecker
+from serve.rpc.metadata import model_metadata
 from serve.wire import open_inference_pb2 as open_inference
 from serve.wire import predict_pb2 as wire
 from serve.wire import predictor_pb2 as predictor
@@ -35,6 +38,28 @@ def test_requests_are_valid(rows: str, ids: str, zipf: float) -> None:
     for request, kind in _drawn(shape):
         assert checker.check(request).num_rows == request.num_rows
         assert kind == ""
+
+
+_USER, _GENRES, _ITEM, _TAGS = SIGNATURE.sparse
+_HASHED = replace(SIGNATURE, sparse=(_USER, _GENRES, replace(_ITEM, strings="xxh64"), _TAGS))
+
+
+@pytest.mark.parametrize("zipf", [0.0, 1.05])
+def test_inputs_whose_texts_are_hashed_get_texts(zipf: float) -> None:
+    metadata = model_metadata(_HASHED, ModelInfo(name="m"), limits=BatchLimits(), max_message_bytes=1 << 20)
+    shape = Shape(rows=parse_mix("0-9"), ids_per_bag=parse_mix("0-5"), zipf=zipf)
+    checker = RequestChecker(_HASHED, BatchLimits())
+    seen: set[bytes] = set()
+    for request, _ in _drawn(shape, 200, metadata=metadata):
+        assert checker.check(request).num_rows == request.num_rows
+        (item,) = (sparse for sparse in request.sparse if sparse.name == "item")
+        assert len(item.strings) == np.frombuffer(item.lengths, "<i4").sum()
+        assert not item.values
+        seen.update(item.strings)
+    assert seen == {b"%08x" % i for i in range(11)}
+    for request, _ in _drawn(replace(shape, texts=False), 20, metadata=metadata):
+        assert not any(sparse.strings for sparse in request.sparse)
+        torchrec_request(request, metadata)
 
 
 def _with_texts(*texts: bytes) -> wire.PredictRequest:
