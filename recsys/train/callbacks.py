@@ -157,6 +157,8 @@ _HELD_OUT_NAMES = ("loss", "auc", "ne", "calibration")
 class TensorBoardCallback(Callback):
     """Writes ``train/...`` at each window and ``held_out/...`` at each epoch, over the number of steps.
 
+    Several labels are ``held_out/LABEL/...`` each.
+
     A context manager: the file is closed on exit.
 
     Args:
@@ -187,7 +189,9 @@ class TensorBoardCallback(Callback):
 
     def epoch_done(self, epoch: Epoch) -> None:
         """Write the held-out numbers."""
-        self._write("held_out", epoch.held_out, _HELD_OUT_NAMES, epoch.step)
+        by_kind = {f"held_out/{label}": metrics for label, metrics in epoch.labels.items()}
+        for kind, metrics in (by_kind or {"held_out": epoch.held_out}).items():
+            self._write(kind, metrics, _HELD_OUT_NAMES, epoch.step)
 
     def _write(self, kind: str, numbers: Window | Metrics, names: tuple[str, ...], step: int) -> None:
         for name in names:

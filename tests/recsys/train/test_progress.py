@@ -99,3 +99,25 @@ def test_event_files_hold_what_was_measured(tmp_path: Path) -> None:
     assert losses == [(w.step, pytest.approx(w.loss)) for w in listener.windows]
     aucs = [(event.step, event.value) for event in events.Scalars("held_out/auc")]
     assert aucs == [(e.step, pytest.approx(e.held_out.auc)) for e in listener.epochs]
+
+
+def test_event_files_hold_every_label(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    click = measure(np.array([0.5, 1.5]), np.array([0.0, 1.0]))
+    order = measure(np.array([0.5, 1.5]), np.array([0.0, 0.0]))
+    labels = {"click": click, "order": order}
+    with TensorBoardCallback(tmp_path) as callback:
+        callback.epoch_done(
+            Epoch(number=1, step=9, train_loss=1.0, examples_per_second=1.0, held_out=click, labels=labels)
+        )
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    # Of labels that are all 0, only the loss is defined.
+    assert set(events.Tags()["scalars"]) == {
+        *(f"held_out/click/{name}" for name in ("loss", "auc", "ne", "calibration")),
+        "held_out/order/loss",
+    }
+    assert [(e.step, e.value) for e in events.Scalars("held_out/click/auc")] == [(9, 1.0)]
+    assert events.Scalars("held_out/order/loss")[0].value == pytest.approx(order.loss)
