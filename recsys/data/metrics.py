@@ -17,6 +17,8 @@ Floats = NDArray[np.float32] | NDArray[np.float64]
 class Metrics:
     """Metrics on one set of examples. None if a metric is not defined for the set.
 
+    Examples with weights count by them in every mean, and pairs of examples by the product of theirs.
+
     Attributes:
         num_rows: N.
         loss: Mean binary cross entropy, in nats.
@@ -37,21 +39,27 @@ class Metrics:
         return asdict(self)
 
 
-def measure(logits: Floats, labels: Floats) -> Metrics:
+def measure(logits: Floats, labels: Floats, weights: Floats | None = None) -> Metrics:
     """Return all metrics of a model's ``[N]`` logits for ``[N]`` labels of 0 or 1.
 
+    Args:
+        logits: ``[N]``.
+        labels: ``[N]``.
+        weights: ``[N]``, at least 0; None for equal ones.
+
     Raises:
-        ValueError: No examples, shapes that differ, or labels other than 0 and 1.
+        ValueError: No examples, shapes that differ, labels other than 0 and 1, or weights that are below 0, not
+            finite, or all 0.
     """
-    x, y = _checked(logits, labels)
-    loss = float(np.mean(np.logaddexp(0.0, x) - x * y))
-    mean = float(y.mean())
+    x, y, w = _checked(logits, labels, weights)
+    loss = float(np.average(np.logaddexp(0.0, x) - x * y, weights=w))
+    mean = float(np.average(y, weights=w))
     base = entropy(mean)
-    predicted = float(np.mean(0.5 * (1 + np.tanh(0.5 * x))))
+    predicted = float(np.average(0.5 * (1 + np.tanh(0.5 * x)), weights=w))
     return Metrics(
         num_rows=len(y),
         loss=loss,
-        auc=auc(x, y),
+        auc=auc(x, y, w),
         ne=loss / base if base > 0 else None,
         calibration=predicted / mean if mean > 0 else None,
     )
@@ -62,32 +70,35 @@ def entropy(mean: float) -> float:
     return float(-(mean * np.log(mean) + (1 - mean) * np.log1p(-mean))) if 0 < mean < 1 else 0.0
 
 
-def auc(scores: Floats, labels: Floats) -> float | None:
+def auc(scores: Floats, labels: Floats, weights: Floats | None = None) -> float | None:
     """Return the exact area under the ROC curve (the Mann-Whitney statistic), ties counting half.
 
     Args:
         scores: ``[N]``, in any monotone scale.
         labels: ``[N]``, 0 or 1.
+        weights: ``[N]``, at least 0; None for equal ones.
 
     Returns:
-        None if all labels are equal.
+        None if all labels are equal, of the examples that have a weight.
 
     Raises:
         ValueError: As ``measure``.
     """
-    x, y = _checked(scores, labels)
-    num_clicks = int(y.sum())
-    num_others = len(y) - num_clicks
-    if num_clicks == 0 or num_others == 0:
+    x, y, w = _checked(scores, labels, weights)
+    _, inverse = np.unique(x, return_inverse=True)
+    # By score, in ascending order.
+    clicks, others = np.bincount(inverse, w * y), np.bincount(inverse, w * (1 - y))
+    num_pairs = float(clicks.sum() * others.sum())
+    if num_pairs == 0:
         return None
-    _, inverse, counts = np.unique(x, return_inverse=True, return_counts=True)
-    mean_ranks = np.cumsum(counts) - (counts - 1) / 2  # ranks from 1; equal scores share their mean
-    rank_sum = float(mean_ranks[inverse][y == 1].sum())
-    return (rank_sum - num_clicks * (num_clicks + 1) / 2) / (num_clicks * num_others)
+    return float(np.dot(clicks, np.cumsum(others) - others / 2)) / num_pairs
 
 
-def _checked(scores: Floats, labels: Floats) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _checked(
+    scores: Floats, labels: Floats, weights: Floats | None
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     x, y = np.asarray(scores, dtype=np.float64), np.asarray(labels, dtype=np.float64)
+    w = np.ones_like(y) if weights is None else np.asarray(weights, dtype=np.float64)
     if x.ndim != 1 or x.shape != y.shape or len(x) == 0:
         raise ValueError(
             f"scores, labels: got shapes {x.shape} and {y.shape}, expected the same [N], at least one example"
@@ -96,4 +107,6 @@ def _checked(scores: Floats, labels: Floats) -> tuple[NDArray[np.float64], NDArr
         raise ValueError("scores: got a number that is not finite")
     if not np.isin(y, (0.0, 1.0)).all():
         raise ValueError("labels: expected 0 and 1 only")
-    return x, y
+    if w.shape != y.shape or not (np.isfinite(w) & (w >= 0)).all() or not w.any():
+        raise ValueError("weights: expected one finite number of at least 0 per example, and not all 0")
+    return x, y, w

@@ -30,7 +30,8 @@ examples:
   recsys-eval model.artifact --data today.parquet --checkpoint model.pt
 
 The artifact's own schema says which column is what. NE is the loss divided by that of the mean label; calibration
-the mean prediction divided by the mean label. Exit status: 0 measured, 1 the model failed, 2 wrong options or data.
+the mean prediction divided by the mean label. Rows count by the weights of the schema's weight column.
+Exit status: 0 measured, 1 the model failed, 2 wrong options or data.
 """
 _BATCH_ROWS = 1024
 # Probabilities are clipped before their logit, as far as a float32 tells them from 0 and 1.
@@ -89,6 +90,7 @@ def _measured(args: argparse.Namespace) -> dict[str, dict[str, Metrics]]:
     outputs = label_outputs(schema, {output.name: output for output in artifact.signature.outputs})
     logits: dict[str, list[NDArray[Any]]] = {"artifact": [], **({} if model is None else {"checkpoint": []})}
     labels: list[NDArray[np.float32]] = []
+    weights: list[NDArray[np.float32]] = []
     blocks: Iterator[Block] = (
         table_dataset(args.data, schema, args.limit_rows).held_out()
         if args.held_out
@@ -97,6 +99,8 @@ def _measured(args: argparse.Namespace) -> dict[str, dict[str, Metrics]]:
     for block in blocks:
         examples = block.take(np.arange(len(block)))
         labels.append(examples.labels)
+        if examples.weights is not None:
+            weights.append(examples.weights)
         logits["artifact"].append(_artifact_logits(artifact, examples, list(outputs.values())))
         if model is not None:
             logits["checkpoint"].append(_model_logits(model, examples))
@@ -105,9 +109,10 @@ def _measured(args: argparse.Namespace) -> dict[str, dict[str, Metrics]]:
     if not labels:
         raise ValueError("data: got no rows, expected at least one")
     expected = np.concatenate(labels)[: args.limit_rows if not args.held_out else None]
+    of_rows = np.concatenate(weights)[: len(expected)] if weights else None
     return {
         who: {
-            name: measure(np.concatenate(of)[: len(expected), i], expected[:, i])
+            name: measure(np.concatenate(of)[: len(expected), i], expected[:, i], of_rows)
             for i, name in enumerate(schema.label_names)
         }
         for who, of in logits.items()

@@ -21,16 +21,16 @@ from recsys.models.click import ClickModel
 _BATCH_SIZE = 4096
 _PREFETCH = 2
 
-Scorer = Callable[[Iterable[LabeledBatch]], Iterator[tuple[Tensor, Tensor]]]
+Scorer = Callable[[Iterable[LabeledBatch]], Iterator[tuple[Tensor, Tensor, Tensor | None]]]
 
 
 def evaluate(model: ClickModel, dataset: Dataset) -> dict[str, Metrics]:
     """Return the metrics of a model in this process on the held-out examples, by label."""
 
     @torch.no_grad()
-    def score(held_out: Iterable[LabeledBatch]) -> Iterator[tuple[Tensor, Tensor]]:
+    def score(held_out: Iterable[LabeledBatch]) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
         for batch in held_out:
-            yield model.logits(batch.dense, batch.kjt), batch.labels
+            yield model.logits(batch.dense, batch.kjt), batch.labels, batch.weights
 
     return evaluate_shares(score, dataset)
 
@@ -41,7 +41,7 @@ def evaluate_shares(
     """Return the metrics, by label, over all ranks' shares of the held-out examples. Every rank must call it.
 
     Args:
-        scorer: Yields each batch's logits and labels ``[B, L]``.
+        scorer: Yields each batch's logits and labels ``[B, L]``, and its weights ``[B]``, or None without any.
         dataset: The examples.
         share: This rank's.
         group: The ranks; None for one process.
@@ -50,11 +50,20 @@ def evaluate_shares(
         ValueError: The model's logits are not finite.
     """
     with Prefetch(batches(dataset.held_out(), _BATCH_SIZE, share=share), _PREFETCH) as held_out:
-        scored = [torch.stack((logits.float(), labels), dim=1) for logits, labels in scorer(held_out)]
+        scored = [_stacked(*batch) for batch in scorer(held_out)]
     rows = torch.cat(scored)
     if group is not None:
         rows = torch.cat(gather_rows(rows, group))
     scores = rows.cpu().numpy()
     return {
-        name: measure(scores[:, 0, i], scores[:, 1, i]) for i, name in enumerate(dataset.schema.label_names)
+        name: measure(*(scores[:, kind, i] for kind in range(scores.shape[1])))
+        for i, name in enumerate(dataset.schema.label_names)
     }
+
+
+def _stacked(logits: Tensor, labels: Tensor, weights: Tensor | None) -> Tensor:
+    """Return ``[B, 2, L]``, or ``[B, 3, L]`` with weights."""
+    parts = [logits.float(), labels]
+    if weights is not None:
+        parts.append(weights.unsqueeze(1).expand_as(labels))
+    return torch.stack(parts, dim=1)

@@ -108,7 +108,7 @@ class Loop:
         epoch = Epoch(
             number=len(start.epochs) + 1,
             step=done.step,
-            train_loss=done.loss / done.num_rows,
+            train_loss=done.mean_loss,
             examples_per_second=meter.examples_per_second(),
             held_out=next(iter(metrics.values())),
             labels=metrics if len(metrics) > 1 else {},
@@ -142,14 +142,15 @@ class _Meter:
         self._trainer = trainer
         self._start = start
         self._clock = clock
-        self._loss, self._num_rows = start.loss, start.num_rows  # of the epoch, up to the open window
+        # Of the epoch, up to the open window.
+        self._loss, self._weight, self._num_rows = start.loss, start.weight, start.num_rows
         self._pass_started = self._window_started = clock()
         self._sums = Sums(trainer.device, trainer.num_labels)
         self.step = start.step
         self.has_open_window = False
 
     def add(self, step: Step) -> None:
-        self._sums.add(step.loss, step.logits, step.labels)
+        self._sums.add(step.loss, step.logits, step.labels, step.weights)
         self.step += 1
         self.has_open_window = True
 
@@ -159,7 +160,8 @@ class _Meter:
         now = self._clock()
         closed = window(self.step, totals, now - self._window_started, is_full=is_full)
         _check_finite(closed.loss)
-        self._loss, self._num_rows = self._loss + totals.loss, self._num_rows + closed.num_rows
+        self._loss, self._weight = self._loss + totals.loss, self._weight + totals.weight
+        self._num_rows += closed.num_rows
         self._sums, self._window_started = Sums(self._trainer.device, self._trainer.num_labels), now
         self.has_open_window = False
         return closed
@@ -172,6 +174,7 @@ class _Meter:
             step_in_epoch=self._start.step_in_epoch + self.step - self._start.step,
             step=self.step,
             num_rows=self._num_rows + totals.num_rows,
+            weight=self._weight + totals.weight,
             loss=self._loss + totals.loss,
         )
 

@@ -45,6 +45,7 @@ class TrainProgress:
         step_in_epoch: Steps done of the epoch after them.
         step: Steps done since the training began.
         num_rows: Training rows of the epoch's steps, on all ranks.
+        weight: Sum of their weights.
         loss: Sum of their losses.
     """
 
@@ -52,7 +53,13 @@ class TrainProgress:
     step_in_epoch: int = 0
     step: int = 0
     num_rows: int = 0
+    weight: float = 0.0
     loss: float = 0.0
+
+    @property
+    def mean_loss(self) -> float:
+        """The mean loss of the epoch's rows by their weights; 0 if none has a weight."""
+        return _mean(self.loss, self.weight)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data that ``from_json`` reads back."""
@@ -71,6 +78,8 @@ class TrainProgress:
                 step_in_epoch=whole(data, "step_in_epoch", "progress"),
                 step=whole(data, "step", "progress"),
                 num_rows=whole(data, "num_rows", "progress"),
+                # Runs of earlier releases have none.
+                weight=_number(data, "weight" if "weight" in data else "num_rows", "progress"),
                 loss=_number(data, "loss", "progress"),
             )
         except ManifestError as error:
@@ -140,15 +149,17 @@ class Totals:
     """Sums over examples.
 
     Attributes:
-        loss: Of the losses, each a mean over the labels.
-        predictions: By label.
-        labels: By label.
+        loss: Of the losses, each a mean over the labels, times the example's weight.
+        predictions: By label, times the weights.
+        labels: By label, times the weights.
+        weight: Of the weights.
         num_rows: The number of examples.
     """
 
     loss: float
     predictions: tuple[float, ...]
     labels: tuple[float, ...]
+    weight: float
     num_rows: int
 
 
@@ -163,33 +174,46 @@ class Sums:
     """
 
     def __init__(self, device: torch.device, num_labels: int = 1) -> None:
-        self._sums = torch.zeros(2 + 2 * num_labels, dtype=torch.float64, device=device)
+        self._sums = torch.zeros(3 + 2 * num_labels, dtype=torch.float64, device=device)
 
     @torch.no_grad()
-    def add(self, loss: Tensor, logits: Tensor, labels: Tensor) -> None:
+    def add(self, loss: Tensor, logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> None:
         """Add one batch.
 
         Args:
             loss: The sum over the batch, a scalar.
             logits: ``[B, L]``.
             labels: ``[B, L]``.
+            weights: ``[B]``; None for 1.
         """
         rows = torch.full((), len(labels), dtype=torch.float32, device=labels.device)
-        self._sums += torch.cat((torch.stack((loss, rows)), logits.sigmoid().sum(dim=0), labels.sum(dim=0)))
+        weight, predictions = rows, logits.sigmoid()
+        if weights is not None:
+            weight, by_row = weights.sum(), weights.unsqueeze(1)
+            predictions, labels = predictions * by_row, labels * by_row
+        self._sums += torch.cat(
+            (torch.stack((loss, rows, weight)), predictions.sum(dim=0), labels.sum(dim=0))
+        )
 
     def total(self, group: dist.ProcessGroup | None) -> Totals:
         """Return the sums over all ranks. Waits for the device and the ranks."""
         sums = self._sums.clone()
         if group is not None:
             dist.all_reduce(sums, group=group)
-        loss, rows, *by_label = sums.tolist()
+        loss, rows, weight, *by_label = sums.tolist()
         num_labels = len(by_label) // 2
         return Totals(
             loss=loss,
             predictions=tuple(by_label[:num_labels]),
             labels=tuple(by_label[num_labels:]),
+            weight=weight,
             num_rows=int(rows),
         )
+
+
+def _mean(total: float, weight: float) -> float:
+    """Return a weighted mean; 0 if nothing has a weight, which is also the sum then."""
+    return total / weight if weight > 0 else 0.0
 
 
 def window(step: int, totals: Totals, seconds: float, *, is_full: bool) -> Window:
@@ -201,14 +225,14 @@ def window(step: int, totals: Totals, seconds: float, *, is_full: bool) -> Windo
         seconds: The duration of the window.
         is_full: See ``Window``.
     """
-    num_rows = totals.num_rows
-    base = sum(entropy(labels / num_rows) for labels in totals.labels) / len(totals.labels)
+    num_rows, loss = totals.num_rows, _mean(totals.loss, totals.weight)
+    base = sum(entropy(_mean(labels, totals.weight)) for labels in totals.labels) / len(totals.labels)
     num_clicks = sum(totals.labels)
     return Window(
         step=step,
         num_rows=num_rows,
-        loss=totals.loss / num_rows,
-        ne=totals.loss / num_rows / base if base > 0 else None,
+        loss=loss,
+        ne=loss / base if base > 0 else None,
         calibration=sum(totals.predictions) / num_clicks if num_clicks > 0 else None,
         examples_per_second=num_rows / max(seconds, 1e-9),
         is_full=is_full,

@@ -58,12 +58,14 @@ class Step:
         loss: The sum over this rank's batch, of the mean over the labels, a scalar.
         logits: ``[B, L]``, before the model learned from the batch.
         labels: ``[B, L]``.
+        weights: ``[B]``; None for 1.
         num_global_rows: Rows of the step on all ranks.
     """
 
     loss: Tensor
     logits: Tensor
     labels: Tensor
+    weights: Tensor | None
     num_global_rows: int
 
 
@@ -144,12 +146,15 @@ class Trainer:
             yield step
 
     @torch.no_grad()
-    def score(self, batches: Iterable[LabeledBatch]) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield each batch's logits and labels, ``[B, L]``, without training; all ranks need the same number."""
+    def score(self, batches: Iterable[LabeledBatch]) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
+        """Yield each batch's logits and labels, ``[B, L]``, and weights, ``[B]``, without training.
+
+        All ranks need the same number of batches.
+        """
         ahead = iter(batches)
         self._task.eval()
         while (step := self._progress(ahead)) is not None:
-            yield step.logits, step.labels
+            yield step.logits, step.labels, step.weights
 
     def _progress(self, batches: Iterator[LabeledBatch]) -> Step | None:
         try:
@@ -217,6 +222,7 @@ class _Task(nn.Module):
             loss=loss.detach(),
             logits=logits.detach(),
             labels=batch.labels,
+            weights=batch.weights,
             num_global_rows=batch.num_global_rows,
         )
         return loss * (self._world_size / batch.num_global_rows), step

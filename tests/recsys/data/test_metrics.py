@@ -49,6 +49,36 @@ def test_auc_against_every_pair(examples: list[tuple[int, bool]]) -> None:
         assert found == pytest.approx(_brute_force_auc(scores, labels), abs=1e-12)
 
 
+_WEIGHTED = st.tuples(st.integers(-5, 5), st.booleans(), st.integers(0, 4))
+
+
+@given(st.lists(_WEIGHTED, min_size=1, max_size=40).filter(lambda found: any(w for *_, w in found)))
+def test_a_weight_counts_as_so_many_examples(examples: list[tuple[int, bool, int]]) -> None:
+    scores, labels, weights = (np.array(column, dtype=np.float64) for column in zip(*examples, strict=True))
+    found = measure(scores, labels, weights)
+    times = weights.astype(np.int64)
+    expected = measure(np.repeat(scores, times), np.repeat(labels, times))
+    assert found.num_rows == len(examples)
+    for name in ("loss", "auc", "ne", "calibration"):
+        assert getattr(found, name) == pytest.approx(getattr(expected, name), abs=1e-12), name
+
+
+def test_weights_of_pairs() -> None:
+    rng = np.random.default_rng(0)
+    scores, labels = rng.integers(0, 20, 200) / 4, (rng.random(200) < 0.4).astype(np.float64)
+    weights = rng.random(200)
+    pairs = weights[labels == 1][:, None] * weights[labels == 0][None]
+    above = scores[labels == 1][:, None] - scores[labels == 0][None]
+    expected = (pairs * ((above > 0) + 0.5 * (above == 0))).sum() / pairs.sum()
+    assert auc(scores, labels, weights) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("weights", [[1.0], [1.0, -1.0], [1.0, np.nan], [0.0, 0.0]])
+def test_wrong_weights(weights: list[float]) -> None:
+    with pytest.raises(ValueError, match="weights: expected one finite number of at least 0 per example"):
+        measure(np.array([0.5, 1.5]), np.array([0.0, 1.0]), np.array(weights))
+
+
 def test_measure_by_hand() -> None:
     probabilities = [0.8, 0.25, 0.5, 0.25]
     labels = [1.0, 0.0, 1.0, 0.0]

@@ -38,8 +38,29 @@ def test_a_window_measures_as_the_metrics_do() -> None:
 
 
 def test_a_window_without_clicks_defines_no_ne() -> None:
-    found = window(1, Totals(loss=2.0, predictions=(0.5,), labels=(0.0,), num_rows=4), 1.0, is_full=True)
+    totals = Totals(loss=2.0, predictions=(0.5,), labels=(0.0,), weight=4.0, num_rows=4)
+    found = window(1, totals, 1.0, is_full=True)
     assert (found.loss, found.ne, found.calibration) == (0.5, None, None)
+
+
+def test_a_window_counts_examples_by_their_weights() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(300, 1, generator=generator)
+    labels = torch.randint(2, (300, 1), generator=generator).float()
+    weights = torch.randint(4, (300,), generator=generator).float()
+    sums = Sums(torch.device("cpu"))
+    losses = functional.binary_cross_entropy_with_logits(logits, labels, weights[:, None], reduction="none")
+    for rows in torch.arange(300).split(128):
+        sums.add(losses[rows].sum(), logits[rows], labels[rows], weights[rows])
+    totals = sums.total(None)
+    found = window(7, totals, 1.5, is_full=True)
+    expected = measure(logits.numpy()[:, 0], labels.numpy()[:, 0], weights.numpy())
+    assert (found.num_rows, totals.weight) == (300, float(weights.sum()))
+    assert found.loss == pytest.approx(expected.loss, rel=1e-6)
+    assert found.ne == pytest.approx(expected.ne, rel=1e-6)
+    assert found.calibration == pytest.approx(expected.calibration, rel=1e-6)
+    nothing = Totals(loss=0.0, predictions=(0.0,), labels=(0.0,), weight=0.0, num_rows=3)
+    assert window(1, nothing, 1.0, is_full=True).loss == 0
 
 
 class _Listener(Callback):

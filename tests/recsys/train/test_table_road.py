@@ -155,6 +155,52 @@ def test_requests_send_the_parts_of_dates(tmp_path: Path, capsys: pytest.Capture
     np.testing.assert_allclose(sent.numpy(), scores, rtol=1e-5)
 
 
+def test_held_out_rows_count_by_their_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(0)
+    sites, weights = rng.integers(0, 30, 600), rng.choice([0.0, 0.5, 1.0, 7.0], 600)
+    clicks = (rng.random(600) < sites / 30).astype(int)
+    prices = rng.random(600)  # no two rows score alike
+    lines = [f"{y},{s},{w},{x}" for y, s, w, x in zip(clicks, sites, weights, prices, strict=True)]
+    (tmp_path / "clicks.csv").write_text("\n".join(["click,site_id,importance,price", *lines]))
+    argv = [
+        "--data",
+        str(tmp_path / "clicks.csv"),
+        "--out",
+        str(tmp_path / "m.pt"),
+        "--epochs",
+        "2",
+        "--json",
+    ]
+    assert train_main([*argv, "--embedding-dim", "4", "--over-layers", "8", "--batch-size", "64"]) == 0
+    trained = json.loads(capsys.readouterr().out)["metrics"]
+    assert export_main([str(tmp_path / "m.pt"), "--dtype", "fp32"]) == 0
+    argv = [str(tmp_path / "m.artifact"), "--input", str(tmp_path / "clicks.csv")]
+    assert predict_main([*argv, "--output", str(tmp_path / "scores.csv")]) == 0
+    with (tmp_path / "scores.csv").open(newline="") as file:
+        p = np.array([float(row["score"]) for row in csv.DictReader(file)])[540:]
+    y, w = clicks[540:], weights[540:]
+    pairs = np.outer(w[y == 1], w[y == 0])
+    wins = np.sign(p[y == 1][:, None] - p[y == 0][None]) / 2 + 0.5
+    mean = np.average(y, weights=w)
+    entropy = -mean * np.log(mean) - (1 - mean) * np.log(1 - mean)
+    loss = np.average(-np.log(np.where(y == 1, p, 1 - p)), weights=w)
+    expected = {
+        "num_rows": 60,
+        "loss": pytest.approx(loss, abs=1e-5),
+        "auc": pytest.approx((pairs * wins).sum() / pairs.sum(), abs=1e-5),
+        "ne": pytest.approx(loss / entropy, abs=1e-5),
+        "calibration": pytest.approx(np.average(p, weights=w) / mean, abs=1e-5),
+    }
+    assert trained == expected
+    capsys.readouterr()
+    argv = [str(tmp_path / "m.artifact"), "--data", str(tmp_path / "clicks.csv"), "--json"]
+    assert eval_main([*argv, "--held-out", "--checkpoint", str(tmp_path / "m.pt")]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["artifact"]["click"], found["checkpoint"]["click"]) == (expected, expected)
+    assert eval_main([*argv, "--limit-rows", "200"]) == 0
+    assert json.loads(capsys.readouterr().out)["artifact"]["click"]["num_rows"] == 200
+
+
 def test_a_warm_start_changes_rows_alone(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import torch
 
