@@ -77,6 +77,7 @@ def test_what_training_did_serving_does(folder: Path, capsys: pytest.CaptureFixt
     command = [sys.executable, "-m", "serve.app.cli", str(folder / "model.artifact"), "--port", "0", "--json"]
     log = folder / "server.log"
     with spawned([*command, "--metrics-port", "0"], log) as server, Client(server.address) as client:
+        assert [list(dense.columns) for dense in client.metadata().dense] == [["price"]]
         for first in range(0, len(rows), 100):
             answer = client.predict(**_request(rows[first : first + 100], schema))
             scores.append(answer["score"])
