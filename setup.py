@@ -11,7 +11,7 @@ import setuptools
 
 ROOT = Path(__file__).parent
 #: The folder of each native module's package, and the module's name.
-MODULES = {"serve/engine": "_engine", "serve/bench/load": "_sender"}
+MODULES = {"recsys/kernels": "_ops", "serve/engine": "_engine", "serve/bench/load": "_sender"}
 
 
 def built_modules() -> dict[str, list[str]]:

@@ -14,6 +14,7 @@ from torch import Tensor
 from export.config import DENSE_DTYPES, ExportConfig
 from export.pipeline import export_model
 from recsys.artifact.load import LoadedArtifact, load_artifact
+from recsys.kernels import operators
 from recsys.models.click import ClickModel, build_dlrm
 
 NUM_TABLES = 26
@@ -73,12 +74,20 @@ def build(num_rows: int, seed: int = 0) -> ClickModel:
 
 
 def export_and_load(model: ClickModel, folder: Path) -> dict[str, LoadedArtifact]:
-    """An artifact for each dtype of the dense layers, written to disk and loaded from there."""
+    """An artifact for each dtype, written to disk and loaded from there.
+
+    With the operators of torch and FBGEMM for each dtype of the dense layers, by its name; and where the operators of
+    recsys_ops are built, with these for each dtype of linear layers, by ``own`` and its name.
+    """
     loaded = {}
     for dtype in DENSE_DTYPE_NAMES:
         path = folder / dtype
         export_model(model, path, ExportConfig(dense_dtype=dtype))
-        loaded[dtype] = load_artifact(path)
+        loaded[dtype] = load_artifact(path, own_operators=False)
+    for dtype in () if operators.why_missing() else operators.LINEAR_DTYPES:
+        path = folder / f"own-{dtype}"
+        export_model(model, path, ExportConfig(linear_dtype=dtype))
+        loaded[f"own {dtype}"] = load_artifact(path)
     return loaded
 
 

@@ -27,6 +27,7 @@ from recsys.cli import Parser, add_program_options, count, size
 from recsys.configs import DataType
 from recsys.errors import ExportError, PlanError
 from recsys.hashing import STRING_HASHES
+from recsys.kernels.operators import LINEAR_DTYPES
 from recsys.models.retrieval import retrieval_model
 from recsys.sharding.plan.plan import ShardingPlan
 from recsys.sharding.plan.plan_file import read_plan
@@ -142,6 +143,13 @@ def _parser() -> argparse.ArgumentParser:
         help="of the dense layers (default: float32)",
     )
     dense.add_argument(
+        "--linear-dtype",
+        default="float32",
+        choices=list(LINEAR_DTYPES),
+        help="in which linear layers multiply, on the CPU; all but float32 need what make native builds (default: "
+        "float32)",
+    )
+    dense.add_argument(
         "--dense-width", action="append", default=[], metavar="NAME=N", help="width of a dense argument"
     )
     requests = parser.add_argument_group("requests")
@@ -212,6 +220,7 @@ def _config(arguments: argparse.Namespace, checkpoint: Path) -> ExportConfig:
         id_policy=_one_of(defaults[-1], _POLICIES, "--id-policy") if defaults else None,
         table_id_policies={name: _one_of(value, _POLICIES, "--id-policy") for name, value in policies},
         dense_dtype=arguments.dense_dtype,
+        linear_dtype=arguments.linear_dtype,
         dense_widths={
             name: _whole(value, "--dense-width")
             for name, value in (_assignment(text, "--dense-width") for text in arguments.dense_width)

@@ -11,6 +11,8 @@ import torch
 from recsys.configs import DataType
 from recsys.errors import ExportError
 from recsys.hashing import STRING_HASHES
+from recsys.kernels import operators
+from recsys.kernels.operators import LINEAR_DTYPES
 from recsys.sharding.plan.env import ShardingEnv
 from recsys.sharding.plan.plan import ShardingPlan
 from recsys.signature import IdPolicy
@@ -35,6 +37,8 @@ class ExportConfig:
         id_policy: The ID policy of tables for which none is named; None for what the model's schema says, else reject.
         table_id_policies: By table name or path.
         dense_dtype: ``float32`` or ``bfloat16``.
+        linear_dtype: The type in which linear layers multiply: ``float32``, ``bfloat16`` or ``int8``. The last two need
+            targets on the CPU, and loaders with the operators of recsys_ops.
         dense_widths: Of dense arguments whose width no layer tells.
         context: The dense and sparse inputs, by the names that the signature gives them, that a ranking request gives
             once for all of its rows; with any, the artifact has a ranking form (``recsys.signature``).
@@ -56,6 +60,7 @@ class ExportConfig:
     id_policy: IdPolicy | None = None
     table_id_policies: Mapping[str, IdPolicy] = field(default_factory=dict)
     dense_dtype: str = "float32"
+    linear_dtype: str = "float32"
     dense_widths: Mapping[str, int] = field(default_factory=dict)
     context: tuple[str, ...] = ()
     strings: Mapping[str, str] = field(default_factory=dict)
@@ -66,6 +71,12 @@ class ExportConfig:
     def __post_init__(self) -> None:
         if self.dense_dtype not in DENSE_DTYPES:
             raise ExportError(f"dense_dtype: got {self.dense_dtype!r}, expected {' or '.join(DENSE_DTYPES)}")
+        if self.linear_dtype not in LINEAR_DTYPES:
+            raise ExportError(
+                f"linear_dtype: got {self.linear_dtype!r}, expected {' or '.join(LINEAR_DTYPES)}"
+            )
+        if self.linear_dtype != "float32":
+            self._check_linear_dtype()
         for feature, name in self.strings.items():
             if name not in STRING_HASHES:
                 raise ExportError(
@@ -88,6 +99,22 @@ class ExportConfig:
                 f"single_file: got context {list(self.context)}, expected none: a single file holds one graph, and a "
                 "ranking form is a second one; write a directory"
             )
+
+    def _check_linear_dtype(self) -> None:
+        elsewhere = [target_name(target) for target in self.targets if set(target) != {"cpu"}]
+        if elsewhere:
+            raise ExportError(
+                f"linear_dtype: got {self.linear_dtype!r} for targets {elsewhere}, expected 'float32': other products "
+                "need operators of the CPU"
+            )
+        if self.dense_dtype != "float32":
+            raise ExportError(
+                f"linear_dtype: got {self.linear_dtype!r} with dense_dtype {self.dense_dtype!r}, expected 'float32': "
+                "the layers around the products are float32"
+            )
+        missing = operators.why_missing()
+        if missing:
+            raise ExportError(f"linear_dtype: got {self.linear_dtype!r}, but {missing}")
 
 
 def target_name(devices: tuple[str, ...]) -> str:

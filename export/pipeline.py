@@ -93,6 +93,7 @@ def export_model(
         differences=verified.differences,
         ranking_differences=verified.ranking,
         verified_on=verified.ran_on,
+        operators=verified.exchanged,
         num_samples=prepared.samples.num_rows,
         artifact_bytes=artifact_bytes,
         peak_rss_bytes=_peak_rss_bytes(),

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from export.verify.compare import Difference
 from recsys.cli import size_text, whole_table
+from recsys.kernels.operators import Exchanged
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +46,7 @@ class ExportReport:
         differences: For each target and output, the artifact against the float model.
         ranking_differences: The ranking form against the plain form of the expanded batch; empty without a context.
         verified_on: The device on which each target was verified.
+        operators: By target, which operators loaders exchange for those of recsys_ops here; empty without these.
         num_samples: Rows that were compared.
         peak_rss_bytes: The process's largest resident set so far.
         seconds: The duration of the whole export.
@@ -55,6 +57,7 @@ class ExportReport:
     differences: dict[str, dict[str, Difference]]
     ranking_differences: dict[str, dict[str, Difference]]
     verified_on: dict[str, str]
+    operators: dict[str, Exchanged]
     num_samples: int
     artifact_bytes: int
     peak_rss_bytes: int
@@ -102,6 +105,11 @@ def print_report(report: ExportReport, console: Console) -> None:
     if report.ranking_differences:
         title = "ranking form against the plain form"
         console.print(_compared(title, report.ranking_differences, report.verified_on))
+    for target, exchanged in report.operators.items():
+        left = "".join(f"; stays: {reason}" for reason in dict.fromkeys(exchanged.left))
+        console.print(
+            f"own operators on {target}: {exchanged.num_linear} linear layers, {exchanged.num_dot} interactions{left}"
+        )
     console.print(
         f"{report.num_samples} sample rows verified; {report.seconds:.1f} s, peak RSS "
         f"{size_text(report.peak_rss_bytes)}; wrote {size_text(report.artifact_bytes)}"

@@ -22,16 +22,17 @@ OURS = {"recsys", "export", "serve"}
 #: Where auditwheel puts the libraries that the native modules need.
 LIBRARIES = "recsys_serving.libs"
 DISTRIBUTION = "recsys-serving"
-NATIVE_MODULES = ("serve/engine/_engine", "serve/bench/load/_sender")
+NATIVE_MODULES = ("recsys/kernels/_ops", "serve/engine/_engine", "serve/bench/load/_sender")
 #: Prints where the native modules and the libraries of their wires were loaded from.
 TRY_MODULES = """
 import torch
+import recsys.kernels._ops
 import serve.engine._engine as engine
 import serve.bench.load._sender
 print(engine.__file__)
 engine.Engine("{}").close(0)
 for line in open("/proc/self/maps"):
-    if any(name in line for name in ("libgrpc", "libnghttp2", "_engine")):
+    if any(name in line for name in ("libgrpc", "libnghttp2", "_engine", "_ops.")):
         print(line.split()[-1])
 """
 

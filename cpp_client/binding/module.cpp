@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "binding/build.h"
 #include "binding/events.h"
 #include "engine/artifact/artifact_model.h"
 #include "engine/engine.h"
@@ -22,12 +23,6 @@ namespace py = pybind11;
 
 namespace recsys {
 namespace {
-
-// What the module was built with. serve/engine/native.py searches the file for this text before
-// loading it, because loading with another torch could fail or crash.
-[[gnu::used]] constexpr char kBuild[] =
-    "recsys-engine-build {\"engine\": \"" RECSYS_VERSION "\", \"torch\": \"" RECSYS_TORCH_VERSION
-    "\", \"fbgemm_gpu\": \"" RECSYS_FBGEMM_VERSION "\"}";
 
 using WithoutLock = py::call_guard<py::gil_scoped_release>;
 using Pem = std::tuple<std::string, std::string, std::optional<std::string>>;

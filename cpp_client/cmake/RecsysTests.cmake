@@ -24,6 +24,7 @@ endfunction()
 
 recsys_test(base ROOMS recsys_base)
 recsys_test(check ROOMS recsys_check)
+recsys_test(ops ROOMS recsys_ops)
 recsys_test(wire ROOMS recsys_wire)
 recsys_test(settings ROOMS recsys_settings)
 recsys_test(counters ROOMS recsys_counters)

@@ -8,6 +8,7 @@
 
 #include "base/text.h"
 #include "check/json/checked_json.h"
+#include "ops/torch/exchange.h"
 #include "recsys/error.h"
 
 namespace recsys {
@@ -68,12 +69,20 @@ c10::IValue Callable::Call(std::vector<c10::IValue> inputs) const {
   return std::move(stack.back());
 }
 
-LoadedGraphs::LoadedGraphs(std::vector<torch::jit::Module> modules, Plan plan)
-    : modules_(std::move(modules)), plan_(std::move(plan)), frozen_(Frozen()) {}
+LoadedGraphs::LoadedGraphs(std::vector<torch::jit::Module> modules, Plan plan,
+                           std::string linear_dtype)
+    : modules_(std::move(modules)),
+      plan_(std::move(plan)),
+      linear_dtype_(std::move(linear_dtype)),
+      frozen_(Frozen()) {}
 
 std::vector<Callable> LoadedGraphs::Frozen() const {
   std::vector<Callable> frozen;
-  for (const torch::jit::Module& module : modules_) frozen.emplace_back(Freeze(module));
+  for (const torch::jit::Module& module : modules_) {
+    torch::jit::Module form = Freeze(module);
+    if (!linear_dtype_.empty()) ops::Exchange(&form, linear_dtype_);
+    frozen.emplace_back(form);
+  }
   return frozen;
 }
 

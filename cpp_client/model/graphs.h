@@ -41,8 +41,9 @@ struct GraphChange {
 /// the modules are frozen anew, and the graphs exchanged as a whole.
 class LoadedGraphs {
  public:
-  /// Takes the scripted forms with their tensors in place, not frozen.
-  LoadedGraphs(std::vector<torch::jit::Module> modules, Plan plan);
+  /// Takes the scripted forms with their tensors in place, not frozen. `linear_dtype`: in which
+  /// linear layers multiply; empty leaves all operators as they are.
+  LoadedGraphs(std::vector<torch::jit::Module> modules, Plan plan, std::string linear_dtype);
 
   const Callable& plain() const { return frozen_[0]; }
   /// Null if the model has no ranking form.
@@ -64,6 +65,7 @@ class LoadedGraphs {
 
   std::vector<torch::jit::Module> modules_;
   Plan plan_;
+  std::string linear_dtype_;
   std::vector<Callable> frozen_;
 };
 

@@ -1,5 +1,6 @@
 #include <ATen/Parallel.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "base/sha256.h"
@@ -136,7 +137,11 @@ std::unique_ptr<Model::Parts> Opening::Run() {
   auto parts = std::make_unique<Model::Parts>();
   parts->description = DescriptionOf(manifest(), target_->name);
   rows_->digest = rows_->state_now = parts->description.digest;
-  parts->graphs.emplace(std::move(modules_), target_->plan);
+  const bool is_on_cpu = std::all_of(target_->device_names.begin(), target_->device_names.end(),
+                                     [](const std::string& name) { return name == "cpu"; });
+  const bool exchanges = is_on_cpu && target_->dense_dtype == "float32" && options_.own_operators;
+  parts->graphs.emplace(std::move(modules_), target_->plan,
+                        exchanges ? target_->linear_dtype : std::string());
   constexpr std::int64_t kAny = std::numeric_limits<std::int64_t>::max();
   parts->checker.emplace(manifest().signature, RequestLimits{kAny, kAny, kAny});
   parts->rows = std::move(rows_);

@@ -63,6 +63,7 @@ def write_graphs(prepared: PreparedModel, target: str, work: Path) -> tuple[Targ
         rows=graph.rows,
         ranks={} if on_host else graph.ranks,
         dense_dtype=prepared.config.dense_dtype,
+        linear_dtype=prepared.config.linear_dtype,
         ranking=ranking,
     )
     return made, parts

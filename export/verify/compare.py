@@ -25,6 +25,8 @@ from recsys.jagged.tensor import JaggedTensor
 # Rounding of the dense layers' arithmetic, relative to the largest output: sums of a few thousand fp32 terms
 # (2^-24 each), and of bf16 terms (2^-8 each) over the depth of a ranking model.
 END_TO_END_TOLERANCES = {torch.float32: 2.0**-13, torch.bfloat16: 2.0**-4}
+# The same for products of linear layers alone: int8 keeps 7 bits of each row's and column's largest number.
+LINEAR_TOLERANCES = {"float32": 2.0**-13, "bfloat16": 2.0**-4, "int8": 2.0**-4}
 
 
 @dataclass(frozen=True, kw_only=True)

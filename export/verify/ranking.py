@@ -19,6 +19,8 @@ from recsys.artifact.samples import Batch
 # differences come from memory alignment or fusion, relative to the largest output: some roundings of fp32
 # (2^-24 each); for bf16, one rounding of the output (2^-8).
 RANKING_TOLERANCES = {torch.float32: 1e-6, torch.bfloat16: 2.0**-8}
+# Where products are rounded, a difference of one float32 rounding may become one of the rounded number.
+LINEAR_RANKING_TOLERANCES = {"float32": 1e-6, "bfloat16": 2.0**-8, "int8": 2.0**-6}
 
 # Rows of each context.
 _CASES = ((64,), (1,), (20, 1, 9, 34), (3, 0, 5, 0), (0,), (0, 0), ())
@@ -54,7 +56,10 @@ def check_ranking(
         found = compare(
             outputs,
             expected,
-            RANKING_TOLERANCES[prepared.dense_dtype],
+            max(
+                RANKING_TOLERANCES[prepared.dense_dtype],
+                LINEAR_RANKING_TOLERANCES[prepared.config.linear_dtype],
+            ),
             f"what the plain graph makes of the expanded batch (a ranking batch of {sum(case)} rows for "
             f"{len(case)} contexts)",
         )

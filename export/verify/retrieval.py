@@ -89,11 +89,13 @@ def check_options(model: nn.Module, config: ExportConfig) -> None:
         raise ExportError(
             f"context: got {list(config.context)}, expected none with top_k: a request holds users alone"
         )
-    if config.dense_dtype != "float32":
-        raise ExportError(
-            f"dense_dtype: got {config.dense_dtype!r}, expected 'float32' with top_k: rounded scores tie, and "
-            "ties hide the best items"
-        )
+    for name in ("dense_dtype", "linear_dtype"):
+        dtype = getattr(config, name)
+        if dtype != "float32":
+            raise ExportError(
+                f"{name}: got {dtype!r}, expected 'float32' with top_k: rounded scores tie, and ties hide the best "
+                "items"
+            )
 
 
 def num_samples(model: nn.Module, wanted: int) -> int:

@@ -21,6 +21,7 @@ from export.graph.tree import exchanged
 from export.tables.tables import on_host
 from export.verify.compare import (
     END_TO_END_TOLERANCES,
+    LINEAR_TOLERANCES,
     Difference,
     capture,
     check_tables,
@@ -35,6 +36,7 @@ from recsys.artifact.ranking import RankingBatch
 from recsys.artifact.samples import Batch, random_batch
 from recsys.embedding import EmbeddingBagCollection
 from recsys.errors import ExportError, VerificationError
+from recsys.kernels import operators
 from recsys.sharding.plan.device_rows import DeviceRows
 from recsys.sharding.plan.env import ShardingEnv
 from recsys.signature import Signature
@@ -91,17 +93,19 @@ def _arguments(binding: Binding, samples: Batch, dtype: torch.dtype = torch.floa
 
 @dataclass(frozen=True, kw_only=True)
 class Verified:
-    """The measurements by target.
+    """The measurements by target, with the operators of recsys_ops where they are built.
 
     Attributes:
         differences: The differences of its outputs to the float model.
         ranking: The differences of the ranking form's outputs to the plain form's; empty without a ranking form.
         ran_on: Where it ran.
+        exchanged: What became of its operators when it was loaded; nothing for a target whose operators stay.
     """
 
     differences: dict[str, dict[str, Difference]] = field(default_factory=dict)
     ranking: dict[str, dict[str, Difference]] = field(default_factory=dict)
     ran_on: dict[str, str] = field(default_factory=dict)
+    exchanged: dict[str, operators.Exchanged] = field(default_factory=dict)
 
 
 def verify(prepared: PreparedModel, work: Path, floats: FloatOutputs) -> Verified:
@@ -124,10 +128,18 @@ def verify(prepared: PreparedModel, work: Path, floats: FloatOutputs) -> Verifie
     samples, clean = prepared.samples, prepared.clean
     for i, name in enumerate(prepared.stored.envs):
         prepared.progress("verify", i, len(prepared.stored.envs))
-        target = _target(prepared, work, name)
+        target = _target(prepared, work, name, own_operators=False)
         outputs = target.predict(samples)
         found = comparable(outputs, implied_scores)
         compare(found, expected, tolerance, "what the model makes of the stored rows")
+        with_own = _target(prepared, work, name, own_operators=True)
+        if with_own.exchanged is not None:
+            verified.exchanged[name] = with_own.exchanged
+            target = with_own
+            outputs = target.predict(samples)
+            found = comparable(outputs, implied_scores)
+            linear = LINEAR_TOLERANCES[prepared.config.linear_dtype]
+            compare(found, expected, max(tolerance, linear), "what the model makes of the stored rows")
         # The float model has no ID policies, so it is compared on samples to which none applies.
         if not torch.equal(clean.values, samples.values):
             outputs = target.predict(clean)
@@ -186,26 +198,30 @@ def _implied_outputs(prepared: PreparedModel, work: Path) -> tuple[dict[str, Ten
 
 @dataclass(frozen=True, kw_only=True)
 class _Target:
-    """A target's two forms, and their devices."""
+    """A target's two forms, their devices, and the operators that were exchanged."""
 
     predict: Predict
     predict_ranking: PredictRanking
     ran_on: str
+    exchanged: operators.Exchanged | None = None
 
 
-def _target(prepared: PreparedModel, work: Path, name: str) -> _Target:
+def _target(prepared: PreparedModel, work: Path, name: str, *, own_operators: bool) -> _Target:
     """Return a target, after predictions for no rows and for one row."""
     env = prepared.stored.envs[name]
     if env.lacking():
         # Without such a device: the same plan in host memory, not scripted.
         return _on_host(prepared, work, name, on_host(env))
-    artifact = load_artifact(work, target=name, verify_checksums=False, random_access=True)
+    artifact = load_artifact(
+        work, target=name, verify_checksums=False, random_access=True, own_operators=own_operators
+    )
     for num_rows in (0, 1):
         _check_rows(artifact, prepared.signature, num_rows)
     return _Target(
         predict=lambda batch: artifact.forward(*batch.inputs()),
         predict_ranking=lambda batch: artifact.forward_ranking(*batch.inputs()),
         ran_on=name,
+        exchanged=next(iter(artifact.graphs.own_operators), None),
     )
 
 

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from recsys import torchscript
 from recsys.artifact.manifest import RankingGraph, Target
-from recsys.errors import ManifestError
+from recsys.errors import ManifestError, TargetError
+from recsys.kernels import operators
 from recsys.sharding.plan.device_rows import DeviceRows
 from recsys.signature import Signature
 
@@ -32,15 +33,20 @@ class LoadedGraphs:
     Args:
         modules: The scripted forms with their tensors in place, not frozen.
         target: The target that they belong to.
+        own_operators: Whether to use the operators of recsys_ops where they are built.
 
     Attributes:
         frozen: The frozen forms. Replaced as a whole.
+        own_operators: What became of each form's operators; empty if they stay as they are.
         calls: Their ``forward`` methods.
     """
 
-    def __init__(self, modules: Sequence[torch.jit.ScriptModule], target: Target) -> None:
+    def __init__(
+        self, modules: Sequence[torch.jit.ScriptModule], target: Target, *, own_operators: bool = True
+    ) -> None:
         self._modules = tuple(modules)
         self._target = target
+        self._has_own_operators = own_operators and _can_exchange(target)
         self._set_frozen(self._freeze())
 
     def tensors(self) -> list[dict[str, Tensor]]:
@@ -85,7 +91,27 @@ class LoadedGraphs:
                 set_attribute(module, path, tensor)
 
     def _freeze(self) -> tuple[torch.jit.ScriptModule, ...]:
-        return tuple(torchscript.freeze(module) for module in self._modules)
+        frozen = tuple(torchscript.freeze(module) for module in self._modules)
+        self.own_operators: tuple[operators.Exchanged, ...] = ()
+        if self._has_own_operators:
+            self.own_operators = tuple(operators.exchange(form, self._target.linear_dtype) for form in frozen)
+        return frozen
+
+
+def _can_exchange(target: Target) -> bool:
+    """Return whether the operators of recsys_ops are there for a target.
+
+    Raises:
+        TargetError: They are not, and the target needs them.
+    """
+    if target.dense_dtype != "float32" or any(device != "cpu" for device in target.devices):
+        return False
+    missing = operators.why_missing()
+    if missing and target.linear_dtype != "float32":
+        raise TargetError(
+            f"target {target.name!r}: needs linear layers in {target.linear_dtype}, but {missing}"
+        )
+    return not missing
 
 
 @dataclass(frozen=True, kw_only=True)

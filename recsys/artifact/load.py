@@ -191,6 +191,7 @@ def load_artifact(
     verify_checksums: bool = True,
     random_access: bool = False,
     copy_rows: bool = False,
+    own_operators: bool = True,
 ) -> LoadedArtifact:
     """Load a model.
 
@@ -203,6 +204,8 @@ def load_artifact(
         random_access: Set if few rows will be read, to keep the others out of memory (see ``map_rows``).
         copy_rows: Copy the rows into the process's memory, where changes to the file cannot reach them,
             instead of mapping it.
+        own_operators: Use the operators of recsys_ops where ``make native`` has built them
+            (``recsys.kernels.operators``).
 
     Raises:
         ArtifactError: The artifact cannot be used; the subclass says why, the message names the part.
@@ -224,7 +227,7 @@ def load_artifact(
         place(module, graph, ranks)
     for other in modules[1:]:
         share(modules[0], other)
-    graphs = LoadedGraphs(modules, chosen)
+    graphs = LoadedGraphs(modules, chosen, own_operators=own_operators)
     return LoadedArtifact(
         manifest=manifest,
         target=chosen,

@@ -38,6 +38,7 @@ from recsys.json_checks import (
     whole,
     wrong,
 )
+from recsys.kernels.operators import LINEAR_DTYPES
 from recsys.rows.layout import BLOCK_ALIGNMENT_BYTES, BlobLayout, RowBlock
 from recsys.rows.quantize import StoredTable
 from recsys.schema import Schema
@@ -90,6 +91,8 @@ class Target:
         ranks: For each tensor of the skeleton that does not stay in host memory, its path and rank.
         dense_dtype: The dtype of the dense layers and the lookups' output.
         ranking: The ranking form; present if and only if the signature has a context.
+        linear_dtype: The type in which linear layers multiply: ``float32``, or ``bfloat16`` or ``int8``, for which
+            loaders need the operators of recsys_ops (``recsys.kernels.operators``).
     """
 
     name: str
@@ -100,6 +103,7 @@ class Target:
     ranks: Mapping[str, int]
     dense_dtype: str
     ranking: RankingGraph | None = None
+    linear_dtype: str = "float32"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -347,6 +351,8 @@ def _target_to_json(target: Target) -> dict[str, Any]:
         "ranks": dict(target.ranks),
         "dense_dtype": target.dense_dtype,
     }
+    if target.linear_dtype != "float32":
+        data["linear_dtype"] = target.linear_dtype
     if target.ranking is not None:
         graph = target.ranking
         data["ranking"] = {"skeleton": graph.skeleton, "rows": dict(graph.rows), "ranks": dict(graph.ranks)}
@@ -369,6 +375,7 @@ def _target_from_json(data: Any, at: str) -> Target:
         rows=_ranks(data, "rows", at, env.world_size),
         ranks=_ranks(data, "ranks", at, env.world_size),
         dense_dtype=choice(data, "dense_dtype", at, ("float32", "bfloat16")),
+        linear_dtype=choice(data, "linear_dtype", at, LINEAR_DTYPES) if "linear_dtype" in data else "float32",
         ranking=_ranking_from_json(data.get("ranking"), f"{at}.ranking", env.world_size),
     )
 

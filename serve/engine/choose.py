@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from recsys.native_module import NotBuiltError
 from serve.engine import native
 from serve.engine.interface import Engine
 from serve.engine.records import Observer
@@ -31,7 +32,7 @@ def choose_engine(kind: str) -> Callable[[Observer], Engine]:
         return ReferenceEngine
     try:
         binding = native.load_binding()
-    except native.NotBuiltError as error:
+    except NotBuiltError as error:
         if kind == "native":
             raise EngineError(f"engine: {error}") from None
         _log.warning("the reference engine answers, in Python and slower: %s", error)

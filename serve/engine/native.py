@@ -8,22 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib
 import itertools
 import json
 import logging
-import mmap
-import os
-import re
 import signal
-import sysconfig
 from collections.abc import Iterable, Iterator, Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from recsys import errors as artifact_errors
-from recsys.machine import num_processors, package_version
+from recsys.machine import num_processors
+from recsys.native_module import load_native
 from recsys.signature import Signature
 from serve.config.models import ModelSettings
 from serve.engine.interface import EngineCounts, ModelInfo, PortSettings, RareCall, Submitted
@@ -44,16 +39,12 @@ from serve.threads import in_thread
 _log = logging.getLogger("serve")
 _FOLDER = Path(__file__).parent
 _BINDING = "serve.engine._engine"
-_BUILD = re.compile(rb"recsys-engine-build (\{[^\0}]*\})")
-_FIX = "`make native` in the project's source builds it"
 # Maximum number of captured requests in a warm-up; more would delay the first request for too long.
 _MAX_CAPTURED = 2000
 _MAX_EVENTS = 1024
 # Interval between checks of the TLS files for changes.
 _TLS_POLL_S = 0.1
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE)
-# Environment variable with the folder of fbgemm_gpu's libraries, read by the engine.
-_FBGEMM_PATH = "RECSYS_FBGEMM_PATH"
 _ARTIFACT_ERRORS: dict[str, type[Exception]] = {
     "artifact_not_found": artifact_errors.ArtifactNotFoundError,
     "foreign_file": artifact_errors.ForeignFileError,
@@ -71,61 +62,13 @@ _ARTIFACT_ERRORS: dict[str, type[Exception]] = {
 }
 
 
-class NotBuiltError(RuntimeError):
-    """The binding is missing or does not fit; the message says why and what to do."""
-
-
 def load_binding(folder: Path = _FOLDER) -> Any:
-    """Import the binding if it was built for the installed packages; with others, loading it could crash.
+    """Import the binding; see ``recsys.native_module.load_native``.
 
     Args:
         folder: the folder of the binding.
-
-    Raises:
-        NotBuiltError: the binding is not built, or built for another torch or fbgemm_gpu.
     """
-    file = folder / f"_engine{sysconfig.get_config_var('EXT_SUFFIX')}"
-    if not file.is_file():
-        raise NotBuiltError(f"the native engine is not built; {_FIX}")
-    _check_build(_build_of(file))
-    fbgemm = find_spec("fbgemm_gpu")
-    if fbgemm is not None and fbgemm.origin is not None:
-        os.environ.setdefault(_FBGEMM_PATH, str(Path(fbgemm.origin).parent))
-    try:
-        importlib.import_module("torch")  # loads the libraries that the binding links
-        return importlib.import_module(_BINDING)
-    except ImportError as error:
-        raise NotBuiltError(f"the native engine cannot be loaded ({error}); {_FIX} anew") from None
-
-
-def _build_of(file: Path) -> Mapping[str, str]:
-    """Return the package versions that a binding was built with, read from its file."""
-    try:
-        with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            found = _BUILD.search(data)
-            build = json.loads(found[1]) if found else {}
-    except ValueError:  # empty file or damaged text
-        build = {}
-    return {package: str(version) for package, version in build.items()}
-
-
-def _check_build(build: Mapping[str, str]) -> None:
-    installed = {
-        "torch": package_version("torch"),
-        "fbgemm_gpu": package_version("fbgemm-gpu-cpu") or package_version("fbgemm-gpu"),
-    }
-    for package, version in installed.items():
-        built = build.get(package, "")
-        if _minor(version or "") != _minor(built):
-            raise NotBuiltError(
-                f"the native engine was built for {package} {built or 'of an unknown version'}, and "
-                f"{version or 'none'} is installed; {_FIX} anew"
-            )
-
-
-def _minor(version: str) -> str:
-    """Return the major and minor number: the binary interface changes with them."""
-    return ".".join(version.split(".")[:2])
+    return load_native(_BINDING, folder, "the native engine")
 
 
 class NativeServable:

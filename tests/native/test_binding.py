@@ -63,7 +63,7 @@ def test_the_file_says_once_what_it_was_built_with() -> None:
     data = Path(binding.__file__).read_bytes()
     assert data.count(binding.BUILD.encode()) == 1
     mark, _, record = binding.BUILD.partition(" ")
-    assert mark == "recsys-engine-build"
+    assert mark == "recsys-native-build"
     assert json.loads(record).keys() == {"engine", "torch", "fbgemm_gpu"}
 
 

@@ -19,9 +19,10 @@ import grpc
 import numpy as np
 import pytest
 
+from recsys.native_module import NotBuiltError
 from serve.client import PREDICT
 from serve.client.packing import read_response
-from serve.engine.native import NotBuiltError, load_binding
+from serve.engine.native import load_binding
 from serve.wire import predict_pb2
 from tests.conformance.support.artifacts import CONTEXT, Exported, export_policies, export_small
 from tests.support.serve.messages.cases import Sample, assert_answers

@@ -93,6 +93,9 @@ Target TargetFromJson(const Json& data, const std::string& at) {
   CheckPlanRanks(target, at);
   target.graph = GraphFromJson(data, at, target.devices.size());
   target.dense_dtype = JsonChoice(data, "dense_dtype", at, {"float32", "bfloat16"});
+  if (data.contains("linear_dtype")) {
+    target.linear_dtype = JsonChoice(data, "linear_dtype", at, {"float32", "bfloat16", "int8"});
+  }
   const auto ranking = data.find("ranking");
   if (ranking != data.end() && !ranking->is_null()) {
     target.ranking = GraphFromJson(*ranking, at + ".ranking", target.devices.size());

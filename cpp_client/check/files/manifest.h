@@ -46,6 +46,8 @@ struct Target {
   /// The ranking form; set exactly if the signature has a context.
   std::optional<Graph> ranking;
   std::string dense_dtype;
+  /// The type in which linear layers multiply: float32, bfloat16 or int8.
+  std::string linear_dtype = "float32";
 };
 
 /// A table and how its rows are stored.

@@ -18,6 +18,7 @@ Json TargetToJson(const Target& target) {
   data["rows"] = RanksToJson(target.graph.rows);
   data["ranks"] = RanksToJson(target.graph.ranks);
   data["dense_dtype"] = target.dense_dtype;
+  if (target.linear_dtype != "float32") data["linear_dtype"] = target.linear_dtype;
   if (target.ranking) {
     Json& ranking = data["ranking"] = Json::object();
     ranking["skeleton"] = target.ranking->skeleton;

@@ -29,6 +29,9 @@ struct ModelOptions {
   /// Folder of fbgemm_gpu's libraries; empty uses the environment's RECSYS_FBGEMM_PATH, or else the
   /// package installed next to torch.
   std::string fbgemm_path;
+  /// Exchange operators of the graph for faster ones of this library. Needed by artifacts whose
+  /// linear layers are bfloat16 or int8.
+  bool own_operators = true;
 };
 
 /// Bags of all sparse inputs of a batch, key-major: all B lengths of the first input, then those of

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from recsys.native_module import NotBuiltError
 from serve.engine import native
 from serve.engine.choose import EngineError, choose_engine
-from serve.engine.native import NotBuiltError, load_binding
+from serve.engine.native import load_binding
 from serve.engine.reference.engine import ReferenceEngine
 
 
@@ -43,8 +44,8 @@ def test_the_native_engine_by_name_is_an_error_where_it_cannot_be_had() -> None:
     ("text", "expected"),
     [
         (b"", "torch of an unknown version"),
-        (b'recsys-engine-build {"torch": "1.2.0", "fbgemm_gpu": "1.8.0"}\0', "torch 1.2.0"),
-        (b'recsys-engine-build {"torch": 3\0', "torch of an unknown version"),
+        (b'recsys-native-build {"torch": "1.2.0", "fbgemm_gpu": "1.8.0"}\0', "torch 1.2.0"),
+        (b'recsys-native-build {"torch": 3\0', "torch of an unknown version"),
     ],
     ids=["none", "other", "damaged"],
 )

@@ -1,0 +1,71 @@
+#include "ops/isa.h"
+
+#include <atomic>
+#include <cstdlib>
+#include <stdexcept>
+#include <string>
+
+namespace recsys::ops {
+namespace {
+
+constexpr char kVariable[] = "RECSYS_ISA";
+constexpr int kUnknown = -1;
+
+/// The chosen one, or kUnknown.
+std::atomic<int>& Chosen() {
+  static std::atomic<int> chosen{kUnknown};
+  return chosen;
+}
+
+Isa IsaOf(std::string_view name) {
+  for (const Isa isa : {Isa::kPlain, Isa::kAvx2, Isa::kAvx512}) {
+    if (name != NameOf(isa)) continue;
+    if (isa > BestIsa()) {
+      throw std::runtime_error(std::string(kVariable) + ": got " + std::string(name) +
+                               ", expected at most " + NameOf(BestIsa()) +
+                               ": this processor has no more");
+    }
+    return isa;
+  }
+  throw std::runtime_error(std::string(kVariable) + ": got '" + std::string(name) +
+                           "', expected plain, avx2 or avx512");
+}
+
+}  // namespace
+
+const char* NameOf(Isa isa) {
+  switch (isa) {
+    case Isa::kAvx512:
+      return "avx512";
+    case Isa::kAvx2:
+      return "avx2";
+    default:
+      return "plain";
+  }
+}
+
+Isa BestIsa() {
+#if defined(__x86_64__)
+  // What has AVX2 has F16C, which clang 14 cannot ask for.
+  const bool has_avx2 = __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0;
+  const bool has_avx512 =
+      __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
+      __builtin_cpu_supports("avx512dq") != 0 && __builtin_cpu_supports("avx512vl") != 0 &&
+      __builtin_cpu_supports("avx512vnni") != 0 && __builtin_cpu_supports("avx512bf16") != 0;
+  if (has_avx2) return has_avx512 ? Isa::kAvx512 : Isa::kAvx2;
+#endif
+  return Isa::kPlain;
+}
+
+Isa ChosenIsa() {
+  const int chosen = Chosen().load(std::memory_order_relaxed);
+  if (chosen != kUnknown) return static_cast<Isa>(chosen);
+  const char* const name = std::getenv(kVariable);
+  const Isa isa = name == nullptr || *name == '\0' ? BestIsa() : IsaOf(name);
+  Chosen().store(static_cast<int>(isa), std::memory_order_relaxed);
+  return isa;
+}
+
+void ForceIsa(std::string_view name) { Chosen().store(static_cast<int>(IsaOf(name))); }
+
+}  // namespace recsys::ops

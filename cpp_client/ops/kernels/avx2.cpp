@@ -1,0 +1,12 @@
+#include "ops/kernels/lanes_avx2.h"
+// After the lanes.
+#include "ops/kernels/all_kernels.h"
+
+namespace recsys::ops {
+
+const Kernels& Avx2Kernels() {
+  static constexpr Kernels kKernels{&Linear, &Dot};
+  return kKernels;
+}
+
+}  // namespace recsys::ops

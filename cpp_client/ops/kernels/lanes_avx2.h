@@ -1,0 +1,109 @@
+// Sixteen columns in two AVX2 registers. See lanes_plain.h for what each member does.
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+#include "ops/packed.h"
+
+namespace recsys::ops {
+namespace {
+
+struct Lanes {
+  static constexpr int kMaxRows = 3;
+  static constexpr int kSinglePanels = 2;
+  struct Floats {
+    __m256 low, high;
+  };
+
+  template <WeightType kType>
+  struct Sums {
+    Floats sums{_mm256_setzero_ps(), _mm256_setzero_ps()};
+    void Add(std::int32_t group, const char* weights) {
+      const __m256i in = _mm256_set1_epi32(group);
+      sums.low = Add8(in, Bytes(weights), sums.low);
+      sums.high = Add8(in, Bytes(weights + 32), sums.high);
+    }
+    static __m256 Add8(__m256i in, __m256i by, __m256 sums) {
+      if constexpr (kType == WeightType::kFloat32) {
+        return _mm256_fmadd_ps(_mm256_castsi256_ps(in), _mm256_castsi256_ps(by), sums);
+      } else {
+        sums = _mm256_fmadd_ps(First(in), First(by), sums);
+        return _mm256_fmadd_ps(Second(in), Second(by), sums);
+      }
+    }
+    Floats AsFloats() const { return sums; }
+  };
+
+  static Floats Load(const float* from) {
+    return {_mm256_loadu_ps(from), _mm256_loadu_ps(from + 8)};
+  }
+  static void Store(float* to, Floats values) {
+    _mm256_storeu_ps(to, values.low);
+    _mm256_storeu_ps(to + 8, values.high);
+  }
+  static Floats All(float value) { return {_mm256_set1_ps(value), _mm256_set1_ps(value)}; }
+  static Floats Add(Floats a, Floats b) {
+    return {_mm256_add_ps(a.low, b.low), _mm256_add_ps(a.high, b.high)};
+  }
+  static Floats Times(Floats a, Floats b) {
+    return {_mm256_mul_ps(a.low, b.low), _mm256_mul_ps(a.high, b.high)};
+  }
+  static Floats Max(Floats a, Floats b) {
+    // Of two operands that are not ordered the instruction returns the second.
+    return {_mm256_max_ps(b.low, a.low), _mm256_max_ps(b.high, a.high)};
+  }
+  static Floats Shifted(const Sums<WeightType::kInt8>& sums, std::int32_t zero,
+                        const std::int32_t* weight_sums);
+  static void ToBfloat16(const float* from, std::int64_t count, std::uint16_t* to) {
+    for (std::int64_t i = 0; i < count; ++i) to[i] = ops::ToBfloat16(from[i]);
+  }
+  static void Transpose(const float* from, std::int64_t stride, std::int64_t count, float* to,
+                        std::int64_t to_stride) {
+    for (std::int64_t k = 0; k < 16; ++k) {
+      for (std::int64_t i = 0; i < 16; ++i) {
+        to[k * to_stride + i] = i < count ? from[i * stride + k] : 0;
+      }
+    }
+  }
+
+ private:
+  static __m256i Bytes(const void* from) {
+    return _mm256_loadu_si256(static_cast<const __m256i*>(from));
+  }
+  /// The bfloat16 values of each pair as floats.
+  static __m256 First(__m256i pairs) { return _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16)); }
+  static __m256 Second(__m256i pairs) {
+    return _mm256_castsi256_ps(
+        _mm256_and_si256(pairs, _mm256_set1_epi32(static_cast<int>(0xffff0000U))));
+  }
+};
+
+template <>
+struct Lanes::Sums<WeightType::kInt8> {
+  __m256i low = _mm256_setzero_si256(), high = _mm256_setzero_si256();
+  void Add(std::int32_t group, const char* weights) {
+    const __m256i in = _mm256_set1_epi32(group);
+    low = Add8(in, Bytes(weights), low);
+    high = Add8(in, Bytes(weights + 32), high);
+  }
+  /// Bytes at even and odd places as 16 bits: products of bytes could saturate.
+  static __m256i Add8(__m256i in, __m256i by, __m256i sums) {
+    const __m256i even = _mm256_madd_epi16(_mm256_and_si256(in, _mm256_set1_epi16(0xff)),
+                                           _mm256_srai_epi16(_mm256_slli_epi16(by, 8), 8));
+    const __m256i odd = _mm256_madd_epi16(_mm256_srli_epi16(in, 8), _mm256_srai_epi16(by, 8));
+    return _mm256_add_epi32(sums, _mm256_add_epi32(even, odd));
+  }
+};
+
+inline Lanes::Floats Lanes::Shifted(const Sums<WeightType::kInt8>& sums, std::int32_t zero,
+                                    const std::int32_t* weight_sums) {
+  const __m256i by = _mm256_set1_epi32(zero);
+  const __m256i low = _mm256_mullo_epi32(by, Bytes(weight_sums));
+  const __m256i high = _mm256_mullo_epi32(by, Bytes(weight_sums + 8));
+  return {_mm256_cvtepi32_ps(_mm256_sub_epi32(sums.low, low)),
+          _mm256_cvtepi32_ps(_mm256_sub_epi32(sums.high, high))};
+}
+
+}  // namespace
+}  // namespace recsys::ops

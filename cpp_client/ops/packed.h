@@ -1,0 +1,65 @@
+#ifndef RECSYS_OPS_PACKED_H_
+#define RECSYS_OPS_PACKED_H_
+
+// The weights of a linear layer in the order in which kernels read them, as bytes that can be
+// saved. The same bytes serve every processor.
+//
+// N outputs, K inputs. Columns (outputs) are taken 32 at a time as a panel; within a panel, groups
+// of 1, 2 or 4 inputs (float32, bfloat16, int8: four bytes) follow each other, each with its 32
+// columns. After the header and the panels come the float32 bias, and for int8 the float32 scale
+// and the int32 sum of the weights of each column; all padded with zeros to whole panels.
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace recsys::ops {
+
+enum class WeightType : std::uint32_t { kFloat32 = 0, kBfloat16 = 1, kInt8 = 2 };
+
+constexpr std::int64_t kPanelColumns = 32;
+/// Bytes of one group of inputs of a panel.
+constexpr std::int64_t kGroupBytes = 4 * kPanelColumns;
+/// Larger layers could overflow the int32 sums of int8 products.
+constexpr std::int64_t kMaxInputs = 1 << 16;
+constexpr std::int64_t kMaxOutputs = 1 << 20;
+
+/// Inputs of a group.
+constexpr std::int64_t GroupOf(WeightType type) {
+  return type == WeightType::kFloat32 ? 1 : type == WeightType::kBfloat16 ? 2 : 4;
+}
+
+/// Packed weights in memory that somebody else owns.
+struct Packed {
+  WeightType type = WeightType::kFloat32;
+  std::int64_t num_inputs = 0;
+  std::int64_t num_outputs = 0;
+  const char* panels = nullptr;
+  const float* bias = nullptr;
+  /// Null unless int8.
+  const float* scale = nullptr;
+  const std::int32_t* sum = nullptr;
+
+  std::int64_t num_groups() const { return (num_inputs + GroupOf(type) - 1) / GroupOf(type); }
+  std::int64_t num_panels() const { return (num_outputs + kPanelColumns - 1) / kPanelColumns; }
+  std::int64_t panel_bytes() const { return num_groups() * kGroupBytes; }
+};
+
+/// Returns the size of packed weights.
+std::int64_t PackedBytes(WeightType type, std::int64_t num_inputs, std::int64_t num_outputs);
+
+/// Packs weights, row-major [N, K], and a bias [N], which may be null.
+std::vector<char> Pack(const float* weight, const float* bias, std::int64_t num_outputs,
+                       std::int64_t num_inputs, WeightType type);
+
+/// Reads packed weights of `size` bytes, 64-byte aligned. Returns an error text, empty if they are
+/// right.
+std::string ReadPacked(const void* data, std::int64_t size, Packed* packed);
+
+/// Rounds to the nearest bfloat16, ties to even.
+std::uint16_t ToBfloat16(float value);
+
+}  // namespace recsys::ops
+
+#endif  // RECSYS_OPS_PACKED_H_

@@ -1,0 +1,206 @@
+#include "ops/torch/exchange.h"
+
+#include <torch/csrc/jit/ir/constants.h>
+#include <torch/csrc/jit/ir/ir.h>
+#include <torch/csrc/jit/passes/dead_code_elimination.h>
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "ops/torch/operators.h"
+
+namespace recsys::ops {
+namespace {
+
+// Of the original, which deltas change, and of the packed form: 64 MB each as float32.
+constexpr std::int64_t kMostWeights = 1 << 24;
+
+using torch::jit::Graph;
+using torch::jit::Node;
+using torch::jit::Value;
+
+bool Is(const Node* node, const char* name) {
+  return node->kind() == c10::Symbol::fromQualString(name);
+}
+
+std::optional<at::Tensor> TensorOf(const Value* value) {
+  const auto constant = torch::jit::toIValue(value);
+  if (!constant || !constant->isTensor()) return std::nullopt;
+  return constant->toTensor();
+}
+
+std::optional<std::int64_t> NumberOf(const Value* value) {
+  const auto constant = torch::jit::toIValue(value);
+  if (!constant || !constant->isInt()) return std::nullopt;
+  return constant->toInt();
+}
+
+bool IsNumber(const Value* value, std::int64_t expected) { return NumberOf(value) == expected; }
+
+/// Returns the only node that uses a value; null if there are several.
+Node* OnlyUser(const Value* value) {
+  return value->uses().size() == 1 ? value->uses()[0].user : nullptr;
+}
+
+/// Returns the activation that a node computes; "none" for others.
+const char* ActivationOf(const Node* node) {
+  if (node == nullptr) return "none";
+  if (Is(node, "aten::relu") || Is(node, "aten::relu_")) return "relu";
+  return Is(node, "aten::sigmoid") ? "sigmoid" : "none";
+}
+
+Value* Call(Graph* graph, const char* name, at::ArrayRef<Value*> inputs) {
+  Node* const node = graph->create(c10::Symbol::fromQualString(name), inputs, 1);
+  graph->insertNode(node);
+  node->output()->setType(c10::TensorType::get());
+  return node->output();
+}
+
+class Exchanging {
+ public:
+  Exchanging(std::shared_ptr<Graph> graph, std::string dtype)
+      : graph_(std::move(graph)), dtype_(std::move(dtype)) {}
+
+  Exchanged Run() {
+    Visit(graph_->block());
+    torch::jit::EliminateDeadCode(graph_);
+    return std::move(found_);
+  }
+
+ private:
+  void Visit(torch::jit::Block* block) {
+    for (auto at = block->nodes().begin(); at != block->nodes().end();) {
+      Node* const node = *at++;
+      for (torch::jit::Block* inner : node->blocks()) Visit(inner);
+      if (Is(node, "aten::linear")) {
+        // A fused activation goes too.
+        while (at != block->nodes().end() && IsFused(node, *at)) ++at;
+        Linear(node);
+      } else if (Is(node, "aten::index_select")) {
+        Dot(node);
+      }
+    }
+  }
+
+  static bool IsFused(const Node* linear, const Node* next) {
+    return OnlyUser(linear->output()) == next && std::string_view(ActivationOf(next)) != "none";
+  }
+
+  void Linear(Node* node) {
+    const auto weight = TensorOf(node->input(1));
+    const bool has_bias = !node->input(2)->mustBeNone();
+    const auto bias = has_bias ? TensorOf(node->input(2)) : std::nullopt;
+    const std::string reason = WhyNot(weight, has_bias, bias);
+    if (!reason.empty()) {
+      found_.left.push_back("aten::linear: " + reason);
+      return;
+    }
+    const c10::optional<at::Tensor> given = bias ? c10::optional<at::Tensor>(*bias) : c10::nullopt;
+    const at::Tensor packed = PackLinear(*weight, given, dtype_);
+    Node* const next = OnlyUser(node->output());
+    const char* const activation = ActivationOf(next);
+    const bool is_fused = std::string_view(activation) != "none";
+    const torch::jit::WithInsertPoint here(node);
+    Value* const output = Call(
+        graph_.get(), "recsys_ops::linear",
+        {node->input(0), graph_->insertConstant(packed), graph_->insertConstant(weight->size(0)),
+         graph_->insertConstant(std::string(activation))});
+    (is_fused ? next : node)->output()->replaceAllUsesWith(output);
+    if (is_fused) next->destroy();
+    node->destroy();
+    ++found_.num_linear;
+  }
+
+  static std::string WhyNot(const std::optional<at::Tensor>& weight, bool has_bias,
+                            const std::optional<at::Tensor>& bias) {
+    if (!weight) return "its weights are computed";
+    if (has_bias && !bias) return "its bias is computed";
+    if (!weight->device().is_cpu()) return "its weights are on " + weight->device().str();
+    if (weight->scalar_type() != at::kFloat) return "its weights are not float32";
+    if (weight->dim() != 2) return "its weights are not a matrix";
+    if (weight->numel() > kMostWeights) return "its weights are too many to hold them twice";
+    if (!weight->isfinite().all().item<bool>()) return "its weights are not finite";
+    return {};
+  }
+
+  /// cat([dense, index_select(reshape(bmm(v, transpose(v, 1, 2)), [-1, V * V]), 1, pairs)], 1) with
+  /// v = cat([unsqueeze(dense, 1), sparse...], 1), and pairs those above the diagonal.
+  void Dot(Node* pairs) {
+    Node* const flat = pairs->input(0)->node();
+    if (!Is(flat, "aten::reshape") || !IsNumber(pairs->input(1), 1)) return;
+    Node* const products = flat->input(0)->node();
+    if (!Is(products, "aten::bmm")) return;
+    Node* const transposed = products->input(1)->node();
+    Value* const vectors = products->input(0);
+    if (!Is(transposed, "aten::transpose") || transposed->input(0) != vectors ||
+        !IsNumber(transposed->input(1), 1) || !IsNumber(transposed->input(2), 2)) {
+      return;
+    }
+    const std::vector<Value*> parts = Columns(vectors->node());
+    Node* const list = OnlyUser(pairs->output());
+    Node* const joined = list == nullptr ? nullptr : OnlyUser(list->output());
+    const std::vector<Value*> outputs = Columns(joined);
+    if (parts.size() < 2 || outputs.size() != 2 || outputs[1] != pairs->output()) return;
+    Value* const dense = outputs[0];
+    Node* const unsqueezed = parts[0]->node();
+    if (!Is(unsqueezed, "aten::unsqueeze") || !IsNumber(unsqueezed->input(1), 1) ||
+        unsqueezed->input(0) != dense) {
+      return;
+    }
+    const auto indices = TensorOf(pairs->input(2));
+    const auto shape = torch::jit::toIValue(flat->input(1));
+    if (!indices || !shape || !shape->isIntList() || shape->toIntVector().size() != 2) return;
+    if (!ArePairs(*indices, shape->toIntVector()[1])) {
+      found_.left.emplace_back("aten::bmm: its products are not those above the diagonal");
+      return;
+    }
+    const torch::jit::WithInsertPoint here(joined);
+    Value* const sparse = Joined({parts.begin() + 1, parts.end()}, vectors->node());
+    joined->output()->replaceAllUsesWith(
+        Call(graph_.get(), "recsys_ops::dot_interaction", {dense, sparse}));
+    ++found_.num_dot;
+  }
+
+  /// Returns the parts of a cat along dimension 1; none for another node or null.
+  static std::vector<Value*> Columns(Node* node) {
+    if (node == nullptr || !Is(node, "aten::cat") || !IsNumber(node->input(1), 1)) return {};
+    Node* const list = node->input(0)->node();
+    if (!Is(list, "prim::ListConstruct")) return {};
+    return list->inputs().vec();
+  }
+
+  /// Returns the values concatenated as `cat` does it.
+  Value* Joined(const std::vector<Value*>& values, const Node* cat) {
+    if (values.size() == 1) return values[0];
+    Node* const list = graph_->createList(c10::TensorType::get(), values);
+    graph_->insertNode(list);
+    return Call(graph_.get(), "aten::cat", {list->output(), cat->input(1)});
+  }
+
+  /// Whether indices into a flat matrix are those above its diagonal, row by row.
+  static bool ArePairs(const at::Tensor& indices, std::int64_t size) {
+    std::int64_t num = 1;
+    while (num * num < size) ++num;
+    if (num * num != size || indices.scalar_type() != at::kLong || indices.dim() != 1 ||
+        !indices.device().is_cpu()) {
+      return false;
+    }
+    const at::Tensor above = at::triu_indices(num, num, 1);
+    return at::equal(indices, above[0] * num + above[1]);
+  }
+
+  const std::shared_ptr<Graph> graph_;
+  const std::string dtype_;
+  Exchanged found_;
+};
+
+}  // namespace
+
+Exchanged Exchange(torch::jit::Module* frozen, const std::string& dtype) {
+  RegisterOperators();
+  return Exchanging(frozen->get_method("forward").graph(), dtype).Run();
+}
+
+}  // namespace recsys::ops

@@ -1,0 +1,188 @@
+#include "ops/torch/operators.h"
+
+#include <ATen/Parallel.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "ops/kernels/kernels.h"
+
+namespace recsys::ops {
+namespace {
+
+// Fewer rows are not worth waking a thread for.
+constexpr std::int64_t kRowsOfThread = 64;
+
+Activation ActivationOf(std::string_view name) {
+  if (name == "none") return Activation::kNone;
+  if (name == "relu") return Activation::kRelu;
+  if (name == "sigmoid") return Activation::kSigmoid;
+  TORCH_CHECK_VALUE(false, "activation: got '", name, "', expected none, relu or sigmoid");
+}
+
+WeightType TypeOf(std::string_view name) {
+  if (name == "float32") return WeightType::kFloat32;
+  if (name == "bfloat16") return WeightType::kBfloat16;
+  if (name == "int8") return WeightType::kInt8;
+  TORCH_CHECK_VALUE(false, "dtype: got '", name, "', expected float32, bfloat16 or int8");
+}
+
+/// Returns float32 whose last dimension is contiguous and whose others can be viewed as one.
+at::Tensor RowsOf(const at::Tensor& input, const char* name) {
+  TORCH_CHECK_TYPE(input.scalar_type() == at::kFloat, name, ": got ", input.scalar_type(),
+                   ", expected float32");
+  TORCH_CHECK_VALUE(input.dim() >= 1, name, ": got no dimension, expected [..., K]");
+  if (input.dim() == 2 && input.stride(1) == 1 && input.stride(0) >= input.size(1)) return input;
+  return input.reshape({-1, input.size(-1)}).contiguous();
+}
+
+}  // namespace
+
+at::Tensor PackLinear(const at::Tensor& weight, const c10::optional<at::Tensor>& bias,
+                      c10::string_view dtype) {
+  TORCH_CHECK_VALUE(weight.dim() == 2, "weight: got ", weight.sizes(), ", expected [N, K]");
+  const std::int64_t num_outputs = weight.size(0), num_inputs = weight.size(1);
+  TORCH_CHECK_VALUE(
+      num_outputs >= 1 && num_outputs <= kMaxOutputs && num_inputs >= 1 && num_inputs <= kMaxInputs,
+      "weight: got ", weight.sizes(), ", expected 1 to ", kMaxOutputs, " outputs and 1 to ",
+      kMaxInputs, " inputs");
+  const bool has_bias = bias.has_value() && bias->defined();
+  TORCH_CHECK_VALUE(!has_bias || (bias->dim() == 1 && bias->size(0) == num_outputs),
+                    "bias: expected [", num_outputs, "]");
+  const at::Tensor weights = weight.detach().to(at::kFloat).contiguous();
+  const at::Tensor biases = has_bias ? bias->detach().to(at::kFloat).contiguous() : at::Tensor();
+  TORCH_CHECK_VALUE(weights.isfinite().all().item<bool>(),
+                    "weight: got NaN or infinity, expected finite numbers");
+  const std::vector<char> packed =
+      Pack(weights.const_data_ptr<float>(), has_bias ? biases.const_data_ptr<float>() : nullptr,
+           num_outputs, num_inputs, TypeOf({dtype.data(), dtype.size()}));
+  at::Tensor made = at::empty({static_cast<std::int64_t>(packed.size())}, at::kByte);
+  std::memcpy(made.mutable_data_ptr(), packed.data(), packed.size());
+  return made;
+}
+
+namespace {
+
+/// Reads packed weights and checks them; `packed` must outlive what is returned.
+Packed WeightsOf(const at::Tensor& packed) {
+  Packed weights;
+  const std::string error = ReadPacked(packed.const_data_ptr(), packed.numel(), &weights);
+  TORCH_CHECK_VALUE(error.empty(), "packed: ", error);
+  return weights;
+}
+
+at::Tensor LinearOp(const at::Tensor& input, const at::Tensor& packed, std::int64_t out_features,
+                    c10::string_view activation) {
+  TORCH_CHECK_TYPE(packed.scalar_type() == at::kByte && packed.dim() == 1, "packed: got ",
+                   packed.scalar_type(), ' ', packed.sizes(), ", expected bytes of pack_linear");
+  const Activation kind = ActivationOf({activation.data(), activation.size()});
+  const at::Tensor rows = RowsOf(input, "input");
+  const bool is_placed =
+      packed.is_contiguous() && reinterpret_cast<std::uintptr_t>(packed.const_data_ptr()) % 64 == 0;
+  const at::Tensor bytes = is_placed ? packed : packed.clone(at::MemoryFormat::Contiguous);
+  const Packed weights = WeightsOf(bytes);
+  TORCH_CHECK_VALUE(rows.size(1) == weights.num_inputs, "input: got ", input.sizes(),
+                    ", expected [..., ", weights.num_inputs, ']');
+  TORCH_CHECK_VALUE(out_features == weights.num_outputs, "out_features: got ", out_features,
+                    ", expected ", weights.num_outputs);
+  std::vector<std::int64_t> shape = input.sizes().vec();
+  shape.back() = out_features;
+  at::Tensor output = at::empty(shape, input.options());
+  const Rows from{rows.const_data_ptr<float>(), rows.stride(0)};
+  float* const to = output.mutable_data_ptr<float>();
+  const Kernels& kernels = ChosenKernels();
+  at::parallel_for(0, rows.size(0), kRowsOfThread, [&](std::int64_t begin, std::int64_t end) {
+    kernels.linear(weights, {from.data + begin * from.stride, from.stride}, end - begin, kind,
+                   {to + begin * out_features, out_features});
+  });
+  return output;
+}
+
+/// The same with operators of torch, for other types than float32.
+at::Tensor DotOfTorch(const at::Tensor& dense, const at::Tensor& sparse) {
+  const at::Tensor vectors = at::cat({dense.unsqueeze(1), sparse}, 1);
+  const std::int64_t num = vectors.size(1);
+  const at::Tensor above = at::triu_indices(num, num, 1);
+  const at::Tensor products = at::bmm(vectors, vectors.transpose(1, 2)).flatten(1);
+  return at::cat({dense, products.index_select(1, above[0] * num + above[1])}, 1);
+}
+
+at::Tensor DotOp(const at::Tensor& dense, const at::Tensor& sparse) {
+  TORCH_CHECK_VALUE(dense.dim() == 2 && sparse.dim() == 3 && sparse.size(0) == dense.size(0) &&
+                        sparse.size(2) == dense.size(1),
+                    "sparse: got ", sparse.sizes(), " beside dense ", dense.sizes(),
+                    ", expected [B, F, D] beside [B, D]");
+  if (dense.scalar_type() != at::kFloat || sparse.scalar_type() != at::kFloat) {
+    return DotOfTorch(dense, sparse);
+  }
+  const std::int64_t num_rows = dense.size(0), dim = dense.size(1), num = sparse.size(1) + 1;
+  const at::Tensor first = dense.contiguous(), others = sparse.contiguous();
+  const std::int64_t width = dim + num * (num - 1) / 2;
+  at::Tensor output = at::empty({num_rows, width}, dense.options());
+  const float* const a = first.const_data_ptr<float>();
+  const float* const b = others.const_data_ptr<float>();
+  float* const to = output.mutable_data_ptr<float>();
+  const Kernels& kernels = ChosenKernels();
+  at::parallel_for(0, num_rows, kRowsOfThread, [&](std::int64_t begin, std::int64_t end) {
+    thread_local std::vector<float> vectors;
+    vectors.resize(static_cast<std::size_t>(num * dim));
+    for (std::int64_t row = begin; row < end; ++row) {
+      std::copy_n(a + row * dim, dim, vectors.data());
+      std::copy_n(b + row * (num - 1) * dim, (num - 1) * dim, vectors.data() + dim);
+      float* const out = to + row * width;
+      std::copy_n(a + row * dim, dim, out);
+      kernels.dot({vectors.data(), num * dim}, 1, num, dim, {out + dim, width});
+    }
+  });
+  return output;
+}
+
+at::Tensor LinearShape(const at::Tensor& input, const at::Tensor& /*packed*/,
+                       std::int64_t out_features, c10::string_view /*activation*/) {
+  c10::SymDimVector shape(input.sym_sizes().begin(), input.sym_sizes().end());
+  TORCH_CHECK_VALUE(!shape.empty(), "input: got no dimension, expected [..., K]");
+  shape.back() = out_features;
+  return at::empty_symint(shape, input.options());
+}
+
+at::Tensor DotShape(const at::Tensor& dense, const at::Tensor& sparse) {
+  const c10::SymInt num = sparse.sym_size(1) + 1;
+  return at::empty_symint({dense.sym_size(0), dense.sym_size(1) + num * (num - 1) / 2},
+                          dense.options());
+}
+
+}  // namespace
+
+void RegisterOperators() {
+  static std::mutex mutex;
+  // Never destroyed: graphs may outlive the end of main.
+  static std::vector<std::unique_ptr<torch::Library>>* const libraries =
+      new std::vector<std::unique_ptr<torch::Library>>();
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (c10::Dispatcher::singleton().findSchema({"recsys_ops::linear", ""})) return;
+  const auto add = [](torch::Library::Kind kind, c10::optional<c10::DispatchKey> key) {
+    return libraries
+        ->emplace_back(
+            std::make_unique<torch::Library>(kind, "recsys_ops", key, __FILE__, __LINE__))
+        .get();
+  };
+  torch::Library& schemas = *add(torch::Library::DEF, c10::nullopt);
+  schemas.def("pack_linear(Tensor weight, Tensor? bias, str dtype) -> Tensor");
+  schemas.def("linear(Tensor input, Tensor packed, int out_features, str activation) -> Tensor");
+  schemas.def("dot_interaction(Tensor dense, Tensor sparse) -> Tensor");
+  torch::Library& on_cpu = *add(torch::Library::IMPL, c10::DispatchKey::CPU);
+  on_cpu.impl("pack_linear", PackLinear);
+  on_cpu.impl("linear", LinearOp);
+  on_cpu.impl("dot_interaction", DotOp);
+  torch::Library& shapes = *add(torch::Library::IMPL, c10::DispatchKey::Meta);
+  shapes.impl("linear", LinearShape);
+  shapes.impl("dot_interaction", DotShape);
+}
+
+}  // namespace recsys::ops

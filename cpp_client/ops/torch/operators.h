@@ -1,0 +1,20 @@
+#ifndef RECSYS_OPS_TORCH_OPERATORS_H_
+#define RECSYS_OPS_TORCH_OPERATORS_H_
+
+#include <ATen/ATen.h>
+
+#include <string_view>
+
+namespace recsys::ops {
+
+/// Registers the operators of namespace recsys_ops with torch; does nothing if they are registered,
+/// also by another copy of this library. Thread-safe.
+void RegisterOperators();
+
+/// See recsys_ops::pack_linear.
+at::Tensor PackLinear(const at::Tensor& weight, const c10::optional<at::Tensor>& bias,
+                      c10::string_view dtype);
+
+}  // namespace recsys::ops
+
+#endif  // RECSYS_OPS_TORCH_OPERATORS_H_

@@ -1,0 +1,232 @@
+// Kernels of every instruction set that this processor has, at odd sizes, against loops in double.
+
+#include "ops/kernels/kernels.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <vector>
+
+namespace recsys::ops {
+namespace {
+
+using Floats = std::vector<float>;
+
+Floats Random(std::size_t count, std::mt19937* random, float low = -1) {
+  std::uniform_real_distribution<float> draw(low, 1);
+  Floats values(count);
+  for (float& value : values) value = draw(*random);
+  return values;
+}
+
+/// Packed weights in memory that is aligned.
+struct Layer {
+  Layer(const Floats& weight, const Floats* bias, std::int64_t num_outputs, std::int64_t num_inputs,
+        WeightType type) {
+    const std::vector<char> data = Pack(weight.data(), bias == nullptr ? nullptr : bias->data(),
+                                        num_outputs, num_inputs, type);
+    size = static_cast<std::int64_t>(data.size());
+    bytes.reset(static_cast<char*>(std::aligned_alloc(64, (data.size() + 63) / 64 * 64)));
+    std::memcpy(bytes.get(), data.data(), data.size());
+    error = ReadPacked(bytes.get(), size, &packed);
+  }
+  struct Free {
+    void operator()(char* data) const { std::free(data); }
+  };
+  std::unique_ptr<char, Free> bytes;
+  std::int64_t size = 0;
+  Packed packed;
+  std::string error;
+};
+
+class EachIsa : public testing::TestWithParam<Isa> {
+ protected:
+  void SetUp() override {
+    if (GetParam() > BestIsa()) GTEST_SKIP() << "this processor has no " << NameOf(GetParam());
+    ForceIsa(NameOf(GetParam()));
+  }
+  void TearDown() override { ForceIsa(NameOf(BestIsa())); }
+
+  /// Rows of the layer's outputs, without what lies between them.
+  static Floats Outputs(const Packed& packed, const Floats& in, std::int64_t num_rows,
+                        std::int64_t stride, Activation activation) {
+    const std::int64_t out_stride = packed.num_outputs + 3;
+    // Of the exact size: the address sanitizer sees what is written behind it.
+    Floats out(static_cast<std::size_t>(
+        num_rows == 0 ? 0 : (num_rows - 1) * out_stride + packed.num_outputs));
+    ChosenKernels().linear(packed, {in.data(), stride}, num_rows, activation,
+                           {out.data(), out_stride});
+    Floats rows;
+    for (std::int64_t row = 0; row < num_rows; ++row) {
+      const auto first = out.begin() + row * out_stride;
+      rows.insert(rows.end(), first, first + packed.num_outputs);
+    }
+    return rows;
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Isas, EachIsa, testing::Values(Isa::kPlain, Isa::kAvx2, Isa::kAvx512),
+                         [](const auto& given) { return NameOf(given.param); });
+
+double Activated(double value, Activation activation) {
+  if (activation == Activation::kRelu) return std::max(value, 0.0);
+  return activation == Activation::kSigmoid ? 1 / (1 + std::exp(-value)) : value;
+}
+
+/// Rounding of a product of K numbers up to 1 in absolute value, each rounded to the type.
+double ToleranceOf(WeightType type, std::int64_t num_inputs) {
+  const double step = type == WeightType::kFloat32    ? 0x1p-23
+                      : type == WeightType::kBfloat16 ? 0x1p-8
+                                                      : 1.0 / 127;
+  return 1e-6 + 2 * step * std::sqrt(static_cast<double>(num_inputs)) * 1.5;
+}
+
+TEST_P(EachIsa, LinearLayersAreRight) {
+  std::mt19937 random(1);
+  const std::pair<std::int64_t, std::int64_t> shapes[] = {
+      {1, 1}, {1, 256}, {5, 13}, {16, 7}, {31, 33}, {32, 64}, {33, 17}, {70, 48}, {129, 5}};
+  for (const auto type : {WeightType::kFloat32, WeightType::kBfloat16, WeightType::kInt8}) {
+    for (const auto& [num_outputs, num_inputs] : shapes) {
+      const Floats weight = Random(static_cast<std::size_t>(num_outputs * num_inputs), &random);
+      const Floats bias = Random(static_cast<std::size_t>(num_outputs), &random);
+      for (const bool has_bias : {true, false}) {
+        const Layer layer(weight, has_bias ? &bias : nullptr, num_outputs, num_inputs, type);
+        ASSERT_EQ(layer.error, "");
+        for (const std::int64_t num_rows : {0, 1, 2, 5, 13, 48, 49}) {
+          const auto activation = static_cast<Activation>(num_rows % 3);
+          const std::int64_t stride = num_inputs + num_rows % 2;
+          // Inputs that are never negative are rounded to 255 steps.
+          const Floats in =
+              Random(static_cast<std::size_t>(num_rows * stride), &random, num_rows == 5 ? 0 : -1);
+          const Floats out = Outputs(layer.packed, in, num_rows, stride, activation);
+          for (std::int64_t row = 0; row < num_rows; ++row) {
+            for (std::int64_t n = 0; n < num_outputs; ++n) {
+              double sum = has_bias ? bias[static_cast<std::size_t>(n)] : 0;
+              for (std::int64_t k = 0; k < num_inputs; ++k) {
+                sum += double{in[static_cast<std::size_t>(row * stride + k)]} *
+                       weight[static_cast<std::size_t>(n * num_inputs + k)];
+              }
+              ASSERT_NEAR(out[static_cast<std::size_t>(row * num_outputs + n)],
+                          Activated(sum, activation), ToleranceOf(type, num_inputs))
+                  << num_outputs << " x " << num_inputs << ", row " << row << " of " << num_rows;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(EachIsa, ARowHasTheSameBitsAloneAndInABatch) {
+  std::mt19937 random(2);
+  const std::int64_t num_outputs = 200, num_inputs = 61, num_rows = 49;
+  const Floats weight = Random(num_outputs * num_inputs, &random);
+  const Floats bias = Random(num_outputs, &random);
+  const Floats in = Random(num_rows * num_inputs, &random);
+  for (const auto type : {WeightType::kFloat32, WeightType::kBfloat16, WeightType::kInt8}) {
+    const Layer layer(weight, &bias, num_outputs, num_inputs, type);
+    const Floats all = Outputs(layer.packed, in, num_rows, num_inputs, Activation::kRelu);
+    for (std::int64_t row = 0; row < num_rows; ++row) {
+      const Floats one(in.begin() + row * num_inputs, in.begin() + (row + 1) * num_inputs);
+      const Floats alone = Outputs(layer.packed, one, 1, num_inputs, Activation::kRelu);
+      ASSERT_EQ(std::memcmp(alone.data(), all.data() + row * num_outputs, num_outputs * 4), 0);
+    }
+  }
+}
+
+TEST_P(EachIsa, NumbersThatAreNoneStayInTheirRow) {
+  std::mt19937 random(3);
+  const std::int64_t num_outputs = 40, num_inputs = 20;
+  const Floats weight = Random(num_outputs * num_inputs, &random);
+  const float none[] = {std::numeric_limits<float>::quiet_NaN(),
+                        std::numeric_limits<float>::infinity()};
+  for (const auto type : {WeightType::kFloat32, WeightType::kBfloat16, WeightType::kInt8}) {
+    const Layer layer(weight, nullptr, num_outputs, num_inputs, type);
+    for (const float value : none) {
+      Floats in = Random(3 * num_inputs, &random);
+      const Floats before = Outputs(layer.packed, in, 3, num_inputs, Activation::kNone);
+      in[num_inputs + 7] = value;
+      const Floats after = Outputs(layer.packed, in, 3, num_inputs, Activation::kNone);
+      for (std::int64_t i = 0; i < 3 * num_outputs; ++i) {
+        const auto at = static_cast<std::size_t>(i);
+        if (i / num_outputs == 1) {
+          EXPECT_FALSE(std::isfinite(after[at]));
+        } else {
+          EXPECT_EQ(after[at], before[at]);
+        }
+      }
+      const Floats relu = Outputs(layer.packed, in, 3, num_inputs, Activation::kRelu);
+      if (std::isnan(value)) {
+        EXPECT_TRUE(std::isnan(relu[num_outputs]));
+      }
+    }
+    const Floats zeros(num_inputs, 0.0F);
+    for (const float out : Outputs(layer.packed, zeros, 1, num_inputs, Activation::kNone)) {
+      EXPECT_EQ(out, 0.0F);
+    }
+  }
+}
+
+TEST_P(EachIsa, ProductsOfPairsAreRight) {
+  std::mt19937 random(4);
+  const std::pair<std::int64_t, std::int64_t> shapes[] = {{1, 4},   {2, 3},   {4, 5},   {16, 8},
+                                                          {17, 16}, {27, 64}, {33, 31}, {40, 33}};
+  for (const auto& [num_vectors, dim] : shapes) {
+    const std::int64_t num_pairs = num_vectors * (num_vectors - 1) / 2;
+    for (const std::int64_t num_rows : {0, 1, 3}) {
+      const Floats in = Random(static_cast<std::size_t>(num_rows * num_vectors * dim), &random);
+      Floats out(static_cast<std::size_t>(num_rows * num_pairs));
+      ChosenKernels().dot({in.data(), num_vectors * dim}, num_rows, num_vectors, dim,
+                          {out.data(), num_pairs});
+      std::size_t at = 0;
+      for (std::int64_t row = 0; row < num_rows; ++row) {
+        for (std::int64_t i = 0; i < num_vectors; ++i) {
+          for (std::int64_t j = i + 1; j < num_vectors; ++j, ++at) {
+            double sum = 0;
+            for (std::int64_t k = 0; k < dim; ++k) {
+              const auto first = static_cast<std::size_t>((row * num_vectors + i) * dim + k);
+              const auto second = static_cast<std::size_t>((row * num_vectors + j) * dim + k);
+              sum += double{in[first]} * in[second];
+            }
+            ASSERT_NEAR(out[at], sum, 1e-4) << num_vectors << " x " << dim;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Packed, DamagedBytesAreRefused) {
+  const Floats weight(6, 0.5F);
+  const Layer layer(weight, nullptr, 2, 3, WeightType::kInt8);
+  ASSERT_EQ(layer.error, "");
+  Packed packed;
+  const std::int64_t size = layer.size;
+  for (std::int64_t shorter = 0; shorter < size; ++shorter) {
+    EXPECT_NE(ReadPacked(layer.bytes.get(), shorter, &packed), "");
+  }
+  for (std::size_t at = 0; at < 20; ++at) {
+    const char before = layer.bytes.get()[at];
+    layer.bytes.get()[at] = static_cast<char>(before ^ 0x40);
+    EXPECT_NE(ReadPacked(layer.bytes.get(), size, &packed), "") << at;
+    layer.bytes.get()[at] = before;
+  }
+  EXPECT_NE(ReadPacked(layer.bytes.get() + 4, size, &packed), "");
+  EXPECT_EQ(ReadPacked(layer.bytes.get(), size, &packed), "");
+}
+
+TEST(Isa, NamesAreChecked) {
+  EXPECT_THROW(ForceIsa("sse"), std::runtime_error);
+  if (BestIsa() < Isa::kAvx512) {
+    EXPECT_THROW(ForceIsa("avx512"), std::runtime_error);
+  }
+  ForceIsa("plain");
+  EXPECT_EQ(ChosenIsa(), Isa::kPlain);
+  ForceIsa(NameOf(BestIsa()));
+}
+
+}  // namespace
+}  // namespace recsys::ops

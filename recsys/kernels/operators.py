@@ -1,0 +1,82 @@
+"""The operators of recsys_ops in loaded graphs, where ``make native`` has built them.
+
+Artifacts call operators of torch and FBGEMM alone, so that ``torch.jit.load`` opens them anywhere. Loaders exchange
+some of these in the frozen graph: linear layers with the activation behind them, and the interaction of a DLRM.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from recsys.native_module import NotBuiltError, load_native
+
+#: The types in which linear layers may multiply.
+LINEAR_DTYPES = ("float32", "bfloat16", "int8")
+_FOLDER = Path(__file__).parent
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exchanged:
+    """What became of a graph's operators.
+
+    Attributes:
+        num_linear: Linear layers that were exchanged.
+        num_dot: Interactions that were exchanged.
+        left: The operators that stay, and why.
+    """
+
+    num_linear: int
+    num_dot: int
+    left: tuple[str, ...]
+
+
+@functools.cache
+def _module() -> Any:
+    """Return the native module, or the error that says why it cannot be used."""
+    try:
+        return load_native("recsys.kernels._ops", _FOLDER, "the library of operators")
+    except NotBuiltError as error:
+        return error
+
+
+def why_missing() -> str:
+    """Return why the operators cannot be used, and what to do; empty if they can."""
+    module = _module()
+    return str(module) if isinstance(module, NotBuiltError) else ""
+
+
+def instructions() -> str:
+    """Return the instruction set that the operators use: ``plain``, ``avx2`` or ``avx512``.
+
+    Raises:
+        NotBuiltError: They cannot be used.
+        RuntimeError: The environment variable ``RECSYS_ISA`` names another one than this processor has.
+    """
+    name: str = _usable().isa()
+    return name
+
+
+def exchange(frozen: torch.jit.ScriptModule, linear_dtype: str) -> Exchanged:
+    """Exchange operators of a frozen graph, which has not been called yet.
+
+    Args:
+        frozen: The graph; its weights are packed, and the module that it was frozen of keeps its own.
+        linear_dtype: One of ``LINEAR_DTYPES``.
+
+    Raises:
+        NotBuiltError: The operators cannot be used.
+    """
+    num_linear, num_dot, left = _usable().exchange(frozen._c, linear_dtype)
+    return Exchanged(num_linear=num_linear, num_dot=num_dot, left=tuple(left))
+
+
+def _usable() -> Any:
+    module = _module()
+    if isinstance(module, NotBuiltError):
+        raise module
+    return module
