@@ -108,7 +108,8 @@ def print_report(report: ExportReport, console: Console) -> None:
     for target, exchanged in report.operators.items():
         left = "".join(f"; stays: {reason}" for reason in dict.fromkeys(exchanged.left))
         console.print(
-            f"own operators on {target}: {exchanged.num_linear} linear layers, {exchanged.num_dot} interactions{left}"
+            f"own operators on {target}: {exchanged.num_linear} linear layers, {exchanged.num_dot} interactions, "
+            f"{exchanged.num_lookup} lookups{left}"
         )
     console.print(
         f"{report.num_samples} sample rows verified; {report.seconds:.1f} s, peak RSS "

@@ -1,7 +1,8 @@
 """The operators of recsys_ops in loaded graphs, where ``make native`` has built them.
 
 Artifacts call operators of torch and FBGEMM alone, so that ``torch.jit.load`` opens them anywhere. Loaders exchange
-some of these in the frozen graph: linear layers with the activation behind them, and the interaction of a DLRM.
+some of these in the frozen graph: linear layers with the activation behind them, the interaction of a DLRM, and lookups
+with the checks before them.
 """
 
 from __future__ import annotations
@@ -27,11 +28,13 @@ class Exchanged:
     Attributes:
         num_linear: Linear layers that were exchanged.
         num_dot: Interactions that were exchanged.
+        num_lookup: Lookups that were exchanged.
         left: The operators that stay, and why.
     """
 
     num_linear: int
     num_dot: int
+    num_lookup: int
     left: tuple[str, ...]
 
 
@@ -71,8 +74,8 @@ def exchange(frozen: torch.jit.ScriptModule, linear_dtype: str) -> Exchanged:
     Raises:
         NotBuiltError: The operators cannot be used.
     """
-    num_linear, num_dot, left = _usable().exchange(frozen._c, linear_dtype)
-    return Exchanged(num_linear=num_linear, num_dot=num_dot, left=tuple(left))
+    num_linear, num_dot, num_lookup, left = _usable().exchange(frozen._c, linear_dtype)
+    return Exchanged(num_linear=num_linear, num_dot=num_dot, num_lookup=num_lookup, left=tuple(left))
 
 
 def _usable() -> Any:

@@ -25,9 +25,11 @@ from export.report import print_report
 from recsys import EmbeddingBagCollection, KeyedJaggedTensor, torchscript
 from recsys.artifact.delta import apply, prepare
 from recsys.artifact.load import load_artifact
+from recsys.configs import DataType
 from recsys.errors import ExportError, TargetError
 from recsys.kernels import operators
 from recsys.kernels.operators import LINEAR_DTYPES
+from recsys.signature import IdPolicy
 from tests.export.delta.test_delta import with_dense
 from tests.support.export_models import CASES, batch_of, dlrm
 from tests.support.helpers import bag
@@ -136,10 +138,123 @@ def test_interactions_are_those_of_torch(shape: tuple[int, int, int]) -> None:
         assert torch.equal(ops().dot_interaction(dense[row : row + 1], sparse[row : row + 1])[0], found[row])
 
 
+#: Two slots of 4 rows of 2 float32 numbers: offset, rows, type, dim, column.
+SLOTS = torch.tensor([[0, 4, 0, 2, 0], [32, 4, 0, 2, 2]])
+ROWS = torch.arange(16.0).view(torch.uint8)
+
+
+def looked_up(
+    lengths: list[int],
+    values: list[int],
+    *,
+    rows: Tensor = ROWS,
+    slots: Tensor = SLOTS,
+    weights: Tensor | None = None,
+    pooling: int = 0,
+) -> Tensor:
+    bags, ids = torch.tensor(lengths, dtype=torch.int64), torch.tensor(values, dtype=torch.int64)
+    found: Tensor = ops().lookup(rows, slots, bags, ids, weights, pooling, 4)
+    return found
+
+
+def test_lookups_pool_rows() -> None:
+    found = looked_up([1, 0, 2, 1], [3, 0, 1, 2])
+    assert found.tolist() == [[6, 7, 18, 20], [0, 0, 12, 13]]
+    weighted = looked_up([1, 0, 2, 1], [3, 0, 1, 2], weights=torch.tensor([2.0, 1, -1, 0.5]), pooling=1)
+    assert weighted.tolist() == [[12, 14, -1, -1], [0, 0, 6, 6.5]]
+    assert looked_up([], []).shape == (0, 4)
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda: looked_up([1, 1], [0, 4]), "values: got ID 4 in slot 1, expected 0 <= ID < 4"),
+        (lambda: looked_up([1, 1], [-1, 0]), "values: got ID -1 in slot 0, expected 0 <= ID < 4"),
+        (lambda: looked_up([1, 2], [0, 0]), "lengths: got 2 at position 1 for 2 values"),
+        (lambda: looked_up([1, 0], [0, 0]), "lengths: got a sum of 1 for 2 values"),
+        (lambda: looked_up([-1, 3], [0, 0]), "lengths: got -1 at position 0"),
+        (lambda: looked_up([2**62, 2**62], [0]), "lengths: got 4611686018427387904 at position 0"),
+        (lambda: looked_up([1], [0]), "lengths: got 1, expected a multiple of 2"),
+        (
+            lambda: looked_up([1, 0], [0], weights=torch.ones(2)),
+            r"weights: got Float \[2\], expected float32 \[1\]",
+        ),
+        (lambda: looked_up([1, 0], [0], rows=ROWS[:-1]), "slots: got 4 rows of 8 bytes, expected at most 3"),
+        (
+            lambda: looked_up([1, 0], [0], slots=SLOTS + 5),
+            "slots: got a type, dim, column or offset out of its range",
+        ),
+        (
+            lambda: looked_up([1, 0], [0], slots=SLOTS[:, :4]),
+            r"slots: got Long \[2, 4\], expected int64 \[S, 5\]",
+        ),
+        (lambda: looked_up([1, 0], [0], pooling=3), "pooling: got 3, expected 0 to 2"),
+    ],
+)
+def test_wrong_lookups_are_refused_before_a_row_is_read(call: Any, text: str) -> None:
+    with pytest.raises((RuntimeError, ValueError, TypeError), match=text):
+        call()
+
+
+def test_a_slot_without_a_number_of_rows_stays_inside_the_rows() -> None:
+    slots = SLOTS.clone()
+    slots[:, 1] = -1
+    assert looked_up([1, 1], [7, 3], slots=slots).tolist() == [[14, 15, 14, 15]]
+    with pytest.raises(RuntimeError, match="got ID 8 in slot 0, expected 0 <= ID < 8"):
+        looked_up([1, 1], [8, 3], slots=slots)
+
+
+@pytest.mark.parametrize(
+    "data_type", [DataType.FP32, DataType.FP16, DataType.INT8, DataType.INT4, DataType.INT2]
+)
+def test_every_row_type_is_looked_up_as_by_fbgemm(tmp_path: Path, data_type: DataType) -> None:
+    for name in ("dlrm", "bare weighted collection", "sequences"):
+        export_model(CASES[name].make().eval(), tmp_path / name, ExportConfig(data_type=data_type))
+        plain, own = load_artifact(tmp_path / name, own_operators=False), load_artifact(tmp_path / name)
+        assert "fbgemm::int_nbit_split_embedding_codegen_lookup_function" not in torchscript.operators(
+            own.module
+        )
+        batch = batch_of(plain.signature, 50, seed=3)
+        found = own.forward(*batch.inputs())
+        for output, expected in plain.forward(*batch.inputs()).items():
+            assert_near(found[output], expected, "float32")
+
+
+@pytest.mark.parametrize("policy", list(IdPolicy)[:3])
+def test_ids_out_of_range_are_treated_alike(tmp_path: Path, policy: IdPolicy) -> None:
+    export_model(dlrm().eval(), tmp_path / "a", ExportConfig(id_policy=policy))
+    plain, own = load_artifact(tmp_path / "a", own_operators=False), load_artifact(tmp_path / "a")
+    batch = batch_of(plain.signature, 20)
+    for wrong in (-1, 10**6, 2**63 - 1, -(2**63)):
+        inputs = [tensor.clone() for tensor in batch.inputs()]
+        inputs[-1][7] = wrong
+        if policy is IdPolicy.REJECT:
+            for artifact in (plain, own):
+                with pytest.raises(RuntimeError):
+                    artifact.forward(*inputs)
+        else:
+            for output, expected in plain.forward(*inputs).items():
+                assert_near(own.forward(*inputs)[output], expected, "float32")
+
+
+def test_lookups_in_graphs_refuse_lengths_that_do_not_fit(tmp_path: Path) -> None:
+    export_model(dlrm().eval(), tmp_path / "a", ExportConfig())
+    own = load_artifact(tmp_path / "a")
+    dense, lengths, values = batch_of(own.signature, 6).inputs()
+    shorter, negative = lengths.clone(), lengths.clone()
+    shorter[0] += 1
+    negative[0], negative[1] = -1, negative[1] + negative[0] + 1
+    for wrong in (shorter, negative, lengths[:-1]):
+        with pytest.raises(RuntimeError):
+            own.forward(dense, wrong, values)
+
+
 def test_torch_can_check_and_trace_the_operators() -> None:
     _, _, packed = layer(9, 6, "int8")
     checks = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
     torch.library.opcheck(ops().linear.default, (torch.randn(4, 6), packed, 9, "relu"), test_utils=checks)
+    arguments = (ROWS, SLOTS, torch.tensor([1, 0, 2, 1]), torch.tensor([3, 0, 1, 2]), None, 0, 4)
+    torch.library.opcheck(ops().lookup.default, arguments, test_utils=checks)
     dot = ops().dot_interaction.default
     torch.library.opcheck(dot, (torch.randn(4, 8), torch.randn(4, 3, 8)), test_utils=checks)
 

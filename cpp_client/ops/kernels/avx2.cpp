@@ -1,11 +1,14 @@
 #include "ops/kernels/lanes_avx2.h"
-// After the lanes.
-#include "ops/kernels/all_kernels.h"
+// After the lanes, in this order.
+#include "ops/kernels/linear_kernel.h"
+// Uses what stands in the one above.
+#include "ops/kernels/dot_kernel.h"
+#include "ops/kernels/lookup_kernel.h"
 
 namespace recsys::ops {
 
 const Kernels& Avx2Kernels() {
-  static constexpr Kernels kKernels{&Linear, &Dot};
+  static constexpr Kernels kKernels{&Linear, &Dot, &LookUp};
   return kKernels;
 }
 

@@ -20,6 +20,55 @@ struct OutRows {
   std::int64_t stride = 0;
 };
 
+/// FBGEMM's codes for the types of stored rows (recsys/rows/format.py).
+enum class RowType : std::int32_t { kFloat32 = 0, kFloat16 = 1, kInt8 = 2, kInt4 = 3, kInt2 = 4 };
+
+/// FBGEMM's codes for what becomes of a bag's rows.
+enum class Pooling : std::int32_t { kSum = 0, kMean = 1, kNone = 2 };
+
+/// Returns the bytes of a stored row.
+constexpr std::int64_t RowBytes(RowType type, std::int64_t dim) {
+  switch (type) {
+    case RowType::kFloat32:
+      return 4 * dim;
+    case RowType::kFloat16:
+      return 2 * dim;
+    case RowType::kInt8:
+      return 4 + dim;
+    case RowType::kInt4:
+      return 4 + dim / 2;
+    default:
+      return 4 + dim / 4;
+  }
+}
+
+/// One slot of a lookup: a feature in a table.
+struct Slot {
+  const std::uint8_t* rows = nullptr;
+  /// IDs from here on are out of range.
+  std::uint64_t num_rows = 0;
+  RowType type = RowType::kInt8;
+  std::int64_t dim = 0;
+  /// Where its columns begin in a row of outputs.
+  std::int64_t column = 0;
+};
+
+/// What to look up, for bags `first_bag` to `end_bag` of each slot.
+struct Lookup {
+  const Slot* slots = nullptr;
+  std::int64_t num_slots = 0;
+  /// Of each slot.
+  std::int64_t num_bags = 0;
+  const std::int64_t* ids = nullptr;
+  /// Slot by slot; one more than bags.
+  const std::int64_t* offsets = nullptr;
+  /// Null if each ID counts once.
+  const float* weights = nullptr;
+  Pooling pooling = Pooling::kSum;
+  std::int64_t first_bag = 0;
+  std::int64_t end_bag = 0;
+};
+
 /// The kernels for one instruction set. They check nothing, and compute each row by itself: its
 /// bits do not depend on the rows beside it.
 struct Kernels {
@@ -30,6 +79,9 @@ struct Kernels {
   /// writes the products of each pair (i, j) of them, i < j, ordered by i and then by j.
   void (*dot)(Rows in, std::int64_t num_rows, std::int64_t num_vectors, std::int64_t dim,
               OutRows out);
+  /// Looks up. Row b of `out` takes the bags b of all slots; without pooling, row i takes ID i.
+  /// Returns the position of the first ID out of range; -1 if there is none.
+  std::int64_t (*lookup)(const Lookup& lookup, OutRows out);
 };
 
 const Kernels& PlainKernels();

@@ -3,6 +3,7 @@
 #include <immintrin.h>
 
 #include <cstdint>
+#include <cstring>
 
 #include "ops/packed.h"
 
@@ -52,6 +53,23 @@ struct Lanes {
   static Floats Max(Floats a, Floats b) {
     // Of two operands that are not ordered the instruction returns the second.
     return {_mm256_max_ps(b.low, a.low), _mm256_max_ps(b.high, a.high)};
+  }
+  static Floats TimesAdd(Floats a, Floats b, Floats c) {
+    return {_mm256_fmadd_ps(a.low, b.low, c.low), _mm256_fmadd_ps(a.high, b.high, c.high)};
+  }
+  static Floats OfBytes(const std::uint8_t* from) {
+    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+    return {_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes)),
+            _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_srli_si128(bytes, 8)))};
+  }
+  static Floats OfHalves(const std::uint8_t* from) {
+    const auto* const halves = reinterpret_cast<const __m128i*>(from);
+    return {_mm256_cvtph_ps(_mm_loadu_si128(halves)), _mm256_cvtph_ps(_mm_loadu_si128(halves + 1))};
+  }
+  static float OfHalf(const std::uint8_t* from) {
+    std::uint16_t half = 0;
+    std::memcpy(&half, from, sizeof(half));
+    return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(half)));
   }
   static Floats Shifted(const Sums<WeightType::kInt8>& sums, std::int32_t zero,
                         const std::int32_t* weight_sums);

@@ -37,6 +37,19 @@ struct Lanes {
   // Of two operands that are not ordered the instruction returns the second.
   static Floats Max(Floats a, Floats b) { return _mm512_max_ps(b, a); }
 
+  static Floats TimesAdd(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
+  static Floats OfBytes(const std::uint8_t* from) {
+    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+    return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes));
+  }
+  static Floats OfHalves(const std::uint8_t* from) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+  }
+  static float OfHalf(const std::uint8_t* from) {
+    std::uint16_t half = 0;
+    std::memcpy(&half, from, sizeof(half));
+    return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(half)));
+  }
   /// The whole numbers of int8 sums, less `zero` times the sums of the weights, as floats.
   static Floats Shifted(const Sums<WeightType::kInt8>& sums, std::int32_t zero,
                         const std::int32_t* weight_sums);

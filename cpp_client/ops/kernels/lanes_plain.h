@@ -74,6 +74,34 @@ struct Lanes {
       a.values[i] = a.values[i] < b.values[i] ? b.values[i] : a.values[i];
     return a;
   }
+  /// Returns a * b + c.
+  static Floats TimesAdd(Floats a, Floats b, Floats c) {
+    for (int i = 0; i < 16; ++i) c.values[i] += a.values[i] * b.values[i];
+    return c;
+  }
+  /// Returns 16 bytes, or 16 halves, as floats.
+  static Floats OfBytes(const std::uint8_t* from) {
+    Floats floats;
+    for (int i = 0; i < 16; ++i) floats.values[i] = from[i];
+    return floats;
+  }
+  static Floats OfHalves(const std::uint8_t* from) {
+    Floats floats;
+    for (int i = 0; i < 16; ++i) floats.values[i] = OfHalf(from + 2 * i);
+    return floats;
+  }
+  static float OfHalf(const std::uint8_t* from) {
+    std::uint16_t half = 0;
+    std::memcpy(&half, from, sizeof(half));
+    const std::uint32_t sign = std::uint32_t{half} << 16 & 0x80000000U, magnitude = half & 0x7fffU;
+    if (magnitude < 0x0400) {
+      const float value = static_cast<float>(magnitude) * 0x1p-24F;
+      return sign == 0 ? value : -value;
+    }
+    // Infinity and NaN have the largest exponent in both.
+    const std::uint32_t shift = magnitude >= 0x7c00 ? 224U << 23 : 112U << 23;
+    return FloatOf(sign | ((magnitude << 13) + shift));
+  }
   /// Returns sums of int8 products less `zero` times the sums of the weights.
   static Floats Shifted(const Sums<WeightType::kInt8>& sums, std::int32_t zero,
                         const std::int32_t* weight_sums);

@@ -5,6 +5,7 @@
 #include <torch/csrc/jit/passes/dead_code_elimination.h>
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -80,6 +81,8 @@ class Exchanging {
         Linear(node);
       } else if (Is(node, "aten::index_select")) {
         Dot(node);
+      } else if (Is(node, "fbgemm::int_nbit_split_embedding_codegen_lookup_function")) {
+        Lookup(node);
       }
     }
   }
@@ -161,6 +164,71 @@ class Exchanging {
     joined->output()->replaceAllUsesWith(
         Call(graph_.get(), "recsys_ops::dot_interaction", {dense, sparse}));
     ++found_.num_dot;
+  }
+
+  /// A lookup by FBGEMM, with the rejection of IDs out of range before it if nothing else needs it.
+  void Lookup(Node* node) {
+    const auto rows = TensorOf(node->input(0)), offsets = TensorOf(node->input(3)),
+               types = TensorOf(node->input(4)), columns = TensorOf(node->input(5));
+    Node* const sums = node->input(13)->node();
+    std::string reason;
+    if (!rows || !offsets || !types || !columns) {
+      reason = "its tables are computed";
+    } else if (!rows->device().is_cpu()) {
+      reason = "its rows are on " + rows->device().str();
+    } else if (!IsNumber(node->input(16), 0) || !IsNumber(node->input(19), 1)) {
+      reason = "its outputs are not float32";
+    } else if (!Is(sums, "fbgemm::asynchronous_complete_cumsum")) {
+      reason = "its offsets are computed";
+    }
+    if (!reason.empty()) {
+      found_.left.push_back("fbgemm lookup: " + reason);
+      return;
+    }
+    const std::int64_t num_slots = offsets->numel();
+    Value* ids = node->input(12);
+    at::Tensor num_rows = at::full({num_slots}, -1, at::kLong);
+    if (Node* const check = CheckOf(node, num_slots)) {
+      num_rows = *TensorOf(check->input(0));
+      ids = ids->node()->input(0);
+      check->destroy();
+    }
+    const at::Tensor ends = columns->to(at::kLong);
+    const at::Tensor starts = ends.slice(0, 0, num_slots);
+    const at::Tensor dims = ends.slice(0, 1) - starts;
+    const bool is_pooled = !IsNumber(node->input(14), 2);
+    const at::Tensor slots = at::stack({*offsets, num_rows, types->to(at::kLong), dims,
+                                        is_pooled ? starts : at::zeros_like(starts)},
+                                       1)
+                                 .contiguous();
+    const std::int64_t width = is_pooled ? *NumberOf(node->input(6)) : dims[0].item<std::int64_t>();
+    const torch::jit::WithInsertPoint here(node);
+    Value* const output = Call(graph_.get(), "recsys_ops::lookup",
+                               {node->input(0), graph_->insertConstant(slots), sums->input(0), ids,
+                                node->input(15), node->input(14), graph_->insertConstant(width)});
+    node->output()->replaceAllUsesWith(output);
+    node->destroy();
+    ++found_.num_lookup;
+  }
+
+  /// Returns the check of a lookup's IDs that the lookup can do itself: the only other user of IDs
+  /// whose negative ones have become too large. Null if there is none.
+  static Node* CheckOf(const Node* lookup, std::int64_t num_slots) {
+    const Value* const ids = lookup->input(12);
+    const Node* const made = ids->node();
+    if (!Is(made, "aten::threshold") || !IsNumber(made->input(1), -1) ||
+        !IsNumber(made->input(2), std::numeric_limits<std::int64_t>::max()) ||
+        ids->uses().size() != 2) {
+      return nullptr;
+    }
+    Node* const first = ids->uses()[0].user;
+    Node* const check = first == lookup ? ids->uses()[1].user : first;
+    if (!Is(check, "fbgemm::bounds_check_indices") || check->input(2) != lookup->input(13) ||
+        !IsNumber(check->input(3), 0)) {
+      return nullptr;
+    }
+    const auto num_rows = TensorOf(check->input(0));
+    return num_rows && num_rows->numel() == num_slots ? check : nullptr;
   }
 
   /// Returns the parts of a cat along dimension 1; none for another node or null.

@@ -12,13 +12,15 @@ namespace recsys::ops {
 struct Exchanged {
   int num_linear = 0;
   int num_dot = 0;
+  int num_lookup = 0;
   /// Operators that stay, and why.
   std::vector<std::string> left;
 };
 
 /// Exchanges operators of a frozen graph on the CPU for those of recsys_ops: linear layers with the
-/// activation behind them, and the interaction of a DLRM. `dtype` is that of the linear layers'
-/// products: float32, bfloat16 or int8. The weights are packed; the module's own stay as they are.
+/// activation behind them, the interaction of a DLRM, and lookups with the checks before them.
+/// `dtype` is that of the linear layers' products: float32, bfloat16 or int8. The weights are
+/// packed; the module's own stay as they are.
 Exchanged Exchange(torch::jit::Module* frozen, const std::string& dtype);
 
 }  // namespace recsys::ops

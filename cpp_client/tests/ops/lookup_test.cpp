@@ -1,0 +1,210 @@
+// Lookups of every row type and instruction set, against loops over single numbers.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "ops/kernels/kernels.h"
+
+namespace recsys::ops {
+namespace {
+
+/// Halves of a few numbers, as bits.
+constexpr std::uint16_t kHalves[] = {0x0000, 0x8000, 0x3c00, 0xb800,
+                                     0x2e66, 0x0001, 0x83ff, 0x7bff};
+
+float OfHalf(std::uint16_t half) {
+  const int exponent = half >> 10 & 31, fraction = half & 1023;
+  const float sign = (half & 0x8000) != 0 ? -1.0F : 1.0F;
+  if (exponent == 0) return sign * std::ldexp(static_cast<float>(fraction), -24);
+  return sign * std::ldexp(static_cast<float>(1024 + fraction), exponent - 25);
+}
+
+/// A table of random bytes whose scales, biases and halves are finite and of moderate size.
+struct Table {
+  Table(RowType given, std::int64_t columns, std::int64_t count, std::mt19937* random)
+      : type(given), dim(columns), num_rows(count), row_bytes(RowBytes(given, columns)) {
+    // Of the exact size, and not aligned: the address sanitizer sees what is read behind it.
+    bytes.resize(static_cast<std::size_t>(num_rows * row_bytes));
+    for (std::uint8_t& byte : bytes) byte = static_cast<std::uint8_t>((*random)());
+    for (std::int64_t row = 0; row < num_rows; ++row) {
+      if (type == RowType::kFloat32) {
+        std::uniform_real_distribution<float> draw(-1, 1);
+        for (std::int64_t i = 0; i < dim; ++i) Put(row, 4 * i, draw(*random));
+      } else if (type == RowType::kFloat16) {
+        for (std::int64_t i = 0; i < dim; ++i) Put(row, 2 * i, kHalves[(*random)() % 7]);
+      } else {
+        for (std::int64_t i = 0; i < 2; ++i) Put(row, 2 * i, kHalves[(*random)() % 5]);
+      }
+    }
+  }
+  template <typename T>
+  void Put(std::int64_t row, std::int64_t at, T value) {
+    std::memcpy(bytes.data() + row * row_bytes + at, &value, sizeof(value));
+  }
+  template <typename T>
+  T Get(std::int64_t row, std::int64_t at) const {
+    T value;
+    std::memcpy(&value, bytes.data() + row * row_bytes + at, sizeof(value));
+    return value;
+  }
+  float At(std::int64_t row, std::int64_t i) const {
+    if (type == RowType::kFloat32) return Get<float>(row, 4 * i);
+    if (type == RowType::kFloat16) return OfHalf(Get<std::uint16_t>(row, 2 * i));
+    const int bits = type == RowType::kInt8 ? 8 : type == RowType::kInt4 ? 4 : 2;
+    const int code = Get<std::uint8_t>(row, 4 + i * bits / 8) >> (i * bits % 8) & ((1 << bits) - 1);
+    return static_cast<float>(code) * OfHalf(Get<std::uint16_t>(row, 0)) +
+           OfHalf(Get<std::uint16_t>(row, 2));
+  }
+  Slot SlotAt(std::int64_t column) const {
+    return {bytes.data(), static_cast<std::uint64_t>(num_rows), type, dim, column};
+  }
+
+  RowType type;
+  std::int64_t dim, num_rows, row_bytes;
+  std::vector<std::uint8_t> bytes;
+};
+
+struct Request {
+  Request(const std::vector<Table>& tables, std::int64_t bags, std::mt19937* random)
+      : num_bags(bags) {
+    offsets.push_back(0);
+    for (const Table& table : tables) {
+      slots.push_back(table.SlotAt(width));
+      width += table.dim;
+      for (std::int64_t bag = 0; bag < num_bags; ++bag) {
+        const std::int64_t count = (*random)() % 5;
+        for (std::int64_t i = 0; i < count; ++i) {
+          ids.push_back(static_cast<std::int64_t>((*random)() % table.num_rows));
+          weights.push_back(static_cast<float>((*random)() % 100) / 50 - 1);
+        }
+        offsets.push_back(static_cast<std::int64_t>(ids.size()));
+      }
+    }
+  }
+  Lookup Of(Pooling pooling, bool is_weighted) const {
+    return {slots.data(),   static_cast<std::int64_t>(slots.size()), num_bags, ids.data(),
+            offsets.data(), is_weighted ? weights.data() : nullptr,  pooling,  0,
+            num_bags};
+  }
+
+  std::int64_t num_bags, width = 0;
+  std::vector<Slot> slots;
+  std::vector<std::int64_t> ids, offsets;
+  std::vector<float> weights;
+};
+
+class EachIsaLooksUp : public testing::TestWithParam<Isa> {
+ protected:
+  void SetUp() override {
+    if (GetParam() > BestIsa()) GTEST_SKIP() << "this processor has no " << NameOf(GetParam());
+    ForceIsa(NameOf(GetParam()));
+  }
+  void TearDown() override { ForceIsa(NameOf(BestIsa())); }
+};
+
+INSTANTIATE_TEST_SUITE_P(Isas, EachIsaLooksUp,
+                         testing::Values(Isa::kPlain, Isa::kAvx2, Isa::kAvx512),
+                         [](const auto& given) { return NameOf(given.param); });
+
+TEST_P(EachIsaLooksUp, BagsOfEveryTypeAndDimAreRight) {
+  std::mt19937 random(1);
+  for (const std::int64_t num_bags : {0, 1, 2, 48, 49}) {
+    std::vector<Table> tables;
+    for (const std::int64_t dim : {1, 2, 15, 16, 33, 64, 72, 200}) {
+      tables.emplace_back(RowType::kFloat32, dim, 7, &random);
+      tables.emplace_back(RowType::kFloat16, dim, 7, &random);
+      tables.emplace_back(RowType::kInt8, (dim + 1) / 2 * 2, 30, &random);
+      tables.emplace_back(RowType::kInt4, (dim + 3) / 4 * 4, 7, &random);
+      tables.emplace_back(RowType::kInt2, (dim + 7) / 8 * 8, 7, &random);
+    }
+    const Request request(tables, num_bags, &random);
+    for (const bool is_weighted : {false, true}) {
+      for (const Pooling pooling : {Pooling::kSum, Pooling::kMean}) {
+        std::vector<float> out(static_cast<std::size_t>(num_bags * request.width), -7);
+        const Lookup lookup = request.Of(pooling, is_weighted);
+        ASSERT_EQ(ChosenKernels().lookup(lookup, {out.data(), request.width}), -1);
+        for (std::size_t slot = 0; slot < tables.size(); ++slot) {
+          const Table& table = tables[slot];
+          for (std::int64_t bag = 0; bag < num_bags; ++bag) {
+            const auto at =
+                slot * static_cast<std::size_t>(num_bags) + static_cast<std::size_t>(bag);
+            const std::int64_t from = request.offsets[at], to = request.offsets[at + 1];
+            for (std::int64_t i = 0; i < table.dim; ++i) {
+              double sum = 0;
+              for (std::int64_t k = from; k < to; ++k) {
+                const auto id = static_cast<std::size_t>(k);
+                sum += double{table.At(request.ids[id], i)} *
+                       (is_weighted ? request.weights[id] : 1.0F);
+              }
+              if (pooling == Pooling::kMean && to > from) sum /= static_cast<double>(to - from);
+              const float found = out[static_cast<std::size_t>(bag * request.width +
+                                                               request.slots[slot].column + i)];
+              ASSERT_NEAR(found, sum, 1e-5 * (1 + std::fabs(sum)))
+                  << "type " << static_cast<int>(table.type) << ", dim " << table.dim << ", bag "
+                  << bag << " of " << num_bags;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(EachIsaLooksUp, SequencesHaveARowForEachId) {
+  std::mt19937 random(2);
+  std::vector<Table> tables;
+  for (int i = 0; i < 3; ++i) tables.emplace_back(RowType::kInt8, 20, 9, &random);
+  Request request(tables, 11, &random);
+  for (Slot& slot : request.slots) slot.column = 0;
+  std::vector<float> out(request.ids.size() * 20);
+  ASSERT_EQ(ChosenKernels().lookup(request.Of(Pooling::kNone, false), {out.data(), 20}), -1);
+  for (std::size_t slot = 0; slot < 3; ++slot) {
+    for (std::int64_t i = request.offsets[slot * 11]; i < request.offsets[slot * 11 + 11]; ++i) {
+      for (std::int64_t column = 0; column < 20; ++column) {
+        const auto at = static_cast<std::size_t>(i);
+        ASSERT_NEAR(out[at * 20 + static_cast<std::size_t>(column)],
+                    tables[slot].At(request.ids[at], column), 1e-4);
+      }
+    }
+  }
+}
+
+TEST_P(EachIsaLooksUp, PartsOfABatchAreThoseOfTheWhole) {
+  std::mt19937 random(3);
+  std::vector<Table> tables;
+  for (const RowType type : {RowType::kInt8, RowType::kInt4, RowType::kFloat16}) {
+    tables.emplace_back(type, 40, 50, &random);
+  }
+  const Request request(tables, 30, &random);
+  std::vector<float> whole(static_cast<std::size_t>(30 * request.width)), parts = whole;
+  Lookup lookup = request.Of(Pooling::kSum, true);
+  ASSERT_EQ(ChosenKernels().lookup(lookup, {whole.data(), request.width}), -1);
+  for (const auto& [first, end] : {std::pair(0, 1), {1, 17}, {17, 17}, {17, 30}}) {
+    lookup.first_bag = first;
+    lookup.end_bag = end;
+    ASSERT_EQ(ChosenKernels().lookup(lookup, {parts.data(), request.width}), -1);
+  }
+  EXPECT_EQ(std::memcmp(whole.data(), parts.data(), whole.size() * sizeof(float)), 0);
+}
+
+TEST_P(EachIsaLooksUp, IdsOutOfRangeAreNamedByTheirPositionAndReadNothing) {
+  std::mt19937 random(4);
+  std::vector<Table> tables;
+  for (int i = 0; i < 2; ++i) tables.emplace_back(RowType::kInt8, 64, 5, &random);
+  for (const std::int64_t wrong : {std::int64_t{5}, std::int64_t{-1}, INT64_MIN, INT64_MAX}) {
+    Request request(tables, 20, &random);
+    const std::size_t at = request.ids.size() - 3;
+    request.ids[at] = wrong;
+    std::vector<float> out(static_cast<std::size_t>(20 * request.width));
+    EXPECT_EQ(ChosenKernels().lookup(request.Of(Pooling::kSum, false), {out.data(), request.width}),
+              static_cast<std::int64_t>(at));
+  }
+}
+
+}  // namespace
+}  // namespace recsys::ops
