@@ -33,6 +33,17 @@ def run(*command: str | Path) -> str:
     return done.stdout
 
 
+@pytest.mark.parametrize(
+    ("name", "arguments", "text"),
+    [("client", ["127.0.0.1:1"], "UNAVAILABLE"), ("predict", [], "usage: "), ("server", [], "usage: ")],
+)
+def test_make_native_builds_the_examples(name: str, arguments: list[str], text: str) -> None:
+    command = [BUILD / f"example_{name}", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode in (1, 2)
+    assert text in done.stderr + done.stdout
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_example_builds_against_an_installed_library_and_predicts(tmp_path: Path) -> None:

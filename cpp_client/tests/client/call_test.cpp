@@ -6,6 +6,8 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -13,6 +15,21 @@
 
 namespace recsys {
 namespace {
+
+TEST(ClientResponse, AnOutputOfATemporaryIsACopy) {
+  using Temporary = decltype(std::declval<ClientResponse&&>().output(""));
+  using Held = decltype(std::declval<const ClientResponse&>().output(""));
+  static_assert(std::is_same_v<Temporary, ClientOutput>, "it would dangle");
+  static_assert(std::is_same_v<Held, const ClientOutput&>, "it would be copied");
+  const auto answer = [] {
+    ClientResponse response;
+    response.outputs.push_back({"score", {2}, {0.25F, 0.5F}});
+    return response;
+  };
+  std::vector<float> read;
+  for (const float score : answer().output("score").values) read.push_back(score);
+  EXPECT_EQ(read, (std::vector<float>{0.25F, 0.5F}));
+}
 
 ClientError ErrorOf(const std::function<void()>& call) {
   try {
