@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "ops/isa.h"
 #include "ops/torch/operators.h"
 
 namespace recsys::ops {
@@ -268,6 +269,7 @@ class Exchanging {
 
 Exchanged Exchange(torch::jit::Module* frozen, const std::string& dtype) {
   RegisterOperators();
+  ChosenIsa();  // throws for a wrong RECSYS_ISA now, not in the first batch
   return Exchanging(frozen->get_method("forward").graph(), dtype).Run();
 }
 
