@@ -39,18 +39,18 @@ class Exchanged:
 
 
 @functools.cache
-def _module() -> Any:
-    """Return the native module, or the error that says why it cannot be used."""
+def _loaded() -> tuple[Any, str]:
+    """Return the native module, or None and why it cannot be used."""
     try:
-        return load_native("recsys.kernels._ops", _FOLDER, "the library of operators")
+        return load_native("recsys.kernels._ops", _FOLDER, "the library of operators"), ""
     except NotBuiltError as error:
-        return error
+        # Not the error itself: its traceback holds the first caller's frames, and so a whole model.
+        return None, str(error)
 
 
 def why_missing() -> str:
     """Return why the operators cannot be used, and what to do; empty if they can."""
-    module = _module()
-    return str(module) if isinstance(module, NotBuiltError) else ""
+    return _loaded()[1]
 
 
 def instructions() -> str:
@@ -79,7 +79,7 @@ def exchange(frozen: torch.jit.ScriptModule, linear_dtype: str) -> Exchanged:
 
 
 def _usable() -> Any:
-    module = _module()
-    if isinstance(module, NotBuiltError):
-        raise module
+    module, reason = _loaded()
+    if module is None:
+        raise NotBuiltError(reason)
     return module

@@ -113,7 +113,7 @@ SCRIPT
         ("recsys-serve", ["--check-"], {"--check-config"}),
         ("recsys-predict", ["host:1", "--json-request", "mo"], {"model.pt"}),
         ("recsys-admin", ["host:1", "ro"], {"route", "rollback"}),
-        ("recsys-admin", ["host:1", "route", "model", "--can"], {"--canary"}),
+        ("recsys-admin", ["host:1", "route", "model", "--can"], {"--canary", "--canary-key"}),
         ("recsys-bench", ["host:1", "--sender", "na"], {"native"}),
     ],
 )
