@@ -137,7 +137,7 @@ TEST_F(RouteTest, ARequestWithoutItsKeyGetsTheVersionThatServes) {
   RouteSpec spec = Spec("1", "2", 0.9, "3", 0.05);
   spec.key_feature = "user";
   Publish(spec);
-  EXPECT_EQ(routes_.Find({"sum"}).key_feature, "user");
+  EXPECT_EQ(routes_.Find({"sum", ""}).key_feature, "user");
   EXPECT_EQ(routes_.Find({"sum", "", false, 0, 7}).key_feature, "");
   EXPECT_EQ(routes_.Find({"sum", "2"}).key_feature, "");
   EXPECT_EQ(Drawn(0.0), Pair("1", ""));
@@ -157,7 +157,7 @@ TEST_F(RouteTest, KnowsTheHeaderOfEachModel) {
   Publish(spec);
   for (const char* model : {"sum", ""}) EXPECT_EQ(routes_.KeyHeader(model), "x-user");
   EXPECT_EQ(routes_.KeyHeader("other"), "");
-  EXPECT_EQ(routes_.Find({"sum"}).key_feature, "");
+  EXPECT_EQ(routes_.Find({"sum", ""}).key_feature, "");
 }
 
 TEST_F(RouteTest, WhatCannotBeAnsweredIsRefusedWithTheReason) {
