@@ -102,7 +102,7 @@ def _artifact_scores(artifact: LoadedArtifact) -> Scorer:
 
 
 def _auc(dataset: Dataset, scorer: Scorer) -> float:
-    scored = [(scorer(b.dense, b.kjt), b.labels) for b in batches(dataset.held_out(), _BATCH_SIZE)]
+    scored = [(scorer(b.dense, b.kjt), b.labels[:, 0]) for b in batches(dataset.held_out(), _BATCH_SIZE)]
     scores, labels = (torch.cat(parts).numpy() for parts in zip(*scored, strict=True))
     found = auc(scores, labels)
     if found is None:
