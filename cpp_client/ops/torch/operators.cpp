@@ -198,14 +198,15 @@ at::Tensor LookupOp(const at::Tensor& rows, const at::Tensor& slots, const at::T
                     std::int64_t pooling, std::int64_t width) {
   const std::vector<Slot> read = SlotsOf(rows, slots, width);
   const auto num_slots = static_cast<std::int64_t>(read.size());
-  TORCH_CHECK_TYPE(lengths.scalar_type() == at::kLong && values.scalar_type() == at::kLong &&
-                       lengths.dim() == 1 && values.dim() == 1,
-                   "lengths, values: got ", lengths.scalar_type(), ' ', lengths.sizes(), " and ",
-                   values.scalar_type(), ' ', values.sizes(), ", expected int64 [S * B] and [N]");
+  const bool is_whole = lengths.scalar_type() == at::kLong || lengths.scalar_type() == at::kInt;
+  TORCH_CHECK_TYPE(
+      is_whole && values.scalar_type() == at::kLong && lengths.dim() == 1 && values.dim() == 1,
+      "lengths, values: got ", lengths.scalar_type(), ' ', lengths.sizes(), " and ",
+      values.scalar_type(), ' ', values.sizes(), ", expected int64 [S * B] and [N]");
   TORCH_CHECK_VALUE(lengths.numel() % num_slots == 0, "lengths: got ", lengths.numel(),
                     ", expected a multiple of ", num_slots);
   TORCH_CHECK_VALUE(pooling >= 0 && pooling <= 2, "pooling: got ", pooling, ", expected 0 to 2");
-  const at::Tensor ids = values.contiguous(), bags = lengths.contiguous();
+  const at::Tensor ids = values.contiguous(), bags = lengths.to(at::kLong).contiguous();
   at::Tensor factors;
   if (weights.has_value() && weights->defined()) {
     TORCH_CHECK_TYPE(weights->scalar_type() == at::kFloat && weights->dim() == 1 &&
