@@ -116,8 +116,6 @@ struct Routes::Snapshot {
   std::shared_ptr<const RouteTable> only;
   /// Whether a model was ever published or withdrawn.
   bool has_begun = false;
-  /// Whether a table has a header as key.
-  bool has_key_headers = false;
 
   /// Returns the table of a model, of the only one without a name; null if there is none.
   const RouteTable* Of(std::string_view model) const {
@@ -136,9 +134,9 @@ void Routes::Exchange(Change change) {
   auto next = std::make_shared<Snapshot>(*old);
   next->has_begun = true;
   change(next.get());
-  next->has_key_headers =
-      std::any_of(next->tables.begin(), next->tables.end(),
-                  [](const auto& table) { return !table.second->spec().key_header.empty(); });
+  has_key_headers_ = std::any_of(next->tables.begin(), next->tables.end(), [](const auto& table) {
+    return !table.second->spec().key_header.empty();
+  });
   std::atomic_store(&snapshot_, std::shared_ptr<const Snapshot>(std::move(next)));
 }
 
@@ -156,8 +154,8 @@ Route Routes::Find(const RouteQuery& query) const {
 }
 
 std::string Routes::KeyHeader(std::string_view model) const {
+  if (!has_key_headers_) return {};
   const std::shared_ptr<const Snapshot> seen = std::atomic_load(&snapshot_);
-  if (!seen->has_key_headers) return {};
   const RouteTable* const table = seen->Of(model);
   return table == nullptr ? std::string() : table->spec().key_header;
 }

@@ -1,6 +1,7 @@
 #ifndef RECSYS_ENGINE_ROUTES_ROUTE_TABLE_H_
 #define RECSYS_ENGINE_ROUTES_ROUTE_TABLE_H_
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -59,6 +60,8 @@ class Routes : public Router {
   void Exchange(Change change);
 
   std::shared_ptr<const Snapshot> snapshot_;
+  /// Whether a table has a header as key. Every request reads it.
+  std::atomic<bool> has_key_headers_{false};
   /// Held while the snapshot is replaced.
   std::mutex mutex_;
 };

@@ -52,9 +52,11 @@ inline void Transpose(const float* vectors, std::int64_t count, std::int64_t dim
 
 void Dot(Rows in, std::int64_t num_rows, std::int64_t num_vectors, std::int64_t dim, OutRows out) {
   const std::int64_t stride = (num_vectors + kLane - 1) / kLane * kLane;
-  Scratch& scratch = Scratch::OfThread();
-  float* const columns = Scratch::Room(&scratch.columns, dim * stride);
-  float* const products = Scratch::Room(&scratch.products, num_vectors * stride);
+  const auto room = [stride](Scratch use, std::int64_t rows) {
+    return reinterpret_cast<float*>(ScratchOf(use, rows * stride * std::int64_t{sizeof(float)}));
+  };
+  float* const columns = room(Scratch::kColumns, dim);
+  float* const products = room(Scratch::kProducts, num_vectors);
   for (std::int64_t row = 0; row < num_rows; ++row) {
     const float* const vectors = in.data + row * in.stride;
     Transpose(vectors, num_vectors, dim, columns, stride);

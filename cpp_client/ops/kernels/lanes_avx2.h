@@ -3,14 +3,13 @@
 #include <immintrin.h>
 
 #include <cstdint>
-#include <cstring>
 
-#include "ops/packed.h"
+#include "ops/kernels/lanes_base.h"
 
 namespace recsys::ops {
 namespace {
 
-struct Lanes {
+struct Lanes : LanesBase {
   static constexpr int kMaxRows = 3;
   static constexpr int kSinglePanels = 2;
   struct Floats {
@@ -66,24 +65,8 @@ struct Lanes {
     const auto* const halves = reinterpret_cast<const __m128i*>(from);
     return {_mm256_cvtph_ps(_mm_loadu_si128(halves)), _mm256_cvtph_ps(_mm_loadu_si128(halves + 1))};
   }
-  static float OfHalf(const std::uint8_t* from) {
-    std::uint16_t half = 0;
-    std::memcpy(&half, from, sizeof(half));
-    return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(half)));
-  }
   static Floats Shifted(const Sums<WeightType::kInt8>& sums, std::int32_t zero,
                         const std::int32_t* weight_sums);
-  static void ToBfloat16(const float* from, std::int64_t count, std::uint16_t* to) {
-    for (std::int64_t i = 0; i < count; ++i) to[i] = ops::ToBfloat16(from[i]);
-  }
-  static void Transpose(const float* from, std::int64_t stride, std::int64_t count, float* to,
-                        std::int64_t to_stride) {
-    for (std::int64_t k = 0; k < 16; ++k) {
-      for (std::int64_t i = 0; i < 16; ++i) {
-        to[k * to_stride + i] = i < count ? from[i * stride + k] : 0;
-      }
-    }
-  }
 
  private:
   static __m256i Bytes(const void* from) {

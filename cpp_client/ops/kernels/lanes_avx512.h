@@ -5,12 +5,12 @@
 #include <cstdint>
 #include <cstring>
 
-#include "ops/packed.h"
+#include "ops/kernels/lanes_base.h"
 
 namespace recsys::ops {
 namespace {
 
-struct Lanes {
+struct Lanes : LanesBase {
   static constexpr int kMaxRows = 12;
   static constexpr int kSinglePanels = 4;
   using Floats = __m512;
@@ -44,11 +44,6 @@ struct Lanes {
   }
   static Floats OfHalves(const std::uint8_t* from) {
     return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
-  }
-  static float OfHalf(const std::uint8_t* from) {
-    std::uint16_t half = 0;
-    std::memcpy(&half, from, sizeof(half));
-    return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(half)));
   }
   /// The whole numbers of int8 sums, less `zero` times the sums of the weights, as floats.
   static Floats Shifted(const Sums<WeightType::kInt8>& sums, std::int32_t zero,

@@ -4,12 +4,12 @@
 #include <cstdint>
 #include <cstring>
 
-#include "ops/packed.h"
+#include "ops/kernels/lanes_base.h"
 
 namespace recsys::ops {
 namespace {
 
-struct Lanes {
+struct Lanes : LanesBase {
   /// Rows whose sums are kept in registers together.
   static constexpr int kMaxRows = 2;
   /// Panels that are summed together for a single row.
@@ -90,40 +90,9 @@ struct Lanes {
     for (int i = 0; i < 16; ++i) floats.values[i] = OfHalf(from + 2 * i);
     return floats;
   }
-  static float OfHalf(const std::uint8_t* from) {
-    std::uint16_t half = 0;
-    std::memcpy(&half, from, sizeof(half));
-    const std::uint32_t sign = std::uint32_t{half} << 16 & 0x80000000U, magnitude = half & 0x7fffU;
-    if (magnitude < 0x0400) {
-      const float value = static_cast<float>(magnitude) * 0x1p-24F;
-      return sign == 0 ? value : -value;
-    }
-    // Infinity and NaN have the largest exponent in both.
-    const std::uint32_t shift = magnitude >= 0x7c00 ? 224U << 23 : 112U << 23;
-    return FloatOf(sign | ((magnitude << 13) + shift));
-  }
   /// Returns sums of int8 products less `zero` times the sums of the weights.
   static Floats Shifted(const Sums<WeightType::kInt8>& sums, std::int32_t zero,
                         const std::int32_t* weight_sums);
-  static void ToBfloat16(const float* from, std::int64_t count, std::uint16_t* to) {
-    for (std::int64_t i = 0; i < count; ++i) to[i] = ops::ToBfloat16(from[i]);
-  }
-  /// Writes 16 columns of `count` rows, at most 16, as 16 rows; the rest of them is zero.
-  static void Transpose(const float* from, std::int64_t stride, std::int64_t count, float* to,
-                        std::int64_t to_stride) {
-    for (std::int64_t k = 0; k < 16; ++k) {
-      for (std::int64_t i = 0; i < 16; ++i) {
-        to[k * to_stride + i] = i < count ? from[i * stride + k] : 0;
-      }
-    }
-  }
-
- private:
-  static float FloatOf(std::uint32_t bits) {
-    float value = 0;
-    std::memcpy(&value, &bits, sizeof(value));
-    return value;
-  }
 };
 
 template <>

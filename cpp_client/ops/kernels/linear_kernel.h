@@ -6,9 +6,9 @@
 #include <cstring>
 #include <limits>
 #include <type_traits>
-#include <vector>
 
 #include "ops/kernels/kernels.h"
+#include "ops/scratch.h"
 
 namespace recsys::ops {
 namespace {
@@ -40,25 +40,6 @@ struct Tile {
     std::int32_t four = 0;
     std::memcpy(&four, data + row * stride_bytes + 4 * group, sizeof(four));
     return four;
-  }
-};
-
-/// Memory of a thread that is reused.
-struct Scratch {
-  std::vector<char> tile;
-  std::vector<ByteScale> scales;
-  std::vector<float> columns, products;
-
-  static Scratch& OfThread() {
-    thread_local Scratch scratch;
-    return scratch;
-  }
-  template <typename T>
-  static T* Room(std::vector<T>* memory, std::int64_t size) {
-    if (static_cast<std::int64_t>(memory->size()) < size) {
-      memory->resize(static_cast<std::size_t>(size));
-    }
-    return memory->data();
   }
 };
 
@@ -101,12 +82,12 @@ Tile TileOf(const Packed& weights, Rows in, std::int64_t first, std::int64_t num
   if constexpr (kType == WeightType::kFloat32) {
     return {reinterpret_cast<const char*>(from), in.stride * 4, nullptr};
   }
-  Scratch& scratch = Scratch::OfThread();
   const std::int64_t row_bytes = weights.num_groups() * 4;
   // Rows that are a power of two apart would share few sets of the cache.
   const std::int64_t stride = (row_bytes + kLaneBytes - 1) / kLaneBytes * kLaneBytes + kLaneBytes;
-  char* const data = Scratch::Room(&scratch.tile, stride * kTileRows);
-  ByteScale* const scales = Scratch::Room(&scratch.scales, kTileRows);
+  char* const data = ScratchOf(Scratch::kTile, stride * kTileRows);
+  auto* const scales = reinterpret_cast<ByteScale*>(
+      ScratchOf(Scratch::kScales, kTileRows * std::int64_t{sizeof(ByteScale)}));
   for (std::int64_t row = 0; row < num_rows; ++row) {
     const float* const values = from + row * in.stride;
     char* const to = data + row * stride;

@@ -51,12 +51,8 @@ struct StoredRow {
     }
   }
 
-  /// Adds columns `from` to from + 15 times the weight.
-  void AddTo(std::int64_t from, Lanes::Floats* sums) const {
-    *sums = Lanes::Add(*sums, Lanes::TimesAdd(Codes(from, kLane), scale, bias));
-  }
-  /// The same for the last columns, fewer than 16.
-  void AddEndTo(std::int64_t from, std::int64_t count, Lanes::Floats* sums) const {
+  /// Adds `count` columns, at most 16, times the weight.
+  void AddTo(std::int64_t from, std::int64_t count, Lanes::Floats* sums) const {
     *sums = Lanes::Add(*sums, Lanes::TimesAdd(Codes(from, count), scale, bias));
   }
 
@@ -146,7 +142,7 @@ class SlotLookup {
         const StoredRow<kType> row = RowOf(i, factor);
 #pragma GCC unroll 4
         for (int lane = 0; lane < kLanesTogether; ++lane) {
-          row.AddTo(column + lane * kLane, &sums[lane]);
+          row.AddTo(column + lane * kLane, kLane, &sums[lane]);
         }
       }
 #pragma GCC unroll 4
@@ -158,12 +154,7 @@ class SlotLookup {
       const std::int64_t count = std::min(kLane, slot_.dim - column);
       Lanes::Floats sums = Lanes::All(0);
       for (std::int64_t i = from; i < to; ++i) {
-        const StoredRow<kType> row = RowOf(i, factor);
-        if (count == kLane) {
-          row.AddTo(column, &sums);
-        } else {
-          row.AddEndTo(column, count, &sums);
-        }
+        RowOf(i, factor).AddTo(column, count, &sums);
       }
       float all[kLane];
       Lanes::Store(all, sums);
@@ -178,27 +169,30 @@ class SlotLookup {
   std::int64_t end_ = 0;
 };
 
+/// Calls `run` with a type as a constant.
+template <typename Run>
+std::int64_t OfType(RowType type, const Run& run) {
+  switch (type) {
+    case RowType::kFloat32:
+      return run(std::integral_constant<RowType, RowType::kFloat32>());
+    case RowType::kFloat16:
+      return run(std::integral_constant<RowType, RowType::kFloat16>());
+    case RowType::kInt8:
+      return run(std::integral_constant<RowType, RowType::kInt8>());
+    case RowType::kInt4:
+      return run(std::integral_constant<RowType, RowType::kInt4>());
+    default:
+      return run(std::integral_constant<RowType, RowType::kInt2>());
+  }
+}
+
 std::int64_t LookUp(const Lookup& lookup, OutRows out) {
   for (std::int64_t i = 0; i < lookup.num_slots; ++i) {
     const Slot& slot = lookup.slots[i];
-    std::int64_t wrong = -1;
-    switch (slot.type) {
-      case RowType::kFloat32:
-        wrong = SlotLookup<RowType::kFloat32>(lookup, slot, i).Run(out);
-        break;
-      case RowType::kFloat16:
-        wrong = SlotLookup<RowType::kFloat16>(lookup, slot, i).Run(out);
-        break;
-      case RowType::kInt8:
-        wrong = SlotLookup<RowType::kInt8>(lookup, slot, i).Run(out);
-        break;
-      case RowType::kInt4:
-        wrong = SlotLookup<RowType::kInt4>(lookup, slot, i).Run(out);
-        break;
-      case RowType::kInt2:
-        wrong = SlotLookup<RowType::kInt2>(lookup, slot, i).Run(out);
-        break;
-    }
+    const auto run = [&](auto type) {
+      return SlotLookup<decltype(type)::value>(lookup, slot, i).Run(out);
+    };
+    const std::int64_t wrong = OfType(slot.type, run);
     if (wrong >= 0) return wrong;
   }
   return -1;
