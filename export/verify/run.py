@@ -31,6 +31,7 @@ from export.verify.compare import (
 from export.verify.oracle import OracleCollection, StoredRows
 from export.verify.ranking import Predict, PredictRanking, check_ranking
 from export.verify.retrieval import ItemScores, comparable, item_scores
+from recsys.artifact.graphs import can_exchange
 from recsys.artifact.load import ROWS_NAME, LoadedArtifact, load_artifact, map_rows
 from recsys.artifact.ranking import RankingBatch
 from recsys.artifact.samples import Batch, random_batch
@@ -132,10 +133,9 @@ def verify(prepared: PreparedModel, work: Path, floats: FloatOutputs) -> Verifie
         outputs = target.predict(samples)
         found = comparable(outputs, implied_scores)
         compare(found, expected, tolerance, "what the model makes of the stored rows")
-        with_own = _target(prepared, work, name, own_operators=True)
-        if with_own.exchanged is not None:
-            verified.exchanged[name] = with_own.exchanged
-            target = with_own
+        if target.can_exchange:
+            target = _target(prepared, work, name, own_operators=True)
+            verified.exchanged[name] = target.exchanged[0]
             outputs = target.predict(samples)
             found = comparable(outputs, implied_scores)
             linear = LINEAR_TOLERANCES[prepared.config.linear_dtype]
@@ -198,12 +198,13 @@ def _implied_outputs(prepared: PreparedModel, work: Path) -> tuple[dict[str, Ten
 
 @dataclass(frozen=True, kw_only=True)
 class _Target:
-    """A target's two forms, their devices, and the operators that were exchanged."""
+    """A target's two forms, their devices, and what own operators can replace and have replaced, by form."""
 
     predict: Predict
     predict_ranking: PredictRanking
     ran_on: str
-    exchanged: operators.Exchanged | None = None
+    can_exchange: bool = False
+    exchanged: tuple[operators.Exchanged, ...] = ()
 
 
 def _target(prepared: PreparedModel, work: Path, name: str, *, own_operators: bool) -> _Target:
@@ -221,7 +222,8 @@ def _target(prepared: PreparedModel, work: Path, name: str, *, own_operators: bo
         predict=lambda batch: artifact.forward(*batch.inputs()),
         predict_ranking=lambda batch: artifact.forward_ranking(*batch.inputs()),
         ran_on=name,
-        exchanged=next(iter(artifact.graphs.own_operators), None),
+        can_exchange=can_exchange(artifact.target),
+        exchanged=artifact.graphs.own_operators,
     )
 
 

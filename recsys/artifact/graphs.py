@@ -46,7 +46,7 @@ class LoadedGraphs:
     ) -> None:
         self._modules = tuple(modules)
         self._target = target
-        self._has_own_operators = own_operators and _can_exchange(target)
+        self._has_own_operators = own_operators and can_exchange(target)
         self._set_frozen(self._freeze())
 
     def tensors(self) -> list[dict[str, Tensor]]:
@@ -98,7 +98,7 @@ class LoadedGraphs:
         return frozen
 
 
-def _can_exchange(target: Target) -> bool:
+def can_exchange(target: Target) -> bool:
     """Return whether the operators of recsys_ops are there for a target.
 
     Raises:

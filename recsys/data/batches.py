@@ -70,9 +70,9 @@ def batches(
         num_rows = len(block)
         rows = np.arange(num_rows) if order is None else order.of_block(number, num_rows)
         starts = range(0, num_rows, batch_size * share.world_size)
-        todo, num_to_skip = starts[num_to_skip:], max(0, num_to_skip - len(starts))
-        if todo:
-            yield from _batches_of(block, [rows[start : start + starts.step] for start in todo], share)
+        left, num_to_skip = starts[num_to_skip:], max(0, num_to_skip - len(starts))
+        if left:
+            yield from _batches_of(block, [rows[start : start + starts.step] for start in left], share)
 
 
 def _batches_of(block: Block, global_batches: list[Ints], share: Share) -> Iterator[LabeledBatch]:

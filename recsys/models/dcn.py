@@ -16,6 +16,14 @@ from torch import Tensor, nn
 from recsys.models.dlrm import MLP
 
 
+def _crossed(layers: nn.ModuleList, features: Tensor) -> Tensor:
+    """Cross features ``[B, N]`` with themselves, once for each layer."""
+    crossed = features
+    for layer in layers:
+        crossed = features * layer(crossed) + crossed
+    return crossed
+
+
 class CrossNet(nn.Module):
     """Cross layers of full rank: ``x' = x0 * (W x + b) + x``, ``[B, N]`` to ``[B, N]``.
 
@@ -30,10 +38,7 @@ class CrossNet(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Cross ``[B, N]``."""
-        crossed = features
-        for layer in self.layers:
-            crossed = features * layer(crossed) + crossed
-        return crossed
+        return _crossed(self.layers, features)
 
 
 class LowRankCrossNet(nn.Module):
@@ -54,10 +59,7 @@ class LowRankCrossNet(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Cross ``[B, N]``."""
-        crossed = features
-        for layer in self.layers:
-            crossed = features * layer(crossed) + crossed
-        return crossed
+        return _crossed(self.layers, features)
 
 
 class CrossAndDeep(nn.Module):

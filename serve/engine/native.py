@@ -30,7 +30,7 @@ from serve.engine.native_events import (
     totals_of,
 )
 from serve.engine.records import TRACE_PARENT, Observer
-from serve.engine.routes import RouteTable
+from serve.engine.routes import Routes, RouteTable
 from serve.errors import ModelChangeError, QueueFullError, status_of
 from serve.metrics.counters import ModelDescription, ModelTotals
 from serve.net.tls import TlsFiles, TlsMaterial
@@ -147,13 +147,14 @@ class NativeEngine:
         self._observer = observer
         self._binding = binding
         self._loop = asyncio.get_running_loop()
-        self._tables: dict[str, RouteTable] = {}
+        self._routes = Routes()
         self._servables: dict[tuple[str, str], NativeServable] = {}
         self._calls: dict[str, RareCall] = {}
         self._tickets = itertools.count(1)
         self._submitted: dict[int, asyncio.Future[bytes]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         sampling = observer.sampling
+        self._trace_headers = frozenset(() if sampling.trace_share is None else (TRACE_PARENT,))
         settings = {
             "ended": sampling.logged,
             "trace_share": sampling.trace_share,
@@ -217,20 +218,22 @@ class NativeEngine:
 
     def publish(self, table: RouteTable) -> None:
         """See ``Engine``."""
-        self._tables[table.model] = table
+        self._routes.publish(table)
         self._publish_all(table.model)
 
     def withdraw(self, model: str) -> None:
         """See ``Engine``."""
-        if self._tables.pop(model, None) is not None:
+        if self._routes.table(model) is not None:
+            self._routes.withdraw(model)
             self._engine.withdraw(model)
             self._publish_all()
 
     def _publish_all(self, changed: str = "") -> None:
         """Publish the changed table, and those that start or stop being the default model."""
-        is_only = len(self._tables) == 1
-        for table in self._tables.values():
-            if table.model == changed or len(self._tables) <= 2:
+        tables = self._routes.tables()
+        is_only = len(tables) == 1
+        for table in tables:
+            if table.model == changed or len(tables) <= 2:
                 self._publish(table, is_only=is_only)
 
     def _publish(self, table: RouteTable, *, is_only: bool) -> None:
@@ -259,7 +262,7 @@ class NativeEngine:
             "protocol": submitted.protocol,
             "remaining_s": submitted.remaining_s,
             "headers": {
-                name: submitted.headers[name] for name in self._read_headers() if name in submitted.headers
+                name: submitted.headers[name] for name in self._read_headers if name in submitted.headers
             },
             "drew_version": submitted.drew_version,
         }
@@ -274,10 +277,10 @@ class NativeEngine:
         finally:
             self._submitted.pop(ticket, None)
 
-    def _read_headers(self) -> set[str]:
+    @property
+    def _read_headers(self) -> frozenset[str]:
         """Return the names of the headers that the engine reads."""
-        names = {table.plan.key_header for table in self._tables.values()} - {""}
-        return names | {TRACE_PARENT} if self._observer.sampling.trace_share is not None else names
+        return self._routes.key_headers | self._trace_headers
 
     def set_health(self, service: str, is_serving: bool) -> None:
         """See ``Engine``."""

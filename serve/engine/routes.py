@@ -142,20 +142,24 @@ class Routes:
 
     Attributes:
         has_looked: whether the models are known; until then requests fail with ``NotReadyError``.
+        key_headers: the headers that decide who gets a model's canary.
     """
 
     def __init__(self) -> None:
         self._tables: dict[str, RouteTable] = {}
         self.has_looked = False
+        self.key_headers: frozenset[str] = frozenset()
 
     def publish(self, table: RouteTable) -> None:
         """Replace a model's route table."""
         self._tables[table.model] = table
         self.has_looked = True
+        self._note_key_headers()
 
     def withdraw(self, model: str) -> None:
         """Remove a model; unknown ones are ignored."""
         self._tables.pop(model, None)
+        self._note_key_headers()
 
     def table(self, model: str) -> RouteTable | None:
         """Return the table of a model, or of the only one if ``model`` is empty; None if there is none."""
@@ -166,6 +170,9 @@ class Routes:
     def tables(self) -> list[RouteTable]:
         """Return all tables."""
         return list(self._tables.values())
+
+    def _note_key_headers(self) -> None:
+        self.key_headers = frozenset(table.plan.key_header for table in self._tables.values()) - {""}
 
     def key_header(self, model: str) -> str:
         """Return the header that decides who gets a model's canary; empty for none."""

@@ -72,6 +72,11 @@ class Gateway:
         self._like_shadow.pop(model, None)
         self._routes.withdraw(model)
 
+    @property
+    def reads_headers(self) -> bool:
+        """Whether traces or the routing of a model need headers."""
+        return bool(self._routes.key_headers) or self._observer.sampling.trace_share is not None
+
     def read_headers(self, request: Request, headers: Mapping[str, str]) -> None:
         """Take from the headers what traces and the routing need."""
         if self._observer.sampling.trace_share is not None:

@@ -168,11 +168,12 @@ class Port:
             raise
         request.protocol = kind.PROTOCOL
         request.expect_within(context.time_remaining())
-        headers = headers_of(context)
-        if kind is PredictionRequest:
-            request.model = headers.get(MODEL_KEY, "")
-            request.version = headers.get(VERSION_KEY, "")
-        self._gateway.read_headers(request, headers)
+        if self._gateway.reads_headers or kind is PredictionRequest:
+            headers = headers_of(context)
+            if kind is PredictionRequest:
+                request.model = headers.get(MODEL_KEY, "")
+                request.version = headers.get(VERSION_KEY, "")
+            self._gateway.read_headers(request, headers)
         return await self._gateway.predict(request)
 
 
