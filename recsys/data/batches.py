@@ -82,3 +82,9 @@ def _batches_of(block: Block, global_batches: list[Ints], share: Share) -> Itera
     for rows, part in zip(global_batches, parts, strict=True):
         yield examples.batch(np.arange(start, start + len(part)), len(rows))
         start += len(part)
+
+
+def row_chunks(num_rows: int, size: int) -> Iterator[Ints]:
+    """Yield the numbers of rows, some at a time; one empty chunk where there are none."""
+    for first in range(0, max(num_rows, 1), size):
+        yield np.arange(first, min(first + size, num_rows))

@@ -5,7 +5,7 @@ Shape letters: B rows of a batch, F sparse inputs, N number of IDs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from recsys.artifact.load import LoadedArtifact
+from recsys.data.batches import row_chunks
 from recsys.data.examples import Examples
 from recsys.data.lines import DataError
 from recsys.schema import Schema
@@ -58,16 +59,10 @@ def scores(artifact: LoadedArtifact, examples: Examples) -> Scores:
     """
     parts = [
         artifact.forward(*model_inputs(artifact.signature, examples.take(rows)))
-        for rows in _chunks(len(examples))
+        for rows in row_chunks(len(examples), _BATCH_ROWS)
     ]
     names = [output.name for output in artifact.signature.outputs]
     return {name: torch.cat([part[name] for part in parts]).numpy() for name in names}
-
-
-def _chunks(num_rows: int) -> Iterator[NDArray[np.int64]]:
-    """Yield the rows, some at a time; one empty chunk where there are none."""
-    for first in range(0, max(num_rows, 1), _BATCH_ROWS):
-        yield np.arange(first, min(first + _BATCH_ROWS, num_rows))
 
 
 def model_inputs(signature: Signature, examples: Examples) -> list[Tensor]:

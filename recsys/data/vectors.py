@@ -17,9 +17,10 @@ from pyarrow import compute, parquet
 from torch import Tensor, nn
 
 from recsys.checkpoint.single_file import build_model, load_checkpoint
+from recsys.data.batches import row_chunks
 from recsys.data.examples import Bags
 from recsys.data.lines import DataError
-from recsys.data.tables.dataset import open_files, unlabeled
+from recsys.data.tables.dataset import check_kept, open_files, unlabeled
 from recsys.files import replacing
 from recsys.models.click import ClickModel
 from recsys.models.retrieval import item_digest
@@ -53,20 +54,17 @@ def write_item_vectors(checkpoint: Path, items: Path, output: Path, keep: Sequen
     metadata = {_MODEL_KEY: item_digest(towers)}
     num_rows = 0
     writer: Any = None
+    files = open_files(items)
+    check_kept(files, keep)
     with replacing(output) as partial:
-        for file in open_files(items):
-            missing = [name for name in keep if name not in file.types]
-            if missing:
-                raise DataError(
-                    f"keep: got unknown columns {missing[:5]}, expected some of {list(file.types)[:20]}"
-                )
-            for piece, examples in unlabeled(file, schema):
+        for file in files:
+            for examples, kept in unlabeled(file, schema, keep):
                 empty = Bags(np.zeros(0, dtype=np.int64), np.zeros(len(examples) + 1, dtype=np.int64))
                 bags = {name: examples.bags.get(name, empty) for name in model.inputs.feature_names}
                 vectors = _vectors(towers, replace(examples, bags=bags))
                 flat = pa.FixedSizeListArray.from_arrays(vectors.ravel(), vectors.shape[1])
-                kept = {name: piece.read([name]).column(name) for name in keep}
-                table = pa.table({**kept, _COLUMN: flat}).replace_schema_metadata(metadata)
+                columns = {name: kept.column(name) for name in keep}
+                table = pa.table({**columns, _COLUMN: flat}).replace_schema_metadata(metadata)
                 writer = writer or parquet.ParquetWriter(partial, table.schema)
                 writer.write_table(table)
                 num_rows += table.num_rows
@@ -80,10 +78,8 @@ def write_item_vectors(checkpoint: Path, items: Path, output: Path, keep: Sequen
 def _vectors(model: TwoTowerModel, examples: Any) -> Any:
     """Return ``[N, D]``."""
     parts = [
-        model.item_vectors(
-            examples.batch(np.arange(first, min(first + _BATCH_ROWS, len(examples)))).kjt
-        ).numpy()
-        for first in range(0, len(examples), _BATCH_ROWS)
+        model.item_vectors(examples.batch(rows).kjt).numpy()
+        for rows in row_chunks(len(examples), _BATCH_ROWS)
     ]
     return np.concatenate(parts)
 

@@ -127,8 +127,8 @@ def build_dlrm(
     Raises:
         ValueError: A field is missing, unknown, of another type, or does not fit the others.
     """
-    schema = None if inputs is None else Schema.from_json(inputs)
-    num_labels = 1 if schema is None else len(schema.labels)
+    schema = schema_of(inputs)
+    num_labels = num_labels_of(schema)
     check_sizes("dense_arch_layer_sizes", dense_arch_layer_sizes)
     check_sizes("over_arch_layer_sizes", over_arch_layer_sizes)
     if list(over_arch_layer_sizes)[-1:] != [num_labels]:
@@ -144,6 +144,16 @@ def build_dlrm(
         bags, transformed_width(schema, dense_in_features), dense_arch_layer_sizes, over_arch_layer_sizes
     )
     return click_model(model, schema)
+
+
+def schema_of(inputs: Mapping[str, Any] | None) -> Schema | None:
+    """Return the columns of a factory's argument ``inputs``; None without it."""
+    return None if inputs is None else Schema.from_json(inputs)
+
+
+def num_labels_of(schema: Schema | None) -> int:
+    """Return the number of labels; 1 where the columns are not known."""
+    return 1 if schema is None else len(schema.labels)
 
 
 def transformed_width(inputs: Schema | None, dense_in_features: int) -> int:

@@ -21,6 +21,8 @@ from recsys.models.click import (
     bag_collection,
     check_sizes,
     click_model,
+    num_labels_of,
+    schema_of,
     sequence_collection,
     table_configs,
     transformed_width,
@@ -31,7 +33,6 @@ from recsys.models.din import AttentionConfig, DeepInterestNetwork
 from recsys.models.dlrm import BagCollection, SparseArch
 from recsys.models.mmoe import MultiGateExperts
 from recsys.models.two_tower import TwoTowers
-from recsys.schema import Schema
 
 Tables = Sequence[Mapping[str, Any]]
 
@@ -163,10 +164,10 @@ def build_dcn(
     check_sizes("num_cross_layers", [num_cross_layers])
     check_sizes("cross_rank", [cross_rank] if cross_rank else [])
     check_sizes("deep_layer_sizes", deep_layer_sizes)
-    schema = _schema(inputs)
+    schema = schema_of(inputs)
     model = FlatModel(bag_collection(tables), transformed_width(schema, dense_in_features))
     model.network = CrossAndDeep(
-        model.width, _num_labels(schema), num_cross_layers, cross_rank, deep_layer_sizes
+        model.width, num_labels_of(schema), num_cross_layers, cross_rank, deep_layer_sizes
     )
     return click_model(model, schema)
 
@@ -180,10 +181,10 @@ def build_deepfm(
 ) -> ClickModel:
     """Return a DeepFM."""
     check_sizes("deep_layer_sizes", deep_layer_sizes)
-    schema = _schema(inputs)
+    schema = schema_of(inputs)
     model = DeepFM(bag_collection(tables), transformed_width(schema, dense_in_features))
     model.network = FactorizationMachine(
-        model.width, model.sparse_arch.D, _num_labels(schema), deep_layer_sizes
+        model.width, model.sparse_arch.D, num_labels_of(schema), deep_layer_sizes
     )
     return click_model(model, schema)
 
@@ -208,14 +209,14 @@ def build_din(
     """
     check_sizes("over_layer_sizes", over_layer_sizes)
     config = _attention(attention)
-    schema = _schema(inputs)
+    schema = schema_of(inputs)
     of_items, others = _split_tables(tables, config)
     model = DeepInterestNetwork(
         sequence_collection([of_items]),
         bag_collection(others) if others else None,
         transformed_width(schema, dense_in_features),
         config,
-        [*over_layer_sizes, _num_labels(schema)],
+        [*over_layer_sizes, num_labels_of(schema)],
     )
     return click_model(model, schema)
 
@@ -233,10 +234,10 @@ def build_mmoe(
     check_sizes("num_experts", [num_experts])
     check_sizes("expert_layer_sizes", expert_layer_sizes)
     check_sizes("tower_layer_sizes", tower_layer_sizes)
-    schema = _schema(inputs)
+    schema = schema_of(inputs)
     model = FlatModel(bag_collection(tables), transformed_width(schema, dense_in_features))
     model.network = MultiGateExperts(
-        model.width, _num_labels(schema), num_experts, expert_layer_sizes, tower_layer_sizes
+        model.width, num_labels_of(schema), num_experts, expert_layer_sizes, tower_layer_sizes
     )
     return click_model(model, schema)
 
@@ -251,19 +252,13 @@ def build_two_tower(
 ) -> ClickModel:
     """Return two towers; they have one label."""
     check_sizes("tower_layer_sizes", tower_layer_sizes)
-    schema = _schema(inputs)
-    if _num_labels(schema) != 1:
-        raise ValueError(f"inputs.labels: got {_num_labels(schema)}, expected one: two towers give one score")
+    schema = schema_of(inputs)
+    if num_labels_of(schema) != 1:
+        raise ValueError(
+            f"inputs.labels: got {num_labels_of(schema)}, expected one: two towers give one score"
+        )
     width = transformed_width(schema, dense_in_features)
     return click_model(TwoTowerModel(bag_collection(tables), width, item_features, tower_layer_sizes), schema)
-
-
-def _schema(inputs: Mapping[str, Any] | None) -> Schema | None:
-    return None if inputs is None else Schema.from_json(inputs)
-
-
-def _num_labels(schema: Schema | None) -> int:
-    return 1 if schema is None else len(schema.labels)
 
 
 def _attention(data: Mapping[str, Any]) -> AttentionConfig:

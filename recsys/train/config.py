@@ -89,12 +89,11 @@ class ModelConfig:
 
     def arguments(self, dataset: Dataset) -> dict[str, object]:
         """Return the factory's arguments for a model of the data set: plain data."""
-        schema = dataset.schema
         return {
             "tables": [self._table(table) for table in dataset.tables],
             "dense_in_features": len(dataset.dense_names),
-            **self._sizes(1 if schema is None else len(schema.labels)),
-            **({} if schema is None else {"inputs": schema.to_json()}),
+            **self._sizes(len(dataset.schema.labels)),
+            "inputs": dataset.schema.to_json(),
         }
 
     def _sizes(self, num_labels: int) -> dict[str, object]:

@@ -17,6 +17,7 @@ from rich.console import Console
 from recsys.artifact.load import LoadedArtifact, load_artifact
 from recsys.checkpoint.single_file import build_model, load_checkpoint
 from recsys.cli import Parser, add_program_options, count, whole_table
+from recsys.data.batches import row_chunks
 from recsys.data.examples import Block, Examples
 from recsys.data.metrics import Metrics, measure
 from recsys.data.scoring import label_outputs, schema_for, scores
@@ -138,8 +139,8 @@ def _artifact_logits(artifact: LoadedArtifact, examples: Examples, names: list[s
 def _model_logits(model: ClickModel, examples: Examples) -> NDArray[np.float32]:
     """Return ``[N, L]``."""
     parts = []
-    for first in range(0, len(examples), _BATCH_ROWS):
-        batch = examples.batch(np.arange(first, min(first + _BATCH_ROWS, len(examples))))
+    for rows in row_chunks(len(examples), _BATCH_ROWS):
+        batch = examples.batch(rows)
         parts.append(model.logits(batch.dense, batch.kjt).numpy())
     return np.concatenate(parts)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -73,12 +74,17 @@ class TrainJob:
         """Return the factory's arguments."""
         return self.model.arguments(self.dataset) if self.start is None else dict(self.start.arguments)
 
+    @cached_property
+    def _data_digest(self) -> str:
+        """The digest of the data, for which files are read once."""
+        return self.dataset.fingerprint()
+
     def settings(self, ranks: Ranks) -> dict[str, Any]:
         """Return the settings that must be equal to continue another run."""
         return {
             "data": self.dataset.name,
             "num_train_rows": self.dataset.num_train_rows,
-            "data_digest": self.dataset.fingerprint(),
+            "data_digest": self._data_digest,
             "global_batch_size": self.train.batch_size * ranks.world_size,
             **{
                 name: value

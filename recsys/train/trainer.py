@@ -26,7 +26,7 @@ from recsys.jagged.keyed_jagged import KeyedJaggedTensor
 from recsys.kernels.training import FusedLookup
 from recsys.managed import ManagedCollisionCollection, VocabularyModule
 from recsys.model_parallel import DistributedModelParallel
-from recsys.models.click import ClickModel
+from recsys.models.click import ClickModel, num_labels_of
 from recsys.optim import (
     CombinedOptimizer,
     EmbOptimType,
@@ -113,7 +113,7 @@ class Trainer:
             model = _Logits.of(empty_model(factory, arguments))
             if config.freeze_dense:
                 _freeze_dense(model)
-            self.num_labels = 1 if model.inputs is None else len(model.inputs.labels)
+            self.num_labels = num_labels_of(model.inputs)
             if plan is None and ranks.world_size == 1:
                 plan = one_rank_plan(model)
             self.model = DistributedModelParallel(

@@ -31,12 +31,13 @@ class Counted(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class _Loaded:
-    """A loaded version, with the counters that Python keeps for it."""
+    """A loaded version, with the counters and the stream of deltas that Python keeps for it."""
 
     counted: Counted
     outcomes: Counter[str] = field(default_factory=Counter)
     shadow: Counter[str] = field(default_factory=Counter)
     deltas: Counter[str] = field(default_factory=Counter)
+    stream: StreamStatus | None = None
 
     def totals(self) -> ModelTotals:
         """Return the counters of both, merged."""
@@ -78,7 +79,6 @@ class Metrics:
         self._lock = threading.Lock()
         self._loaded: dict[tuple[str, str], _Loaded] = {}
         self._states: dict[tuple[str, str], str] = {}
-        self._streams: dict[tuple[str, str], StreamStatus] = {}
         self._watched: dict[str, list[Callable[[], Mapping[str, int]]]] = {}
         self._unrouted = Counter[str]()
         # Sums of the counters of unloaded versions.
@@ -103,7 +103,6 @@ class Metrics:
             loaded = self._loaded.get((totals.model, totals.version))
             if loaded is not None and loaded.counted is counted:
                 self._leave(self._loaded.pop((totals.model, totals.version)))
-                self._streams.pop((totals.model, totals.version), None)
 
     def _leave(self, loaded: _Loaded | None) -> None:
         """Keep the sums of a removed version. The caller holds the lock."""
@@ -149,7 +148,7 @@ class Metrics:
         """Set the status of a loaded version's stream of deltas."""
         with self._lock:
             if (model, version) in self._loaded:
-                self._streams[model, version] = status
+                self._loaded[model, version].stream = status
 
     def watch(self, what: str, read: Callable[[], Mapping[str, int]]) -> None:
         """Register a reader of counts, called on each collection; counts of one kind are summed.
@@ -188,7 +187,7 @@ class Metrics:
     def read_streams(self) -> dict[tuple[str, str], StreamStatus]:
         """Return the status of the stream of deltas of every loaded version that has one."""
         with self._lock:
-            return dict(self._streams)
+            return {key: one.stream for key, one in self._loaded.items() if one.stream is not None}
 
     def read_unrouted(self) -> dict[str, int]:
         """Return the number of requests that named no loaded model, by outcome."""

@@ -51,11 +51,11 @@ class DeltaFolder:
         path: the folder. It need not exist yet: it is empty then.
 
     Attributes:
-        artifacts: digests of the artifacts that are versions of the model, in the order in which they were found.
+        artifacts: digests of the artifacts that are versions of the model.
     """
 
     def __init__(self, path: Path) -> None:
-        self.artifacts: dict[str, None] = {}
+        self.artifacts: set[str] = set()
         self._path = path
         self._known: dict[str, FolderDelta] = {}
 

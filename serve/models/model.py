@@ -271,7 +271,7 @@ class ManagedModel:
         if self._folder is not None and self._read.get(name) != files:
             self._read[name] = files
             with contextlib.suppress(ArtifactError, OSError):
-                self._folder.artifacts[artifact_digest(read_manifest(path))] = None
+                self._folder.artifacts.add(artifact_digest(read_manifest(path)))
 
     def _version(self, name: str) -> ManagedVersion:
         if name not in self._versions:

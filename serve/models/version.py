@@ -273,7 +273,7 @@ class ManagedVersion:
     def _caught_up(self, servable: Servable, folder: DeltaFolder, files: Fingerprint) -> DeltaStream:
         """Apply the deltas that the folder holds. Problems stop the stream; the version serves with the rest."""
         digest = servable.info.digest
-        folder.artifacts[digest] = None
+        folder.artifacts.add(digest)
         written_ns = max((time_ns for _, _, time_ns, _ in files), default=0)
         stream = DeltaStream(digest, written_ns / 1e9)
         found: list[FolderDelta] | OSError

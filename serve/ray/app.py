@@ -35,7 +35,7 @@ from serve.protocols.streams import predict_stream
 from serve.ray.autoscaling import PENDING_ROWS, PendingRowsPolicy
 from serve.rpc.backend import Backend
 from serve.rpc.calls import PREDICTION_SERVICE, metadata_method
-from serve.rpc.open_inference import loaded_versions
+from serve.rpc.open_inference import ready_versions
 
 #: Import path of ``add_services``, for Ray's ``grpc_servicer_functions``.
 ADD_SERVICES = "serve.ray_app:add_services"
@@ -133,8 +133,7 @@ class Serving:
     def models(self) -> list[dict[str, Any]]:
         """Return the name of each model, and its versions that answer."""
         return [
-            {"name": status.model, "versions": loaded_versions(self.backend, status.model)}
-            for status in self.manager.statuses()
+            {"name": status.model, "versions": ready_versions(status)} for status in self.manager.statuses()
         ]
 
     def pending_rows(self) -> int:

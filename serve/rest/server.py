@@ -36,7 +36,6 @@ from serve.net.tls import ssl_context
 from serve.protocols.calls import checked_request_id
 from serve.protocols.open_inference import Parameters
 from serve.rest.pages.guard import refuse_other_sites
-from serve.rest.pages.handlers import Pages
 from serve.rest.plain_json import read_plain, write_plain
 from serve.rest.query import query_number, whole_number
 from serve.rest.tensors_json import HEADER_LENGTH, Inference, entry, parse_json, plain, write_json
@@ -115,6 +114,9 @@ class RestServer:
             backend, config.connections, [*middlewares, refuse_other_sites] if has_pages else middlewares
         )
         if has_pages:
+            # Its templates take tens of milliseconds to load.
+            from serve.rest.pages.handlers import Pages
+
             application.add_routes(Pages(backend, config.connections, is_local=is_local).routes())
         # A disconnect cancels the request.
         self._runner = web.AppRunner(

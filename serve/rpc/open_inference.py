@@ -103,12 +103,16 @@ def repository_index(statuses: Sequence[ModelStatus], only_ready: bool) -> wire.
 def loaded_versions(backend: Backend, model: str) -> list[str]:
     """Return the versions of a model that answer."""
     return [
-        version.version
+        version
         for status in backend.manager.statuses()
         if status.model == model
-        for version in status.versions
-        if version.state is ModelState.READY
+        for version in ready_versions(status)
     ]
+
+
+def ready_versions(status: ModelStatus) -> list[str]:
+    """Return the versions that answer, oldest first."""
+    return [version.version for version in status.versions if version.state is ModelState.READY]
 
 
 def model_statistics(backend: Backend, model: str, version: str) -> wire.ModelStatisticsResponse:

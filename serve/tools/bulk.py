@@ -15,7 +15,7 @@ from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
 from recsys.artifact.load import load_artifact
 from recsys.data.scoring import schema_for, scores
-from recsys.data.tables.dataset import open_files, unlabeled
+from recsys.data.tables.dataset import check_kept, open_files, unlabeled
 from recsys.data.tables.schema_file import read_schema
 from recsys.files import replacing
 
@@ -61,12 +61,7 @@ def predict_table(job: BulkJob) -> int:
     artifact = load_artifact(job.artifact)
     schema = schema_for(artifact, None if job.schema is None else read_schema(job.schema))
     files = open_files(job.input)
-    for file in files:
-        missing = [name for name in job.keep if name not in file.types]
-        if missing:
-            raise ValueError(
-                f"keep: got unknown columns {missing[:5]}, expected some of {list(file.types)[:20]}"
-            )
+    check_kept(files, job.keep)
     num_rows = 0
     writer: Any = None
     console = Console(stderr=True)
@@ -81,8 +76,7 @@ def predict_table(job: BulkJob) -> int:
         task = bar.add_task("scoring", total=None, rate=0.0)
         try:
             for file in files:
-                for piece, examples in unlabeled(file, schema):
-                    kept = piece.read(job.keep) if job.keep else None
+                for examples, kept in unlabeled(file, schema, job.keep):
                     table = _table(scores(artifact, examples), kept, job.keep)
                     writer = writer or _writer(partial, job.output.suffix, table.schema)
                     writer.write_table(table)
@@ -97,8 +91,8 @@ def predict_table(job: BulkJob) -> int:
     return num_rows
 
 
-def _table(outputs: dict[str, Any], kept: pa.Table | None, names: Sequence[str]) -> pa.Table:
-    columns = {} if kept is None else {name: kept.column(name) for name in names}
+def _table(outputs: dict[str, Any], kept: pa.Table, names: Sequence[str]) -> pa.Table:
+    columns = {name: kept.column(name) for name in names}
     for name, values in outputs.items():
         flat = values.reshape(len(values), -1)
         is_vector = values.ndim > 1

@@ -92,15 +92,39 @@ def table_dataset(data: Any, schema: Schema, limit_rows: int | None = None) -> D
     )
 
 
-def unlabeled(file: TableFile, schema: Schema) -> Iterator[tuple[Piece, Examples]]:
-    """Yield a file's pieces, each with its examples; the table needs no labels and no weights.
+def unlabeled(
+    file: TableFile, schema: Schema, keep: Sequence[str] = ()
+) -> Iterator[tuple[Examples, pa.Table]]:
+    """Yield the examples of a file's pieces, each with some of its columns; the table needs no labels and no weights.
+
+    Args:
+        file: The table.
+        schema: The use of each column.
+        keep: The columns.
 
     Raises:
         DataError: As ``table_dataset``.
     """
     _check(file, schema, labels=False)
-    for piece in file.pieces():
-        yield piece, _read(piece, schema, np.arange(piece.num_rows), labels=False)
+    columns = list(dict.fromkeys([*schema.input_columns(), *keep]))
+    # Listed first: going back and forth in a compressed file would start it anew each time.
+    for piece in list(file.pieces()):
+        held = piece.reading(columns)
+        yield _read(held, schema, np.arange(held.num_rows), labels=False), held.read(keep)
+
+
+def check_kept(files: Sequence[TableFile], keep: Sequence[str]) -> None:
+    """Check that files have the columns to keep.
+
+    Raises:
+        DataError: One is missing.
+    """
+    for file in files:
+        missing = [name for name in keep if name not in file.types]
+        if missing:
+            raise DataError(
+                f"keep: got unknown columns {missing[:5]}, expected some of {list(file.types)[:20]}"
+            )
 
 
 def rows_of(data: Any, schema: Schema) -> Iterator[_Rows]:
@@ -192,8 +216,7 @@ def _split(pieces: Sequence[Piece], schema: Schema) -> tuple[list[Piece], list[P
 
 def _numbered(piece: Piece, start: int) -> Ints:
     """Return the number of each of the piece's rows among all kept ones."""
-    kept = np.ones(piece.num_rows, dtype=bool) if piece.kept is None else piece.kept
-    return start + np.cumsum(kept) - 1
+    return start + np.cumsum(piece.mask) - 1
 
 
 def _late_rows(pieces: Sequence[Piece], schema: Schema) -> list[NDArray[np.bool_]]:
@@ -202,9 +225,7 @@ def _late_rows(pieces: Sequence[Piece], schema: Schema) -> list[NDArray[np.bool_
     if schema.held_out_from:
         bound = time_of(schema.held_out_from)
     else:
-        kept = np.concatenate(
-            [t if piece.kept is None else t[piece.kept] for t, piece in zip(times, pieces, strict=True)]
-        )
+        kept = np.concatenate([t[piece.mask] for t, piece in zip(times, pieces, strict=True)])
         place = len(kept) - held_out_rows(len(kept), schema.held_out)
         bound = np.partition(kept, place)[place]
         if bound == kept.min() and bound < kept.max():
@@ -220,7 +241,7 @@ def _vocabularies(train: Sequence[Piece], schema: Schema) -> dict[str, Ints]:
     columns = [name for table in tables for name in table.feature_names]
     for piece in train if tables else ():
         read = Columns(piece.read(columns), piece.place)
-        kept = np.flatnonzero(np.ones(piece.num_rows, dtype=bool) if piece.kept is None else piece.kept)
+        kept = np.flatnonzero(piece.mask)
         for table in tables:
             for name in table.feature_names:
                 ids, number = np.unique(read.bags(name, table).take(kept).values, return_counts=True)

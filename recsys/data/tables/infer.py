@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -190,7 +191,7 @@ class _Column:
         except DataError:
             return None
 
-    @property
+    @cached_property
     def date_parts(self) -> tuple[str, ...]:
         """The parts of the dates that differ between rows."""
         if self.dates is None:
@@ -198,12 +199,12 @@ class _Column:
         dates = self.dates.drop_null()
         return tuple(part for part in DATE_PARTS if len(np.unique(date_parts(dates, part))) > 1)
 
-    @property
+    @cached_property
     def is_whole(self) -> bool:
         """Whether all values are whole numbers."""
         return self.numbers is not None and bool((self.numbers == np.floor(self.numbers)).all())
 
-    @property
+    @cached_property
     def is_binary(self) -> bool:
         """Whether all values are 0 or 1, and none is missing."""
         return (
@@ -212,7 +213,7 @@ class _Column:
             and bool(np.isin(self.numbers, (0.0, 1.0)).all())
         )
 
-    @property
+    @cached_property
     def separator(self) -> str:
         """What separates several values in a text; empty if each text is one value."""
         if not self.is_text or self.is_list or self.numbers is not None or not len(self.values):

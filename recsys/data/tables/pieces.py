@@ -39,6 +39,15 @@ class Piece:
         """Return the number of kept rows."""
         return self.num_rows if self.kept is None else int(self.kept.sum())
 
+    @property
+    def mask(self) -> NDArray[np.bool_]:
+        """Return whether each row belongs to the data set."""
+        return np.ones(self.num_rows, dtype=bool) if self.kept is None else self.kept
+
+    def reading(self, columns: Sequence[str]) -> Piece:
+        """Return the piece with these columns in memory, which its file is read for once."""
+        return replace(self, read=partial(_selected, self.read(columns)))
+
     def keeping(self, rows: NDArray[np.bool_]) -> Piece:
         """Return the piece with only some of its kept rows."""
         return replace(self, kept=rows if self.kept is None else self.kept & rows)

@@ -11,7 +11,7 @@ from recsys.signature import Signature
 from serve.client.sampling import JsonRequest, example_request
 from serve.engine.interface import Servable
 from serve.protocols.open_inference import FLOAT, ID, LENGTH, TEXT
-from serve.rpc.metadata import model_metadata
+from serve.rpc.metadata import servable_metadata
 
 ROWS, RANKING = "rows", "ranking"
 _NUM_ROWS = 2
@@ -24,10 +24,9 @@ def plain_examples(servable: Servable, seed: int) -> dict[str, JsonRequest]:
         servable: the version to ask.
         seed: the same seed makes the same requests.
     """
-    limits, signature = servable.settings.limits, servable.signature
-    metadata = model_metadata(signature, servable.info, limits=limits, max_message_bytes=0)
-    num_rows = min(_NUM_ROWS, limits.max_request_rows)
-    rows = example_request(metadata, num_rows, np.random.default_rng(seed))
+    signature = servable.signature
+    num_rows = min(_NUM_ROWS, servable.settings.limits.max_request_rows)
+    rows = example_request(servable_metadata(servable, 0), num_rows, np.random.default_rng(seed))
     return {ROWS: rows, RANKING: _ranking(rows, signature)} if signature.context else {ROWS: rows}
 
 

@@ -28,7 +28,7 @@ from serve.rest.pages.schemas import Json, ids_text
 from serve.rest.query import query_number
 from serve.rest.tensors_json import write_json
 from serve.rpc.backend import Backend
-from serve.rpc.open_inference import SERVER_NAME, loaded_versions
+from serve.rpc.open_inference import SERVER_NAME, ready_versions
 from serve.threads import in_thread
 
 _FOLDER = Path(__file__).parent
@@ -118,7 +118,7 @@ class Pages:
         found = []
         for status in self._backend.manager.statuses():
             versions = {}
-            for version in reversed(loaded_versions(self._backend, status.model)):
+            for version in reversed(ready_versions(status)):
                 try:
                     versions[version] = self._backend.servable(status.model, version)
                 except (ModelNotFoundError, NotReadyError):
@@ -221,7 +221,6 @@ def _operation(origin: str, method: str, path: str, operation: Json) -> Json:
     if method == "get":
         examples.append(("", f"curl -s {shlex.quote(origin + path)}"))
     return {
-        "id": operation["operationId"],
         "method": method.upper(),
         "path": path,
         "summary": operation["summary"],
