@@ -118,9 +118,8 @@ std::string ReadPacked(const void* data, std::int64_t size, Packed* packed) {
     return "got packed weights of version " + std::to_string(header.version) + ", expected " +
            std::to_string(kVersion);
   }
-  if (header.type > static_cast<std::uint32_t>(WeightType::kInt8) || header.num_inputs < 1 ||
-      header.num_inputs > kMaxInputs || header.num_outputs < 1 ||
-      header.num_outputs > kMaxOutputs) {
+  if (header.type > static_cast<std::uint32_t>(WeightType::kInt8) ||
+      !IsPackable(header.num_outputs, header.num_inputs)) {
     return "got packed weights with a wrong header";
   }
   const auto type = static_cast<WeightType>(header.type);

@@ -30,6 +30,12 @@ constexpr std::int64_t GroupOf(WeightType type) {
   return type == WeightType::kFloat32 ? 1 : type == WeightType::kBfloat16 ? 2 : 4;
 }
 
+/// Whether weights of this shape can be packed.
+constexpr bool IsPackable(std::int64_t num_outputs, std::int64_t num_inputs) {
+  return num_outputs >= 1 && num_outputs <= kMaxOutputs && num_inputs >= 1 &&
+         num_inputs <= kMaxInputs;
+}
+
 /// Packed weights in memory that somebody else owns.
 struct Packed {
   WeightType type = WeightType::kFloat32;

@@ -24,6 +24,7 @@ from serve.engine.reference.collate import collate
 from serve.engine.reference.request_check import RequestChecker
 from serve.engine.reference.requests import RawDense, RawRequest, RawSparse
 from serve.errors import RequestError
+from tests.cases.texts import DECIMALS, array, setting, spoiled, texts_at, with_texts
 from tests.serve.engine.reference.test_ranking_check import split
 from tests.support.serve.messages.cases import random_sample
 from tests.support.serve.messages.wrong import WRONG, good
@@ -77,10 +78,6 @@ SIGNATURES = {
 }
 
 
-def _array(dtype: str, *values: float) -> bytes:
-    return np.array(values, dtype).tobytes()
-
-
 def _ranking() -> Any:
     """Three rows that share the context of ``RANKING``."""
     rng = np.random.default_rng(5)
@@ -91,28 +88,13 @@ def _ranking() -> Any:
 
 
 def _shared(*ids: int) -> RawRequest:
-    lengths = _array("<i4", 1, len(ids) - 1)
-    sparse = [RawSparse("it's", lengths, _array("<i8", *ids)), RawSparse("raw", bytes(8), b"")]
+    lengths = array("<i4", 1, len(ids) - 1)
+    sparse = [RawSparse("it's", lengths, array("<i8", *ids)), RawSparse("raw", bytes(8), b"")]
     return RawRequest(num_rows=2, sparse=sparse)
 
 
 def _wide(num: int) -> RawRequest:
     return RawRequest(num_rows=1, dense=[RawDense(f"dense {i}", bytes(4)) for i in range(num)])
-
-
-def _spoiled(make: Callable[[], Any], *changes: Callable[[Any], object]) -> Any:
-    request = make()
-    for change in changes:
-        change(request)
-    return request
-
-
-def _set(kind: str, at: int, **values: object) -> Callable[[Any], None]:
-    def change(request: Any) -> None:
-        for key, value in values.items():
-            setattr(getattr(request, kind)[at], key, value)
-
-    return change
 
 
 NAMES = {
@@ -135,29 +117,29 @@ def _wrong_context() -> Iterator[tuple[str, Any]]:
     ways: dict[str, Callable[[Any], object]] = {
         "doubled": lambda r: r.sparse.add().CopyFrom(r.context_sparse[0]),
         "doubled-within": lambda r: r.context_dense.add().CopyFrom(r.context_dense[0]),
-        "two-rows": _set("context_sparse", 0, lengths=_array("<i4", 1, 1)),
-        "bad-id": _set("context_sparse", 0, values=_array("<i8", 3, 50)),
+        "two-rows": setting("context_sparse", 0, lengths=array("<i4", 1, 1)),
+        "bad-id": setting("context_sparse", 0, values=array("<i8", 3, 50)),
         "unknown": lambda r: r.context_dense.add(name="price2"),
-        "nan": _set("context_dense", 0, values=_array("<f4", 0, float("nan"), 0)),
-        "short": _set("context_dense", 0, values=b""),
+        "nan": setting("context_dense", 0, values=array("<f4", 0, float("nan"), 0)),
+        "short": setting("context_dense", 0, values=b""),
         "missing": lambda r: r.context_sparse.pop(),
-        "negative-length": _set("context_sparse", 0, lengths=_array("<i4", -2)),
-        "wrong-sum": _set("context_sparse", 0, lengths=_array("<i4", 1)),
-        "weights": _set("context_sparse", 0, weights=bytes(8)),
-        "no-weights": _set("context_sparse", 1, weights=b""),
-        "inf-weight": _set("context_sparse", 1, weights=_array("<f4", float("inf"))),
+        "negative-length": setting("context_sparse", 0, lengths=array("<i4", -2)),
+        "wrong-sum": setting("context_sparse", 0, lengths=array("<i4", 1)),
+        "weights": setting("context_sparse", 0, weights=bytes(8)),
+        "no-weights": setting("context_sparse", 1, weights=b""),
+        "inf-weight": setting("context_sparse", 1, weights=array("<f4", float("inf"))),
         "both-wrong": lambda r: (
-            _set("context_sparse", 0, lengths=_array("<i4", 1))(r),
-            _set("sparse", 0, lengths=b"")(r),
+            setting("context_sparse", 0, lengths=array("<i4", 1))(r),
+            setting("sparse", 0, lengths=b"")(r),
         ),
-        "rows-wrong": _set("sparse", 0, lengths=b""),
+        "rows-wrong": setting("sparse", 0, lengths=b""),
         "dense-before-sparse": lambda r: (
-            _set("context_sparse", 0, lengths=b"")(r),
-            _set("dense", 0, values=b"")(r),
+            setting("context_sparse", 0, lengths=b"")(r),
+            setting("dense", 0, values=b"")(r),
         ),
     }
     for name, change in ways.items():
-        yield name, _spoiled(_ranking, change)
+        yield name, spoiled(_ranking, change)
 
 
 def _requests() -> Iterator[Json]:
@@ -167,9 +149,9 @@ def _requests() -> Iterator[Json]:
         return {"name": name, "signature": signature, "request": request, **other}
 
     for wrong in WRONG:
-        yield case(wrong.name, _spoiled(good, wrong.spoil))
+        yield case(wrong.name, spoiled(good, wrong.spoil))
     for name, text in NAMES.items():
-        yield case(f"unknown-{name}", _spoiled(good, _set("sparse", 1, name=text)))
+        yield case(f"unknown-{name}", spoiled(good, setting("sparse", 1, name=text)))
     for signature in ("ranking", "plain"):
         for name, request in _wrong_context():
             yield case(f"context-{name}-{signature}", request, signature)
@@ -179,145 +161,67 @@ def _requests() -> Iterator[Json]:
     yield case("context-floods", _flooded(), "ranking")
     yield case("id-of-several-tables", _shared(4, 5, 9), "shared")
     yield case("id-of-the-largest-table", _shared(9, 1), "shared")
-    yield case("any-raw-id", _spoiled(lambda: _shared(4), _raw(-(2**63), 2**63 - 1)), "shared")
-    yield case("any-raw-id-as-text", _spoiled(lambda: _shared(4), _raw_texts()), "shared")
+    yield case("any-raw-id", spoiled(lambda: _shared(4), _raw(-(2**63), 2**63 - 1)), "shared")
+    yield case("any-raw-id-as-text", spoiled(lambda: _shared(4), _raw_texts()), "shared")
     yield case("wide", _wide(70), "wide")
     yield case("wide-missing", _wide(3), "wide")
     yield case("wide-unknown", _wide(71), "wide")
-    yield case("negative-length-before-a-wrong-sum", _spoiled(good, *_sum_and_sign()))
-    yield case("wrong-sum-before-a-bad-id", _spoiled(good, *_sum_and_id()))
-    yield case("size-before-a-negative-length", _spoiled(good, *_size_and_sign()))
+    yield case("negative-length-before-a-wrong-sum", spoiled(good, *_sum_and_sign()))
+    yield case("wrong-sum-before-a-bad-id", spoiled(good, *_sum_and_id()))
+    yield case("size-before-a-negative-length", spoiled(good, *_size_and_sign()))
     yield case("too-many-ids", good(), max_ids=7)
     yield case("as-many-ids-as-may-be", good(), max_ids=8)
-    yield case("too-many-ids-before-a-bad-length", _spoiled(good, *_sum_and_sign()), max_ids=7)
+    yield case("too-many-ids-before-a-bad-length", spoiled(good, *_sum_and_sign()), max_ids=7)
     yield case("good", good())
-    yield case("good-in-another-order", _spoiled(good, _reverse))
+    yield case("good-in-another-order", spoiled(good, _reverse))
     yield case("no-rows", _no_rows())
-    yield case("no-ids", _spoiled(good, _without_ids))
-    for name, request in _with_texts():
+    yield case("no-ids", spoiled(good, _without_ids))
+    for name, request in with_texts():
         yield case(f"texts-{name}", request, "hashed")
-    too_many = _spoiled(good, _texts(2, b"", b"x"))
+    too_many = spoiled(good, texts_at(2, b"", b"x"))
     yield case("texts-too-many", too_many, "hashed", max_ids=7)
-    yield case("texts-as-many-as-may-be", _spoiled(good, _texts(2, b"a", b"x")), "hashed", max_ids=8)
-    yield case("non-finite", _spoiled(good, *_non_finite()), allow_non_finite=True)
-    yield case("non-finite-refused", _spoiled(good, *_non_finite()))
-    yield case("missing", _spoiled(good, _prices(float("nan"), float("nan"))), "missing")
-    yield case("missing-and-infinite", _spoiled(good, _prices(float("nan"), float("-inf"))), "missing")
-
-
-#: Beginnings of this text reach every branch of the hash.
-_LONG = bytes(i * 7 % 256 for i in range(100))
-_DECIMALS = {
-    "zeros": (b"0", b"-0", b"000"),
-    "leading-zeros": (b"-0007", b"0" * 5000 + b"7"),
-    "largest": (b"9223372036854775807", b"-9223372036854775808"),
-    "empty": (b"1", b""),
-    "sign": (b"1", b"-"),
-    "plus": (b"+1",),
-    "space": (b" 1",),
-    "space-after": (b"1 ",),
-    "newline": (b"1\n",),
-    "fraction": (b"1.0",),
-    "underscore": (b"1_0",),
-    "letters": (b"1", b"2", b"it's"),
-    "other-digits": ("١".encode(),),
-    "too-large": (b"9223372036854775808",),
-    "too-small": (b"-9223372036854775809",),
-    "far-too-large": (b"1" * 5000,),
-    "nul": (b"1\0",),
-    "no-utf8": (b"\xff\\\xc3",),
-    "cut-utf8": (b"x" * 60 + "\U0001f600".encode() * 5,),
-    "wide": ("é".encode() * 66,),
-}
-
-
-def _texts(at: int, *texts: bytes, kind: str = "sparse") -> Callable[[Any], None]:
-    """Texts in place of an input's IDs, all in its last row."""
-
-    def change(request: Any) -> None:
-        sparse = getattr(request, kind)[at]
-        num_rows = len(sparse.lengths) // 4
-        _set(kind, at, lengths=_array("<i4", *[0] * (num_rows - 1), len(texts)), values=b"")(request)
-        sparse.strings.extend(texts)
-
-    return change
-
-
-def _with_texts() -> Iterator[tuple[str, Any]]:
-    """Requests with texts in place of IDs, right and wrong."""
-    yield "hashed", _spoiled(good, _texts(2, *(_LONG[:size] for size in (*range(1, 40), 64, 100))))
-    yield "no-utf8", _spoiled(good, _texts(2, b"\xff\xfe", b"\0"))
-    yield "of-several", _spoiled(good, _texts(0, b"3", b"49"), _texts(2, b"a", b"b"), _texts(3, b"0", b"19"))
-    yield "ids-of-a-hashed-input", good()
-    yield "empty", _spoiled(good, _texts(2, b"a", b""))
-    for name, texts in _DECIMALS.items():
-        yield f"decimal-{name}", _spoiled(good, _texts(1, b"6", *texts))
-        yield f"raw-{name}", _spoiled(good, _texts(2, *texts))
-    yield "beside-values", _spoiled(good, _texts(2, b"a", b"b"), _set("sparse", 2, values=bytes(16)))
-    yield "beside-ragged-values", _spoiled(good, _texts(2, b"a", b"b"), _set("sparse", 2, values=bytes(3)))
-    yield "too-few", _spoiled(good, _texts(2, b"a"), _set("sparse", 2, lengths=_array("<i4", 1, 1)))
-    yield (
-        "lengths-first",
-        _spoiled(good, _texts(2, b"a", b""), _set("sparse", 3, lengths=_array("<i4", 1, 2))),
-    )
-    yield "sizes-first", _spoiled(good, _texts(2, b"a", b""), _set("sparse", 3, lengths=b""))
-    yield "before-ids", _spoiled(good, _texts(2, b""), _set("sparse", 0, values=_array("<i8", 3, 4, 50)))
-    yield "bad-id", _spoiled(good, _texts(0, b"3", b"50"))
-    yield "negative-id", _spoiled(good, _texts(0, b"-1"))
-    yield "weights", _spoiled(good, _texts(3, b"1", b"2", b"3"))
-    yield (
-        "weights-of-an-unweighted-input",
-        _spoiled(good, _texts(2, b"a"), _set("sparse", 2, weights=bytes(4))),
-    )
-    for name, text in {"right": b"b", "wrong": b""}.items():
-        yield f"context-{name}", _spoiled(good, _texts(2, b"a", text), _texts(0, b"1"), _into_context(2))
-        yield (
-            f"repeated-{name}",
-            _spoiled(good, _texts(2, b"a", text), _texts(0, b"1", b"2"), _into_context(0)),
-        )
-    yield "of-the-context-first", _spoiled(good, _texts(0, b"x"), _texts(2, b""), _into_context(2))
-
-
-def _into_context(at: int) -> Callable[[Any], None]:
-    """Give an input once for all rows."""
-
-    def change(request: Any) -> None:
-        request.context_sparse.add().CopyFrom(request.sparse[at])
-        request.context_sparse[0].lengths = _array("<i4", len(request.sparse[at].strings))
-        del request.sparse[at]
-
-    return change
+    yield case("texts-as-many-as-may-be", spoiled(good, texts_at(2, b"a", b"x")), "hashed", max_ids=8)
+    yield case("non-finite", spoiled(good, *_non_finite()), allow_non_finite=True)
+    yield case("non-finite-refused", spoiled(good, *_non_finite()))
+    yield case("missing", spoiled(good, _prices(float("nan"), float("nan"))), "missing")
+    yield case("missing-and-infinite", spoiled(good, _prices(float("nan"), float("-inf"))), "missing")
 
 
 def _raw(*ids: int) -> Callable[[Any], None]:
-    return _set("sparse", 1, lengths=_array("<i4", 0, len(ids)), values=_array("<i8", *ids))
+    return setting("sparse", 1, lengths=array("<i4", 0, len(ids)), values=array("<i8", *ids))
 
 
 def _raw_texts() -> Callable[[Any], None]:
-    texts = [*_DECIMALS["zeros"], *_DECIMALS["leading-zeros"], *_DECIMALS["largest"]]
-    return _set("sparse", 1, lengths=_array("<i4", 0, len(texts)), strings=texts)
+    texts = [*DECIMALS["zeros"], *DECIMALS["leading-zeros"], *DECIMALS["largest"]]
+    return setting("sparse", 1, lengths=array("<i4", 0, len(texts)), strings=texts)
 
 
 def _sum_and_sign() -> list[Callable[[Any], None]]:
-    return [_set("sparse", 0, lengths=_array("<i4", 1, 1)), _set("sparse", 2, lengths=_array("<i4", 3, -1))]
+    return [
+        setting("sparse", 0, lengths=array("<i4", 1, 1)),
+        setting("sparse", 2, lengths=array("<i4", 3, -1)),
+    ]
 
 
 def _sum_and_id() -> list[Callable[[Any], None]]:
-    return [_set("sparse", 0, values=_array("<i8", 3, 4, 50)), _set("sparse", 2, lengths=_array("<i4", 1, 2))]
+    return [
+        setting("sparse", 0, values=array("<i8", 3, 4, 50)),
+        setting("sparse", 2, lengths=array("<i4", 1, 2)),
+    ]
 
 
 def _size_and_sign() -> list[Callable[[Any], None]]:
-    return [_set("sparse", 0, lengths=_array("<i4", 4, -1)), _set("sparse", 3, weights=b"")]
+    return [setting("sparse", 0, lengths=array("<i4", 4, -1)), setting("sparse", 3, weights=b"")]
 
 
 def _prices(*prices: float) -> Callable[[Any], None]:
-    return _set("dense", 1, values=_array("<f4", *prices))
+    return setting("dense", 1, values=array("<f4", *prices))
 
 
 def _non_finite() -> list[Callable[[Any], None]]:
     return [
-        _set("dense", 1, values=_array("<f4", float("nan"), float("inf"))),
-        _set("sparse", 3, weights=_array("<f4", float("nan"), float("-inf"))),
+        setting("dense", 1, values=array("<f4", float("nan"), float("inf"))),
+        setting("sparse", 3, weights=array("<f4", float("nan"), float("-inf"))),
     ]
 
 
@@ -330,7 +234,7 @@ def _reverse(request: Any) -> None:
 
 def _without_ids(request: Any) -> None:
     for i in range(len(request.sparse)):
-        _set("sparse", i, lengths=bytes(8), values=b"", weights=b"")(request)
+        setting("sparse", i, lengths=bytes(8), values=b"", weights=b"")(request)
 
 
 def _no_rows() -> Any:

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance.support.artifacts import Exported, export_slow, export_small
+from tests.conformance.support.artifacts import Exported, export_policies, export_slow, export_small
+from tests.conformance.support.chains import Chain, make_chain
 from tests.conformance.support.harness import ENGINE, ServerUnderTest, running, with_admin
 
 
@@ -55,6 +56,21 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Exported:
 def slow(tmp_path_factory: pytest.TempPathFactory) -> Exported:
     """A model that takes milliseconds a row."""
     return export_slow(tmp_path_factory.mktemp("artifacts") / "slow")
+
+
+@pytest.fixture(scope="session")
+def chain(small: Exported, tmp_path_factory: pytest.TempPathFactory) -> Chain:
+    """Deltas of the small model."""
+    return make_chain(small, tmp_path_factory.mktemp("deltas"))
+
+
+@pytest.fixture(scope="module")
+def policies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerUnderTest]:
+    """A table for each ID policy; texts of two of them are hashed."""
+    folder = tmp_path_factory.mktemp("policies")
+    artifact = export_policies(folder / "artifact")
+    with running(artifact.path, folder=folder) as started:
+        yield started
 
 
 @pytest.fixture(scope="module")

@@ -44,7 +44,7 @@ TOLERANCES = {"float32": 1e-5, "bfloat16": 2.0**-6, "int8": 2.0**-5}
 ACTIVATIONS = {"none": lambda x: x, "relu": torch.relu, "sigmoid": torch.sigmoid}
 
 
-@pytest.fixture(params=ISAS, autouse=True)
+@pytest.fixture(params=ISAS)
 def isa(request: pytest.FixtureRequest) -> Iterator[str]:
     """Each instruction set that this processor has."""
     module = operators._usable()
@@ -78,6 +78,7 @@ def assert_near(found: Tensor, expected: Tensor, dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", LINEAR_DTYPES)
 @pytest.mark.parametrize("shape", [(1, 1), (1, 300), (48, 16), (49, 33), (513, 15)], ids=str)
+@pytest.mark.usefixtures("isa")
 def test_linear_layers_are_those_of_torch(dtype: str, shape: tuple[int, int]) -> None:
     weight, bias, packed = layer(*shape, dtype)
     for num_rows in (0, 1, 2, 5, 48, 49, 300):
@@ -88,6 +89,7 @@ def test_linear_layers_are_those_of_torch(dtype: str, shape: tuple[int, int]) ->
 
 
 @pytest.mark.parametrize("dtype", LINEAR_DTYPES)
+@pytest.mark.usefixtures("isa")
 def test_a_row_has_the_same_bits_in_every_batch(dtype: str) -> None:
     _, _, packed = layer(130, 70, dtype)
     inputs = torch.randn(300, 70)
@@ -98,6 +100,7 @@ def test_a_row_has_the_same_bits_in_every_batch(dtype: str) -> None:
         assert torch.equal(ops().linear(mixed, packed, 130, "sigmoid")[3], every[row])
 
 
+@pytest.mark.usefixtures("isa")
 def test_any_shape_and_view_is_taken() -> None:
     weight, bias, packed = layer(9, 6, "float32")
     wide = torch.randn(7, 20)
@@ -117,6 +120,7 @@ def test_any_shape_and_view_is_taken() -> None:
     )
 
 
+@pytest.mark.usefixtures("isa")
 def test_interactions_of_other_types_are_computed_too() -> None:
     dense, sparse = torch.randn(4, 8), torch.randn(4, 3, 8)
     expected = ops().dot_interaction(dense, sparse)
@@ -127,6 +131,7 @@ def test_interactions_of_other_types_are_computed_too() -> None:
 
 
 @pytest.mark.parametrize("shape", [(0, 3, 4), (1, 1, 1), (5, 26, 64), (49, 7, 33)], ids=str)
+@pytest.mark.usefixtures("isa")
 def test_interactions_are_those_of_torch(shape: tuple[int, int, int]) -> None:
     dense, sparse = torch.randn(shape[0], shape[2]), torch.randn(shape)
     vectors = torch.cat((dense.unsqueeze(1), sparse), 1)
@@ -157,6 +162,7 @@ def looked_up(
     return found
 
 
+@pytest.mark.usefixtures("isa")
 def test_lookups_pool_rows() -> None:
     found = looked_up([1, 0, 2, 1], [3, 0, 1, 2])
     assert found.tolist() == [[6, 7, 18, 20], [0, 0, 12, 13]]
@@ -191,11 +197,13 @@ def test_lookups_pool_rows() -> None:
         (lambda: looked_up([1, 0], [0], pooling=3), "pooling: got 3, expected 0 to 2"),
     ],
 )
+@pytest.mark.usefixtures("isa")
 def test_wrong_lookups_are_refused_before_a_row_is_read(call: Any, text: str) -> None:
     with pytest.raises((RuntimeError, ValueError, TypeError), match=text):
         call()
 
 
+@pytest.mark.usefixtures("isa")
 def test_a_slot_without_a_number_of_rows_stays_inside_the_rows() -> None:
     slots = SLOTS.clone()
     slots[:, 1] = -1
@@ -207,6 +215,7 @@ def test_a_slot_without_a_number_of_rows_stays_inside_the_rows() -> None:
 @pytest.mark.parametrize(
     "data_type", [DataType.FP32, DataType.FP16, DataType.INT8, DataType.INT4, DataType.INT2]
 )
+@pytest.mark.usefixtures("isa")
 def test_every_row_type_is_looked_up_as_by_fbgemm(tmp_path: Path, data_type: DataType) -> None:
     for name in ("dlrm", "bare weighted collection", "sequences"):
         export_model(CASES[name].make().eval(), tmp_path / name, ExportConfig(data_type=data_type))
@@ -221,6 +230,7 @@ def test_every_row_type_is_looked_up_as_by_fbgemm(tmp_path: Path, data_type: Dat
 
 
 @pytest.mark.parametrize("policy", list(IdPolicy)[:3])
+@pytest.mark.usefixtures("isa")
 def test_ids_out_of_range_are_treated_alike(tmp_path: Path, policy: IdPolicy) -> None:
     export_model(dlrm().eval(), tmp_path / "a", ExportConfig(id_policy=policy))
     plain, own = load_artifact(tmp_path / "a", own_operators=False), load_artifact(tmp_path / "a")
@@ -237,6 +247,7 @@ def test_ids_out_of_range_are_treated_alike(tmp_path: Path, policy: IdPolicy) ->
                 assert_near(own.forward(*inputs)[output], expected, "float32")
 
 
+@pytest.mark.usefixtures("isa")
 def test_lookups_in_graphs_refuse_lengths_that_do_not_fit(tmp_path: Path) -> None:
     export_model(dlrm().eval(), tmp_path / "a", ExportConfig())
     own = load_artifact(tmp_path / "a")
@@ -249,6 +260,7 @@ def test_lookups_in_graphs_refuse_lengths_that_do_not_fit(tmp_path: Path) -> Non
             own.forward(dense, wrong, values)
 
 
+@pytest.mark.usefixtures("isa")
 def test_torch_can_check_and_trace_the_operators() -> None:
     _, _, packed = layer(9, 6, "int8")
     checks = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
@@ -301,6 +313,7 @@ def test_wrong_arguments_are_refused(call: Any, text: str) -> None:
 
 @pytest.mark.parametrize("dtype", LINEAR_DTYPES)
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.usefixtures("isa")
 def test_exchanged_graphs_predict_what_the_plain_ones_do(tmp_path: Path, name: str, dtype: str) -> None:
     case = CASES[name]
     config = ExportConfig(table_data_types=case.table_data_types, linear_dtype=dtype)
@@ -366,7 +379,16 @@ def test_what_cannot_be_exchanged_stays_and_is_named(tmp_path: Path) -> None:
     assert report.operators["cpu"].num_linear == 1
 
 
+@pytest.mark.parametrize("shape", [(1, 70_000), (3, 0), (0, 3)], ids=str)
+def test_layers_of_other_shapes_stay(shape: tuple[int, int]) -> None:
+    frozen = torchscript.freeze(torchscript.script(nn.Sequential(nn.Linear(shape[1], shape[0])).eval()))
+    exchanged = operators.exchange(frozen, "float32")
+    assert exchanged.left == (f"aten::linear: its weights are {shape[0]} by {shape[1]}",)
+    assert exchanged.num_linear == 0
+
+
 @pytest.mark.parametrize("dtype", LINEAR_DTYPES)
+@pytest.mark.usefixtures("isa")
 def test_a_delta_of_dense_weights_packs_them_anew(tmp_path: Path, dtype: str) -> None:
     old = dlrm().eval()
     new = with_dense(old)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -137,3 +137,20 @@ def as_json(request: RawRequestLike) -> dict[str, Any]:
         "context_dense": dense(request.context_dense),
         "context_sparse": sparse(request.context_sparse),
     }
+
+
+def python_error(call: Callable[[], object]) -> tuple[type[Exception], str]:
+    with pytest.raises(Exception) as caught:
+        call()
+    return caught.type, str(caught.value)
+
+
+def assert_same_error(
+    native: Callable[[], object], python: Callable[[], object], *, whole: bool = True
+) -> None:
+    kind, text = python_error(python)
+    with pytest.raises(NativeError) as caught:
+        native()
+    assert caught.value.kind is kind
+    if whole and "not readable as JSON" not in text:
+        assert str(caught.value) == text

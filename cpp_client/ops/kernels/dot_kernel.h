@@ -50,30 +50,26 @@ inline void Transpose(const float* vectors, std::int64_t count, std::int64_t dim
   }
 }
 
-void Dot(Rows in, std::int64_t num_rows, std::int64_t num_vectors, std::int64_t dim, OutRows out) {
+void Dot(const float* vectors, std::int64_t num_vectors, std::int64_t dim, float* out) {
   const std::int64_t stride = (num_vectors + kLane - 1) / kLane * kLane;
   const auto room = [stride](Scratch use, std::int64_t rows) {
     return reinterpret_cast<float*>(ScratchOf(use, rows * stride * std::int64_t{sizeof(float)}));
   };
   float* const columns = room(Scratch::kColumns, dim);
   float* const products = room(Scratch::kProducts, num_vectors);
-  for (std::int64_t row = 0; row < num_rows; ++row) {
-    const float* const vectors = in.data + row * in.stride;
-    Transpose(vectors, num_vectors, dim, columns, stride);
-    for (std::int64_t lane = 0; lane < stride; lane += kLane) {
-      // Those before the last column of the lane.
-      const std::int64_t count = std::min(num_vectors - 1, lane + kLane - 1);
-      const std::int64_t num_blocks = (count + Lanes::kMaxRows - 1) / Lanes::kMaxRows;
-      for (std::int64_t i = 0; i < num_blocks; ++i) {
-        const std::int64_t first = count * i / num_blocks;
-        ProductsOf<>(count * (i + 1) / num_blocks - first, vectors + first * dim, dim,
-                     columns + lane, stride, products + first * stride + lane);
-      }
+  Transpose(vectors, num_vectors, dim, columns, stride);
+  for (std::int64_t lane = 0; lane < stride; lane += kLane) {
+    // Those before the last column of the lane.
+    const std::int64_t count = std::min(num_vectors - 1, lane + kLane - 1);
+    const std::int64_t num_blocks = (count + Lanes::kMaxRows - 1) / Lanes::kMaxRows;
+    for (std::int64_t i = 0; i < num_blocks; ++i) {
+      const std::int64_t first = count * i / num_blocks;
+      ProductsOf<>(count * (i + 1) / num_blocks - first, vectors + first * dim, dim, columns + lane,
+                   stride, products + first * stride + lane);
     }
-    float* to = out.data + row * out.stride;
-    for (std::int64_t i = 0; i + 1 < num_vectors; ++i) {
-      to = std::copy(products + i * stride + i + 1, products + i * stride + num_vectors, to);
-    }
+  }
+  for (std::int64_t i = 0; i + 1 < num_vectors; ++i) {
+    out = std::copy(products + i * stride + i + 1, products + i * stride + num_vectors, out);
   }
 }
 

@@ -75,10 +75,9 @@ struct Kernels {
   /// out[r] = activation(in[r] · weights + bias) for num_rows rows of K and N floats.
   void (*linear)(const Packed& weights, Rows in, std::int64_t num_rows, Activation activation,
                  OutRows out);
-  /// For each of num_rows: `num_vectors` vectors of `dim` floats follow each other in `in`;
-  /// writes the products of each pair (i, j) of them, i < j, ordered by i and then by j.
-  void (*dot)(Rows in, std::int64_t num_rows, std::int64_t num_vectors, std::int64_t dim,
-              OutRows out);
+  /// Writes the products of each pair (i, j) of `num_vectors` vectors that follow each other, i <
+  /// j, ordered by i and then by j.
+  void (*dot)(const float* vectors, std::int64_t num_vectors, std::int64_t dim, float* out);
   /// Looks up. Row b of `out` takes the bags b of all slots; without pooling, row i takes ID i.
   /// Returns the position of the first ID out of range; -1 if there is none.
   std::int64_t (*lookup)(const Lookup& lookup, OutRows out);

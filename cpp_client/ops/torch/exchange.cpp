@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "ops/isa.h"
+#include "ops/packed.h"
 #include "ops/torch/operators.h"
 
 namespace recsys::ops {
@@ -102,7 +103,7 @@ class Exchanging {
       return;
     }
     const c10::optional<at::Tensor> given = bias ? c10::optional<at::Tensor>(*bias) : c10::nullopt;
-    const at::Tensor packed = PackLinear(*weight, given, dtype_);
+    const at::Tensor packed = PackWeights(*weight, given, dtype_);
     Node* const next = OnlyUser(node->output());
     const char* const activation = ActivationOf(next);
     const bool is_fused = std::string_view(activation) != "none";
@@ -124,6 +125,10 @@ class Exchanging {
     if (!weight->device().is_cpu()) return "its weights are on " + weight->device().str();
     if (weight->scalar_type() != at::kFloat) return "its weights are not float32";
     if (weight->dim() != 2) return "its weights are not a matrix";
+    if (!IsPackable(weight->size(0), weight->size(1))) {
+      return "its weights are " + std::to_string(weight->size(0)) + " by " +
+             std::to_string(weight->size(1));
+    }
     if (weight->numel() > kMostWeights) return "its weights are too many to hold them twice";
     if (!weight->isfinite().all().item<bool>()) return "its weights are not finite";
     return {};

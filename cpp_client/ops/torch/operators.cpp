@@ -45,30 +45,33 @@ at::Tensor RowsOf(const at::Tensor& input, const char* name) {
 
 }  // namespace
 
-at::Tensor PackLinear(const at::Tensor& weight, const c10::optional<at::Tensor>& bias,
-                      c10::string_view dtype) {
-  TORCH_CHECK_VALUE(weight.dim() == 2, "weight: got ", weight.sizes(), ", expected [N, K]");
-  const std::int64_t num_outputs = weight.size(0), num_inputs = weight.size(1);
-  TORCH_CHECK_VALUE(
-      num_outputs >= 1 && num_outputs <= kMaxOutputs && num_inputs >= 1 && num_inputs <= kMaxInputs,
-      "weight: got ", weight.sizes(), ", expected 1 to ", kMaxOutputs, " outputs and 1 to ",
-      kMaxInputs, " inputs");
-  const bool has_bias = bias.has_value() && bias->defined();
-  TORCH_CHECK_VALUE(!has_bias || (bias->dim() == 1 && bias->size(0) == num_outputs),
-                    "bias: expected [", num_outputs, "]");
+at::Tensor PackWeights(const at::Tensor& weight, const c10::optional<at::Tensor>& bias,
+                       c10::string_view dtype) {
   const at::Tensor weights = weight.detach().to(at::kFloat).contiguous();
+  const bool has_bias = bias.has_value() && bias->defined();
   const at::Tensor biases = has_bias ? bias->detach().to(at::kFloat).contiguous() : at::Tensor();
-  TORCH_CHECK_VALUE(weights.isfinite().all().item<bool>(),
-                    "weight: got NaN or infinity, expected finite numbers");
   const std::vector<char> packed =
       Pack(weights.const_data_ptr<float>(), has_bias ? biases.const_data_ptr<float>() : nullptr,
-           num_outputs, num_inputs, TypeOf({dtype.data(), dtype.size()}));
+           weights.size(0), weights.size(1), TypeOf({dtype.data(), dtype.size()}));
   at::Tensor made = at::empty({static_cast<std::int64_t>(packed.size())}, at::kByte);
   std::memcpy(made.mutable_data_ptr(), packed.data(), packed.size());
   return made;
 }
 
 namespace {
+
+at::Tensor PackLinear(const at::Tensor& weight, const c10::optional<at::Tensor>& bias,
+                      c10::string_view dtype) {
+  TORCH_CHECK_VALUE(weight.dim() == 2, "weight: got ", weight.sizes(), ", expected [N, K]");
+  TORCH_CHECK_VALUE(IsPackable(weight.size(0), weight.size(1)), "weight: got ", weight.sizes(),
+                    ", expected 1 to ", kMaxOutputs, " outputs and 1 to ", kMaxInputs, " inputs");
+  TORCH_CHECK_VALUE(!bias.has_value() || !bias->defined() ||
+                        (bias->dim() == 1 && bias->size(0) == weight.size(0)),
+                    "bias: expected [", weight.size(0), "]");
+  TORCH_CHECK_VALUE(weight.isfinite().all().item<bool>(),
+                    "weight: got NaN or infinity, expected finite numbers");
+  return PackWeights(weight, bias, dtype);
+}
 
 /// Reads packed weights and checks them; `packed` must outlive what is returned.
 Packed WeightsOf(const at::Tensor& packed) {
@@ -138,7 +141,7 @@ at::Tensor DotOp(const at::Tensor& dense, const at::Tensor& sparse) {
       std::copy_n(b + row * (num - 1) * dim, (num - 1) * dim, vectors.data() + dim);
       float* const out = to + row * width;
       std::copy_n(a + row * dim, dim, out);
-      kernels.dot({vectors.data(), num * dim}, 1, num, dim, {out + dim, width});
+      kernels.dot(vectors.data(), num, dim, out + dim);
     }
   });
   return output;

@@ -11,9 +11,9 @@ namespace recsys::ops {
 /// also by another copy of this library. Thread-safe.
 void RegisterOperators();
 
-/// See recsys_ops::pack_linear.
-at::Tensor PackLinear(const at::Tensor& weight, const c10::optional<at::Tensor>& bias,
-                      c10::string_view dtype);
+/// Packs weights and a bias of shapes that recsys_ops::pack_linear takes, with finite numbers.
+at::Tensor PackWeights(const at::Tensor& weight, const c10::optional<at::Tensor>& bias,
+                       c10::string_view dtype);
 
 }  // namespace recsys::ops
 

@@ -179,8 +179,10 @@ TEST_P(EachIsa, ProductsOfPairsAreRight) {
     for (const std::int64_t num_rows : {0, 1, 3}) {
       const Floats in = Random(static_cast<std::size_t>(num_rows * num_vectors * dim), &random);
       Floats out(static_cast<std::size_t>(num_rows * num_pairs));
-      ChosenKernels().dot({in.data(), num_vectors * dim}, num_rows, num_vectors, dim,
-                          {out.data(), num_pairs});
+      for (std::int64_t row = 0; row < num_rows; ++row) {
+        ChosenKernels().dot(in.data() + row * num_vectors * dim, num_vectors, dim,
+                            out.data() + row * num_pairs);
+      }
       std::size_t at = 0;
       for (std::int64_t row = 0; row < num_rows; ++row) {
         for (std::int64_t i = 0; i < num_vectors; ++i) {

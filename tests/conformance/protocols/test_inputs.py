@@ -10,7 +10,7 @@ import pytest
 
 from recsys.signature import IdPolicy
 from serve.client.errors import InvalidRequestError
-from tests.conformance.support.artifacts import KNOWN_IDS, NUM_POLICY_ROWS, Exported, export_policies
+from tests.conformance.support.artifacts import KNOWN_IDS, NUM_POLICY_ROWS, Exported
 from tests.conformance.support.harness import ServerUnderTest, running, status_of
 from tests.support.serve.messages.cases import Sample, assert_answers
 
@@ -58,15 +58,6 @@ def test_what_is_no_number_reaches_a_model_that_is_to_have_it_and_no_other_row(
     found = lenient.client().predict(sample.dense, sample.sparse, sample.weights)
     assert_answers(found, small.answer(sample))
     assert [bool(np.isfinite(row).all()) for row in found["vectors"]] == [True, False, True]
-
-
-@pytest.fixture(scope="module")
-def policies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerUnderTest]:
-    """A table for each ID policy."""
-    folder = tmp_path_factory.mktemp("policies")
-    artifact = export_policies(folder / "artifact")
-    with running(artifact.path, folder=folder) as started:
-        yield started
 
 
 def rows_read(server: ServerUnderTest, policy: IdPolicy, ids: list[int]) -> list[float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,6 @@ from tests.conformance.support.artifacts import (
     KNOWN_TEXT,
     NUM_POLICY_ROWS,
     Exported,
-    export_policies,
 )
 from tests.conformance.support.harness import ServerUnderTest, running, status_of
 from tests.conformance.support.http_calls import (
@@ -41,7 +40,7 @@ from tests.conformance.support.http_calls import (
 )
 from tests.conformance.support.open_inference import assert_same_bits, model_infer, outputs_of, plain
 from tests.support.serve.messages.cases import Sample, assert_answers
-from tests.support.serve.messages.foreign import kserve_message, tensor, tensors
+from tests.support.serve.messages.foreign import kserve_message, tensors
 from tests.support.serve.messages.texts import (
     Texts,
     packed,
@@ -237,18 +236,19 @@ def test_the_metadata_names_the_hash(server: ServerUnderTest) -> None:
     }
 
 
+def _put(request: wire.PredictRequest, name: str, texts: Sequence[bytes], values: bytes = b"") -> None:
+    (found,) = (sparse for sparse in request.sparse if sparse.name == name)
+    found.strings[:] = texts
+    found.values = values
+    found.lengths = np.array([len(texts), 0], "<i4").tobytes()
+
+
 def _item(request: wire.PredictRequest, *texts: bytes, values: bytes = b"") -> None:
-    (item,) = (sparse for sparse in request.sparse if sparse.name == "item")
-    item.strings[:] = texts
-    item.values = values
-    item.lengths = np.array([len(texts), 0], "<i4").tobytes()
+    _put(request, "item", texts, values)
 
 
 def _user(request: wire.PredictRequest, *texts: bytes) -> None:
-    (user,) = (sparse for sparse in request.sparse if sparse.name == "user")
-    user.strings[:] = texts
-    user.values = b""
-    user.lengths = np.array([len(texts), 0], "<i4").tobytes()
+    _put(request, "user", texts)
 
 
 WRONG = {
@@ -405,32 +405,13 @@ def test_a_model_exported_with_strings_answers_texts_over_every_protocol(tmp_pat
         client = server.client()
         expected = client.predict(dense, ids)
         assert_same_bits(client.predict(dense, texts), expected)
-        made = [tensor("dense_features", "FP32", np.array(dense["dense_features"], "<f4"))]
-        for name, bags in texts.items():
-            made.append(
-                Tensor(
-                    f"{name}.values",
-                    "BYTES",
-                    (sum(map(len, bags)),),
-                    b"",
-                    [t.encode() for b in bags for t in b],
-                )
-            )
-            made.append(tensor(f"{name}.lengths", "INT32", np.array([len(bag) for bag in bags], "<i4")))
+        signature = Exported(tmp_path / "artifact").signature
+        made = text_tensors(signature, Sample(2, dense, ids, {}), texts)
         assert_same_bits(outputs_of(model_infer(server, kserve_message(packed(made)))), expected)
         reply = rest(server, "/v2/models/clicks/infer", body_of(made))
         assert_same_bits(tensor_outputs(reply.json()), expected)
         reply = rest(server, "/v1/models/clicks:predict", {"dense": dense, "sparse": texts})
         assert_same_bits(plain_outputs(reply.json(), expected), expected)
-
-
-@pytest.fixture(scope="module")
-def policies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerUnderTest]:
-    """A table for each ID policy; texts of two of them are hashed."""
-    folder = tmp_path_factory.mktemp("policies")
-    artifact = export_policies(folder / "artifact")
-    with running(artifact.path, folder=folder) as started:
-        yield started
 
 
 def test_the_policy_of_the_table_applies_to_the_ids_of_texts(policies: ServerUnderTest) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +17,10 @@ import torch
 from export.delta.delta import DeltaConfig, export_delta
 from recsys.artifact.delta import apply, prepare
 from recsys.artifact.load import load_artifact
+from serve.client.packing import read_response
+from serve.wire import predict_pb2 as wire
 from tests.conformance.support.artifacts import Exported
+from tests.conformance.support.harness import ServerUnderTest
 from tests.support.serve.messages.cases import Sample, answer
 from tests.support.serve.models import SmallModel
 
@@ -72,3 +78,41 @@ def make_chain(exported: Exported, folder: Path, *, seed: int = 0) -> Chain:
         model = new
     assert len({one["score"].tobytes() for one in answers}) == NUM_DELTAS + 1
     return Chain(folder, sample, answers)
+
+
+def answers_under_load(
+    server: ServerUnderTest, chain: Chain, num_clients: int, take: Callable[[int], object]
+) -> Counter[int]:
+    """Let clients ask while the server takes the deltas, and count the answers of each state.
+
+    Args:
+        server: serves the artifact of the chain.
+        chain: the deltas.
+        num_clients: how many ask at a time.
+        take: makes the server take a delta, by its number.
+    """
+    request, done = chain.sample.request().SerializeToString(), threading.Event()
+    started = threading.Semaphore(0)
+
+    def client(_: int) -> Counter[int]:
+        call, seen = server.predict_bytes(), Counter[int]()
+        while not done.is_set():
+            outputs = read_response(wire.PredictResponse.FromString(call(request, timeout=120)))
+            fits = chain.fits(outputs)
+            assert len(fits) == 1, "rows of two states in one answer"
+            seen[fits[0]] += 1
+            started.release()
+        return seen
+
+    with ThreadPoolExecutor(num_clients) as pool:
+        clients = [pool.submit(client, at) for at in range(num_clients)]
+        try:
+            for at in range(NUM_DELTAS):
+                for _ in range(100):
+                    assert started.acquire(timeout=60)
+                take(at)
+            for _ in range(200):
+                assert started.acquire(timeout=60)
+        finally:
+            done.set()
+        return sum((one.result(120) for one in clients), Counter[int]())

@@ -3,31 +3,21 @@
 from __future__ import annotations
 
 import shutil
-import threading
 import time
-from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from serve.client.packing import read_response
 from serve.wire import admin_pb2
-from serve.wire import predict_pb2 as wire
 from tests.conformance.support.artifacts import Exported
-from tests.conformance.support.chains import NUM_DELTAS, Chain, make_chain
+from tests.conformance.support.chains import NUM_DELTAS, Chain, answers_under_load, make_chain
 from tests.conformance.support.harness import ServerUnderTest, put_version, running, spoil, with_admin
 from tests.support.serve.messages.cases import assert_answers
 
 pytestmark = pytest.mark.engine
 
 _PATIENCE_S = 60.0
-
-
-@pytest.fixture(scope="module")
-def chain(small: Exported, tmp_path_factory: pytest.TempPathFactory) -> Chain:
-    return make_chain(small, tmp_path_factory.mktemp("deltas"))
 
 
 @pytest.fixture
@@ -76,32 +66,12 @@ def test_a_stream_is_applied_under_load_without_one_failed_request(
     small: Exported, chain: Chain, folder: Path, tmp_path: Path
 ) -> None:
     with running(*following(small, folder, tmp_path), folder=tmp_path) as server:
-        request, done = chain.sample.request().SerializeToString(), threading.Event()
-        started = threading.Semaphore(0)
 
-        def client(_: int) -> Counter[int]:
-            call, seen = server.predict_bytes(), Counter[int]()
-            while not done.is_set():
-                outputs = read_response(wire.PredictResponse.FromString(call(request, timeout=120)))
-                fits = chain.fits(outputs)
-                assert len(fits) == 1, "rows of two states in one answer"
-                seen[fits[0]] += 1
-                started.release()
-            return seen
+        def take(at: int) -> None:
+            put(chain.folder / f"{at}.delta", folder)
+            until(lambda: stream_of(server).last == f"{at}.delta")
 
-        with ThreadPoolExecutor(8) as pool:
-            clients = [pool.submit(client, at) for at in range(8)]
-            try:
-                for at in range(NUM_DELTAS):
-                    for _ in range(100):
-                        assert started.acquire(timeout=60)
-                    put(chain.folder / f"{at}.delta", folder)
-                    until(lambda at=at: stream_of(server).last == f"{at}.delta")  # type: ignore[misc]
-                for _ in range(200):
-                    assert started.acquire(timeout=60)
-            finally:
-                done.set()
-            seen = sum((one.result(120) for one in clients), Counter[int]())
+        seen = answers_under_load(server, chain, 8, take)
         assert {0, NUM_DELTAS} <= set(seen)
         assert server.total("recsys_deltas_applied_total") == NUM_DELTAS
         assert server.total("recsys_delta_stream_state", state="following") == 1

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import threading
-from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 import grpc
 import pytest
 
-from serve.client.packing import read_response
 from serve.wire import admin_pb2
-from serve.wire import predict_pb2 as wire
 from tests.conformance.support.artifacts import Exported
-from tests.conformance.support.chains import NUM_DELTAS, Chain, make_chain
+from tests.conformance.support.chains import NUM_DELTAS, Chain, answers_under_load
 from tests.conformance.support.harness import (
     ServerUnderTest,
     put_version,
@@ -28,11 +23,6 @@ from tests.conformance.support.harness import (
 from tests.support.serve.messages.cases import assert_answers
 
 pytestmark = pytest.mark.engine
-
-
-@pytest.fixture(scope="module")
-def chain(small: Exported, tmp_path_factory: pytest.TempPathFactory) -> Chain:
-    return make_chain(small, tmp_path_factory.mktemp("deltas"))
 
 
 @contextmanager
@@ -95,31 +85,7 @@ def test_deltas_change_rows_in_place_and_metadata_lists_them(served: ServerUnder
 def test_under_full_load_every_answer_is_of_one_state_and_none_fails(
     served: ServerUnderTest, chain: Chain
 ) -> None:
-    request, done = chain.sample.request().SerializeToString(), threading.Event()
-    started = threading.Semaphore(0)
-
-    def client(_: int) -> Counter[int]:
-        call, seen = served.predict_bytes(), Counter[int]()
-        while not done.is_set():
-            outputs = read_response(wire.PredictResponse.FromString(call(request, timeout=120)))
-            fits = chain.fits(outputs)
-            assert len(fits) == 1, "rows of two states in one answer"
-            seen[fits[0]] += 1
-            started.release()
-        return seen
-
-    with ThreadPoolExecutor(16) as pool:
-        clients = [pool.submit(client, at) for at in range(16)]
-        try:
-            for at in range(NUM_DELTAS):
-                for _ in range(100):
-                    assert started.acquire(timeout=60)
-                change(served, f"{at}.delta")
-            for _ in range(200):
-                assert started.acquire(timeout=60)
-        finally:
-            done.set()
-        seen = sum((one.result(120) for one in clients), Counter[int]())
+    seen = answers_under_load(served, chain, 16, lambda at: change(served, f"{at}.delta"))
     assert {0, NUM_DELTAS} <= set(seen)
     code, stopped = served.stop()
     assert (code, stopped["ok"]) == (0, sum(seen.values()))

@@ -6,9 +6,6 @@ Shape letters: D embedding dim, R rows.
 from __future__ import annotations
 
 import copy
-import json
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,14 +14,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from export.cli import main
 from export.config import ExportConfig
 from export.delta.delta import DeltaConfig, export_delta
 from export.delta.report import DeltaReport
 from export.pipeline import export_model
 from recsys import EmbeddingBagCollection
 from recsys.artifact.delta import apply, prepare
-from recsys.artifact.load import LoadedArtifact, load_artifact, load_rows
+from recsys.artifact.load import LoadedArtifact, load_artifact
 from recsys.configs import DataType
 from recsys.errors import ArtifactError, DeltaError, ExportError
 from recsys.quant import float_weights
@@ -33,7 +29,6 @@ from recsys.sharding.plan.plan import ShardingPlan
 from recsys.sharding.plan.sharding_types import column_wise, table_wise
 from recsys.signature import IdPolicy
 from tests.export.graph.test_managed import Pooled
-from tests.export.source.test_shards import _save as save_sharded
 from tests.recsys.artifact.deltas import digest_of, header_of, read_plainly
 from tests.support.export_models import CASES, ModelCase, bare, batch_of, collections, dlrm
 from tests.support.helpers import STORED_TYPES, bag
@@ -355,152 +350,3 @@ class TestRefusals:
     def test_a_missing_artifact(self, tmp_path: Path) -> None:
         with pytest.raises(ArtifactError, match="got 'a', which does not exist"):
             delta_of(dlrm(), dlrm(), tmp_path / "d", tmp_path / "a")
-
-
-@pytest.fixture
-def states(tmp_path: Path) -> Path:
-    """``old.pt`` and ``new.pt``, and ``old.artifact``."""
-    old = bare()
-    torch.save(old.state_dict(), tmp_path / "old.pt")
-    torch.save(trained(old).state_dict(), tmp_path / "new.pt")
-    export_model(old, tmp_path / "old.artifact")
-    return tmp_path
-
-
-def run(*arguments: str | Path) -> int:
-    """The exit code, usage errors included."""
-    try:
-        return main([str(argument) for argument in arguments])
-    except SystemExit as end:
-        return int(end.code or 0)
-
-
-class TestCommand:
-    def test_two_checkpoints_alone(self, states: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        assert run("--delta", states / "old.pt", states / "new.pt", *BARE) == 0
-        printed = capsys.readouterr()
-        assert printed.err == ""
-        for word in (
-            "users",
-            "goods",
-            "wide",
-            "tiny",
-            "changed",
-            digest_of(states / "new.delta"),
-            "new.delta",
-        ):
-            assert word in printed.out
-        artifact = load_artifact(states / "old.artifact")
-        export_model(trained(bare()), states / "fresh")
-        assert_becomes(artifact, states / "new.delta", load_artifact(states / "fresh"))
-
-    def test_json(self, states: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        command = ["--delta", states / "old.pt", states / "new.pt", *BARE, "--json", "--out", states / "x"]
-        assert run(*command, "--artifact", states / "old.artifact") == 0
-        report = json.loads(capsys.readouterr().out)
-        assert report["digest"] == digest_of(states / "x")
-        assert report["base"] == report["artifact"] == load_rows(states / "old.artifact").digest
-        assert {t["name"] for t in report["tables"]} == {"users", "goods", "wide", "tiny"}
-        assert report["delta_bytes"] == (states / "x").stat().st_size
-
-    def test_a_delta_after_a_delta(self, states: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        torch.save(trained(trained(bare()), seed=9).state_dict(), states / "newer.pt")
-        assert run("--delta", states / "old.pt", states / "new.pt", *BARE) == 0
-        second = [
-            "--delta",
-            states / "new.pt",
-            states / "newer.pt",
-            "--artifact",
-            states / "old.artifact",
-            *BARE,
-        ]
-        assert run(*second) == 1
-        assert "the artifact holds other numbers" in capsys.readouterr().err
-        assert run(*second, "--after", states / "new.delta") == 0
-        assert (states / "newer.delta").is_file()
-
-    def test_directories_of_sharded_checkpoints(self, states: Path) -> None:
-        for name in ("old", "new"):
-            save_sharded(torch.load(states / f"{name}.pt"), states / name)
-        started_s = time.time()
-        command = ["--delta", states / "old", states / "new", *BARE]
-        assert run(*command) == 0
-        assert run("--delta", states / "old.pt", states / "new.pt", *BARE, "--out", states / "same") == 0
-        headers = [header_of(states / name) for name in ("new.delta", "same")]
-        made_s = [header.pop("created_s") for header in headers]
-        assert headers[0] == headers[1]
-        assert started_s - 0.001 <= made_s[0] <= made_s[1] <= time.time() + 0.001
-
-    def test_nothing_differs(self, states: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        assert run("--delta", states / "old.pt", states / "old.pt", *BARE, "--out", states / "x") == 0
-        assert "no row differs" in capsys.readouterr().out
-
-    def test_dense_weights(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        new = trained(dlrm())
-        with torch.no_grad():
-            next(new.over_arch.parameters()).add_(1)
-        torch.save(dlrm().state_dict(), tmp_path / "old.pt")
-        torch.save(new.state_dict(), tmp_path / "new.pt")
-        export_model(dlrm(), tmp_path / "old.artifact")
-        command = [
-            "--delta",
-            tmp_path / "old.pt",
-            tmp_path / "new.pt",
-            "--model",
-            "tests.support.factories:make_dlrm",
-        ]
-        assert run(*command) == 0
-        assert "1 dense weights changed" in capsys.readouterr().out
-        assert run(*command, "--tables-only", "--force") == 0
-        assert "warning: 1 dense weights differ and stay" in capsys.readouterr().err
-
-    def test_force(self, states: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        command = ["--delta", states / "old.pt", states / "new.pt", *BARE]
-        assert run(*command) == 0
-        assert run(*command) == 1
-        assert "out: 'new.delta' exists; choose another name or pass --force" in capsys.readouterr().err
-        assert run(*command, "--force") == 0
-        assert run(*command, "--force", "--out", states / "old.pt") == 1
-        assert "out: 'old.pt' exists and is no delta; it is not replaced" in capsys.readouterr().err
-
-    @pytest.mark.parametrize(
-        ("arguments", "text"),
-        [
-            (["--delta", "a.pt"], "--delta: got 1 checkpoints, expected two: OLD NEW"),
-            (["--delta", "a.pt", "b.pt", "c.pt"], "--delta: got 3 checkpoints"),
-            (["--delta", "a.pt", "b.pt", "--dtype", "int4"], "--dtype: got it, expected none with --delta"),
-            (["--delta", "a.pt", "b.pt", "--devices", "cpu"], "--devices: got it"),
-            (["--delta", "a.pt", "b.pt", "--single-file"], "--single-file: got it"),
-            (["--delta", "a.pt", "b.pt", "--model-args", "{"], "model-args: not readable as JSON"),
-            (["a.pt", "--artifact", "x"], "--artifact: got it, expected --delta with it"),
-            (["a.pt", "--tables-only"], "--tables-only: got it, expected --delta"),
-            (["a.pt", "--after", "x"], "--after: got it, expected --delta"),
-        ],
-    )
-    def test_bad_usage(self, arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
-        assert run(*arguments) == 2
-        printed = capsys.readouterr()
-        assert printed.out == ""
-        assert printed.err.startswith("recsys-export: ")
-        assert printed.err.count("\n") == 1
-        assert text in printed.err
-
-    @pytest.mark.parametrize(
-        ("damage", "text"),
-        [
-            (lambda p: (p / "new.pt").unlink(), "got 'new.pt', which does not exist"),
-            (lambda p: (p / "old.artifact" / "rows.bin").unlink(), "part 'rows.bin': missing"),
-            (
-                lambda p: (p / "old.artifact").rename(p / "elsewhere"),
-                "got 'old.artifact', which does not exist",
-            ),
-        ],
-        ids=["checkpoint", "rows", "artifact"],
-    )
-    def test_failures(
-        self, states: Path, damage: Callable[[Path], Any], text: str, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        damage(states)
-        assert run("--delta", states / "old.pt", states / "new.pt", *BARE) == 1
-        assert text in capsys.readouterr().err
-        assert not (states / "new.delta").exists()
