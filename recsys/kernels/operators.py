@@ -29,12 +29,14 @@ class Exchanged:
         num_linear: Linear layers that were exchanged.
         num_dot: Interactions that were exchanged.
         num_lookup: Lookups that were exchanged.
+        num_planned: Nodes that plans compute, these included: several steps over the rows of a batch as one operator.
         left: The operators that stay, and why.
     """
 
     num_linear: int
     num_dot: int
     num_lookup: int
+    num_planned: int
     left: tuple[str, ...]
 
 
@@ -74,8 +76,14 @@ def exchange(frozen: torch.jit.ScriptModule, linear_dtype: str) -> Exchanged:
     Raises:
         NotBuiltError: The operators cannot be used.
     """
-    num_linear, num_dot, num_lookup, left = _usable().exchange(frozen._c, linear_dtype)
-    return Exchanged(num_linear=num_linear, num_dot=num_dot, num_lookup=num_lookup, left=tuple(left))
+    num_linear, num_dot, num_lookup, num_planned, left = _usable().exchange(frozen._c, linear_dtype)
+    return Exchanged(
+        num_linear=num_linear,
+        num_dot=num_dot,
+        num_lookup=num_lookup,
+        num_planned=num_planned,
+        left=tuple(left),
+    )
 
 
 def _usable() -> Any:

@@ -15,7 +15,8 @@ PYBIND11_MODULE(_ops, module) {
   module.attr("BUILD") = recsys::kBuild;
   module.def("exchange", [](torch::jit::Module& frozen, const std::string& dtype) {
     const recsys::ops::Exchanged found = recsys::ops::Exchange(&frozen, dtype);
-    return py::make_tuple(found.num_linear, found.num_dot, found.num_lookup, found.left);
+    return py::make_tuple(found.num_linear, found.num_dot, found.num_lookup, found.num_planned,
+                          found.left);
   });
   module.def("isa", [] { return recsys::ops::NameOf(recsys::ops::ChosenIsa()); });
   module.def("force_isa", &recsys::ops::ForceIsa);

@@ -3,12 +3,13 @@
 #include "ops/kernels/linear_kernel.h"
 // Uses what stands in the one above.
 #include "ops/kernels/dot_kernel.h"
+#include "ops/kernels/elementwise_kernel.h"
 #include "ops/kernels/lookup_kernel.h"
 
 namespace recsys::ops {
 
 const Kernels& Avx512Kernels() {
-  static constexpr Kernels kKernels{&Linear, &Dot, &LookUp};
+  static constexpr Kernels kKernels{&Linear, &Dot, &LookUp, &Compute};
   return kKernels;
 }
 

@@ -42,6 +42,9 @@ constexpr std::int64_t RowBytes(RowType type, std::int64_t dim) {
   }
 }
 
+/// A slot's last_id where IDs stay as they are.
+constexpr std::uint64_t kAnyId = ~std::uint64_t{0};
+
 /// One slot of a lookup: a feature in a table.
 struct Slot {
   const std::uint8_t* rows = nullptr;
@@ -51,6 +54,10 @@ struct Slot {
   std::int64_t dim = 0;
   /// Where its columns begin in a row of outputs.
   std::int64_t column = 0;
+  /// IDs are taken modulo this number, unless it is 0.
+  std::int64_t modulus = 0;
+  /// IDs above it, and negative ones, read this row instead.
+  std::uint64_t last_id = kAnyId;
 };
 
 /// What to look up, for bags `first_bag` to `end_bag` of each slot.
@@ -69,6 +76,35 @@ struct Lookup {
   std::int64_t end_bag = 0;
 };
 
+/// What becomes of the numbers of a row.
+enum class ElementwiseKind : std::int32_t {
+  kCopy = 0,
+  kRelu = 1,
+  kSigmoid = 2,
+  /// a * factor
+  kScale = 3,
+  /// a[i / count] + b[i]; the next two alike
+  kAdd = 4,
+  kSubtract = 5,
+  kMultiply = 6,
+  /// a * b + c
+  kMultiplyAdd = 7,
+  kSoftmax = 8,
+  /// The sum of `count` vectors that follow each other in a.
+  kSum = 9,
+};
+constexpr std::int64_t kNumElementwise = 10;
+
+struct Elementwise {
+  ElementwiseKind kind = ElementwiseKind::kCopy;
+  Rows a, b, c;
+  std::int64_t num_rows = 0;
+  /// Of a row of outputs.
+  std::int64_t width = 0;
+  std::int64_t count = 1;
+  float factor = 1;
+};
+
 /// The kernels for one instruction set. They check nothing, and compute each row by itself: its
 /// bits do not depend on the rows beside it.
 struct Kernels {
@@ -78,9 +114,12 @@ struct Kernels {
   /// Writes the products of each pair (i, j) of `num_vectors` vectors that follow each other, i <
   /// j, ordered by i and then by j.
   void (*dot)(const float* vectors, std::int64_t num_vectors, std::int64_t dim, float* out);
-  /// Looks up. Row b of `out` takes the bags b of all slots; without pooling, row i takes ID i.
+  /// Looks up. Row b of `out` takes the bags first_bag + b of all slots; without pooling, row i
+  /// takes ID i.
   /// Returns the position of the first ID out of range; -1 if there is none.
   std::int64_t (*lookup)(const Lookup& lookup, OutRows out);
+  /// `out` may be one of the inputs.
+  void (*elementwise)(const Elementwise& step, OutRows out);
 };
 
 const Kernels& PlainKernels();

@@ -14,6 +14,11 @@ constexpr std::int64_t kCacheLine = 64;
 constexpr int kLanesTogether = 4;
 constexpr std::int64_t kScaleBiasBytes = 4;
 
+inline void Prefetch(const std::uint8_t* row, std::int64_t row_bytes) {
+  for (std::int64_t at = 0; at < row_bytes; at += kCacheLine) __builtin_prefetch(row + at);
+  __builtin_prefetch(row + row_bytes - 1);
+}
+
 /// The codes in each byte, first in the low bits: two of 4 bits, or four of 2.
 template <int kBits>
 constexpr std::array<std::array<std::uint8_t, 8 / kBits>, 256> CodesOfBytes() {
@@ -85,25 +90,24 @@ struct StoredRow {
   Lanes::Floats scale, bias;
 };
 
-/// One slot's bags.
+/// One slot's bags, of which the rows are known.
 template <RowType kType>
 class SlotLookup {
  public:
-  SlotLookup(const Lookup& lookup, const Slot& slot, std::int64_t index)
+  /// `rows` has the rows of the slot's IDs from the first one of `first_bag` on, and then at least
+  /// kAhead more that will be read.
+  SlotLookup(const Lookup& lookup, const Slot& slot, const std::int64_t* offsets,
+             const std::uint8_t* const* rows)
       : lookup_(lookup),
         slot_(slot),
         row_bytes_(RowBytes(kType, slot.dim)),
-        offsets_(lookup.offsets + index * lookup.num_bags) {}
+        offsets_(offsets),
+        rows_(rows) {}
 
-  /// Returns the position of the first ID out of range, or -1.
-  std::int64_t Run(OutRows out) {
-    const std::int64_t first = offsets_[lookup_.first_bag], end = offsets_[lookup_.end_bag];
-    for (std::int64_t i = first; i < end; ++i) {
-      if (static_cast<std::uint64_t>(lookup_.ids[i]) >= slot_.num_rows) return i;
-    }
-    for (std::int64_t i = first; i < std::min(first + kAhead, end); ++i) Prefetch(i);
-    end_ = end;
-    for (std::int64_t bag = lookup_.first_bag; bag < lookup_.end_bag; ++bag) {
+  /// Pools the bags, or copies the rows of their IDs.
+  void Run(std::int64_t first_bag, std::int64_t end_bag, OutRows out) {
+    first_ = offsets_[first_bag];
+    for (std::int64_t bag = first_bag; bag < end_bag; ++bag) {
       const std::int64_t from = offsets_[bag], to = offsets_[bag + 1];
       if (lookup_.pooling == Pooling::kNone) {
         for (std::int64_t i = from; i < to; ++i) {
@@ -113,26 +117,18 @@ class SlotLookup {
       }
       const bool is_mean = lookup_.pooling == Pooling::kMean && to > from;
       Bag(from, to, is_mean ? 1 / static_cast<float>(to - from) : 1,
-          out.data + bag * out.stride + slot_.column);
+          out.data + (bag - lookup_.first_bag) * out.stride + slot_.column);
     }
-    return -1;
   }
 
  private:
-  void Prefetch(std::int64_t i) const {
-    const std::uint8_t* const row = slot_.rows + lookup_.ids[i] * row_bytes_;
-    for (std::int64_t at = 0; at < row_bytes_; at += kCacheLine) __builtin_prefetch(row + at);
-    __builtin_prefetch(row + row_bytes_ - 1);
-  }
   StoredRow<kType> RowOf(std::int64_t i, float factor) const {
     const float weight = lookup_.weights == nullptr ? factor : lookup_.weights[i] * factor;
-    return {slot_.rows + lookup_.ids[i] * row_bytes_, weight};
+    return {rows_[i - first_], weight};
   }
 
   void Bag(std::int64_t from, std::int64_t to, float factor, float* out) {
-    for (std::int64_t i = from; i < to; ++i) {
-      if (i + kAhead < end_) Prefetch(i + kAhead);
-    }
+    for (std::int64_t i = from; i < to; ++i) Prefetch(rows_[i - first_ + kAhead], row_bytes_);
     std::int64_t column = 0;
     for (; column + kLanesTogether * kLane <= slot_.dim; column += kLanesTogether * kLane) {
       Lanes::Floats sums[kLanesTogether];
@@ -166,12 +162,13 @@ class SlotLookup {
   const Slot& slot_;
   const std::int64_t row_bytes_;
   const std::int64_t* const offsets_;
-  std::int64_t end_ = 0;
+  const std::uint8_t* const* const rows_;
+  std::int64_t first_ = 0;
 };
 
 /// Calls `run` with a type as a constant.
 template <typename Run>
-std::int64_t OfType(RowType type, const Run& run) {
+void OfType(RowType type, const Run& run) {
   switch (type) {
     case RowType::kFloat32:
       return run(std::integral_constant<RowType, RowType::kFloat32>());
@@ -186,13 +183,66 @@ std::int64_t OfType(RowType type, const Run& run) {
   }
 }
 
-std::int64_t LookUp(const Lookup& lookup, OutRows out) {
+/// Returns the row that an ID reads; not below num_rows if the ID is out of range.
+inline std::uint64_t RowOfId(const Slot& slot, std::int64_t id) {
+  auto row = static_cast<std::uint64_t>(id);
+  if (slot.modulus > 0) {
+    const std::int64_t rest = id % slot.modulus;
+    row = static_cast<std::uint64_t>(rest < 0 ? rest + slot.modulus : rest);
+  }
+  return std::min(row, slot.last_id);
+}
+
+/// Finds the rows of IDs `from` to `to`. Returns the position of the first ID out of range, or -1.
+inline std::int64_t FindRows(const Slot& slot, const std::int64_t* ids, std::int64_t from,
+                             std::int64_t to, const std::uint8_t** rows) {
+  const std::int64_t row_bytes = RowBytes(slot.type, slot.dim);
+  for (std::int64_t i = from; i < to; ++i) {
+    const std::uint64_t row = RowOfId(slot, ids[i]);
+    if (row >= slot.num_rows) return i;
+    rows[i - from] = slot.rows + row * static_cast<std::uint64_t>(row_bytes);
+  }
+  return -1;
+}
+
+/// Looks up some bags: first where all rows lie, so that fetching them runs ahead across slots.
+std::int64_t LookUpSome(const Lookup& lookup, std::int64_t first_bag, std::int64_t end_bag,
+                        OutRows out) {
+  std::int64_t count = 0;
+  for (std::int64_t i = 0; i < lookup.num_slots; ++i) {
+    const std::int64_t* const offsets = lookup.offsets + i * lookup.num_bags;
+    count += offsets[end_bag] - offsets[first_bag];
+  }
+  auto* const rows = reinterpret_cast<const std::uint8_t**>(
+      ScratchOf(Scratch::kFoundRows, (count + kAhead) * std::int64_t{sizeof(char*)}));
+  const std::uint8_t** at = rows;
+  for (std::int64_t i = 0; i < lookup.num_slots; ++i) {
+    const std::int64_t* const offsets = lookup.offsets + i * lookup.num_bags;
+    const std::int64_t from = offsets[first_bag], to = offsets[end_bag];
+    const std::int64_t wrong = FindRows(lookup.slots[i], lookup.ids, from, to, at);
+    if (wrong >= 0) return wrong;
+    at += to - from;
+  }
+  std::fill_n(at, kAhead, count > 0 ? rows[count - 1] : nullptr);
+  for (std::int64_t i = 0; i < std::min(kAhead, count); ++i) {
+    Prefetch(rows[i], RowBytes(lookup.slots[0].type, lookup.slots[0].dim));
+  }
+  at = rows;
   for (std::int64_t i = 0; i < lookup.num_slots; ++i) {
     const Slot& slot = lookup.slots[i];
-    const auto run = [&](auto type) {
-      return SlotLookup<decltype(type)::value>(lookup, slot, i).Run(out);
-    };
-    const std::int64_t wrong = OfType(slot.type, run);
+    const std::int64_t* const offsets = lookup.offsets + i * lookup.num_bags;
+    OfType(slot.type, [&](auto type) {
+      SlotLookup<decltype(type)::value>(lookup, slot, offsets, at).Run(first_bag, end_bag, out);
+    });
+    at += offsets[end_bag] - offsets[first_bag];
+  }
+  return -1;
+}
+
+std::int64_t LookUp(const Lookup& lookup, OutRows out) {
+  for (std::int64_t bag = lookup.first_bag; bag < lookup.end_bag; bag += kTileRows) {
+    const std::int64_t end = std::min(bag + kTileRows, lookup.end_bag);
+    const std::int64_t wrong = LookUpSome(lookup, bag, end, out);
     if (wrong >= 0) return wrong;
   }
   return -1;

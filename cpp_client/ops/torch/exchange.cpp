@@ -5,14 +5,16 @@
 #include <torch/csrc/jit/passes/dead_code_elimination.h>
 
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "ops/isa.h"
 #include "ops/packed.h"
+#include "ops/torch/lookup_ids.h"
+#include "ops/torch/nodes.h"
 #include "ops/torch/operators.h"
+#include "ops/torch/planning.h"
 
 namespace recsys::ops {
 namespace {
@@ -24,41 +26,11 @@ using torch::jit::Graph;
 using torch::jit::Node;
 using torch::jit::Value;
 
-bool Is(const Node* node, const char* name) {
-  return node->kind() == c10::Symbol::fromQualString(name);
-}
-
-std::optional<at::Tensor> TensorOf(const Value* value) {
-  const auto constant = torch::jit::toIValue(value);
-  if (!constant || !constant->isTensor()) return std::nullopt;
-  return constant->toTensor();
-}
-
-std::optional<std::int64_t> NumberOf(const Value* value) {
-  const auto constant = torch::jit::toIValue(value);
-  if (!constant || !constant->isInt()) return std::nullopt;
-  return constant->toInt();
-}
-
-bool IsNumber(const Value* value, std::int64_t expected) { return NumberOf(value) == expected; }
-
-/// Returns the only node that uses a value; null if there are several.
-Node* OnlyUser(const Value* value) {
-  return value->uses().size() == 1 ? value->uses()[0].user : nullptr;
-}
-
 /// Returns the activation that a node computes; "none" for others.
 const char* ActivationOf(const Node* node) {
   if (node == nullptr) return "none";
   if (Is(node, "aten::relu") || Is(node, "aten::relu_")) return "relu";
   return Is(node, "aten::sigmoid") ? "sigmoid" : "none";
-}
-
-Value* Call(Graph* graph, const char* name, at::ArrayRef<Value*> inputs) {
-  Node* const node = graph->create(c10::Symbol::fromQualString(name), inputs, 1);
-  graph->insertNode(node);
-  node->output()->setType(c10::TensorType::get());
-  return node->output();
 }
 
 class Exchanging {
@@ -68,6 +40,9 @@ class Exchanging {
 
   Exchanged Run() {
     Visit(graph_->block());
+    // Before plans: what checks and policies have left is no user of values.
+    torch::jit::EliminateDeadCode(graph_);
+    found_.num_planned = PlanRows(graph_);
     torch::jit::EliminateDeadCode(graph_);
     return std::move(found_);
   }
@@ -192,49 +167,26 @@ class Exchanging {
       return;
     }
     const std::int64_t num_slots = offsets->numel();
-    Value* ids = node->input(12);
-    at::Tensor num_rows = at::full({num_slots}, -1, at::kLong);
-    if (Node* const check = CheckOf(node, num_slots)) {
-      num_rows = *TensorOf(check->input(0));
-      ids = ids->node()->input(0);
-      check->destroy();
-    }
+    const LookupIds ids = IdsOf(node, num_slots);
+    for (Node* const check : ids.checks) check->destroy();
     const at::Tensor ends = columns->to(at::kLong);
     const at::Tensor starts = ends.slice(0, 0, num_slots);
     const at::Tensor dims = ends.slice(0, 1) - starts;
     const bool is_pooled = !IsNumber(node->input(14), 2);
-    const at::Tensor slots = at::stack({*offsets, num_rows, types->to(at::kLong), dims,
-                                        is_pooled ? starts : at::zeros_like(starts)},
-                                       1)
-                                 .contiguous();
+    const at::Tensor slots =
+        at::stack({*offsets, ids.num_rows, types->to(at::kLong), dims,
+                   is_pooled ? starts : at::zeros_like(starts), ids.moduli, ids.last_ids},
+                  1)
+            .contiguous();
     const std::int64_t width = is_pooled ? *NumberOf(node->input(6)) : dims[0].item<std::int64_t>();
     const torch::jit::WithInsertPoint here(node);
-    Value* const output = Call(graph_.get(), "recsys_ops::lookup",
-                               {node->input(0), graph_->insertConstant(slots), sums->input(0), ids,
-                                node->input(15), node->input(14), graph_->insertConstant(width)});
+    Value* const output =
+        Call(graph_.get(), "recsys_ops::lookup",
+             {node->input(0), graph_->insertConstant(slots), sums->input(0), ids.values,
+              node->input(15), node->input(14), graph_->insertConstant(width)});
     node->output()->replaceAllUsesWith(output);
     node->destroy();
     ++found_.num_lookup;
-  }
-
-  /// Returns the check of a lookup's IDs that the lookup can do itself: the only other user of IDs
-  /// whose negative ones have become too large. Null if there is none.
-  static Node* CheckOf(const Node* lookup, std::int64_t num_slots) {
-    const Value* const ids = lookup->input(12);
-    const Node* const made = ids->node();
-    if (!Is(made, "aten::threshold") || !IsNumber(made->input(1), -1) ||
-        !IsNumber(made->input(2), std::numeric_limits<std::int64_t>::max()) ||
-        ids->uses().size() != 2) {
-      return nullptr;
-    }
-    Node* const first = ids->uses()[0].user;
-    Node* const check = first == lookup ? ids->uses()[1].user : first;
-    if (!Is(check, "fbgemm::bounds_check_indices") || check->input(2) != lookup->input(13) ||
-        !IsNumber(check->input(3), 0)) {
-      return nullptr;
-    }
-    const auto num_rows = TensorOf(check->input(0));
-    return num_rows && num_rows->numel() == num_slots ? check : nullptr;
   }
 
   /// Returns the parts of a cat along dimension 1; none for another node or null.

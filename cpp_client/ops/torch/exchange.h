@@ -13,6 +13,8 @@ struct Exchanged {
   int num_linear = 0;
   int num_dot = 0;
   int num_lookup = 0;
+  /// Nodes that plans compute, these included.
+  int num_planned = 0;
   /// Operators that stay, and why.
   std::vector<std::string> left;
 };

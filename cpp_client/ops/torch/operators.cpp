@@ -13,6 +13,8 @@
 #include <vector>
 
 #include "ops/kernels/kernels.h"
+#include "ops/torch/lookup_call.h"
+#include "ops/torch/plan_call.h"
 
 namespace recsys::ops {
 namespace {
@@ -58,6 +60,18 @@ at::Tensor PackWeights(const at::Tensor& weight, const c10::optional<at::Tensor>
   return made;
 }
 
+Packed WeightsOf(at::Tensor* packed) {
+  TORCH_CHECK_TYPE(packed->scalar_type() == at::kByte && packed->dim() == 1, "packed: got ",
+                   packed->scalar_type(), ' ', packed->sizes(), ", expected bytes of pack_linear");
+  const bool is_placed = packed->is_contiguous() &&
+                         reinterpret_cast<std::uintptr_t>(packed->const_data_ptr()) % 64 == 0;
+  if (!is_placed) *packed = packed->clone(at::MemoryFormat::Contiguous);
+  Packed weights;
+  const std::string error = ReadPacked(packed->const_data_ptr(), packed->numel(), &weights);
+  TORCH_CHECK_VALUE(error.empty(), "packed: ", error);
+  return weights;
+}
+
 namespace {
 
 at::Tensor PackLinear(const at::Tensor& weight, const c10::optional<at::Tensor>& bias,
@@ -73,24 +87,12 @@ at::Tensor PackLinear(const at::Tensor& weight, const c10::optional<at::Tensor>&
   return PackWeights(weight, bias, dtype);
 }
 
-/// Reads packed weights and checks them; `packed` must outlive what is returned.
-Packed WeightsOf(const at::Tensor& packed) {
-  Packed weights;
-  const std::string error = ReadPacked(packed.const_data_ptr(), packed.numel(), &weights);
-  TORCH_CHECK_VALUE(error.empty(), "packed: ", error);
-  return weights;
-}
-
 at::Tensor LinearOp(const at::Tensor& input, const at::Tensor& packed, std::int64_t out_features,
                     c10::string_view activation) {
-  TORCH_CHECK_TYPE(packed.scalar_type() == at::kByte && packed.dim() == 1, "packed: got ",
-                   packed.scalar_type(), ' ', packed.sizes(), ", expected bytes of pack_linear");
   const Activation kind = ActivationOf({activation.data(), activation.size()});
   const at::Tensor rows = RowsOf(input, "input");
-  const bool is_placed =
-      packed.is_contiguous() && reinterpret_cast<std::uintptr_t>(packed.const_data_ptr()) % 64 == 0;
-  const at::Tensor bytes = is_placed ? packed : packed.clone(at::MemoryFormat::Contiguous);
-  const Packed weights = WeightsOf(bytes);
+  at::Tensor bytes = packed;
+  const Packed weights = WeightsOf(&bytes);
   TORCH_CHECK_VALUE(rows.size(1) == weights.num_inputs, "input: got ", input.sizes(),
                     ", expected [..., ", weights.num_inputs, ']');
   TORCH_CHECK_VALUE(out_features == weights.num_outputs, "out_features: got ", out_features,
@@ -147,107 +149,26 @@ at::Tensor DotOp(const at::Tensor& dense, const at::Tensor& sparse) {
   return output;
 }
 
-/// Columns of the table that describes a lookup's slots.
-constexpr std::int64_t kSlotColumns = 5;
-
-/// Reads the slots and checks that no row of theirs lies outside of `rows`.
-std::vector<Slot> SlotsOf(const at::Tensor& rows, const at::Tensor& slots, std::int64_t width) {
-  TORCH_CHECK_TYPE(rows.scalar_type() == at::kByte && rows.dim() == 1 && rows.is_contiguous(),
-                   "rows: expected contiguous bytes");
-  TORCH_CHECK_TYPE(slots.scalar_type() == at::kLong && slots.dim() == 2 &&
-                       slots.size(1) == kSlotColumns && slots.is_contiguous() && slots.size(0) > 0,
-                   "slots: got ", slots.scalar_type(), ' ', slots.sizes(), ", expected int64 [S, ",
-                   kSlotColumns, ']');
-  const std::int64_t* at = slots.const_data_ptr<std::int64_t>();
-  std::vector<Slot> read(static_cast<std::size_t>(slots.size(0)));
-  for (Slot& slot : read) {
-    const std::int64_t offset = at[0], num_rows = at[1], type = at[2], dim = at[3], column = at[4];
-    at += kSlotColumns;
-    TORCH_CHECK_VALUE(type >= 0 && type <= 4 && dim >= 1 && dim <= width && column >= 0 &&
-                          column <= width - dim && offset >= 0 && offset <= rows.numel(),
-                      "slots: got a type, dim, column or offset out of its range");
-    slot.type = static_cast<RowType>(type);
-    const std::int64_t row_bytes = RowBytes(slot.type, dim);
-    const std::int64_t most = (rows.numel() - offset) / row_bytes;
-    TORCH_CHECK_VALUE(num_rows <= most, "slots: got ", num_rows, " rows of ", row_bytes,
-                      " bytes, expected at most ", most);
-    slot.rows = rows.const_data_ptr<std::uint8_t>() + offset;
-    slot.num_rows = static_cast<std::uint64_t>(num_rows < 0 ? most : num_rows);
-    slot.dim = dim;
-    slot.column = column;
-  }
-  return read;
-}
-
-/// Fills the offsets of bags, one more than lengths.
-void ReadOffsets(const at::Tensor& lengths, std::int64_t num_ids,
-                 std::vector<std::int64_t>* offsets) {
-  const std::int64_t* const from = lengths.const_data_ptr<std::int64_t>();
-  offsets->resize(static_cast<std::size_t>(lengths.numel()) + 1);
-  std::int64_t sum = 0;
-  std::int64_t* to = offsets->data();
-  *to++ = 0;
-  for (std::int64_t i = 0; i < lengths.numel(); ++i) {
-    TORCH_CHECK(from[i] >= 0 && from[i] <= num_ids - sum, "lengths: got ", from[i], " at position ",
-                i, " for ", num_ids, " values, expected their sum to be equal");
-    *to++ = sum += from[i];
-  }
-  TORCH_CHECK(sum == num_ids, "lengths: got a sum of ", sum, " for ", num_ids,
-              " values, expected them to be equal");
-}
-
 at::Tensor LookupOp(const at::Tensor& rows, const at::Tensor& slots, const at::Tensor& lengths,
                     const at::Tensor& values, const c10::optional<at::Tensor>& weights,
                     std::int64_t pooling, std::int64_t width) {
-  const std::vector<Slot> read = SlotsOf(rows, slots, width);
-  const auto num_slots = static_cast<std::int64_t>(read.size());
-  const bool is_whole = lengths.scalar_type() == at::kLong || lengths.scalar_type() == at::kInt;
-  TORCH_CHECK_TYPE(
-      is_whole && values.scalar_type() == at::kLong && lengths.dim() == 1 && values.dim() == 1,
-      "lengths, values: got ", lengths.scalar_type(), ' ', lengths.sizes(), " and ",
-      values.scalar_type(), ' ', values.sizes(), ", expected int64 [S * B] and [N]");
-  TORCH_CHECK_VALUE(lengths.numel() % num_slots == 0, "lengths: got ", lengths.numel(),
-                    ", expected a multiple of ", num_slots);
-  TORCH_CHECK_VALUE(pooling >= 0 && pooling <= 2, "pooling: got ", pooling, ", expected 0 to 2");
-  const at::Tensor ids = values.contiguous(), bags = lengths.to(at::kLong).contiguous();
-  at::Tensor factors;
-  if (weights.has_value() && weights->defined()) {
-    TORCH_CHECK_TYPE(weights->scalar_type() == at::kFloat && weights->dim() == 1 &&
-                         weights->numel() == values.numel(),
-                     "weights: got ", weights->scalar_type(), ' ', weights->sizes(),
-                     ", expected float32 [", values.numel(), ']');
-    factors = weights->contiguous();
-  }
-  thread_local std::vector<std::int64_t> offsets;
-  ReadOffsets(bags, ids.numel(), &offsets);
-  Lookup lookup;
-  lookup.slots = read.data();
-  lookup.num_slots = num_slots;
-  lookup.num_bags = bags.numel() / num_slots;
-  lookup.ids = ids.const_data_ptr<std::int64_t>();
-  lookup.offsets = offsets.data();
-  lookup.weights = factors.defined() ? factors.const_data_ptr<float>() : nullptr;
-  lookup.pooling = static_cast<Pooling>(pooling);
+  const LookupCall call(
+      {rows, slots, lengths, values, weights.value_or(at::Tensor()), pooling, width});
+  const Lookup& lookup = call.lookup();
   const bool is_pooled = lookup.pooling != Pooling::kNone;
-  at::Tensor output = at::empty({is_pooled ? lookup.num_bags : ids.numel(), width},
+  at::Tensor output = at::empty({is_pooled ? lookup.num_bags : values.numel(), width},
                                 rows.options().dtype(at::kFloat));
-  const OutRows to{output.mutable_data_ptr<float>(), width};
+  float* const to = output.mutable_data_ptr<float>();
   std::atomic<std::int64_t> wrong{-1};
   const Kernels& kernels = ChosenKernels();
   at::parallel_for(0, lookup.num_bags, kRowsOfThread, [&](std::int64_t begin, std::int64_t end) {
     Lookup part = lookup;
     part.first_bag = begin;
     part.end_bag = end;
-    const std::int64_t found = kernels.lookup(part, to);
+    const std::int64_t found = kernels.lookup(part, {is_pooled ? to + begin * width : to, width});
     if (found >= 0) wrong = found;
   });
-  if (wrong >= 0) {
-    const std::int64_t bag =
-        std::upper_bound(offsets.begin(), offsets.end(), wrong.load()) - offsets.begin() - 1;
-    const std::int64_t slot = bag / lookup.num_bags;
-    TORCH_CHECK(false, "values: got ID ", lookup.ids[wrong], " in slot ", slot,
-                ", expected 0 <= ID < ", read[static_cast<std::size_t>(slot)].num_rows);
-  }
+  if (wrong >= 0) call.ThrowWrongId(wrong);
   return output;
 }
 
@@ -296,15 +217,20 @@ void RegisterOperators() {
   schemas.def(
       "lookup(Tensor rows, Tensor slots, Tensor lengths, Tensor values, Tensor? weights, int "
       "pooling, int width) -> Tensor");
+  schemas.def(
+      "plan(Tensor plan, Tensor[] inputs, Tensor[] constants, int rows_of, int per_row, int[] "
+      "widths) -> Tensor[]");
   torch::Library& on_cpu = *add(torch::Library::IMPL, c10::DispatchKey::CPU);
   on_cpu.impl("pack_linear", PackLinear);
   on_cpu.impl("linear", LinearOp);
   on_cpu.impl("dot_interaction", DotOp);
   on_cpu.impl("lookup", LookupOp);
+  on_cpu.impl("plan", CallPlan);
   torch::Library& shapes = *add(torch::Library::IMPL, c10::DispatchKey::Meta);
   shapes.impl("linear", LinearShape);
   shapes.impl("dot_interaction", DotShape);
   shapes.impl("lookup", LookupShape);
+  shapes.impl("plan", PlanShapes);
 }
 
 }  // namespace recsys::ops

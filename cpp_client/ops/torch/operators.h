@@ -5,6 +5,8 @@
 
 #include <string_view>
 
+#include "ops/packed.h"
+
 namespace recsys::ops {
 
 /// Registers the operators of namespace recsys_ops with torch; does nothing if they are registered,
@@ -14,6 +16,10 @@ void RegisterOperators();
 /// Packs weights and a bias of shapes that recsys_ops::pack_linear takes, with finite numbers.
 at::Tensor PackWeights(const at::Tensor& weight, const c10::optional<at::Tensor>& bias,
                        c10::string_view dtype);
+
+/// Reads packed weights and checks them; copies them if they are not aligned. `packed` must outlive
+/// what is returned.
+Packed WeightsOf(at::Tensor* packed);
 
 }  // namespace recsys::ops
 

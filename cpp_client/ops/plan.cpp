@@ -1,0 +1,308 @@
+#include "ops/plan.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "ops/scratch.h"
+
+namespace recsys::ops {
+namespace {
+
+constexpr std::int64_t kPlanVersion = 1;
+constexpr std::int64_t kHeader = 4, kOfBuffer = 3, kOfLookup = 6, kOfPlace = 3, kOfStep = 15;
+/// Bounds against sums that overflow.
+constexpr std::int64_t kMostItems = 1 << 12, kMostWidth = 1 << 24;
+
+void Put(const Place& place, std::vector<std::int64_t>* numbers) {
+  numbers->insert(numbers->end(), {place.buffer, place.column, place.width});
+}
+
+Place PlaceAt(const std::int64_t* at) { return {at[0], at[1], at[2]}; }
+
+bool IsBelow(std::int64_t index, std::int64_t count) { return index >= 0 && index < count; }
+
+class Checking {
+ public:
+  Checking(const Plan& plan, std::int64_t num_inputs, std::int64_t num_constants)
+      : plan_(plan), num_inputs_(num_inputs), num_constants_(num_constants) {}
+
+  std::string Text() const {
+    for (std::size_t i = 0; i < plan_.buffers.size(); ++i) {
+      if (!IsRight(plan_.buffers[i])) return Wrong("buffer", i);
+    }
+    for (std::size_t i = 0; i < plan_.lookups.size(); ++i) {
+      if (!IsRight(plan_.lookups[i])) return Wrong("lookup", i);
+    }
+    for (std::size_t i = 0; i < plan_.steps.size(); ++i) {
+      if (!IsRight(plan_.steps[i])) return Wrong("step", i);
+    }
+    return {};
+  }
+
+ private:
+  static std::string Wrong(const char* what, std::size_t at) {
+    return std::string("got a wrong ") + what + " at position " + std::to_string(at);
+  }
+
+  bool IsRight(const Buffer& buffer) const {
+    if (buffer.width < 1 || buffer.width > kMostWidth) return false;
+    switch (buffer.kind) {
+      case BufferKind::kInput:
+        return IsBelow(buffer.index, num_inputs_);
+      case BufferKind::kConstant:
+        return IsBelow(buffer.index, num_constants_);
+      case BufferKind::kScratch:
+        return IsBelow(buffer.index, kMostWidth);
+      case BufferKind::kOutput:
+        return IsBelow(buffer.index, plan_.num_outputs);
+    }
+    return false;
+  }
+
+  bool IsRight(const LookupSource& lookup) const {
+    return IsBelow(lookup.rows, num_constants_) && IsBelow(lookup.slots, num_constants_) &&
+           IsBelow(lookup.lengths, num_inputs_) && IsBelow(lookup.values, num_inputs_) &&
+           (lookup.weights == -1 || IsBelow(lookup.weights, num_inputs_)) &&
+           IsBelow(lookup.pooling, static_cast<std::int64_t>(Pooling::kNone));
+  }
+
+  bool IsRight(const Step& step) const {
+    if (!CanRead(step.out)) return false;
+    const BufferKind to = plan_.buffers[static_cast<std::size_t>(step.out.buffer)].kind;
+    if (to != BufferKind::kScratch && to != BufferKind::kOutput) return false;
+    switch (step.kind) {
+      case StepKind::kLookup:
+        return IsBelow(step.index, static_cast<std::int64_t>(plan_.lookups.size()));
+      case StepKind::kLinear:
+        return CanRead(step.a) && IsBelow(step.index, num_constants_) && IsBelow(step.extra, 3);
+      case StepKind::kDot:
+        return CanRead(step.a) && step.extra >= 1 && step.a.width % step.extra == 0 &&
+               IsTriangle(step.a.width / step.extra, step.out.width);
+      case StepKind::kElementwise:
+        return IsElementwise(step);
+    }
+    return false;
+  }
+
+  bool IsElementwise(const Step& step) const {
+    if (!IsBelow(step.index, kNumElementwise) || !CanRead(step.a)) return false;
+    const std::int64_t width = step.out.width;
+    switch (static_cast<ElementwiseKind>(step.index)) {
+      case ElementwiseKind::kAdd:
+      case ElementwiseKind::kSubtract:
+      case ElementwiseKind::kMultiply:
+        return CanRead(step.b) && step.b.width == width &&
+               IsProduct(step.a.width, step.extra, width);
+      case ElementwiseKind::kMultiplyAdd:
+        return CanRead(step.b) && CanRead(step.c) && step.a.width == width &&
+               step.b.width == width && step.c.width == width;
+      case ElementwiseKind::kSum:
+        return IsProduct(width, step.extra, step.a.width);
+      default:
+        return step.a.width == width;
+    }
+  }
+
+  static bool IsTriangle(std::int64_t num, std::int64_t width) {
+    return num >= 2 && num <= 1 << 12 && num * (num - 1) / 2 == width;
+  }
+
+  static bool IsProduct(std::int64_t a, std::int64_t b, std::int64_t product) {
+    return b >= 1 && b <= kMostWidth && a * b == product;
+  }
+
+  bool CanRead(const Place& place) const {
+    if (!IsBelow(place.buffer, static_cast<std::int64_t>(plan_.buffers.size()))) return false;
+    const std::int64_t width = plan_.buffers[static_cast<std::size_t>(place.buffer)].width;
+    return place.width >= 1 && place.width <= width && place.column >= 0 &&
+           place.column <= width - place.width;
+  }
+
+  const Plan& plan_;
+  const std::int64_t num_inputs_, num_constants_;
+};
+
+/// One tile of rows.
+class Tiles {
+ public:
+  Tiles(const BoundPlan& bound, const Kernels& kernels) : bound_(bound), kernels_(kernels) {}
+
+  WrongId Run(std::int64_t first, std::int64_t num_rows) {
+    first_ = first;
+    num_rows_ = num_rows;
+    scratch_ = reinterpret_cast<float*>(ScratchOf(
+        Scratch::kBuffers, bound_.plan->scratch_width * num_rows * std::int64_t{sizeof(float)}));
+    for (const Step& step : bound_.plan->steps) {
+      const std::int64_t wrong = Run(step);
+      if (wrong >= 0) return {step.index, wrong};
+    }
+    return {};
+  }
+
+ private:
+  /// Returns the position of an ID out of range, or -1.
+  std::int64_t Run(const Step& step) {
+    const OutRows out = Write(step.out);
+    switch (step.kind) {
+      case StepKind::kLookup: {
+        Lookup lookup = bound_.lookups[static_cast<std::size_t>(step.index)];
+        lookup.first_bag = first_;
+        lookup.end_bag = first_ + num_rows_;
+        return kernels_.lookup(lookup, out);
+      }
+      case StepKind::kLinear:
+        kernels_.linear(bound_.weights[static_cast<std::size_t>(step.index)], Read(step.a),
+                        num_rows_, static_cast<Activation>(step.extra), out);
+        return -1;
+      case StepKind::kDot: {
+        const Rows in = Read(step.a);
+        for (std::int64_t row = 0; row < num_rows_; ++row) {
+          kernels_.dot(in.data + row * in.stride, step.a.width / step.extra, step.extra,
+                       out.data + row * out.stride);
+        }
+        return -1;
+      }
+      case StepKind::kElementwise:
+        kernels_.elementwise(ElementwiseOf(step), out);
+        return -1;
+    }
+    return -1;
+  }
+
+  Elementwise ElementwiseOf(const Step& step) const {
+    Elementwise made;
+    made.kind = static_cast<ElementwiseKind>(step.index);
+    made.a = Read(step.a);
+    made.b = step.b.width > 0 ? Read(step.b) : made.a;
+    made.c = step.c.width > 0 ? Read(step.c) : made.a;
+    made.num_rows = num_rows_;
+    made.width = step.out.width;
+    if (made.kind == ElementwiseKind::kScale) {
+      std::memcpy(&made.factor, &step.extra, sizeof(made.factor));
+    } else {
+      made.count = step.extra;
+    }
+    return made;
+  }
+
+  OutRows Write(const Place& place) const {
+    const Buffer& buffer = bound_.plan->buffers[static_cast<std::size_t>(place.buffer)];
+    if (buffer.kind == BufferKind::kScratch) {
+      return {scratch_ + buffer.index * num_rows_ + place.column, ScratchWidth(buffer.width)};
+    }
+    const OutRows rows = bound_.writes[static_cast<std::size_t>(place.buffer)];
+    return {rows.data + first_ * rows.stride + place.column, rows.stride};
+  }
+
+  Rows Read(const Place& place) const {
+    const Buffer& buffer = bound_.plan->buffers[static_cast<std::size_t>(place.buffer)];
+    if (buffer.kind == BufferKind::kScratch || buffer.kind == BufferKind::kOutput) {
+      const OutRows rows = Write(place);
+      return {rows.data, rows.stride};
+    }
+    const Rows rows = bound_.reads[static_cast<std::size_t>(place.buffer)];
+    return {rows.data + first_ * rows.stride + place.column, rows.stride};
+  }
+
+  const BoundPlan& bound_;
+  const Kernels& kernels_;
+  std::int64_t first_ = 0, num_rows_ = 0;
+  float* scratch_ = nullptr;
+};
+
+}  // namespace
+
+// Rows begin on cache lines, and lie no power of two apart.
+std::int64_t ScratchWidth(std::int64_t width) { return (width + 15) / 16 * 16 + 16; }
+
+std::vector<std::int64_t> WritePlan(const Plan& plan) {
+  std::vector<std::int64_t> numbers = {kPlanVersion, static_cast<std::int64_t>(plan.buffers.size()),
+                                       static_cast<std::int64_t>(plan.lookups.size()),
+                                       static_cast<std::int64_t>(plan.steps.size())};
+  for (const Buffer& buffer : plan.buffers) {
+    numbers.insert(numbers.end(),
+                   {static_cast<std::int64_t>(buffer.kind), buffer.index, buffer.width});
+  }
+  for (const LookupSource& lookup : plan.lookups) {
+    numbers.insert(numbers.end(), {lookup.rows, lookup.slots, lookup.lengths, lookup.values,
+                                   lookup.weights, lookup.pooling});
+  }
+  for (const Step& step : plan.steps) {
+    numbers.push_back(static_cast<std::int64_t>(step.kind));
+    for (const Place& place : {step.out, step.a, step.b, step.c}) Put(place, &numbers);
+    numbers.insert(numbers.end(), {step.index, step.extra});
+  }
+  return numbers;
+}
+
+std::string ReadPlan(const std::int64_t* numbers, std::int64_t count, std::int64_t num_inputs,
+                     std::int64_t num_constants, Plan* plan) {
+  if (count < kHeader || numbers[0] != kPlanVersion) {
+    return "got numbers that are no plan of version " + std::to_string(kPlanVersion);
+  }
+  const std::int64_t num_buffers = numbers[1], num_lookups = numbers[2], num_steps = numbers[3];
+  if (num_buffers < 0 || num_buffers > kMostItems || num_lookups < 0 || num_lookups > kMostItems ||
+      num_steps < 0 || num_steps > kMostItems ||
+      count != kHeader + num_buffers * kOfBuffer + num_lookups * kOfLookup + num_steps * kOfStep) {
+    return "got " + std::to_string(count) + " numbers, which are not those of a plan";
+  }
+  const std::int64_t* at = numbers + kHeader;
+  plan->buffers.clear();
+  plan->scratch_width = plan->num_outputs = 0;
+  for (std::int64_t i = 0; i < num_buffers; ++i, at += kOfBuffer) {
+    plan->buffers.push_back({static_cast<BufferKind>(at[0]), at[1], at[2]});
+    const Buffer& buffer = plan->buffers.back();
+    if (buffer.kind == BufferKind::kOutput) ++plan->num_outputs;
+    // Not yet checked: neither number may make the sum overflow.
+    if (buffer.kind == BufferKind::kScratch && IsBelow(buffer.index, kMostWidth) &&
+        IsBelow(buffer.width, kMostWidth + 1)) {
+      plan->scratch_width =
+          std::max(plan->scratch_width, buffer.index + ScratchWidth(buffer.width));
+    }
+  }
+  plan->lookups.clear();
+  for (std::int64_t i = 0; i < num_lookups; ++i, at += kOfLookup) {
+    plan->lookups.push_back({at[0], at[1], at[2], at[3], at[4], at[5]});
+  }
+  plan->steps.clear();
+  for (std::int64_t i = 0; i < num_steps; ++i, at += kOfStep) {
+    plan->steps.push_back({static_cast<StepKind>(at[0]), PlaceAt(at + 1),
+                           PlaceAt(at + 1 + kOfPlace), PlaceAt(at + 1 + 2 * kOfPlace),
+                           PlaceAt(at + 1 + 3 * kOfPlace), at[13], at[14]});
+  }
+  return Checking(*plan, num_inputs, num_constants).Text();
+}
+
+std::string CheckBound(const BoundPlan& bound) {
+  for (const Step& step : bound.plan->steps) {
+    if (step.kind == StepKind::kLinear) {
+      const Packed& weights = bound.weights[static_cast<std::size_t>(step.index)];
+      if (weights.num_inputs != step.a.width || weights.num_outputs != step.out.width) {
+        return "got weights of " + std::to_string(weights.num_outputs) + " by " +
+               std::to_string(weights.num_inputs) + ", expected " + std::to_string(step.out.width) +
+               " by " + std::to_string(step.a.width);
+      }
+    }
+    if (step.kind != StepKind::kLookup) continue;
+    const Lookup& lookup = bound.lookups[static_cast<std::size_t>(step.index)];
+    for (std::int64_t i = 0; i < lookup.num_slots; ++i) {
+      const Slot& slot = lookup.slots[i];
+      if (slot.column > step.out.width - slot.dim) {
+        return "got a lookup with columns behind " + std::to_string(step.out.width);
+      }
+    }
+  }
+  return {};
+}
+
+WrongId RunPlan(const BoundPlan& bound, const Kernels& kernels, std::int64_t first,
+                std::int64_t end) {
+  Tiles tiles(bound, kernels);
+  for (; first < end; first += kPlanRows) {
+    const WrongId wrong = tiles.Run(first, std::min(kPlanRows, end - first));
+    if (wrong.lookup >= 0) return wrong;
+  }
+  return {};
+}
+
+}  // namespace recsys::ops

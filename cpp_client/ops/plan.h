@@ -1,0 +1,106 @@
+#ifndef RECSYS_OPS_PLAN_H_
+#define RECSYS_OPS_PLAN_H_
+
+// Several steps over the rows of a batch as one: a tile of rows passes all of them before the next
+// one begins, so that what lies between two steps stays in the cache. A plan is plain numbers,
+// which can be saved, and is checked when it is read.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ops/kernels/kernels.h"
+
+namespace recsys::ops {
+
+/// Rows that pass all steps together.
+constexpr std::int64_t kPlanRows = 48;
+
+enum class BufferKind : std::int64_t { kInput = 0, kConstant = 1, kScratch = 2, kOutput = 3 };
+
+/// Rows of numbers.
+struct Buffer {
+  BufferKind kind = BufferKind::kScratch;
+  /// Which input, constant or output; of scratch memory the numbers before it in each row.
+  std::int64_t index = 0;
+  std::int64_t width = 0;
+};
+
+/// Columns of a buffer.
+struct Place {
+  std::int64_t buffer = 0;
+  std::int64_t column = 0;
+  std::int64_t width = 0;
+};
+
+enum class StepKind : std::int64_t { kLookup = 0, kLinear = 1, kDot = 2, kElementwise = 3 };
+
+struct Step {
+  StepKind kind = StepKind::kElementwise;
+  Place out;
+  /// Those that a step does not read are empty.
+  Place a, b, c;
+  /// Of a lookup its position among the plan's; of a linear layer the constant with its weights; of
+  /// others the ElementwiseKind.
+  std::int64_t index = 0;
+  /// Of a linear layer its Activation; of an interaction its dim; of others `count`, or the bits of
+  /// `factor`.
+  std::int64_t extra = 0;
+};
+
+/// Where a lookup's tensors are.
+struct LookupSource {
+  /// Constants.
+  std::int64_t rows = 0, slots = 0;
+  /// Inputs; -1 for no weights.
+  std::int64_t lengths = 0, values = 0, weights = -1;
+  std::int64_t pooling = 0;
+};
+
+struct Plan {
+  std::vector<Buffer> buffers;
+  std::vector<LookupSource> lookups;
+  std::vector<Step> steps;
+  /// Numbers of a row in scratch memory.
+  std::int64_t scratch_width = 0;
+  std::int64_t num_outputs = 0;
+};
+
+/// Returns the numbers that a row of scratch memory takes for a buffer of this width.
+std::int64_t ScratchWidth(std::int64_t width);
+
+/// Returns a plan as numbers.
+std::vector<std::int64_t> WritePlan(const Plan& plan);
+
+/// Reads a plan for so many inputs and constants. Returns an error text, empty if it is right.
+std::string ReadPlan(const std::int64_t* numbers, std::int64_t count, std::int64_t num_inputs,
+                     std::int64_t num_constants, Plan* plan);
+
+/// A plan with its tensors.
+struct BoundPlan {
+  const Plan* plan = nullptr;
+  /// By buffer: where inputs and constants are read, and outputs written.
+  std::vector<Rows> reads;
+  std::vector<OutRows> writes;
+  /// By constant; of those that are weights.
+  std::vector<Packed> weights;
+  std::vector<Lookup> lookups;
+};
+
+/// Checks what `plan` does not know: the shapes of weights and lookups. Returns an error text,
+/// empty if they are right.
+std::string CheckBound(const BoundPlan& bound);
+
+/// An ID out of range: in which lookup, and where among its IDs.
+struct WrongId {
+  std::int64_t lookup = -1;
+  std::int64_t position = 0;
+};
+
+/// Runs rows `first` to `end`. Stops at the first ID out of range.
+WrongId RunPlan(const BoundPlan& bound, const Kernels& kernels, std::int64_t first,
+                std::int64_t end);
+
+}  // namespace recsys::ops
+
+#endif  // RECSYS_OPS_PLAN_H_

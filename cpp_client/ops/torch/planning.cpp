@@ -1,0 +1,136 @@
+#include "ops/torch/planning.h"
+
+#include <algorithm>
+#include <set>
+#include <vector>
+
+#include "ops/torch/nodes.h"
+#include "ops/torch/region.h"
+#include "ops/torch/row_shapes.h"
+
+namespace recsys::ops {
+namespace {
+
+using torch::jit::Graph;
+using torch::jit::Node;
+using torch::jit::Value;
+
+/// Fewer steps are not worth a plan.
+constexpr std::ptrdiff_t kLeastSteps = 2;
+
+/// Whether plans may change what a graph computes: it has blocks, which run again or not at all, or
+/// writes into rows.
+bool IsUnsafe(Graph* graph, const RowShapes& shapes) {
+  auto nodes = graph->block()->nodes();
+  return std::any_of(nodes.begin(), nodes.end(), [&](Node* node) {
+    if (!node->blocks().empty()) return true;
+    const auto* const schema = node->maybeSchema();
+    if (schema == nullptr || !schema->is_mutable()) return false;
+    return std::any_of(node->inputs().begin(), node->inputs().end(),
+                       [&](const Value* value) { return shapes.Of(value).has_value(); });
+  });
+}
+
+/// Moves nodes between those of a region that read what it makes behind its last node.
+void MoveReaders(const Region& region) {
+  Node* const last = region.nodes.back();
+  std::set<const Node*> readers;
+  std::vector<Node*> moved;
+  for (Node* node = region.nodes.front(); node != last; node = node->next()) {
+    if (region.members.count(node) > 0) continue;
+    const bool reads = std::any_of(
+        node->inputs().begin(), node->inputs().end(),
+        [&](const Value* value) { return region.Has(value) || readers.count(value->node()) > 0; });
+    if (!reads) continue;
+    readers.insert(node);
+    moved.push_back(node);
+  }
+  Node* at = last;
+  for (Node* const node : moved) {
+    node->moveAfter(at);
+    at = node;
+  }
+}
+
+/// Destroys a region's nodes, which nothing reads any more, and the lists that were made for them.
+void Destroy(const Region& region) {
+  for (auto node = region.nodes.rbegin(); node != region.nodes.rend(); ++node) {
+    std::set<Node*> lists;
+    for (Value* const input : (*node)->inputs()) {
+      if (Is(input->node(), "prim::ListConstruct")) lists.insert(input->node());
+    }
+    (*node)->destroy();
+    for (Node* const list : lists) {
+      if (!list->output()->hasUses()) list->destroy();
+    }
+  }
+}
+
+void Exchange(Graph* graph, const Region& region, const RowShapes& shapes) {
+  const RegionPlan made = PlanOf(region, shapes);
+  MoveReaders(region);
+  const torch::jit::WithInsertPoint here(region.nodes.back()->next());
+  Node* const inputs = graph->insertNode(graph->createList(c10::TensorType::get(), made.inputs));
+  std::vector<std::int64_t> widths = made.widths;
+  for (std::size_t i = 0; i < widths.size(); ++i) {
+    // Numbers of rows without another dimension.
+    if (shapes.Of(made.outputs[i])->dims.empty()) widths[i] = 0;
+  }
+  const std::vector<std::int64_t> numbers = WritePlan(made.plan);
+  Node* const call = graph->insertNode(
+      graph->create(c10::Symbol::fromQualString("recsys_ops::plan"),
+                    {graph->insertConstant(at::tensor(numbers, at::kLong)), inputs->output(),
+                     graph->insertConstant(made.constants), graph->insertConstant(made.rows_of),
+                     graph->insertConstant(made.per_row), graph->insertConstant(widths)}));
+  call->output()->setType(c10::ListType::ofTensors());
+  Node* const outputs =
+      graph->insertNode(graph->createListUnpack(call->output(), made.outputs.size()));
+  for (std::size_t i = 0; i < made.outputs.size(); ++i) {
+    Value* output = outputs->outputs()[i];
+    const std::vector<std::int64_t> dims = shapes.Of(made.outputs[i])->dims;
+    if (dims.size() > 1) {
+      std::vector<std::int64_t> shape = dims;
+      shape.insert(shape.begin(), -1);
+      output = Call(graph, "aten::reshape", {output, graph->insertConstant(shape)});
+    }
+    made.outputs[i]->replaceAllUsesWith(output);
+  }
+  Destroy(region);
+}
+
+/// Finds a region that is worth a plan. Those that are not are added to `done`.
+bool FindRegion(Graph* graph, const RowShapes& shapes, std::set<const Node*>* done, Region* found) {
+  for (;;) {
+    const std::vector<Region> regions = RegionsOf(graph, shapes, *done);
+    if (regions.empty()) return false;
+    for (const Region& region : regions) {
+      const auto num_steps =
+          std::count_if(region.nodes.begin(), region.nodes.end(),
+                        [&](Node* node) { return KindOf(node, shapes) == NodeKind::kStep; });
+      if (num_steps >= kLeastSteps) {
+        *found = region;
+        return true;
+      }
+      done->insert(region.nodes.begin(), region.nodes.end());
+    }
+  }
+}
+
+}  // namespace
+
+int PlanRows(const std::shared_ptr<Graph>& graph) {
+  int num_nodes = 0;
+  std::set<const Node*> done;
+  for (;;) {
+    // Anew for each region: values are others.
+    const RowShapes shapes(graph.get());
+    Region region;
+    if (IsUnsafe(graph.get(), shapes) || !FindRegion(graph.get(), shapes, &done, &region)) {
+      return num_nodes;
+    }
+    num_nodes += static_cast<int>(region.nodes.size());
+    Exchange(graph.get(), region, shapes);
+  }
+}
+
+}  // namespace recsys::ops

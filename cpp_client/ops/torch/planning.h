@@ -1,0 +1,17 @@
+#ifndef RECSYS_OPS_TORCH_PLANNING_H_
+#define RECSYS_OPS_TORCH_PLANNING_H_
+
+#include <torch/csrc/jit/ir/ir.h>
+
+#include <memory>
+
+namespace recsys::ops {
+
+/// Exchanges nodes of a frozen graph that work row by row for plans: one recsys_ops::plan for all
+/// that can be computed together. Linear layers, interactions and lookups must be those of
+/// recsys_ops. Returns how many nodes the plans compute.
+int PlanRows(const std::shared_ptr<torch::jit::Graph>& graph);
+
+}  // namespace recsys::ops
+
+#endif  // RECSYS_OPS_TORCH_PLANNING_H_

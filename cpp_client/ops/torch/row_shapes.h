@@ -1,0 +1,62 @@
+#ifndef RECSYS_OPS_TORCH_ROW_SHAPES_H_
+#define RECSYS_OPS_TORCH_ROW_SHAPES_H_
+
+#include <torch/csrc/jit/ir/ir.h>
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace recsys::ops {
+
+/// A tensor [B, ...] of which row b depends on row b of others alone.
+struct RowShape {
+  /// Those behind B.
+  std::vector<std::int64_t> dims;
+  /// Which batch B counts: equal numbers have the same B.
+  int batch = 0;
+
+  std::int64_t width() const;
+};
+
+/// The shapes of a frozen graph's values, as far as its constants tell them. Linear layers,
+/// interactions and lookups must be those of recsys_ops.
+class RowShapes {
+ public:
+  explicit RowShapes(torch::jit::Graph* graph);
+
+  /// Returns nothing if it is not known.
+  std::optional<RowShape> Of(const torch::jit::Value* value) const;
+
+ private:
+  /// What tells a B: a tensor, and how many of its numbers belong to a row.
+  using Source = std::pair<const torch::jit::Value*, std::int64_t>;
+
+  std::optional<RowShape> ShapeOf(torch::jit::Node* node);
+  std::optional<RowShape> OfReshape(const torch::jit::Node* node);
+  std::optional<RowShape> OfJoin(torch::jit::Node* node, bool is_stack);
+  std::optional<RowShape> OfPart(const torch::jit::Node* node) const;
+  std::optional<RowShape> OfNumbers(const torch::jit::Node* node) const;
+  std::optional<Source> SourceOfSize(const torch::jit::Value* size) const;
+  int BatchOf(const Source& source);
+  int Root(int batch) const;
+  /// The two have the same B: they stand side by side.
+  void Unite(int a, int b);
+
+  std::map<const torch::jit::Value*, RowShape> shapes_;
+  std::map<Source, int> batches_;
+  std::vector<int> roots_;
+};
+
+/// Returns which dimension a call means, counted from the front; nothing if it is computed.
+std::optional<std::int64_t> DimOf(const torch::jit::Value* dim, const RowShape& shape);
+
+/// Returns where in a row the numbers of a view begin; nothing if a node is no view of its first
+/// input. `from`: the shape of that.
+std::optional<std::int64_t> OffsetOfView(const torch::jit::Node* node, const RowShape& from);
+
+}  // namespace recsys::ops
+
+#endif  // RECSYS_OPS_TORCH_ROW_SHAPES_H_
