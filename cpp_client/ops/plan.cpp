@@ -76,7 +76,8 @@ class Checking {
       case StepKind::kLinear:
         return CanRead(step.a) && IsBelow(step.index, num_constants_) && IsBelow(step.extra, 3);
       case StepKind::kDot:
-        return CanRead(step.a) && step.extra >= 1 && step.a.width % step.extra == 0 &&
+        return CanRead(step.a) && IsBelow(step.index, 2) && step.extra >= 1 &&
+               step.a.width % step.extra == 0 &&
                IsTriangle(step.a.width / step.extra, step.out.width);
       case StepKind::kElementwise:
         return IsElementwise(step);
@@ -122,51 +123,131 @@ class Checking {
   const std::int64_t num_inputs_, num_constants_;
 };
 
-/// One tile of rows.
+/// Rows that are fetched ahead for a tile; more would leave the cache before they are read.
+constexpr std::int64_t kMostAhead = 4096;
+/// Of those at a time: more would wait for each other.
+constexpr std::int64_t kMostAtOnce = 8;
+
+/// Where the rows of a tile's IDs lie.
+struct FoundRows {
+  std::vector<const std::uint8_t*> rows;
+  /// Where those of each lookup begin.
+  std::vector<std::int64_t> starts;
+
+  std::int64_t count() const { return static_cast<std::int64_t>(rows.size()) - kRowsAhead; }
+};
+
+/// Runs a plan, one tile of rows after the other. The rows that a tile looks up are fetched while
+/// linear layers of the tile before it, and its own ahead of the lookup, are computed.
 class Tiles {
  public:
-  Tiles(const BoundPlan& bound, const Kernels& kernels) : bound_(bound), kernels_(kernels) {}
+  Tiles(const BoundPlan& bound, const Kernels& kernels, FoundRows* found, FoundRows* next)
+      : bound_(bound), kernels_(kernels), found_(found), next_(next) {
+    const std::vector<Step>& steps = bound.plan->steps;
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+      if (steps[i].kind == StepKind::kLookup) last_lookup_ = static_cast<std::int64_t>(i);
+    }
+  }
 
-  WrongId Run(std::int64_t first, std::int64_t num_rows) {
-    first_ = first;
-    num_rows_ = num_rows;
-    scratch_ = reinterpret_cast<float*>(ScratchOf(
-        Scratch::kBuffers, bound_.plan->scratch_width * num_rows * std::int64_t{sizeof(float)}));
-    for (const Step& step : bound_.plan->steps) {
-      const std::int64_t wrong = Run(step);
-      if (wrong >= 0) return {step.index, wrong};
+  WrongId Run(std::int64_t first, std::int64_t end) {
+    const std::int64_t num_rows = std::min(kPlanRows, end - first);
+    const WrongId wrong = Find(first, num_rows, next_);
+    if (wrong.lookup >= 0) return wrong;
+    FetchNext(num_rows, false);
+    for (; first < end; first += kPlanRows) {
+      const WrongId found = RunTile(first, end);
+      if (found.lookup >= 0) return found;
     }
     return {};
   }
 
  private:
-  /// Returns the position of an ID out of range, or -1.
-  std::int64_t Run(const Step& step) {
+  WrongId RunTile(std::int64_t first, std::int64_t end) {
+    first_ = first;
+    num_rows_ = std::min(kPlanRows, end - first);
+    std::swap(found_, next_);
+    scratch_ = reinterpret_cast<float*>(ScratchOf(
+        Scratch::kBuffers, bound_.plan->scratch_width * num_rows_ * std::int64_t{sizeof(float)}));
+    const std::vector<Step>& steps = bound_.plan->steps;
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+      Run(steps[i]);
+      if (static_cast<std::int64_t>(i) != last_lookup_ || first + num_rows_ >= end) continue;
+      const std::int64_t num_next = std::min(kPlanRows, end - first - num_rows_);
+      const WrongId wrong = Find(first + num_rows_, num_next, next_);
+      if (wrong.lookup >= 0) return wrong;
+      FetchNext(num_rows_, true);
+    }
+    return {};
+  }
+
+  /// Finds the rows of a tile.
+  WrongId Find(std::int64_t first, std::int64_t num_rows, FoundRows* found) const {
+    found->starts.clear();
+    std::int64_t count = 0;
+    for (const Lookup& lookup : bound_.lookups) {
+      found->starts.push_back(count);
+      count += NumIds(PartOf(lookup, first, num_rows));
+    }
+    found->rows.resize(static_cast<std::size_t>(count + kRowsAhead));
+    std::fill(found->rows.begin() + count, found->rows.end(),
+              bound_.lookups.empty() ? nullptr : bound_.lookups[0].slots[0].rows);
+    for (std::size_t i = 0; i < bound_.lookups.size(); ++i) {
+      const std::int64_t wrong = kernels_.find(PartOf(bound_.lookups[i], first, num_rows),
+                                               found->rows.data() + found->starts[i]);
+      if (wrong >= 0) return {static_cast<std::int64_t>(i), wrong};
+    }
+    return {};
+  }
+
+  /// Lets linear layers fetch the rows of next_: those ahead of the lookups, and of a tile of
+  /// num_rows rows also those behind them.
+  void FetchNext(std::int64_t num_rows, bool is_behind) {
+    ahead_ = {};
+    if (last_lookup_ < 0) return;
+    std::int64_t num_blocks = 0;
+    const std::vector<Step>& steps = bound_.plan->steps;
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+      if (steps[i].kind != StepKind::kLinear) continue;
+      if (static_cast<std::int64_t>(i) > last_lookup_ && !is_behind) continue;
+      num_blocks += NumBlocks(steps[i].out.width, num_rows);
+    }
+    if (num_blocks == 0) return;
+    const Slot& slot = bound_.lookups[0].slots[0];
+    ahead_.rows = next_->rows.data();
+    ahead_.num_rows = std::min(next_->count(), kMostAhead);
+    ahead_.row_bytes = RowBytes(slot.type, slot.dim);
+    ahead_.at_once = std::min(ahead_.num_rows / num_blocks + 1, kMostAtOnce);
+  }
+
+  static Lookup PartOf(const Lookup& lookup, std::int64_t first, std::int64_t num_rows) {
+    Lookup part = lookup;
+    part.first_bag = first;
+    part.end_bag = first + num_rows;
+    return part;
+  }
+
+  void Run(const Step& step) {
     const OutRows out = Write(step.out);
     switch (step.kind) {
       case StepKind::kLookup: {
-        Lookup lookup = bound_.lookups[static_cast<std::size_t>(step.index)];
-        lookup.first_bag = first_;
-        lookup.end_bag = first_ + num_rows_;
-        return kernels_.lookup(lookup, out);
+        const auto at = static_cast<std::size_t>(step.index);
+        return kernels_.pool(PartOf(bound_.lookups[at], first_, num_rows_),
+                             found_->rows.data() + found_->starts[at], out);
       }
       case StepKind::kLinear:
-        kernels_.linear(bound_.weights[static_cast<std::size_t>(step.index)], Read(step.a),
-                        num_rows_, static_cast<Activation>(step.extra), out);
-        return -1;
+        return kernels_.linear(bound_.weights[static_cast<std::size_t>(step.index)], Read(step.a),
+                               num_rows_, static_cast<Activation>(step.extra), out, &ahead_);
       case StepKind::kDot: {
         const Rows in = Read(step.a);
         for (std::int64_t row = 0; row < num_rows_; ++row) {
-          kernels_.dot(in.data + row * in.stride, step.a.width / step.extra, step.extra,
-                       out.data + row * out.stride);
+          kernels_.dot(static_cast<WeightType>(step.index), in.data + row * in.stride,
+                       step.a.width / step.extra, step.extra, out.data + row * out.stride);
         }
-        return -1;
+        return;
       }
       case StepKind::kElementwise:
-        kernels_.elementwise(ElementwiseOf(step), out);
-        return -1;
+        return kernels_.elementwise(ElementwiseOf(step), out);
     }
-    return -1;
   }
 
   Elementwise ElementwiseOf(const Step& step) const {
@@ -206,6 +287,9 @@ class Tiles {
 
   const BoundPlan& bound_;
   const Kernels& kernels_;
+  FoundRows *found_, *next_;
+  std::int64_t last_lookup_ = -1;
+  Ahead ahead_;
   std::int64_t first_ = 0, num_rows_ = 0;
   float* scratch_ = nullptr;
 };
@@ -297,12 +381,8 @@ std::string CheckBound(const BoundPlan& bound) {
 
 WrongId RunPlan(const BoundPlan& bound, const Kernels& kernels, std::int64_t first,
                 std::int64_t end) {
-  Tiles tiles(bound, kernels);
-  for (; first < end; first += kPlanRows) {
-    const WrongId wrong = tiles.Run(first, std::min(kPlanRows, end - first));
-    if (wrong.lookup >= 0) return wrong;
-  }
-  return {};
+  thread_local FoundRows found, next;
+  return Tiles(bound, kernels, &found, &next).Run(first, end);
 }
 
 }  // namespace recsys::ops

@@ -41,7 +41,7 @@ struct Step {
   /// Those that a step does not read are empty.
   Place a, b, c;
   /// Of a lookup its position among the plan's; of a linear layer the constant with its weights; of
-  /// others the ElementwiseKind.
+  /// an interaction its WeightType; of others the ElementwiseKind.
   std::int64_t index = 0;
   /// Of a linear layer its Activation; of an interaction its dim; of others `count`, or the bits of
   /// `factor`.

@@ -9,7 +9,7 @@
 namespace recsys::ops {
 
 const Kernels& Avx512Kernels() {
-  static constexpr Kernels kKernels{&Linear, &Dot, &LookUp, &Compute};
+  static constexpr Kernels kKernels{&Linear, &Dot, &LookUp, &Find, &Pool, &Compute};
   return kKernels;
 }
 

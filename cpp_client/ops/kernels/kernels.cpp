@@ -2,6 +2,15 @@
 
 namespace recsys::ops {
 
+std::int64_t NumIds(const Lookup& lookup) {
+  std::int64_t count = 0;
+  for (std::int64_t i = 0; i < lookup.num_slots; ++i) {
+    const std::int64_t* const offsets = lookup.offsets + i * lookup.num_bags;
+    count += offsets[lookup.end_bag] - offsets[lookup.first_bag];
+  }
+  return count;
+}
+
 const Kernels& ChosenKernels() {
   switch (ChosenIsa()) {
 #if defined(__x86_64__)

@@ -76,6 +76,9 @@ struct Lookup {
   std::int64_t end_bag = 0;
 };
 
+/// Returns the number of IDs in the bags of all slots.
+std::int64_t NumIds(const Lookup& lookup);
+
 /// What becomes of the numbers of a row.
 enum class ElementwiseKind : std::int32_t {
   kCopy = 0,
@@ -105,19 +108,43 @@ struct Elementwise {
   float factor = 1;
 };
 
+/// Rows to fetch into the cache while something else is computed.
+struct Ahead {
+  const std::uint8_t* const* rows = nullptr;
+  std::int64_t num_rows = 0;
+  std::int64_t row_bytes = 0;
+  /// How many at a time.
+  std::int64_t at_once = 1;
+};
+
+/// Returns about how often a linear layer fetches some.
+constexpr std::int64_t NumBlocks(std::int64_t num_outputs, std::int64_t num_rows) {
+  return num_rows == 1 ? (num_outputs + 127) / 128
+                       : (num_outputs + 31) / 32 * ((num_rows + 11) / 12);
+}
+
+/// Pointers that may be read behind the rows of a lookup.
+constexpr std::int64_t kRowsAhead = 16;
+
 /// The kernels for one instruction set. They check nothing, and compute each row by itself: its
 /// bits do not depend on the rows beside it.
 struct Kernels {
   /// out[r] = activation(in[r] · weights + bias) for num_rows rows of K and N floats.
+  /// Fetches some of `ahead` meanwhile, which may be null.
   void (*linear)(const Packed& weights, Rows in, std::int64_t num_rows, Activation activation,
-                 OutRows out);
+                 OutRows out, Ahead* ahead);
   /// Writes the products of each pair (i, j) of `num_vectors` vectors that follow each other, i <
-  /// j, ordered by i and then by j.
-  void (*dot)(const float* vectors, std::int64_t num_vectors, std::int64_t dim, float* out);
+  /// j, ordered by i and then by j. `type`: float32, or bfloat16 to which the numbers are rounded.
+  void (*dot)(WeightType type, const float* vectors, std::int64_t num_vectors, std::int64_t dim,
+              float* out);
   /// Looks up. Row b of `out` takes the bags first_bag + b of all slots; without pooling, row i
   /// takes ID i.
   /// Returns the position of the first ID out of range; -1 if there is none.
   std::int64_t (*lookup)(const Lookup& lookup, OutRows out);
+  /// The two halves of that: writes where the rows of all IDs lie, slot by slot, and looks up what
+  /// lies there. kRowsAhead more pointers may be read, and the rows there fetched.
+  std::int64_t (*find)(const Lookup& lookup, const std::uint8_t** rows);
+  void (*pool)(const Lookup& lookup, const std::uint8_t* const* rows, OutRows out);
   /// `out` may be one of the inputs.
   void (*elementwise)(const Elementwise& step, OutRows out);
 };

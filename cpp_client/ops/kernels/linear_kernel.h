@@ -23,6 +23,25 @@ constexpr std::uint32_t kMagnitude = 0x7fffffff, kSign = 0x80000000, kInfinity =
 /// Rows of smaller numbers are zeros as int8.
 constexpr float kLeast = 1e-30F;
 
+constexpr std::int64_t kCacheLine = 64;
+
+/// Fetches a row into the cache of a level: 3 for the nearest, 2 for the one behind it.
+template <int kLevel>
+inline void Prefetch(const std::uint8_t* row, std::int64_t row_bytes) {
+  for (std::int64_t at = 0; at < row_bytes; at += kCacheLine) {
+    __builtin_prefetch(row + at, 0, kLevel);
+  }
+  __builtin_prefetch(row + row_bytes - 1, 0, kLevel);
+}
+
+inline void FetchSome(Ahead* ahead) {
+  if (ahead == nullptr) return;
+  const std::int64_t count = std::min(ahead->at_once, ahead->num_rows);
+  for (std::int64_t i = 0; i < count; ++i) Prefetch<2>(ahead->rows[i], ahead->row_bytes);
+  ahead->rows += count;
+  ahead->num_rows -= count;
+}
+
 /// A row's int8 inputs stand for (byte - zero) * scale.
 struct ByteScale {
   float scale = 0;
@@ -179,7 +198,7 @@ void BlockOf(std::int64_t num_rows, const Packed& weights, const Tile& tile, std
 
 template <WeightType kType>
 void LinearOf(const Packed& weights, Rows in, std::int64_t num_rows, Activation activation,
-              OutRows out) {
+              OutRows out, Ahead* ahead) {
   constexpr int kTogether = Lanes::kSinglePanels * 2;
   const std::int64_t num_lanes = (weights.num_outputs + kLane - 1) / kLane;
   for (std::int64_t first = 0; first < num_rows; first += kTileRows) {
@@ -192,6 +211,7 @@ void LinearOf(const Packed& weights, Rows in, std::int64_t num_rows, Activation 
     std::int64_t lane = 0;
     if (rows == 1) {
       for (; lane + kTogether <= num_lanes; lane += kTogether) {
+        FetchSome(ahead);
         Block<kType, 1, kTogether>(weights, tile, 0, lane * kLane, activation, to, out.stride);
       }
     }
@@ -199,6 +219,7 @@ void LinearOf(const Packed& weights, Rows in, std::int64_t num_rows, Activation 
     const std::int64_t num_blocks = (rows + Lanes::kMaxRows - 1) / Lanes::kMaxRows;
     for (; lane < num_lanes; lane += 2) {
       for (std::int64_t i = 0; i < num_blocks; ++i) {
+        FetchSome(ahead);
         const std::int64_t row = rows * i / num_blocks;
         const std::int64_t count = rows * (i + 1) / num_blocks - row;
         if (lane + 1 < num_lanes) {
@@ -212,14 +233,14 @@ void LinearOf(const Packed& weights, Rows in, std::int64_t num_rows, Activation 
 }
 
 void Linear(const Packed& weights, Rows in, std::int64_t num_rows, Activation activation,
-            OutRows out) {
+            OutRows out, Ahead* ahead) {
   switch (weights.type) {
     case WeightType::kFloat32:
-      return LinearOf<WeightType::kFloat32>(weights, in, num_rows, activation, out);
+      return LinearOf<WeightType::kFloat32>(weights, in, num_rows, activation, out, ahead);
     case WeightType::kBfloat16:
-      return LinearOf<WeightType::kBfloat16>(weights, in, num_rows, activation, out);
+      return LinearOf<WeightType::kBfloat16>(weights, in, num_rows, activation, out, ahead);
     case WeightType::kInt8:
-      return LinearOf<WeightType::kInt8>(weights, in, num_rows, activation, out);
+      return LinearOf<WeightType::kInt8>(weights, in, num_rows, activation, out, ahead);
   }
 }
 

@@ -7,17 +7,9 @@
 namespace recsys::ops {
 namespace {
 
-/// IDs between a row's prefetch and its use.
-constexpr std::int64_t kAhead = 16;
-constexpr std::int64_t kCacheLine = 64;
 /// Columns whose sums are kept in registers together: this many times 16.
 constexpr int kLanesTogether = 4;
 constexpr std::int64_t kScaleBiasBytes = 4;
-
-inline void Prefetch(const std::uint8_t* row, std::int64_t row_bytes) {
-  for (std::int64_t at = 0; at < row_bytes; at += kCacheLine) __builtin_prefetch(row + at);
-  __builtin_prefetch(row + row_bytes - 1);
-}
 
 /// The codes in each byte, first in the low bits: two of 4 bits, or four of 2.
 template <int kBits>
@@ -94,8 +86,7 @@ struct StoredRow {
 template <RowType kType>
 class SlotLookup {
  public:
-  /// `rows` has the rows of the slot's IDs from the first one of `first_bag` on, and then at least
-  /// kAhead more that will be read.
+  /// `rows`: of the IDs of the lookup's bags, and kRowsAhead more.
   SlotLookup(const Lookup& lookup, const Slot& slot, const std::int64_t* offsets,
              const std::uint8_t* const* rows)
       : lookup_(lookup),
@@ -105,9 +96,9 @@ class SlotLookup {
         rows_(rows) {}
 
   /// Pools the bags, or copies the rows of their IDs.
-  void Run(std::int64_t first_bag, std::int64_t end_bag, OutRows out) {
-    first_ = offsets_[first_bag];
-    for (std::int64_t bag = first_bag; bag < end_bag; ++bag) {
+  void Run(OutRows out) {
+    first_ = offsets_[lookup_.first_bag];
+    for (std::int64_t bag = lookup_.first_bag; bag < lookup_.end_bag; ++bag) {
       const std::int64_t from = offsets_[bag], to = offsets_[bag + 1];
       if (lookup_.pooling == Pooling::kNone) {
         for (std::int64_t i = from; i < to; ++i) {
@@ -128,7 +119,8 @@ class SlotLookup {
   }
 
   void Bag(std::int64_t from, std::int64_t to, float factor, float* out) {
-    for (std::int64_t i = from; i < to; ++i) Prefetch(rows_[i - first_ + kAhead], row_bytes_);
+    for (std::int64_t i = from; i < to; ++i)
+      Prefetch<3>(rows_[i - first_ + kRowsAhead], row_bytes_);
     std::int64_t column = 0;
     for (; column + kLanesTogether * kLane <= slot_.dim; column += kLanesTogether * kLane) {
       Lanes::Floats sums[kLanesTogether];
@@ -205,45 +197,47 @@ inline std::int64_t FindRows(const Slot& slot, const std::int64_t* ids, std::int
   return -1;
 }
 
-/// Looks up some bags: first where all rows lie, so that fetching them runs ahead across slots.
-std::int64_t LookUpSome(const Lookup& lookup, std::int64_t first_bag, std::int64_t end_bag,
-                        OutRows out) {
-  std::int64_t count = 0;
+std::int64_t Find(const Lookup& lookup, const std::uint8_t** rows) {
   for (std::int64_t i = 0; i < lookup.num_slots; ++i) {
     const std::int64_t* const offsets = lookup.offsets + i * lookup.num_bags;
-    count += offsets[end_bag] - offsets[first_bag];
-  }
-  auto* const rows = reinterpret_cast<const std::uint8_t**>(
-      ScratchOf(Scratch::kFoundRows, (count + kAhead) * std::int64_t{sizeof(char*)}));
-  const std::uint8_t** at = rows;
-  for (std::int64_t i = 0; i < lookup.num_slots; ++i) {
-    const std::int64_t* const offsets = lookup.offsets + i * lookup.num_bags;
-    const std::int64_t from = offsets[first_bag], to = offsets[end_bag];
-    const std::int64_t wrong = FindRows(lookup.slots[i], lookup.ids, from, to, at);
+    const std::int64_t from = offsets[lookup.first_bag], to = offsets[lookup.end_bag];
+    const std::int64_t wrong = FindRows(lookup.slots[i], lookup.ids, from, to, rows);
     if (wrong >= 0) return wrong;
-    at += to - from;
-  }
-  std::fill_n(at, kAhead, count > 0 ? rows[count - 1] : nullptr);
-  for (std::int64_t i = 0; i < std::min(kAhead, count); ++i) {
-    Prefetch(rows[i], RowBytes(lookup.slots[0].type, lookup.slots[0].dim));
-  }
-  at = rows;
-  for (std::int64_t i = 0; i < lookup.num_slots; ++i) {
-    const Slot& slot = lookup.slots[i];
-    const std::int64_t* const offsets = lookup.offsets + i * lookup.num_bags;
-    OfType(slot.type, [&](auto type) {
-      SlotLookup<decltype(type)::value>(lookup, slot, offsets, at).Run(first_bag, end_bag, out);
-    });
-    at += offsets[end_bag] - offsets[first_bag];
+    rows += to - from;
   }
   return -1;
 }
 
+void Pool(const Lookup& lookup, const std::uint8_t* const* rows, OutRows out) {
+  const std::int64_t row_bytes = RowBytes(lookup.slots[0].type, lookup.slots[0].dim);
+  for (std::int64_t i = 0; i < kRowsAhead; ++i) Prefetch<3>(rows[i], row_bytes);
+  for (std::int64_t i = 0; i < lookup.num_slots; ++i) {
+    const Slot& slot = lookup.slots[i];
+    const std::int64_t* const offsets = lookup.offsets + i * lookup.num_bags;
+    OfType(slot.type, [&](auto type) {
+      SlotLookup<decltype(type)::value>(lookup, slot, offsets, rows).Run(out);
+    });
+    rows += offsets[lookup.end_bag] - offsets[lookup.first_bag];
+  }
+}
+
+/// Finds the rows of some bags first, so that fetching them runs ahead across slots.
 std::int64_t LookUp(const Lookup& lookup, OutRows out) {
-  for (std::int64_t bag = lookup.first_bag; bag < lookup.end_bag; bag += kTileRows) {
-    const std::int64_t end = std::min(bag + kTileRows, lookup.end_bag);
-    const std::int64_t wrong = LookUpSome(lookup, bag, end, out);
+  Lookup part = lookup;
+  for (; part.first_bag < lookup.end_bag; part.first_bag = part.end_bag) {
+    part.end_bag = std::min(part.first_bag + kTileRows, lookup.end_bag);
+    const std::int64_t count = NumIds(part);
+    auto* const rows = reinterpret_cast<const std::uint8_t**>(
+        ScratchOf(Scratch::kFoundRows, (count + kRowsAhead) * std::int64_t{sizeof(char*)}));
+    const std::int64_t wrong = Find(part, rows);
     if (wrong >= 0) return wrong;
+    std::fill_n(rows + count, kRowsAhead, lookup.slots[0].rows);
+    OutRows to = out;
+    // Without pooling, rows are counted by IDs.
+    if (lookup.pooling != Pooling::kNone) {
+      to.data += (part.first_bag - lookup.first_bag) * out.stride;
+    }
+    Pool(part, rows, to);
   }
   return -1;
 }

@@ -42,7 +42,8 @@ class Exchanging {
     Visit(graph_->block());
     // Before plans: what checks and policies have left is no user of values.
     torch::jit::EliminateDeadCode(graph_);
-    found_.num_planned = PlanRows(graph_);
+    found_.num_planned =
+        PlanRows(graph_, dtype_ == "float32" ? WeightType::kFloat32 : WeightType::kBfloat16);
     torch::jit::EliminateDeadCode(graph_);
     return std::move(found_);
   }

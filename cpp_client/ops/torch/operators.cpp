@@ -105,7 +105,7 @@ at::Tensor LinearOp(const at::Tensor& input, const at::Tensor& packed, std::int6
   const Kernels& kernels = ChosenKernels();
   at::parallel_for(0, rows.size(0), kRowsOfThread, [&](std::int64_t begin, std::int64_t end) {
     kernels.linear(weights, {from.data + begin * from.stride, from.stride}, end - begin, kind,
-                   {to + begin * out_features, out_features});
+                   {to + begin * out_features, out_features}, nullptr);
   });
   return output;
 }
@@ -143,7 +143,7 @@ at::Tensor DotOp(const at::Tensor& dense, const at::Tensor& sparse) {
       std::copy_n(b + row * (num - 1) * dim, (num - 1) * dim, vectors.data() + dim);
       float* const out = to + row * width;
       std::copy_n(a + row * dim, dim, out);
-      kernels.dot(vectors.data(), num, dim, out + dim);
+      kernels.dot(WeightType::kFloat32, vectors.data(), num, dim, out + dim);
     }
   });
   return output;

@@ -22,7 +22,7 @@ constexpr std::int64_t kTilesOfThread = 2;
 class PlanCall {
  public:
   PlanCall(const at::Tensor& plan, at::TensorList inputs, at::TensorList constants,
-       std::int64_t num_rows, at::IntArrayRef widths)
+           std::int64_t num_rows, at::IntArrayRef widths)
       : inputs_(inputs), constants_(constants), num_rows_(num_rows) {
     TORCH_CHECK_TYPE(plan.scalar_type() == at::kLong && plan.dim() == 1 && plan.is_contiguous(),
                      "plan: got ", plan.scalar_type(), ' ', plan.sizes(), ", expected int64 [N]");

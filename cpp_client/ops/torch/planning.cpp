@@ -66,8 +66,8 @@ void Destroy(const Region& region) {
   }
 }
 
-void Exchange(Graph* graph, const Region& region, const RowShapes& shapes) {
-  const RegionPlan made = PlanOf(region, shapes);
+void Exchange(Graph* graph, const Region& region, const RowShapes& shapes, WeightType dot_type) {
+  const RegionPlan made = PlanOf(region, shapes, dot_type);
   MoveReaders(region);
   const torch::jit::WithInsertPoint here(region.nodes.back()->next());
   Node* const inputs = graph->insertNode(graph->createList(c10::TensorType::get(), made.inputs));
@@ -118,7 +118,7 @@ bool FindRegion(Graph* graph, const RowShapes& shapes, std::set<const Node*>* do
 
 }  // namespace
 
-int PlanRows(const std::shared_ptr<Graph>& graph) {
+int PlanRows(const std::shared_ptr<Graph>& graph, WeightType dot_type) {
   int num_nodes = 0;
   std::set<const Node*> done;
   for (;;) {
@@ -129,7 +129,7 @@ int PlanRows(const std::shared_ptr<Graph>& graph) {
       return num_nodes;
     }
     num_nodes += static_cast<int>(region.nodes.size());
-    Exchange(graph.get(), region, shapes);
+    Exchange(graph.get(), region, shapes, dot_type);
   }
 }
 

@@ -94,7 +94,8 @@ bool IsStep(const Node* node, const RowShapes& shapes) {
 
 class Planning {
  public:
-  Planning(const Region& region, const RowShapes& shapes) : region_(region), shapes_(shapes) {}
+  Planning(const Region& region, const RowShapes& shapes, WeightType dot_type)
+      : region_(region), shapes_(shapes), dot_type_(dot_type) {}
 
   RegionPlan Run() {
     FindProductsAdded();
@@ -247,6 +248,7 @@ class Planning {
       step.kind = StepKind::kDot;
       step.a = vectors_.at(node);
       step.extra = dim;
+      step.index = static_cast<std::int64_t>(dot_type_);
       Copy({out.buffer, out.column, dim}, {step.a.buffer, step.a.column, dim});
       step.out = {out.buffer, out.column + dim, out.width - dim};
     } else {
@@ -391,6 +393,7 @@ class Planning {
 
   const Region& region_;
   const RowShapes& shapes_;
+  const WeightType dot_type_;
   RegionPlan made_;
   std::map<const Value*, Place> places_;
   /// What an interaction multiplies.
@@ -467,8 +470,8 @@ std::vector<Region> RegionsOf(torch::jit::Graph* graph, const RowShapes& shapes,
   return found;
 }
 
-RegionPlan PlanOf(const Region& region, const RowShapes& shapes) {
-  return Planning(region, shapes).Run();
+RegionPlan PlanOf(const Region& region, const RowShapes& shapes, WeightType dot_type) {
+  return Planning(region, shapes, dot_type).Run();
 }
 
 }  // namespace recsys::ops

@@ -51,7 +51,8 @@ struct RegionPlan {
   std::vector<std::int64_t> widths;
 };
 
-RegionPlan PlanOf(const Region& region, const RowShapes& shapes);
+/// `dot_type`: of the products of interactions, float32 or bfloat16.
+RegionPlan PlanOf(const Region& region, const RowShapes& shapes, WeightType dot_type);
 
 }  // namespace recsys::ops
 

@@ -58,7 +58,7 @@ class EachIsa : public testing::TestWithParam<Isa> {
     Floats out(static_cast<std::size_t>(
         num_rows == 0 ? 0 : (num_rows - 1) * out_stride + packed.num_outputs));
     ChosenKernels().linear(packed, {in.data(), stride}, num_rows, activation,
-                           {out.data(), out_stride});
+                           {out.data(), out_stride}, nullptr);
     Floats rows;
     for (std::int64_t row = 0; row < num_rows; ++row) {
       const auto first = out.begin() + row * out_stride;
@@ -180,8 +180,8 @@ TEST_P(EachIsa, ProductsOfPairsAreRight) {
       const Floats in = Random(static_cast<std::size_t>(num_rows * num_vectors * dim), &random);
       Floats out(static_cast<std::size_t>(num_rows * num_pairs));
       for (std::int64_t row = 0; row < num_rows; ++row) {
-        ChosenKernels().dot(in.data() + row * num_vectors * dim, num_vectors, dim,
-                            out.data() + row * num_pairs);
+        ChosenKernels().dot(WeightType::kFloat32, in.data() + row * num_vectors * dim, num_vectors,
+                            dim, out.data() + row * num_pairs);
       }
       std::size_t at = 0;
       for (std::int64_t row = 0; row < num_rows; ++row) {
