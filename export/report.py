@@ -109,7 +109,7 @@ def print_report(report: ExportReport, console: Console) -> None:
         left = "".join(f"; stays: {reason}" for reason in dict.fromkeys(exchanged.left))
         console.print(
             f"own operators on {target}: {exchanged.num_linear} linear layers, {exchanged.num_dot} interactions, "
-            f"{exchanged.num_lookup} lookups{left}"
+            f"{exchanged.num_lookup} lookups; plans compute {exchanged.num_planned} nodes{left}"
         )
     console.print(
         f"{report.num_samples} sample rows verified; {report.seconds:.1f} s, peak RSS "

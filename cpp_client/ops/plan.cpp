@@ -67,6 +67,9 @@ class Checking {
   }
 
   bool IsRight(const Step& step) const {
+    for (const Place& place : {step.a, step.b, step.c}) {
+      if (place.width != 0 && !CanRead(place)) return false;
+    }
     if (!CanRead(step.out)) return false;
     const BufferKind to = plan_.buffers[static_cast<std::size_t>(step.out.buffer)].kind;
     if (to != BufferKind::kScratch && to != BufferKind::kOutput) return false;

@@ -66,17 +66,20 @@ def instructions() -> str:
     return name
 
 
-def exchange(frozen: torch.jit.ScriptModule, linear_dtype: str) -> Exchanged:
+def exchange(frozen: torch.jit.ScriptModule, linear_dtype: str, *, plans: bool = True) -> Exchanged:
     """Exchange operators of a frozen graph, which has not been called yet.
 
     Args:
         frozen: The graph; its weights are packed, and the module that it was frozen of keeps its own.
         linear_dtype: One of ``LINEAR_DTYPES``.
+        plans: Whether plans compute what they can; without them each step is a node that a profiler sees.
 
     Raises:
         NotBuiltError: The operators cannot be used.
     """
-    num_linear, num_dot, num_lookup, num_planned, left = _usable().exchange(frozen._c, linear_dtype)
+    num_linear, num_dot, num_lookup, num_planned, left = _usable().exchange(
+        frozen._c, linear_dtype, plans
+    )
     return Exchanged(
         num_linear=num_linear,
         num_dot=num_dot,

@@ -143,8 +143,8 @@ def test_interactions_are_those_of_torch(shape: tuple[int, int, int]) -> None:
         assert torch.equal(ops().dot_interaction(dense[row : row + 1], sparse[row : row + 1])[0], found[row])
 
 
-#: Two slots of 4 rows of 2 float32 numbers: offset, rows, type, dim, column.
-SLOTS = torch.tensor([[0, 4, 0, 2, 0], [32, 4, 0, 2, 2]])
+#: Two slots of 4 rows of 2 float32 numbers: offset, rows, type, dim, column, modulus, last ID.
+SLOTS = torch.tensor([[0, 4, 0, 2, 0, 0, -1], [32, 4, 0, 2, 2, 0, -1]])
 ROWS = torch.arange(16.0).view(torch.uint8)
 
 
@@ -188,11 +188,11 @@ def test_lookups_pool_rows() -> None:
         (lambda: looked_up([1, 0], [0], rows=ROWS[:-1]), "slots: got 4 rows of 8 bytes, expected at most 3"),
         (
             lambda: looked_up([1, 0], [0], slots=SLOTS + 5),
-            "slots: got a type, dim, column or offset out of its range",
+            "slots: got a type, dim, column, offset or modulus out of its range",
         ),
         (
-            lambda: looked_up([1, 0], [0], slots=SLOTS[:, :4]),
-            r"slots: got Long \[2, 4\], expected int64 \[S, 5\]",
+            lambda: looked_up([1, 0], [0], slots=SLOTS[:, :6]),
+            r"slots: got Long \[2, 6\], expected int64 \[S, 7\]",
         ),
         (lambda: looked_up([1, 0], [0], pooling=3), "pooling: got 3, expected 0 to 2"),
     ],
@@ -210,6 +210,15 @@ def test_a_slot_without_a_number_of_rows_stays_inside_the_rows() -> None:
     assert looked_up([1, 1], [7, 3], slots=slots).tolist() == [[14, 15, 14, 15]]
     with pytest.raises(RuntimeError, match="got ID 8 in slot 0, expected 0 <= ID < 8"):
         looked_up([1, 1], [8, 3], slots=slots)
+
+
+@pytest.mark.usefixtures("isa")
+def test_slots_treat_ids_by_their_policy() -> None:
+    slots = SLOTS.clone()
+    slots[0, 5], slots[1, 6] = 3, 2
+    found = [looked_up([1, 1], [bad, bad], slots=slots)[0].tolist() for bad in (3, -1, 2**63 - 1, -(2**63))]
+    modulo = [[0, 1], [4, 5], [2, 3], [2, 3]]
+    assert found == [[*row, 12, 13] for row in modulo]
 
 
 @pytest.mark.parametrize(
@@ -337,16 +346,15 @@ def test_layers_in_bfloat16_stay(tmp_path: Path) -> None:
 def test_a_dlrm_has_no_plain_layer_left(tmp_path: Path) -> None:
     report = export_model(dlrm().eval(), tmp_path / "a", ExportConfig(context=("f0",)))
     own = load_artifact(tmp_path / "a")
-    for form in (own.module, own.ranking):
+    num_layers = sum(isinstance(part, nn.Linear) for part in dlrm().modules())
+    for form, exchanged in zip((own.module, own.ranking), own.graphs.own_operators, strict=True):
         assert form is not None
-        found = torchscript.operators(form)
-        assert found["recsys_ops::linear"] == sum(isinstance(part, nn.Linear) for part in dlrm().modules())
-        assert found["recsys_ops::dot_interaction"] == 1
-        assert not {"aten::linear", "aten::relu_", "aten::bmm"} & set(found)
+        assert (exchanged.num_linear, exchanged.num_dot, exchanged.left) == (num_layers, 1, ())
+        assert not {"aten::linear", "aten::relu_", "aten::bmm"} & set(torchscript.operators(form))
     console = Console(record=True, width=100)
     print_report(report, console)
     assert (
-        f"own operators on cpu: {found['recsys_ops::linear']} linear layers, 1 interaction"
+        f"own operators on cpu: {num_layers} linear layers, 1 interaction"
         in console.export_text()
     )
 

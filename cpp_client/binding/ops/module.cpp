@@ -13,8 +13,8 @@ namespace py = pybind11;
 PYBIND11_MODULE(_ops, module) {
   recsys::ops::RegisterOperators();
   module.attr("BUILD") = recsys::kBuild;
-  module.def("exchange", [](torch::jit::Module& frozen, const std::string& dtype) {
-    const recsys::ops::Exchanged found = recsys::ops::Exchange(&frozen, dtype);
+  module.def("exchange", [](torch::jit::Module& frozen, const std::string& dtype, bool plans) {
+    const recsys::ops::Exchanged found = recsys::ops::Exchange(&frozen, dtype, plans);
     return py::make_tuple(found.num_linear, found.num_dot, found.num_lookup, found.num_planned,
                           found.left);
   });

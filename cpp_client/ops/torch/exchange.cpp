@@ -38,12 +38,15 @@ class Exchanging {
   Exchanging(std::shared_ptr<Graph> graph, std::string dtype)
       : graph_(std::move(graph)), dtype_(std::move(dtype)) {}
 
-  Exchanged Run() {
+  Exchanged Run(bool plans) {
     Visit(graph_->block());
     // Before plans: what checks and policies have left is no user of values.
     torch::jit::EliminateDeadCode(graph_);
-    found_.num_planned =
-        PlanRows(graph_, dtype_ == "float32" ? WeightType::kFloat32 : WeightType::kBfloat16);
+    if (plans) {
+      const bool is_float = dtype_ == "float32";
+      found_.num_planned =
+          PlanRows(graph_, is_float ? WeightType::kFloat32 : WeightType::kBfloat16);
+    }
     torch::jit::EliminateDeadCode(graph_);
     return std::move(found_);
   }
@@ -225,10 +228,10 @@ class Exchanging {
 
 }  // namespace
 
-Exchanged Exchange(torch::jit::Module* frozen, const std::string& dtype) {
+Exchanged Exchange(torch::jit::Module* frozen, const std::string& dtype, bool plans) {
   RegisterOperators();
   ChosenIsa();  // throws for a wrong RECSYS_ISA now, not in the first batch
-  return Exchanging(frozen->get_method("forward").graph(), dtype).Run();
+  return Exchanging(frozen->get_method("forward").graph(), dtype).Run(plans);
 }
 
 }  // namespace recsys::ops

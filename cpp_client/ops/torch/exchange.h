@@ -21,9 +21,10 @@ struct Exchanged {
 
 /// Exchanges operators of a frozen graph on the CPU for those of recsys_ops: linear layers with the
 /// activation behind them, the interaction of a DLRM, and lookups with the checks before them.
-/// `dtype` is that of the linear layers' products: float32, bfloat16 or int8. The weights are
-/// packed; the module's own stay as they are.
-Exchanged Exchange(torch::jit::Module* frozen, const std::string& dtype);
+/// With `plans`, one operator computes what can be computed row by row (ops/plan.h). `dtype` is
+/// that of the linear layers' products: float32, bfloat16 or int8. The weights are packed; the
+/// module's own stay as they are.
+Exchanged Exchange(torch::jit::Module* frozen, const std::string& dtype, bool plans = true);
 
 }  // namespace recsys::ops
 

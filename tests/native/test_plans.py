@@ -1,0 +1,256 @@
+"""Plans: the steps over a batch's rows as one operator, against the plain graphs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from export.config import ExportConfig
+from export.pipeline import export_model
+from recsys import EmbeddingBagCollection, KeyedJaggedTensor, torchscript
+from recsys.artifact.load import LoadedArtifact, load_artifact
+from recsys.kernels import operators
+from recsys.kernels.operators import LINEAR_DTYPES
+from recsys.models import click, zoo
+from recsys.signature import IdPolicy
+from tests.native.test_operators import assert_near, isa
+from tests.support.export_models import batch_of
+from tests.support.helpers import bag
+
+pytestmark = pytest.mark.skipif(
+    bool(operators.why_missing()), reason="needs the library of operators; make native"
+)
+__all__ = ["isa"]
+
+NUM_DENSE = 5
+FEATURES = [f"f{i}" for i in range(5)]
+TABLES = [
+    {"name": f"t{i}", "num_embeddings": 40 + 9 * i, "embedding_dim": 24, "feature_names": [name]}
+    for i, name in enumerate(FEATURES)
+]
+SIZES = (0, 1, 2, 5, 48, 49, 300)
+
+
+def dlrm() -> nn.Module:
+    return click.build_dlrm(
+        tables=TABLES,
+        dense_in_features=NUM_DENSE,
+        dense_arch_layer_sizes=[33, 24],
+        over_arch_layer_sizes=[17, 1],
+    )
+
+
+def low_rank_dcn() -> nn.Module:
+    return zoo.build_dcn(
+        tables=TABLES, dense_in_features=NUM_DENSE, num_cross_layers=2, cross_rank=7, deep_layer_sizes=[9, 4]
+    )
+
+
+def full_rank_dcn() -> nn.Module:
+    return zoo.build_dcn(
+        tables=TABLES, dense_in_features=NUM_DENSE, num_cross_layers=3, cross_rank=0, deep_layer_sizes=[9]
+    )
+
+
+def deepfm() -> nn.Module:
+    return zoo.build_deepfm(tables=TABLES, dense_in_features=NUM_DENSE, deep_layer_sizes=[9, 4])
+
+
+def mmoe() -> nn.Module:
+    return zoo.build_mmoe(
+        tables=TABLES,
+        dense_in_features=NUM_DENSE,
+        num_experts=3,
+        expert_layer_sizes=[8, 4],
+        tower_layer_sizes=[4],
+    )
+
+
+def two_towers() -> nn.Module:
+    return zoo.build_two_tower(
+        tables=TABLES, dense_in_features=NUM_DENSE, item_features=["f1", "f3"], tower_layer_sizes=[8, 4]
+    )
+
+
+MODELS = {make.__name__: make for make in (dlrm, low_rank_dcn, full_rank_dcn, deepfm, mmoe, two_towers)}
+#: Operators that two towers keep: their vectors are scaled to a length of one.
+LEFT = {"two_towers": {"aten::linalg_vector_norm", "aten::clamp_min", "aten::expand_as", "aten::div"}}
+
+
+def loaded(folder: Path, model: nn.Module, **options: Any) -> tuple[LoadedArtifact, LoadedArtifact]:
+    """Export a model, and return it without and with own operators."""
+    torch.manual_seed(0)
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.1)
+    widths = {"dense_features": NUM_DENSE} if isinstance(model, click.ClickModel) else {}
+    export_model(model.eval(), folder, ExportConfig(dense_widths=widths, **options))
+    return load_artifact(folder, own_operators=False), load_artifact(folder)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.usefixtures("isa")
+def test_a_plan_predicts_what_the_graph_does(tmp_path: Path, name: str) -> None:
+    plain, own = loaded(tmp_path / "a", MODELS[name]())
+    assert torchscript.operators(own.module)["recsys_ops::plan"] >= 1
+    for num_rows in SIZES:
+        batch = batch_of(plain.signature, num_rows, seed=num_rows)
+        found = own.forward(*batch.inputs())
+        for output, expected in plain.forward(*batch.inputs()).items():
+            assert_near(found[output], expected, "float32")
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name not in LEFT])
+def test_models_of_the_zoo_are_one_operator(tmp_path: Path, name: str) -> None:
+    _, own = loaded(tmp_path / "a", MODELS[name]())
+    names = {kind for kind in torchscript.operators(own.module) if not kind.startswith("prim::")}
+    assert names == {"recsys_ops::plan"}
+    assert torchscript.operators(own.module)["recsys_ops::plan"] == 1
+
+
+@pytest.mark.parametrize("dtype", LINEAR_DTYPES)
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.usefixtures("isa")
+def test_a_row_has_the_same_bits_in_every_batch(tmp_path: Path, name: str, dtype: str) -> None:
+    _, own = loaded(tmp_path / "a", MODELS[name](), linear_dtype=dtype)
+    dense, lengths, values = batch_of(own.signature, 100, seed=4).inputs()
+    (every,) = own.forward(dense, lengths, values).values()
+    by_row = lengths.view(-1, 100)
+    ids = iter(values.split(lengths.tolist()))
+    bags = [[next(ids) for _ in range(100)] for _ in range(len(by_row))]
+    for row in (0, 1, 47, 48, 99):
+        alone = (dense[row : row + 1], by_row[:, row].contiguous(), torch.cat([slot[row] for slot in bags]))
+        (found,) = own.forward(*alone).values()
+        assert torch.equal(found[0], every[row])
+
+
+@pytest.mark.parametrize("name", ["dlrm", "low_rank_dcn"])
+@pytest.mark.parametrize("context", [("f0",), ("dense_features", "f0", "f2")], ids=str)
+def test_ranking_forms_are_planned_too(tmp_path: Path, name: str, context: tuple[str, ...]) -> None:
+    # The exporter compares the two forms with each other and with the float model.
+    _, own = loaded(tmp_path / "a", MODELS[name](), context=context)
+    assert own.ranking is not None
+    found = torchscript.operators(own.ranking)
+    assert found["recsys_ops::plan"] == 1
+    assert "recsys_ops::linear" not in found
+
+
+@pytest.mark.parametrize("policy", [IdPolicy.REJECT, IdPolicy.HASH, IdPolicy.ZERO])
+def test_checks_and_policies_are_part_of_the_plan(tmp_path: Path, policy: IdPolicy) -> None:
+    _, own = loaded(tmp_path / "a", dlrm(), id_policy=policy)
+    found = torchscript.operators(own.module)
+    assert not {kind for kind in found if kind.startswith("fbgemm::")}
+    assert found["recsys_ops::plan"] == 1
+
+
+def test_mixed_policies_are_part_of_the_plan(tmp_path: Path) -> None:
+    policies = {"t0": IdPolicy.HASH, "t1": IdPolicy.ZERO}
+    plain, own = loaded(tmp_path / "a", dlrm(), table_id_policies=policies)
+    dense, lengths, values = batch_of(plain.signature, 30).inputs()
+    of_slot = torch.repeat_interleave(torch.arange(len(FEATURES)), lengths.view(-1, 30).sum(1))
+    for wrong in (-1, 10**6, 2**63 - 1, -(2**63)):
+        changed = torch.where(of_slot < 2, wrong, values)
+        for output, expected in plain.forward(dense, lengths, changed).items():
+            assert_near(own.forward(dense, lengths, changed)[output], expected, "float32")
+        for artifact in (plain, own):
+            with pytest.raises(RuntimeError):
+                artifact.forward(dense, lengths, torch.where(of_slot == 3, wrong, values))
+
+
+def plan_of(artifact: LoadedArtifact) -> tuple[Any, ...]:
+    """Return what a graph's plan is called with, but for its inputs."""
+    (node,) = artifact.module.graph.findAllNodes("recsys_ops::plan")
+    plan, _, *rest = (value.toIValue() for value in node.inputs())
+    return plan, *rest
+
+
+def called(artifact: LoadedArtifact, plan: Tensor, inputs: list[Tensor]) -> Any:
+    _, constants, *rest = plan_of(artifact)
+    return torch.ops.recsys_ops.plan(plan, inputs, constants, *rest)
+
+
+def test_a_plan_refuses_inputs_that_do_not_fit(tmp_path: Path) -> None:
+    _, own = loaded(tmp_path / "a", dlrm())
+    dense, lengths, values = batch_of(own.signature, 6).inputs()
+    for inputs, text in [
+        ((dense[:-1], lengths, values), r"inputs: got \[5, 5\], expected 5 numbers for each of 6 rows"),
+        ((dense.double(), lengths, values), "inputs: got Double, expected float32"),
+        ((dense, lengths[:-1], values), "lengths: got 29, expected a multiple of 5"),
+        ((dense, lengths, values[:-1]), "lengths: got"),
+        ((dense, lengths, values - 10**6), "values: got ID"),
+    ]:
+        with pytest.raises((RuntimeError, ValueError, TypeError), match=text):
+            own.forward(*inputs)
+
+
+@pytest.mark.usefixtures("isa")
+def test_wrong_plans_are_refused(tmp_path: Path) -> None:
+    _, own = loaded(tmp_path / "a", dlrm())
+    plan = plan_of(own)[0]
+    inputs = list(batch_of(own.signature, 6).inputs())
+    with pytest.raises(ValueError, match="plan: got numbers that are no plan of version 1"):
+        called(own, plan + 1, inputs)
+    with pytest.raises(ValueError, match="which are not those of a plan"):
+        called(own, plan[:-1], inputs)
+    with pytest.raises(TypeError, match="plan: got Int"):
+        called(own, plan.int(), inputs)
+    refused = 0
+    for at in range(len(plan)):
+        for value in (-1, 7, 2**40, -(2**63)):
+            changed = plan.clone()
+            changed[at] = value
+            # Whatever the numbers say, no memory outside the tensors is touched.
+            try:
+                called(own, changed, inputs)
+            except (RuntimeError, ValueError, TypeError):
+                refused += 1
+    assert refused > len(plan)
+
+
+def test_torch_can_check_and_trace_plans(tmp_path: Path) -> None:
+    _, own = loaded(tmp_path / "a", dlrm())
+    plan, *rest = plan_of(own)
+    checks = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
+    inputs = list(batch_of(own.signature, 6).inputs())
+    torch.library.opcheck(torch.ops.recsys_ops.plan.default, (plan, inputs, *rest), test_utils=checks)
+
+
+class Mixed(nn.Module):
+    """Rows of which a part is computed by operators that mix the rows of a batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = EmbeddingBagCollection(tables=[bag("t", 20, 8, ["f"]), bag("u", 30, 8, ["g"])])
+        self.first, self.second, self.third = nn.Linear(16, 8), nn.Linear(8, 8), nn.Linear(16, 1)
+
+    def forward(self, features: KeyedJaggedTensor) -> dict[str, Tensor]:
+        pooled = self.rows(features).values()
+        first = torch.relu(self.first(pooled))
+        second = torch.sigmoid(self.second(first))
+        centered = second - second.sum(dim=0, keepdim=True)
+        score = self.third(torch.cat((first, centered), dim=1))
+        return {"score": score.squeeze(1), "second": second, "shaped": first.reshape(-1, 2, 4)}
+
+
+@pytest.mark.usefixtures("isa")
+def test_what_mixes_rows_parts_a_graph_into_plans(tmp_path: Path) -> None:
+    plain, own = loaded(tmp_path / "a", Mixed())
+    assert torchscript.operators(own.module)["recsys_ops::plan"] == 1
+    for num_rows in (1, 2, 50):
+        batch = batch_of(plain.signature, num_rows, seed=num_rows)
+        found = own.forward(*batch.inputs())
+        for output, expected in plain.forward(*batch.inputs()).items():
+            assert_near(found[output], expected, "float32")
+
+
+def test_steps_stay_nodes_without_plans(tmp_path: Path) -> None:
+    plain, _ = loaded(tmp_path / "a", dlrm())
+    exchanged = operators.exchange(plain.module, "float32", plans=False)
+    assert exchanged.num_planned == 0
+    found = torchscript.operators(plain.module)
+    assert (found["recsys_ops::linear"], found["recsys_ops::lookup"]) == (4, 1)
+
+
