@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from benchmarks import zoo
 from benchmarks.auc import TOLERANCE, AucResult, compare_auc, sources
 from benchmarks.bars import MISSED_TEXT, Bar, add_bar_options, bar_table, bars_json, exit_status
 from benchmarks.machine import Machine, prepare, wide_console
@@ -33,6 +34,7 @@ from benchmarks.speed import (
     SpeedResult,
     check_agreement,
     measure_speed,
+    measure_zoo,
 )
 from recsys.cli import count, counts
 
@@ -40,7 +42,8 @@ _DESCRIPTION = """\
 Samples per second of an exported DLRM (13-512-256-64, 26 tables of dim 64, 512-256-1) and of TorchRec's own
 inference DLRM with the same weights, quantized to INT8 and scripted as TorchRec's packager does it (without
 sharding, which cannot run on CPU there). From plain tensors to probabilities, one ID per feature, one process, one
-intra-op thread, the allocator settings of recsys-serve for all. Then the AUC of trained models before and after the
+intra-op thread, the allocator settings of recsys-serve for all. Beside it MLPerf's DCNv2, with 214 IDs per sample,
+and a network like DIN, whose histories have 20 items. Then the AUC of trained models before and after the
 export.
 """
 _EPILOG = f"""\
@@ -52,6 +55,8 @@ examples:
 
 exit codes: 0 measured, 1 the contestants disagree or the AUC moved, 2 bad usage or TorchRec missing, {MISSED_TEXT}
 """
+# Rows of each table of the other models, whose tables are wider.
+_ZOO_ROWS = 20_000
 # Forwards under the profiler, by batch size.
 _PROFILED = {1: 2000, 128: 200}
 
@@ -144,6 +149,10 @@ def _measure(args: argparse.Namespace, folder: Path) -> Report:
     console = Console(stderr=True)
     for size in track(sizes, "speed", console=console, disable=not sys.stderr.isatty()):
         speed += measure_speed(peer, artifacts, size, num_rows, rounds)
+    names = () if args.no_zoo else tuple(zoo.MODELS)
+    for name in track(names, "other models", console=console, disable=not sys.stderr.isatty()):
+        rows = min(num_rows, _ZOO_ROWS)
+        speed += measure_zoo(name, zoo.build(name, rows), folder, rows, rounds)
     profile = {}
     for size, num_calls in _PROFILED.items() if args.profile else ():
         calls = max(1, num_calls // 20) if args.quick else num_calls
@@ -235,6 +244,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--quick", action="store_true", help="small tables, short turns: does it run at all?")
     add_bar_options(parser)
     parser.add_argument("--profile", action="store_true", help="also print where the artifact's time goes")
+    parser.add_argument("--no-zoo", action="store_true", help="leave the models beside the DLRM out")
     parser.add_argument("--no-auc", action="store_true", help="leave the training and the AUC out")
     parser.add_argument("--rows", type=count, metavar="R", help="rows of each table (default 100000)")
     parser.add_argument(

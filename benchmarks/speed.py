@@ -7,26 +7,32 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
+from torch import nn
 
+from benchmarks import zoo
 from benchmarks.model import Request, requests
 from benchmarks.peer import OUTPUT_NAME, TensorDict, as_peer_inputs
 from benchmarks.rounds import Contestant, RoundsConfig, run_rounds
 from recsys.artifact.load import LoadedArtifact
 
 BATCH_SIZES = (1, 8, 32, 128, 512)
+ZOO_BATCH_SIZES = (1, 128)
 PEER = "TorchRec"
+OWN = "own"
 #: How many times the peer's speed an artifact should have, by name and batch size; those of our own operators on a
 #: processor with AVX-512, VNNI and BF16.
-TARGETS = {
+TARGETS: dict[str, dict[int, float]] = {
     "float32": {1: 1.5, 8: 1.3, 32: 1.1, 128: 1.1, 512: 1.1},
     "bfloat16": {128: 1.5},
     "own float32": {1: 4.0, 8: 3.0, 32: 2.2, 128: 1.6, 512: 1.5},
     "own bfloat16": {1: 7.0, 8: 4.5, 32: 3.5, 128: 2.8, 512: 2.6},
     "own int8": {1: 9.0, 8: 5.5, 32: 4.5, 128: 3.8, 512: 3.5},
 }
+TARGETS |= {f"{name}: {OWN} {dtype}": {128: 2.0} for name in zoo.MODELS for dtype in ("bfloat16", "int8")}
 #: The largest relative difference to the peer's probabilities: the INT8 rows are the same, and float32 arithmetic
 #: in another order ends a few roundings apart.
 AGREEMENT = 1e-5
@@ -96,6 +102,40 @@ def measure_speed(
     contestants = {PEER: Contestant(peer, as_peer_inputs(batches))}
     for name, artifact in artifacts.items():
         contestants[name] = Contestant(artifact.forward, [(r.dense, r.lengths, r.values) for r in batches])
+    yield from compared(contestants, batch_size, config)
+
+
+def measure_zoo(
+    name: str, model: nn.Module, folder: Path, num_rows: int, config: RoundsConfig
+) -> list[SpeedResult]:
+    """All contestants of one of ``benchmarks.zoo.MODELS``; their names begin with its name.
+
+    Raises:
+        DisagreementError: the artifact in float32 and the peer differ.
+    """
+    peer, artifacts = zoo.peer(name, num_rows, model), zoo.export_and_load(name, model, folder)
+    differences = zoo.check_agreement(peer, artifacts, zoo.requests(name, 64, num_rows, num_batches=1)[0])
+    if not differences.get(f"{OWN} float32", 0.0) <= AGREEMENT:
+        raise DisagreementError(
+            f"outputs: {name} and the peer differ by {differences}, expected at most {AGREEMENT}"
+        )
+    results: list[SpeedResult] = []
+    for batch_size in ZOO_BATCH_SIZES:
+        batches = zoo.requests(name, batch_size, num_rows)
+        contestants = {PEER: Contestant(peer, zoo.peer_inputs(batches))}
+        for kind, artifact in artifacts.items():
+            contestants[kind] = Contestant(
+                artifact.forward, [(r.dense, r.lengths, r.values) for r in batches]
+            )
+        found = compared(contestants, batch_size, config)
+        results += [replace(result, contestant=f"{name}: {result.contestant}") for result in found]
+    return results
+
+
+def compared(
+    contestants: Mapping[str, Contestant], batch_size: int, config: RoundsConfig
+) -> Iterator[SpeedResult]:
+    """Run the contestants in turns; the peer is among them."""
     with torch.inference_mode():
         timings = run_rounds(contestants, config)
     for name, timing in timings.items():

@@ -77,9 +77,7 @@ def exchange(frozen: torch.jit.ScriptModule, linear_dtype: str, *, plans: bool =
     Raises:
         NotBuiltError: The operators cannot be used.
     """
-    num_linear, num_dot, num_lookup, num_planned, left = _usable().exchange(
-        frozen._c, linear_dtype, plans
-    )
+    num_linear, num_dot, num_lookup, num_planned, left = _usable().exchange(frozen._c, linear_dtype, plans)
     return Exchanged(
         num_linear=num_linear,
         num_dot=num_dot,

@@ -353,10 +353,7 @@ def test_a_dlrm_has_no_plain_layer_left(tmp_path: Path) -> None:
         assert not {"aten::linear", "aten::relu_", "aten::bmm"} & set(torchscript.operators(form))
     console = Console(record=True, width=100)
     print_report(report, console)
-    assert (
-        f"own operators on cpu: {num_layers} linear layers, 1 interaction"
-        in console.export_text()
-    )
+    assert f"own operators on cpu: {num_layers} linear layers, 1 interaction" in console.export_text()
 
 
 class Odd(nn.Module):

@@ -162,7 +162,8 @@ def test_mixed_policies_are_part_of_the_plan(tmp_path: Path) -> None:
 
 def plan_of(artifact: LoadedArtifact) -> tuple[Any, ...]:
     """Return what a graph's plan is called with, but for its inputs."""
-    (node,) = artifact.module.graph.findAllNodes("recsys_ops::plan")
+    graph: Any = artifact.module.graph
+    (node,) = graph.findAllNodes("recsys_ops::plan")
     plan, _, *rest = (value.toIValue() for value in node.inputs())
     return plan, *rest
 
@@ -252,5 +253,3 @@ def test_steps_stay_nodes_without_plans(tmp_path: Path) -> None:
     assert exchanged.num_planned == 0
     found = torchscript.operators(plain.module)
     assert (found["recsys_ops::linear"], found["recsys_ops::lookup"]) == (4, 1)
-
-
