@@ -15,13 +15,15 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from torch import nn
 
-from export.config import DENSE_DTYPES, ExportConfig
+from export.artifact.compiling import DEFAULT_ISA
+from export.config import DENSE_DTYPES, GRAPH_FORMATS, ExportConfig
 from export.delta.delta import DeltaConfig, check_replaceable, export_delta
 from export.delta.report import print_delta
 from export.graph.prepared import Progress as OnProgress
 from export.pipeline import export_model
 from export.report import print_report
 from export.source.load import Source, load_model, read_arguments
+from recsys.artifact.compiled import ISAS
 from recsys.artifact.load import read_manifest
 from recsys.cli import Parser, add_program_options, count, size
 from recsys.configs import DataType
@@ -108,6 +110,21 @@ def _parser() -> argparse.ArgumentParser:
     add("--force", action="store_true", help="replace an artifact that is there")
     add("--single-file", action="store_true", help="one TorchScript file for torch::jit::load")
     add("--json", action="store_true", help="print the report as JSON")
+    graphs = parser.add_argument_group("graphs")
+    graphs.add_argument(
+        "--format",
+        default="torchscript",
+        choices=list(GRAPH_FORMATS),
+        dest="graph_format",
+        help="how graphs are written: torchscript (default), pt2 (compiled by AOTInductor, beside an ExportedProgram; "
+        "needs g++) or both",
+    )
+    graphs.add_argument(
+        "--pt2-isa",
+        default=DEFAULT_ISA,
+        choices=list(ISAS),
+        help=f"the instructions that compiled graphs use (default: {DEFAULT_ISA})",
+    )
     rows = parser.add_argument_group("tables")
     rows.add_argument(
         "--dtype", default="int8", choices=list(_ROW_TYPES), help="row type of every table (default: int8)"
@@ -231,6 +248,8 @@ def _config(arguments: argparse.Namespace, checkpoint: Path) -> ExportConfig:
             for text in arguments.strings
         ),
         samples=arguments.samples,
+        graph_format=arguments.graph_format,
+        pt2_isa=arguments.pt2_isa,
         single_file=arguments.single_file,
         overwrite=arguments.force,
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from export.artifact.compiling import DEFAULT_ISA, check_compiler
 from recsys.configs import DataType
 from recsys.errors import ExportError
 from recsys.hashing import STRING_HASHES
@@ -19,6 +20,7 @@ from recsys.signature import IdPolicy
 
 #: Stands for every feature in ``ExportConfig.strings``.
 ALL_FEATURES = "all"
+GRAPH_FORMATS = ("torchscript", "pt2", "both")
 DENSE_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -46,6 +48,8 @@ class ExportConfig:
             (``recsys.hashing.STRING_HASHES``); requests may then give these features' texts. ``all`` stands for every
             feature that is not named.
         samples: Requests in JSON to verify with; random ones if None.
+        graph_format: How graphs are written: ``torchscript``; ``pt2``, compiled by AOTInductor; or ``both``.
+        pt2_isa: The instructions that compiled graphs use, one of ``recsys.artifact.compiled.ISAS``.
         single_file: Write one TorchScript file instead of a directory.
         overwrite: Replace what is at the destination.
     """
@@ -65,6 +69,8 @@ class ExportConfig:
     context: tuple[str, ...] = ()
     strings: Mapping[str, str] = field(default_factory=dict)
     samples: Path | None = None
+    graph_format: str = "torchscript"
+    pt2_isa: str = DEFAULT_ISA
     single_file: bool = False
     overwrite: bool = False
 
@@ -99,6 +105,39 @@ class ExportConfig:
                 f"single_file: got context {list(self.context)}, expected none: a single file holds one graph, and a "
                 "ranking form is a second one; write a directory"
             )
+
+        if self.graph_format not in GRAPH_FORMATS:
+            raise ExportError(f"format: got {self.graph_format!r}, expected {' or '.join(GRAPH_FORMATS)}")
+        if self.is_compiled:
+            self._check_compiled()
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether graphs are compiled."""
+        return self.graph_format != "torchscript"
+
+    @property
+    def is_scripted(self) -> bool:
+        """Whether graphs are written in TorchScript."""
+        return self.graph_format != "pt2"
+
+    def _check_compiled(self) -> None:
+        elsewhere = [target_name(target) for target in self.targets if set(target) != {"cpu"}]
+        if elsewhere:
+            raise ExportError(
+                f"format: got {self.graph_format!r} for targets {elsewhere}, expected 'torchscript': graphs are "
+                "compiled for the CPU only"
+            )
+        if self.linear_dtype != "float32":
+            raise ExportError(
+                f"format: got {self.graph_format!r} with linear_dtype {self.linear_dtype!r}, expected 'torchscript': "
+                "operators of recsys_ops are put into TorchScript graphs only"
+            )
+        if self.single_file:
+            raise ExportError(
+                f"format: got {self.graph_format!r} for a single file, expected 'torchscript': it is a TorchScript file"
+            )
+        check_compiler(self.pt2_isa)
 
     def _check_linear_dtype(self) -> None:
         elsewhere = [target_name(target) for target in self.targets if set(target) != {"cpu"}]

@@ -12,13 +12,15 @@ from pathlib import Path
 
 import torch
 
+from export.artifact.compiling import compile_program, save_program
 from export.graph.graph import Graph, make_graph
 from export.graph.prepared import PreparedModel, target_modules
+from export.graph.program import program
 from export.graph.tree import exchanged
 from export.inputs import schema_of
 from recsys import machine, torchscript
 from recsys.artifact.load import ROWS_NAME
-from recsys.artifact.manifest import Manifest, Part, RankingGraph, TableInfo, Target
+from recsys.artifact.manifest import CompiledGraph, Manifest, Part, RankingGraph, TableInfo, Target
 from recsys.configs import EmbeddingBagConfig
 from recsys.rows.quantize import QuantizationError
 from recsys.sharding.plan.device_rows import table_path
@@ -41,32 +43,85 @@ def write_graphs(prepared: PreparedModel, target: str, work: Path) -> tuple[Targ
     env = prepared.stored.envs[target]
     position = list(prepared.stored.envs).index(target)
     prepared.progress("trace and script", position, len(prepared.stored.envs))
-    on_host = all(device.type == "cpu" for device in env.devices)
     modules = target_modules(prepared, target)
     model = exchanged(prepared.model, modules.plain)
     graph = make_graph(model, prepared.binding, env.devices, prepared.dense_dtype)
-    parts = [_write_graph(graph, work / f"target-{position}.pt")]
+    writing = _GraphWriting(prepared, work)
+    plain = writing.write(graph, f"target-{position}", is_ranking=False)
     ranking = None
     context = prepared.signature.context
     if context:
         model = exchanged(prepared.model, modules.ranking)
         second = make_graph(model, prepared.binding, env.devices, prepared.dense_dtype, context)
-        parts.append(_write_graph(second, work / f"ranking-{position}.pt"))
-        ranking = RankingGraph(
-            skeleton=parts[-1].path, rows=second.rows, ranks={} if on_host else second.ranks
-        )
+        ranking = writing.write(second, f"ranking-{position}", is_ranking=True)
+    on_host = all(device.type == "cpu" for device in env.devices)
     made = Target(
         name=target,
         devices=tuple(str(device) for device in env.devices),
         plan=prepared.stored.plans[target],
-        skeleton=parts[0].path,
-        rows=graph.rows,
-        ranks={} if on_host else graph.ranks,
+        skeleton=plain.skeleton,
+        rows=plain.rows,
+        ranks={} if on_host else plain.ranks,
         dense_dtype=prepared.config.dense_dtype,
         linear_dtype=prepared.config.linear_dtype,
-        ranking=ranking,
+        ranking=None if ranking is None else replace(ranking, ranks={} if on_host else ranking.ranks),
+        compiled=plain.compiled,
     )
-    return made, parts
+    return made, writing.parts
+
+
+class _GraphWriting:
+    """Writes graphs in the formats that are asked for.
+
+    Args:
+        prepared: The model.
+        work: The directory that holds the artifact.
+
+    Attributes:
+        parts: The files.
+    """
+
+    def __init__(self, prepared: PreparedModel, work: Path) -> None:
+        self._prepared = prepared
+        self._work = work
+        self.parts: list[Part] = []
+
+    def write(self, graph: Graph, name: str, *, is_ranking: bool) -> RankingGraph:
+        """Write a graph; ``name`` is that of its files without a suffix."""
+        config = self._prepared.config
+        skeleton, rows, ranks, compiled = None, {}, {}, None
+        if config.is_scripted:
+            file = self._work / f"{name}.pt"
+            torchscript.save(graph.script, file)
+            skeleton, rows, ranks = self._add(file), graph.rows, graph.ranks
+        if config.is_compiled:
+            compiled = self._compile(graph, name, is_ranking=is_ranking)
+        return RankingGraph(skeleton=skeleton, rows=rows, ranks=ranks, compiled=compiled)
+
+    def _compile(self, graph: Graph, name: str, *, is_ranking: bool) -> CompiledGraph:
+        prepared = self._prepared
+        prepared.progress("compile", 0, 1)
+        exported = program(
+            graph.module,
+            list(graph.rows),
+            prepared.signature,
+            prepared.stored.layout.num_bytes,
+            is_ranking=is_ranking,
+        )
+        portable, package = self._work / f"{name}.exported.pt2", self._work / f"{name}.pt2"
+        save_program(exported, portable)
+        compile_program(exported, prepared.config.pt2_isa, package)
+        prepared.progress("compile", 1, 1)
+        return CompiledGraph(
+            package=self._add(package),
+            exported=self._add(portable),
+            isa=prepared.config.pt2_isa,
+            torch=str(torch.__version__),
+        )
+
+    def _add(self, file: Path) -> str:
+        self.parts.append(Part(path=file.name, size_bytes=file.stat().st_size, sha256=_sha256(file)))
+        return file.name
 
 
 def make_manifest(
@@ -95,11 +150,6 @@ def make_manifest(
         skeletons=tuple(part for _, parts in graphs for part in parts),
         rows_path=ROWS_NAME,
     )
-
-
-def _write_graph(graph: Graph, file: Path) -> Part:
-    torchscript.save(graph.script, file)
-    return Part(path=file.name, size_bytes=file.stat().st_size, sha256=_sha256(file))
 
 
 def package_versions() -> dict[str, str]:

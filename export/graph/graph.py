@@ -39,11 +39,13 @@ class Graph:
 
     Attributes:
         script: The scripted graph; its rows are empty.
+        module: The traced one.
         rows: The attribute path of each buffer for rows, and its rank.
         ranks: The attribute path of every other tensor outside host memory, and its rank.
     """
 
     script: torch.jit.ScriptModule
+    module: fx.GraphModule
     rows: dict[str, int]
     ranks: dict[str, int]
 
@@ -349,7 +351,7 @@ def make_graph(
     )
     if foreign:
         raise ExportError(f"model: the graph calls {foreign}, expected operators of aten and fbgemm only")
-    return Graph(script=script, rows=rows, ranks=ranks)
+    return Graph(script=script, module=module, rows=rows, ranks=ranks)
 
 
 def _tensor_ranks(root: nn.Module, module: fx.GraphModule) -> tuple[dict[str, int], dict[str, int]]:

@@ -33,7 +33,7 @@ from export.verify.ranking import Predict, PredictRanking, check_ranking
 from export.verify.retrieval import ItemScores, comparable, item_scores
 from recsys.artifact.graphs import can_exchange
 from recsys.artifact.load import ROWS_NAME, LoadedArtifact, load_artifact, map_rows
-from recsys.artifact.ranking import RankingBatch
+from recsys.artifact.ranking import RankingBatch, picked
 from recsys.artifact.samples import Batch, random_batch
 from recsys.embedding import EmbeddingBagCollection
 from recsys.errors import ExportError, VerificationError
@@ -42,6 +42,8 @@ from recsys.sharding.plan.device_rows import DeviceRows
 from recsys.sharding.plan.env import ShardingEnv
 from recsys.signature import Signature
 
+# Of the batches that compiled graphs are verified with, beside that of all samples.
+_BATCH_SIZES = (0, 1, 2, 3, 17, 1025)
 # The seed of the batches of no rows and of one row.
 _SEED = 20260101
 
@@ -129,26 +131,52 @@ def verify(prepared: PreparedModel, work: Path, floats: FloatOutputs) -> Verifie
     samples, clean = prepared.samples, prepared.clean
     for i, name in enumerate(prepared.stored.envs):
         prepared.progress("verify", i, len(prepared.stored.envs))
-        target = _target(prepared, work, name, own_operators=False)
-        outputs = target.predict(samples)
-        found = comparable(outputs, implied_scores)
-        compare(found, expected, tolerance, "what the model makes of the stored rows")
-        if target.can_exchange:
-            target = _target(prepared, work, name, own_operators=True)
-            verified.exchanged[name] = target.exchanged[0]
+        for graph_format in ("torchscript", "pt2"):
+            if not (prepared.config.is_compiled if graph_format == "pt2" else prepared.config.is_scripted):
+                continue
+            target = _target(prepared, work, name, own_operators=False, graph_format=graph_format)
             outputs = target.predict(samples)
             found = comparable(outputs, implied_scores)
-            linear = LINEAR_TOLERANCES[prepared.config.linear_dtype]
-            compare(found, expected, max(tolerance, linear), "what the model makes of the stored rows")
-        # The float model has no ID policies, so it is compared on samples to which none applies.
-        if not torch.equal(clean.values, samples.values):
-            outputs = target.predict(clean)
-        found = comparable(outputs, floats.item_scores)
-        verified.differences[name] = compare(found, expected_of_floats, None, "the float model")
-        verified.ran_on[name] = target.ran_on
-        if prepared.signature.context:
-            verified.ranking[name] = check_ranking(prepared, target.predict, target.predict_ranking)
+            compare(found, expected, tolerance, "what the model makes of the stored rows")
+            if graph_format == "pt2":
+                _check_batch_sizes(prepared, target, expected, implied_scores, tolerance)
+            if target.can_exchange:
+                target = _target(prepared, work, name, own_operators=True, graph_format=graph_format)
+                verified.exchanged[name] = target.exchanged[0]
+                outputs = target.predict(samples)
+                found = comparable(outputs, implied_scores)
+                linear = LINEAR_TOLERANCES[prepared.config.linear_dtype]
+                compare(found, expected, max(tolerance, linear), "what the model makes of the stored rows")
+            # The float model has no ID policies, so it is compared on samples to which none applies.
+            if not torch.equal(clean.values, samples.values):
+                outputs = target.predict(clean)
+            found = comparable(outputs, floats.item_scores)
+            verified.differences[name] = compare(found, expected_of_floats, None, "the float model")
+            verified.ran_on[name] = target.ran_on
+            if prepared.signature.context:
+                verified.ranking[name] = check_ranking(prepared, target.predict, target.predict_ranking)
     return verified
+
+
+def _check_batch_sizes(
+    prepared: PreparedModel,
+    target: _Target,
+    expected: Mapping[str, Tensor],
+    scores: ItemScores | None,
+    tolerance: float,
+) -> None:
+    """Compare a compiled graph on batches of sizes that compilers treat apart, made of the samples."""
+    num_samples = prepared.samples.num_rows
+    for num_rows in _BATCH_SIZES if num_samples else _BATCH_SIZES[:1]:
+        rows = torch.arange(num_rows) % max(num_samples, 1)
+        outputs = target.predict(picked(prepared.signature, prepared.samples, rows))
+        of_rows = None if scores is None else ItemScores(users=scores.users[rows], items=scores.items)
+        compare(
+            comparable(outputs, of_rows),
+            {name: tensor[rows] for name, tensor in expected.items()},
+            tolerance,
+            f"what the model makes of the stored rows (compiled, a batch of {num_rows})",
+        )
 
 
 def _check_lookups(prepared: PreparedModel, work: Path, from_floats: dict[str, list[Any]]) -> None:
@@ -207,14 +235,21 @@ class _Target:
     exchanged: tuple[operators.Exchanged, ...] = ()
 
 
-def _target(prepared: PreparedModel, work: Path, name: str, *, own_operators: bool) -> _Target:
+def _target(
+    prepared: PreparedModel, work: Path, name: str, *, own_operators: bool, graph_format: str
+) -> _Target:
     """Return a target, after predictions for no rows and for one row."""
     env = prepared.stored.envs[name]
     if env.lacking():
         # Without such a device: the same plan in host memory, not scripted.
         return _on_host(prepared, work, name, on_host(env))
     artifact = load_artifact(
-        work, target=name, verify_checksums=False, random_access=True, own_operators=own_operators
+        work,
+        target=name,
+        verify_checksums=False,
+        random_access=True,
+        own_operators=own_operators,
+        graph_format=graph_format,
     )
     for num_rows in (0, 1):
         _check_rows(artifact, prepared.signature, num_rows)
@@ -222,7 +257,7 @@ def _target(prepared: PreparedModel, work: Path, name: str, *, own_operators: bo
         predict=lambda batch: artifact.forward(*batch.inputs()),
         predict_ranking=lambda batch: artifact.forward_ranking(*batch.inputs()),
         ran_on=name,
-        can_exchange=can_exchange(artifact.target),
+        can_exchange=graph_format == "torchscript" and can_exchange(artifact.target),
         exchanged=artifact.graphs.own_operators,
     )
 

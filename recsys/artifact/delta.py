@@ -21,6 +21,7 @@ from torch import Tensor
 
 from recsys.artifact.delta_file import DeltaFile
 from recsys.artifact.delta_header import DeltaHeader, TableDelta
+from recsys.artifact.compiled import CompiledGraphs
 from recsys.artifact.graphs import GraphChange, LoadedGraphs
 from recsys.artifact.loaded_rows import LoadedRows
 from recsys.errors import DeltaError
@@ -120,7 +121,7 @@ def prepare(loaded: LoadedRows, path: str | os.PathLike[str]) -> PreparedDelta:
             # Checked again: another delta may have been applied in between.
             check_state(header.base, loaded)
             changes = [_change(*place) for place in places]
-            graphs = loaded.graphs.exchanged(dense) if dense and loaded.graphs is not None else None
+            graphs = loaded.graphs.exchanged(dense) if dense and isinstance(loaded.graphs, LoadedGraphs) else None
             _synchronize(changes)
         if graphs is not None:
             graphs.warm(loaded.manifest.signature)
@@ -196,7 +197,12 @@ def check_fit(header: DeltaHeader, loaded: LoadedRows) -> None:
             if got != expected:
                 raise wrong(f"delta.tables[{i}]", key, got, f"{expected}, as table {table.name!r} has it")
 
-    if loaded.graphs is not None:
+    if isinstance(loaded.graphs, CompiledGraphs) and header.dense:
+        raise DeltaError(
+            f"delta.dense: got {len(header.dense)} dense weights, expected none: they are compiled into the graph; "
+            "make the delta with --tables-only, or export the artifact anew, with --format both to apply such deltas"
+        )
+    if isinstance(loaded.graphs, LoadedGraphs):
         _check_dense(header, loaded.graphs)
 
 

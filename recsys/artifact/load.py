@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from recsys import torchscript
+from recsys.artifact.compiled import CompiledGraphs, check_usable, load_compiled
 from recsys.artifact.graphs import LoadedGraphs, place, share, tensor_at
 from recsys.artifact.loaded_rows import LoadedRows
 from recsys.artifact.manifest import Manifest, RankingGraph, Target
@@ -56,24 +57,30 @@ class LoadedArtifact:
         manifest: The manifest of the artifact.
         target: The target that was loaded.
         graphs: The scripted model, frozen with its rows in place; and its ranking form over the same rows, if the
-            signature has a context. ``recsys.artifact.delta`` exchanges them.
+            signature has a context. ``recsys.artifact.delta`` exchanges them. Or the same compiled.
         rows: The rows that its lookups read; ``recsys.artifact.delta`` changes them in place.
     """
 
     manifest: Manifest
     target: Target
-    graphs: LoadedGraphs
+    graphs: LoadedGraphs | CompiledGraphs
     rows: LoadedRows
 
     @property
     def module(self) -> torch.jit.ScriptModule:
         """The scripted model, frozen with its rows in place."""
-        return self.graphs.frozen[0]
+        return self._frozen()[0]
 
     @property
     def ranking(self) -> torch.jit.ScriptModule | None:
         """Its ranking form over the same rows, frozen too; None if the signature has no context."""
-        return self.graphs.frozen[1] if len(self.graphs.frozen) > 1 else None
+        frozen = self._frozen()
+        return frozen[1] if len(frozen) > 1 else None
+
+    def _frozen(self) -> tuple[torch.jit.ScriptModule, ...]:
+        if isinstance(self.graphs, CompiledGraphs):
+            raise TargetError(f"target {self.target.name!r}: loaded as compiled graphs, which are no TorchScript")
+        return self.graphs.frozen
 
     @property
     def signature(self) -> Signature:
@@ -192,6 +199,7 @@ def load_artifact(
     random_access: bool = False,
     copy_rows: bool = False,
     own_operators: bool = True,
+    graph_format: str | None = None,
 ) -> LoadedArtifact:
     """Load a model.
 
@@ -206,6 +214,7 @@ def load_artifact(
             instead of mapping it.
         own_operators: Use the operators of recsys_ops where ``make native`` has built them
             (``recsys.kernels.operators``).
+        graph_format: ``torchscript`` or ``pt2`` for compiled graphs; if None, TorchScript where the target has it.
 
     Raises:
         ArtifactError: The artifact cannot be used; the subclass says why, the message names the part.
@@ -213,17 +222,22 @@ def load_artifact(
     where = Path(path)
     manifest = read_manifest(where)
     chosen = _choose(manifest, target)
+    is_compiled = _is_compiled(chosen, graph_format)
+    if is_compiled:
+        check_usable(chosen)
     if where.is_dir():
         blob, file = _rows_of(where, manifest, random_access=random_access, copy=copy_rows)
         if verify_checksums:
             check_rows(manifest, blob)
+        if is_compiled:
+            return _load_compiled(where, manifest, chosen, blob, file)
         modules = load_skeletons(where, manifest, chosen)
     else:
         modules, blob = _load_file(where, manifest, chosen, verify_checksums)
         file = None
     ranks = rank_rows(manifest, chosen, blob)
     in_place = any(rank.rows is blob for rank in ranks)
-    for graph, module in zip(_graphs(chosen), modules, strict=True):
+    for graph, module in zip(chosen.graphs, modules, strict=True):
         place(module, graph, ranks)
     for other in modules[1:]:
         share(modules[0], other)
@@ -236,9 +250,27 @@ def load_artifact(
     )
 
 
-def _graphs(target: Target) -> list[Target | RankingGraph]:
-    """Return the plain form, and the ranking form if there is one."""
-    return [target] if target.ranking is None else [target, target.ranking]
+def _is_compiled(target: Target, graph_format: str | None) -> bool:
+    """Return whether a target's compiled graphs are to be loaded."""
+    if graph_format not in (None, "torchscript", "pt2"):
+        raise TargetError(f"graph_format: got {graph_format!r}, expected 'torchscript' or 'pt2'")
+    if graph_format == "torchscript" and target.skeleton is None:
+        raise TargetError(
+            f"target {target.name!r}: holds no TorchScript graph, expected one; export it with --format both"
+        )
+    return graph_format == "pt2" or target.skeleton is None
+
+
+def _load_compiled(
+    where: Path, manifest: Manifest, target: Target, blob: Tensor, file: RowsFile | None
+) -> LoadedArtifact:
+    for graph in target.graphs:
+        assert graph.compiled is not None
+        _checked_part(where, manifest, graph.compiled.package)
+    graphs = load_compiled(where, target, manifest.signature, blob)
+    ranks = rank_rows(manifest, target, blob)
+    rows = LoadedRows(manifest=manifest, ranks=ranks, file=file, graphs=graphs)
+    return LoadedArtifact(manifest=manifest, target=target, graphs=graphs, rows=rows)
 
 
 def _choose(manifest: Manifest, wanted: str | None) -> Target:
@@ -286,17 +318,23 @@ def load_skeletons(path: Path, manifest: Manifest, target: Target) -> list[torch
     """
     if not path.is_dir():
         return [torchscript.load(path)]
-    return [_load_skeleton(path, manifest, graph) for graph in _graphs(target)]
+    return [torchscript.load(_checked_part(path, manifest, _skeleton_of(graph))) for graph in target.graphs]
 
 
-def _load_skeleton(where: Path, manifest: Manifest, graph: Target | RankingGraph) -> torch.jit.ScriptModule:
-    part = next(part for part in manifest.skeletons if part.path == graph.skeleton)
-    skeleton = where / part.path
-    _check_size(skeleton, part.size_bytes)
+def _skeleton_of(graph: Target | RankingGraph) -> str:
+    if graph.skeleton is None:
+        raise TargetError("manifest.targets: got a compiled graph alone, expected TorchScript too")
+    return graph.skeleton
+
+
+def _checked_part(where: Path, manifest: Manifest, name: str) -> Path:
+    part = next(part for part in manifest.skeletons if part.path == name)
+    file = where / part.path
+    _check_size(file, part.size_bytes)
     # Always checked: it is small, and a damaged graph can crash the process, while damaged rows only give
     # wrong numbers.
-    _check_digest(skeleton.read_bytes(), part.sha256, f"part {part.path!r}")
-    return torchscript.load(skeleton)
+    _check_digest(file.read_bytes(), part.sha256, f"part {part.path!r}")
+    return file
 
 
 def _rows_of(

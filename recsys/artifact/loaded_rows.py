@@ -13,6 +13,7 @@ from functools import cached_property
 
 from torch import Tensor
 
+from recsys.artifact.compiled import CompiledGraphs
 from recsys.artifact.graphs import LoadedGraphs
 from recsys.artifact.manifest import Manifest
 from recsys.rows.file import RowsFile
@@ -46,7 +47,7 @@ class LoadedRows:
     state: str = ""
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
     file: RowsFile | None = field(default=None, repr=False, compare=False)
-    graphs: LoadedGraphs | None = field(default=None, repr=False, compare=False)
+    graphs: LoadedGraphs | CompiledGraphs | None = field(default=None, repr=False, compare=False)
     dense: dict[str, Tensor] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -49,8 +49,8 @@ from recsys.signature import Signature
 FORMAT = "recsys-artifact"
 #: Incremented when readers of the previous version cannot read new manifests. Fields that such readers may
 #: ignore do not increment it: they serve an artifact with a ranking form (``signature.context``,
-#: ``targets[].ranking``) as one without.
-FORMAT_VERSION = 1
+#: ``targets[].ranking``) as one without. Version 2 is written only where a target has no TorchScript graph.
+FORMAT_VERSION = 2
 _DATA_TYPES = tuple(t.value for t in DataType if t is not DataType.BF16)
 
 
@@ -64,18 +64,40 @@ class Part:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CompiledGraph:
+    """A graph that AOTInductor has compiled, and the same as an ExportedProgram.
+
+    Its inputs are those of the TorchScript graph, but lengths are ``[F, B]``, and the rows are the last input. Its
+    outputs are a tuple in the order of the signature.
+
+    Attributes:
+        package: The part that ``torch::inductor::AOTIModelPackageLoader`` loads.
+        exported: The part that ``torch.export.load`` loads.
+        isa: The instructions that the package needs, one of ``recsys.artifact.compiled.ISAS``.
+        torch: The version of torch that the package was compiled for.
+    """
+
+    package: str
+    exported: str
+    isa: str
+    torch: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class RankingGraph:
     """A target's second graph: that of ``forward_ranking`` (see ``recsys.signature``), over the same stored rows.
 
     Attributes:
-        skeleton: The part that holds it.
+        skeleton: The part that holds it; None if it is only compiled.
         rows: As in the target.
         ranks: As in the target.
+        compiled: As in the target.
     """
 
-    skeleton: str
+    skeleton: str | None
     rows: Mapping[str, int]
     ranks: Mapping[str, int]
+    compiled: CompiledGraph | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,24 +108,31 @@ class Target:
         name: The devices, joined by commas.
         devices: The device of each rank; the first runs the dense layers.
         plan: The rank of each shard.
-        skeleton: The part that holds the graph and the dense weights.
+        skeleton: The part that holds the graph in TorchScript and the dense weights; None if it is only compiled.
         rows: For each buffer of the skeleton that takes rows, its attribute path and its rank.
         ranks: For each tensor of the skeleton that does not stay in host memory, its path and rank.
         dense_dtype: The dtype of the dense layers and the lookups' output.
         ranking: The ranking form; present if and only if the signature has a context.
         linear_dtype: The type in which linear layers multiply: ``float32``, or ``bfloat16`` or ``int8``, for which
             loaders need the operators of recsys_ops (``recsys.kernels.operators``).
+        compiled: The graph compiled, with the dense weights; None if it is only TorchScript.
     """
 
     name: str
     devices: tuple[str, ...]
     plan: ShardingPlan
-    skeleton: str
+    skeleton: str | None
     rows: Mapping[str, int]
     ranks: Mapping[str, int]
     dense_dtype: str
     ranking: RankingGraph | None = None
     linear_dtype: str = "float32"
+    compiled: CompiledGraph | None = None
+
+    @property
+    def graphs(self) -> list[Target | RankingGraph]:
+        """The plain form, and the ranking form if there is one."""
+        return [self] if self.ranking is None else [self, self.ranking]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,10 +186,15 @@ class Manifest:
         data["manifest_sha256"] = _digest(data)
         return json.dumps(data, indent=1) + "\n"
 
+    @property
+    def format_version(self) -> int:
+        """The first version of the format whose readers can load every target."""
+        return 1 if all(target.skeleton is not None for target in self.targets) else 2
+
     def _to_json(self) -> dict[str, Any]:
         return {
             "format": FORMAT,
-            "format_version": FORMAT_VERSION,
+            "format_version": self.format_version,
             "name": self.name,
             "versions": dict(self.versions),
             "signature": self.signature.to_json(),
@@ -226,11 +260,9 @@ class Manifest:
         check_once([target.name for target in targets], "manifest.targets")
         for i, target in enumerate(targets):
             check_target_plan(target.plan, len(target.devices), stored, layout, f"manifest.targets[{i}]")
-        graphs: list[Target | RankingGraph] = [
-            *targets,
-            *(t.ranking for t in targets if t.ranking is not None),
-        ]
-        unknown = {graph.skeleton for graph in graphs} - {part.path for part in skeletons}
+        unknown = {
+            part for target in targets for graph in target.graphs for part in graph_parts(graph)
+        } - {part.path for part in skeletons}
         if unknown and path is not None:
             raise ManifestError(f"manifest.targets: skeletons {sorted(unknown)} are not among the parts")
         check_once([part.path for part in skeletons], "manifest.skeletons")
@@ -353,10 +385,20 @@ def _target_to_json(target: Target) -> dict[str, Any]:
     }
     if target.linear_dtype != "float32":
         data["linear_dtype"] = target.linear_dtype
+    if target.compiled is not None:
+        data["compiled"] = dict(target.compiled.__dict__)
     if target.ranking is not None:
         graph = target.ranking
         data["ranking"] = {"skeleton": graph.skeleton, "rows": dict(graph.rows), "ranks": dict(graph.ranks)}
+        if graph.compiled is not None:
+            data["ranking"]["compiled"] = dict(graph.compiled.__dict__)
     return data
+
+
+def graph_parts(graph: Target | RankingGraph) -> list[str]:
+    """Return the parts that hold a graph."""
+    compiled = [] if graph.compiled is None else [graph.compiled.package, graph.compiled.exported]
+    return [*([] if graph.skeleton is None else [graph.skeleton]), *compiled]
 
 
 def _target_from_json(data: Any, at: str) -> Target:
@@ -367,26 +409,59 @@ def _target_from_json(data: Any, at: str) -> Target:
     plan = ShardingPlan.from_json(json_field(data, "plan", at))
     if any(rank >= env.world_size for rank in plan.ranks()):
         raise wrong(at, "plan", sorted(plan.ranks()), f"ranks below {env.world_size}")
+    compiled = _compiled_from_json(data.get("compiled"), f"{at}.compiled")
+    if compiled is not None and any(device != "cpu" for device in devices):
+        raise wrong(at, "compiled", "a graph", f"none for the devices {name!r}: only cpu has compiled graphs")
     return Target(
         name=name,
         devices=tuple(devices),
         plan=plan,
-        skeleton=_file_name(data, "skeleton", at),
+        skeleton=_skeleton(data, at, compiled),
         rows=_ranks(data, "rows", at, env.world_size),
         ranks=_ranks(data, "ranks", at, env.world_size),
         dense_dtype=choice(data, "dense_dtype", at, ("float32", "bfloat16")),
         linear_dtype=choice(data, "linear_dtype", at, LINEAR_DTYPES) if "linear_dtype" in data else "float32",
-        ranking=_ranking_from_json(data.get("ranking"), f"{at}.ranking", env.world_size),
+        ranking=_ranking_from_json(data.get("ranking"), f"{at}.ranking", env.world_size, compiled),
+        compiled=compiled,
     )
 
 
-def _ranking_from_json(data: Any, at: str, world_size: int) -> RankingGraph | None:
+def _skeleton(data: Any, at: str, compiled: CompiledGraph | None) -> str | None:
+    """Return the TorchScript graph's part; null is for graphs that are compiled."""
+    is_absent = compiled is not None and json_field(data, "skeleton", at) is None
+    return None if is_absent else _file_name(data, "skeleton", at)
+
+
+def _compiled_from_json(data: Any, at: str) -> CompiledGraph | None:
     if data is None:
         return None
+    return CompiledGraph(
+        package=_file_name(data, "package", at),
+        exported=_file_name(data, "exported", at),
+        isa=text(data, "isa", at),
+        torch=text(data, "torch", at),
+    )
+
+
+def _ranking_from_json(
+    data: Any, at: str, world_size: int, plain: CompiledGraph | None
+) -> RankingGraph | None:
+    if data is None:
+        return None
+    compiled = _compiled_from_json(data.get("compiled"), f"{at}.compiled")
+    if (compiled is None) != (plain is None):
+        expected = "none" if plain is None else "one"
+        raise wrong(
+            at,
+            "compiled",
+            "none" if compiled is None else "a graph",
+            f"{expected}, as the plain form has {expected}",
+        )
     return RankingGraph(
-        skeleton=_file_name(data, "skeleton", at),
+        skeleton=_skeleton(data, at, compiled),
         rows=_ranks(data, "rows", at, world_size),
         ranks=_ranks(data, "ranks", at, world_size),
+        compiled=compiled,
     )
 
 

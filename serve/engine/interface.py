@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from recsys.artifact.loaded_rows import artifact_digest
-from recsys.artifact.manifest import FORMAT_VERSION, Manifest
+from recsys.artifact.manifest import Manifest
 from recsys.signature import Signature
 from serve.config.models import ModelSettings
 from serve.config.settings import ConnectionLimits, TlsConfig
@@ -59,7 +59,7 @@ class ModelInfo:
             name=manifest.name,
             digest=artifact_digest(manifest),
             table_bytes=table_bytes,
-            format_version=str(FORMAT_VERSION),
+            format_version=str(manifest.format_version),
             torch_version=versions.get("torch", ""),
             fbgemm_version=versions.get("fbgemm-gpu-cpu") or versions.get("fbgemm-gpu", ""),
         )

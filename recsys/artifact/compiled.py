@@ -1,0 +1,239 @@
+"""Compiled graphs of a loaded model: machine code that AOTInductor made, for one version of torch.
+
+The code trusts its inputs: it checks neither their shapes nor their order in memory, nor what lengths say. All that it
+trusts is checked here before each call; only IDs are checked by the graph itself.
+
+Shape letters: B batch, Q contexts, F features, N number of IDs.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import recsys.ops  # noqa: F401  (loads the operators that graphs name)
+from recsys.artifact.manifest import CompiledGraph, Target
+from recsys.errors import ManifestError, TargetError
+from recsys.kernels import operators
+from recsys.signature import Signature
+
+#: The instructions that a package may be compiled for, and what torch calls the processor's features for each.
+ISAS = {
+    "x86-64-v3": ("avx2", "bmi2", "f16c", "fma3"),
+    "x86-64-v4": ("avx2", "bmi2", "f16c", "fma3", "avx512_f", "avx512_bw", "avx512_cd", "avx512_dq", "avx512_vl"),
+}
+
+
+def lacking_features(isa: str) -> list[str]:
+    """Return the features of the processor that an instruction set needs and this machine lacks."""
+    if platform.machine() != "x86_64":
+        return ["x86_64"]
+    here: Mapping[str, Any] = torch.cpu.get_capabilities()
+    return [name for name in ISAS[isa] if not here.get(name)]
+
+
+def public_version(version: str) -> str:
+    """Return a version without what names its build: ``2.13.0`` of ``2.13.0+cpu``."""
+    return version.partition("+")[0]
+
+
+def check_usable(target: Target) -> None:
+    """Check that this machine and this torch can run a target's compiled graphs.
+
+    Raises:
+        TargetError: They cannot, or there are none; the message says what to do.
+    """
+    for graph in target.graphs:
+        compiled = graph.compiled
+        if compiled is None:
+            raise TargetError(
+                f"target {target.name!r}: holds no compiled graph, expected one; export it with --format pt2 or both"
+            )
+        if compiled.isa not in ISAS:
+            raise TargetError(
+                f"target {target.name!r}: compiled for the instructions {compiled.isa[:40]!r}, expected one of "
+                f"{list(ISAS)}; install a newer release"
+            )
+        lacking = lacking_features(compiled.isa)
+        if lacking:
+            raise TargetError(
+                f"target {target.name!r}: compiled for {compiled.isa}, but this processor lacks {', '.join(lacking)}; "
+                "export it with another --pt2-isa, or with --format torchscript"
+            )
+        here = public_version(str(torch.__version__))
+        if public_version(compiled.torch) != here:
+            raise TargetError(
+                f"target {target.name!r}: compiled for torch {compiled.torch[:40]}, but this is torch {here}; export "
+                "it with this torch, or with --format torchscript"
+            )
+
+
+class CompiledForm:
+    """A graph that can be called from any thread.
+
+    Args:
+        package: The file, whose digest was compared.
+        signature: Of the model.
+        rows: The rows of all lookups, in host memory.
+        is_ranking: Whether it is the ranking form.
+
+    Raises:
+        ManifestError: The package cannot be loaded.
+    """
+
+    def __init__(self, package: Path, signature: Signature, rows: Tensor, *, is_ranking: bool) -> None:
+        try:
+            # Python's lock is held during calls, so one runner is enough.
+            loader: Any = torch._C._aoti.AOTIModelPackageLoader(str(package), "model", False, 1, -1)  # type: ignore[attr-defined]
+        except RuntimeError as error:
+            raise ManifestError(
+                f"part {package.name!r}: not readable as a compiled graph: {str(error).splitlines()[0][:200]}"
+            ) from None
+        self._run: Callable[[list[Tensor]], list[Tensor]] = loader.run
+        self._loader = loader
+        self._signature = signature
+        self._rows = rows
+        self._is_ranking = is_ranking
+
+    def __call__(self, *inputs: Tensor) -> dict[str, Tensor]:
+        """Predict.
+
+        Raises:
+            RuntimeError: The inputs do not fit the signature.
+        """
+        outputs = self._run([*checked_inputs(self._signature, inputs, is_ranking=self._is_ranking), self._rows])
+        return {output.name: tensor for output, tensor in zip(self._signature.outputs, outputs, strict=True)}
+
+
+def checked_inputs(signature: Signature, inputs: Sequence[Tensor], *, is_ranking: bool) -> list[Tensor]:
+    """Return the inputs of a compiled graph but for the rows: lengths are ``[F, B]``.
+
+    Args:
+        signature: Of the model.
+        inputs: As ``recsys.signature`` describes them.
+        is_ranking: Whether they are those of the ranking form.
+
+    Raises:
+        RuntimeError: They do not fit the signature.
+    """
+    reader = _Inputs(inputs)
+    dense = [reader.next(input_.name, torch.float32, 2) for input_ in signature.dense]
+    parts = [signature.context_sparse, signature.row_sparse] if is_ranking else [signature.sparse]
+    sparse = [reader.sparse(signature.is_weighted) for _ in parts]
+    row_context = reader.next("row_context", torch.int64, 1) if is_ranking else None
+    reader.end()
+    num_rows = _num_bags(len(parts[-1]), sparse[-1], dense) if row_context is None else row_context.numel()
+    sizes = [num_rows]
+    if row_context is not None:
+        of_context = [d for d, i in zip(dense, signature.dense, strict=True) if i.name in signature.context]
+        num_contexts = _num_bags(len(parts[0]), sparse[0], of_context)
+        sizes.insert(0, num_contexts)
+        if num_rows and (int(row_context.min()) < 0 or int(row_context.max()) >= num_contexts):
+            raise RuntimeError(f"row_context: got a number outside of the {num_contexts} contexts")
+    for tensor, input_ in zip(dense, signature.dense, strict=True):
+        size = sizes[0] if input_.name in signature.context else sizes[-1]
+        if not is_ranking:
+            size = num_rows
+        if tuple(tensor.shape) != (size, input_.width):
+            raise RuntimeError(
+                f"dense input {input_.name!r}: got shape {list(tensor.shape)}, expected {[size, input_.width]}"
+            )
+    placed = []
+    for features, size, ids in zip(parts, sizes, sparse, strict=True):
+        placed += _checked_sparse(len(features), size, ids)
+    return [*dense, *placed, *([] if row_context is None else [row_context])]
+
+
+def _num_bags(num_features: int, ids: Sequence[Tensor], dense: Sequence[Tensor]) -> int:
+    if num_features:
+        return ids[0].numel() // num_features
+    return dense[0].size(0) if dense else 0
+
+
+def _checked_sparse(num_features: int, num_bags: int, ids: Sequence[Tensor]) -> list[Tensor]:
+    lengths, values = ids[0], ids[1]
+    if lengths.numel() != num_features * num_bags:
+        raise RuntimeError(
+            f"lengths: got {lengths.numel()}, expected {num_features * num_bags}: {num_bags} for each of "
+            f"{num_features} features"
+        )
+    if lengths.numel() and (int(lengths.min()) < 0 or int(lengths.max()) > values.numel()):
+        raise RuntimeError(f"lengths: got one below 0 or above the {values.numel()} values")
+    if int(lengths.sum()) != values.numel():
+        raise RuntimeError(f"lengths: got a sum of {int(lengths.sum())} for {values.numel()} values")
+    for weights in ids[2:]:
+        if weights.numel() != values.numel():
+            raise RuntimeError(f"weights: got {weights.numel()} for {values.numel()} values")
+    return [lengths.view(num_features, num_bags), *ids[1:]]
+
+
+class _Inputs:
+    """Takes inputs one by one."""
+
+    def __init__(self, inputs: Sequence[Tensor]) -> None:
+        self._inputs = inputs
+        self._at = 0
+
+    def next(self, name: str, dtype: torch.dtype, dim: int) -> Tensor:
+        if self._at == len(self._inputs):
+            raise RuntimeError(f"inputs: got {self._at}, expected {name!r} too")
+        tensor = self._inputs[self._at]
+        self._at += 1
+        if tensor.dtype is not dtype or tensor.dim() != dim or tensor.device.type != "cpu":
+            raise RuntimeError(
+                f"{name}: got {tensor.dtype} {list(tensor.shape)} on {tensor.device}, expected {dtype} of {dim} "
+                "dimensions in host memory"
+            )
+        return tensor.contiguous()
+
+    def sparse(self, is_weighted: bool) -> list[Tensor]:
+        ids = [self.next("lengths", torch.int64, 1), self.next("values", torch.int64, 1)]
+        return [*ids, self.next("weights", torch.float32, 1)] if is_weighted else ids
+
+    def end(self) -> None:
+        if self._at != len(self._inputs):
+            raise RuntimeError(f"inputs: got {len(self._inputs)}, expected {self._at}")
+
+
+class CompiledGraphs:
+    """The compiled forms of a model, in the place of ``LoadedGraphs``.
+
+    Args:
+        forms: The plain form, and the ranking form if there is one.
+
+    Attributes:
+        calls: The forms.
+        own_operators: Always empty.
+    """
+
+    own_operators: tuple[operators.Exchanged, ...] = ()
+
+    def __init__(self, forms: Sequence[CompiledForm]) -> None:
+        self.calls: tuple[Callable[..., dict[str, Tensor]], ...] = tuple(forms)
+
+
+def load_compiled(
+    path: Path, target: Target, signature: Signature, rows: Tensor
+) -> CompiledGraphs:
+    """Load a target's compiled forms, whose parts were checked.
+
+    Args:
+        path: The artifact.
+        target: One of its targets; ``check_usable`` accepts it.
+        signature: Of the model.
+        rows: ``[size of the rows]`` uint8 in host memory.
+
+    Raises:
+        ManifestError: A package cannot be loaded.
+    """
+    forms = []
+    for i, graph in enumerate(target.graphs):
+        compiled: CompiledGraph | None = graph.compiled
+        assert compiled is not None
+        forms.append(CompiledForm(path / compiled.package, signature, rows, is_ranking=i > 0))
+    return CompiledGraphs(forms)
