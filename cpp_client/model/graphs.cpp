@@ -63,6 +63,7 @@ std::vector<c10::IValue> OneRow(const Signature& signature, bool is_ranking) {
 }  // namespace
 
 c10::IValue Callable::Call(std::vector<c10::IValue> inputs) const {
+  if (compiled_ != nullptr) return compiled_->Call(inputs);
   torch::jit::Stack stack = std::move(inputs);
   stack.insert(stack.begin(), self_);
   forward_->run(stack);
@@ -76,6 +77,10 @@ LoadedGraphs::LoadedGraphs(std::vector<torch::jit::Module> modules, Plan plan,
       linear_dtype_(std::move(linear_dtype)),
       frozen_(Frozen()) {}
 
+LoadedGraphs::LoadedGraphs(const std::vector<std::shared_ptr<const CompiledGraph>>& forms) {
+  for (const auto& form : forms) frozen_.emplace_back(form);
+}
+
 std::vector<Callable> LoadedGraphs::Frozen() const {
   std::vector<Callable> frozen;
   for (const torch::jit::Module& module : modules_) {
@@ -88,6 +93,13 @@ std::vector<Callable> LoadedGraphs::Frozen() const {
 
 void LoadedGraphs::Check(const DeltaHeader& header) const {
   std::vector<TensorMap> forms;
+  if (modules_.empty() && !header.dense.empty()) {
+    throw Error(ErrorKind::kDelta,
+                "delta.dense: got " + std::to_string(header.dense.size()) +
+                    " dense weights, expected none: they are compiled into the graph; make the "
+                    "delta with --tables-only, or export the artifact anew, with --format both to "
+                    "apply such deltas");
+  }
   if (!header.dense.empty()) {
     for (const torch::jit::Module& module : modules_) {
       forms.push_back(DenseTensors(module, plan_));

@@ -6,10 +6,12 @@
 
 #include <torch/script.h>
 
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "check/files/delta_file.h"
+#include "model/compiled.h"
 #include "model/skeleton.h"
 #include "recsys/signature.h"
 
@@ -20,13 +22,17 @@ class Callable {
  public:
   explicit Callable(torch::jit::Module module)
       : self_(module._ivalue()), forward_(&module.get_method("forward").function()) {}
+  explicit Callable(std::shared_ptr<const CompiledGraph> compiled)
+      : compiled_(std::move(compiled)) {}
 
   /// Runs the graph. Throws torch's exceptions.
   c10::IValue Call(std::vector<c10::IValue> inputs) const;
 
  private:
+  /// Null if the graph is compiled.
   torch::jit::ObjectPtr self_;
-  torch::jit::Function* forward_;
+  torch::jit::Function* forward_ = nullptr;
+  std::shared_ptr<const CompiledGraph> compiled_;
 };
 
 /// Other weights of a model's forms, and the forms frozen with them.
@@ -44,13 +50,15 @@ class LoadedGraphs {
   /// Takes the scripted forms with their tensors in place, not frozen. `linear_dtype`: in which
   /// linear layers multiply; empty leaves all operators as they are.
   LoadedGraphs(std::vector<torch::jit::Module> modules, Plan plan, std::string linear_dtype);
+  /// Takes compiled forms, whose weights cannot be exchanged.
+  explicit LoadedGraphs(const std::vector<std::shared_ptr<const CompiledGraph>>& forms);
 
   const Callable& plain() const { return frozen_[0]; }
   /// Null if the model has no ranking form.
   const Callable* ranking() const { return frozen_.size() > 1 ? &frozen_[1] : nullptr; }
 
   /// Checks that every dense weight of a delta is a tensor of a form, with its type and shape.
-  /// Throws Error (kManifest).
+  /// Throws Error: kManifest, or kDelta if the weights are compiled into the graph.
   void Check(const DeltaHeader& header) const;
 
   /// Returns the forms with other weights, by path in host memory, which Check has admitted. They

@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "check/files/file_name.h"
 #include "model/artifact_files.h"
+#include "model/compiled.h"
 #include "model/fbgemm.h"
 #include "model/parts.h"
 #include "model/skeleton.h"
@@ -20,7 +21,7 @@ ModelDescription DescriptionOf(const Manifest& manifest, const std::string& targ
   found.name = manifest.name;
   found.digest = manifest.digest;
   found.target = target;
-  found.format_version = "1";
+  found.format_version = std::to_string(manifest.format_version());
   found.torch_version = manifest.VersionOf("torch");
   found.fbgemm_version = manifest.VersionOf("fbgemm-gpu-cpu");
   if (found.fbgemm_version.empty()) found.fbgemm_version = manifest.VersionOf("fbgemm-gpu");
@@ -59,29 +60,62 @@ class Opening {
 
   void LoadFolder();
   void LoadFile();
-  torch::jit::Module LoadSkeleton(const Graph& graph) const;
+  std::string ReadPart(const std::string& name) const;
+  bool IsCompiled() const;
+  void LoadCompiled();
 
   const std::string& path_;
   const ModelOptions& options_;
   std::shared_ptr<LoadedRows> rows_;
   const Target* target_ = nullptr;
+  bool is_compiled_ = false;
   std::vector<torch::jit::Module> modules_;
+  /// Set in the place of modules.
+  std::optional<LoadedGraphs> compiled_;
   at::Tensor blob_;
 };
 
-torch::jit::Module Opening::LoadSkeleton(const Graph& graph) const {
-  const Part& part = *manifest().FindSkeleton(graph.skeleton);
+/// Returns the bytes of a part with a graph.
+std::string Opening::ReadPart(const std::string& name) const {
+  const Part& part = *manifest().FindSkeleton(name);
   const std::string file = path_ + "/" + part.path;
   CheckPartSize(file, part.size_bytes);
   // Always checked: it is small, and a damaged graph can crash the process, while damaged rows only
   // give wrong numbers.
-  const std::string bytes = FileBytes(file);
+  std::string bytes = FileBytes(file);
   if (Sha256Hex(bytes) != part.sha256) {
     throw Error(
         ErrorKind::kChecksum,
         "part " + Repr(part.path) + ": its checksum does not match; it was changed or damaged");
   }
-  return LoadScript(bytes, part.path);
+  return bytes;
+}
+
+/// Whether the target's compiled graphs are to be loaded.
+bool Opening::IsCompiled() const {
+  const std::string& wanted = options_.graph_format;
+  if (!wanted.empty() && wanted != "torchscript" && wanted != "pt2") {
+    throw Error(ErrorKind::kTarget,
+                "graph_format: got " + Repr(wanted) + ", expected 'torchscript' or 'pt2'");
+  }
+  const bool is_scripted = !target_->graph.skeleton.empty();
+  if (wanted == "torchscript" && !is_scripted) {
+    throw Error(ErrorKind::kTarget,
+                "target " + Repr(target_->name) +
+                    ": holds no TorchScript graph, expected one; export it with --format both");
+  }
+  return wanted == "pt2" || !is_scripted;
+}
+
+void Opening::LoadCompiled() {
+  std::vector<std::shared_ptr<const CompiledGraph>> forms;
+  for (const Graph* graph : Graphs()) {
+    const std::string& package = graph->compiled->package;
+    ReadPart(package);
+    forms.push_back(std::make_shared<CompiledGraph>(path_ + "/" + package, manifest().signature,
+                                                    !forms.empty(), blob_));
+  }
+  compiled_.emplace(forms);
 }
 
 void Opening::LoadFolder() {
@@ -96,7 +130,10 @@ void Opening::LoadFolder() {
   blob_ = options_.copy_rows ? rows_->file->Copied(num_bytes) : rows_->file->Mapped(num_bytes);
   if (options_.copy_rows) rows_->file.reset();
   if (options_.verify_checksums) CheckRows(manifest(), blob_);
-  for (const Graph* graph : Graphs()) modules_.push_back(LoadSkeleton(*graph));
+  if (is_compiled_) return LoadCompiled();
+  for (const Graph* graph : Graphs()) {
+    modules_.push_back(LoadScript(ReadPart(graph->skeleton), graph->skeleton));
+  }
 }
 
 void Opening::LoadFile() {
@@ -121,6 +158,8 @@ void Opening::LoadFile() {
 std::unique_ptr<Model::Parts> Opening::Run() {
   rows_->manifest = ManifestAt(path_);
   target_ = &ChooseTarget(manifest(), options_.target);
+  is_compiled_ = IsCompiled();
+  if (is_compiled_) CheckUsable(*target_);
   LoadFbgemm(options_.fbgemm_path);
   if (IsArtifactFolder(path_)) {
     LoadFolder();
@@ -140,8 +179,12 @@ std::unique_ptr<Model::Parts> Opening::Run() {
   const bool is_on_cpu = std::all_of(target_->device_names.begin(), target_->device_names.end(),
                                      [](const std::string& name) { return name == "cpu"; });
   const bool exchanges = is_on_cpu && target_->dense_dtype == "float32" && options_.own_operators;
-  parts->graphs.emplace(std::move(modules_), target_->plan,
-                        exchanges ? target_->linear_dtype : std::string());
+  if (compiled_) {
+    parts->graphs = std::move(compiled_);
+  } else {
+    parts->graphs.emplace(std::move(modules_), target_->plan,
+                          exchanges ? target_->linear_dtype : std::string());
+  }
   constexpr std::int64_t kAny = std::numeric_limits<std::int64_t>::max();
   parts->checker.emplace(manifest().signature, RequestLimits{kAny, kAny, kAny});
   parts->rows = std::move(rows_);

@@ -57,7 +57,9 @@ def compile_program(exported: ExportedProgram, isa: str, file: Path) -> None:
     """
     settings = {
         "aot_inductor.check_lowerbound": False,
-        "cpp.march": isa,
+        # In torch integers wrap; in C++ compilers assume that they do not, and hashes of raw IDs then match nothing.
+        # There is no setting for further flags, and this one is put into the command as it stands.
+        "cpp.march": f"{isa} -fwrapv",
         "cpp.simdlen": _VECTOR_BITS[isa],
         # Otherwise the number of this machine's processors is compiled in. Batches run beside each other.
         "cpp.threads": 1,

@@ -411,8 +411,8 @@ def _target_from_json(data: Any, at: str) -> Target:
         raise wrong(at, "plan", sorted(plan.ranks()), f"ranks below {env.world_size}")
     compiled = _compiled_from_json(data.get("compiled"), f"{at}.compiled")
     if compiled is not None and any(device != "cpu" for device in devices):
-        raise wrong(at, "compiled", "a graph", f"none for the devices {name!r}: only cpu has compiled graphs")
-    return Target(
+        raise ManifestError(f"{at}.compiled: got a graph for {name!r}, expected none: only cpu has compiled graphs")
+    target = Target(
         name=name,
         devices=tuple(devices),
         plan=plan,
@@ -421,9 +421,13 @@ def _target_from_json(data: Any, at: str) -> Target:
         ranks=_ranks(data, "ranks", at, env.world_size),
         dense_dtype=choice(data, "dense_dtype", at, ("float32", "bfloat16")),
         linear_dtype=choice(data, "linear_dtype", at, LINEAR_DTYPES) if "linear_dtype" in data else "float32",
-        ranking=_ranking_from_json(data.get("ranking"), f"{at}.ranking", env.world_size, compiled),
+        ranking=_ranking_from_json(data.get("ranking"), f"{at}.ranking", env.world_size),
         compiled=compiled,
     )
+    formats = {(graph.skeleton is None, graph.compiled is None) for graph in target.graphs}
+    if len(formats) > 1:
+        raise ManifestError(f"{at}.ranking: got other graph formats than the plain form's, expected the same")
+    return target
 
 
 def _skeleton(data: Any, at: str, compiled: CompiledGraph | None) -> str | None:
@@ -443,20 +447,10 @@ def _compiled_from_json(data: Any, at: str) -> CompiledGraph | None:
     )
 
 
-def _ranking_from_json(
-    data: Any, at: str, world_size: int, plain: CompiledGraph | None
-) -> RankingGraph | None:
+def _ranking_from_json(data: Any, at: str, world_size: int) -> RankingGraph | None:
     if data is None:
         return None
     compiled = _compiled_from_json(data.get("compiled"), f"{at}.compiled")
-    if (compiled is None) != (plain is None):
-        expected = "none" if plain is None else "one"
-        raise wrong(
-            at,
-            "compiled",
-            "none" if compiled is None else "a graph",
-            f"{expected}, as the plain form has {expected}",
-        )
     return RankingGraph(
         skeleton=_skeleton(data, at, compiled),
         rows=_ranks(data, "rows", at, world_size),

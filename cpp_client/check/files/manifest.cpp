@@ -14,7 +14,7 @@ namespace recsys {
 namespace {
 
 constexpr char kFormat[] = "recsys-artifact";
-constexpr std::int64_t kFormatVersion = 1;
+constexpr std::int64_t kFormatVersion = 2;
 
 /// Reads a plain file name: a manifest must not point outside its directory.
 std::string FileName(const Json& data, const char* key, const std::string& at) {
@@ -64,9 +64,38 @@ RankedPaths RanksFromJson(const Json& data, const char* key, const std::string& 
   return found;
 }
 
-Graph GraphFromJson(const Json& data, const std::string& at, std::size_t world_size) {
-  return {FileName(data, "skeleton", at), RanksFromJson(data, "rows", at, world_size),
-          RanksFromJson(data, "ranks", at, world_size)};
+std::optional<CompiledPart> CompiledFromJson(const Json& graph, const std::string& at) {
+  const auto data = graph.find("compiled");
+  if (data == graph.end() || data->is_null()) return std::nullopt;
+  const std::string to = at + ".compiled";
+  CompiledPart compiled;
+  compiled.package = FileName(*data, "package", to);
+  compiled.exported = FileName(*data, "exported", to);
+  compiled.isa = JsonText(*data, "isa", to);
+  compiled.torch = JsonText(*data, "torch", to);
+  return compiled;
+}
+
+/// `compiled`: what CompiledFromJson returned.
+Graph GraphFromJson(const Json& data, const std::string& at, std::size_t world_size,
+                    std::optional<CompiledPart> compiled) {
+  Graph graph;
+  // Null is for graphs that are compiled.
+  const bool is_absent = compiled && JsonField(data, "skeleton", at).is_null();
+  if (!is_absent) graph.skeleton = FileName(data, "skeleton", at);
+  graph.rows = RanksFromJson(data, "rows", at, world_size);
+  graph.ranks = RanksFromJson(data, "ranks", at, world_size);
+  graph.compiled = std::move(compiled);
+  return graph;
+}
+
+void CheckGraphs(const Target& target, const std::string& at) {
+  if (!target.ranking) return;
+  const bool same = target.ranking->skeleton.empty() == target.graph.skeleton.empty() &&
+                    target.ranking->compiled.has_value() == target.graph.compiled.has_value();
+  if (same) return;
+  throw Error(ErrorKind::kManifest,
+              at + ".ranking: got other graph formats than the plain form's, expected the same");
 }
 
 void CheckPlanRanks(const Target& target, const std::string& at) {
@@ -91,15 +120,25 @@ Target TargetFromJson(const Json& data, const std::string& at) {
   CheckDevices(target, at);
   target.plan = PlanFromJson(JsonField(data, "plan", at));
   CheckPlanRanks(target, at);
-  target.graph = GraphFromJson(data, at, target.devices.size());
+  std::optional<CompiledPart> compiled = CompiledFromJson(data, at);
+  const bool is_on_cpu = std::all_of(target.device_names.begin(), target.device_names.end(),
+                                     [](const std::string& name) { return name == "cpu"; });
+  if (compiled && !is_on_cpu) {
+    throw Error(ErrorKind::kManifest, at + ".compiled: got a graph for " + Repr(target.name) +
+                                          ", expected none: only cpu has compiled graphs");
+  }
+  target.graph = GraphFromJson(data, at, target.devices.size(), std::move(compiled));
   target.dense_dtype = JsonChoice(data, "dense_dtype", at, {"float32", "bfloat16"});
   if (data.contains("linear_dtype")) {
     target.linear_dtype = JsonChoice(data, "linear_dtype", at, {"float32", "bfloat16", "int8"});
   }
   const auto ranking = data.find("ranking");
   if (ranking != data.end() && !ranking->is_null()) {
-    target.ranking = GraphFromJson(*ranking, at + ".ranking", target.devices.size());
+    const std::string to = at + ".ranking";
+    target.ranking =
+        GraphFromJson(*ranking, to, target.devices.size(), CompiledFromJson(*ranking, to));
   }
+  CheckGraphs(target, at);
   return target;
 }
 
@@ -180,6 +219,17 @@ class BlockReader {
   Wide end_ = 0;
 };
 
+/// Returns the parts that hold a graph.
+std::vector<std::string> PartsOf(const Graph& graph) {
+  std::vector<std::string> parts;
+  if (!graph.skeleton.empty()) parts.push_back(graph.skeleton);
+  if (graph.compiled) {
+    parts.push_back(graph.compiled->package);
+    parts.push_back(graph.compiled->exported);
+  }
+  return parts;
+}
+
 void ReadTargets(const Json& data, Manifest* manifest) {
   ForEachItem(data, "targets", "manifest", [&](const std::string& at, const Json& item) {
     manifest->targets.push_back(TargetFromJson(item, at));
@@ -195,8 +245,9 @@ void ReadTargets(const Json& data, Manifest* manifest) {
     const Target& target = manifest->targets[i];
     CheckTargetPlan(target, *manifest, "manifest.targets[" + std::to_string(i) + "]");
     for (const Graph* graph : {&target.graph, target.ranking ? &*target.ranking : nullptr}) {
-      if (graph != nullptr && manifest->FindSkeleton(graph->skeleton) == nullptr) {
-        unknown.insert(graph->skeleton);
+      if (graph == nullptr) continue;
+      for (const std::string& part : PartsOf(*graph)) {
+        if (manifest->FindSkeleton(part) == nullptr) unknown.insert(part);
       }
     }
   }
@@ -243,6 +294,13 @@ Manifest FromJson(const Json& data) {
 }
 
 }  // namespace
+
+std::int64_t Manifest::format_version() const {
+  const bool all_scripted = std::all_of(targets.begin(), targets.end(), [](const Target& target) {
+    return !target.graph.skeleton.empty();
+  });
+  return all_scripted ? 1 : 2;
+}
 
 const Part* Manifest::FindSkeleton(const std::string& path) const {
   const auto found = std::find_if(skeletons.begin(), skeletons.end(),

@@ -28,12 +28,22 @@ struct Part {
 /// Attribute paths of a skeleton and the rank of each, in the manifest's order.
 using RankedPaths = std::vector<std::pair<std::string, std::int64_t>>;
 
+/// A graph compiled by AOTInductor (recsys/artifact/manifest.py): the part that the loader takes,
+/// the same as an ExportedProgram, the instructions that it needs, and the version of torch.
+struct CompiledPart {
+  std::string package;
+  std::string exported;
+  std::string isa;
+  std::string torch;
+};
+
 /// A graph of a target: the part that contains it, the buffers that take rows, and the ranks of its
-/// other tensors.
+/// other tensors. `skeleton` is empty if it is only compiled.
 struct Graph {
   std::string skeleton;
   RankedPaths rows;
   RankedPaths ranks;
+  std::optional<CompiledPart> compiled;
 };
 
 /// The model for one list of devices.
@@ -85,6 +95,8 @@ struct Manifest {
   /// text, also of fields that this reader does not know.
   std::string digest;
 
+  /// The first version of the format whose readers can load every target.
+  std::int64_t format_version() const;
   const Part* FindSkeleton(const std::string& path) const;
   const TableInfo* FindTable(const std::string& table) const;
   /// Returns the text that the exporter writes, including its own digest.

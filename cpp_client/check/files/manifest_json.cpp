@@ -11,19 +11,33 @@ Json RanksToJson(const RankedPaths& paths) {
   return data;
 }
 
+void GraphToJson(const Graph& graph, Json* data) {
+  (*data)["skeleton"] = nullptr;
+  if (!graph.skeleton.empty()) (*data)["skeleton"] = graph.skeleton;
+  (*data)["rows"] = RanksToJson(graph.rows);
+  (*data)["ranks"] = RanksToJson(graph.ranks);
+}
+
+void CompiledToJson(const Graph& graph, Json* data) {
+  if (!graph.compiled) return;
+  const CompiledPart& compiled = *graph.compiled;
+  (*data)["compiled"] = {{"package", compiled.package},
+                         {"exported", compiled.exported},
+                         {"isa", compiled.isa},
+                         {"torch", compiled.torch}};
+}
+
 Json TargetToJson(const Target& target) {
   Json data = {{"name", target.name}, {"devices", target.device_names}};
   data["plan"] = PlanToJson(target.plan);
-  data["skeleton"] = target.graph.skeleton;
-  data["rows"] = RanksToJson(target.graph.rows);
-  data["ranks"] = RanksToJson(target.graph.ranks);
+  GraphToJson(target.graph, &data);
   data["dense_dtype"] = target.dense_dtype;
   if (target.linear_dtype != "float32") data["linear_dtype"] = target.linear_dtype;
+  CompiledToJson(target.graph, &data);
   if (target.ranking) {
     Json& ranking = data["ranking"] = Json::object();
-    ranking["skeleton"] = target.ranking->skeleton;
-    ranking["rows"] = RanksToJson(target.ranking->rows);
-    ranking["ranks"] = RanksToJson(target.ranking->ranks);
+    GraphToJson(*target.ranking, &ranking);
+    CompiledToJson(*target.ranking, &ranking);
   }
   return data;
 }
@@ -64,7 +78,7 @@ Json RowsToJson(const Manifest& manifest) {
 }  // namespace
 
 std::string Manifest::Dumps() const {
-  Json data = {{"format", "recsys-artifact"}, {"format_version", 1}, {"name", name}};
+  Json data = {{"format", "recsys-artifact"}, {"format_version", format_version()}, {"name", name}};
   Json& packages = data["versions"] = Json::object();
   for (const auto& [package, version] : versions) packages[package] = version;
   data["signature"] = SignatureToJson(signature);

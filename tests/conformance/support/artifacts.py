@@ -1,7 +1,11 @@
-"""The artifacts that cases serve, made by the exporter, and what their models say when nobody serves them."""
+"""The artifacts that cases serve, made by the exporter, and what their models say when nobody serves them.
+
+``RECSYS_CONFORMANCE_FORMAT`` names the format of their graphs, as ``recsys-export --format`` does.
+"""
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -25,6 +29,7 @@ from recsys.signature import IdPolicy, Signature
 from tests.support.serve.messages.cases import Sample, answer, random_sample
 from tests.support.serve.models import SmallModel
 
+GRAPH_FORMAT = os.environ.get("RECSYS_CONFORMANCE_FORMAT", "torchscript")
 #: The inputs that ranking requests of the small model may give once at no further cost.
 CONTEXT = ("context", "user", "tags")
 
@@ -61,6 +66,7 @@ def export_small(path: Path, seed: int = 0, context: tuple[str, ...] = CONTEXT) 
         table_id_policies={"catalog": IdPolicy.HASH},
         context=context,
         strings={"item": "xxh64"},
+        graph_format=GRAPH_FORMAT,
     )
     export_model(SmallModel(seed).eval(), path, config)
     return Exported(path)
@@ -90,7 +96,7 @@ class SlowModel(nn.Module):
 def export_slow(path: Path, width: int = 2048) -> Exported:
     """A model that takes its time: the more, the wider its layers."""
     torch.manual_seed(0)
-    export_model(SlowModel(width).eval(), path, ExportConfig(name="slow", table_data_types={}))
+    export_model(SlowModel(width).eval(), path, ExportConfig(name="slow", graph_format=GRAPH_FORMAT))
     return Exported(path)
 
 
@@ -130,6 +136,8 @@ def export_policies(path: Path) -> Exported:
     """A table for each ID policy; where all IDs read rows, texts are hashed."""
     policies = {str(policy): policy for policy in (IdPolicy.HASH, IdPolicy.ZERO)}
     strings = {str(policy): "xxh64" for policy in (IdPolicy.HASH, IdPolicy.MAPPED)}
-    config = ExportConfig(name="policies", table_id_policies=policies, strings=strings)
+    config = ExportConfig(
+        name="policies", table_id_policies=policies, strings=strings, graph_format=GRAPH_FORMAT
+    )
     export_model(PolicyModel().eval(), path, config)
     return Exported(path)

@@ -117,9 +117,9 @@ DAMAGES: dict[str, tuple[Damage, type[ArtifactError], str]] = {
         "its own digest does not match",
     ),
     "newer version": (
-        lambda a: lie(a, lambda m: m.update(format_version=2)),
+        lambda a: lie(a, lambda m: m.update(format_version=3)),
         NewerVersionError,
-        "got format version 2, expected at most 1; install a newer release",
+        "got format version 3, expected at most 2; install a newer release",
     ),
 }
 
