@@ -185,6 +185,11 @@ void CheckPartSize(const std::string& file, std::int64_t size_bytes) {
   }
 }
 
+Error ChangedPart(const std::string& name) {
+  return {ErrorKind::kChecksum,
+          "part " + Repr(name) + ": its checksum does not match; it was changed or damaged"};
+}
+
 void CheckAllSizes(const std::string& path, const Manifest& manifest) {
   if (!IsArtifactFolder(path)) return;
   for (const Part& part : manifest.skeletons)

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "check/files/manifest.h"
+#include "recsys/error.h"
 
 namespace recsys {
 
@@ -15,6 +16,9 @@ bool IsArtifactFolder(const std::string& path);
 
 /// Checks that a file has that size. Throws Error (kMissingPart, kPartSize).
 void CheckPartSize(const std::string& file, std::int64_t size_bytes);
+
+/// Returns the error for a part whose digest is not the manifest's.
+Error ChangedPart(const std::string& name);
 
 /// Checks that every part of a folder exists and has the size its manifest states; does nothing for
 /// a single file.

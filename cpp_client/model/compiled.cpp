@@ -1,18 +1,20 @@
 #include "model/compiled.h"
 
+#include <fcntl.h>
 #include <torch/csrc/inductor/aoti_package/model_package_loader.h>
 #include <torch/version.h>
+#include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <condition_variable>
 #include <mutex>
 #include <thread>
+#include <unordered_map>
 #include <utility>
 
+#include "base/sha256.h"
 #include "base/text.h"
-#include "check/files/file_name.h"
-#include "check/json/checked_json.h"
+#include "model/artifact_files.h"
 #include "recsys/error.h"
 
 namespace recsys {
@@ -219,6 +221,13 @@ class CompiledGraph::Runners {
       : num_free_(std::max(4U, 2 * std::thread::hardware_concurrency())),
         loader_(file, "model", false, num_free_) {}
 
+  /// Returns the tensors that are kept apart from the code.
+  std::vector<std::string> Names() { return loader_.get_constant_fqns(); }
+
+  void SetWeights(std::unordered_map<std::string, at::Tensor> weights) {
+    if (!weights.empty()) loader_.load_constants(weights, false, false, true);
+  }
+
   std::vector<at::Tensor> Run(std::vector<at::Tensor> inputs) {
     const Turn turn(this);
     return loader_.boxed_run(std::move(inputs));
@@ -252,28 +261,60 @@ class CompiledGraph::Runners {
   torch::inductor::AOTIModelPackageLoader loader_;
 };
 
-CompiledGraph::CompiledGraph(const std::string& file, const Signature& signature, bool is_ranking,
-                             at::Tensor rows)
-    : signature_(signature), is_ranking_(is_ranking), rows_(std::move(rows)) {
+Package::Package(const std::string& file, const Part& part) : name_(part.path) {
+  CheckPartSize(file, part.size_bytes);
+  file_ = open(file.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file_ < 0) {
+    throw Error(ErrorKind::kMissingPart, "part " + Repr(name_) + ": cannot be read");
+  }
+  // Always checked: it is small, and a damaged graph can crash the process, while damaged rows only
+  // give wrong numbers.
+  if (Sha256Hex(FileBytes(path())) == part.sha256) return;
+  close(file_);
+  throw ChangedPart(name_);
+}
+
+Package::~Package() { close(file_); }
+
+CompiledGraph::CompiledGraph(CompiledForm form, const std::map<std::string, at::Tensor>& weights)
+    : form_(std::move(form)) {
   try {
-    runners_ = std::make_unique<Runners>(file);
+    runners_ = std::make_unique<Runners>(form_.package->path());
+    std::unordered_map<std::string, at::Tensor> replaced;
+    for (const CompiledPart::Tensor& tensor : Dense()) {
+      const auto found = weights.find(tensor.path);
+      if (found == weights.end()) continue;
+      weights_.emplace(*found);
+      replaced.emplace(*found);
+    }
+    runners_->SetWeights(std::move(replaced));
   } catch (const std::exception& error) {
     const std::string text = error.what();
-    throw Error(ErrorKind::kManifest, "part " + Repr(NameOfPath(file)) +
+    throw Error(ErrorKind::kManifest, "part " + Repr(form_.package->name()) +
                                           ": not readable as a compiled graph: " +
                                           text.substr(0, std::min(text.find('\n'), size_t{200})));
   }
 }
 
+std::vector<CompiledPart::Tensor> CompiledGraph::Dense() const {
+  const std::vector<std::string> names = runners_->Names();
+  std::vector<CompiledPart::Tensor> dense;
+  for (const CompiledPart::Tensor& tensor : form_.dense) {
+    if (std::find(names.begin(), names.end(), tensor.path) != names.end()) dense.push_back(tensor);
+  }
+  return dense;
+}
+
 CompiledGraph::~CompiledGraph() = default;
 
 c10::IValue CompiledGraph::Call(const std::vector<c10::IValue>& inputs) const {
-  std::vector<at::Tensor> placed = CheckedInputs(inputs, signature_, is_ranking_);
-  placed.push_back(rows_);
+  std::vector<at::Tensor> placed = CheckedInputs(inputs, *form_.signature, form_.is_ranking);
+  placed.push_back(form_.rows);
   std::vector<at::Tensor> outputs = runners_->Run(std::move(placed));
+  const std::vector<Output>& expected = form_.signature->outputs;
   c10::Dict<std::string, at::Tensor> named;
-  for (std::size_t i = 0; i < std::min(outputs.size(), signature_.outputs.size()); ++i) {
-    named.insert(signature_.outputs[i].name, std::move(outputs[i]));
+  for (std::size_t i = 0; i < std::min(outputs.size(), expected.size()); ++i) {
+    named.insert(expected[i].name, std::move(outputs[i]));
   }
   return named;
 }

@@ -6,6 +6,7 @@
 
 #include <torch/script.h>
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,16 +20,47 @@ namespace recsys {
 /// (kTarget): says what to do.
 void CheckUsable(const Target& target);
 
+/// An open package: it can be loaded again after another file has taken its name.
+class Package {
+ public:
+  /// Opens a part of an artifact, and compares its size and digest. Throws Error.
+  Package(const std::string& file, const Part& part);
+  ~Package();
+  Package(const Package&) = delete;
+  Package& operator=(const Package&) = delete;
+
+  const std::string& name() const { return name_; }
+  /// A path that leads to the open file.
+  std::string path() const { return "/proc/self/fd/" + std::to_string(file_); }
+
+ private:
+  std::string name_;
+  int file_;
+};
+
+/// What is needed to load a form, as often as its weights change.
+struct CompiledForm {
+  std::shared_ptr<const Package> package;
+  std::vector<CompiledPart::Tensor> dense;
+  const Signature* signature = nullptr;
+  bool is_ranking = false;
+  /// Those of all lookups, in host memory.
+  at::Tensor rows;
+};
+
 /// A compiled graph that can be called from any number of threads.
 class CompiledGraph {
  public:
-  /// `file`: the package, whose digest was compared. `rows`: those of all lookups, in host memory.
-  /// Throws Error (kManifest).
-  CompiledGraph(const std::string& file, const Signature& signature, bool is_ranking,
-                at::Tensor rows);
+  /// `weights`: those in the place of the package's, by path; not copied. Throws Error (kManifest).
+  CompiledGraph(CompiledForm form, const std::map<std::string, at::Tensor>& weights);
   ~CompiledGraph();
   CompiledGraph(const CompiledGraph&) = delete;
   CompiledGraph& operator=(const CompiledGraph&) = delete;
+
+  const CompiledForm& form() const { return form_; }
+
+  /// Returns the dense weights that can be replaced.
+  std::vector<CompiledPart::Tensor> Dense() const;
 
   /// Takes the inputs of the TorchScript graph and returns its outputs by name. Throws Error
   /// (kExecution) if the inputs do not fit: the code itself checks nothing but IDs.
@@ -37,9 +69,8 @@ class CompiledGraph {
  private:
   class Runners;
 
-  Signature signature_;
-  bool is_ranking_;
-  at::Tensor rows_;
+  CompiledForm form_;
+  std::map<std::string, at::Tensor> weights_;
   std::unique_ptr<Runners> runners_;
 };
 

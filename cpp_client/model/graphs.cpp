@@ -4,6 +4,7 @@
 #include <c10/core/InferenceMode.h>
 
 #include <cstring>
+#include <memory>
 #include <utility>
 
 #include "base/text.h"
@@ -30,6 +31,14 @@ std::string DtypeName(at::ScalarType type) {
     if (known == type) return name;
   }
   return std::string(c10::getDtypeNames(type).first);
+}
+
+at::ScalarType DtypeOf(const std::string& wanted) {
+  at::ScalarType type = at::kByte;
+  for (const auto& [name, known] : Dtypes()) {
+    if (name == wanted) type = known;
+  }
+  return type;
 }
 
 std::string SizesText(at::IntArrayRef shape) {
@@ -77,8 +86,38 @@ LoadedGraphs::LoadedGraphs(std::vector<torch::jit::Module> modules, Plan plan,
       linear_dtype_(std::move(linear_dtype)),
       frozen_(Frozen()) {}
 
-LoadedGraphs::LoadedGraphs(const std::vector<std::shared_ptr<const CompiledGraph>>& forms) {
-  for (const auto& form : forms) frozen_.emplace_back(form);
+LoadedGraphs::LoadedGraphs(const std::vector<CompiledForm>& forms) {
+  for (const CompiledForm& form : forms) {
+    frozen_.emplace_back(std::make_shared<CompiledGraph>(form, TensorMap{}));
+  }
+}
+
+GraphChange LoadedGraphs::Recompiled(const TensorMap& weights) const {
+  GraphChange change;
+  TensorMap together = weights;
+  together.insert(exchanged_.begin(), exchanged_.end());
+  for (const Callable& form : frozen_) {
+    change.frozen.emplace_back(std::make_shared<CompiledGraph>(form.compiled()->form(), together));
+  }
+  change.weights.push_back(std::move(together));
+  return change;
+}
+
+std::vector<TensorMap> LoadedGraphs::Dense() const {
+  std::vector<TensorMap> forms;
+  for (const torch::jit::Module& module : modules_) forms.push_back(DenseTensors(module, plan_));
+  for (const Callable& form : frozen_) {
+    if (form.compiled() == nullptr) continue;
+    TensorMap& tensors = forms.emplace_back();
+    for (const CompiledPart::Tensor& tensor : form.compiled()->Dense()) {
+      // Without numbers: only its type and shape are looked at.
+      tensors.emplace(
+          tensor.path,
+          at::empty(tensor.shape,
+                    at::TensorOptions().dtype(DtypeOf(tensor.dtype)).device(at::kMeta)));
+    }
+  }
+  return forms;
 }
 
 std::vector<Callable> LoadedGraphs::Frozen() const {
@@ -92,19 +131,7 @@ std::vector<Callable> LoadedGraphs::Frozen() const {
 }
 
 void LoadedGraphs::Check(const DeltaHeader& header) const {
-  std::vector<TensorMap> forms;
-  if (modules_.empty() && !header.dense.empty()) {
-    throw Error(ErrorKind::kDelta,
-                "delta.dense: got " + std::to_string(header.dense.size()) +
-                    " dense weights, expected none: they are compiled into the graph; make the "
-                    "delta with --tables-only, or export the artifact anew, with --format both to "
-                    "apply such deltas");
-  }
-  if (!header.dense.empty()) {
-    for (const torch::jit::Module& module : modules_) {
-      forms.push_back(DenseTensors(module, plan_));
-    }
-  }
+  const std::vector<TensorMap> forms = header.dense.empty() ? std::vector<TensorMap>() : Dense();
   for (std::size_t i = 0; i < header.dense.size(); ++i) {
     const DenseDelta& weight = header.dense[i];
     const std::string at = "delta.dense[" + std::to_string(i) + "]";
@@ -129,6 +156,7 @@ void LoadedGraphs::Check(const DeltaHeader& header) const {
 }
 
 GraphChange LoadedGraphs::Exchanged(const TensorMap& weights, const Signature& signature) {
+  if (modules_.empty()) return Recompiled(weights);
   GraphChange change;
   std::vector<TensorMap> held;
   for (const torch::jit::Module& module : modules_) {
@@ -166,16 +194,13 @@ GraphChange LoadedGraphs::Exchanged(const TensorMap& weights, const Signature& s
 
 void LoadedGraphs::Write(const GraphChange& change) {
   for (std::size_t i = 0; i < modules_.size(); ++i) SetTensors(modules_[i], change.weights[i]);
+  if (modules_.empty()) exchanged_ = change.weights[0];
   frozen_ = change.frozen;
 }
 
 at::Tensor ReadDense(DeltaFile* file, const DenseDelta& weight) {
   const std::vector<unsigned char> data = file->ReadDense(weight);
-  at::ScalarType type = at::kByte;
-  for (const auto& [name, known] : Dtypes()) {
-    if (name == weight.dtype) type = known;
-  }
-  at::Tensor tensor = at::empty(weight.shape, at::TensorOptions().dtype(type));
+  at::Tensor tensor = at::empty(weight.shape, at::TensorOptions().dtype(DtypeOf(weight.dtype)));
   std::memcpy(tensor.mutable_data_ptr(), data.data(), data.size());
   return tensor;
 }

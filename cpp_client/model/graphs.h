@@ -25,6 +25,9 @@ class Callable {
   explicit Callable(std::shared_ptr<const CompiledGraph> compiled)
       : compiled_(std::move(compiled)) {}
 
+  /// Null if it is TorchScript.
+  const CompiledGraph* compiled() const { return compiled_.get(); }
+
   /// Runs the graph. Throws torch's exceptions.
   c10::IValue Call(std::vector<c10::IValue> inputs) const;
 
@@ -37,7 +40,7 @@ class Callable {
 
 /// Other weights of a model's forms, and the forms frozen with them.
 struct GraphChange {
-  /// By form.
+  /// By form; of compiled forms one, with all that are not the packages'.
   std::vector<TensorMap> weights;
   std::vector<Callable> frozen;
 };
@@ -50,15 +53,15 @@ class LoadedGraphs {
   /// Takes the scripted forms with their tensors in place, not frozen. `linear_dtype`: in which
   /// linear layers multiply; empty leaves all operators as they are.
   LoadedGraphs(std::vector<torch::jit::Module> modules, Plan plan, std::string linear_dtype);
-  /// Takes compiled forms, whose weights cannot be exchanged.
-  explicit LoadedGraphs(const std::vector<std::shared_ptr<const CompiledGraph>>& forms);
+  /// Loads compiled forms. Throws Error (kManifest).
+  explicit LoadedGraphs(const std::vector<CompiledForm>& forms);
 
   const Callable& plain() const { return frozen_[0]; }
   /// Null if the model has no ranking form.
   const Callable* ranking() const { return frozen_.size() > 1 ? &frozen_[1] : nullptr; }
 
   /// Checks that every dense weight of a delta is a tensor of a form, with its type and shape.
-  /// Throws Error: kManifest, or kDelta if the weights are compiled into the graph.
+  /// Throws Error (kManifest).
   void Check(const DeltaHeader& header) const;
 
   /// Returns the forms with other weights, by path in host memory, which Check has admitted. They
@@ -70,11 +73,17 @@ class LoadedGraphs {
 
  private:
   std::vector<Callable> Frozen() const;
+  /// Returns the compiled forms with other weights beside those that were exchanged before.
+  GraphChange Recompiled(const TensorMap& weights) const;
+  /// Returns the dense weights of each form.
+  std::vector<TensorMap> Dense() const;
 
   std::vector<torch::jit::Module> modules_;
   Plan plan_;
   std::string linear_dtype_;
   std::vector<Callable> frozen_;
+  /// In the place of those of compiled forms.
+  TensorMap exchanged_;
 };
 
 /// Reads a dense weight into host memory. Throws Error.

@@ -61,7 +61,6 @@ class Opening {
   void LoadFolder();
   void LoadFile();
   std::string ReadPart(const std::string& name) const;
-  bool IsCompiled() const;
   void LoadCompiled();
 
   const std::string& path_;
@@ -83,37 +82,17 @@ std::string Opening::ReadPart(const std::string& name) const {
   // Always checked: it is small, and a damaged graph can crash the process, while damaged rows only
   // give wrong numbers.
   std::string bytes = FileBytes(file);
-  if (Sha256Hex(bytes) != part.sha256) {
-    throw Error(
-        ErrorKind::kChecksum,
-        "part " + Repr(part.path) + ": its checksum does not match; it was changed or damaged");
-  }
+  if (Sha256Hex(bytes) != part.sha256) throw ChangedPart(part.path);
   return bytes;
 }
 
-/// Whether the target's compiled graphs are to be loaded.
-bool Opening::IsCompiled() const {
-  const std::string& wanted = options_.graph_format;
-  if (!wanted.empty() && wanted != "torchscript" && wanted != "pt2") {
-    throw Error(ErrorKind::kTarget,
-                "graph_format: got " + Repr(wanted) + ", expected 'torchscript' or 'pt2'");
-  }
-  const bool is_scripted = !target_->graph.skeleton.empty();
-  if (wanted == "torchscript" && !is_scripted) {
-    throw Error(ErrorKind::kTarget,
-                "target " + Repr(target_->name) +
-                    ": holds no TorchScript graph, expected one; export it with --format both");
-  }
-  return wanted == "pt2" || !is_scripted;
-}
-
 void Opening::LoadCompiled() {
-  std::vector<std::shared_ptr<const CompiledGraph>> forms;
+  std::vector<CompiledForm> forms;
   for (const Graph* graph : Graphs()) {
-    const std::string& package = graph->compiled->package;
-    ReadPart(package);
-    forms.push_back(std::make_shared<CompiledGraph>(path_ + "/" + package, manifest().signature,
-                                                    !forms.empty(), blob_));
+    const CompiledPart& compiled = *graph->compiled;
+    const Part& part = *manifest().FindSkeleton(compiled.package);
+    forms.push_back({std::make_shared<Package>(path_ + "/" + part.path, part), compiled.dense,
+                     &manifest().signature, !forms.empty(), blob_});
   }
   compiled_.emplace(forms);
 }
@@ -158,7 +137,7 @@ void Opening::LoadFile() {
 std::unique_ptr<Model::Parts> Opening::Run() {
   rows_->manifest = ManifestAt(path_);
   target_ = &ChooseTarget(manifest(), options_.target);
-  is_compiled_ = IsCompiled();
+  is_compiled_ = options_.compiled || target_->graph.skeleton.empty();
   if (is_compiled_) CheckUsable(*target_);
   LoadFbgemm(options_.fbgemm_path);
   if (IsArtifactFolder(path_)) {

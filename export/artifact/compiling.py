@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import subprocess
@@ -9,14 +10,19 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
-import torch.fx.experimental._config as shape_config
+import torch.fx.experimental._config
 from torch.export import ExportedProgram
 
 from recsys.artifact.compiled import ISAS, lacking_features
-from recsys.errors import ExportError
+from recsys.artifact.load import checked_part
+from recsys.artifact.manifest import Manifest
+from recsys.artifact.targets import Target
+from recsys.errors import ExportError, ManifestError
 
+_shape_config: Any = torch.fx.experimental._config
 #: Compiled for, unless another one is named: processors of the last ten years have it.
 DEFAULT_ISA = "x86-64-v3"
 _VECTOR_BITS = {"x86-64-v3": 256, "x86-64-v4": 512}
@@ -56,6 +62,8 @@ def compile_program(exported: ExportedProgram, isa: str, file: Path) -> None:
         ExportError: It does not compile.
     """
     settings = {
+        # Otherwise small tensors become numbers in the code, where deltas do not reach them.
+        "always_keep_tensor_constants": True,
         "aot_inductor.check_lowerbound": False,
         # In torch integers wrap; in C++ compilers assume that they do not, and hashes of raw IDs then match nothing.
         # There is no setting for further flags, and this one is put into the command as it stands.
@@ -65,14 +73,20 @@ def compile_program(exported: ExportedProgram, isa: str, file: Path) -> None:
         "cpp.threads": 1,
     }
     try:
-        with _quiet(), shape_config.patch(backed_size_oblivious=True), torch.no_grad():
+        with _quiet(), _shape_config.patch(backed_size_oblivious=True), torch.no_grad():
             torch._inductor.aoti_compile_and_package(
                 exported, package_path=str(file), inductor_configs=settings
             )
-    except (RuntimeError, ValueError, AssertionError, NotImplementedError, subprocess.CalledProcessError) as error:
+    except (
+        RuntimeError,
+        ValueError,
+        AssertionError,
+        NotImplementedError,
+        subprocess.CalledProcessError,
+    ) as error:
         raise ExportError(
-            f"model: AOTInductor cannot compile it: {type(error).__name__}: {str(error).strip()[:2000]}; export it with "
-            "--format torchscript"
+            f"model: AOTInductor cannot compile it: {type(error).__name__}: {str(error).strip()[:2000]}; export it "
+            "with --format torchscript"
         ) from error
 
 
@@ -92,10 +106,45 @@ def save_program(exported: ExportedProgram, file: Path) -> None:
         exported._example_inputs = examples
 
 
+def load_programs(artifact: Path, manifest: Manifest, target: Target) -> list[ExportedProgram]:
+    """Return the programs of a target: the plain form, and the ranking form if there is one.
+
+    Raises:
+        ArtifactError: They cannot be used; the subclass says why.
+    """
+    programs = []
+    for graph in target.graphs:
+        assert graph.compiled is not None
+        with checked_part(artifact, manifest, graph.compiled.exported) as file:
+            programs.append(load_program(Path(file.name)))
+    return programs
+
+
+def load_program(file: Path) -> ExportedProgram:
+    """Return a program that ``save_program`` wrote.
+
+    Raises:
+        ManifestError: It cannot be read.
+    """
+    try:
+        with _quiet():
+            return torch.export.load(file)
+    except (RuntimeError, ValueError, AssertionError, OSError) as error:
+        raise ManifestError(
+            f"part {file.name!r}: not readable as an ExportedProgram ({type(error).__name__})"
+        ) from None
+
+
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep torch's own deprecations from users."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", category=FutureWarning)
-        warnings.filterwarnings("ignore", category=DeprecationWarning)
-        yield
+    """Keep torch's own deprecations and remarks from users."""
+    remarks = logging.getLogger("torch._export.serde.serialize")
+    level = remarks.level
+    remarks.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", category=FutureWarning)
+            warnings.filterwarnings("ignore", category=DeprecationWarning)
+            yield
+    finally:
+        remarks.setLevel(level)

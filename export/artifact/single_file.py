@@ -89,6 +89,7 @@ def main(argv: Sequence[str]) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, limit))
     held = read_manifest(work)
     target = held.targets[0]
+    assert target.skeleton is not None
     module = torchscript.load(work / target.skeleton)
     rows = map_rows(work / ROWS_NAME, held.layout)
     for path in target.rows:

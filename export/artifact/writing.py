@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from torch.export import ExportedProgram
 
 from export.artifact.compiling import compile_program, save_program
 from export.graph.graph import Graph, make_graph
@@ -19,11 +20,15 @@ from export.graph.program import program
 from export.graph.tree import exchanged
 from export.inputs import schema_of
 from recsys import machine, torchscript
+from recsys.artifact.dtypes import DENSE_DTYPES
+from recsys.artifact.graphs import outside_collections
 from recsys.artifact.load import ROWS_NAME
-from recsys.artifact.manifest import CompiledGraph, Manifest, Part, RankingGraph, TableInfo, Target
+from recsys.artifact.manifest import Manifest, Part, TableInfo
+from recsys.artifact.targets import CompiledGraph, RankingGraph, Target, TensorInfo
 from recsys.configs import EmbeddingBagConfig
 from recsys.rows.quantize import QuantizationError
 from recsys.sharding.plan.device_rows import table_path
+from recsys.sharding.plan.plan import ShardingPlan
 
 
 def write_graphs(prepared: PreparedModel, target: str, work: Path) -> tuple[Target, list[Part]]:
@@ -43,17 +48,10 @@ def write_graphs(prepared: PreparedModel, target: str, work: Path) -> tuple[Targ
     env = prepared.stored.envs[target]
     position = list(prepared.stored.envs).index(target)
     prepared.progress("trace and script", position, len(prepared.stored.envs))
-    modules = target_modules(prepared, target)
-    model = exchanged(prepared.model, modules.plain)
-    graph = make_graph(model, prepared.binding, env.devices, prepared.dense_dtype)
-    writing = _GraphWriting(prepared, work)
-    plain = writing.write(graph, f"target-{position}", is_ranking=False)
-    ranking = None
-    context = prepared.signature.context
-    if context:
-        model = exchanged(prepared.model, modules.ranking)
-        second = make_graph(model, prepared.binding, env.devices, prepared.dense_dtype, context)
-        ranking = writing.write(second, f"ranking-{position}", is_ranking=True)
+    graphs = make_graphs(prepared, target)
+    writing = _GraphWriting(prepared, target, work)
+    plain = writing.write(graphs[0], f"target-{position}", is_ranking=False)
+    ranking = writing.write(graphs[1], f"ranking-{position}", is_ranking=True) if len(graphs) > 1 else None
     on_host = all(device.type == "cpu" for device in env.devices)
     made = Target(
         name=target,
@@ -70,19 +68,53 @@ def write_graphs(prepared: PreparedModel, target: str, work: Path) -> tuple[Targ
     return made, writing.parts
 
 
+def make_graphs(prepared: PreparedModel, target: str) -> list[Graph]:
+    """Return the plain form of a target, and the ranking form if the model has a context.
+
+    Raises:
+        ExportError: FX or TorchScript does not support the model, or the graph calls foreign operators.
+    """
+    devices, context = prepared.stored.envs[target].devices, prepared.signature.context
+    modules = target_modules(prepared, target)
+    forms = [(modules.plain, ()), *([(modules.ranking, context)] if context else [])]
+    return [
+        make_graph(
+            exchanged(prepared.model, collections), prepared.binding, devices, prepared.dense_dtype, names
+        )
+        for collections, names in forms
+    ]
+
+
+def export_graph(prepared: PreparedModel, graph: Graph, *, is_ranking: bool) -> ExportedProgram:
+    """Return a graph as a program that takes the rows as an input.
+
+    Raises:
+        ExportError: torch.export does not support the model.
+    """
+    return program(
+        graph.module,
+        list(graph.rows),
+        prepared.signature,
+        prepared.stored.layout.num_bytes,
+        is_ranking=is_ranking,
+    )
+
+
 class _GraphWriting:
     """Writes graphs in the formats that are asked for.
 
     Args:
         prepared: The model.
+        target: One of its targets.
         work: The directory that holds the artifact.
 
     Attributes:
         parts: The files.
     """
 
-    def __init__(self, prepared: PreparedModel, work: Path) -> None:
+    def __init__(self, prepared: PreparedModel, target: str, work: Path) -> None:
         self._prepared = prepared
+        self._target = target
         self._work = work
         self.parts: list[Part] = []
 
@@ -101,13 +133,7 @@ class _GraphWriting:
     def _compile(self, graph: Graph, name: str, *, is_ranking: bool) -> CompiledGraph:
         prepared = self._prepared
         prepared.progress("compile", 0, 1)
-        exported = program(
-            graph.module,
-            list(graph.rows),
-            prepared.signature,
-            prepared.stored.layout.num_bytes,
-            is_ranking=is_ranking,
-        )
+        exported = export_graph(prepared, graph, is_ranking=is_ranking)
         portable, package = self._work / f"{name}.exported.pt2", self._work / f"{name}.pt2"
         save_program(exported, portable)
         compile_program(exported, prepared.config.pt2_isa, package)
@@ -117,11 +143,21 @@ class _GraphWriting:
             exported=self._add(portable),
             isa=prepared.config.pt2_isa,
             torch=str(torch.__version__),
+            dense=dense_weights(exported, prepared.stored.plans[self._target]),
         )
 
     def _add(self, file: Path) -> str:
         self.parts.append(Part(path=file.name, size_bytes=file.stat().st_size, sha256=_sha256(file)))
         return file.name
+
+
+def dense_weights(exported: ExportedProgram, plan: ShardingPlan) -> dict[str, TensorInfo]:
+    """Return the tensors of a program that deltas may change, without their numbers."""
+    return {
+        path: TensorInfo(dtype=str(tensor.dtype).removeprefix("torch."), shape=tuple(tensor.shape))
+        for path, tensor in outside_collections(exported.state_dict, plan).items()
+        if tensor.dtype in DENSE_DTYPES.values() and tensor.numel()
+    }
 
 
 def make_manifest(

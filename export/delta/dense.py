@@ -14,16 +14,20 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from torch.export import ExportedProgram
 
-from export.artifact.writing import write_graphs
+from export.artifact.compiling import load_program, load_programs, save_program
+from export.artifact.writing import export_graph, make_graphs, write_graphs
 from export.config import ExportConfig
+from export.graph.prepared import PreparedModel
 from export.pipeline import prepare, with_outputs
 from export.verify.run import float_outputs
 from recsys import torchscript
-from recsys.artifact.delta_header import DENSE_DTYPES
-from recsys.artifact.graphs import dense_tensors
+from recsys.artifact.dtypes import DENSE_DTYPES
+from recsys.artifact.graphs import dense_tensors, outside_collections
 from recsys.artifact.load import load_skeletons
-from recsys.artifact.manifest import Manifest, Target
+from recsys.artifact.manifest import Manifest
+from recsys.artifact.targets import Target
 from recsys.errors import ExportError
 from recsys.signature import IdPolicy
 
@@ -55,9 +59,13 @@ def dense_changes(
     stored = [
         form
         for target in manifest.targets
-        for form in _forms(load_skeletons(artifact, manifest, target), target)
+        for form in (
+            _programs(load_programs(artifact, manifest, target), target)
+            if target.skeleton is None
+            else _forms(load_skeletons(artifact, manifest, target), target)
+        )
     ]
-    fresh = _forms_of_model(new, _config_of(manifest))
+    fresh = _forms_of_model(new, manifest)
     changed: dict[str, Tensor] = {}
     for before, after in zip(stored, fresh, strict=True):
         if after.text != before.text or not _have_same_shapes(before, after):
@@ -114,17 +122,41 @@ def _config_of(manifest: Manifest) -> ExportConfig:
     )
 
 
-def _forms_of_model(model: nn.Module, config: ExportConfig) -> list[_Form]:
-    """Trace and script a model as an export does, for all targets."""
-    prepared = prepare(model, config, _silent)
+def _forms_of_model(model: nn.Module, manifest: Manifest) -> list[_Form]:
+    """Trace a model as an export does, for all targets, and script or export it as the artifact's graphs are."""
+    prepared = prepare(model, _config_of(manifest), _silent)
     prepared = with_outputs(prepared, float_outputs(prepared))
     forms = []
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
-        for name in prepared.stored.envs:
-            target, parts = write_graphs(prepared, name, work)
-            forms += _forms([torchscript.load(work / part.path) for part in parts], target)
+        for target in manifest.targets:
+            if target.skeleton is None:
+                forms += _programs(_read_back(prepared, target.name, work), target)
+                continue
+            made, parts = write_graphs(prepared, target.name, work)
+            forms += _forms([torchscript.load(work / part.path) for part in parts], made)
     return forms
+
+
+def _read_back(prepared: PreparedModel, target: str, work: Path) -> list[ExportedProgram]:
+    """Return a target's programs as an artifact would hold them."""
+    programs = []
+    for i, graph in enumerate(make_graphs(prepared, target)):
+        save_program(export_graph(prepared, graph, is_ranking=i > 0), work / "program.pt2")
+        programs.append(load_program(work / "program.pt2"))
+    return programs
+
+
+def _programs(programs: Sequence[ExportedProgram], target: Target) -> list[_Form]:
+    """Return forms; tensors that are no weights belong to what is computed."""
+    return [
+        _Form(
+            str(found.graph)
+            + "".join(f"{name}: {tensor}" for name, tensor in sorted(found.constants.items())),
+            outside_collections(found.state_dict, target.plan),
+        )
+        for found in programs
+    ]
 
 
 def _forms(modules: Sequence[torch.jit.ScriptModule], target: Target) -> list[_Form]:

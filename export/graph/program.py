@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import copy
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.fx.experimental._config as shape_config
+import torch.fx.experimental._config
 from torch import Tensor, fx
 from torch.export import Dim, ExportedProgram
 
 from recsys.errors import ExportError
 from recsys.signature import Signature
 
+_shape_config: Any = torch.fx.experimental._config
 # Sizes of the example that is traced: different ones, none of them 0 or 1.
 _NUM_ROWS, _NUM_CONTEXTS, _NUM_IDS = 5, 3, 7
 _MAX_ROWS = 1 << 30
@@ -79,7 +80,7 @@ def program(
 
 def _exported(module: fx.GraphModule, inputs: Inputs) -> ExportedProgram:
     # Otherwise batches of no rows and of one row are refused.
-    with shape_config.patch(backed_size_oblivious=True), torch.no_grad():
+    with _shape_config.patch(backed_size_oblivious=True), torch.no_grad():
         return torch.export.export(module, tuple(inputs.examples), dynamic_shapes=tuple(inputs.dims))
 
 
@@ -153,7 +154,8 @@ def _flatten_lengths(graph: fx.Graph, given: Mapping[str, fx.Node]) -> None:
             node = given[name]
             with graph.inserting_before(_first_step(graph)):
                 flat = graph.call_method("flatten", (node,))
-            node.replace_all_uses_with(flat, delete_user_cb=lambda user, flat=flat: user is not flat)
+            node.replace_all_uses_with(flat)
+            flat.args = (node,)
 
 
 def _state_sizes(graph: fx.Graph, given: Mapping[str, fx.Node], inputs: Inputs) -> None:
@@ -172,7 +174,8 @@ def _state_sizes(graph: fx.Graph, given: Mapping[str, fx.Node], inputs: Inputs) 
 
 
 def _first_step(graph: fx.Graph) -> fx.Node:
-    return next(node for node in graph.nodes if node.op != "placeholder")
+    nodes: Iterable[fx.Node] = graph.nodes
+    return next(node for node in nodes if node.op != "placeholder")
 
 
 def _clone_before_reshapes(graph: fx.Graph, clones: set[str] | None) -> None:

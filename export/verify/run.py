@@ -32,7 +32,7 @@ from export.verify.oracle import OracleCollection, StoredRows
 from export.verify.ranking import Predict, PredictRanking, check_ranking
 from export.verify.retrieval import ItemScores, comparable, item_scores
 from recsys.artifact.graphs import can_exchange
-from recsys.artifact.load import ROWS_NAME, LoadedArtifact, load_artifact, map_rows
+from recsys.artifact.load import ROWS_NAME, LoadedArtifact, load_artifact, load_compiled_artifact, map_rows
 from recsys.artifact.ranking import RankingBatch, picked
 from recsys.artifact.samples import Batch, random_batch
 from recsys.embedding import EmbeddingBagCollection
@@ -131,17 +131,15 @@ def verify(prepared: PreparedModel, work: Path, floats: FloatOutputs) -> Verifie
     samples, clean = prepared.samples, prepared.clean
     for i, name in enumerate(prepared.stored.envs):
         prepared.progress("verify", i, len(prepared.stored.envs))
-        for graph_format in ("torchscript", "pt2"):
-            if not (prepared.config.is_compiled if graph_format == "pt2" else prepared.config.is_scripted):
-                continue
-            target = _target(prepared, work, name, own_operators=False, graph_format=graph_format)
+        for is_compiled in _formats(prepared):
+            target = _target(prepared, work, name, own_operators=False, is_compiled=is_compiled)
             outputs = target.predict(samples)
             found = comparable(outputs, implied_scores)
             compare(found, expected, tolerance, "what the model makes of the stored rows")
-            if graph_format == "pt2":
-                _check_batch_sizes(prepared, target, expected, implied_scores, tolerance)
+            if is_compiled:
+                _check_batch_sizes(prepared, target, expected, implied_scores)
             if target.can_exchange:
-                target = _target(prepared, work, name, own_operators=True, graph_format=graph_format)
+                target = _target(prepared, work, name, own_operators=True, is_compiled=False)
                 verified.exchanged[name] = target.exchanged[0]
                 outputs = target.predict(samples)
                 found = comparable(outputs, implied_scores)
@@ -158,12 +156,19 @@ def verify(prepared: PreparedModel, work: Path, floats: FloatOutputs) -> Verifie
     return verified
 
 
+def _formats(prepared: PreparedModel) -> list[bool]:
+    """Return for each format of the graphs whether it is compiled."""
+    return [
+        *([False] if prepared.config.is_scripted else []),
+        *([True] if prepared.config.is_compiled else []),
+    ]
+
+
 def _check_batch_sizes(
     prepared: PreparedModel,
     target: _Target,
     expected: Mapping[str, Tensor],
     scores: ItemScores | None,
-    tolerance: float,
 ) -> None:
     """Compare a compiled graph on batches of sizes that compilers treat apart, made of the samples."""
     num_samples = prepared.samples.num_rows
@@ -174,7 +179,7 @@ def _check_batch_sizes(
         compare(
             comparable(outputs, of_rows),
             {name: tensor[rows] for name, tensor in expected.items()},
-            tolerance,
+            END_TO_END_TOLERANCES[prepared.dense_dtype],
             f"what the model makes of the stored rows (compiled, a batch of {num_rows})",
         )
 
@@ -236,28 +241,26 @@ class _Target:
 
 
 def _target(
-    prepared: PreparedModel, work: Path, name: str, *, own_operators: bool, graph_format: str
+    prepared: PreparedModel, work: Path, name: str, *, own_operators: bool, is_compiled: bool
 ) -> _Target:
     """Return a target, after predictions for no rows and for one row."""
     env = prepared.stored.envs[name]
     if env.lacking():
         # Without such a device: the same plan in host memory, not scripted.
         return _on_host(prepared, work, name, on_host(env))
-    artifact = load_artifact(
-        work,
-        target=name,
-        verify_checksums=False,
-        random_access=True,
-        own_operators=own_operators,
-        graph_format=graph_format,
-    )
+    if is_compiled:
+        artifact = load_compiled_artifact(work, target=name, verify_checksums=False, random_access=True)
+    else:
+        artifact = load_artifact(
+            work, target=name, verify_checksums=False, random_access=True, own_operators=own_operators
+        )
     for num_rows in (0, 1):
         _check_rows(artifact, prepared.signature, num_rows)
     return _Target(
         predict=lambda batch: artifact.forward(*batch.inputs()),
         predict_ranking=lambda batch: artifact.forward_ranking(*batch.inputs()),
         ran_on=name,
-        can_exchange=graph_format == "torchscript" and can_exchange(artifact.target),
+        can_exchange=not is_compiled and can_exchange(artifact.target),
         exchanged=artifact.graphs.own_operators,
     )
 

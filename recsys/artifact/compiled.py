@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor
 
 import recsys.ops  # noqa: F401  (loads the operators that graphs name)
-from recsys.artifact.manifest import CompiledGraph, Target
+from recsys.artifact.targets import Target
 from recsys.errors import ManifestError, TargetError
 from recsys.kernels import operators
 from recsys.signature import Signature
@@ -25,7 +26,17 @@ from recsys.signature import Signature
 #: The instructions that a package may be compiled for, and what torch calls the processor's features for each.
 ISAS = {
     "x86-64-v3": ("avx2", "bmi2", "f16c", "fma3"),
-    "x86-64-v4": ("avx2", "bmi2", "f16c", "fma3", "avx512_f", "avx512_bw", "avx512_cd", "avx512_dq", "avx512_vl"),
+    "x86-64-v4": (
+        "avx2",
+        "bmi2",
+        "f16c",
+        "fma3",
+        "avx512_f",
+        "avx512_bw",
+        "avx512_cd",
+        "avx512_dq",
+        "avx512_vl",
+    ),
 }
 
 
@@ -42,12 +53,13 @@ def public_version(version: str) -> str:
     return version.partition("+")[0]
 
 
-def check_usable(target: Target) -> None:
-    """Check that this machine and this torch can run a target's compiled graphs.
+def check_usable(target: Target) -> list[str]:
+    """Return the packages of a target's forms, which this machine and this torch can run.
 
     Raises:
         TargetError: They cannot, or there are none; the message says what to do.
     """
+    packages = []
     for graph in target.graphs:
         compiled = graph.compiled
         if compiled is None:
@@ -71,34 +83,38 @@ def check_usable(target: Target) -> None:
                 f"target {target.name!r}: compiled for torch {compiled.torch[:40]}, but this is torch {here}; export "
                 "it with this torch, or with --format torchscript"
             )
+        packages.append(compiled.package)
+    return packages
 
 
 class CompiledForm:
     """A graph that can be called from any thread.
 
     Args:
-        package: The file, whose digest was compared.
-        signature: Of the model.
-        rows: The rows of all lookups, in host memory.
+        package: The open file, whose digest was compared.
+        model: What its calls need to know of the model.
         is_ranking: Whether it is the ranking form.
 
     Raises:
         ManifestError: The package cannot be loaded.
     """
 
-    def __init__(self, package: Path, signature: Signature, rows: Tensor, *, is_ranking: bool) -> None:
+    def __init__(self, package: BinaryIO, model: CompiledModel, *, is_ranking: bool) -> None:
         try:
-            # Python's lock is held during calls, so one runner is enough.
-            loader: Any = torch._C._aoti.AOTIModelPackageLoader(str(package), "model", False, 1, -1)  # type: ignore[attr-defined]
+            # By its descriptor: another file may have taken its name. Python's lock is held during calls, so one
+            # runner is enough.
+            self._loader: Any = torch._C._aoti.AOTIModelPackageLoader(
+                f"/proc/self/fd/{package.fileno()}", "model", False, 1, -1
+            )
         except RuntimeError as error:
+            name = Path(package.name).name
             raise ManifestError(
-                f"part {package.name!r}: not readable as a compiled graph: {str(error).splitlines()[0][:200]}"
+                f"part {name!r}: not readable as a compiled graph: {str(error).splitlines()[0][:200]}"
             ) from None
-        self._run: Callable[[list[Tensor]], list[Tensor]] = loader.run
-        self._loader = loader
-        self._signature = signature
-        self._rows = rows
+        self._run: Callable[[list[Tensor]], list[Tensor]] = self._loader.run
+        self._model = model
         self._is_ranking = is_ranking
+        self._weights: dict[str, Tensor] = {}
 
     def __call__(self, *inputs: Tensor) -> dict[str, Tensor]:
         """Predict.
@@ -106,8 +122,35 @@ class CompiledForm:
         Raises:
             RuntimeError: The inputs do not fit the signature.
         """
-        outputs = self._run([*checked_inputs(self._signature, inputs, is_ranking=self._is_ranking), self._rows])
-        return {output.name: tensor for output, tensor in zip(self._signature.outputs, outputs, strict=True)}
+        signature = self._model.signature
+        outputs = self._run(
+            [*checked_inputs(signature, inputs, is_ranking=self._is_ranking), self._model.rows]
+        )
+        return {output.name: tensor for output, tensor in zip(signature.outputs, outputs, strict=True)}
+
+    def names(self) -> set[str]:
+        """Return the paths of the tensors that are kept apart from the code."""
+        return set(self._loader.get_constant_fqns())
+
+    def set_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Read other dense weights from now on, while no call runs: tensors of ``names``, of their types and shapes."""
+        # Not copied, so they are kept.
+        self._weights |= weights
+        if weights:
+            self._loader.load_constants(dict(weights), False, False, True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompiledModel:
+    """What the calls of compiled graphs need to know of their model.
+
+    Attributes:
+        signature: Inputs and outputs.
+        rows: The rows of all lookups, ``[size of the rows]`` uint8 in host memory.
+    """
+
+    signature: Signature
+    rows: Tensor
 
 
 def checked_inputs(signature: Signature, inputs: Sequence[Tensor], *, is_ranking: bool) -> list[Tensor]:
@@ -204,36 +247,100 @@ class CompiledGraphs:
     """The compiled forms of a model, in the place of ``LoadedGraphs``.
 
     Args:
-        forms: The plain form, and the ranking form if there is one.
+        packages: The open files of the plain form, and of the ranking form if there is one; their digests were
+            compared.
+        target: The target that they belong to.
+        model: What calls need to know of the model.
 
     Attributes:
-        calls: The forms.
+        calls: The forms. Replaced as a whole.
         own_operators: Always empty.
-    """
-
-    own_operators: tuple[operators.Exchanged, ...] = ()
-
-    def __init__(self, forms: Sequence[CompiledForm]) -> None:
-        self.calls: tuple[Callable[..., dict[str, Tensor]], ...] = tuple(forms)
-
-
-def load_compiled(
-    path: Path, target: Target, signature: Signature, rows: Tensor
-) -> CompiledGraphs:
-    """Load a target's compiled forms, whose parts were checked.
-
-    Args:
-        path: The artifact.
-        target: One of its targets; ``check_usable`` accepts it.
-        signature: Of the model.
-        rows: ``[size of the rows]`` uint8 in host memory.
 
     Raises:
         ManifestError: A package cannot be loaded.
     """
-    forms = []
-    for i, graph in enumerate(target.graphs):
-        compiled: CompiledGraph | None = graph.compiled
-        assert compiled is not None
-        forms.append(CompiledForm(path / compiled.package, signature, rows, is_ranking=i > 0))
-    return CompiledGraphs(forms)
+
+    own_operators: tuple[operators.Exchanged, ...] = ()
+
+    def __init__(self, packages: Sequence[BinaryIO], target: Target, model: CompiledModel) -> None:
+        self._packages = tuple(packages)
+        self._target = target
+        self._model = model
+        self._weights: Mapping[str, Tensor] = {}
+        self.calls: tuple[CompiledForm, ...] = self._load()
+
+    def _load(self) -> tuple[CompiledForm, ...]:
+        return tuple(
+            CompiledForm(package, self._model, is_ranking=i > 0) for i, package in enumerate(self._packages)
+        )
+
+    def tensors(self) -> list[dict[str, Tensor]]:
+        """Return the dense weights of each form by path, without their numbers."""
+        found = []
+        for graph, form in zip(self._target.graphs, self.calls, strict=True):
+            assert graph.compiled is not None
+            names = form.names()
+            found.append(
+                {
+                    path: torch.empty(weight.shape, dtype=getattr(torch, weight.dtype), device="meta")
+                    for path, weight in graph.compiled.dense.items()
+                    if path in names
+                }
+            )
+        return found
+
+    def exchanged(self, weights: Mapping[str, Tensor]) -> CompiledChange:
+        """Return the forms with other weights, to be set by ``CompiledChange.write``. Nothing changes yet.
+
+        Args:
+            weights: By path; each a tensor of at least one form, with its shape and dtype, in host memory.
+        """
+        together = {**self._weights, **weights}
+        forms = self._load()
+        for form in forms:
+            names = form.names()
+            form.set_weights({path: tensor for path, tensor in together.items() if path in names})
+        return CompiledChange(
+            graphs=self, weights=together, forms=forms, replaced=self._weights, replaced_forms=self.calls
+        )
+
+    def set(self, weights: Mapping[str, Tensor], forms: tuple[CompiledForm, ...]) -> None:
+        """Set other forms, which have these weights in the place of the package's."""
+        self._weights = weights
+        self.calls = forms
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompiledChange:
+    """Other weights of a model's compiled graphs, in the place of ``GraphChange``.
+
+    Attributes:
+        graphs: The graphs.
+        weights: The new weights by path, where they are not the packages'.
+        forms: The forms with them.
+        replaced: The old weights.
+        replaced_forms: The old forms.
+    """
+
+    graphs: CompiledGraphs
+    weights: Mapping[str, Tensor]
+    forms: tuple[CompiledForm, ...]
+    replaced: Mapping[str, Tensor]
+    replaced_forms: tuple[CompiledForm, ...]
+
+    def warm(self, signature: Signature) -> None:
+        """Do nothing: compiled graphs are as fast in the first call as in later ones."""
+
+    def write(self) -> None:
+        """Set the new forms."""
+        self.graphs.set(self.weights, self.forms)
+
+    def inverse(self) -> CompiledChange:
+        """Return the change back."""
+        return CompiledChange(
+            graphs=self.graphs,
+            weights=self.replaced,
+            forms=self.replaced_forms,
+            replaced=self.weights,
+            replaced_forms=self.forms,
+        )

@@ -19,9 +19,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from recsys.artifact.compiled import CompiledChange, CompiledGraphs
 from recsys.artifact.delta_file import DeltaFile
 from recsys.artifact.delta_header import DeltaHeader, TableDelta
-from recsys.artifact.compiled import CompiledGraphs
 from recsys.artifact.graphs import GraphChange, LoadedGraphs
 from recsys.artifact.loaded_rows import LoadedRows
 from recsys.errors import DeltaError
@@ -91,7 +91,7 @@ class PreparedDelta:
     num_dense_left: int
     changes: Sequence[BlockChange]
     dense: Mapping[str, Tensor | None]
-    graphs: GraphChange | None
+    graphs: GraphChange | CompiledChange | None
     _loaded: LoadedRows
 
     @property
@@ -121,7 +121,7 @@ def prepare(loaded: LoadedRows, path: str | os.PathLike[str]) -> PreparedDelta:
             # Checked again: another delta may have been applied in between.
             check_state(header.base, loaded)
             changes = [_change(*place) for place in places]
-            graphs = loaded.graphs.exchanged(dense) if dense and isinstance(loaded.graphs, LoadedGraphs) else None
+            graphs = loaded.graphs.exchanged(dense) if dense and loaded.graphs is not None else None
             _synchronize(changes)
         if graphs is not None:
             graphs.warm(loaded.manifest.signature)
@@ -197,16 +197,11 @@ def check_fit(header: DeltaHeader, loaded: LoadedRows) -> None:
             if got != expected:
                 raise wrong(f"delta.tables[{i}]", key, got, f"{expected}, as table {table.name!r} has it")
 
-    if isinstance(loaded.graphs, CompiledGraphs) and header.dense:
-        raise DeltaError(
-            f"delta.dense: got {len(header.dense)} dense weights, expected none: they are compiled into the graph; "
-            "make the delta with --tables-only, or export the artifact anew, with --format both to apply such deltas"
-        )
-    if isinstance(loaded.graphs, LoadedGraphs):
+    if loaded.graphs is not None:
         _check_dense(header, loaded.graphs)
 
 
-def _check_dense(header: DeltaHeader, graphs: LoadedGraphs) -> None:
+def _check_dense(header: DeltaHeader, graphs: LoadedGraphs | CompiledGraphs) -> None:
     """Check that every dense weight is a tensor of a graph, with its type and shape."""
     forms = graphs.tensors()
     for i, weight in enumerate(header.dense):

@@ -34,13 +34,13 @@ import torch
 from torch import Tensor
 
 from recsys.artifact.delta_header import (
-    DENSE_DTYPES,
     SECTION_ALIGNMENT_BYTES,
     DeltaHeader,
     DeltaSection,
     DenseDelta,
     TableDelta,
 )
+from recsys.artifact.dtypes import DENSE_DTYPES
 from recsys.artifact.loaded_rows import DIGEST_DIGITS
 from recsys.configs import DataType
 from recsys.errors import (

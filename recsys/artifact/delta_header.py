@@ -12,8 +12,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
+from recsys.artifact.dtypes import DENSE_DTYPES
 from recsys.artifact.loaded_rows import DIGEST_DIGITS
 from recsys.artifact.manifest_checks import check_once
 from recsys.configs import DataType
@@ -36,18 +35,6 @@ FORMAT = "recsys-delta"
 #: written as version 1, which earlier releases read.
 FORMAT_VERSION = 2
 _WITHOUT_DENSE = 1
-#: Types of dense weights, by their names.
-DENSE_DTYPES = {
-    "float64": torch.float64,
-    "float32": torch.float32,
-    "float16": torch.float16,
-    "bfloat16": torch.bfloat16,
-    "int64": torch.int64,
-    "int32": torch.int32,
-    "int16": torch.int16,
-    "int8": torch.int8,
-    "uint8": torch.uint8,
-}
 #: The first offset of sections, and their alignment.
 PREAMBLE_BYTES = 64
 SECTION_ALIGNMENT_BYTES = 64

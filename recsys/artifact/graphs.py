@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 
 from recsys import torchscript
-from recsys.artifact.manifest import RankingGraph, Target
+from recsys.artifact.targets import RankingGraph, Target
 from recsys.errors import ManifestError, TargetError
 from recsys.kernels import operators
 from recsys.sharding.plan.device_rows import DeviceRows
+from recsys.sharding.plan.plan import ShardingPlan
 from recsys.signature import Signature
 
 # The attribute of a skeleton that holds the model's own modules.
@@ -205,8 +206,13 @@ def dense_tensors(module: torch.jit.ScriptModule, target: Target) -> dict[str, T
 
     Those of collections say where rows lie and how IDs are routed; operators trust them.
     """
-    apart = tuple(f"{_ROOT}.{path}." if path else f"{_ROOT}." for path in target.plan.plan)
-    return {path: tensor for path, tensor in _tensors(module).items() if not path.startswith(apart)}
+    return outside_collections(_tensors(module), target.plan)
+
+
+def outside_collections(tensors: Mapping[str, Tensor], plan: ShardingPlan) -> dict[str, Tensor]:
+    """Return the tensors that do not belong to a collection of the plan, by path in a graph."""
+    apart = tuple(f"{_ROOT}.{path}." if path else f"{_ROOT}." for path in plan.plan)
+    return {path: tensor for path, tensor in tensors.items() if not path.startswith(apart)}
 
 
 def _tensors(module: torch.jit.ScriptModule) -> dict[str, Tensor]:

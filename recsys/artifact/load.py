@@ -14,18 +14,20 @@ import os
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor
 
 from recsys import torchscript
-from recsys.artifact.compiled import CompiledGraphs, check_usable, load_compiled
+from recsys.artifact.compiled import CompiledGraphs, CompiledModel, check_usable
 from recsys.artifact.graphs import LoadedGraphs, place, share, tensor_at
 from recsys.artifact.loaded_rows import LoadedRows
-from recsys.artifact.manifest import Manifest, RankingGraph, Target
+from recsys.artifact.manifest import Manifest
+from recsys.artifact.targets import RankingGraph, Target
 from recsys.errors import (
     ArtifactNotFoundError,
     ChecksumError,
@@ -79,7 +81,9 @@ class LoadedArtifact:
 
     def _frozen(self) -> tuple[torch.jit.ScriptModule, ...]:
         if isinstance(self.graphs, CompiledGraphs):
-            raise TargetError(f"target {self.target.name!r}: loaded as compiled graphs, which are no TorchScript")
+            raise TargetError(
+                f"target {self.target.name!r}: loaded as compiled graphs, which are no TorchScript"
+            )
         return self.graphs.frozen
 
     @property
@@ -199,9 +203,8 @@ def load_artifact(
     random_access: bool = False,
     copy_rows: bool = False,
     own_operators: bool = True,
-    graph_format: str | None = None,
 ) -> LoadedArtifact:
-    """Load a model.
+    """Load a model: its TorchScript graphs, or those that are compiled if the target has no others.
 
     Args:
         path: A directory or a single file that ``recsys-export`` wrote.
@@ -214,7 +217,6 @@ def load_artifact(
             instead of mapping it.
         own_operators: Use the operators of recsys_ops where ``make native`` has built them
             (``recsys.kernels.operators``).
-        graph_format: ``torchscript`` or ``pt2`` for compiled graphs; if None, TorchScript where the target has it.
 
     Raises:
         ArtifactError: The artifact cannot be used; the subclass says why, the message names the part.
@@ -222,15 +224,18 @@ def load_artifact(
     where = Path(path)
     manifest = read_manifest(where)
     chosen = _choose(manifest, target)
-    is_compiled = _is_compiled(chosen, graph_format)
-    if is_compiled:
-        check_usable(chosen)
+    if chosen.skeleton is None:
+        return load_compiled_artifact(
+            path,
+            target=chosen.name,
+            verify_checksums=verify_checksums,
+            random_access=random_access,
+            copy_rows=copy_rows,
+        )
     if where.is_dir():
         blob, file = _rows_of(where, manifest, random_access=random_access, copy=copy_rows)
         if verify_checksums:
             check_rows(manifest, blob)
-        if is_compiled:
-            return _load_compiled(where, manifest, chosen, blob, file)
         modules = load_skeletons(where, manifest, chosen)
     else:
         modules, blob = _load_file(where, manifest, chosen, verify_checksums)
@@ -250,27 +255,36 @@ def load_artifact(
     )
 
 
-def _is_compiled(target: Target, graph_format: str | None) -> bool:
-    """Return whether a target's compiled graphs are to be loaded."""
-    if graph_format not in (None, "torchscript", "pt2"):
-        raise TargetError(f"graph_format: got {graph_format!r}, expected 'torchscript' or 'pt2'")
-    if graph_format == "torchscript" and target.skeleton is None:
-        raise TargetError(
-            f"target {target.name!r}: holds no TorchScript graph, expected one; export it with --format both"
-        )
-    return graph_format == "pt2" or target.skeleton is None
-
-
-def _load_compiled(
-    where: Path, manifest: Manifest, target: Target, blob: Tensor, file: RowsFile | None
+def load_compiled_artifact(
+    path: str | os.PathLike[str],
+    *,
+    target: str | None = None,
+    verify_checksums: bool = True,
+    random_access: bool = False,
+    copy_rows: bool = False,
 ) -> LoadedArtifact:
-    for graph in target.graphs:
-        assert graph.compiled is not None
-        _checked_part(where, manifest, graph.compiled.package)
-    graphs = load_compiled(where, target, manifest.signature, blob)
-    ranks = rank_rows(manifest, target, blob)
+    """Load a model's compiled graphs, also where the target has TorchScript. Arguments as for ``load_artifact``.
+
+    Raises:
+        TargetError: There are none, or this processor or this torch cannot run them.
+        ArtifactError: The artifact cannot be used otherwise; the subclass says why.
+    """
+    where = Path(path)
+    manifest = read_manifest(where)
+    chosen = _choose(manifest, target)
+    packages = check_usable(chosen)
+    blob, file = _rows_of(where, manifest, random_access=random_access, copy=copy_rows)
+    if verify_checksums:
+        check_rows(manifest, blob)
+    with ExitStack() as opened:
+        files = [opened.enter_context(checked_part(where, manifest, package)) for package in packages]
+        model = CompiledModel(signature=manifest.signature, rows=blob)
+        graphs = CompiledGraphs(files, chosen, model)
+        # Deltas read them again.
+        opened.pop_all()
+    ranks = rank_rows(manifest, chosen, blob)
     rows = LoadedRows(manifest=manifest, ranks=ranks, file=file, graphs=graphs)
-    return LoadedArtifact(manifest=manifest, target=target, graphs=graphs, rows=rows)
+    return LoadedArtifact(manifest=manifest, target=chosen, graphs=graphs, rows=rows)
 
 
 def _choose(manifest: Manifest, wanted: str | None) -> Target:
@@ -318,7 +332,11 @@ def load_skeletons(path: Path, manifest: Manifest, target: Target) -> list[torch
     """
     if not path.is_dir():
         return [torchscript.load(path)]
-    return [torchscript.load(_checked_part(path, manifest, _skeleton_of(graph))) for graph in target.graphs]
+    modules = []
+    for graph in target.graphs:
+        with checked_part(path, manifest, _skeleton_of(graph)) as file:
+            modules.append(torchscript.load(Path(file.name)))
+    return modules
 
 
 def _skeleton_of(graph: Target | RankingGraph) -> str:
@@ -327,13 +345,22 @@ def _skeleton_of(graph: Target | RankingGraph) -> str:
     return graph.skeleton
 
 
-def _checked_part(where: Path, manifest: Manifest, name: str) -> Path:
+def checked_part(where: Path, manifest: Manifest, name: str) -> BinaryIO:
+    """Open a part with a graph.
+
+    Raises:
+        ArtifactError: It is missing or damaged; the subclass says which.
+    """
     part = next(part for part in manifest.skeletons if part.path == name)
-    file = where / part.path
-    _check_size(file, part.size_bytes)
-    # Always checked: it is small, and a damaged graph can crash the process, while damaged rows only give
-    # wrong numbers.
-    _check_digest(file.read_bytes(), part.sha256, f"part {part.path!r}")
+    path = where / part.path
+    _check_size(path, part.size_bytes)
+    with ExitStack() as opened:
+        file = opened.enter_context(path.open("rb"))
+        # Always checked: it is small, and a damaged graph can crash the process, while damaged rows only give
+        # wrong numbers.
+        if hashlib.file_digest(file, "sha256").hexdigest() != part.sha256:
+            raise _changed(f"part {part.path!r}")
+        opened.pop_all()
     return file
 
 
@@ -401,9 +428,8 @@ def _check_size(path: Path, size_bytes: int) -> None:
         raise PartSizeError(f"part {path.name!r}: got {found} bytes, expected {size_bytes}")
 
 
-def _check_digest(data: Any, expected: str, what: str) -> None:
-    if hashlib.sha256(data).hexdigest() != expected:
-        raise ChecksumError(f"{what}: its checksum does not match; it was changed or damaged")
+def _changed(what: str) -> ChecksumError:
+    return ChecksumError(f"{what}: its checksum does not match; it was changed or damaged")
 
 
 def check_rows(manifest: Manifest, blob: Tensor) -> None:

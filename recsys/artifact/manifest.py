@@ -13,17 +13,16 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
 from typing import Any
 
 from recsys.artifact.manifest_checks import (
     check_columns,
-    check_devices,
     check_once,
     check_ranking,
     check_signature,
     check_target_plan,
 )
+from recsys.artifact.targets import Target, file_name, graph_parts, mapping, target_from_json, target_to_json
 from recsys.configs import DataType
 from recsys.errors import ForeignFileError, ManifestError, PlanError, SchemaError
 from recsys.files import parse_json
@@ -38,12 +37,9 @@ from recsys.json_checks import (
     whole,
     wrong,
 )
-from recsys.kernels.operators import LINEAR_DTYPES
 from recsys.rows.layout import BLOCK_ALIGNMENT_BYTES, BlobLayout, RowBlock
 from recsys.rows.quantize import StoredTable
 from recsys.schema import Schema
-from recsys.sharding.plan.env import ShardingEnv
-from recsys.sharding.plan.plan import ShardingPlan
 from recsys.signature import Signature
 
 FORMAT = "recsys-artifact"
@@ -61,78 +57,6 @@ class Part:
     path: str
     size_bytes: int
     sha256: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class CompiledGraph:
-    """A graph that AOTInductor has compiled, and the same as an ExportedProgram.
-
-    Its inputs are those of the TorchScript graph, but lengths are ``[F, B]``, and the rows are the last input. Its
-    outputs are a tuple in the order of the signature.
-
-    Attributes:
-        package: The part that ``torch::inductor::AOTIModelPackageLoader`` loads.
-        exported: The part that ``torch.export.load`` loads.
-        isa: The instructions that the package needs, one of ``recsys.artifact.compiled.ISAS``.
-        torch: The version of torch that the package was compiled for.
-    """
-
-    package: str
-    exported: str
-    isa: str
-    torch: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class RankingGraph:
-    """A target's second graph: that of ``forward_ranking`` (see ``recsys.signature``), over the same stored rows.
-
-    Attributes:
-        skeleton: The part that holds it; None if it is only compiled.
-        rows: As in the target.
-        ranks: As in the target.
-        compiled: As in the target.
-    """
-
-    skeleton: str | None
-    rows: Mapping[str, int]
-    ranks: Mapping[str, int]
-    compiled: CompiledGraph | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Target:
-    """The model for one list of devices.
-
-    Attributes:
-        name: The devices, joined by commas.
-        devices: The device of each rank; the first runs the dense layers.
-        plan: The rank of each shard.
-        skeleton: The part that holds the graph in TorchScript and the dense weights; None if it is only compiled.
-        rows: For each buffer of the skeleton that takes rows, its attribute path and its rank.
-        ranks: For each tensor of the skeleton that does not stay in host memory, its path and rank.
-        dense_dtype: The dtype of the dense layers and the lookups' output.
-        ranking: The ranking form; present if and only if the signature has a context.
-        linear_dtype: The type in which linear layers multiply: ``float32``, or ``bfloat16`` or ``int8``, for which
-            loaders need the operators of recsys_ops (``recsys.kernels.operators``).
-        compiled: The graph compiled, with the dense weights; None if it is only TorchScript.
-    """
-
-    name: str
-    devices: tuple[str, ...]
-    plan: ShardingPlan
-    skeleton: str | None
-    rows: Mapping[str, int]
-    ranks: Mapping[str, int]
-    dense_dtype: str
-    ranking: RankingGraph | None = None
-    linear_dtype: str = "float32"
-    compiled: CompiledGraph | None = None
-
-    @property
-    def graphs(self) -> list[Target | RankingGraph]:
-        """The plain form, and the ranking form if there is one."""
-        return [self] if self.ranking is None else [self, self.ranking]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,7 +138,7 @@ class Manifest:
                     for block, digest in zip(self.layout.blocks, self.block_sha256, strict=True)
                 ],
             },
-            "targets": [_target_to_json(target) for target in self.targets],
+            "targets": [target_to_json(target) for target in self.targets],
             "skeletons": [part.__dict__ for part in self.skeletons],
             "verification": dict(self.verification),
             **({} if self.schema is None else {"schema": self.schema.to_json()}),
@@ -251,18 +175,18 @@ class Manifest:
         check_columns(layout, stored)
         path = json_field(rows, "path", "manifest.rows")
         skeletons = tuple(
-            Part(path=_file_name(p, "path", at), size_bytes=whole(p, "size_bytes", at), sha256=_sha256(p, at))
+            Part(path=file_name(p, "path", at), size_bytes=whole(p, "size_bytes", at), sha256=_sha256(p, at))
             for at, p in a_list(data, "skeletons", "manifest")
         )
-        targets = tuple(_target_from_json(t, at) for at, t in a_list(data, "targets", "manifest"))
+        targets = tuple(target_from_json(t, at) for at, t in a_list(data, "targets", "manifest"))
         if not targets:
             raise ManifestError("manifest.targets: got none, expected at least one")
         check_once([target.name for target in targets], "manifest.targets")
         for i, target in enumerate(targets):
             check_target_plan(target.plan, len(target.devices), stored, layout, f"manifest.targets[{i}]")
-        unknown = {
-            part for target in targets for graph in target.graphs for part in graph_parts(graph)
-        } - {part.path for part in skeletons}
+        unknown = {part for target in targets for graph in target.graphs for part in graph_parts(graph)} - {
+            part.path for part in skeletons
+        }
         if unknown and path is not None:
             raise ManifestError(f"manifest.targets: skeletons {sorted(unknown)} are not among the parts")
         check_once([part.path for part in skeletons], "manifest.skeletons")
@@ -278,8 +202,8 @@ class Manifest:
             block_sha256=digests,
             targets=targets,
             skeletons=skeletons,
-            rows_path=None if path is None else _file_name(rows, "path", "manifest.rows"),
-            verification=_mapping(data, "verification", "manifest"),
+            rows_path=None if path is None else file_name(rows, "path", "manifest.rows"),
+            verification=mapping(data, "verification", "manifest"),
             schema=_schema(data),
         )
 
@@ -373,120 +297,8 @@ def _layout_from_json(rows: Any, tables: dict[str, StoredTable]) -> tuple[BlobLa
     return layout, tuple(digests)
 
 
-def _target_to_json(target: Target) -> dict[str, Any]:
-    data = {
-        "name": target.name,
-        "devices": list(target.devices),
-        "plan": target.plan.to_json(),
-        "skeleton": target.skeleton,
-        "rows": dict(target.rows),
-        "ranks": dict(target.ranks),
-        "dense_dtype": target.dense_dtype,
-    }
-    if target.linear_dtype != "float32":
-        data["linear_dtype"] = target.linear_dtype
-    if target.compiled is not None:
-        data["compiled"] = dict(target.compiled.__dict__)
-    if target.ranking is not None:
-        graph = target.ranking
-        data["ranking"] = {"skeleton": graph.skeleton, "rows": dict(graph.rows), "ranks": dict(graph.ranks)}
-        if graph.compiled is not None:
-            data["ranking"]["compiled"] = dict(graph.compiled.__dict__)
-    return data
-
-
-def graph_parts(graph: Target | RankingGraph) -> list[str]:
-    """Return the parts that hold a graph."""
-    compiled = [] if graph.compiled is None else [graph.compiled.package, graph.compiled.exported]
-    return [*([] if graph.skeleton is None else [graph.skeleton]), *compiled]
-
-
-def _target_from_json(data: Any, at: str) -> Target:
-    devices = [str(d) for _, d in a_list(data, "devices", at)]
-    env = ShardingEnv.from_local(devices)
-    name = text(data, "name", at)
-    check_devices(name, env, at)
-    plan = ShardingPlan.from_json(json_field(data, "plan", at))
-    if any(rank >= env.world_size for rank in plan.ranks()):
-        raise wrong(at, "plan", sorted(plan.ranks()), f"ranks below {env.world_size}")
-    compiled = _compiled_from_json(data.get("compiled"), f"{at}.compiled")
-    if compiled is not None and any(device != "cpu" for device in devices):
-        raise ManifestError(f"{at}.compiled: got a graph for {name!r}, expected none: only cpu has compiled graphs")
-    target = Target(
-        name=name,
-        devices=tuple(devices),
-        plan=plan,
-        skeleton=_skeleton(data, at, compiled),
-        rows=_ranks(data, "rows", at, env.world_size),
-        ranks=_ranks(data, "ranks", at, env.world_size),
-        dense_dtype=choice(data, "dense_dtype", at, ("float32", "bfloat16")),
-        linear_dtype=choice(data, "linear_dtype", at, LINEAR_DTYPES) if "linear_dtype" in data else "float32",
-        ranking=_ranking_from_json(data.get("ranking"), f"{at}.ranking", env.world_size),
-        compiled=compiled,
-    )
-    formats = {(graph.skeleton is None, graph.compiled is None) for graph in target.graphs}
-    if len(formats) > 1:
-        raise ManifestError(f"{at}.ranking: got other graph formats than the plain form's, expected the same")
-    return target
-
-
-def _skeleton(data: Any, at: str, compiled: CompiledGraph | None) -> str | None:
-    """Return the TorchScript graph's part; null is for graphs that are compiled."""
-    is_absent = compiled is not None and json_field(data, "skeleton", at) is None
-    return None if is_absent else _file_name(data, "skeleton", at)
-
-
-def _compiled_from_json(data: Any, at: str) -> CompiledGraph | None:
-    if data is None:
-        return None
-    return CompiledGraph(
-        package=_file_name(data, "package", at),
-        exported=_file_name(data, "exported", at),
-        isa=text(data, "isa", at),
-        torch=text(data, "torch", at),
-    )
-
-
-def _ranking_from_json(data: Any, at: str, world_size: int) -> RankingGraph | None:
-    if data is None:
-        return None
-    compiled = _compiled_from_json(data.get("compiled"), f"{at}.compiled")
-    return RankingGraph(
-        skeleton=_skeleton(data, at, compiled),
-        rows=_ranks(data, "rows", at, world_size),
-        ranks=_ranks(data, "ranks", at, world_size),
-        compiled=compiled,
-    )
-
-
-def _ranks(data: Any, key: str, at: str, world_size: int) -> dict[str, int]:
-    found = _mapping(data, key, at)
-    for path in found:
-        if whole(found, path, f"{at}.{key}") >= world_size:
-            raise wrong(f"{at}.{key}", path, found[path], f"a rank below {world_size}")
-    return found
-
-
-def _mapping(data: Any, key: str, at: str) -> dict[str, Any]:
-    value = json_field(data, key, at)
-    if not isinstance(value, dict):
-        raise wrong(at, key, value, "an object")
-    return value
-
-
 def _texts(data: Any, key: str, at: str) -> dict[str, str]:
-    return {name: str(value)[:80] for name, value in _mapping(data, key, at).items()}
-
-
-def _file_name(data: Any, key: str, at: str) -> str:
-    """Return a plain file name: a manifest must not point outside its directory."""
-    value = text(data, key, at)
-    if PurePosixPath(value).name != value or value in (".", "..") or "\\" in value or "\0" in value:
-        raise wrong(at, key, value, "a plain file name")
-    # A lone surrogate has no bytes; 255 is the longest name that Linux file systems take.
-    if len(value.encode("utf-8", "surrogatepass")) > 255 or value != value.encode("utf-8", "ignore").decode():
-        raise wrong(at, key, value, "a file name of at most 255 bytes of UTF-8")
-    return value
+    return {name: str(value)[:80] for name, value in mapping(data, key, at).items()}
 
 
 def _sha256(data: Any, at: str) -> str:

@@ -6,6 +6,7 @@
 
 #include "base/sha256.h"
 #include "base/text.h"
+#include "check/files/delta_header.h"
 #include "check/files/manifest_checks.h"
 #include "check/json/checked_json.h"
 #include "check/json/signature_json.h"
@@ -73,6 +74,12 @@ std::optional<CompiledPart> CompiledFromJson(const Json& graph, const std::strin
   compiled.exported = FileName(*data, "exported", to);
   compiled.isa = JsonText(*data, "isa", to);
   compiled.torch = JsonText(*data, "torch", to);
+  for (const auto& item : JsonMapping(*data, "dense", to).items()) {
+    const std::string inner = to + ".dense";
+    compiled.dense.push_back({item.key(),
+                              JsonChoice(item.value(), "dtype", inner, DenseDtypeNames()),
+                              JsonShape(item.value(), "shape", inner)});
+  }
   return compiled;
 }
 

@@ -31,10 +31,17 @@ using RankedPaths = std::vector<std::pair<std::string, std::int64_t>>;
 /// A graph compiled by AOTInductor (recsys/artifact/manifest.py): the part that the loader takes,
 /// the same as an ExportedProgram, the instructions that it needs, and the version of torch.
 struct CompiledPart {
+  struct Tensor {
+    std::string path;
+    std::string dtype;
+    std::vector<std::int64_t> shape;
+  };
   std::string package;
   std::string exported;
   std::string isa;
   std::string torch;
+  /// The dense weights, which deltas may change.
+  std::vector<Tensor> dense;
 };
 
 /// A graph of a target: the part that contains it, the buffers that take rows, and the ranks of its

@@ -21,10 +21,15 @@ void GraphToJson(const Graph& graph, Json* data) {
 void CompiledToJson(const Graph& graph, Json* data) {
   if (!graph.compiled) return;
   const CompiledPart& compiled = *graph.compiled;
+  Json dense = Json::object();
+  for (const CompiledPart::Tensor& tensor : compiled.dense) {
+    dense[tensor.path] = {{"dtype", tensor.dtype}, {"shape", tensor.shape}};
+  }
   (*data)["compiled"] = {{"package", compiled.package},
                          {"exported", compiled.exported},
                          {"isa", compiled.isa},
-                         {"torch", compiled.torch}};
+                         {"torch", compiled.torch},
+                         {"dense", dense}};
 }
 
 Json TargetToJson(const Target& target) {

@@ -30,6 +30,8 @@ from tests.support.serve.messages.cases import Sample, answer, random_sample
 from tests.support.serve.models import SmallModel
 
 GRAPH_FORMAT = os.environ.get("RECSYS_CONFORMANCE_FORMAT", "torchscript")
+#: The file that the server loads the graph of the first target from.
+GRAPH_FILE = "target-0.pt2" if GRAPH_FORMAT == "pt2" else "target-0.pt"
 #: The inputs that ranking requests of the small model may give once at no further cost.
 CONTEXT = ("context", "user", "tags")
 

@@ -1,0 +1,232 @@
+"""The targets of a manifest: their graphs, by format, and the devices that they are for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+from recsys.artifact.dtypes import DENSE_DTYPES
+from recsys.artifact.manifest_checks import check_devices
+from recsys.errors import ManifestError
+from recsys.json_checks import a_list, choice, json_field, shape, text, whole, wrong
+from recsys.kernels.operators import LINEAR_DTYPES
+from recsys.sharding.plan.env import ShardingEnv
+from recsys.sharding.plan.plan import ShardingPlan
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorInfo:
+    """A tensor without its numbers; ``dtype`` is torch's name, such as ``float32``."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompiledGraph:
+    """A graph that AOTInductor has compiled, and the same as an ExportedProgram.
+
+    Its inputs are those of the TorchScript graph, but lengths are ``[F, B]``, and the rows are the last input. Its
+    outputs are a tuple in the order of the signature.
+
+    Attributes:
+        package: The part that ``torch::inductor::AOTIModelPackageLoader`` loads.
+        exported: The part that ``torch.export.load`` loads.
+        isa: The instructions that the package needs, one of ``recsys.artifact.compiled.ISAS``.
+        torch: The version of torch that the package was compiled for.
+        dense: The dense weights by path, which deltas may change.
+    """
+
+    package: str
+    exported: str
+    isa: str
+    torch: str
+    dense: Mapping[str, TensorInfo]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankingGraph:
+    """A target's second graph: that of ``forward_ranking`` (see ``recsys.signature``), over the same stored rows.
+
+    Attributes:
+        skeleton: The part that holds it; None if it is only compiled.
+        rows: As in the target.
+        ranks: As in the target.
+        compiled: As in the target.
+    """
+
+    skeleton: str | None
+    rows: Mapping[str, int]
+    ranks: Mapping[str, int]
+    compiled: CompiledGraph | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """The model for one list of devices.
+
+    Attributes:
+        name: The devices, joined by commas.
+        devices: The device of each rank; the first runs the dense layers.
+        plan: The rank of each shard.
+        skeleton: The part that holds the graph in TorchScript and the dense weights; None if it is only compiled.
+        rows: For each buffer of the skeleton that takes rows, its attribute path and its rank.
+        ranks: For each tensor of the skeleton that does not stay in host memory, its path and rank.
+        dense_dtype: The dtype of the dense layers and the lookups' output.
+        ranking: The ranking form; present if and only if the signature has a context.
+        linear_dtype: The type in which linear layers multiply: ``float32``, or ``bfloat16`` or ``int8``, for which
+            loaders need the operators of recsys_ops (``recsys.kernels.operators``).
+        compiled: The graph compiled, with the dense weights; None if it is only TorchScript.
+    """
+
+    name: str
+    devices: tuple[str, ...]
+    plan: ShardingPlan
+    skeleton: str | None
+    rows: Mapping[str, int]
+    ranks: Mapping[str, int]
+    dense_dtype: str
+    ranking: RankingGraph | None = None
+    linear_dtype: str = "float32"
+    compiled: CompiledGraph | None = None
+
+    @property
+    def graphs(self) -> list[Target | RankingGraph]:
+        """The plain form, and the ranking form if there is one."""
+        return [self] if self.ranking is None else [self, self.ranking]
+
+
+def target_to_json(target: Target) -> dict[str, Any]:
+    """Return plain data that ``target_from_json`` reads back."""
+    data: dict[str, Any] = {
+        "name": target.name,
+        "devices": list(target.devices),
+        "plan": target.plan.to_json(),
+        "skeleton": target.skeleton,
+        "rows": dict(target.rows),
+        "ranks": dict(target.ranks),
+        "dense_dtype": target.dense_dtype,
+    }
+    if target.linear_dtype != "float32":
+        data["linear_dtype"] = target.linear_dtype
+    if target.compiled is not None:
+        data["compiled"] = _compiled_to_json(target.compiled)
+    if target.ranking is not None:
+        graph = target.ranking
+        data["ranking"] = {"skeleton": graph.skeleton, "rows": dict(graph.rows), "ranks": dict(graph.ranks)}
+        if graph.compiled is not None:
+            data["ranking"]["compiled"] = _compiled_to_json(graph.compiled)
+    return data
+
+
+def _compiled_to_json(compiled: CompiledGraph) -> dict[str, Any]:
+    dense = {path: {"dtype": t.dtype, "shape": list(t.shape)} for path, t in compiled.dense.items()}
+    return {**compiled.__dict__, "dense": dense}
+
+
+def graph_parts(graph: Target | RankingGraph) -> list[str]:
+    """Return the parts that hold a graph."""
+    compiled = [] if graph.compiled is None else [graph.compiled.package, graph.compiled.exported]
+    return [*([] if graph.skeleton is None else [graph.skeleton]), *compiled]
+
+
+def target_from_json(data: Any, at: str) -> Target:
+    """Return a target.
+
+    Raises:
+        ManifestError: A field is wrong. All functions here raise this error.
+        PlanError: The plan is wrong.
+    """
+    devices = [str(d) for _, d in a_list(data, "devices", at)]
+    env = ShardingEnv.from_local(devices)
+    name = text(data, "name", at)
+    check_devices(name, env, at)
+    plan = ShardingPlan.from_json(json_field(data, "plan", at))
+    if any(rank >= env.world_size for rank in plan.ranks()):
+        raise wrong(at, "plan", sorted(plan.ranks()), f"ranks below {env.world_size}")
+    compiled = _compiled_from_json(data.get("compiled"), f"{at}.compiled")
+    if compiled is not None and any(device != "cpu" for device in devices):
+        raise ManifestError(
+            f"{at}.compiled: got a graph for {name!r}, expected none: only cpu has compiled graphs"
+        )
+    target = Target(
+        name=name,
+        devices=tuple(devices),
+        plan=plan,
+        skeleton=_skeleton(data, at, compiled),
+        rows=_ranks(data, "rows", at, env.world_size),
+        ranks=_ranks(data, "ranks", at, env.world_size),
+        dense_dtype=choice(data, "dense_dtype", at, ("float32", "bfloat16")),
+        linear_dtype=choice(data, "linear_dtype", at, LINEAR_DTYPES) if "linear_dtype" in data else "float32",
+        ranking=_ranking_from_json(data.get("ranking"), f"{at}.ranking", env.world_size),
+        compiled=compiled,
+    )
+    formats = {(graph.skeleton is None, graph.compiled is None) for graph in target.graphs}
+    if len(formats) > 1:
+        raise ManifestError(f"{at}.ranking: got other graph formats than the plain form's, expected the same")
+    return target
+
+
+def _skeleton(data: Any, at: str, compiled: CompiledGraph | None) -> str | None:
+    """Return the TorchScript graph's part; null is for graphs that are compiled."""
+    is_absent = compiled is not None and json_field(data, "skeleton", at) is None
+    return None if is_absent else file_name(data, "skeleton", at)
+
+
+def _compiled_from_json(data: Any, at: str) -> CompiledGraph | None:
+    if data is None:
+        return None
+    return CompiledGraph(
+        package=file_name(data, "package", at),
+        exported=file_name(data, "exported", at),
+        isa=text(data, "isa", at),
+        torch=text(data, "torch", at),
+        dense={
+            path: TensorInfo(
+                dtype=choice(tensor, "dtype", f"{at}.dense", tuple(DENSE_DTYPES)),
+                shape=shape(tensor, "shape", f"{at}.dense"),
+            )
+            for path, tensor in mapping(data, "dense", at).items()
+        },
+    )
+
+
+def _ranking_from_json(data: Any, at: str, world_size: int) -> RankingGraph | None:
+    if data is None:
+        return None
+    compiled = _compiled_from_json(data.get("compiled"), f"{at}.compiled")
+    return RankingGraph(
+        skeleton=_skeleton(data, at, compiled),
+        rows=_ranks(data, "rows", at, world_size),
+        ranks=_ranks(data, "ranks", at, world_size),
+        compiled=compiled,
+    )
+
+
+def _ranks(data: Any, key: str, at: str, world_size: int) -> dict[str, int]:
+    found = mapping(data, key, at)
+    for path in found:
+        if whole(found, path, f"{at}.{key}") >= world_size:
+            raise wrong(f"{at}.{key}", path, found[path], f"a rank below {world_size}")
+    return found
+
+
+def mapping(data: Any, key: str, at: str) -> dict[str, Any]:
+    """Return a field that is an object."""
+    value = json_field(data, key, at)
+    if not isinstance(value, dict):
+        raise wrong(at, key, value, "an object")
+    return value
+
+
+def file_name(data: Any, key: str, at: str) -> str:
+    """Return a plain file name: a manifest must not point outside its directory."""
+    value = text(data, key, at)
+    if PurePosixPath(value).name != value or value in (".", "..") or "\\" in value or "\0" in value:
+        raise wrong(at, key, value, "a plain file name")
+    # A lone surrogate has no bytes; 255 is the longest name that Linux file systems take.
+    if len(value.encode("utf-8", "surrogatepass")) > 255 or value != value.encode("utf-8", "ignore").decode():
+        raise wrong(at, key, value, "a file name of at most 255 bytes of UTF-8")
+    return value
