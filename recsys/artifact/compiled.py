@@ -8,7 +8,9 @@ Shape letters: B batch, Q contexts, F features, N number of IDs.
 
 from __future__ import annotations
 
+import os
 import platform
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,11 +89,25 @@ def check_usable(target: Target) -> list[str]:
     return packages
 
 
+class Package:
+    """A package that stays open: deltas load it again, when another file may have taken its name.
+
+    Args:
+        file: The open file, whose digest was compared; it may be closed afterwards.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.name = Path(file.name).name
+        descriptor = os.dup(file.fileno())
+        self.path = f"/proc/self/fd/{descriptor}"
+        weakref.finalize(self, os.close, descriptor)
+
+
 class CompiledForm:
     """A graph that can be called from any thread.
 
     Args:
-        package: The open file, whose digest was compared.
+        package: The package.
         model: What its calls need to know of the model.
         is_ranking: Whether it is the ranking form.
 
@@ -99,17 +115,13 @@ class CompiledForm:
         ManifestError: The package cannot be loaded.
     """
 
-    def __init__(self, package: BinaryIO, model: CompiledModel, *, is_ranking: bool) -> None:
+    def __init__(self, package: Package, model: CompiledModel, *, is_ranking: bool) -> None:
         try:
-            # By its descriptor: another file may have taken its name. Python's lock is held during calls, so one
-            # runner is enough.
-            self._loader: Any = torch._C._aoti.AOTIModelPackageLoader(
-                f"/proc/self/fd/{package.fileno()}", "model", False, 1, -1
-            )
+            # Python's lock is held during calls, so one runner is enough.
+            self._loader: Any = torch._C._aoti.AOTIModelPackageLoader(package.path, "model", False, 1, -1)
         except RuntimeError as error:
-            name = Path(package.name).name
             raise ManifestError(
-                f"part {name!r}: not readable as a compiled graph: {str(error).splitlines()[0][:200]}"
+                f"part {package.name!r}: not readable as a compiled graph: {str(error).splitlines()[0][:200]}"
             ) from None
         self._run: Callable[[list[Tensor]], list[Tensor]] = self._loader.run
         self._model = model
@@ -247,8 +259,7 @@ class CompiledGraphs:
     """The compiled forms of a model, in the place of ``LoadedGraphs``.
 
     Args:
-        packages: The open files of the plain form, and of the ranking form if there is one; their digests were
-            compared.
+        packages: Those of the plain form, and of the ranking form if there is one.
         target: The target that they belong to.
         model: What calls need to know of the model.
 
@@ -262,7 +273,7 @@ class CompiledGraphs:
 
     own_operators: tuple[operators.Exchanged, ...] = ()
 
-    def __init__(self, packages: Sequence[BinaryIO], target: Target, model: CompiledModel) -> None:
+    def __init__(self, packages: Sequence[Package], target: Target, model: CompiledModel) -> None:
         self._packages = tuple(packages)
         self._target = target
         self._model = model

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from recsys import torchscript
-from recsys.artifact.compiled import CompiledGraphs, CompiledModel, check_usable
+from recsys.artifact.compiled import CompiledGraphs, CompiledModel, Package, check_usable
 from recsys.artifact.graphs import LoadedGraphs, place, share, tensor_at
 from recsys.artifact.loaded_rows import LoadedRows
 from recsys.artifact.manifest import Manifest
@@ -272,16 +272,15 @@ def load_compiled_artifact(
     where = Path(path)
     manifest = read_manifest(where)
     chosen = _choose(manifest, target)
-    packages = check_usable(chosen)
+    package_names = check_usable(chosen)
     blob, file = _rows_of(where, manifest, random_access=random_access, copy=copy_rows)
     if verify_checksums:
         check_rows(manifest, blob)
-    with ExitStack() as opened:
-        files = [opened.enter_context(checked_part(where, manifest, package)) for package in packages]
-        model = CompiledModel(signature=manifest.signature, rows=blob)
-        graphs = CompiledGraphs(files, chosen, model)
-        # Deltas read them again.
-        opened.pop_all()
+    packages = []
+    for name in package_names:
+        with checked_part(where, manifest, name) as opened:
+            packages.append(Package(opened))
+    graphs = CompiledGraphs(packages, chosen, CompiledModel(signature=manifest.signature, rows=blob))
     ranks = rank_rows(manifest, chosen, blob)
     rows = LoadedRows(manifest=manifest, ranks=ranks, file=file, graphs=graphs)
     return LoadedArtifact(manifest=manifest, target=chosen, graphs=graphs, rows=rows)

@@ -120,6 +120,7 @@ class Tool {
     options.target = command.value("target", std::string());
     options.verify_checksums = command.value("verify_checksums", true);
     options.copy_rows = command.value("copy_rows", false);
+    options.compiled = command.value("compiled", false);
     options.fbgemm_path = command.value("fbgemm_path", std::string());
     model_.emplace(recsys::Model::Open(command["path"].get<std::string>(), options));
     return Described(model_->description());
