@@ -6,7 +6,7 @@ Shape letters: B batch, D embedding dim.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from export.artifact.compiling import load_programs
 from export.graph.binding import Binding
 from export.graph.graph import ExportedModel, Ids, named_outputs, split_features
 from export.graph.prepared import PreparedModel, target_modules
@@ -31,8 +32,16 @@ from export.verify.compare import (
 from export.verify.oracle import OracleCollection, StoredRows
 from export.verify.ranking import Predict, PredictRanking, check_ranking
 from export.verify.retrieval import ItemScores, comparable, item_scores
+from recsys.artifact.compiled import checked_inputs
 from recsys.artifact.graphs import can_exchange
-from recsys.artifact.load import ROWS_NAME, LoadedArtifact, load_artifact, load_compiled_artifact, map_rows
+from recsys.artifact.load import (
+    ROWS_NAME,
+    LoadedArtifact,
+    load_artifact,
+    load_compiled_artifact,
+    map_rows,
+    read_manifest,
+)
 from recsys.artifact.ranking import RankingBatch, picked
 from recsys.artifact.samples import Batch, random_batch
 from recsys.embedding import EmbeddingBagCollection
@@ -137,7 +146,8 @@ def verify(prepared: PreparedModel, work: Path, floats: FloatOutputs) -> Verifie
             found = comparable(outputs, implied_scores)
             compare(found, expected, tolerance, "what the model makes of the stored rows")
             if is_compiled:
-                _check_batch_sizes(prepared, target, expected, implied_scores)
+                for predict in (target.predict, _programs(prepared, work, name)):
+                    _check_batch_sizes(prepared, predict, expected, implied_scores)
             if target.can_exchange:
                 target = _target(prepared, work, name, own_operators=True, is_compiled=False)
                 verified.exchanged[name] = target.exchanged[0]
@@ -166,7 +176,7 @@ def _formats(prepared: PreparedModel) -> list[bool]:
 
 def _check_batch_sizes(
     prepared: PreparedModel,
-    target: _Target,
+    predict: Predict,
     expected: Mapping[str, Tensor],
     scores: ItemScores | None,
 ) -> None:
@@ -174,7 +184,7 @@ def _check_batch_sizes(
     num_samples = prepared.samples.num_rows
     for num_rows in _BATCH_SIZES if num_samples else _BATCH_SIZES[:1]:
         rows = torch.arange(num_rows) % max(num_samples, 1)
-        outputs = target.predict(picked(prepared.signature, prepared.samples, rows))
+        outputs = predict(picked(prepared.signature, prepared.samples, rows))
         of_rows = None if scores is None else ItemScores(users=scores.users[rows], items=scores.items)
         compare(
             comparable(outputs, of_rows),
@@ -182,6 +192,31 @@ def _check_batch_sizes(
             END_TO_END_TOLERANCES[prepared.dense_dtype],
             f"what the model makes of the stored rows (compiled, a batch of {num_rows})",
         )
+
+
+def _programs(prepared: PreparedModel, work: Path, name: str) -> Predict:
+    """Return the portable form of a target, after its ranking form was compared with it.
+
+    Raises:
+        VerificationError: The two differ.
+    """
+    manifest = read_manifest(work)
+    target = next(target for target in manifest.targets if target.name == name)
+    modules = [found.module() for found in load_programs(work, manifest, target)]
+    rows = map_rows(work / ROWS_NAME, prepared.stored.layout, random_access=True)
+
+    def call(inputs: Sequence[Tensor], *, is_ranking: bool) -> dict[str, Tensor]:
+        signature = prepared.signature
+        with torch.no_grad():
+            outputs = modules[is_ranking](*checked_inputs(signature, inputs, is_ranking=is_ranking), rows)
+        return {output.name: tensor for output, tensor in zip(signature.outputs, outputs, strict=True)}
+
+    def predict(batch: Batch) -> dict[str, Tensor]:
+        return call(batch.inputs(), is_ranking=False)
+
+    if prepared.signature.context:
+        check_ranking(prepared, predict, lambda batch: call(batch.inputs(), is_ranking=True))
+    return predict
 
 
 def _check_lookups(prepared: PreparedModel, work: Path, from_floats: dict[str, list[Any]]) -> None:
