@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import warnings
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -129,7 +130,7 @@ def load_program(file: Path) -> ExportedProgram:
     try:
         with _quiet():
             return torch.export.load(file)
-    except (RuntimeError, ValueError, AssertionError, OSError) as error:
+    except (RuntimeError, ValueError, AssertionError, OSError, zipfile.BadZipFile) as error:
         raise ManifestError(
             f"part {file.name!r}: not readable as an ExportedProgram ({type(error).__name__})"
         ) from None

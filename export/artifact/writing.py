@@ -48,7 +48,7 @@ def write_graphs(prepared: PreparedModel, target: str, work: Path) -> tuple[Targ
     env = prepared.stored.envs[target]
     position = list(prepared.stored.envs).index(target)
     prepared.progress("trace and script", position, len(prepared.stored.envs))
-    graphs = make_graphs(prepared, target)
+    graphs = make_graphs(prepared, target, is_scripted=prepared.config.is_scripted)
     writing = _GraphWriting(prepared, target, work)
     plain = writing.write(graphs[0], f"target-{position}", is_ranking=False)
     ranking = writing.write(graphs[1], f"ranking-{position}", is_ranking=True) if len(graphs) > 1 else None
@@ -68,8 +68,8 @@ def write_graphs(prepared: PreparedModel, target: str, work: Path) -> tuple[Targ
     return made, writing.parts
 
 
-def make_graphs(prepared: PreparedModel, target: str) -> list[Graph]:
-    """Return the plain form of a target, and the ranking form if the model has a context.
+def make_graphs(prepared: PreparedModel, target: str, *, is_scripted: bool) -> list[Graph]:
+    """Trace the plain form of a target, and the ranking form if the model has a context.
 
     Raises:
         ExportError: FX or TorchScript does not support the model, or the graph calls foreign operators.
@@ -79,7 +79,12 @@ def make_graphs(prepared: PreparedModel, target: str) -> list[Graph]:
     forms = [(modules.plain, ()), *([(modules.ranking, context)] if context else [])]
     return [
         make_graph(
-            exchanged(prepared.model, collections), prepared.binding, devices, prepared.dense_dtype, names
+            exchanged(prepared.model, collections),
+            prepared.binding,
+            devices,
+            prepared.dense_dtype,
+            names,
+            is_scripted=is_scripted,
         )
         for collections, names in forms
     ]
@@ -120,13 +125,12 @@ class _GraphWriting:
 
     def write(self, graph: Graph, name: str, *, is_ranking: bool) -> RankingGraph:
         """Write a graph; ``name`` is that of its files without a suffix."""
-        config = self._prepared.config
         skeleton, rows, ranks, compiled = None, {}, {}, None
-        if config.is_scripted:
+        if graph.script is not None:
             file = self._work / f"{name}.pt"
             torchscript.save(graph.script, file)
             skeleton, rows, ranks = self._add(file), graph.rows, graph.ranks
-        if config.is_compiled:
+        if self._prepared.config.is_compiled:
             compiled = self._compile(graph, name, is_ranking=is_ranking)
         return RankingGraph(skeleton=skeleton, rows=rows, ranks=ranks, compiled=compiled)
 

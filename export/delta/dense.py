@@ -141,7 +141,7 @@ def _forms_of_model(model: nn.Module, manifest: Manifest) -> list[_Form]:
 def _read_back(prepared: PreparedModel, target: str, work: Path) -> list[ExportedProgram]:
     """Return a target's programs as an artifact would hold them."""
     programs = []
-    for i, graph in enumerate(make_graphs(prepared, target)):
+    for i, graph in enumerate(make_graphs(prepared, target, is_scripted=False)):
         save_program(export_graph(prepared, graph, is_ranking=i > 0), work / "program.pt2")
         programs.append(load_program(work / "program.pt2"))
     return programs

@@ -38,14 +38,14 @@ class Graph:
     """A traced and scripted model.
 
     Attributes:
-        script: The scripted graph; its rows are empty.
-        module: The traced one.
+        module: The traced graph; its rows are empty.
+        script: The scripted one; None if it was not asked for.
         rows: The attribute path of each buffer for rows, and its rank.
         ranks: The attribute path of every other tensor outside host memory, and its rank.
     """
 
-    script: torch.jit.ScriptModule
     module: fx.GraphModule
+    script: torch.jit.ScriptModule | None
     rows: dict[str, int]
     ranks: dict[str, int]
 
@@ -315,8 +315,10 @@ def make_graph(
     devices: Sequence[torch.device],
     dense_dtype: torch.dtype,
     context: Sequence[str] = (),
+    *,
+    is_scripted: bool = True,
 ) -> Graph:
-    """Trace and script.
+    """Trace, and script.
 
     Args:
         model: The module tree with its collections exchanged, as ``ExportedModel`` takes it.
@@ -324,6 +326,7 @@ def make_graph(
         devices: Rank by rank.
         dense_dtype: The dtype of the dense layers.
         context: The inputs of the context, for the ranking form; the plain form without any.
+        is_scripted: Whether to script.
 
     Raises:
         ExportError: FX or TorchScript cannot follow the model, or the graph calls foreign operators.
@@ -342,16 +345,30 @@ def make_graph(
     rows, ranks = _tensor_ranks(root, module)
     if any(device.type != "cpu" for device in devices):
         check_devices(module, devices, {**rows, **ranks})
+    return Graph(module=module, script=_scripted(module) if is_scripted else None, rows=rows, ranks=ranks)
+
+
+def _scripted(module: fx.GraphModule) -> torch.jit.ScriptModule:
     try:
         script = torchscript.script(module)
     except RuntimeError as error:
         raise ExportError(f"model: cannot be scripted: {error}") from error
-    foreign = sorted(
-        name for name in torchscript.operators(script) if name.split("::")[0] not in _ALLOWED_NAMESPACES
-    )
+    check_namespaces(torchscript.operators(script))
+    return script
+
+
+def check_namespaces(operators: Iterable[str]) -> None:
+    """Check that a graph calls no foreign operators.
+
+    Args:
+        operators: By ``namespace::name``.
+
+    Raises:
+        ExportError: It does.
+    """
+    foreign = sorted(name for name in operators if name.split("::")[0] not in _ALLOWED_NAMESPACES)
     if foreign:
         raise ExportError(f"model: the graph calls {foreign}, expected operators of aten and fbgemm only")
-    return Graph(script=script, module=module, rows=rows, ranks=ranks)
 
 
 def _tensor_ranks(root: nn.Module, module: fx.GraphModule) -> tuple[dict[str, int], dict[str, int]]:

@@ -16,6 +16,7 @@ import torch.fx.experimental._config
 from torch import Tensor, fx
 from torch.export import Dim, ExportedProgram
 
+from export.graph.graph import check_namespaces
 from recsys.errors import ExportError
 from recsys.signature import Signature
 
@@ -61,7 +62,7 @@ def program(
         them. It returns the outputs as a tuple in the order of the signature.
 
     Raises:
-        ExportError: torch.export does not support the model.
+        ExportError: torch.export does not support the model, or the graph calls foreign operators.
     """
     inputs = _inputs(signature, num_bytes, is_ranking=is_ranking)
     # What tells torch that a tensor lies in order costs a copy, so it is done only where it is needed.
@@ -69,13 +70,18 @@ def program(
         prepared = copy.deepcopy(module)
         _prepare(prepared, rows, signature, inputs, clones)
         try:
-            return _exported(prepared, inputs)
+            exported = _exported(prepared, inputs)
+            break
         except (RuntimeError, ValueError, AssertionError, NotImplementedError) as error:
             failed = error
-    raise ExportError(
-        f"model: torch.export does not support it: {type(failed).__name__}: {str(failed).strip()[:2000]}; export it "
-        "with --format torchscript"
-    ) from failed
+    else:
+        raise ExportError(
+            f"model: torch.export does not support it: {type(failed).__name__}: {str(failed).splitlines()[0][:500]}; "
+            "export it with --format torchscript"
+        ) from failed
+    targets = [node.target for node in exported.graph.nodes if node.op == "call_function"]
+    check_namespaces({target.name() for target in targets if isinstance(target, torch._ops.OpOverload)})
+    return exported
 
 
 def _exported(module: fx.GraphModule, inputs: Inputs) -> ExportedProgram:

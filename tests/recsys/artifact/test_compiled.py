@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from export.delta.delta import DeltaConfig, export_delta
 from recsys.artifact.compiled import CompiledGraphs
 from recsys.artifact.delta import apply, prepare
 from recsys.artifact.delta_file import DeltaWriter
@@ -31,7 +32,7 @@ from recsys.errors import (
 from recsys.rows.format import quantize_rows
 from tests.recsys.artifact.damage import Json, flip, lie, manifest_of, resize_part
 from tests.recsys.artifact.deltas import stored_tables
-from tests.support.compiled_model import KNOWN_IDS, every_kind, without_torchscript
+from tests.support.compiled_model import KNOWN_IDS, EveryKind, every_kind, without_torchscript
 from tests.support.export_models import assert_close
 
 
@@ -297,3 +298,19 @@ def test_deltas_need_no_file_of_that_name(pt2: Path, tmp_path: Path) -> None:
     (pt2 / "target-0.pt2").unlink()
     apply(prepare(alone.rows, tmp_path / "delta"))
     assert not torch.equal(alone.forward(*batch(alone, 3).inputs())["score"], before["score"])
+
+
+def test_a_delta_of_checkpoints_needs_no_torchscript(both: Path, pt2: Path, tmp_path: Path) -> None:
+    old, new = EveryKind().eval(), EveryKind().eval()
+    with torch.no_grad():
+        new.plain.embedding_bags["users"].weight[3] += 1.0
+        for parameter in (new.layers[0].weight, new.layers[2].bias, new.temperature):
+            parameter += 0.5
+    made = {}
+    for path in (both, pt2):
+        report = export_delta(old, new, tmp_path / path.name, DeltaConfig(artifact=path))
+        assert report.num_dense == 3
+        made[path] = load_artifact(path)
+        apply(prepare(made[path].rows, tmp_path / path.name))
+    inputs = batch(made[both], 5).inputs()
+    assert_close(made[pt2].forward(*inputs), made[both].forward(*inputs))

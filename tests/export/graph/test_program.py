@@ -1,0 +1,73 @@
+"""Programs of traced models take batches of any size; what they compute is compared with the TorchScript graph.
+
+Shape letters: B batch, F features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from export.artifact.compiling import load_program, save_program
+from export.artifact.writing import export_graph, make_graphs
+from export.config import ExportConfig
+from export.pipeline import prepare, with_outputs
+from export.verify.run import float_outputs
+from recsys import EmbeddingBagCollection, KeyedJaggedTensor
+from recsys.artifact.compiled import checked_inputs
+from recsys.artifact.load import LoadedArtifact
+from recsys.errors import ExportError
+from recsys.ops import fbgemm
+from tests.support.export_models import CASES, ModelCase, assert_close, batch_of
+from tests.support.helpers import bag
+
+Exported = tuple[ModelCase, nn.Module, LoadedArtifact]
+
+
+def programs_of(model: nn.Module, path: Path, config: ExportConfig) -> list[nn.Module]:
+    """The programs of a model's first target, read back."""
+    prepared = prepare(model, config, lambda *_: None)
+    prepared = with_outputs(prepared, float_outputs(prepared))
+    made = []
+    for i, graph in enumerate(make_graphs(prepared, next(iter(prepared.stored.envs)), is_scripted=False)):
+        save_program(export_graph(prepared, graph, is_ranking=i > 0), path / f"{i}.pt2")
+        made.append(load_program(path / f"{i}.pt2").module())
+    return made
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_program_answers_as_the_torchscript_graph(
+    name: str, case_named: Callable[[str], Exported], tmp_path: Path
+) -> None:
+    case, model, artifact = case_named(name)
+    [found] = programs_of(model, tmp_path, ExportConfig(table_data_types=case.table_data_types))
+    signature, rows = artifact.signature, artifact.rows.ranks[0].rows
+    for num_rows in (0, 1, 2, 7, 40):
+        inputs = batch_of(signature, num_rows, num_rows).inputs()
+        with torch.no_grad():
+            outputs = found(*checked_inputs(signature, inputs, is_ranking=False), rows)
+        named = {output.name: tensor for output, tensor in zip(signature.outputs, outputs, strict=True)}
+        assert_close(named, artifact.forward(*inputs))
+    # The rows are not in the file.
+    assert (tmp_path / "0.pt2").stat().st_size < 1 << 20
+
+
+class Rounded(nn.Module):
+    """Calls operators of FBGEMM whose shapes torch.export cannot tell."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = EmbeddingBagCollection([bag("users", 50, 16, ["user"])])
+
+    def forward(self, user: KeyedJaggedTensor) -> Tensor:
+        rounded = fbgemm.FloatToBfloat16Quantized(self.rows(user).values())
+        return fbgemm.Bfloat16QuantizedToFloat(rounded)  # type: ignore[no-any-return]
+
+
+def test_what_torch_export_does_not_follow_is_one_error(tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match=r"torch\.export does not support it: .*--format torchscript"):
+        programs_of(Rounded().eval(), tmp_path, ExportConfig())
