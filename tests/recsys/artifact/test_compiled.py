@@ -308,9 +308,9 @@ def test_a_delta_of_checkpoints_needs_no_torchscript(both: Path, pt2: Path, tmp_
             parameter += 0.5
     made = {}
     for path in (both, pt2):
-        report = export_delta(old, new, tmp_path / path.name, DeltaConfig(artifact=path))
+        report = export_delta(old, new, tmp_path / f"{path.name}.delta", DeltaConfig(artifact=path))
         assert report.num_dense == 3
         made[path] = load_artifact(path)
-        apply(prepare(made[path].rows, tmp_path / path.name))
+        apply(prepare(made[path].rows, tmp_path / f"{path.name}.delta"))
     inputs = batch(made[both], 5).inputs()
     assert_close(made[pt2].forward(*inputs), made[both].forward(*inputs))
