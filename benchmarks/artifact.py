@@ -25,7 +25,6 @@ from benchmarks.machine import Machine, prepare, wide_console
 from benchmarks.model import build, export_and_load, requests
 from benchmarks.peer import PeerMissingError, check_installed, script_peer
 from benchmarks.profiling import OperatorShare, profile_artifact
-from benchmarks.rounds import CLOCKS, RoundsConfig
 from benchmarks.speed import (
     BATCH_SIZES,
     PEER,
@@ -37,6 +36,7 @@ from benchmarks.speed import (
     measure_zoo,
 )
 from recsys.cli import count, counts
+from serve.profiler.rounds import CLOCKS, RoundsConfig
 
 _DESCRIPTION = """\
 Samples per second of an exported DLRM (13-512-256-64, 26 tables of dim 64, 512-256-1) and of TorchRec's own

@@ -15,13 +15,13 @@ from rich.table import Table
 from torch import Tensor, fx, nn
 
 from benchmarks.machine import prepare, wide_console
-from benchmarks.rounds import CLOCKS, Contestant, RoundsConfig, run_rounds
 from export.graph.binding import ModelTracer
 from recsys.configs import EmbeddingBagConfig
 from recsys.jagged.keyed_jagged import KeyedJaggedTensor
 from recsys.managed import LFU_EvictionPolicy, ManagedCollisionCollection, MCHManagedCollisionModule
 from recsys.managed.frozen import FrozenLookup
 from recsys.torchscript import script
+from serve.profiler.rounds import CLOCKS, Contestant, RoundsConfig, run_rounds
 
 _NUM_BATCHES = 50
 

@@ -16,8 +16,8 @@ from torch import nn
 from benchmarks import zoo
 from benchmarks.model import Request, requests
 from benchmarks.peer import OUTPUT_NAME, TensorDict, as_peer_inputs
-from benchmarks.rounds import Contestant, RoundsConfig, run_rounds
 from recsys.artifact.load import LoadedArtifact
+from serve.profiler.rounds import Contestant, RoundsConfig, run_rounds
 
 BATCH_SIZES = (1, 8, 32, 128, 512)
 ZOO_BATCH_SIZES = (1, 128)

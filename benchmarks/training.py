@@ -21,7 +21,6 @@ from benchmarks.bars import MISSED_TEXT, Bar, add_bar_options, bar_table, bars_j
 from benchmarks.machine import Machine, prepare, wide_console
 from benchmarks.peer import PeerMissingError, check_installed
 from benchmarks.profiling import OperatorShare
-from benchmarks.rounds import Timing
 from benchmarks.training_model import EMBEDDING_DIM, PLANS, TrainingCase
 from benchmarks.training_rounds import (
     OURS,
@@ -34,6 +33,7 @@ from benchmarks.training_rounds import (
     turn,
 )
 from recsys.cli import count
+from serve.profiler.rounds import Timing
 from tests.support.ranks import RankError, RankPool, run_ranks
 
 _DESCRIPTION = """\

@@ -81,7 +81,7 @@ def random_batch(
             values.append(torch.randint(0, feature.row_limit, (num_ids,), generator=generator))
     flat = torch.cat(values) if values else torch.empty(0, dtype=torch.int64)
     return Batch(
-        dense=tuple(_random_dense(d, num_rows, generator) for d in signature.dense),
+        dense=tuple(random_dense(d, num_rows, generator) for d in signature.dense),
         lengths=torch.cat(lengths) if lengths else torch.empty(0, dtype=torch.int64),
         values=flat,
         weights=torch.rand(flat.numel(), generator=generator) if signature.is_weighted else None,
@@ -89,7 +89,7 @@ def random_batch(
     )
 
 
-def _random_dense(dense: DenseInput, num_rows: int, generator: torch.Generator) -> Tensor:
+def random_dense(dense: DenseInput, num_rows: int, generator: torch.Generator) -> Tensor:
     """Return normal numbers, of which some are missing where the input takes missing ones."""
     numbers = torch.randn(num_rows, dense.width, generator=generator)
     if dense.missing:

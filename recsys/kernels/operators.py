@@ -66,6 +66,26 @@ def instructions() -> str:
     return name
 
 
+def read_rows(data: Any, offsets: Any, sizes: Any, ahead: int) -> int:
+    """Read rows as fast as one thread can, a byte of each cache line: the limit of every lookup.
+
+    Args:
+        data: A buffer of bytes.
+        offsets: int64 ``[N]``, where rows begin.
+        sizes: int64 ``[N]``, their bytes.
+        ahead: Rows between the prefetch of a row and its use; 0 for no prefetch.
+
+    Returns:
+        The exclusive or of the bytes that were read.
+
+    Raises:
+        NotBuiltError: The operators cannot be used.
+        ValueError: A row is not within the data.
+    """
+    read: int = _usable().read_rows(data, offsets, sizes, ahead)
+    return read
+
+
 def exchange(frozen: torch.jit.ScriptModule, linear_dtype: str, *, plans: bool = True) -> Exchanged:
     """Exchange operators of a frozen graph, which has not been called yet.
 

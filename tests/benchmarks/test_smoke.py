@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from benchmarks.engine import fixed_numbers
-from benchmarks.rounds import Contestant, RoundsConfig, Timing, run_rounds
 from recsys.kernels import operators
+from serve.profiler.rounds import Contestant, RoundsConfig, Timing, run_rounds
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -3,12 +3,56 @@
 #include <torch/csrc/jit/python/pybind_utils.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
 #include "binding/build.h"
 #include "ops/isa.h"
+#include "ops/probe.h"
 #include "ops/torch/exchange.h"
 #include "ops/torch/operators.h"
 
 namespace py = pybind11;
+
+namespace {
+
+/// Returns a buffer's int64 numbers.
+const std::int64_t* NumbersOf(const py::buffer_info& buffer) {
+  if (buffer.ndim != 1 || !buffer.item_type_is_equivalent_to<std::int64_t>() ||
+      buffer.strides[0] != buffer.itemsize) {
+    throw std::invalid_argument("offsets, sizes: expected contiguous int64 [N]");
+  }
+  return static_cast<const std::int64_t*>(buffer.ptr);
+}
+
+/// ReadRows, with its arguments checked.
+std::uint8_t CheckedReadRows(const py::buffer& data, const py::buffer& offsets,
+                             const py::buffer& sizes, std::int64_t ahead) {
+  const py::buffer_info bytes = data.request(), at = offsets.request(), of = sizes.request();
+  if (bytes.ndim != 1 || bytes.itemsize != 1 || bytes.strides[0] != 1) {
+    throw std::invalid_argument("data: expected contiguous bytes");
+  }
+  const std::int64_t* const from = NumbersOf(at);
+  const std::int64_t* const length = NumbersOf(of);
+  if (of.size != at.size || ahead < 0) {
+    throw std::invalid_argument("sizes, ahead: expected as many as offsets, and at least 0");
+  }
+  bool fits = true;
+  for (std::int64_t i = 0; i < at.size; ++i) {
+    fits &= from[i] >= 0 && length[i] >= 0 && length[i] <= bytes.size &&
+            from[i] <= bytes.size - length[i];
+  }
+  if (!fits) {
+    throw std::invalid_argument("offsets, sizes: expected rows within " +
+                                std::to_string(bytes.size) + " bytes");
+  }
+  const py::gil_scoped_release released;
+  return recsys::ops::ReadRows(static_cast<const std::uint8_t*>(bytes.ptr), from, length, at.size,
+                               ahead);
+}
+
+}  // namespace
 
 PYBIND11_MODULE(_ops, module) {
   recsys::ops::RegisterOperators();
@@ -20,4 +64,5 @@ PYBIND11_MODULE(_ops, module) {
   });
   module.def("isa", [] { return recsys::ops::NameOf(recsys::ops::ChosenIsa()); });
   module.def("force_isa", &recsys::ops::ForceIsa);
+  module.def("read_rows", &CheckedReadRows);
 }

@@ -1,0 +1,10 @@
+"""``python -m serve.profiler``; imports torch only when it runs."""
+
+import sys
+
+from recsys.cli import command
+
+main = command("recsys-profile", "serve.profiler.cli")
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,206 @@
+"""Random batches that fit a signature, and the stored rows that they read.
+
+Shape letters: B rows of a batch, F sparse inputs, N number of IDs, R stored rows that are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from recsys.artifact.manifest import Manifest
+from recsys.artifact.ranking import picked, ranking_batch
+from recsys.artifact.samples import Batch, random_dense
+from recsys.rows.layout import BlobLayout
+from recsys.signature import IdPolicy, Signature, SparseInput, TableUse
+from serve.bench.load.ids import draw_ids
+from serve.bench.load.requests import Mix, parse_mix
+
+#: Samples in rotation at every batch size, at least: more rows than caches hold.
+_NUM_SAMPLES = 16_384
+_MIN_BATCHES = 16
+_MAX_BATCHES = 4096
+_ONE = parse_mix("1")
+
+_Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """How batches are drawn.
+
+    Attributes:
+        ids_per_bag: IDs of a row in each sparse input.
+        zipf: Exponent of the IDs' distribution; 0 for uniform.
+        ranking: Whether each batch is one context with its candidates.
+        samples: Requests whose rows make the batches instead of random ones.
+    """
+
+    ids_per_bag: Mix = _ONE
+    zipf: float = 0.0
+    ranking: bool = False
+    samples: Batch | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowReads:
+    """Stored rows, in the order in which lookups read them.
+
+    Attributes:
+        offsets: ``[R]``, in the blob, in bytes.
+        sizes: ``[R]``, in bytes.
+    """
+
+    offsets: _Ints
+    sizes: _Ints
+
+    @property
+    def num_rows(self) -> int:
+        """R."""
+        return len(self.offsets)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all rows."""
+        return int(self.sizes.sum())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawn:
+    """A batch.
+
+    Attributes:
+        inputs: Of ``forward``, or of ``forward_ranking``.
+        reads: The rows that its lookups read.
+    """
+
+    inputs: tuple[Tensor, ...]
+    reads: RowReads
+
+
+def num_batches(num_rows: int, at_most: int | None = None) -> int:
+    """Return how many batches of this size are in rotation."""
+    wanted = min(max(_NUM_SAMPLES // num_rows, _MIN_BATCHES), _MAX_BATCHES)
+    return wanted if at_most is None else min(wanted, at_most)
+
+
+def draw(
+    manifest: Manifest, num_rows: int, shape: Shape, generator: np.random.Generator, count: int
+) -> list[Drawn]:
+    """Return different batches of B rows.
+
+    IDs are within each table. Raw IDs that a table maps are not known here: few of them own a row.
+
+    Args:
+        manifest: The manifest of the model.
+        num_rows: B.
+        shape: How they are drawn.
+        generator: Source of random numbers.
+        count: The number of batches.
+    """
+    signature, layout = manifest.signature, manifest.layout
+    drawn = []
+    for _ in range(count):
+        batch = _batch(signature, num_rows, shape, generator)
+        reads = _reads_of(signature.sparse, batch, layout)
+        inputs = batch.inputs()
+        if shape.ranking:
+            contexts = _batch(signature, 1, shape, generator)
+            ranking = ranking_batch(signature, contexts, batch, torch.zeros(num_rows, dtype=torch.int64))
+            inputs = ranking.inputs()
+            reads = joined(
+                [
+                    _reads(
+                        signature.context_sparse, 1, ranking.context_lengths, ranking.context_values, layout
+                    ),
+                    _reads(signature.row_sparse, num_rows, ranking.lengths, ranking.values, layout),
+                ]
+            )
+        drawn.append(Drawn(inputs=tuple(inputs), reads=reads))
+    return drawn
+
+
+def _batch(signature: Signature, num_rows: int, shape: Shape, generator: np.random.Generator) -> Batch:
+    if shape.samples is not None:
+        rows = torch.from_numpy(generator.integers(0, shape.samples.num_rows, num_rows, np.int64))
+        return picked(signature, shape.samples, rows)
+    lengths, values = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for feature in signature.sparse:
+        bags = shape.ids_per_bag.draw(num_rows, generator)
+        lengths.append(bags)
+        values.append(draw_ids(int(bags.sum()), _num_ids(feature), shape.zipf, generator))
+    flat = torch.from_numpy(np.concatenate(values))
+    of_torch = torch.Generator().manual_seed(int(generator.integers(2**31)))
+    return Batch(
+        dense=tuple(random_dense(d, num_rows, of_torch) for d in signature.dense),
+        lengths=torch.from_numpy(np.concatenate(lengths)),
+        values=flat,
+        weights=torch.rand(flat.numel(), generator=of_torch) if signature.is_weighted else None,
+        num_rows=num_rows,
+    )
+
+
+def _num_ids(feature: SparseInput) -> int:
+    """Return how many IDs a feature has; the largest table's rows where every table maps raw IDs."""
+    return feature.row_limit or max((table.num_embeddings for table in feature.tables), default=1)
+
+
+def _reads_of(features: Sequence[SparseInput], batch: Batch, layout: BlobLayout) -> RowReads:
+    return _reads(features, batch.num_rows, batch.lengths, batch.values, layout)
+
+
+def _reads(
+    features: Sequence[SparseInput], num_bags: int, lengths: Tensor, values: Tensor, layout: BlobLayout
+) -> RowReads:
+    """Return the rows that some features' bags read: all of the first table, then the next."""
+    ends = np.concatenate([[0], np.cumsum(lengths.numpy())])
+    parts = []
+    for i, feature in enumerate(features):
+        ids = values.numpy()[ends[i * num_bags] : ends[(i + 1) * num_bags]]
+        for table in feature.tables:
+            parts += _table_reads(_rows_of(ids, table), table.name, layout)
+    return joined(parts)
+
+
+def _rows_of(ids: _Ints, table: TableUse) -> _Ints:
+    """Return the rows of IDs. A table that maps raw IDs reads its last row for those that own none."""
+    if table.id_policy is IdPolicy.MAPPED:
+        return np.full_like(ids, table.num_embeddings - 1)
+    return ids % table.num_embeddings
+
+
+def _table_reads(rows: _Ints, table: str, layout: BlobLayout) -> list[RowReads]:
+    found = []
+    for block in layout.blocks:
+        if block.table == table:
+            inside = rows[(rows >= block.row_start) & (rows < block.row_end)]
+            offsets = block.offset_bytes + (inside - block.row_start) * block.row_bytes
+            found.append(RowReads(offsets=offsets, sizes=np.full_like(offsets, block.row_bytes)))
+    return found
+
+
+def joined(parts: Sequence[RowReads]) -> RowReads:
+    """Return the same reads as one."""
+    none = np.empty(0, np.int64)
+    return RowReads(
+        offsets=np.concatenate([none, *(part.offsets for part in parts)]),
+        sizes=np.concatenate([none, *(part.sizes for part in parts)]),
+    )
+
+
+def grouped(reads: Sequence[RowReads], num_rows: int) -> list[RowReads]:
+    """Return the same reads in groups of at least ``num_rows``, so that a call's own time does not count."""
+    groups: list[list[RowReads]] = [[]]
+    count = 0
+    for each in reads:
+        if count >= num_rows:
+            groups.append([])
+            count = 0
+        groups[-1].append(each)
+        count += each.num_rows
+    return [joined(group) for group in groups]

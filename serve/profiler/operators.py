@@ -1,0 +1,182 @@
+"""The time of each operator of a TorchScript graph, by torch's profiler.
+
+The profiler takes part of a microsecond for every operator. It takes it outside of what it records of the operator, so
+that only operators that call others look slower than they are, and that is taken off.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
+
+from serve.profiler.work import Call, Work, label_of, work_of
+
+# Kineto reports its start and end on standard error unless this is above 5; it is read once.
+os.environ.setdefault("KINETO_LOG_LEVEL", "6")
+
+# The name under which TorchScript's interpreter records a call of a module.
+_FORWARD = "forward"
+# The first calls under a profiler are slower.
+_NUM_UNUSED_CALLS = 3
+_CHAIN = """
+def chain(x):
+    for _ in range(64):
+        x = torch.neg(x)
+    return x
+"""
+_NUM_CHAIN_CALLS, _NUM_CHAIN_ROUNDS = 30, 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperatorTime:
+    """One operator with one label.
+
+    Attributes:
+        name: The operator.
+        label: What tells its calls apart, such as ``415 → 512``; empty if nothing does.
+        calls: Calls in a batch.
+        us: The time of these calls in a batch, with that of the operators that they call.
+        work: The least that they have to do in a batch.
+    """
+
+    name: str
+    label: str
+    calls: float
+    us: float
+    work: Work
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A call of an operator from the graph: its raw time, and how many operators ran within."""
+
+    call: Call
+    us: float
+    num_inner: int
+
+
+def record(module: torch.jit.ScriptModule, batches: Sequence[tuple[Tensor, ...]]) -> list[list[Recorded]]:
+    """Call a frozen graph with each batch under the profiler; return its operators in order, call by call."""
+    with torch.inference_mode():
+        events, _ = _profiled(module.forward, [*batches[:_NUM_UNUSED_CALLS], *batches])
+    num_arguments = _num_arguments(module)
+    forwards = [event for event in events if event.cpu_parent is None and event.name == _FORWARD]
+    return [list(_calls(event, num_arguments)) for event in forwards[-len(batches) :]]
+
+
+def operator_times(
+    forwards: Sequence[Sequence[Recorded]], overhead_us: float, linear_dtype: str
+) -> list[OperatorTime]:
+    """Return the operators of several calls of a graph, the most expensive first.
+
+    Of each operator's calls the median is taken, so that the time of other processes does not count.
+
+    Args:
+        forwards: The recorded operators, in their order, for each call of the graph.
+        overhead_us: The profiler's own time for an operator.
+        linear_dtype: The type in which own linear layers multiply.
+    """
+    found: dict[tuple[str, str, int], list[Recorded]] = defaultdict(list)
+    for calls in forwards:
+        counts: dict[tuple[str, str], int] = defaultdict(int)
+        for each in calls:
+            key = (each.call.name, label_of(each.call))
+            found[*key, counts[key]].append(each)
+            counts[key] += 1
+    by_name: dict[tuple[str, str], list[list[Recorded]]] = defaultdict(list)
+    for (name, label, _), calls_of in found.items():
+        by_name[name, label].append(calls_of)
+    times = [
+        OperatorTime(
+            name=name,
+            label=label,
+            calls=sum(map(len, places)) / len(forwards),
+            us=sum(len(calls_of) * _median_us(calls_of, overhead_us) for calls_of in places) / len(forwards),
+            work=_mean_work(places, len(forwards), linear_dtype),
+        )
+        for (name, label), places in by_name.items()
+    ]
+    return sorted(times, key=lambda each: -each.us)
+
+
+def _median_us(calls: Sequence[Recorded], overhead_us: float) -> float:
+    return statistics.median(max(each.us - each.num_inner * overhead_us, 0.0) for each in calls)
+
+
+def _mean_work(places: Sequence[Sequence[Recorded]], num_forwards: int, linear_dtype: str) -> Work:
+    works = [work_of(each.call, linear_dtype) for calls in places for each in calls]
+    return Work(
+        num_rows=sum(work.num_rows for work in works) / num_forwards,
+        flops=sum(work.flops for work in works) / num_forwards,
+        dtype=next((work.dtype for work in works if work.dtype), ""),
+        num_bytes=sum(work.num_bytes for work in works) / num_forwards,
+    )
+
+
+@functools.cache
+def overhead_us() -> float:
+    """Return the profiler's own time for an operator: the least of several measurements."""
+    chain = torch.jit.CompilationUnit(_CHAIN).chain
+    inputs = [(torch.zeros(1),)] * _NUM_CHAIN_CALLS
+    found = []
+    for _ in range(_NUM_CHAIN_ROUNDS):
+        began = time.thread_time()
+        for each in inputs:
+            chain(*each)
+        plain_s = time.thread_time() - began
+        events, profiled_s = _profiled(chain, inputs)
+        found.append((profiled_s - plain_s) / len(events))
+    return max(1e6 * min(found), 0.0)
+
+
+def _profiled(call: Callable[..., Any], batches: Sequence[tuple[Tensor, ...]]) -> tuple[list[Any], float]:
+    """Return the events of the calls, and the processor time of all of them under the profiler."""
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True, acc_events=True) as recorded:
+        began = time.thread_time()
+        for batch in batches:
+            call(*batch)
+        took_s = time.thread_time() - began
+    return list(recorded.events() or ()), took_s
+
+
+def _calls(forward: Any, num_arguments: Mapping[str, int]) -> Iterator[Recorded]:
+    for event in sorted(forward.cpu_children, key=lambda child: child.time_range.start):
+        call = Call(
+            name=event.name,
+            shapes=event.input_shapes or (),
+            dtypes=event.input_dtypes or (),
+            values=event.concrete_inputs or (),
+        )
+        yield Recorded(
+            call=call.last(num_arguments.get(event.name, len(call.shapes))),
+            us=event.time_range.elapsed_us(),
+            num_inner=_num_inner(event),
+        )
+
+
+def _num_inner(event: Any) -> int:
+    return sum(1 + _num_inner(child) for child in event.cpu_children)
+
+
+def _num_arguments(module: torch.jit.ScriptModule) -> dict[str, int]:
+    """Return how many arguments the graph gives to each operator."""
+    found: dict[str, int] = {}
+
+    def visit(block: Any) -> None:
+        for node in block.nodes():
+            found[node.kind()] = len(list(node.inputs()))
+            for inner in node.blocks():
+                visit(inner)
+
+    visit(module.graph)
+    return found

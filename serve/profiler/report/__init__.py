@@ -1,0 +1,1 @@
+"""The profile on a terminal and as a page."""

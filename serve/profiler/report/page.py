@@ -1,0 +1,178 @@
+"""The profile as one HTML page without scripts, other files or network.
+
+``page.html`` is its template, ``page.css`` its part of the style sheet. Names of the artifact are escaped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from recsys.pages import style, templates
+from serve.profiler.report.texts import (
+    about,
+    headline,
+    limit_rows,
+    needs_text,
+    percent,
+    reached_text,
+    shown,
+    time_text,
+)
+from serve.profiler.result import BETWEEN, CALL, OperatorRow, Profile, SizeProfile, linear_layers, lookups
+from serve.profiler.work import LINEAR, LOOKUPS
+
+_FOLDER = Path(__file__).parent
+_TEMPLATES = templates(_FOLDER)
+# Kinds of operators by the class that colors them, in the order of the bars.
+_KINDS = {
+    "lookup": "lookups",
+    "linear": "linear layers",
+    "interaction": "interactions, other products",
+    "own": "other own operators",
+    "other": "other operators",
+    "between": "between operators, call from Python",
+}
+# Of the picture of bars, in its own units.
+_LEFT, _WIDTH, _ROW, _BAR = 110, 900, 46, 26
+_RIGHT = 130
+
+
+@dataclass(frozen=True, kw_only=True)
+class Segment:
+    """A part of a bar.
+
+    Attributes:
+        kind: Its color.
+        x: Where it begins.
+        width: How long it is.
+        needed: The part of the width that the machine's limits leave.
+        title: Its tooltip.
+    """
+
+    kind: str
+    x: float
+    width: float
+    needed: float
+    title: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bar:
+    """The time of a row in batches of one size."""
+
+    y: int
+    name: str
+    text: str
+    end: float
+    segments: tuple[Segment, ...]
+
+
+def page(profile: Profile) -> str:
+    """Return the profile as HTML."""
+    bars = list(_bars(profile.sizes))
+    kinds = {segment.kind for bar in bars for segment in bar.segments}
+    return _TEMPLATES.get_template("page.html").render(
+        title=f"Profile of {profile.artifact}",
+        style=style(_FOLDER),
+        headline=headline(profile),
+        about=about(profile),
+        started_at=profile.machine["started_at"],
+        tiles=_tiles(profile),
+        bars=bars,
+        frame={"width": _WIDTH, "height": _ROW * len(bars) + 8, "left": _LEFT, "bar": _BAR},
+        legend=[(kind, name) for kind, name in _KINDS.items() if kind in kinds],
+        hints=profile.hints,
+        notes=profile.notes,
+        tables=_tables(profile),
+        limits=limit_rows(profile),
+        percent=percent,
+    )
+
+
+def kind_of(row: OperatorRow) -> str:
+    """Return the kind of an operator, one of the classes of the style sheet."""
+    if row.name in LOOKUPS:
+        return "lookup"
+    if row.name in LINEAR:
+        return "linear"
+    if row.name in (BETWEEN, CALL):
+        return "between"
+    if row.flops and not row.rows:
+        return "interaction"
+    return "own" if row.name.startswith("recsys_ops::") else "other"
+
+
+def _bars(sizes: Sequence[SizeProfile]) -> Iterator[Bar]:
+    longest = max((size.us / size.batch_size for size in sizes), default=1.0)
+    scale = (_WIDTH - _LEFT - _RIGHT) / longest
+    for i, size in enumerate(sizes):
+        x = float(_LEFT)
+        segments = []
+        for kind in _KINDS:
+            for row in size.operators:
+                width = scale * row.us / size.batch_size
+                if kind_of(row) != kind or not width:
+                    continue
+                reach = "" if row.of_limit is None else f", {row.of_limit:.0%} of the limit"
+                segments.append(
+                    Segment(
+                        kind=kind,
+                        x=round(x, 2),
+                        width=round(width, 2),
+                        needed=round(width * min(row.of_limit or 0.0, 1.0), 2),
+                        title=f"{row.title}: {time_text(row.us)} µs a batch, {row.share:.1%}{reach}",
+                    )
+                )
+                x += width
+        yield Bar(
+            y=i * _ROW + 8,
+            name=f"batch {size.batch_size}",
+            text=f"{time_text(size.us / size.batch_size)} µs a row",
+            end=round(x + 6, 2),
+            segments=tuple(segments),
+        )
+
+
+def _tiles(profile: Profile) -> list[tuple[str, str]]:
+    """Return the value and the label of each tile."""
+    tiles = [
+        (f"{profile.rows_per_s:,.0f}", "rows/s on one thread, in the mix"),
+        (f"{time_text(profile.us)} µs", "the mean batch"),
+    ]
+    for name, row in (
+        ("lookups", lookups(profile.operators)),
+        ("linear layers", linear_layers(profile.operators)),
+    ):
+        if row is not None:
+            tiles.append((f"{row.share:.0%}", f"of the time in {name}"))
+            if row.of_limit is not None:
+                tiles.append((f"{row.of_limit:.0%}", f"of the limit reached by {name}"))
+    return tiles
+
+
+def _tables(profile: Profile) -> list[dict[str, object]]:
+    """Return the tables of operators: of the mix, then of each size."""
+    parts = [("mean batch of the mix", profile.us, profile.operators)]
+    parts += [(f"batch {size.batch_size}", size.us, size.operators) for size in profile.sizes]
+    return [
+        {
+            "title": f"{name}: {time_text(us)} µs",
+            "rows": [
+                {
+                    "kind": kind_of(row),
+                    "name": row.name,
+                    "label": row.label,
+                    "calls": f"{row.calls:.0f}" if row.calls else "",
+                    "us": time_text(row.us),
+                    "share": f"{row.share:.1%}",
+                    "needs": needs_text(row),
+                    "reaches": reached_text(row, profile.limits),
+                    "of_limit": row.of_limit,
+                }
+                for row in shown(operators)
+            ],
+        }
+        for name, us, operators in parts
+    ]

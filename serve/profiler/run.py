@@ -1,0 +1,269 @@
+"""Loading an artifact as servers do, and measuring it: sizes in turns, limits in the same run."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from recsys.allocator import tune_malloc
+from recsys.artifact.load import LoadedArtifact, load_artifact
+from recsys.errors import TargetError
+from recsys.kernels import operators as own
+from recsys.machine import package_versions
+from recsys.signature import IdPolicy
+from serve.bench.environment import machine, now
+from serve.profiler.batches import Drawn, Shape, draw, grouped, num_batches
+from serve.profiler.hints import hints
+from serve.profiler.limits import ROWS_OF_CALL, Limits, gather_ways, measure_limits, random_reads
+from serve.profiler.operators import OperatorTime, Recorded, operator_times, overhead_us, record
+from serve.profiler.result import Profile, SizeProfile, size_profile
+from serve.profiler.rounds import Contestant, RoundsConfig, run_rounds
+from serve.profiler.work import KNOWN_OWN, Work, remaining, work_of
+
+_PACKAGES = ("recsys-serving", "torch", "fbgemm-gpu-cpu", "fbgemm-gpu")
+# Profiled calls of a round; fewer of large batches.
+_PROFILED_ROWS, _MIN_PROFILED, _MAX_PROFILED = 4096, 12, 100
+_FORWARD, _PYTHON = "forward", "call"
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What to profile.
+
+    Attributes:
+        artifact: The artifact.
+        mix: The share of batches of each size; the sum is 1. Sizes with a share of 0 are measured too.
+        target: The artifact's target; None for the first that fits this machine.
+        shape: How batches are drawn.
+        own_operators: Whether to use the operators of recsys_ops.
+        copy_rows: Whether to copy the rows into memory, as ``recsys-serve --copy-rows``.
+        rounds: How long to measure; on the processor's clock.
+        seed: Of the random batches.
+    """
+
+    artifact: Path
+    mix: Mapping[int, float]
+    target: str | None = None
+    shape: Shape = field(default_factory=Shape)
+    own_operators: bool = True
+    copy_rows: bool = False
+    rounds: RoundsConfig = field(default_factory=lambda: RoundsConfig(num_rounds=7, turn_s=0.05, clock="cpu"))
+    seed: int = 0
+
+
+def run(options: Options, progress: Progress = lambda _: None) -> Profile:
+    """Profile an artifact.
+
+    Args:
+        options: What to profile.
+        progress: Called with what is measured next.
+
+    Raises:
+        ArtifactError: The artifact cannot be used.
+        TargetError: The target is not in host memory, or the model has no ranking form.
+    """
+    tune_malloc()
+    artifact = _load(options)
+    with _one_thread():
+        profile = measure(artifact, options, progress)
+    return replace(profile, hints=hints(profile, artifact))
+
+
+def measure(artifact: LoadedArtifact, options: Options, progress: Progress = lambda _: None) -> Profile:
+    """Profile a loaded artifact, without hints. One intra-op thread should be set."""
+    generator = np.random.default_rng(options.seed)
+    progress("limits")
+    limits = _limits(artifact, options, generator)
+    sizes = []
+    for batch_size in sorted(options.mix):
+        progress(f"batches of {batch_size}")
+        batches = draw(artifact.manifest, batch_size, options.shape, generator, num_batches(batch_size))
+        sizes.append(_measure_size(artifact, options, batch_size, batches, limits))
+    return Profile(
+        artifact=options.artifact.resolve().name,
+        about=_about(artifact, options),
+        settings=_settings(options),
+        machine={**machine(), "versions": package_versions(_PACKAGES), "started_at": now()},
+        limits=limits,
+        mix=dict(options.mix),
+        sizes=tuple(sizes),
+        notes=_notes(artifact, limits, options),
+    )
+
+
+def _load(options: Options) -> LoadedArtifact:
+    artifact = load_artifact(
+        options.artifact,
+        target=options.target,
+        verify_checksums=False,
+        copy_rows=options.copy_rows,
+        own_operators=options.own_operators,
+    )
+    if any(device != "cpu" for device in artifact.target.devices):
+        raise TargetError(
+            f"target: got {artifact.target_name!r}, expected one in host memory: --target cpu, if the artifact has it"
+        )
+    if options.shape.ranking and artifact.ranking is None:
+        raise TargetError("--rank: got a model without a ranking form; recsys-export --context makes one")
+    return artifact
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Set one intra-op thread, as servers do."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _blob(artifact: LoadedArtifact) -> Tensor | None:
+    return artifact.rows.ranks[0].rows if artifact.manifest.layout.blocks else None
+
+
+def _limits(artifact: LoadedArtifact, options: Options, generator: np.random.Generator) -> Limits:
+    weights = sum(tensor.nbytes for tensor in artifact.graphs.tensors()[0].values())
+    item_bytes = {"float32": 4, "bfloat16": 2, "int8": 1}[artifact.target.linear_dtype]
+    reads = random_reads(artifact.manifest.layout, generator)
+    return measure_limits(_blob(artifact), reads, weights * item_bytes // 4, options.rounds)
+
+
+def _measure_size(
+    artifact: LoadedArtifact, options: Options, batch_size: int, batches: Sequence[Drawn], limits: Limits
+) -> SizeProfile:
+    """Measure calls, the operators within, and reads of the same rows in turns."""
+    is_ranking = options.shape.ranking
+    module = artifact.graphs.frozen[1 if is_ranking else 0]
+    inputs = [batch.inputs for batch in batches]
+    reads = [batch.reads for batch in batches]
+    blob = _blob(artifact)
+    ways = gather_ways(blob, grouped(reads, ROWS_OF_CALL)) if blob is not None else {}
+    contestants = {
+        _FORWARD: Contestant(artifact.forward_ranking if is_ranking else artifact.forward, inputs),
+        _PYTHON: Contestant(_nothing(len(inputs[0]), artifact), inputs),
+        **ways,
+    }
+    num_profiled = min(max(_PROFILED_ROWS // batch_size, _MIN_PROFILED), _MAX_PROFILED, len(inputs))
+    seconds: dict[str, list[float]] = defaultdict(list)
+    forwards: list[list[Recorded]] = []
+    overhead = overhead_us()
+    for number in range(options.rounds.num_rounds):
+        with torch.inference_mode():
+            timings = run_rounds(contestants, replace(options.rounds, num_rounds=1))
+        for name, timing in timings.items():
+            seconds[name] += timing.seconds
+        start = number * num_profiled % len(inputs)
+        forwards += record(module, (inputs[start:] + inputs[:start])[:num_profiled])
+    medians = {name: statistics.median(found) for name, found in seconds.items()}
+    num_rows = statistics.mean(each.num_rows for each in reads)
+    rate = None
+    if ways and num_rows:
+        rows_of_call = sum(each.num_rows for each in reads) / len(grouped(reads, ROWS_OF_CALL))
+        rate = rows_of_call / min(medians[name] for name in ways)
+    times = operator_times(forwards, overhead, artifact.target.linear_dtype)
+    return size_profile(
+        batch_size=batch_size,
+        call_us=1e6 * medians[_FORWARD],
+        python_us=1e6 * medians[_PYTHON],
+        operators=_with_work(times, options, inputs[0], artifact.target.linear_dtype),
+        reads=(num_rows, statistics.mean(each.num_bytes for each in reads), rate),
+        limits=limits,
+    )
+
+
+def _nothing(num_inputs: int, artifact: LoadedArtifact) -> Callable[..., Any]:
+    """Return a call of a graph that does nothing, otherwise like the artifact's."""
+    names = ", ".join(f"x{i}" for i in range(num_inputs))
+    source = f"def f({names}) -> Dict[str, Tensor]:\n    return {{'score': x0}}\n"
+    call = torch.jit.CompilationUnit(source).f
+    file = artifact.rows.file
+
+    def forward(*inputs: Tensor) -> Any:
+        if file is not None:
+            file.check()
+        return call(*inputs)
+
+    return forward
+
+
+def _with_work(
+    times: Sequence[OperatorTime], options: Options, inputs: tuple[Tensor, ...], linear_dtype: str
+) -> list[OperatorTime]:
+    """Add the work of own operators that stand for several: what the rest of the graph leaves."""
+    unknown = [each for each in times if each.name.startswith("recsys_ops::") and each.name not in KNOWN_OWN]
+    if len(unknown) != 1:
+        return list(times)
+    plain = _load(replace(options, own_operators=False))
+    module = plain.graphs.frozen[1 if options.shape.ranking else 0]
+    works = [work_of(each.call, linear_dtype) for each in record(module, [inputs])[0]]
+    total = Work(num_rows=sum(w.num_rows for w in works), flops=sum(w.flops for w in works))
+    work = remaining(total, [each.work for each in times if each is not unknown[0]], linear_dtype)
+    return [replace(each, work=work) if each is unknown[0] else each for each in times]
+
+
+def _about(artifact: LoadedArtifact, options: Options) -> dict[str, Any]:
+    exchanged = artifact.graphs.own_operators[1 if options.shape.ranking else 0 :][:1]
+    layout = artifact.manifest.layout
+    return {
+        "digest": artifact.digest,
+        "target": artifact.target_name,
+        "linear_dtype": artifact.target.linear_dtype,
+        "dense_dtype": artifact.target.dense_dtype,
+        "num_tables": len(artifact.manifest.tables),
+        "table_bytes": layout.num_bytes if layout.blocks else 0,
+        "row_bytes": sorted({block.row_bytes for block in layout.blocks}),
+        "rows": "copied into memory" if artifact.rows.file is None else "mapped from the file",
+        "own_operators": own.instructions() if exchanged else None,
+        "exchanged": (
+            {
+                "linear": exchanged[0].num_linear,
+                "dot": exchanged[0].num_dot,
+                "lookup": exchanged[0].num_lookup,
+                "left": list(exchanged[0].left),
+            }
+            if exchanged
+            else None
+        ),
+    }
+
+
+def _settings(options: Options) -> dict[str, Any]:
+    shape = options.shape
+    return {
+        "ids_per_bag": "of the samples" if shape.samples else str(shape.ids_per_bag),
+        "zipf": shape.zipf,
+        "ranking": shape.ranking,
+        "samples": shape.samples is not None,
+        "own_operators": options.own_operators,
+        "copy_rows": options.copy_rows,
+        "num_rounds": options.rounds.num_rounds,
+        "turn_s": options.rounds.turn_s,
+        "seed": options.seed,
+    }
+
+
+def _notes(artifact: LoadedArtifact, limits: Limits, options: Options) -> tuple[str, ...]:
+    notes = []
+    if not limits.is_native:
+        notes.append(
+            "rows and bytes were read by torch, which writes what it reads: these limits are lower than the machine's"
+        )
+    uses = [table for feature in artifact.signature.sparse for table in feature.tables]
+    if any(table.id_policy is IdPolicy.MAPPED for table in uses) and options.shape.samples is None:
+        notes.append(
+            "raw IDs that own a row are not known: most read the last row of their table; --samples gives real ones"
+        )
+    return tuple(notes)

@@ -1,0 +1,184 @@
+"""The least that an operator has to do: rows, products, bytes; and the time that the machine's limits leave for it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from serve.profiler.limits import Limits
+
+#: Operators that look rows up, and the place of the IDs among their arguments.
+LOOKUPS = {
+    "recsys_ops::lookup": 3,
+    "fbgemm::int_nbit_split_embedding_codegen_lookup_function": 12,
+}
+_OWN_LINEAR, _OWN_DOT = "recsys_ops::linear", "recsys_ops::dot_interaction"
+#: Own operators whose work is known from their arguments.
+KNOWN_OWN = ("recsys_ops::lookup", _OWN_LINEAR, _OWN_DOT)
+#: Operators that are linear layers.
+LINEAR = ("aten::linear", "aten::addmm", _OWN_LINEAR)
+# Where the factors stand among the arguments.
+_PRODUCTS = {
+    "aten::mm": (0, 1),
+    "aten::matmul": (0, 1),
+    "aten::bmm": (0, 1),
+    "aten::addmm": (1, 2),
+    "aten::baddbmm": (1, 2),
+}
+# Of kineto's names of types.
+_ITEM_BYTES = {
+    "bool": 1, "signed char": 1, "unsigned char": 1, "c10::Half": 2, "c10::BFloat16": 2, "float": 4, "int": 4,
+    "double": 8, "long": 8, "long int": 8,
+}  # fmt: skip
+_DTYPES = {"float": "float32", "c10::BFloat16": "bfloat16", "signed char": "int8", "c10::Half": "bfloat16"}
+# Operators that return views, or may read less than their inputs.
+_NO_BYTES = frozenset({
+    "aten::view", "aten::reshape", "aten::select", "aten::slice", "aten::transpose", "aten::permute",
+    "aten::t", "aten::unsqueeze", "aten::squeeze", "aten::expand", "aten::expand_as", "aten::flatten",
+    "aten::unflatten", "aten::as_strided", "aten::detach", "aten::alias", "aten::narrow", "aten::split",
+    "aten::split_with_sizes", "aten::chunk", "aten::unbind", "aten::size", "aten::to", "aten::contiguous",
+    "aten::view_as", "aten::numel", "aten::empty", "aten::empty_like", "aten::index_select", "aten::index",
+    "aten::embedding", "aten::gather",
+})  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """The least work of an operator in a batch.
+
+    Attributes:
+        num_rows: Stored rows that it reads.
+        flops: Additions and multiplications.
+        dtype: The type of their factors, one of ``serve.profiler.limits.DTYPES``; empty without any.
+        num_bytes: Bytes that it reads besides rows: weights and inputs.
+    """
+
+    num_rows: float = 0.0
+    flops: float = 0.0
+    dtype: str = ""
+    num_bytes: float = 0.0
+
+    def least_us(self, limits: Limits, gather_rows_per_s: float | None) -> float | None:
+        """Return the time that the machine needs for it at its limits; None if it is not known.
+
+        Rows are read first; then products are as fast as the slower of arithmetic and reading.
+
+        Args:
+            limits: The limits of the machine.
+            gather_rows_per_s: How fast the rows of this batch can be read.
+        """
+        if self.num_rows and not gather_rows_per_s:
+            return None
+        rows_s = self.num_rows / gather_rows_per_s if gather_rows_per_s else 0.0
+        flops_s = self.flops / limits.flops[self.dtype] if self.flops else 0.0
+        least_s = rows_s + max(flops_s, self.num_bytes / limits.cached_bytes_per_s)
+        return least_s * 1e6 if least_s else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """One call of an operator, as the profiler recorded it.
+
+    Attributes:
+        name: The operator.
+        shapes: Of its arguments; lists of shapes for lists of tensors.
+        dtypes: Kineto's names of their types.
+        values: Their values where they are numbers or lists of numbers.
+    """
+
+    name: str
+    shapes: Sequence[Any]
+    dtypes: Sequence[str]
+    values: Sequence[Any]
+
+    def last(self, count: int) -> Call:
+        """Return it with its last ``count`` arguments: TorchScript's interpreter records some before them."""
+        return Call(
+            name=self.name,
+            shapes=self.shapes[-count:] if count else (),
+            dtypes=self.dtypes[-count:] if count else (),
+            values=self.values[-count:] if count else (),
+        )
+
+
+def work_of(call: Call, linear_dtype: str) -> Work:
+    """Return the least work of a call.
+
+    Args:
+        call: The call, with its own arguments alone.
+        linear_dtype: The type in which own linear layers multiply.
+    """
+    shapes = call.shapes
+    try:
+        if call.name in LOOKUPS:
+            return Work(num_rows=math.prod(shapes[LOOKUPS[call.name]]))
+        if call.name == _OWN_LINEAR:
+            flops = 2.0 * math.prod(shapes[0]) * int(call.values[2])
+            return Work(flops=flops, dtype=linear_dtype, num_bytes=_bytes(call))
+        if call.name == _OWN_DOT:
+            batch, num, dim = shapes[1]
+            return Work(flops=float(batch * num * (num + 1) * dim), dtype="float32", num_bytes=_bytes(call))
+        if call.name == "aten::linear":
+            flops = 2.0 * math.prod(shapes[0]) * shapes[1][0]
+            return Work(flops=flops, dtype=_dtype(call, 0), num_bytes=_bytes(call))
+        if call.name in _PRODUCTS:
+            first, second = _PRODUCTS[call.name]
+            flops = 2.0 * math.prod(shapes[first]) * shapes[second][-1]
+            return Work(flops=flops, dtype=_dtype(call, first), num_bytes=_bytes(call))
+    except (IndexError, TypeError, ValueError):
+        return Work()
+    return Work() if call.name in _NO_BYTES else Work(num_bytes=_bytes(call))
+
+
+def label_of(call: Call) -> str:
+    """Return what tells calls of an operator apart, such as ``415 → 512``; empty if nothing does."""
+    shapes = call.shapes
+    try:
+        if call.name == _OWN_LINEAR:
+            return f"{shapes[0][-1]} → {call.values[2]}"
+        if call.name == "aten::linear":
+            return f"{shapes[1][1]} → {shapes[1][0]}"
+        if call.name == "aten::addmm":
+            return f"{shapes[2][0]} → {shapes[2][1]}"
+    except (IndexError, TypeError):
+        pass
+    return ""
+
+
+def remaining(total: Work, seen: Sequence[Work], linear_dtype: str) -> Work:
+    """Return the work of an operator that stands for several: what the model needs, and no other operator does.
+
+    Args:
+        total: Of the model's graph with the operators of torch and FBGEMM.
+        seen: The work of the other operators.
+        linear_dtype: The type in which own linear layers multiply.
+    """
+    num_rows = max(total.num_rows - sum(work.num_rows for work in seen), 0.0)
+    flops = max(total.flops - sum(work.flops for work in seen), 0.0)
+    return Work(num_rows=num_rows, flops=flops, dtype=linear_dtype if flops else "")
+
+
+def _dtype(call: Call, index: int) -> str:
+    return _DTYPES.get(call.dtypes[index], "float32")
+
+
+def _bytes(call: Call) -> float:
+    return float(
+        sum(
+            math.prod(shape) * _ITEM_BYTES.get(dtype, 4)
+            for all_shapes, dtype in zip(call.shapes, call.dtypes, strict=True)
+            for shape in _flat(all_shapes)
+        )
+    )
+
+
+def _flat(shapes: Any) -> Iterator[Sequence[int]]:
+    """Yield the shapes of an argument; none of one that is no tensor."""
+    if isinstance(shapes, (list, tuple)) and shapes:
+        if isinstance(shapes[0], int):
+            yield shapes
+        else:
+            for each in shapes:
+                yield from _flat(each)
