@@ -80,11 +80,24 @@ def run(options: Options, progress: Progress = lambda _: None) -> Profile:
     return replace(profile, hints=hints(profile, artifact))
 
 
-def measure(artifact: LoadedArtifact, options: Options, progress: Progress = lambda _: None) -> Profile:
-    """Profile a loaded artifact, without hints. One intra-op thread should be set."""
+def measure(
+    artifact: LoadedArtifact,
+    options: Options,
+    progress: Progress = lambda _: None,
+    limits: Limits | None = None,
+) -> Profile:
+    """Profile a loaded artifact, without hints. One intra-op thread should be set.
+
+    Args:
+        artifact: The artifact.
+        options: What to profile.
+        progress: Called with what is measured next.
+        limits: Of the machine, if they are known.
+    """
     generator = np.random.default_rng(options.seed)
-    progress("limits")
-    limits = _limits(artifact, options, generator)
+    if limits is None:
+        progress("limits")
+        limits = _limits(artifact, options, generator)
     sizes = []
     for batch_size in sorted(options.mix):
         progress(f"batches of {batch_size}")

@@ -35,12 +35,13 @@ _ITEM_BYTES = {
 _DTYPES = {"float": "float32", "c10::BFloat16": "bfloat16", "signed char": "int8", "c10::Half": "bfloat16"}
 # Operators that return views, or may read less than their inputs.
 _NO_BYTES = frozenset({
-    "aten::view", "aten::reshape", "aten::select", "aten::slice", "aten::transpose", "aten::permute",
-    "aten::t", "aten::unsqueeze", "aten::squeeze", "aten::expand", "aten::expand_as", "aten::flatten",
-    "aten::unflatten", "aten::as_strided", "aten::detach", "aten::alias", "aten::narrow", "aten::split",
-    "aten::split_with_sizes", "aten::chunk", "aten::unbind", "aten::size", "aten::to", "aten::contiguous",
-    "aten::view_as", "aten::numel", "aten::empty", "aten::empty_like", "aten::index_select", "aten::index",
-    "aten::embedding", "aten::gather",
+    "aten::alias", "aten::as_strided", "aten::chunk", "aten::contiguous", "aten::detach",
+    "aten::embedding", "aten::empty", "aten::empty_like", "aten::expand", "aten::expand_as",
+    "aten::flatten", "aten::full_like", "aten::gather", "aten::index", "aten::index_select",
+    "aten::narrow", "aten::numel", "aten::ones_like", "aten::permute", "aten::reshape", "aten::select",
+    "aten::size", "aten::slice", "aten::split", "aten::split_with_sizes", "aten::squeeze", "aten::stack",
+    "aten::t", "aten::tensor_split", "aten::to", "aten::transpose", "aten::unbind", "aten::unflatten",
+    "aten::unsqueeze", "aten::view", "aten::view_as", "aten::zeros_like",
 })  # fmt: skip
 
 

@@ -1,0 +1,197 @@
+"""The share of the machine's limits that an exported DLRM reaches: lookups, linear layers, and the whole batch.
+
+Shape letters: B batch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.progress import track
+from rich.table import Table
+
+from benchmarks.bars import MISSED_TEXT, Bar, add_bar_options, bar_table, bars_json, exit_status
+from benchmarks.machine import Machine, prepare, wide_console
+from benchmarks.model import build, export_and_load
+from recsys.cli import count, counts
+from serve.profiler.limits import Limits
+from serve.profiler.report.texts import limit_rows, percent, time_text
+from serve.profiler.result import Profile, SizeProfile, linear_layers, lookups
+from serve.profiler.rounds import RoundsConfig
+from serve.profiler.run import Options, measure
+
+_DESCRIPTION = """\
+The share of the machine's limits that an exported DLRM (13-512-256-64, 26 tables of dim 64, 512-256-1) reaches: rows
+gathered, and products of the linear layers' type. Limits and operators are measured in turns, in one process, on the
+processor's clock; one intra-op thread, one ID per feature. The lookups of a batch are compared with reads of the very
+same rows, which a probe in C++ touches and does nothing with. recsys-profile measures any artifact so.
+"""
+_EPILOG = f"""\
+examples:
+  python -m benchmarks.limits
+  python -m benchmarks.limits --batch-sizes 128 --json
+  python -m benchmarks.limits --check
+
+exit codes: 0 measured, 2 bad usage, {MISSED_TEXT}
+"""
+_BATCH_SIZES = (128, 512)
+#: The share of the gather limit that own lookups should reach.
+_LOOKUP_BAR = 0.8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """The measurements.
+
+    Attributes:
+        machine: The machine and the versions.
+        num_table_rows: Rows of each table.
+        profiles: By variant, as ``benchmarks.model.export_and_load`` names it.
+    """
+
+    machine: Machine
+    num_table_rows: int
+    profiles: dict[str, Profile]
+
+    @property
+    def bars(self) -> list[Bar]:
+        """The bars of the own lookups."""
+        return [
+            Bar(f"batch {size.batch_size}, {name}: lookups ÷ gather limit", _LOOKUP_BAR, reached)
+            for name, profile in self.profiles.items()
+            if name.startswith("own")
+            for size in profile.sizes
+            if (reached := lookup_share(size)) is not None
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {
+            "machine": self.machine.to_json(),
+            "num_table_rows": self.num_table_rows,
+            "limits": next(iter(self.profiles.values())).limits.to_json(),
+            "results": [
+                {
+                    "variant": name,
+                    "batch_size": size.batch_size,
+                    "us": size.us,
+                    "lookup": lookup_share(size),
+                    "linear": linear_share(size),
+                    "all": least_us(size) / size.us,
+                }
+                for name, profile in self.profiles.items()
+                for size in profile.sizes
+            ],
+            "bars": bars_json(self.bars),
+        }
+
+
+def lookup_share(size: SizeProfile) -> float | None:
+    """Return the share of the gather limit that lookups reach."""
+    row = lookups(size.operators)
+    return None if row is None else row.of_limit
+
+
+def linear_share(size: SizeProfile) -> float | None:
+    """Return the share of the limit of products and reads that linear layers reach."""
+    row = linear_layers(size.operators)
+    return None if row is None else row.of_limit
+
+
+def least_us(size: SizeProfile) -> float:
+    """Return the time that the limits leave for all operators of a batch."""
+    return sum(row.least_us or 0.0 for row in size.operators)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit status."""
+    args = _parser().parse_args(argv)
+    warnings.filterwarnings("ignore", category=DeprecationWarning)
+    try:
+        with tempfile.TemporaryDirectory(dir=args.dir) as folder:
+            report = _measure(args, Path(folder))
+    except OSError as error:
+        print(f"benchmarks.limits: {error}", file=sys.stderr)
+        return 2
+    if args.json:
+        print(json.dumps(report.to_json()))
+    else:
+        _print(report)
+    return exit_status(report.bars, args)
+
+
+def _measure(args: argparse.Namespace, folder: Path) -> Report:
+    machine = prepare()
+    num_rows = args.rows or (1_000 if args.quick else 100_000)
+    artifacts = export_and_load(build(num_rows), folder)
+    rounds = RoundsConfig(
+        num_rounds=args.rounds or (1 if args.quick else 11), turn_s=0.002 if args.quick else 0.05, clock="cpu"
+    )
+    sizes = args.batch_sizes or _BATCH_SIZES
+    profiles: dict[str, Profile] = {}
+    limits: Limits | None = None
+    for name, artifact in track(
+        artifacts.items(), "variants", disable=not sys.stderr.isatty(), transient=True
+    ):
+        options = Options(
+            artifact=folder / name.replace(" ", "-"),
+            mix={size: 1 / len(sizes) for size in sizes},
+            own_operators=name.startswith("own"),
+            rounds=rounds,
+        )
+        profiles[name] = measure(artifact, options, limits=limits)
+        limits = profiles[name].limits
+    return Report(machine=machine, num_table_rows=num_rows, profiles=profiles)
+
+
+def _print(report: Report) -> None:
+    console = wide_console()
+    console.print(report.machine.text(), soft_wrap=True)
+    console.print(
+        f"26 tables of {report.num_table_rows:,} rows, dim 64, INT8; one ID per feature; processor time"
+    )
+    limits = Table(title="limits of one thread", title_justify="left")
+    for heading in ("limit", "rate", "bytes", "how"):
+        limits.add_column(heading, justify="left" if heading in ("limit", "how") else "right")
+    for row in limit_rows(next(iter(report.profiles.values()))):
+        limits.add_row(*row)
+    console.print(limits)
+    table = Table(title="share of the limits", title_justify="left")
+    for heading in ("batch", "variant", "µs", "lookups", "linear layers", "all"):
+        table.add_column(heading, justify="left" if heading == "variant" else "right")
+    for name, profile in report.profiles.items():
+        for size in profile.sizes:
+            shares = (lookup_share(size), linear_share(size), least_us(size) / size.us)
+            table.add_row(str(size.batch_size), name, time_text(size.us), *map(percent, shares))
+    console.print(table)
+    console.print(bar_table(report.bars))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.limits",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--quick", action="store_true", help="small tables, short turns: does it run at all?")
+    add_bar_options(parser)
+    parser.add_argument("--rows", type=count, metavar="R", help="rows of each table (default 100000)")
+    parser.add_argument(
+        "--batch-sizes", type=counts, metavar="B,B", help=f"default {','.join(map(str, _BATCH_SIZES))}"
+    )
+    parser.add_argument("--rounds", type=count, metavar="N", help="turns of each measurement (default 11)")
+    parser.add_argument("--dir", type=Path, metavar="DIR", help="where temporary artifacts go")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
