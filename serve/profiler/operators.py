@@ -34,7 +34,9 @@ def chain(x):
         x = torch.neg(x)
     return x
 """
-_NUM_CHAIN_CALLS, _NUM_CHAIN_ROUNDS = 30, 5
+_NUM_CHAIN_CALLS, _NUM_CHAIN_ROUNDS = 20, 9
+# Operators with more arguments take longer to record.
+_MOST_OVERHEAD = 4.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,13 +67,41 @@ class Recorded:
     num_inner: int
 
 
-def record(module: torch.jit.ScriptModule, batches: Sequence[tuple[Tensor, ...]]) -> list[list[Recorded]]:
-    """Call a frozen graph with each batch under the profiler; return its operators in order, call by call."""
+@dataclass(frozen=True, kw_only=True)
+class Recording:
+    """Calls of a graph under the profiler.
+
+    Attributes:
+        forwards: The operators in their order, call by call.
+        call_us: Processor time of a call, with the profiler's own.
+    """
+
+    forwards: list[list[Recorded]]
+    call_us: float
+
+    def overhead_us(self, plain_us: float) -> float:
+        """Return the profiler's own time for an operator.
+
+        The difference to calls without it, which caches and other processes change too, is trusted within bounds.
+
+        Args:
+            plain_us: Processor time of a call without the profiler.
+        """
+        num_events = statistics.mean(1 + sum(1 + each.num_inner for each in calls) for calls in self.forwards)
+        usual = usual_overhead_us()
+        return min(max((self.call_us - plain_us) / num_events, usual), _MOST_OVERHEAD * usual)
+
+
+def record(module: torch.jit.ScriptModule, batches: Sequence[tuple[Tensor, ...]]) -> Recording:
+    """Call a frozen graph with each batch under the profiler."""
     with torch.inference_mode():
-        events, _ = _profiled(module.forward, [*batches[:_NUM_UNUSED_CALLS], *batches])
+        events, took_s = _profiled(module.forward, [*batches[:_NUM_UNUSED_CALLS], *batches])
     num_arguments = _num_arguments(module)
     forwards = [event for event in events if event.cpu_parent is None and event.name == _FORWARD]
-    return [list(_calls(event, num_arguments)) for event in forwards[-len(batches) :]]
+    return Recording(
+        forwards=[list(_calls(event, num_arguments)) for event in forwards[-len(batches) :]],
+        call_us=1e6 * statistics.median(took_s[-len(batches) :]),
+    )
 
 
 def operator_times(
@@ -124,8 +154,8 @@ def _mean_work(places: Sequence[Sequence[Recorded]], num_forwards: int, linear_d
 
 
 @functools.cache
-def overhead_us() -> float:
-    """Return the profiler's own time for an operator: the least of several measurements."""
+def usual_overhead_us() -> float:
+    """Return the profiler's own time for a small operator: the median of several measurements."""
     chain = torch.jit.CompilationUnit(_CHAIN).chain
     inputs = [(torch.zeros(1),)] * _NUM_CHAIN_CALLS
     found = []
@@ -135,17 +165,20 @@ def overhead_us() -> float:
             chain(*each)
         plain_s = time.thread_time() - began
         events, profiled_s = _profiled(chain, inputs)
-        found.append((profiled_s - plain_s) / len(events))
-    return max(1e6 * min(found), 0.0)
+        found.append((sum(profiled_s) - plain_s) / len(events))
+    return max(1e6 * statistics.median(found), 0.0)
 
 
-def _profiled(call: Callable[..., Any], batches: Sequence[tuple[Tensor, ...]]) -> tuple[list[Any], float]:
-    """Return the events of the calls, and the processor time of all of them under the profiler."""
+def _profiled(
+    call: Callable[..., Any], batches: Sequence[tuple[Tensor, ...]]
+) -> tuple[list[Any], list[float]]:
+    """Return the events of the calls, and the processor time of each under the profiler."""
+    took_s = []
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True, acc_events=True) as recorded:
-        began = time.thread_time()
         for batch in batches:
+            began = time.thread_time()
             call(*batch)
-        took_s = time.thread_time() - began
+            took_s.append(time.thread_time() - began)
     return list(recorded.events() or ()), took_s
 
 

@@ -180,6 +180,8 @@ def size_profile(
 ) -> SizeProfile:
     """Return the profile of one batch size.
 
+    Operators that take longer under the profiler than a whole batch without it are scaled to that.
+
     Args:
         batch_size: Rows of a batch.
         call_us: Time of a batch without the profiler.
@@ -188,17 +190,17 @@ def size_profile(
         reads: Stored rows of a batch, their bytes, and how many can be read in a second.
         limits: What one thread can do.
     """
-    of_operators = sum(each.us for each in operators)
-    python_us = min(python_us, max(call_us - of_operators, 0.0))
-    between_us = max(call_us - of_operators - python_us, 0.0)
-    total_us = of_operators + python_us + between_us
+    recorded_us = sum(each.us for each in operators)
+    scale = min(call_us / recorded_us, 1.0) if recorded_us else 1.0
+    outside_us = max(call_us - recorded_us, 0.0)
+    python_us = min(python_us, outside_us)
     rows = [
         OperatorRow(
             name=each.name,
             label=each.label,
             calls=each.calls,
-            us=each.us,
-            share=each.us / total_us,
+            us=scale * each.us,
+            share=scale * each.us / call_us,
             rows=each.work.num_rows,
             flops=each.work.flops,
             dtype=each.work.dtype,
@@ -207,11 +209,11 @@ def size_profile(
         )
         for each in operators
     ]
-    for name, us in ((BETWEEN, between_us), (CALL, python_us)):
-        rows.append(OperatorRow(name=name, us=us, share=us / total_us))
+    for name, us in ((BETWEEN, outside_us - python_us), (CALL, python_us)):
+        rows.append(OperatorRow(name=name, us=us, share=us / call_us))
     return SizeProfile(
         batch_size=batch_size,
-        us=total_us,
+        us=call_us,
         table_rows=reads[0],
         table_bytes=reads[1],
         gather_rows_per_s=reads[2],

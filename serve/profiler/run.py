@@ -24,7 +24,7 @@ from serve.bench.environment import machine, now
 from serve.profiler.batches import Drawn, Shape, draw, grouped, num_batches
 from serve.profiler.hints import hints
 from serve.profiler.limits import ROWS_OF_CALL, Limits, gather_ways, measure_limits, random_reads
-from serve.profiler.operators import OperatorTime, Recorded, operator_times, overhead_us, record
+from serve.profiler.operators import OperatorTime, Recording, operator_times, record
 from serve.profiler.result import Profile, SizeProfile, size_profile
 from serve.profiler.rounds import Contestant, RoundsConfig, run_rounds
 from serve.profiler.work import KNOWN_OWN, Work, remaining, work_of
@@ -171,22 +171,26 @@ def _measure_size(
     }
     num_profiled = min(max(_PROFILED_ROWS // batch_size, _MIN_PROFILED), _MAX_PROFILED, len(inputs))
     seconds: dict[str, list[float]] = defaultdict(list)
-    forwards: list[list[Recorded]] = []
-    overhead = overhead_us()
+    recordings: list[Recording] = []
     for number in range(options.rounds.num_rounds):
         with torch.inference_mode():
             timings = run_rounds(contestants, replace(options.rounds, num_rounds=1))
         for name, timing in timings.items():
             seconds[name] += timing.seconds
         start = number * num_profiled % len(inputs)
-        forwards += record(module, (inputs[start:] + inputs[:start])[:num_profiled])
+        recordings.append(record(module, (inputs[start:] + inputs[:start])[:num_profiled]))
     medians = {name: statistics.median(found) for name, found in seconds.items()}
     num_rows = statistics.mean(each.num_rows for each in reads)
     rate = None
     if ways and num_rows:
         rows_of_call = sum(each.num_rows for each in reads) / len(grouped(reads, ROWS_OF_CALL))
         rate = rows_of_call / min(medians[name] for name in ways)
-    times = operator_times(forwards, overhead, artifact.target.linear_dtype)
+    together = Recording(
+        forwards=[calls for each in recordings for calls in each.forwards],
+        call_us=statistics.median(each.call_us for each in recordings),
+    )
+    overhead_us = together.overhead_us(1e6 * medians[_FORWARD])
+    times = operator_times(together.forwards, overhead_us, artifact.target.linear_dtype)
     return size_profile(
         batch_size=batch_size,
         call_us=1e6 * medians[_FORWARD],
@@ -221,7 +225,7 @@ def _with_work(
         return list(times)
     plain = _load(replace(options, own_operators=False))
     module = plain.graphs.frozen[1 if options.shape.ranking else 0]
-    works = [work_of(each.call, linear_dtype) for each in record(module, [inputs])[0]]
+    works = [work_of(each.call, linear_dtype) for each in record(module, [inputs]).forwards[0]]
     total = Work(num_rows=sum(w.num_rows for w in works), flops=sum(w.flops for w in works))
     work = remaining(total, [each.work for each in times if each is not unknown[0]], linear_dtype)
     return [replace(each, work=work) if each is unknown[0] else each for each in times]

@@ -12,7 +12,6 @@ import pytest
 
 from benchmarks.engine import fixed_numbers
 from recsys.kernels import operators
-from serve.profiler.rounds import Contestant, RoundsConfig, Timing, run_rounds
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -44,28 +43,16 @@ def test_the_speed_benchmark_compares_equals(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_turns_rotate_and_every_batch_is_used() -> None:
-    seen: dict[str, list[int]] = {"a": [], "b": []}
-    order: list[str] = []
-
-    def contestant(name: str) -> Contestant:
-        def call(batch: int) -> None:
-            seen[name].append(batch)
-            if not order or order[-1] != name:
-                order.append(name)
-
-        return Contestant(call, [(i,) for i in range(50)])
-
-    timings = run_rounds({n: contestant(n) for n in seen}, RoundsConfig(num_rounds=2, turn_s=0.001))
-    assert [len(timing.seconds) for timing in timings.values()] == [2, 2]
-    assert order[-3:] == ["a", "b", "a"]
-    assert all(set(batches) == set(range(50)) for batches in seen.values())
-
-
-def test_speedups_compare_turns_of_the_same_round() -> None:
-    fast, slow = Timing(seconds=(1.0, 4.0, 2.0)), Timing(seconds=(2.0, 4.0, 8.0))
-    assert fast.speedups_over(slow) == [1.0, 2.0, 4.0]
-    assert fast.median_s == 2.0
+def test_the_benchmark_of_limits_measures_all_variants(tmp_path: Path) -> None:
+    options = ("--quick", "--json", "--batch-sizes", "1,16", "--dir", str(tmp_path))
+    result = _run("benchmarks.limits", *options)
+    own = [] if operators.why_missing() else [f"own {dtype}" for dtype in operators.LINEAR_DTYPES]
+    variants = [(row["variant"], row["batch_size"]) for row in result["results"]]
+    assert variants == [(name, size) for name in ("float32", "bfloat16", *own) for size in (1, 16)]
+    assert all(row["us"] > 0 and row["all"] > 0 for row in result["results"])
+    assert all(row["lookup"] > 0 and row["linear"] > 0 for row in result["results"])
+    assert [bar["bar"] for bar in result["bars"]] == [0.8] * 2 * len(own)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("engine", ["reference", "native"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import xml.etree.ElementTree as ET
 from dataclasses import replace
-from html.parser import HTMLParser
 
 import numpy as np
 import pytest
@@ -22,44 +21,9 @@ from serve.bench.report.terminal import headline, print_result
 from serve.bench.run import Result, Tried
 from serve.bench.search import Found
 from serve.bench.settings import read_settings
+from tests.support.serve.strict_page import parsed_page
 
-_VOID = {"meta", "br", "link", "img", "input", "hr"}
 _EVIL = '<script>alert("x")</script>&'
-
-
-class _Strict(HTMLParser):
-    """Every element is closed in order; texts and attributes are kept."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.tags: list[str] = []
-        self.texts: list[str] = []
-        self.addresses: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        if tag not in _VOID:
-            self.open.append(tag)
-        self.addresses += [value or "" for name, value in attrs if name in ("src", "href", "data", "action")]
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.texts.append(data)
-
-
-def _parsed(text: str) -> _Strict:
-    made = _Strict()
-    made.feed(text)
-    made.close()
-    assert made.open == []
-    return made
 
 
 def _measured(rate_per_s: float, num_failed: int = 0) -> tuple[Measured, Step]:
@@ -108,7 +72,7 @@ def _result(*arguments: str, rates: tuple[float, ...] = (100.0,), num_failed: in
 )
 def test_the_page_is_whole_and_has_nothing_from_elsewhere(result: Result) -> None:
     text = page(result)
-    made = _parsed(text)
+    made = parsed_page(text)
     assert "script" not in made.tags
     assert made.addresses == []
     assert "http:" not in text
@@ -122,7 +86,7 @@ def test_the_page_is_whole_and_has_nothing_from_elsewhere(result: Result) -> Non
 
 
 def test_a_run_shows_distribution_time_and_kinds() -> None:
-    made = _parsed(page(_result("--rate", "100", num_failed=3)))
+    made = parsed_page(page(_result("--rate", "100", num_failed=3)))
     text = " ".join(made.texts)
     for heading in ("Latency distribution", "Over time", "Latency in ms", "Failed requests", "99%", "high"):
         assert heading in text

@@ -1,0 +1,166 @@
+"""recsys-profile, as a user meets it: tables, pages, JSON, errors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from export.config import ExportConfig
+from export.pipeline import export_model
+from recsys.kernels import operators
+from serve.profiler.cli import main, mix_of
+from serve.profiler.result import BETWEEN, CALL
+from tests.support.serve.models import SmallModel
+from tests.support.serve.strict_page import parsed_page
+
+QUICK = ("--rounds", "1", "--batch-sizes", "1,8")
+
+
+@pytest.fixture(autouse=True)
+def short_turns(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("serve.profiler.cli._TURN_S", 0.0005)
+    monkeypatch.chdir(tmp_path)
+
+
+def run(*words: object, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    code = main([str(word) for word in words])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def profiled(*words: object, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    code, out, err = run(*words, "--json", capsys=capsys)
+    assert code == 0, err
+    found: dict[str, Any] = json.loads(out)
+    return found
+
+
+def names(rows: Sequence[dict[str, Any]]) -> set[str]:
+    return {row["name"] for row in rows}
+
+
+def test_a_table_and_a_page(artifact_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(artifact_path, *QUICK, capsys=capsys)
+    assert code == 0
+    for word in ("rows gathered, as loaded", "products in bfloat16", "batch sizes", "recsys", "profile.html"):
+        assert word in out
+    made = parsed_page((tmp_path / "profile.html").read_text())
+    assert "Profile of small" in made.texts
+    assert made.addresses == []
+
+
+def test_json_has_everything_and_writes_no_page(
+    artifact_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = profiled(artifact_path, "--mix", "1:3,8:1", "--rounds", "1", capsys=capsys)
+    assert set(data) == {
+        "schema", "artifact", "about", "settings", "machine", "limits", "mix", "sizes", "hints", "notes",
+    }  # fmt: skip
+    assert data["mix"]["shares"] == {"1": 0.75, "8": 0.25}
+    assert not list(tmp_path.glob("*.html"))
+    for one in data["sizes"]:
+        assert one["us"] > 0
+        # One ID in each of four features.
+        assert one["table_rows"] == 4 * one["batch_size"]
+        assert {BETWEEN, CALL} <= names(one["operators"])
+        assert sum(row["share"] for row in one["operators"]) == pytest.approx(1.0)
+        assert sum(row["rows"] for row in one["operators"]) == one["table_rows"]
+    linear = [row for row in data["mix"]["operators"] if row["name"].endswith("::linear")]
+    assert [row["label"] for row in linear] == ["24 → 7"]
+    assert linear[0]["flops"] == pytest.approx(2 * 24 * 7 * (0.75 + 0.25 * 8))
+
+
+@pytest.mark.skipif(bool(operators.why_missing()), reason="needs the library of operators; make native")
+def test_the_operators_of_torch_can_be_asked_for(
+    artifact_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = profiled(artifact_path, *QUICK, capsys=capsys)
+    plain = profiled(artifact_path, *QUICK, "--no-own-operators", capsys=capsys)
+    assert "recsys_ops::lookup" in names(own["mix"]["operators"])
+    assert not any(name.startswith("recsys_ops") for name in names(plain["mix"]["operators"]))
+    assert own["about"]["exchanged"]["linear"] == 1
+    assert plain["about"]["exchanged"] is None
+    assert any("--no-own-operators" in hint["text"] for hint in plain["hints"])
+
+
+def test_another_target_copied_rows_and_skewed_ids(
+    artifact_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--target", "cpu,cpu", "--copy-rows", "--ids", "zipf", "--ids-per-bag", "0-4")
+    data = profiled(artifact_path, *QUICK, *words, capsys=capsys)
+    assert data["about"]["target"] == "cpu,cpu"
+    assert data["about"]["rows"] == "copied into memory"
+    assert data["settings"]["zipf"] == 1.05
+
+
+def test_ranking_batches(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = ExportConfig(dense_widths={"context": 3, "price": 1}, context=("price", "user"))
+    export_model(SmallModel(), tmp_path / "ranking", config)
+    data = profiled(tmp_path / "ranking", *QUICK, "--rank", capsys=capsys)
+    # The context's feature once, three others for each row.
+    assert [one["table_rows"] for one in data["sizes"]] == [1 + 3, 1 + 3 * 8]
+    assert data["settings"]["ranking"] is True
+
+
+def test_samples(artifact_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    request = {
+        "dense": {"context": [[0.0, 1.0, 2.0]], "price": [[1.0]]},
+        "sparse": {"user": [[1, 2]], "genres": [[]], "item": [[7]], "tags": [[3]]},
+        "weights": {"tags": [[0.5]]},
+    }
+    (tmp_path / "requests.json").write_text(json.dumps(request))
+    data = profiled(artifact_path, *QUICK, "--samples", "requests.json", capsys=capsys)
+    assert [one["table_rows"] for one in data["sizes"]] == [4, 32]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (("nowhere",), 1, "artifact: got 'nowhere', which does not exist"),
+        (("{artifact}", "--target", "tpu"), 1, "target: got 'tpu', expected one of"),
+        (("{artifact}", "--rank"), 1, "--rank: got a model without a ranking form"),
+        (
+            ("{artifact}", "--out", "none/page.html"),
+            1,
+            "--out: got 'none/page.html', whose folder does not exist",
+        ),
+        (("{artifact}", "--samples", "none.json"), 1, "none.json"),
+        (("{artifact}", "--out", "a.html", "--no-html"), 2, "--out: got it with --no-html"),
+        (("{artifact}", "--batch-sizes", "0"), 2, "expected a whole number of at least 1"),
+        (("{artifact}", "--batch-sizes", "100000"), 2, "expected at most 65536 rows"),
+        (("{artifact}", "--mix", "1-8:0.5,9:0.5"), 2, "expected batch sizes"),
+        (("{artifact}", "--mix", "1:0.5,8"), 2, "expected CHOICE:WEIGHT"),
+        (("{artifact}", "--zipf", "-1"), 2, "expected a number from 0 to 100"),
+        (("{artifact}", "--ids-per-bag", "x"), 2, "expected a whole number"),
+    ],
+)
+def test_bad_usage_is_one_clear_error(
+    words: tuple[str, ...], code: int, message: str, artifact_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [word.format(artifact=artifact_path) for word in words]
+    try:
+        found = main(given)
+    except SystemExit as ended:
+        found = int(str(ended.code))
+    assert found == code
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("sizes", "mix", "expected"),
+    [
+        (None, None, dict.fromkeys((1, 8, 32, 128, 512), 0.2)),
+        ((4, 2), None, {2: 0.5, 4: 0.5}),
+        (None, {8: 3.0, 1: 1.0}, {1: 0.25, 8: 0.75}),
+        ((1, 64), {1: 5.0}, {1: 1.0, 64: 0.0}),
+    ],
+)
+def test_a_mix_has_shares_of_all_sizes(
+    sizes: tuple[int, ...] | None, mix: dict[int, float] | None, expected: dict[int, float]
+) -> None:
+    assert mix_of(sizes, mix) == pytest.approx(expected)
+    assert list(mix_of(sizes, mix)) == sorted(expected)

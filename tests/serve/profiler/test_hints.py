@@ -1,0 +1,92 @@
+"""What to change, from profiles with one thing to change each."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from recsys.artifact.load import LoadedArtifact
+from serve.profiler.hints import hints
+from serve.profiler.limits import GatherRate
+from serve.profiler.result import Profile, SizeProfile
+from serve.profiler.work import Work
+from tests.serve.profiler.test_result import LINEAR, LOOKUP, profile, size, time
+from tests.serve.profiler.test_work import LIMITS
+
+FAST = size(
+    100, 100.0, time(LOOKUP, 50.0, Work(num_rows=1600)), time(LINEAR, 45.0, Work(flops=4e6, dtype="int8"))
+)
+
+
+def texts(given: Profile, model: LoadedArtifact) -> list[str]:
+    return [hint.text for hint in hints(given, model)]
+
+
+def about(**changes: Any) -> Profile:
+    given = profile(FAST)
+    return replace(given, about={**given.about, **changes})
+
+
+def test_a_fast_artifact_needs_no_change(model: LoadedArtifact) -> None:
+    assert texts(profile(FAST), model) == []
+
+
+def test_layers_in_float32(model: LoadedArtifact) -> None:
+    slow = size(100, 100.0, time(LINEAR, 80.0, Work(flops=4e6, dtype="float32")), time(LOOKUP, 15.0))
+    found = hints(profile(slow), model)
+    assert [("int8" in hint.text, "--linear-dtype" in hint.text) for hint in found] == [
+        (True, True),
+        (False, True),
+    ]
+    # Three quarters and a half of 80 %.
+    assert [hint.saved for hint in found] == [pytest.approx(0.6), pytest.approx(0.4)]
+    rare = size(100, 100.0, time(LINEAR, 10.0, Work(flops=4e5, dtype="float32")), time(LOOKUP, 85.0))
+    assert texts(profile(rare), model) == []
+
+
+def test_small_pages(model: LoadedArtifact) -> None:
+    limits = replace(
+        LIMITS,
+        gather=GatherRate(rows_per_s=15e6, bytes_per_s=1e9),
+        gather_huge_pages=GatherRate(rows_per_s=30e6, bytes_per_s=2e9),
+    )
+    given = replace(profile(FAST), limits=limits)
+    [hint] = hints(given, model)
+    assert "--copy-rows" in hint.text
+    assert hint.saved == pytest.approx(0.25)
+    assert texts(replace(given, settings={**given.settings, "copy_rows": True}), model) == []
+
+
+def test_small_batches(model: LoadedArtifact) -> None:
+    small = size(1, 20.0, time(LOOKUP, 15.0))
+    [hint] = hints(profile(small, FAST), model)
+    assert "a row costs 20.0 µs in batches of 1, 1.0 in those of 100" in hint.text
+    assert hint.saved == pytest.approx(19 / 120)
+    assert texts(profile(small, FAST, mix={1: 0.0, 100: 1.0}), model) == []
+
+
+def test_operators_that_were_not_exchanged(model: LoadedArtifact, monkeypatch: pytest.MonkeyPatch) -> None:
+    exchanged = {"linear": 0, "dot": 0, "lookup": 0, "left": ["aten::linear: its weights are computed"]}
+    assert texts(about(exchanged=exchanged), model) == [
+        "not exchanged for an own operator: aten::linear: its weights are computed"
+    ]
+    monkeypatch.setattr("recsys.kernels.operators.why_missing", lambda: "it is not built; `make native`")
+    assert "`make native`" in texts(about(exchanged=None), model)[0]
+    monkeypatch.setattr("recsys.kernels.operators.why_missing", lambda: "")
+    assert "--no-own-operators" in texts(about(exchanged=None), model)[0]
+    assert "--linear-dtype" in texts(about(exchanged=None, dense_dtype="bfloat16"), model)[0]
+
+
+@pytest.mark.parametrize(
+    ("given", "word"),
+    [
+        (size(100, 100.0, time("aten::remainder", 40.0), time(LOOKUP, 55.0)), "--id-policy reject"),
+        (size(100, 100.0, time("aten::cat", 40.0), time(LOOKUP, 55.0)), "aten::cat 40%"),
+        (size(100, 100.0, time(LOOKUP, 55.0)), "45% of the time is no operator's"),
+    ],
+)
+def test_other_operators(given: SizeProfile, word: str, model: LoadedArtifact) -> None:
+    [found] = texts(profile(given), model)
+    assert word in found
