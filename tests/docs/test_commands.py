@@ -34,6 +34,7 @@ _SHORTEST = (
     ("recsys-predict", "host:1 --random"),
     ("recsys-admin", "host:1 list"),
     ("recsys-bench", "host:1"),
+    ("recsys-profile", "model.artifact"),
     ("serve.probe", "host:1"),
 )
 

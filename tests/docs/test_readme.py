@@ -27,6 +27,7 @@ _SERVE = re.compile(r"^recsys-serve .*$", re.MULTILINE)
 _SMALL = {
     "--data synthetic": "--data synthetic --limit-rows 4000 --epochs 1",
     "--in-flight 64": "--in-flight 4 --duration-s 0.5 --warm-up-s 0",
+    "recsys-profile model.artifact": "recsys-profile model.artifact --rounds 1 --batch-sizes 8",
 }
 _SCORES = {"one score": 1, "two scores": 2}
 _ENVIRONMENT = {

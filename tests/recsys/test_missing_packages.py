@@ -25,8 +25,17 @@ _WORDS = {
     "recsys-predict": ["127.0.0.1:1", "--random", "--timeout-s", "1"],
     "recsys-admin": ["127.0.0.1:1", "list", "--timeout-s", "1", "--token-file", "token"],
     "recsys-bench": ["127.0.0.1:1", "--sender", "python", "--timeout-s", "1"],
+    "recsys-profile": ["model.artifact"],
 }
-_NEED_TORCH = ["recsys-data", "recsys-train", "recsys-eval", "recsys-plan", "recsys-export", "recsys-serve"]
+_NEED_TORCH = [
+    "recsys-data",
+    "recsys-train",
+    "recsys-eval",
+    "recsys-plan",
+    "recsys-export",
+    "recsys-serve",
+    "recsys-profile",
+]
 # Packages that stand before the real ones on the path.
 _MISSING = "raise ModuleNotFoundError(\"No module named '{0}'\", name='{0}')\n"
 _OTHER_TORCH = """

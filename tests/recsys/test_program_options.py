@@ -115,6 +115,8 @@ SCRIPT
         ("recsys-admin", ["host:1", "ro"], {"route", "rollback"}),
         ("recsys-admin", ["host:1", "route", "model", "--can"], {"--canary", "--canary-key"}),
         ("recsys-bench", ["host:1", "--sender", "na"], {"native"}),
+        ("recsys-profile", ["mo"], {"model.pt"}),
+        ("recsys-profile", ["model.pt", "--ids", "zi"], {"zipf"}),
     ],
 )
 def test_bash_completes(
