@@ -37,6 +37,8 @@ def chain(x):
 _NUM_CHAIN_CALLS, _NUM_CHAIN_ROUNDS = 20, 9
 # Operators with more arguments take longer to record.
 _MOST_OVERHEAD = 4.0
+# Of the time of a call; longer waits are those of calls that lost their processor.
+_MOST_WAITED = 0.03
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +69,19 @@ class Recorded:
     num_inner: int
 
 
+@dataclass(frozen=True)
+class Took:
+    """The times of a call: on the processor, and in all."""
+
+    processor_s: float
+    passed_s: float
+
+    @property
+    def waited(self) -> float:
+        """The share of the time that the call was not on a processor."""
+        return 1.0 - self.processor_s / self.passed_s if self.passed_s > 0 else 0.0
+
+
 @dataclass(frozen=True, kw_only=True)
 class Recording:
     """Calls of a graph under the profiler.
@@ -95,13 +110,25 @@ class Recording:
 def record(module: torch.jit.ScriptModule, batches: Sequence[tuple[Tensor, ...]]) -> Recording:
     """Call a frozen graph with each batch under the profiler."""
     with torch.inference_mode():
-        events, took_s = _profiled(module.forward, [*batches[:_NUM_UNUSED_CALLS], *batches])
+        events, took = _profiled(module.forward, [*batches[:_NUM_UNUSED_CALLS], *batches])
     num_arguments = _num_arguments(module)
     forwards = [event for event in events if event.cpu_parent is None and event.name == _FORWARD]
+    kept = undisturbed(took[-len(batches) :])
     return Recording(
-        forwards=[list(_calls(event, num_arguments)) for event in forwards[-len(batches) :]],
-        call_us=1e6 * statistics.median(took_s[-len(batches) :]),
+        forwards=[list(_calls(forwards[i - len(batches)], num_arguments)) for i in kept],
+        call_us=1e6 * statistics.median(took[i - len(batches)].processor_s for i in kept),
     )
+
+
+def undisturbed(took: Sequence[Took]) -> list[int]:
+    """Return which calls kept their processor: the profiler records the time that passes, others' included.
+
+    Args:
+        took: The times of all calls. At least a quarter of them is kept.
+    """
+    order = sorted(range(len(took)), key=lambda i: took[i].waited)
+    least = -(-len(took) // 4)
+    return sorted(i for n, i in enumerate(order) if n < least or took[i].waited <= _MOST_WAITED)
 
 
 def operator_times(
@@ -164,22 +191,23 @@ def usual_overhead_us() -> float:
         for each in inputs:
             chain(*each)
         plain_s = time.thread_time() - began
-        events, profiled_s = _profiled(chain, inputs)
-        found.append((sum(profiled_s) - plain_s) / len(events))
+        events, profiled = _profiled(chain, inputs)
+        found.append((sum(each.processor_s for each in profiled) - plain_s) / len(events))
     return max(1e6 * statistics.median(found), 0.0)
 
 
 def _profiled(
     call: Callable[..., Any], batches: Sequence[tuple[Tensor, ...]]
-) -> tuple[list[Any], list[float]]:
-    """Return the events of the calls, and the processor time of each under the profiler."""
-    took_s = []
+) -> tuple[list[Any], list[Took]]:
+    """Return the events of the calls, and the times of each under the profiler."""
+    took = []
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True, acc_events=True) as recorded:
         for batch in batches:
-            began = time.thread_time()
+            passed_s, processor_s = time.perf_counter(), time.thread_time()
             call(*batch)
-            took_s.append(time.thread_time() - began)
-    return list(recorded.events() or ()), took_s
+            processor_s = time.thread_time() - processor_s
+            took.append(Took(processor_s, time.perf_counter() - passed_s))
+    return list(recorded.events() or ()), took
 
 
 def _calls(forward: Any, num_arguments: Mapping[str, int]) -> Iterator[Recorded]:
