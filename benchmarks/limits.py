@@ -30,7 +30,7 @@ from serve.profiler.run import Options, measure
 
 _DESCRIPTION = """\
 The share of the machine's limits that an exported DLRM (13-512-256-64, 26 tables of dim 64, 512-256-1) reaches: rows
-gathered, and products of the linear layers' type. Limits and operators are measured in turns, in one process, on the
+gathered, and products of the linear layers' type. Limits and operators are measured in turns, the steps of plans as operators of their own, in one process, on the
 processor's clock; one intra-op thread, one ID per feature. The lookups of a batch are compared with reads of the very
 same rows, which a probe in C++ touches and does nothing with. recsys-profile measures any artifact so.
 """
@@ -86,6 +86,7 @@ class Report:
                     "lookup": lookup_share(size),
                     "linear": linear_share(size),
                     "all": least_us(size) / size.us,
+                    "has_plan": bool(size.steps),
                 }
                 for name, profile in self.profiles.items()
                 for size in profile.sizes
@@ -96,13 +97,13 @@ class Report:
 
 def lookup_share(size: SizeProfile) -> float | None:
     """Return the share of the gather limit that lookups reach."""
-    row = lookups(size.operators)
+    row = lookups(size.parts)
     return None if row is None else row.of_limit
 
 
 def linear_share(size: SizeProfile) -> float | None:
     """Return the share of the limit of products and reads that linear layers reach."""
-    row = linear_layers(size.operators)
+    row = linear_layers(size.parts)
     return None if row is None else row.of_limit
 
 

@@ -50,6 +50,12 @@ class LoadedGraphs:
         self._has_own_operators = own_operators and can_exchange(target)
         self._set_frozen(self._freeze())
 
+    def unplanned(self, form: int) -> torch.jit.ScriptModule:
+        """Return a form with the same own operators, but each by itself, for profiles."""
+        frozen = torchscript.freeze(self._modules[form])
+        operators.exchange(frozen, self._target.linear_dtype, plans=False)
+        return frozen
+
     def tensors(self) -> list[dict[str, Tensor]]:
         """Return the dense weights of each form by path."""
         return [dense_tensors(module, self._target) for module in self._modules]

@@ -53,7 +53,7 @@ def _own_operators(profile: Profile) -> list[Hint]:
 
 def _products(profile: Profile) -> list[Hint]:
     """Advise narrower factors where linear layers take much of the time."""
-    layers = linear_layers(profile.operators)
+    layers = linear_layers(profile.parts)
     if layers is None or layers.dtype != "float32" or layers.share < _LARGE_SHARE:
         return []
     flops = profile.limits.flops
@@ -75,7 +75,7 @@ def _products(profile: Profile) -> list[Hint]:
 def _pages(profile: Profile) -> list[Hint]:
     """Advise huge pages where rows can be read faster from them."""
     here, huge = profile.limits.gather, profile.limits.gather_huge_pages
-    looked_up = lookups(profile.operators)
+    looked_up = lookups(profile.parts)
     if here is None or huge is None or looked_up is None or profile.settings["copy_rows"]:
         return []
     saved = looked_up.share * (1 - here.rows_per_s / huge.rows_per_s)
@@ -92,7 +92,7 @@ def _pages(profile: Profile) -> list[Hint]:
 
 def _row_types(profile: Profile, artifact: LoadedArtifact) -> list[Hint]:
     """Advise INT8 rows where wide ones take much of the time."""
-    looked_up = lookups(profile.operators)
+    looked_up = lookups(profile.parts)
     wide = [info for info in artifact.manifest.tables if _bits(info.table.data_type.value) >= _WIDE_BITS]
     if looked_up is None or looked_up.share < _LARGE_SHARE or not wide:
         return []
@@ -146,7 +146,7 @@ def _others(profile: Profile) -> list[Hint]:
     """Name what else takes much time."""
     rows = [
         row
-        for row in profile.operators
+        for row in profile.parts
         if row.name.startswith("aten::") and row.dtype == "" and row.name not in _POLICY_OPERATORS
     ]
     share = sum(row.share for row in rows)

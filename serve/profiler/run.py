@@ -25,9 +25,8 @@ from serve.profiler.batches import Drawn, Shape, draw, grouped, num_batches
 from serve.profiler.hints import hints
 from serve.profiler.limits import ROWS_OF_CALL, Limits, gather_ways, measure_limits, random_reads
 from serve.profiler.operators import OperatorTime, Recording, operator_times, record
-from serve.profiler.result import Profile, SizeProfile, size_profile
+from serve.profiler.result import PLAN, Measured, Profile, SizeProfile, size_profile
 from serve.profiler.rounds import Contestant, RoundsConfig, run_rounds
-from serve.profiler.work import KNOWN_OWN, Work, remaining, work_of
 
 _PACKAGES = ("recsys-serving", "torch", "fbgemm-gpu-cpu", "fbgemm-gpu")
 # Profiled calls of a round; fewer of large batches.
@@ -171,34 +170,49 @@ def _measure_size(
     }
     num_profiled = min(max(_PROFILED_ROWS // batch_size, _MIN_PROFILED), _MAX_PROFILED, len(inputs))
     seconds: dict[str, list[float]] = defaultdict(list)
+    has_plan = any(node.kind() == PLAN for node in module.graph.nodes())
+    unplanned = artifact.graphs.unplanned(1 if is_ranking else 0) if has_plan else None
     recordings: list[Recording] = []
+    of_steps: list[Recording] = []
     for number in range(options.rounds.num_rounds):
         with torch.inference_mode():
             timings = run_rounds(contestants, replace(options.rounds, num_rounds=1))
         for name, timing in timings.items():
             seconds[name] += timing.seconds
         start = number * num_profiled % len(inputs)
-        recordings.append(record(module, (inputs[start:] + inputs[:start])[:num_profiled]))
+        profiled = (inputs[start:] + inputs[:start])[:num_profiled]
+        recordings.append(record(module, profiled))
+        if unplanned is not None:
+            of_steps.append(record(unplanned, profiled))
     medians = {name: statistics.median(found) for name, found in seconds.items()}
     num_rows = statistics.mean(each.num_rows for each in reads)
     rate = None
     if ways and num_rows:
         rows_of_call = sum(each.num_rows for each in reads) / len(grouped(reads, ROWS_OF_CALL))
         rate = rows_of_call / min(medians[name] for name in ways)
+    call_us, linear_dtype = 1e6 * medians[_FORWARD], artifact.target.linear_dtype
+    times = _joined_times(recordings, call_us, linear_dtype)
+    measured = Measured(
+        call_us=call_us,
+        python_us=1e6 * medians[_PYTHON],
+        operators=times,
+        steps=_joined_times(of_steps, call_us, linear_dtype) if of_steps else (),
+    )
+    return size_profile(
+        batch_size,
+        measured,
+        (num_rows, statistics.mean(each.num_bytes for each in reads), rate),
+        limits,
+    )
+
+
+def _joined_times(recordings: Sequence[Recording], call_us: float, linear_dtype: str) -> list[OperatorTime]:
+    """Return the operators of all rounds."""
     together = Recording(
         forwards=[calls for each in recordings for calls in each.forwards],
         call_us=statistics.median(each.call_us for each in recordings),
     )
-    overhead_us = together.overhead_us(1e6 * medians[_FORWARD])
-    times = operator_times(together.forwards, overhead_us, artifact.target.linear_dtype)
-    return size_profile(
-        batch_size=batch_size,
-        call_us=1e6 * medians[_FORWARD],
-        python_us=1e6 * medians[_PYTHON],
-        operators=_with_work(times, options, inputs[0], artifact.target.linear_dtype),
-        reads=(num_rows, statistics.mean(each.num_bytes for each in reads), rate),
-        limits=limits,
-    )
+    return operator_times(together.forwards, together.overhead_us(call_us), linear_dtype)
 
 
 def _nothing(num_inputs: int, artifact: LoadedArtifact) -> Callable[..., Any]:
@@ -214,21 +228,6 @@ def _nothing(num_inputs: int, artifact: LoadedArtifact) -> Callable[..., Any]:
         return call(*inputs)
 
     return forward
-
-
-def _with_work(
-    times: Sequence[OperatorTime], options: Options, inputs: tuple[Tensor, ...], linear_dtype: str
-) -> list[OperatorTime]:
-    """Add the work of own operators that stand for several: what the rest of the graph leaves."""
-    unknown = [each for each in times if each.name.startswith("recsys_ops::") and each.name not in KNOWN_OWN]
-    if len(unknown) != 1:
-        return list(times)
-    plain = _load(replace(options, own_operators=False))
-    module = plain.graphs.frozen[1 if options.shape.ranking else 0]
-    works = [work_of(each.call, linear_dtype) for each in record(module, [inputs]).forwards[0]]
-    total = Work(num_rows=sum(w.num_rows for w in works), flops=sum(w.flops for w in works))
-    work = remaining(total, [each.work for each in times if each is not unknown[0]], linear_dtype)
-    return [replace(each, work=work) if each is unknown[0] else each for each in times]
 
 
 def _about(artifact: LoadedArtifact, options: Options) -> dict[str, Any]:
@@ -249,6 +248,7 @@ def _about(artifact: LoadedArtifact, options: Options) -> dict[str, Any]:
                 "linear": exchanged[0].num_linear,
                 "dot": exchanged[0].num_dot,
                 "lookup": exchanged[0].num_lookup,
+                "planned": exchanged[0].num_planned,
                 "left": list(exchanged[0].left),
             }
             if exchanged

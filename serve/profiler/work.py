@@ -15,8 +15,6 @@ LOOKUPS = {
     "fbgemm::int_nbit_split_embedding_codegen_lookup_function": 12,
 }
 _OWN_LINEAR, _OWN_DOT = "recsys_ops::linear", "recsys_ops::dot_interaction"
-#: Own operators whose work is known from their arguments.
-KNOWN_OWN = ("recsys_ops::lookup", _OWN_LINEAR, _OWN_DOT)
 #: Operators that are linear layers.
 LINEAR = ("aten::linear", "aten::addmm", _OWN_LINEAR)
 # Where the factors stand among the arguments.
@@ -146,19 +144,6 @@ def label_of(call: Call) -> str:
     except (IndexError, TypeError):
         pass
     return ""
-
-
-def remaining(total: Work, seen: Sequence[Work], linear_dtype: str) -> Work:
-    """Return the work of an operator that stands for several: what the model needs, and no other operator does.
-
-    Args:
-        total: Of the model's graph with the operators of torch and FBGEMM.
-        seen: The work of the other operators.
-        linear_dtype: The type in which own linear layers multiply.
-    """
-    num_rows = max(total.num_rows - sum(work.num_rows for work in seen), 0.0)
-    flops = max(total.flops - sum(work.flops for work in seen), 0.0)
-    return Work(num_rows=num_rows, flops=flops, dtype=linear_dtype if flops else "")
 
 
 def _dtype(call: Call, index: int) -> str:

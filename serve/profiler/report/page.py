@@ -11,6 +11,7 @@ from pathlib import Path
 
 from recsys.pages import style, templates
 from serve.profiler.report.texts import (
+    STEPS_TITLE,
     about,
     headline,
     limit_rows,
@@ -111,8 +112,8 @@ def _bars(sizes: Sequence[SizeProfile]) -> Iterator[Bar]:
         x = float(_LEFT)
         segments = []
         for kind in _KINDS:
-            for row in size.operators:
-                width = scale * row.us / size.batch_size
+            for row in size.parts:
+                width = scale * row.share * size.us / size.batch_size
                 if kind_of(row) != kind or not width:
                     continue
                 reach = "" if row.of_limit is None else f", {row.of_limit:.0%} of the limit"
@@ -121,7 +122,7 @@ def _bars(sizes: Sequence[SizeProfile]) -> Iterator[Bar]:
                         kind=kind,
                         x=round(x, 2),
                         width=round(width, 2),
-                        needed=round(width * min(row.of_limit or 0.0, 1.0), 2),
+                        needed=round(min(scale * (row.least_us or 0.0) / size.batch_size, width), 2),
                         title=f"{row.title}: {time_text(row.us)} µs a batch, {row.share:.1%}{reach}",
                     )
                 )
@@ -142,8 +143,8 @@ def _tiles(profile: Profile) -> list[tuple[str, str]]:
         (f"{time_text(profile.us)} µs", "the mean batch"),
     ]
     for name, row in (
-        ("lookups", lookups(profile.operators)),
-        ("linear layers", linear_layers(profile.operators)),
+        ("lookups", lookups(profile.parts)),
+        ("linear layers", linear_layers(profile.parts)),
     ):
         if row is not None:
             tiles.append((f"{row.share:.0%}", f"of the time in {name}"))
@@ -154,25 +155,31 @@ def _tiles(profile: Profile) -> list[tuple[str, str]]:
 
 def _tables(profile: Profile) -> list[dict[str, object]]:
     """Return the tables of operators: of the mix, then of each size."""
-    parts = [("mean batch of the mix", profile.us, profile.operators)]
-    parts += [(f"batch {size.batch_size}", size.us, size.operators) for size in profile.sizes]
+    parts = [("mean batch of the mix", profile.us, profile.operators, profile.steps)]
+    parts += [(f"batch {size.batch_size}", size.us, size.operators, size.steps) for size in profile.sizes]
     return [
         {
             "title": f"{name}: {time_text(us)} µs",
-            "rows": [
-                {
-                    "kind": kind_of(row),
-                    "name": row.name,
-                    "label": row.label,
-                    "calls": f"{row.calls:.0f}" if row.calls else "",
-                    "us": time_text(row.us),
-                    "share": f"{row.share:.1%}",
-                    "needs": needs_text(row),
-                    "reaches": reached_text(row, profile.limits),
-                    "of_limit": row.of_limit,
-                }
-                for row in shown(operators)
-            ],
+            "steps_title": STEPS_TITLE,
+            "rows": _rows(operators, profile),
+            "steps": _rows(steps, profile),
         }
-        for name, us, operators in parts
+        for name, us, operators, steps in parts
+    ]
+
+
+def _rows(rows: Sequence[OperatorRow], profile: Profile) -> list[dict[str, object]]:
+    return [
+        {
+            "kind": kind_of(row),
+            "name": row.name,
+            "label": row.label,
+            "calls": f"{row.calls:.0f}" if row.calls else "",
+            "us": time_text(row.us),
+            "share": f"{row.share:.1%}",
+            "needs": needs_text(row),
+            "reaches": reached_text(row, profile.limits),
+            "of_limit": row.of_limit,
+        }
+        for row in shown(rows)
     ]

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from recsys.cli import whole_table
 from serve.profiler.report.texts import (
+    STEPS_TITLE,
     about,
     headline,
     limit_rows,
@@ -16,7 +20,7 @@ from serve.profiler.report.texts import (
     shown,
     time_text,
 )
-from serve.profiler.result import Profile, linear_layers, lookups
+from serve.profiler.result import OperatorRow, Profile, linear_layers, lookups
 
 _WIDTH = 130
 
@@ -33,7 +37,7 @@ def print_profile(profile: Profile) -> None:
     for size in profile.sizes:
         reach = [
             "" if row is None else percent(row.of_limit)
-            for row in (lookups(size.operators), linear_layers(size.operators))
+            for row in (lookups(size.parts), linear_layers(size.parts))
         ]
         share = profile.mix.get(size.batch_size, 0.0)
         cells = [
@@ -45,6 +49,21 @@ def print_profile(profile: Profile) -> None:
         sizes.append([*cells, f"{size.rows_per_s:,.0f}", *reach])
     headings_of_sizes = ("batch", "mix", "µs", "µs a row", "rows/s", "lookups: of limit", "linear: of limit")
     console.print(whole_table("batch sizes", headings_of_sizes, sizes, left=()))
+    for title, operators in (
+        ("operators, in the mean batch of the mix", profile.operators),
+        (STEPS_TITLE, profile.steps),
+    ):
+        if operators:
+            console.print(_operators(title, operators, profile))
+    console.print(Text(headline(profile), style="bold"), soft_wrap=True)
+    for hint in profile.hints:
+        saved = f" (saves up to {hint.saved:.0%})" if hint.saved else ""
+        console.print(Text(f"→ {hint.text}{saved}"), soft_wrap=True)
+    for note in profile.notes:
+        console.print(Text(f"note: {note}"), soft_wrap=True)
+
+
+def _operators(title: str, operators: Sequence[OperatorRow], profile: Profile) -> Table:
     rows = [
         [
             row.title,
@@ -55,13 +74,7 @@ def print_profile(profile: Profile) -> None:
             reached_text(row, profile.limits),
             percent(row.of_limit),
         ]
-        for row in shown(profile.operators)
+        for row in shown(operators)
     ]
     headings_of_rows = ("operator", "calls", "µs", "share", "needs at least", "reaches", "of limit")
-    console.print(whole_table("operators, in the mean batch of the mix", headings_of_rows, rows, left=(0,)))
-    console.print(Text(headline(profile), style="bold"), soft_wrap=True)
-    for hint in profile.hints:
-        saved = f" (saves up to {hint.saved:.0%})" if hint.saved else ""
-        console.print(Text(f"→ {hint.text}{saved}"), soft_wrap=True)
-    for note in profile.notes:
-        console.print(Text(f"note: {note}"), soft_wrap=True)
+    return whole_table(title, headings_of_rows, rows, left=(0,))

@@ -9,6 +9,8 @@ from serve.profiler.limits import Limits
 from serve.profiler.result import OperatorRow, Profile, linear_layers, lookups
 
 _MIN_SHARE = 0.0005
+#: Above a table of steps.
+STEPS_TITLE = "steps of recsys_ops::plan, timed one by one"
 
 
 def time_text(us: float) -> str:
@@ -68,8 +70,8 @@ def headline(profile: Profile) -> str:
     """Return the profile in one line."""
     text = f"{profile.rows_per_s:,.0f} rows/s on one thread"
     for name, row in (
-        ("lookups", lookups(profile.operators)),
-        ("linear layers", linear_layers(profile.operators)),
+        ("lookups", lookups(profile.parts)),
+        ("linear layers", linear_layers(profile.parts)),
     ):
         if row is not None:
             reach = "" if row.of_limit is None else f", at {row.of_limit:.0%} of the limit"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from serve.profiler.limits import Limits
-from serve.profiler.work import Call, Work, label_of, remaining, work_of
+from serve.profiler.work import Call, Work, label_of, work_of
 
 LIMITS = Limits(
     is_native=True,
@@ -116,10 +116,3 @@ def test_the_limits_leave_a_time_for_work(work: Work, expected_us: float | None)
 
 def test_without_a_gather_limit_rows_take_no_known_time() -> None:
     assert Work(num_rows=4000).least_us(LIMITS, None) is None
-
-
-def test_an_operator_that_stands_for_several_has_the_remaining_work() -> None:
-    total = Work(num_rows=100, flops=1000)
-    seen = [Work(flops=300, dtype="float32"), Work(num_rows=10, num_bytes=5)]
-    assert remaining(total, seen, "int8") == Work(num_rows=90, flops=700, dtype="int8")
-    assert remaining(Work(), seen, "int8") == Work()
