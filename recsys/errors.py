@@ -41,6 +41,10 @@ class TargetError(ArtifactError):
     """The artifact has no target of the requested name, or this machine lacks the target's devices."""
 
 
+class RowsMemoryError(ArtifactError):
+    """The system does not hold the rows in memory as requested: locked, or on certain NUMA nodes."""
+
+
 class DeltaError(ArtifactError):
     """A delta was made for another artifact, or from other rows than the model holds."""
 

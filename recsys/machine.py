@@ -1,9 +1,9 @@
-"""The machine and the installation: the processors that a process may use, and the versions of packages."""
+"""The machine and the installation: processors and memory that a process may use, and the versions of packages."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
@@ -14,6 +14,8 @@ _DISTRIBUTION = "recsys-serving"
 _FBGEMM_OF_TORCH = {"2.11": "1.6.0", "2.12": "1.7.0", "2.13": "1.8.0"}
 _PROCESS_CGROUP = Path("/proc/self/cgroup")
 _CGROUPS = Path("/sys/fs/cgroup")
+# By whether the control group is of version 1.
+_MEMORY_LIMITS = {False: "memory.max", True: "memory.limit_in_bytes"}
 
 
 def num_processors() -> int:
@@ -28,6 +30,13 @@ def num_processors() -> int:
     return available if quota is None else max(1, min(available, -int(-quota // 1)))
 
 
+def memory_bytes() -> int:
+    """Return the memory that this process may use: the machine's, or less where a control group limits it."""
+    installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = cgroup_memory()
+    return installed if limit is None else min(installed, limit)
+
+
 def cgroup_quota(process_cgroup: Path = _PROCESS_CGROUP, cgroups: Path = _CGROUPS) -> float | None:
     """Return the number of processors that the control group's CPU quota permits, or None without a quota.
 
@@ -35,26 +44,35 @@ def cgroup_quota(process_cgroup: Path = _PROCESS_CGROUP, cgroups: Path = _CGROUP
         process_cgroup: The file that names the process's control groups.
         cgroups: Where control groups are mounted.
     """
+    groups = _groups("cpu", process_cgroup, cgroups)
+    quotas = [_quota_v1(folder) if is_v1 else _quota_v2(folder) for folder, is_v1 in groups]
+    return min((quota for quota in quotas if quota is not None), default=None)
+
+
+def cgroup_memory(process_cgroup: Path = _PROCESS_CGROUP, cgroups: Path = _CGROUPS) -> int | None:
+    """Return the bytes that the control group's memory limit permits, or None without a limit; see ``cgroup_quota``."""
+    groups = _groups("memory", process_cgroup, cgroups)
+    limits = [_numbers(folder / _MEMORY_LIMITS[is_v1]) for folder, is_v1 in groups]
+    return min((limit[0] for limit in limits if limit), default=None)
+
+
+def _groups(controller: str, process_cgroup: Path, cgroups: Path) -> Iterator[tuple[Path, bool]]:
+    """Yield the folders of the process's control groups and their ancestors; and whether each is of version 1."""
     try:
         lines = process_cgroup.read_text().splitlines()
     except OSError:
-        return None
-    quotas = []
+        return
     for line in lines:
         _, controllers, path = (*line.split(":", 2), "", "")[:3]
-        if controllers and "cpu" not in controllers.split(","):
+        if controllers and controller not in controllers.split(","):
             continue
         root = cgroups / controllers if controllers else cgroups
         folder = root / path.lstrip("/")
         # In a container the group's own path may not be mounted; its files are in the root then.
-        candidates = [folder, *folder.parents] if folder.is_dir() else [root]
-        for candidate in candidates:
+        for candidate in [folder, *folder.parents] if folder.is_dir() else [root]:
             if not candidate.is_relative_to(root):
                 break
-            quota = _quota_v1(candidate) if controllers else _quota_v2(candidate)
-            if quota is not None:
-                quotas.append(quota)
-    return min(quotas, default=None)
+            yield candidate, bool(controllers)
 
 
 def _quota_v2(folder: Path) -> float | None:

@@ -124,6 +124,8 @@ const char* KindName(ErrorKind kind) {
       return "checksum";
     case ErrorKind::kTarget:
       return "target";
+    case ErrorKind::kRowsMemory:
+      return "rows_memory";
     case ErrorKind::kDelta:
       return "delta";
     case ErrorKind::kLibrary:

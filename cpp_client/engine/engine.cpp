@@ -72,6 +72,10 @@ std::string Version::Description() const {
               {"format", info.format_version},
               {"torch", info.torch_version},
               {"fbgemm", info.fbgemm_version},
+              {"rows_pages",
+               {{"resident_bytes", info.rows_pages.resident_bytes},
+                {"huge_bytes", info.rows_pages.huge_bytes},
+                {"locked_bytes", info.rows_pages.locked_bytes}}},
               {"num_executors", servable.settings().num_executors},
               {"signature", SignatureToJson(servable.signature())}}
       .dump();

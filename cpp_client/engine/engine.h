@@ -33,7 +33,8 @@ class Version {
   Version(const Version&) = delete;
   Version& operator=(const Version&) = delete;
 
-  /// Returns JSON: name, version, target, digest, table_bytes, format, torch, fbgemm, signature.
+  /// Returns JSON: name, version, target, digest, table_bytes, format, torch, fbgemm, rows_pages,
+  /// signature.
   std::string Description() const;
   /// Replaces rows between two batches; returns how many dense weights had changed but keep their
   /// exported values. Blocks. Throws Error; then nothing has changed.

@@ -10,6 +10,7 @@
 #include "model/compiled.h"
 #include "model/fbgemm.h"
 #include "model/parts.h"
+#include "model/rows/rows_memory.h"
 #include "model/skeleton.h"
 #include "recsys/error.h"
 
@@ -106,7 +107,7 @@ void Opening::LoadFolder() {
   const std::int64_t num_bytes = manifest().rows_bytes;
   CheckPartSize(file, num_bytes);
   rows_->file = std::make_unique<RowsFile>(file);
-  blob_ = options_.copy_rows ? rows_->file->Copied(num_bytes) : rows_->file->Mapped(num_bytes);
+  blob_ = rows_->file->Held(num_bytes, options_);
   if (options_.copy_rows) rows_->file.reset();
   if (options_.verify_checksums) CheckRows(manifest(), blob_);
   if (is_compiled_) return LoadCompiled();
@@ -132,9 +133,15 @@ void Opening::LoadFile() {
   }
   blob_ = blob_.view({-1});
   if (options_.verify_checksums) CheckRows(manifest(), blob_);
+  if (!options_.numa.empty()) {
+    throw Error(ErrorKind::kRowsMemory, "numa: got " + Repr(options_.numa) + " for " + name +
+                                            ", whose rows torch places; expected a directory");
+  }
+  if (options_.lock_rows) LockRows(blob_);
 }
 
 std::unique_ptr<Model::Parts> Opening::Run() {
+  CheckRowsMemory(options_);
   rows_->manifest = ManifestAt(path_);
   target_ = &ChooseTarget(manifest(), options_.target);
   is_compiled_ = options_.compiled || target_->graph.skeleton.empty();
@@ -154,6 +161,9 @@ std::unique_ptr<Model::Parts> Opening::Run() {
   for (std::size_t i = 1; i < modules_.size(); ++i) Share(modules_[0], &modules_[i]);
   auto parts = std::make_unique<Model::Parts>();
   parts->description = DescriptionOf(manifest(), target_->name);
+  for (const DeviceRows& rank : rows_->ranks) {
+    if (rank.rows.is_same(blob_)) parts->description.rows_pages = PagesOf(blob_);
+  }
   rows_->digest = rows_->state_now = parts->description.digest;
   const bool is_on_cpu = std::all_of(target_->device_names.begin(), target_->device_names.end(),
                                      [](const std::string& name) { return name == "cpu"; });

@@ -12,7 +12,7 @@
 #include "check/files/manifest.h"
 #include "model/device_rows.h"
 #include "model/graphs.h"
-#include "model/rows_file.h"
+#include "model/rows/rows_file.h"
 #include "recsys/model.h"
 #include "recsys/request.h"
 

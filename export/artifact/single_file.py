@@ -29,6 +29,7 @@ from recsys.artifact.load import (
 from recsys.artifact.manifest import Manifest
 from recsys.errors import VerificationError
 from recsys.files import reserve
+from recsys.rows.memory import RowsMemory
 
 
 def write_single_file(prepared: PreparedModel, work: Path, manifest: Manifest, file: Path) -> None:
@@ -49,7 +50,9 @@ def write_single_file(prepared: PreparedModel, work: Path, manifest: Manifest, f
     single = replace(manifest, rows_path=None, skeletons=(), targets=(replace(target, skeleton="self"),))
     own.write_text(single.dumps())
     write_apart(work, own, file)
-    whole = load_artifact(work, target=target.name, verify_checksums=False, random_access=True)
+    whole = load_artifact(
+        work, target=target.name, verify_checksums=False, memory=RowsMemory(random_access=True)
+    )
     again = load_artifact(file, verify_checksums=False)
     inputs = prepared.samples.inputs()
     before, after = whole.forward(*inputs), again.forward(*inputs)

@@ -47,6 +47,7 @@ from recsys.artifact.samples import Batch, random_batch
 from recsys.embedding import EmbeddingBagCollection
 from recsys.errors import ExportError, VerificationError
 from recsys.kernels import operators
+from recsys.rows.memory import RowsMemory
 from recsys.sharding.plan.device_rows import DeviceRows
 from recsys.sharding.plan.env import ShardingEnv
 from recsys.signature import Signature
@@ -283,11 +284,12 @@ def _target(
     if env.lacking():
         # Without such a device: the same plan in host memory, not scripted.
         return _on_host(prepared, work, name, on_host(env))
+    memory = RowsMemory(random_access=True)
     if is_compiled:
-        artifact = load_compiled_artifact(work, target=name, verify_checksums=False, random_access=True)
+        artifact = load_compiled_artifact(work, target=name, verify_checksums=False, memory=memory)
     else:
         artifact = load_artifact(
-            work, target=name, verify_checksums=False, random_access=True, own_operators=own_operators
+            work, target=name, verify_checksums=False, memory=memory, own_operators=own_operators
         )
     for num_rows in (0, 1):
         _check_rows(artifact, prepared.signature, num_rows)

@@ -35,10 +35,12 @@ from recsys.errors import (
     ManifestError,
     MissingPartError,
     PartSizeError,
+    RowsMemoryError,
     TargetError,
 )
 from recsys.rows.file import RowsFile
 from recsys.rows.layout import BlobLayout
+from recsys.rows.memory import RowsMemory, lock
 from recsys.sharding.plan.device_rows import DeviceRows, device_layouts, fill
 from recsys.sharding.plan.env import ShardingEnv, num_cuda_devices
 from recsys.signature import Signature
@@ -47,6 +49,7 @@ MANIFEST_NAME = "manifest.json"
 _EXPECTED = "expected a folder or file that recsys-export wrote"
 ROWS_NAME = "rows.bin"
 _CHUNK_BYTES = 1 << 24
+_DEFAULT_MEMORY = RowsMemory()
 # Errors of zipfile for damaged files.
 _ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError, ValueError)
 
@@ -200,8 +203,7 @@ def load_artifact(
     *,
     target: str | None = None,
     verify_checksums: bool = True,
-    random_access: bool = False,
-    copy_rows: bool = False,
+    memory: RowsMemory = _DEFAULT_MEMORY,
     own_operators: bool = True,
 ) -> LoadedArtifact:
     """Load a model: its TorchScript graphs, or those that are compiled if the target has no others.
@@ -212,9 +214,8 @@ def load_artifact(
             devices this machine has.
         verify_checksums: Compare the digests of the rows, which reads every byte. Sizes, and digests of all
             other parts, are checked in any case.
-        random_access: Set if few rows will be read, to keep the others out of memory (see ``map_rows``).
-        copy_rows: Copy the rows into the process's memory, where changes to the file cannot reach them,
-            instead of mapping it.
+        memory: How rows are held: mapped or copied, locked, on which NUMA nodes. Those of a single file are always
+            copied.
         own_operators: Use the operators of recsys_ops where ``make native`` has built them
             (``recsys.kernels.operators``).
 
@@ -226,20 +227,17 @@ def load_artifact(
     chosen = _choose(manifest, target)
     if chosen.skeleton is None:
         return load_compiled_artifact(
-            path,
-            target=chosen.name,
-            verify_checksums=verify_checksums,
-            random_access=random_access,
-            copy_rows=copy_rows,
+            path, target=chosen.name, verify_checksums=verify_checksums, memory=memory
         )
     if where.is_dir():
-        blob, file = _rows_of(where, manifest, random_access=random_access, copy=copy_rows)
+        blob, file = _rows_of(where, manifest, memory)
         if verify_checksums:
             check_rows(manifest, blob)
         modules = load_skeletons(where, manifest, chosen)
     else:
         modules, blob = _load_file(where, manifest, chosen, verify_checksums)
         file = None
+        _hold(where, blob, memory)
     ranks = rank_rows(manifest, chosen, blob)
     in_place = any(rank.rows is blob for rank in ranks)
     for graph, module in zip(chosen.graphs, modules, strict=True):
@@ -260,8 +258,7 @@ def load_compiled_artifact(
     *,
     target: str | None = None,
     verify_checksums: bool = True,
-    random_access: bool = False,
-    copy_rows: bool = False,
+    memory: RowsMemory = _DEFAULT_MEMORY,
 ) -> LoadedArtifact:
     """Load a model's compiled graphs, also where the target has TorchScript. Arguments as for ``load_artifact``.
 
@@ -273,7 +270,7 @@ def load_compiled_artifact(
     manifest = read_manifest(where)
     chosen = _choose(manifest, target)
     package_names = check_usable(chosen)
-    blob, file = _rows_of(where, manifest, random_access=random_access, copy=copy_rows)
+    blob, file = _rows_of(where, manifest, memory)
     if verify_checksums:
         check_rows(manifest, blob)
     packages = []
@@ -313,7 +310,7 @@ def load_rows(path: str | os.PathLike[str], *, verify_checksums: bool = True) ->
     where = Path(path)
     manifest = read_manifest(where)
     if where.is_dir():
-        blob, file = _rows_of(where, manifest)
+        blob, file = _rows_of(where, manifest, _DEFAULT_MEMORY)
         if verify_checksums:
             check_rows(manifest, blob)
     else:
@@ -363,9 +360,7 @@ def checked_part(where: Path, manifest: Manifest, name: str) -> BinaryIO:
     return file
 
 
-def _rows_of(
-    where: Path, manifest: Manifest, *, random_access: bool = False, copy: bool = False
-) -> tuple[Tensor, RowsFile | None]:
+def _rows_of(where: Path, manifest: Manifest, memory: RowsMemory) -> tuple[Tensor, RowsFile | None]:
     """Return the rows, not yet verified, and the file that they are read from in place."""
     if manifest.rows_path is None:
         raise ManifestError("manifest.rows.path: got null in a directory, expected the rows' file name")
@@ -373,14 +368,19 @@ def _rows_of(
     num_bytes = manifest.layout.num_bytes
     _check_size(rows, num_bytes)
     file = RowsFile(rows)
-    if copy:
-        return file.copied(num_bytes), None
-    return file.mapped(num_bytes, random_access=random_access), file
+    blob = file.held(num_bytes, memory)
+    return blob, None if memory.copy_rows else file
 
 
 def map_rows(path: Path, layout: BlobLayout, *, random_access: bool = False) -> Tensor:
-    """Map a rows file, which must be at least as long as its layout; see ``RowsFile.mapped``."""
-    return RowsFile(path).mapped(layout.num_bytes, random_access=random_access)
+    """Map a rows file, which must be at least as long as its layout.
+
+    Args:
+        path: The file.
+        layout: Its layout.
+        random_access: Set if few rows will be read, to keep the others out of memory.
+    """
+    return RowsFile(path).held(layout.num_bytes, RowsMemory(random_access=random_access))
 
 
 def _load_file(
@@ -402,6 +402,16 @@ def _load_file(
     if verify:
         check_rows(manifest, blob)
     return [module], blob
+
+
+def _hold(where: Path, blob: Tensor, memory: RowsMemory) -> None:
+    """Hold the rows of a single file as the options say, as far as this is possible."""
+    if memory.numa is not None:
+        raise RowsMemoryError(
+            f"numa: got {memory.numa!r} for {where.name!r}, whose rows torch places; expected a directory"
+        )
+    if memory.lock_rows:
+        lock(blob)
 
 
 def _damaged_member(path: Path, unread_bytes: int | None) -> str | None:

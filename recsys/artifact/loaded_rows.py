@@ -17,6 +17,7 @@ from recsys.artifact.compiled import CompiledGraphs
 from recsys.artifact.graphs import LoadedGraphs
 from recsys.artifact.manifest import Manifest
 from recsys.rows.file import RowsFile
+from recsys.rows.memory import RowsPages, pages_of
 from recsys.sharding.plan.device_rows import DeviceRows
 
 #: Hexadecimal digits of a digest that names an artifact or a delta.
@@ -52,6 +53,11 @@ class LoadedRows:
 
     def __post_init__(self) -> None:
         self.state = self.state or self.digest
+
+    def pages(self) -> RowsPages:
+        """Return how the rows in host memory are held; zeros if all are on other devices."""
+        held = [rank.rows for rank in self.ranks if rank.device.type == "cpu"]
+        return pages_of(held[0]) if held else RowsPages()
 
     @cached_property
     def digest(self) -> str:

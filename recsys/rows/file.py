@@ -8,6 +8,7 @@ are two measures: ``check`` detects them between two batches, and ``copied`` row
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import weakref
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor
 
 from recsys.errors import ChecksumError, PartSizeError
+from recsys.rows.memory import RowsMemory, lock, place
 
 
 class RowsFile:
@@ -35,25 +37,42 @@ class RowsFile:
         weakref.finalize(self, os.close, self._file)
         self._state = self._present_state()
 
-    def mapped(self, num_bytes: int, *, random_access: bool = False) -> Tensor:
-        """Return the first bytes as a uint8 tensor: mapped privately, so that pages are shared until written to.
+    def held(self, num_bytes: int, memory: RowsMemory) -> Tensor:
+        """Return the first bytes as a uint8 tensor, held as the options say.
 
         Args:
             num_bytes: The number of bytes; the file must have at least this many.
-            random_access: Tell the kernel that few rows will be read, so that it does not read ahead.
+            memory: How they are held.
+
+        Raises:
+            PartSizeError: They are copied, and the file has become shorter.
+            RowsMemoryError: The system refuses to lock or to place them.
         """
+        if memory.copy_rows:
+            rows = self._copied(num_bytes, memory.numa)
+        else:
+            rows = self._mapped(num_bytes, random_access=memory.reads_at_random(num_bytes))
+        if memory.lock_rows:
+            lock(rows)
+        return rows
+
+    def _mapped(self, num_bytes: int, *, random_access: bool) -> Tensor:
+        """Return the bytes mapped privately, so that pages are shared until they are written to."""
         mapped = mmap.mmap(self._file, num_bytes, access=mmap.ACCESS_COPY)
         if random_access:
             mapped.madvise(mmap.MADV_RANDOM)
+        else:
+            _ask_for_huge_pages(mapped)
         return torch.frombuffer(mapped, dtype=torch.uint8)
 
-    def copied(self, num_bytes: int) -> Tensor:
-        """Return a copy of the first bytes as a uint8 tensor; its memory returns to the system with it.
-
-        Raises:
-            PartSizeError: The file has become shorter.
-        """
-        own = mmap.mmap(-1, num_bytes)
+    def _copied(self, num_bytes: int, numa: str | None) -> Tensor:
+        """Return a copy of the bytes; its memory returns to the system with it."""
+        # Shared anonymous memory, mmap's default, gets no huge pages.
+        own = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        _ask_for_huge_pages(own)
+        rows = torch.frombuffer(own, dtype=torch.uint8)
+        if numa is not None:
+            place(rows.data_ptr(), num_bytes, numa)
         view = memoryview(own)
         start = 0
         while start < num_bytes:
@@ -61,7 +80,7 @@ class RowsFile:
             if num_read == 0:
                 raise PartSizeError(f"part {self._name!r}: got {start} bytes, expected {num_bytes}")
             start += num_read
-        return torch.frombuffer(own, dtype=torch.uint8)
+        return rows
 
     def check(self) -> None:
         """Check that the file was not written to since it was opened; takes a microsecond.
@@ -78,3 +97,8 @@ class RowsFile:
     def _present_state(self) -> tuple[int, int]:
         found = os.fstat(self._file)
         return found.st_size, found.st_mtime_ns
+
+
+def _ask_for_huge_pages(memory: mmap.mmap) -> None:
+    with contextlib.suppress(OSError):  # a kernel without them
+        memory.madvise(mmap.MADV_HUGEPAGE)

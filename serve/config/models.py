@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from pathlib import Path
 
+from recsys.rows.memory import RowsMemory
 from serve.errors import RequestTooLargeError
 
 LATEST = "latest"
@@ -189,8 +190,13 @@ class ModelSettings:
         routing: which version answers.
         target: the artifact's target to run; None for the first whose devices this machine has.
         verify_checksums: whether to read and check every byte of the rows before serving.
-        copy_rows: whether to copy the rows into the process's memory, where changes to the file cannot reach
-            them; otherwise the file is mapped, and processes share its pages.
+        copy_rows: whether to copy the rows into the process's memory, on huge pages where the system has them, where
+            changes to the file cannot reach them; otherwise the file is mapped, and processes share its pages.
+        lock_rows: whether to lock the rows in memory.
+        numa: NUMA nodes of copied rows: "interleave" over all, or "local" to the thread that loads them; None for the
+            system's choice.
+        random_access: whether mapped rows are read from the file in single pages, without their neighbours; None for
+            rows of more than three quarters of the memory.
         allow_non_finite: whether NaN and infinities are accepted in dense inputs and weights.
         num_executors: maximum number of the model's batches that run at the same time; they share its tables'
             memory. The engine decides how many run. 0 for the number of processors that the process may use.
@@ -209,6 +215,9 @@ class ModelSettings:
     target: str | None = None
     verify_checksums: bool = True
     copy_rows: bool = False
+    lock_rows: bool = False
+    numa: str | None = None
+    random_access: bool | None = None
     allow_non_finite: bool = False
     num_executors: int = 0
     cpus: tuple[int, ...] = ()
@@ -226,6 +235,17 @@ class ModelSettings:
             raise ValueError(f"cpus: got {list(self.cpus)}, expected numbers of processors, from 0")
         if self.target == "":
             raise ValueError("target: got an empty text, expected the name of a target such as cpu")
+        _ = self.rows_memory
+
+    @property
+    def rows_memory(self) -> RowsMemory:
+        """Return how the rows are held."""
+        return RowsMemory(
+            copy_rows=self.copy_rows,
+            lock_rows=self.lock_rows,
+            numa=self.numa,
+            random_access=self.random_access,
+        )
 
     @property
     def max_executors(self) -> int:

@@ -31,7 +31,7 @@ class Version:
     """One loaded version of a model."""
 
     def description(self) -> str:
-        """Return JSON: name, version, target, digest, table_bytes, format, torch, fbgemm, signature."""
+        """Return JSON: name, version, target, digest, table_bytes, format, torch, fbgemm, rows_pages, signature."""
 
     def apply_delta(self, path: str) -> int:
         """Exchange rows between two batches; blocks.

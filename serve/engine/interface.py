@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from recsys.artifact.loaded_rows import artifact_digest
 from recsys.artifact.manifest import Manifest
+from recsys.rows.memory import RowsPages
 from recsys.signature import Signature
 from serve.config.models import ModelSettings
 from serve.config.settings import ConnectionLimits, TlsConfig
@@ -37,6 +38,7 @@ class ModelInfo:
         format_version: the artifact's format version.
         torch_version: version of torch that the artifact was made with.
         fbgemm_version: version of fbgemm_gpu that the artifact was made with.
+        rows_pages: how the rows in host memory are held since they were loaded.
     """
 
     name: str
@@ -47,6 +49,7 @@ class ModelInfo:
     format_version: str = ""
     torch_version: str = ""
     fbgemm_version: str = ""
+    rows_pages: RowsPages = field(default_factory=RowsPages)
 
     @classmethod
     def of_manifest(cls, manifest: Manifest) -> ModelInfo:

@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from recsys import errors as artifact_errors
+from recsys.artifact.load import read_manifest
 from recsys.machine import num_processors
 from recsys.native_module import load_native
+from recsys.rows.memory import RowsPages
 from recsys.signature import Signature
 from serve.config.models import ModelSettings
 from serve.engine.interface import EngineCounts, ModelInfo, PortSettings, RareCall, Submitted
@@ -54,6 +56,7 @@ _ARTIFACT_ERRORS: dict[str, type[Exception]] = {
     "part_size": artifact_errors.PartSizeError,
     "checksum": artifact_errors.ChecksumError,
     "target": artifact_errors.TargetError,
+    "rows_memory": artifact_errors.RowsMemoryError,
     "delta": artifact_errors.DeltaError,
     "library": artifact_errors.ArtifactError,
     "model_change": ModelChangeError,
@@ -92,6 +95,7 @@ class NativeServable:
             format_version=about["format"],
             torch_version=about["torch"],
             fbgemm_version=about["fbgemm"],
+            rows_pages=RowsPages(**about["rows_pages"]),
         )
         self.signature = Signature.from_json(about["signature"])
         self.settings = settings
@@ -198,12 +202,17 @@ class NativeEngine:
         warm_up: Iterable[bytes] = (),
     ) -> NativeServable:
         """See ``Engine``."""
+        memory = settings.rows_memory
+        is_random = not memory.copy_rows and memory.reads_at_random(read_manifest(path).layout.num_bytes)
         values = {
             "name": name,
             "version": version,
             "target": settings.target,
             "verify_checksums": settings.verify_checksums,
             "copy_rows": settings.copy_rows,
+            "lock_rows": settings.lock_rows,
+            "numa": settings.numa,
+            "random_access": is_random,
             "allow_non_finite": settings.allow_non_finite,
             "limits": vars(settings.limits),
             "num_executors": settings.max_executors,

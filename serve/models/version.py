@@ -157,7 +157,13 @@ class ManagedVersion:
         self._failed_as, self._reason, self._is_unusable = None, "", False
         self.servable = servable
         self._set_state(ModelState.READY)
-        _log.info("model %s, version %s is ready", self.model, self.name)
+        pages = servable.info.rows_pages
+        _log.info(
+            "model %s, version %s is ready; rows in memory: %s bytes, on huge pages: %s, locked: %s",
+            self.model,
+            self.name,
+            *(f"{number:,}" for number in (pages.resident_bytes, pages.huge_bytes, pages.locked_bytes)),
+        )
         if self._is_closed:
             self.drain()
             await self._left()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from recsys.data.scoring import schema_for, scores
 from recsys.data.tables.dataset import check_kept, open_files, unlabeled
 from recsys.data.tables.schema_file import read_schema
 from recsys.files import replacing
+from recsys.rows.memory import RowsMemory
 
 _SUFFIXES = (".parquet", ".csv")
 
@@ -32,6 +33,7 @@ class BulkJob:
         output: The file to write: Parquet or CSV, by its name.
         schema: A schema file; None for the artifact's own.
         keep: Columns of the input to write beside the scores.
+        memory: How the model's rows are held.
     """
 
     artifact: Path
@@ -39,6 +41,7 @@ class BulkJob:
     output: Path
     schema: Path | None = None
     keep: tuple[str, ...] = ()
+    memory: RowsMemory = field(default_factory=RowsMemory)
 
     def __post_init__(self) -> None:
         if self.output.suffix not in _SUFFIXES:
@@ -58,7 +61,7 @@ def predict_table(job: BulkJob) -> int:
         ValueError: The artifact, the table or the schema cannot be used.
         OSError: The output cannot be written.
     """
-    artifact = load_artifact(job.artifact)
+    artifact = load_artifact(job.artifact, memory=job.memory)
     schema = schema_for(artifact, None if job.schema is None else read_schema(job.schema))
     files = open_files(job.input)
     check_kept(files, job.keep)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from recsys.cli import Parser, VersionAction, add_program_options
 from recsys.files import parse_json
+from recsys.rows.memory import NUMA, RowsMemory
 from serve.client import Client, Context, Settings
 from serve.client.errors import InvalidRequestError, PredictError
 from serve.client.sampling import JsonRequest, example_request
@@ -63,6 +64,16 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--output", type=Path, metavar="FILE", help="where the scores go: .parquet or .csv")
     top.add_argument("--keep", default="", metavar="NAME,NAME", help="columns of the table to write too")
     top.add_argument("--schema", type=Path, metavar="FILE", help="of the table (default: the artifact's)")
+    top.add_argument(
+        "--copy-rows", action="store_true", help="of the artifact: hold its rows in private memory"
+    )
+    top.add_argument("--lock-rows", action="store_true", help="lock them in memory")
+    top.add_argument("--numa", choices=NUMA, help="NUMA nodes of copied rows (default: the system's choice)")
+    top.add_argument(
+        "--random-access",
+        action=argparse.BooleanOptionalAction,
+        help="read mapped rows in single pages (default: if they exceed three quarters of the memory)",
+    )
     top.add_argument("--rows", type=int, default=2, help="of the example or random request (default: 2)")
     top.add_argument("--seed", type=int, default=0, help="of the example or random request (default: 0)")
     top.add_argument("--model", default="", help="the model's name (default: the one that the server holds)")
@@ -172,6 +183,12 @@ def _score(args: argparse.Namespace) -> int:
         output=args.output,
         schema=args.schema,
         keep=tuple(name for name in args.keep.split(",") if name),
+        memory=RowsMemory(
+            copy_rows=args.copy_rows,
+            lock_rows=args.lock_rows,
+            numa=args.numa,
+            random_access=args.random_access,
+        ),
     )
     print(f"{predict_table(job):,} rows; wrote {args.output}")
     return 0

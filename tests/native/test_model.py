@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +18,8 @@ from export.pipeline import export_model
 from recsys import EmbeddingBagCollection, KeyedJaggedTensor
 from recsys.artifact.delta import apply, prepare
 from recsys.artifact.load import LoadedArtifact, load_artifact
+from recsys.errors import RowsMemoryError
+from recsys.rows.memory import RowsMemory, RowsPages
 from recsys.signature import Signature
 from serve.config.models import BatchLimits
 from serve.engine.interface import ModelInfo
@@ -28,6 +32,7 @@ from tests.recsys.artifact.conftest import artifact, delta, loaded, pristine, pr
 from tests.recsys.artifact.deltas import CHANGES, write_delta
 from tests.serve.engine.reference.test_ranking_check import split
 from tests.support.helpers import bag
+from tests.support.limits import without_memory_locking
 from tests.support.serve.messages.cases import random_sample
 from tests.support.serve.messages.texts import text_request, with_texts
 
@@ -79,10 +84,22 @@ def ranking_batches(
         ]
 
 
-@pytest.mark.parametrize("options", [{}, {"copy_rows": True}, {"verify_checksums": False}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"verify_checksums": False},
+        {"copy_rows": True},
+        {"lock_rows": True},
+        {"random_access": True},
+        {"copy_rows": True, "lock_rows": True, "numa": "interleave"},
+        {"copy_rows": True, "numa": "local"},
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("target", ["cpu", "cpu,cpu"])
 def test_batches_get_the_same_bits(
-    native: NativeModel, small: Exported, target: str, options: dict[str, bool]
+    native: NativeModel, small: Exported, target: str, options: dict[str, Any]
 ) -> None:
     model = load_artifact(small.path, target=target)
     assert native.open(small.path, target=target, **options)["target"] == target
@@ -176,8 +193,9 @@ def test_a_model_describes_itself_alike(
         "fbgemm_version": info.fbgemm_version,
         "table_bytes": dict(sorted(info.table_bytes.items())),
     }
-    assert native.open(path) == expected
-    assert native.call("describe", path=str(path)) == {**expected, "target": ""}
+    assert native.open(path) == {**expected, "rows_pages": asdict(model.rows.pages())}
+    nowhere = asdict(RowsPages())
+    assert native.call("describe", path=str(path)) == {**expected, "target": "", "rows_pages": nowhere}
     native.call("check", path=str(path))
 
 
@@ -200,11 +218,54 @@ def test_rows_that_are_written_to_in_place_are_noticed(native: NativeModel, arti
 
 
 def test_copied_rows_are_out_of_reach(native: NativeModel, artifact: Path) -> None:
-    model = load_artifact(artifact, copy_rows=True)
+    model = load_artifact(artifact, memory=RowsMemory(copy_rows=True))
     native.open(artifact, copy_rows=True)
     os.truncate(artifact / "rows.bin", 0)
     for requests in batches(model.signature, 8, 3):
         assert_same(native, model, requests)
+
+
+@pytest.mark.parametrize("target", ["cpu", "cpu,cpu"])
+@pytest.mark.parametrize("copy_rows", [False, True], ids=["mapped", "copied"])
+def test_locked_rows_are_reported(native: NativeModel, artifact: Path, target: str, copy_rows: bool) -> None:
+    options = {"copy_rows": copy_rows, "lock_rows": True}
+    model = load_artifact(artifact, target=target, memory=RowsMemory(**options))
+    pages = native.open(artifact, target=target, **options)["rows_pages"]
+    assert pages["locked_bytes"] == model.manifest.layout.num_bytes
+    assert pages == asdict(model.rows.pages())
+
+
+@pytest.mark.parametrize(
+    "options", [{"numa": "local"}, {"numa": "all", "copy_rows": True}], ids=["mapped", "unknown"]
+)
+def test_wrong_options_of_the_rows_memory_are_refused(
+    native: NativeModel, artifact: Path, options: dict[str, Any]
+) -> None:
+    with pytest.raises(NativeError) as caught:
+        native.open(artifact, **options)
+    with pytest.raises(ValueError, match="numa: ") as expected:
+        RowsMemory(**options)
+    assert (caught.value.kind, str(caught.value)) == ("ValueError", str(expected.value))
+
+
+def test_rows_of_a_single_file_can_be_locked_but_not_placed(native: NativeModel, single: Path) -> None:
+    model = load_artifact(single, memory=RowsMemory(lock_rows=True))
+    pages = native.open(single, lock_rows=True)["rows_pages"]
+    assert pages["locked_bytes"] == model.rows.pages().locked_bytes == model.manifest.layout.num_bytes
+    placed = {"copy_rows": True, "numa": "local"}
+    assert_same_error(
+        lambda: native.open(single, **placed), lambda: load_artifact(single, memory=RowsMemory(**placed))
+    )
+
+
+def test_a_limit_of_locked_memory_is_named(artifact: Path) -> None:
+    native = NativeModel(preexec_fn=without_memory_locking(0))
+    with pytest.raises(
+        NativeError, match=r"lock_rows: got a limit of 0 bytes .*; raise it \(ulimit -l"
+    ) as caught:
+        native.open(artifact, lock_rows=True)
+    assert caught.value.kind is RowsMemoryError
+    assert native.close() == 0
 
 
 def test_a_model_does_not_need_its_files_any_more(native: NativeModel, artifact: Path) -> None:

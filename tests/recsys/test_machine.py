@@ -1,4 +1,4 @@
-"""The processors of a process, by affinity and control group, and the versions of packages."""
+"""The processors and the memory of a process, by affinity and control group, and the versions of packages."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ import pytest
 
 from recsys import machine
 from recsys.machine import (
+    cgroup_memory,
     cgroup_quota,
     install_command,
+    memory_bytes,
     num_processors,
     package_version,
     package_versions,
@@ -57,6 +59,31 @@ def test_the_quota_is_the_least_of_the_group_and_those_above_it(
 
 def test_without_control_groups_there_is_no_quota(tmp_path: Path) -> None:
     assert cgroup_quota(tmp_path / "none", tmp_path) is None
+    assert cgroup_memory(tmp_path / "none", tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("lines", "files", "limit"),
+    [
+        ("0::/a/b\n", {"a/b/memory.max": "3000\n", "a/memory.max": "2000\n"}, 2000),
+        ("0::/a\n", {"a/memory.max": "max\n"}, None),
+        ("4:memory:/a\n3:cpu:/a\n", {"memory/a/memory.limit_in_bytes": "5000\n"}, 5000),
+        ("4:cpu:/a\n", {"cpu/a/memory.limit_in_bytes": "5000\n"}, None),
+    ],
+)
+def test_the_memory_limit_is_the_least_of_the_group_and_those_above_it(
+    lines: str, files: dict[str, str], limit: int | None, tmp_path: Path
+) -> None:
+    assert cgroup_memory(*group(tmp_path, lines, files)) == limit
+
+
+@pytest.mark.parametrize(("limit", "expected"), [(None, "installed"), (4096, 4096), (1 << 62, "installed")])
+def test_the_smaller_of_installed_memory_and_limit_counts(
+    limit: int | None, expected: int | str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    monkeypatch.setattr(machine, "cgroup_memory", lambda: limit)
+    assert memory_bytes() == (installed if expected == "installed" else expected)
 
 
 @pytest.mark.parametrize(("quota", "expected"), [(None, 4), (0.2, 1), (1.5, 2), (3.0, 3), (64.0, 4)])

@@ -31,6 +31,9 @@ OpenedModel OpenArtifact(const std::string& path, const VersionSettings& setting
   options.target = settings.target.value_or("");
   options.verify_checksums = settings.verify_checksums;
   options.copy_rows = settings.copy_rows;
+  options.lock_rows = settings.lock_rows;
+  options.numa = settings.numa.value_or("");
+  options.random_access = settings.random_access;
   Model model = Model::Open(path, options);
   const ModelDescription& description = model.description();
   ModelInfo info;
@@ -42,6 +45,7 @@ OpenedModel OpenArtifact(const std::string& path, const VersionSettings& setting
   info.format_version = description.format_version;
   info.torch_version = description.torch_version;
   info.fbgemm_version = description.fbgemm_version;
+  info.rows_pages = description.rows_pages;
   return {std::make_unique<ArtifactModel>(std::move(model)), std::move(info)};
 }
 

@@ -23,6 +23,7 @@ struct ModelInfo {
   std::string format_version;
   std::string torch_version;
   std::string fbgemm_version;
+  RowsPages rows_pages;
 };
 
 /// The engine's interface to a model: an artifact (engine/artifact/artifact_model.h), or a test's

@@ -103,6 +103,10 @@ struct VersionSettings {
   std::optional<std::string> target;
   bool verify_checksums = true;
   bool copy_rows = false;
+  bool lock_rows = false;
+  /// NUMA nodes of copied rows; not set for the system's choice.
+  std::optional<std::string> numa;
+  bool random_access = false;
   bool allow_non_finite = false;
   BatchLimits limits;
   /// Maximum threads that run batches of the model concurrently.

@@ -99,6 +99,9 @@ VersionSettings VersionSettingsOf(std::string_view json) {
   fields.Read("target", &settings.target);
   fields.Read("verify_checksums", &settings.verify_checksums);
   fields.Read("copy_rows", &settings.copy_rows);
+  fields.Read("lock_rows", &settings.lock_rows);
+  fields.Read("numa", &settings.numa);
+  fields.Read("random_access", &settings.random_access);
   fields.Read("allow_non_finite", &settings.allow_non_finite);
   ReadPart(&fields, "limits", &settings.limits);
   fields.Read("num_executors", &settings.num_executors);

@@ -19,6 +19,8 @@ enum class ErrorKind {
   kPartSize,
   kChecksum,
   kTarget,
+  /// The system does not hold the rows in memory as requested.
+  kRowsMemory,
   kDelta,
   /// A library that the artifact's operators need is missing or does not fit.
   kLibrary,

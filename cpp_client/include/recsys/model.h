@@ -24,8 +24,17 @@ struct ModelOptions {
   /// Compare the digests of the rows, which reads every byte. Sizes, and the digests of all other
   /// parts, are always checked.
   bool verify_checksums = true;
-  /// Read the rows into memory instead of mapping their file.
+  /// Read the rows into memory, on huge pages where the system has them, instead of mapping their
+  /// file.
   bool copy_rows = false;
+  /// Lock the rows in memory.
+  bool lock_rows = false;
+  /// NUMA nodes of copied rows: "interleave" over all, "local" to the thread that opens them, empty
+  /// for the system's choice.
+  std::string numa;
+  /// Read mapped rows from the file in single pages, without their neighbours: for rows that exceed
+  /// the memory.
+  bool random_access = false;
   /// Folder of fbgemm_gpu's libraries; empty uses the environment's RECSYS_FBGEMM_PATH, or else the
   /// package installed next to torch.
   std::string fbgemm_path;
@@ -70,6 +79,16 @@ struct Outputs {
   std::shared_ptr<const void> owner;
 };
 
+/// The pages of rows in host memory, after loading.
+struct RowsPages {
+  /// In memory. Pages of mapped rows are read on demand.
+  std::int64_t resident_bytes = 0;
+  /// Of these, on huge pages.
+  std::int64_t huge_bytes = 0;
+  /// Of these, locked.
+  std::int64_t locked_bytes = 0;
+};
+
 /// Describes an artifact (docs/artifact.md), without the fields that only the loader needs.
 struct ModelDescription {
   std::string name;
@@ -81,6 +100,8 @@ struct ModelDescription {
   std::string fbgemm_version;
   /// Bytes of each table's rows.
   std::map<std::string, std::int64_t> table_bytes;
+  /// Of an open model; zeros if all rows are on other devices.
+  RowsPages rows_pages;
 };
 
 /// A delta read and checked against a model; to be applied while no batch runs.

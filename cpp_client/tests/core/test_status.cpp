@@ -39,7 +39,7 @@ TEST(StatusTable, EveryErrorOfARequestHasItsCodeAndText) {
 TEST(StatusTable, TheTextOfAFaultOfOursStaysInTheLog) {
   const HeardLog log;
   for (const ErrorKind kind : {ErrorKind::kInternal, ErrorKind::kConfig, ErrorKind::kChecksum,
-                               ErrorKind::kListen, ErrorKind::kLibrary}) {
+                               ErrorKind::kListen, ErrorKind::kLibrary, ErrorKind::kRowsMemory}) {
     const Status status = StatusOf(Error(kind, "/etc/secret"));
     EXPECT_EQ(status.code, StatusCode::kInternal);
     EXPECT_EQ(status.text, kFault);

@@ -23,6 +23,7 @@ TEST(Settings, LeftOutAndNullFieldsKeepTheirDefaults) {
   const VersionSettings version = VersionSettingsOf(R"({"name": "m", "target": null})");
   EXPECT_EQ(version.name, "m");
   EXPECT_FALSE(version.target.has_value());
+  EXPECT_FALSE(version.numa.has_value());
   EXPECT_TRUE(version.verify_checksums);
   EXPECT_TRUE(version.limits == BatchLimits());
   const EngineSettings engine = EngineSettingsOf("{}");
@@ -33,6 +34,7 @@ TEST(Settings, LeftOutAndNullFieldsKeepTheirDefaults) {
 TEST(Settings, EveryFieldIsRead) {
   const VersionSettings version = VersionSettingsOf(R"({"name": "m", "version": "3",
       "target": "cpu", "verify_checksums": false, "copy_rows": true, "allow_non_finite": true,
+      "lock_rows": true, "numa": "local", "random_access": true,
       "limits": {"max_batch_rows": 1, "max_batch_ids": 2, "max_request_rows": 3,
                  "max_request_ids": 4, "max_queue_rows": 5, "max_queue_ids": 6,
                  "max_queue_bytes": 7, "max_delay_us": 8, "priority_window_us": 9},
@@ -41,6 +43,8 @@ TEST(Settings, EveryFieldIsRead) {
   EXPECT_EQ(version.target, "cpu");
   EXPECT_FALSE(version.verify_checksums);
   EXPECT_TRUE(version.copy_rows && version.allow_non_finite);
+  EXPECT_TRUE(version.lock_rows && version.random_access);
+  EXPECT_EQ(version.numa, "local");
   EXPECT_TRUE(version.limits == (BatchLimits{1, 2, 3, 4, 5, 6, 7, 8, 9}));
   EXPECT_EQ(version.num_executors, 4);
   EXPECT_EQ(version.cpus, (std::vector<std::int64_t>{0, 2}));

@@ -85,7 +85,11 @@ Json Described(const recsys::ModelDescription& found) {
           {"target", found.target},
           {"torch_version", found.torch_version},
           {"fbgemm_version", found.fbgemm_version},
-          {"table_bytes", tables}};
+          {"table_bytes", tables},
+          {"rows_pages",
+           {{"resident_bytes", found.rows_pages.resident_bytes},
+            {"huge_bytes", found.rows_pages.huge_bytes},
+            {"locked_bytes", found.rows_pages.locked_bytes}}}};
 }
 
 class Tool {
@@ -121,6 +125,9 @@ class Tool {
     options.verify_checksums = command.value("verify_checksums", true);
     options.copy_rows = command.value("copy_rows", false);
     options.compiled = command.value("compiled", false);
+    options.lock_rows = command.value("lock_rows", false);
+    options.numa = command.value("numa", std::string());
+    options.random_access = command.value("random_access", false);
     options.fbgemm_path = command.value("fbgemm_path", std::string());
     model_.emplace(recsys::Model::Open(command["path"].get<std::string>(), options));
     return Described(model_->description());
@@ -181,11 +188,13 @@ const char* NameOf(recsys::ErrorKind kind) {
       {recsys::ErrorKind::kPartSize, "PartSizeError"},
       {recsys::ErrorKind::kChecksum, "ChecksumError"},
       {recsys::ErrorKind::kTarget, "TargetError"},
+      {recsys::ErrorKind::kRowsMemory, "RowsMemoryError"},
       {recsys::ErrorKind::kDelta, "DeltaError"},
       {recsys::ErrorKind::kLibrary, "ArtifactError"},
       {recsys::ErrorKind::kRequest, "RequestError"},
       {recsys::ErrorKind::kRequestTooLarge, "RequestTooLargeError"},
       {recsys::ErrorKind::kExecution, "RuntimeError"},
+      {recsys::ErrorKind::kConfig, "ValueError"},
   };
   const auto found = names.find(kind);
   return found == names.end() ? "another" : found->second;

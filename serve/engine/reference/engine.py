@@ -147,6 +147,7 @@ def load_model(path: Path, settings: ModelSettings) -> tuple[LoadedArtifact, Mod
         path,
         target=settings.target,
         verify_checksums=settings.verify_checksums,
-        copy_rows=settings.copy_rows,
+        memory=settings.rows_memory,
     )
-    return artifact, replace(ModelInfo.of_manifest(artifact.manifest), target=artifact.target_name)
+    info = ModelInfo.of_manifest(artifact.manifest)
+    return artifact, replace(info, target=artifact.target_name, rows_pages=artifact.rows.pages())

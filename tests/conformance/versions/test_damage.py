@@ -128,6 +128,16 @@ def test_copied_rows_are_out_of_reach_whatever_happens_to_their_file_under_load(
         assert server.stop()[0] == 0
 
 
+def test_the_log_says_how_the_rows_are_held(small: Exported, tmp_path: Path) -> None:
+    num_bytes = (small.path / "rows.bin").stat().st_size
+    flags = ("--copy-rows", "--lock-rows", "--numa", "interleave")
+    with served_copy(small, tmp_path, *flags) as (server, _):
+        assert answers(server, small, 5) == {grpc.StatusCode.OK: 5}
+        assert server.stop()[0] == 0
+    held = f"rows in memory: {num_bytes:,} bytes, on huge pages: 0, locked: {num_bytes:,}"
+    assert f"version 1 is ready; {held}" in server.log.read_text()
+
+
 @contextmanager
 def small_filesystem(at: Path) -> Iterator[None]:
     """64 KiB of room; skips where nothing can be mounted."""

@@ -7,7 +7,9 @@ import pytest
 
 from recsys.errors import ChecksumError, PartSizeError
 from recsys.rows.file import RowsFile
+from recsys.rows.memory import RowsMemory
 
+COPIED = RowsMemory(copy_rows=True)
 DATA = bytes(range(256)) * 100
 
 
@@ -19,16 +21,28 @@ def path(tmp_path: Path) -> Path:
     return found
 
 
-@pytest.mark.parametrize("how", [RowsFile.mapped, RowsFile.copied], ids=["mapped", "copied"])
-def test_both_ways_give_the_first_bytes_and_can_be_written_to(path: Path, how: object) -> None:
-    rows = how(RowsFile(path), 1000)  # type: ignore[operator]
+@pytest.mark.parametrize(
+    "memory",
+    [
+        RowsMemory(),
+        RowsMemory(random_access=True),
+        RowsMemory(lock_rows=True),
+        COPIED,
+        RowsMemory(copy_rows=True, lock_rows=True),
+        RowsMemory(copy_rows=True, numa="interleave"),
+        RowsMemory(copy_rows=True, numa="local"),
+    ],
+    ids=str,
+)
+def test_all_ways_give_the_first_bytes_and_can_be_written_to(path: Path, memory: RowsMemory) -> None:
+    rows = RowsFile(path).held(1000, memory)
     assert bytes(rows.numpy()) == DATA[:1000]
     rows[3] = 77
     assert path.read_bytes() == DATA
 
 
 def test_a_copy_does_not_see_what_happens_to_the_file(path: Path) -> None:
-    rows = RowsFile(path).copied(len(DATA))
+    rows = RowsFile(path).held(len(DATA), COPIED)
     os.truncate(path, 0)
     assert bytes(rows.numpy()) == DATA
 
@@ -37,7 +51,7 @@ def test_a_file_that_is_shorter_by_now_cannot_be_copied(path: Path) -> None:
     file = RowsFile(path)
     os.truncate(path, 10)
     with pytest.raises(PartSizeError, match=r"'rows\.bin': got 10 bytes, expected 25600"):
-        file.copied(len(DATA))
+        file.held(len(DATA), COPIED)
 
 
 def test_a_file_that_was_replaced_or_deleted_is_what_it_was(path: Path) -> None:

@@ -115,12 +115,15 @@ def test_a_table_is_scored_as_requests_are(folder: Path, capsys: pytest.CaptureF
     assert scored.column_names == ["site_id", "score"]
     assert scored.column("site_id").equals(unlabeled.column("site_id"))
     from_csv = [str(folder / "model.artifact"), "--input", str(folder / "clicks.csv")]
+    from_csv += ["--copy-rows", "--lock-rows", "--numa", "local"]
     assert predict_main([*from_csv, "--output", str(folder / "scores.csv")]) == 0
     others = arrow_csv.read_csv(folder / "scores.csv").column("score").to_numpy()
     np.testing.assert_allclose(scored.column("score").to_numpy(), others, rtol=1e-5)
     capsys.readouterr()
     assert predict_main([*from_csv, "--output", str(folder / "scores.txt")]) == 2
     assert "expected a name that ends in .parquet or .csv" in capsys.readouterr().err
+    assert predict_main([*argv, "--numa", "local", "--output", str(folder / "scores.csv")]) == 2
+    assert "numa: got 'local' for mapped rows" in capsys.readouterr().err
     assert predict_main([*argv, "--keep", "nothing", "--output", str(folder / "b.csv")]) == 2
     assert "keep: got unknown columns ['nothing']" in capsys.readouterr().err
 

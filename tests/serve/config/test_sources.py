@@ -67,6 +67,7 @@ _EXAMPLES: dict[str, tuple[str, str]] = {
     "defaults.routing.serve": ('"7"', "7"),
     "defaults.routing.canary_key": ('"feature:user"', "feature:user"),
     "trace.endpoint": ('"http://127.0.0.1:4317"', "http://127.0.0.1:4317"),
+    "defaults.numa": ('"local"', "local"),
     "defaults.cpus": ("[0, 1, 2, 5]", "0-2,5"),
     "source.models": ('["a", "b"]', "a,b"),
 }
@@ -82,6 +83,7 @@ _BESIDE: dict[str, dict[str, str]] = {
     "defaults.routing.shadow_percent": {"defaults.routing.shadow": "9"},
     "defaults.limits.max_request_rows": {"defaults.limits.max_queue_rows": "100000"},
     "defaults.limits.max_request_ids": {"defaults.limits.max_queue_ids": "10000000"},
+    "defaults.numa": {"defaults.copy_rows": "true"},
     "trace.share": {"trace.endpoint": "http://127.0.0.1:4317"},
     "tls.certificate": {"tls.key": "k"},
     "tls.key": {"tls.certificate": "c"},

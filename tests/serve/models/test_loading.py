@@ -49,6 +49,15 @@ def test_the_digest_follows_the_content(model: LoadedArtifact, artifact_path: Pa
     assert other.digest != info.digest
 
 
+def test_it_presents_how_the_rows_are_held(artifact_path: Path) -> None:
+    artifact, info = load_model(
+        artifact_path, ModelSettings(copy_rows=True, lock_rows=True, numa="interleave")
+    )
+    assert isinstance(artifact, LoadedArtifact)
+    num_bytes = artifact.manifest.layout.num_bytes
+    assert (info.rows_pages.resident_bytes, info.rows_pages.locked_bytes) == (num_bytes, num_bytes)
+
+
 def test_what_cannot_be_loaded_is_the_artifacts_own_error(artifact_path: Path, tmp_path: Path) -> None:
     with pytest.raises(ArtifactNotFoundError):
         loaded(tmp_path / "missing", None, verify_checksums=True)

@@ -1,4 +1,4 @@
-#include "model/rows_file.h"
+#include "model/rows/rows_file.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -9,6 +9,7 @@
 
 #include "base/text.h"
 #include "check/files/file_name.h"
+#include "model/rows/rows_memory.h"
 #include "recsys/error.h"
 
 namespace recsys {
@@ -37,15 +38,27 @@ RowsFile::RowsFile(const std::string& path)
 
 RowsFile::~RowsFile() { close(file_); }
 
-at::Tensor RowsFile::Mapped(std::int64_t num_bytes) const {
+at::Tensor RowsFile::Held(std::int64_t num_bytes, const ModelOptions& options) const {
+  const at::Tensor rows = options.copy_rows ? Copied(num_bytes, options.numa)
+                                            : Mapped(num_bytes, options.random_access);
+  if (options.lock_rows) LockRows(rows);
+  return rows;
+}
+
+at::Tensor RowsFile::Mapped(std::int64_t num_bytes, bool random_access) const {
   // The file of this name may have been replaced since its size was checked; reading past the end
   // of a mapped file would kill the process.
   if (state_.size < num_bytes) throw EndsEarly(state_.size, num_bytes);
-  return Pages(file_, num_bytes);
+  at::Tensor rows = Pages(file_, num_bytes);
+  // Refused by kernels without huge pages.
+  madvise(rows.mutable_data_ptr(), rows.nbytes(), random_access ? MADV_RANDOM : MADV_HUGEPAGE);
+  return rows;
 }
 
-at::Tensor RowsFile::Copied(std::int64_t num_bytes) const {
+at::Tensor RowsFile::Copied(std::int64_t num_bytes, const std::string& numa) const {
   at::Tensor rows = Pages(-1, num_bytes);
+  madvise(rows.mutable_data_ptr(), rows.nbytes(), MADV_HUGEPAGE);
+  if (!numa.empty()) PlaceRows(rows.mutable_data_ptr(), num_bytes, numa);
   auto* to = rows.mutable_data_ptr<std::uint8_t>();
   for (std::int64_t at = 0; at < num_bytes;) {
     const ssize_t num_read = pread(file_, to + at, static_cast<std::size_t>(num_bytes - at), at);
