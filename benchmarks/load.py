@@ -118,26 +118,26 @@ def _measure(
             if path.exists():
                 _remove(path)
             with _step("export", str(path), data_type, str(num_rows), case.form) as child:
-                exports[case.form] = _answer(child)
+                exports[case.form] = answer_of(child)
         loads.append(_load(case, path))
     return exports, loads
 
 
 def _load(case: Case, path: Path) -> dict[str, Any]:
     if case.cold:
-        _drop_from_cache(path)
+        drop_from_cache(path)
     with ExitStack() as stack:
         children = []
         first: list[dict[str, Any]] = []
         for _ in range(case.num_processes):
             child = stack.enter_context(_step("hold", str(path), "verify" if case.verify else "skip"))
             children.append(child)
-            first.append(_answer(child))
+            first.append(answer_of(child))
         all_read = []
         for child in children:
             _stdin(child).write("\n")
             _stdin(child).flush()
-            all_read.append(_answer(child))
+            all_read.append(answer_of(child))
     return {"form": case.form, "case": case.name, "processes": first, "all_rows_read": all_read}
 
 
@@ -156,7 +156,12 @@ def _step(*arguments: str) -> Iterator[subprocess.Popen[str]]:
         child.communicate()
 
 
-def _answer(child: subprocess.Popen[str]) -> dict[str, Any]:
+def answer_of(child: subprocess.Popen[str]) -> dict[str, Any]:
+    """Return what a step printed in its next line.
+
+    Raises:
+        StepError: it ended instead.
+    """
     assert child.stdout is not None
     line = child.stdout.readline()
     if not line:
@@ -174,7 +179,8 @@ def _files(path: Path) -> list[Path]:
     return sorted(path.iterdir()) if path.is_dir() else [path]
 
 
-def _drop_from_cache(path: Path) -> None:
+def drop_from_cache(path: Path) -> None:
+    """Drop an artifact's files from the page cache."""
     for file in _files(path):
         descriptor = os.open(file, os.O_RDONLY)
         try:

@@ -8,9 +8,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from benchmarks.engine import fixed_numbers
+from benchmarks.rows_steps import zipf_ids
 from recsys.kernels import operators
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -78,3 +80,33 @@ def test_the_engine_benchmark_compares_all_servers(engine: str) -> None:
 )
 def test_fixed_numbers_of_executors_reach_up_to_the_processors(num: int, bounds: list[int]) -> None:
     assert fixed_numbers(num) == bounds
+
+
+def test_the_rows_benchmark_compares_pages(tmp_path: Path) -> None:
+    result = _run("benchmarks.rows", "--size-gb", "0.01", "--rounds", "2", "--json", "--dir", str(tmp_path))
+    assert list(result["cases"]) == ["mapped", "copied, ordinary pages", "copied"]
+    assert all(min(case["rows_per_s"]) > 0 for case in result["cases"].values())
+    assert result["cases"]["copied, ordinary pages"]["pages"]["huge_bytes"] == 0
+    assert [bar["text"] for bar in result["bars"]] == ["copied rows: huge ÷ ordinary pages"]
+
+
+def test_the_rows_benchmark_compares_tables_larger_than_the_memory(tmp_path: Path) -> None:
+    # No limit: the sizes follow it, and a control group that is smaller than torch cannot be had.
+    steps = [sys.executable, "-m", "benchmarks.rows_steps"]
+    subprocess.run([*steps, "export", str(tmp_path / "a"), "--bytes", "1000000"], cwd=ROOT, check=True)
+    found = _run("benchmarks.rows_steps", "load", str(tmp_path / "a"), "--seconds", "0.2", "--random-access")
+    assert found["is_random"]
+    assert 0 < found["p50_ms"] <= found["p99_ms"]
+    assert found["samples_per_s"] > 0
+
+
+def test_frequent_ids_are_spread_and_follow_the_exponent() -> None:
+    generator = np.random.default_rng(0)
+    ids = zipf_ids(generator, 100_000, 1000, 1.0)
+    assert ids.min() >= 0
+    assert ids.max() < 1000
+    numbers = np.sort(np.unique(ids, return_counts=True)[1])[::-1]
+    # Drawn from the continuous distribution: the first rank has log(2) / log(1000) of all.
+    assert numbers[0] / 100_000 == pytest.approx(np.log(2) / np.log(1000), rel=0.05)
+    assert numbers[9] / 100_000 == pytest.approx(np.log(11 / 10) / np.log(1000), rel=0.2)
+    assert np.bincount(zipf_ids(generator, 100_000, 10, 0.0)).min() > 9_000
