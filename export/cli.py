@@ -16,7 +16,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from torch import nn
 
 from export.artifact.compiling import DEFAULT_ISA
-from export.config import DENSE_DTYPES, GRAPH_FORMATS, ExportConfig
+from export.config import AUTO, DENSE_DTYPES, GRAPH_FORMATS, ExportConfig
 from export.delta.delta import DeltaConfig, check_replaceable, export_delta
 from export.delta.report import print_delta
 from export.graph.prepared import Progress as OnProgress
@@ -45,6 +45,7 @@ examples:
   recsys-export checkpoint/ --model mypackage.models:make    what torch.distributed.checkpoint wrote
   recsys-export rank0.pt rank1.pt --model mypackage.models:make   the state dicts that each rank saved
   recsys-export towers.pt --top-k 100 --items vectors.parquet     the best items for a user, out of those of the file
+  recsys-export model.pt --linear-dtype auto --auto-data clicks.csv   the fastest linear layers that keep the AUC
   recsys-export --delta old.pt new.pt --artifact old.artifact     what changed, into new.delta, for the artifact
 
 exit codes: 0 written, 1 the model or its file cannot be exported so, 2 bad usage
@@ -162,9 +163,18 @@ def _parser() -> argparse.ArgumentParser:
     dense.add_argument(
         "--linear-dtype",
         default="float32",
-        choices=list(LINEAR_DTYPES),
-        help="in which linear layers multiply, on the CPU; all but float32 need what make native builds (default: "
-        "float32)",
+        choices=[*LINEAR_DTYPES, AUTO],
+        help="in which linear layers multiply, on the CPU; all but float32 need what make native builds; auto: the "
+        "fastest here that is close enough to float32 (default: float32)",
+    )
+    dense.add_argument(
+        "--auto-data", type=Path, metavar="TABLE", help="labelled examples, by whose AUC auto judges"
+    )
+    dense.add_argument(
+        "--auto-bound",
+        type=float,
+        metavar="X",
+        help="of auto: difference in AUC (default: 0.0005), or without data the largest of an output (default: 0.01)",
     )
     dense.add_argument(
         "--dense-width", action="append", default=[], metavar="NAME=N", help="width of a dense argument"
@@ -238,6 +248,8 @@ def _config(arguments: argparse.Namespace, checkpoint: Path) -> ExportConfig:
         table_id_policies={name: _one_of(value, _POLICIES, "--id-policy") for name, value in policies},
         dense_dtype=arguments.dense_dtype,
         linear_dtype=arguments.linear_dtype,
+        auto_bound=arguments.auto_bound,
+        auto_data=arguments.auto_data,
         dense_widths={
             name: _whole(value, "--dense-width")
             for name, value in (_assignment(text, "--dense-width") for text in arguments.dense_width)

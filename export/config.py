@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,10 @@ from recsys.signature import IdPolicy
 #: Stands for every feature in ``ExportConfig.strings``.
 ALL_FEATURES = "all"
 GRAPH_FORMATS = ("torchscript", "pt2", "both")
+#: The type of linear layers that stands for the fastest within a bound.
+AUTO = "auto"
+_AUC_BOUND = 0.0005
+_DIFFERENCE_BOUND = 0.01
 DENSE_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -40,7 +45,11 @@ class ExportConfig:
         table_id_policies: By table name or path.
         dense_dtype: ``float32`` or ``bfloat16``.
         linear_dtype: The type in which linear layers multiply: ``float32``, ``bfloat16`` or ``int8``. The last two need
-            targets on the CPU, and loaders with the operators of recsys_ops.
+            targets on the CPU, and loaders with the operators of recsys_ops. ``auto`` chooses the fastest here whose
+            difference to float32 is within a bound.
+        auto_bound: The bound of ``auto``: of the difference in AUC with ``auto_data``, else of the largest difference
+            of an output; None for 0.0005 and 0.01.
+        auto_data: For ``auto``, a table of labelled examples, read by the schema of the model.
         dense_widths: Of dense arguments whose width no layer tells.
         context: The dense and sparse inputs, by the names that the signature gives them, that a ranking request gives
             once for all of its rows; with any, the artifact has a ranking form (``recsys.signature``).
@@ -65,6 +74,8 @@ class ExportConfig:
     table_id_policies: Mapping[str, IdPolicy] = field(default_factory=dict)
     dense_dtype: str = "float32"
     linear_dtype: str = "float32"
+    auto_bound: float | None = None
+    auto_data: Path | None = None
     dense_widths: Mapping[str, int] = field(default_factory=dict)
     context: tuple[str, ...] = ()
     strings: Mapping[str, str] = field(default_factory=dict)
@@ -77,10 +88,16 @@ class ExportConfig:
     def __post_init__(self) -> None:
         if self.dense_dtype not in DENSE_DTYPES:
             raise ExportError(f"dense_dtype: got {self.dense_dtype!r}, expected {' or '.join(DENSE_DTYPES)}")
-        if self.linear_dtype not in LINEAR_DTYPES:
-            raise ExportError(
-                f"linear_dtype: got {self.linear_dtype!r}, expected {' or '.join(LINEAR_DTYPES)}"
-            )
+        if self.linear_dtype not in (*LINEAR_DTYPES, AUTO):
+            expected = " or ".join((*LINEAR_DTYPES, AUTO))
+            raise ExportError(f"linear_dtype: got {self.linear_dtype!r}, expected {expected}")
+        for name in ("auto_bound", "auto_data"):
+            if getattr(self, name) is not None and self.linear_dtype != AUTO:
+                raise ExportError(
+                    f"{name}: got it with linear_dtype {self.linear_dtype!r}, expected {AUTO!r}"
+                )
+        if not 0 <= self.linear_bound < math.inf:
+            raise ExportError(f"auto_bound: got {self.linear_bound}, expected a number of at least 0")
         if self.linear_dtype != "float32":
             self._check_linear_dtype()
         for feature, name in self.strings.items():
@@ -138,6 +155,13 @@ class ExportConfig:
                 f"format: got {self.graph_format!r} for a single file, expected 'torchscript': it is a TorchScript file"
             )
         check_compiler(self.pt2_isa)
+
+    @property
+    def linear_bound(self) -> float:
+        """Return the bound of ``auto``."""
+        if self.auto_bound is not None:
+            return self.auto_bound
+        return _DIFFERENCE_BOUND if self.auto_data is None else _AUC_BOUND
 
     def _check_linear_dtype(self) -> None:
         elsewhere = [target_name(target) for target in self.targets if set(target) != {"cpu"}]

@@ -20,7 +20,7 @@ from torch import nn
 from export.artifact.destination import Destination
 from export.artifact.single_file import write_single_file
 from export.artifact.writing import make_manifest, sqnr, write_graphs
-from export.config import ALL_FEATURES, DENSE_DTYPES, ExportConfig
+from export.config import ALL_FEATURES, AUTO, DENSE_DTYPES, ExportConfig
 from export.graph.binding import Binding, bind, dense_inputs, sparse_inputs
 from export.graph.graph import signature_shapes
 from export.graph.managed import find_managed
@@ -30,6 +30,7 @@ from export.report import ExportReport, TableReport
 from export.tables.rows_file import write_rows
 from export.tables.tables import plan_tables
 from export.verify.compare import Difference
+from export.verify.linear_dtypes import LinearTrial, choose_linear_dtype, with_linear_dtype
 from export.verify.retrieval import check_options, num_samples
 from export.verify.run import FloatOutputs, Verified, float_outputs, verify
 from recsys.artifact.load import MANIFEST_NAME, ROWS_NAME
@@ -79,9 +80,15 @@ def export_model(
         digests, errors = write_rows(work / ROWS_NAME, prepared.stored, prepared.weights, progress)
         graphs = [write_graphs(prepared, target, work) for target in prepared.stored.envs]
         manifest = make_manifest(prepared, graphs, digests, errors)
+        trials: tuple[LinearTrial, ...] = ()
+        if config.linear_dtype == AUTO:
+            trials = choose_linear_dtype(prepared, work, manifest)
+            chosen = next(trial.dtype for trial in trials if trial.is_chosen)
+            prepared = replace(prepared, config=_with_linear_dtype(prepared.config, chosen))
+            manifest = with_linear_dtype(manifest, chosen)
         (work / MANIFEST_NAME).write_text(manifest.dumps())
         verified = verify(prepared, work, floats)
-        manifest = replace(manifest, verification=_verification(prepared, verified))
+        manifest = replace(manifest, verification=_verification(prepared, verified, trials))
         if config.single_file:
             write_single_file(prepared, work, manifest, destination.file)
         else:
@@ -94,6 +101,7 @@ def export_model(
         ranking_differences=verified.ranking,
         verified_on=verified.ran_on,
         operators=verified.exchanged,
+        linear_dtypes=trials,
         num_samples=prepared.samples.num_rows,
         artifact_bytes=artifact_bytes,
         peak_rss_bytes=_peak_rss_bytes(),
@@ -175,13 +183,20 @@ def with_outputs(prepared: PreparedModel, floats: FloatOutputs) -> PreparedModel
     )
 
 
-def _verification(prepared: PreparedModel, verified: Verified) -> dict[str, Any]:
+def _with_linear_dtype(config: ExportConfig, dtype: str) -> ExportConfig:
+    return replace(config, linear_dtype=dtype, auto_bound=None, auto_data=None)
+
+
+def _verification(
+    prepared: PreparedModel, verified: Verified, trials: Sequence[LinearTrial]
+) -> dict[str, Any]:
     """Return the manifest's data on the verification."""
     return {
         "num_samples": prepared.samples.num_rows,
         "differences": _plain(verified.differences),
         "verified_on": verified.ran_on,
         **({"ranking_differences": _plain(verified.ranking)} if verified.ranking else {}),
+        **({"linear_dtypes": {trial.dtype: vars(trial) for trial in trials}} if trials else {}),
     }
 
 

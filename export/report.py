@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from export.verify.compare import Difference
+from export.verify.linear_dtypes import LinearTrial
 from recsys.cli import size_text, whole_table
 from recsys.kernels.operators import Exchanged
 
@@ -48,6 +50,7 @@ class ExportReport:
         verified_on: The device on which each target was verified.
         operators: By target, which operators loaders exchange for those of recsys_ops here; empty without these.
         num_samples: Rows that were compared.
+        linear_dtypes: What each type of linear layers gives, where the export has chosen it; else empty.
         peak_rss_bytes: The process's largest resident set so far.
         seconds: The duration of the whole export.
     """
@@ -59,6 +62,7 @@ class ExportReport:
     verified_on: dict[str, str]
     operators: dict[str, Exchanged]
     num_samples: int
+    linear_dtypes: tuple[LinearTrial, ...]
     artifact_bytes: int
     peak_rss_bytes: int
     seconds: float
@@ -105,6 +109,8 @@ def print_report(report: ExportReport, console: Console) -> None:
     if report.ranking_differences:
         title = "ranking form against the plain form"
         console.print(_compared(title, report.ranking_differences, report.verified_on))
+    if report.linear_dtypes:
+        console.print(_linear_table(report.linear_dtypes))
     for target, exchanged in report.operators.items():
         left = "".join(f"; stays: {reason}" for reason in dict.fromkeys(exchanged.left))
         console.print(
@@ -116,6 +122,22 @@ def print_report(report: ExportReport, console: Console) -> None:
         f"{size_text(report.peak_rss_bytes)}; wrote {size_text(report.artifact_bytes)}"
     )
     console.print(report.path, style="bold", soft_wrap=True)
+
+
+def _linear_table(trials: Sequence[LinearTrial]) -> Table:
+    labels = list(trials[0].auc)
+    headings = ("type", "µs per row", "max difference", *(f"AUC {label}" for label in labels), "")
+    rows = [
+        (
+            trial.dtype,
+            f"{trial.us_per_row:.2f}",
+            f"{trial.max_difference:.2g}",
+            *(f"{trial.auc[label]:.5f}" for label in labels),
+            "chosen" if trial.is_chosen else "" if trial.is_within else "beyond the bound",
+        )
+        for trial in trials
+    ]
+    return whole_table("types of linear layers, against float32", headings, rows, left=(0, len(headings) - 1))
 
 
 def _compared(
