@@ -1,22 +1,32 @@
 """Whether quantization costs accuracy: the AUC of trained models before and after the export.
 
+MovieLens-100k and Criteo's sample are measured where they are in --dir. The sample has too few lines to hold some out:
+its AUC is that of all of them.
+
 Shape letters: N number of examples.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
-from collections.abc import Callable
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
+from rich.table import Table
 from torch import Tensor
 
+from benchmarks.bars import MISSED_TEXT, Bar, add_bar_options, bar_table, bars_json, exit_status
+from benchmarks.machine import prepare, wide_console
 from benchmarks.model import DENSE_LAYERS, EMBEDDING_DIM, OVER_LAYERS, export_and_load
 from recsys.artifact.load import LoadedArtifact
 from recsys.data.batches import batches
-from recsys.data.examples import Dataset
+from recsys.data.examples import Block, Dataset
 from recsys.data.metrics import auc
 from recsys.jagged.keyed_jagged import KeyedJaggedTensor
 from recsys.models.click import ClickModel
@@ -26,7 +36,19 @@ from recsys.train.sources import DEFAULTS, DataConfig, open_dataset
 
 #: Maximum difference of an artifact's AUC to the float model's.
 TOLERANCE = 0.0005
+#: Maximum difference between the artifact of our own float32 operators and that of torch's.
+EQUAL = 1e-6
 _BATCH_SIZE = 4096
+_CRITEO = "criteo_sample.csv"
+# So many lines at most are measured as a whole.
+_FEW_ROWS = 10_000
+_EPILOG = f"""\
+examples:
+  python -m benchmarks.auc --check
+  python -m benchmarks.auc --dir ~/data --json
+
+exit codes: 0 measured, 2 bad usage, {MISSED_TEXT}
+"""
 _FLOAT = "float model"
 
 
@@ -36,8 +58,8 @@ class AucResult:
 
     Attributes:
         data: name of the source.
-        num_held_out_rows: N.
-        by_model: AUC on the held-out examples, of the float model and of an artifact for each dense dtype.
+        num_held_out_rows: N, or the number of all examples where these are few.
+        by_model: AUC on these examples, of the float model and of an artifact for each dense dtype.
     """
 
     data: str
@@ -54,16 +76,21 @@ class AucResult:
         return {**asdict(self), "largest_difference": self.largest_difference, "tolerance": TOLERANCE}
 
 
-def sources(quick: bool) -> list[DataConfig]:
-    """Return the synthetic stream, and MovieLens-100k if it is in RECSYS_DATA_DIR or ../shared/data."""
+def sources(quick: bool, folder: Path | None = None) -> list[DataConfig]:
+    """Return the synthetic stream, and MovieLens-100k if it is in the folder, RECSYS_DATA_DIR or ../shared/data."""
     if quick:
         return [DataConfig(name="synthetic", limit_rows=20_000)]
-    root = Path(__file__).resolve().parent.parent
-    folder = Path(os.environ.get("RECSYS_DATA_DIR") or root.parent / "shared" / "data")
+    folder = folder or data_folder()
     found = [DataConfig(name="synthetic")]
     if (folder / "ml-100k.inter").is_file():
         found.append(DataConfig(name="movielens", path=folder))
     return found
+
+
+def data_folder() -> Path:
+    """Return the folder of data that the repository does not hold."""
+    root = Path(__file__).resolve().parent.parent
+    return Path(os.environ.get("RECSYS_DATA_DIR") or root.parent / "shared" / "data")
 
 
 def compare_auc(source: DataConfig, folder: Path) -> AucResult:
@@ -76,7 +103,8 @@ def compare_auc(source: DataConfig, folder: Path) -> AucResult:
     found = {_FLOAT: _auc(dataset, _float_scores(model))}
     for dtype, artifact in export_and_load(model, folder / source.name).items():
         found[f"artifact, {dtype}"] = _auc(dataset, _artifact_scores(artifact))
-    return AucResult(data=dataset.name, num_held_out_rows=dataset.num_held_out_rows, by_model=found)
+    num_rows = sum(map(len, _measured(dataset)))
+    return AucResult(data=dataset.name, num_held_out_rows=num_rows, by_model=found)
 
 
 Scorer = Callable[[Tensor, KeyedJaggedTensor], Tensor]
@@ -102,7 +130,7 @@ def _artifact_scores(artifact: LoadedArtifact) -> Scorer:
 
 
 def _auc(dataset: Dataset, scorer: Scorer) -> float:
-    scored = [(scorer(b.dense, b.kjt), b.labels[:, 0]) for b in batches(dataset.held_out(), _BATCH_SIZE)]
+    scored = [(scorer(b.dense, b.kjt), b.labels[:, 0]) for b in batches(_measured(dataset), _BATCH_SIZE)]
     scores, labels = (torch.cat(parts).numpy() for parts in zip(*scored, strict=True))
     found = auc(scores, labels)
     if found is None:
@@ -110,3 +138,61 @@ def _auc(dataset: Dataset, scorer: Scorer) -> float:
             f"{dataset.name}: the held-out examples are all clicks or all none; AUC is undefined"
         )
     return found
+
+
+def _measured(dataset: Dataset) -> Iterator[Block]:
+    """Yield the held-out examples; all of them where they are few."""
+    if dataset.num_train_rows + dataset.num_held_out_rows <= _FEW_ROWS:
+        yield from dataset.train()
+    yield from dataset.held_out()
+
+
+def bars_of(result: AucResult) -> list[Bar]:
+    """Return the bars of one data set: each artifact against that of torch's float32 operators."""
+    exact = result.by_model["artifact, float32"]
+    bars = []
+    for name, found in result.by_model.items():
+        if name not in (_FLOAT, "artifact, float32"):
+            bar = EQUAL if name.endswith("own float32") else TOLERANCE
+            text = f"{result.data}: {name}, difference to float32"
+            bars.append(Bar(text, bar, abs(found - exact), is_most=True))
+    return bars
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.auc",
+        description=__doc__,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--quick", action="store_true", help="a short synthetic stream alone")
+    parser.add_argument("--dir", type=Path, help="of the data (default: RECSYS_DATA_DIR)")
+    add_bar_options(parser)
+    args = parser.parse_args(argv)
+    machine = prepare()
+    data = args.dir or data_folder()
+    wanted = sources(args.quick, data)
+    if not args.quick and (data / _CRITEO).is_file():
+        wanted.append(DataConfig(name="criteo", path=data / _CRITEO))
+    with tempfile.TemporaryDirectory() as folder:
+        results = [compare_auc(source, Path(folder)) for source in wanted]
+    bars = [bar for result in results for bar in bars_of(result)]
+    if args.json:
+        found = [result.to_json() for result in results]
+        print(json.dumps({"machine": machine.to_json(), "auc": found, "bars": bars_json(bars)}))
+        return exit_status(bars, args)
+    console = wide_console()
+    table = Table("data", "rows", *results[0].by_model, title="AUC", title_justify="left")
+    for result in results:
+        values = (f"{value:.6f}" for value in result.by_model.values())
+        table.add_row(result.data, f"{result.num_held_out_rows:,}", *values)
+    console.print(machine.text(), soft_wrap=True)
+    console.print(table)
+    console.print(bar_table(bars))
+    return exit_status(bars, args)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

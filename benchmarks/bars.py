@@ -60,5 +60,5 @@ def bar_table(bars: Sequence[Bar]) -> Table:
         table.add_column(name, justify="left" if name in ("what", "") else "right")
     for bar in bars:
         wanted = f"{'at most' if bar.is_most else 'at least'} {bar.bar:g}"
-        table.add_row(bar.text, wanted, f"{bar.got:.2f}", "met" if bar.is_met else "missed")
+        table.add_row(bar.text, wanted, f"{bar.got:.3g}", "met" if bar.is_met else "missed")
     return table
