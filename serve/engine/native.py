@@ -105,6 +105,7 @@ class NativeServable:
             digest=self.info.digest,
             num_executors=about["num_executors"],
             limits=settings.limits,
+            rows_pages=self.info.rows_pages,
         )
         self._engine = engine
         # The last counters, set by close, which drops the version and its memory.

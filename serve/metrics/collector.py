@@ -149,6 +149,9 @@ def _queues(models: Sequence[ModelTotals]) -> Iterator[Metric]:
 
 def _tables(models: Sequence[ModelTotals]) -> Iterator[Metric]:
     tables = GaugeMetricFamily("recsys_table_bytes", "Bytes of each table's rows", labels=(*_MODEL, "table"))
+    pages = GaugeMetricFamily(
+        "recsys_rows_bytes", "Bytes of rows in host memory, when they were loaded", labels=(*_MODEL, "pages")
+    )
     applied = CounterMetricFamily("recsys_deltas_applied", "Table deltas that were applied", labels=_MODEL)
     failed = CounterMetricFamily("recsys_deltas_failed", "Table deltas that were refused", labels=_MODEL)
     shadow = CounterMetricFamily(
@@ -160,11 +163,16 @@ def _tables(models: Sequence[ModelTotals]) -> Iterator[Metric]:
         key = (totals.model, totals.version)
         for table, num_bytes in totals.table_bytes.items():
             tables.add_metric((*key, table), num_bytes)
+        if totals.description is not None:
+            held = totals.description.rows_pages
+            pages.add_metric((*key, "resident"), held.resident_bytes)
+            pages.add_metric((*key, "huge"), held.huge_bytes)
+            pages.add_metric((*key, "locked"), held.locked_bytes)
         applied.add_metric(key, totals.deltas_applied)
         failed.add_metric(key, totals.deltas_failed)
         for result, count in totals.shadow.items():
             shadow.add_metric((*key, result), count)
-    yield from (tables, applied, failed, shadow)
+    yield from (tables, pages, applied, failed, shadow)
 
 
 def _info(models: Sequence[ModelTotals]) -> Metric:

@@ -10,10 +10,11 @@ import threading
 import time
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple
 
+from recsys.rows.memory import RowsPages
 from serve.config.models import BatchLimits
 
 OUTCOMES = (
@@ -97,12 +98,14 @@ class ModelDescription:
         digest: digest of the artifact's manifest.
         num_executors: maximum number of its batches that run at the same time.
         limits: limits of its queue.
+        rows_pages: how the rows in host memory are held since they were loaded.
     """
 
     target: str
     digest: str
     num_executors: int
     limits: BatchLimits
+    rows_pages: RowsPages = field(default_factory=RowsPages)
 
 
 class PendingTotals(NamedTuple):

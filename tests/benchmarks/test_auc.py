@@ -20,7 +20,12 @@ def test_every_artifact_is_compared_with_the_float_model(tmp_path: Path) -> None
 
 
 def test_artifacts_are_held_to_that_of_torchs_float32_operators() -> None:
-    by_model = {"float model": 0.9, "artifact, float32": 0.8, "artifact, own float32": 0.80001}
+    by_model = {
+        "float model": 0.9,
+        "artifact, float32": 0.8,
+        "artifact, own float32": 0.80001,
+        "artifact, bfloat16": 0.7,
+    }
     result = AucResult(data="d", num_held_out_rows=9, by_model={**by_model, "artifact, own int8": 0.8004})
     exact, rounded = bars_of(result)
     assert (exact.bar, exact.is_met) == (EQUAL, False)

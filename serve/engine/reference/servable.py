@@ -81,6 +81,7 @@ class ReferenceServable:
                 digest=self.info.digest,
                 num_executors=self.settings.max_executors,
                 limits=self.settings.limits,
+                rows_pages=self.info.rows_pages,
             )
         )
 

@@ -12,6 +12,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as plain_text
 
+from recsys.rows.memory import RowsPages
 from serve.config.models import BatchLimits
 from serve.engine.interface import EngineCounts
 from serve.metrics.counters import OUTCOMES, STAGES, STATES, Histogram, ModelCounters, ModelDescription
@@ -21,7 +22,11 @@ from serve.metrics.streams import StreamState, StreamStatus
 PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
 KEY = {"model": "dlrm", "version": "7"}
 DESCRIPTION = ModelDescription(
-    target="cpu", digest="46ab3e1c20ff", num_executors=2, limits=BatchLimits(max_queue_rows=9000)
+    target="cpu",
+    digest="46ab3e1c20ff",
+    num_executors=2,
+    limits=BatchLimits(max_queue_rows=9000),
+    rows_pages=RowsPages(resident_bytes=30, huge_bytes=20, locked_bytes=10),
 )
 # Counts of a native engine's port.
 PORT = {
@@ -216,6 +221,10 @@ def test_a_version_is_described(metrics: Metrics, dlrm: ModelCounters) -> None:
     assert value(metrics, "recsys_model_info", **about) == 1
     assert value(metrics, "recsys_executors", **KEY) == 2
     assert value(metrics, "recsys_pending_limit_rows", **KEY) == 9000
+    pages = [
+        value(metrics, "recsys_rows_bytes", **KEY, pages=kind) for kind in ("resident", "huge", "locked")
+    ]
+    assert pages == [30, 20, 10]
     assert value(metrics, "recsys_table_bytes", **KEY, table="users") == 1600
     dlrm.set_table_bytes({"users": 3200})
     assert value(metrics, "recsys_table_bytes", **KEY, table="users") == 3200
