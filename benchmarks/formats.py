@@ -21,13 +21,13 @@ from rich.table import Table
 
 from benchmarks.machine import prepare, wide_console
 from benchmarks.model import build, requests
-from benchmarks.rounds import Contestant, RoundsConfig, run_rounds
 from export.config import ExportConfig
 from export.pipeline import export_model
 from recsys.artifact.compiled import ISAS, lacking_features
 from recsys.artifact.load import LoadedArtifact, load_artifact, load_compiled_artifact, read_manifest
 from recsys.artifact.targets import CompiledGraph
 from recsys.kernels import operators
+from serve.profiler.rounds import Contestant, RoundsConfig, run_rounds
 
 Load = Callable[[], LoadedArtifact]
 

@@ -30,9 +30,10 @@ from serve.profiler.run import Options, measure
 
 _DESCRIPTION = """\
 The share of the machine's limits that an exported DLRM (13-512-256-64, 26 tables of dim 64, 512-256-1) reaches: rows
-gathered, and products of the linear layers' type. Limits and operators are measured in turns, the steps of plans as operators of their own, in one process, on the
-processor's clock; one intra-op thread, one ID per feature. The lookups of a batch are compared with reads of the very
-same rows, which a probe in C++ touches and does nothing with. recsys-profile measures any artifact so.
+gathered, and products of the linear layers' type. Limits and operators are measured in turns, the steps of plans as
+operators of their own, in one process, on the processor's clock; one intra-op thread, one ID per feature. The lookups
+of a batch are compared with reads of the very same rows, which a probe in C++ touches and does nothing with.
+recsys-profile measures any artifact so.
 """
 _EPILOG = f"""\
 examples:

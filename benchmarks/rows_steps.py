@@ -22,13 +22,13 @@ from torch import Tensor, nn
 
 from benchmarks.cgroup import limited_memory
 from benchmarks.machine import prepare
-from benchmarks.rounds import CLOCKS
 from export.config import ExportConfig
 from export.pipeline import export_model
 from recsys import EmbeddingBagCollection, EmbeddingBagConfig
 from recsys.artifact.load import LoadedArtifact, load_artifact
 from recsys.configs import DataType
 from recsys.rows.memory import RowsMemory
+from serve.profiler.rounds import CLOCKS
 
 NUM_TABLES = 26
 DIM = 64

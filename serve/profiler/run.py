@@ -8,17 +8,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from recsys.allocator import tune_malloc
+from recsys.artifact.graphs import LoadedGraphs
 from recsys.artifact.load import LoadedArtifact, load_artifact
 from recsys.errors import TargetError
 from recsys.kernels import operators as own
 from recsys.machine import package_versions
+from recsys.rows.memory import RowsMemory
 from recsys.signature import IdPolicy
 from serve.bench.environment import machine, now
 from serve.profiler.batches import Drawn, Shape, draw, grouped, num_batches
@@ -119,12 +121,17 @@ def _load(options: Options) -> LoadedArtifact:
         options.artifact,
         target=options.target,
         verify_checksums=False,
-        copy_rows=options.copy_rows,
+        memory=RowsMemory(copy_rows=options.copy_rows),
         own_operators=options.own_operators,
     )
     if any(device != "cpu" for device in artifact.target.devices):
         raise TargetError(
             f"target: got {artifact.target_name!r}, expected one in host memory: --target cpu, if the artifact has it"
+        )
+    if not isinstance(artifact.graphs, LoadedGraphs):
+        raise TargetError(
+            f"target: got {artifact.target_name!r} in compiled graphs alone, whose operators no profiler sees; expected "
+            "TorchScript: recsys-export --format both"
         )
     if options.shape.ranking and artifact.ranking is None:
         raise TargetError("--rank: got a model without a ranking form; recsys-export --context makes one")
@@ -158,7 +165,8 @@ def _measure_size(
 ) -> SizeProfile:
     """Measure calls, the operators within, and reads of the same rows in turns."""
     is_ranking = options.shape.ranking
-    module = artifact.graphs.frozen[1 if is_ranking else 0]
+    graphs = cast(LoadedGraphs, artifact.graphs)
+    module = graphs.frozen[1 if is_ranking else 0]
     inputs = [batch.inputs for batch in batches]
     reads = [batch.reads for batch in batches]
     blob = _blob(artifact)
@@ -171,7 +179,7 @@ def _measure_size(
     num_profiled = min(max(_PROFILED_ROWS // batch_size, _MIN_PROFILED), _MAX_PROFILED, len(inputs))
     seconds: dict[str, list[float]] = defaultdict(list)
     has_plan = any(node.kind() == PLAN for node in module.graph.nodes())
-    unplanned = artifact.graphs.unplanned(1 if is_ranking else 0) if has_plan else None
+    unplanned = graphs.unplanned(1 if is_ranking else 0) if has_plan else None
     recordings: list[Recording] = []
     of_steps: list[Recording] = []
     for number in range(options.rounds.num_rounds):
