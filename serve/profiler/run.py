@@ -130,8 +130,8 @@ def _load(options: Options) -> LoadedArtifact:
         )
     if not isinstance(artifact.graphs, LoadedGraphs):
         raise TargetError(
-            f"target: got {artifact.target_name!r} in compiled graphs alone, whose operators no profiler sees; expected "
-            "TorchScript: recsys-export --format both"
+            f"target: got {artifact.target_name!r} in compiled graphs alone, which no profiler sees into; "
+            "expected TorchScript: recsys-export --format both"
         )
     if options.shape.ranking and artifact.ranking is None:
         raise TargetError("--rank: got a model without a ranking form; recsys-export --context makes one")

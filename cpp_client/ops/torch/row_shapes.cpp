@@ -180,7 +180,8 @@ std::optional<RowShape> RowShapes::OfPart(const Node* node) const {
     dims = {shape.width()};
     return shape;
   }
-  if (Is(node, "aten::sum")) {
+  // There is another one, over all dimensions.
+  if (Is(node, "aten::sum") && node->inputs().size() == 4) {
     const auto over = NumbersOf(node->input(1));
     const auto keep = torch::jit::toIValue(node->input(2));
     if (over.size() != 1 || over[0] != 1 || dims.size() < 2 || !keep || keep->toBool() ||
