@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from export.config import ExportConfig
 from export.pipeline import export_model
+from recsys.artifact.load import LoadedArtifact
 from recsys.kernels import operators
 from serve.profiler.cli import main, mix_of
 from serve.profiler.result import BETWEEN, CALL
@@ -149,6 +151,20 @@ def test_bad_usage_is_one_clear_error(
         found = int(str(ended.code))
     assert found == code
     assert message in capsys.readouterr().err
+
+
+def test_compiled_graphs_are_refused(
+    artifact_path: Path,
+    model: LoadedArtifact,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    # Not LoadedGraphs.
+    compiled = replace(model, graphs=object())
+    monkeypatch.setattr("serve.profiler.run.load_artifact", lambda *_, **__: compiled)
+    code, _, err = run(artifact_path, *QUICK, capsys=capsys)
+    assert code == 1
+    assert "in compiled graphs alone, whose operators no profiler sees; expected TorchScript" in err
 
 
 @pytest.mark.parametrize(
