@@ -18,10 +18,10 @@ from tests.native.test_model import batches, python_answer, ranking_batches
 from tests.native.tool import NativeError, NativeModel, as_json, assert_same_error, needs_tool
 from tests.recsys.artifact.damage import flip, lie, resize_part
 from tests.recsys.artifact.test_compiled import UNUSABLE, both, pt2, write_dense_delta
-from tests.support.compiled_model import CONTEXT
+from tests.support.compiled_model import CONTEXT, needs_compiler
 from tests.support.serve.messages.cases import random_sample
 
-pytestmark = needs_tool
+pytestmark = [needs_tool, needs_compiler]
 __all__ = ["both", "pt2"]  # fixtures
 
 

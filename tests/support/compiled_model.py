@@ -6,18 +6,31 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
+from export.artifact.compiling import DEFAULT_ISA, check_compiler
 from export.config import ExportConfig
 from export.pipeline import export_model
 from recsys import EmbeddingBagCollection, EmbeddingCollection, KeyedJaggedTensor
+from recsys.errors import ExportError
 from recsys.managed import LRU_EvictionPolicy, ManagedCollisionCollection, MCHManagedCollisionModule
 from recsys.managed.embedding import ManagedCollisionEmbeddingBagCollection
 from recsys.signature import IdPolicy
 from tests.recsys.artifact.damage import lie
 from tests.support.helpers import bag, sequence
 
+
+def _why_not() -> str:
+    try:
+        check_compiler(DEFAULT_ISA)
+    except ExportError as error:
+        return str(error)
+    return ""
+
+
+needs_compiler = pytest.mark.skipif(bool(_why_not()), reason=_why_not())
 CONTEXT = ("user", "age")
 KNOWN_IDS = (-(2**63), -7, 0, 10, 2**40, 2**63 - 1)
 

@@ -32,8 +32,10 @@ from recsys.errors import (
 from recsys.rows.format import quantize_rows
 from tests.recsys.artifact.damage import Json, flip, lie, manifest_of, resize_part
 from tests.recsys.artifact.deltas import stored_tables
-from tests.support.compiled_model import KNOWN_IDS, EveryKind, every_kind, without_torchscript
+from tests.support.compiled_model import KNOWN_IDS, EveryKind, every_kind, needs_compiler, without_torchscript
 from tests.support.export_models import assert_close
+
+pytestmark = needs_compiler
 
 
 @pytest.fixture(scope="session")
