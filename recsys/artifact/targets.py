@@ -146,7 +146,7 @@ def target_from_json(data: Any, at: str) -> Target:
     plan = ShardingPlan.from_json(json_field(data, "plan", at))
     if any(rank >= env.world_size for rank in plan.ranks()):
         raise wrong(at, "plan", sorted(plan.ranks()), f"ranks below {env.world_size}")
-    compiled = _compiled_from_json(data.get("compiled"), f"{at}.compiled")
+    compiled = _compiled_of(data, at)
     if compiled is not None and any(device != "cpu" for device in devices):
         raise ManifestError(
             f"{at}.compiled: got a graph for {name!r}, expected none: only cpu has compiled graphs"
@@ -175,9 +175,12 @@ def _skeleton(data: Any, at: str, compiled: CompiledGraph | None) -> str | None:
     return None if is_absent else file_name(data, "skeleton", at)
 
 
-def _compiled_from_json(data: Any, at: str) -> CompiledGraph | None:
+def _compiled_of(graph: Any, at: str) -> CompiledGraph | None:
+    """Return the compiled form of a graph that has one."""
+    data = graph.get("compiled") if isinstance(graph, dict) else None
     if data is None:
         return None
+    at = f"{at}.compiled"
     return CompiledGraph(
         package=file_name(data, "package", at),
         exported=file_name(data, "exported", at),
@@ -196,7 +199,7 @@ def _compiled_from_json(data: Any, at: str) -> CompiledGraph | None:
 def _ranking_from_json(data: Any, at: str, world_size: int) -> RankingGraph | None:
     if data is None:
         return None
-    compiled = _compiled_from_json(data.get("compiled"), f"{at}.compiled")
+    compiled = _compiled_of(data, at)
     return RankingGraph(
         skeleton=_skeleton(data, at, compiled),
         rows=_ranks(data, "rows", at, world_size),

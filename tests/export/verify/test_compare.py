@@ -109,8 +109,8 @@ def _tamper(monkeypatch: pytest.MonkeyPatch, change: Callable[[str, Tensor], Ten
     """Tensors of the scripted graph are changed on their way into the file; their names come back."""
     changed: list[str] = []
 
-    def faulty(*arguments: Any) -> Graph:
-        graph = make_graph(*arguments)
+    def faulty(*arguments: Any, **options: Any) -> Graph:
+        graph = make_graph(*arguments, **options)
         for name, tensor in [*graph.script.named_parameters(), *graph.script.named_buffers()]:
             new = change(name, tensor.detach())
             if new is not None:
