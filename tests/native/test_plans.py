@@ -91,6 +91,12 @@ def loaded(folder: Path, model: nn.Module, **options: Any) -> tuple[LoadedArtifa
     return load_artifact(folder, own_operators=False), load_artifact(folder)
 
 
+def row_alone(lengths: Tensor, values: Tensor, num_rows: int, row: int) -> tuple[Tensor, Tensor]:
+    """Return the lengths and values of one row of a batch."""
+    bags = values.split(lengths.tolist())
+    return lengths.view(-1, num_rows)[:, row].contiguous(), torch.cat(bags[row::num_rows])
+
+
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.usefixtures("isa")
 def test_a_plan_predicts_what_the_graph_does(tmp_path: Path, name: str) -> None:
@@ -118,12 +124,8 @@ def test_a_row_has_the_same_bits_in_every_batch(tmp_path: Path, name: str, dtype
     _, own = loaded(tmp_path / "a", MODELS[name](), linear_dtype=dtype)
     dense, lengths, values = batch_of(own.signature, 100, seed=4).inputs()
     (every,) = own.forward(dense, lengths, values).values()
-    by_row = lengths.view(-1, 100)
-    ids = iter(values.split(lengths.tolist()))
-    bags = [[next(ids) for _ in range(100)] for _ in range(len(by_row))]
     for row in (0, 1, 47, 48, 99):
-        alone = (dense[row : row + 1], by_row[:, row].contiguous(), torch.cat([slot[row] for slot in bags]))
-        (found,) = own.forward(*alone).values()
+        (found,) = own.forward(dense[row : row + 1], *row_alone(lengths, values, 100, row)).values()
         assert torch.equal(found[0], every[row])
 
 

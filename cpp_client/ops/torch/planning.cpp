@@ -87,9 +87,10 @@ void Exchange(Graph* graph, const Region& region, const RowShapes& shapes, Weigh
       graph->insertNode(graph->createListUnpack(call->output(), made.outputs.size()));
   for (std::size_t i = 0; i < made.outputs.size(); ++i) {
     Value* output = outputs->outputs()[i];
-    const std::vector<std::int64_t> dims = shapes.Of(made.outputs[i])->dims;
-    if (dims.size() > 1) {
-      std::vector<std::int64_t> shape = dims;
+    const RowShape of = *shapes.Of(made.outputs[i]);
+    if (of.dims.size() > 1 || of.num_items > 0) {
+      std::vector<std::int64_t> shape = of.dims;
+      if (of.num_items > 0) shape.insert(shape.begin(), of.num_items);
       shape.insert(shape.begin(), -1);
       output = Call(graph, "aten::reshape", {output, graph->insertConstant(shape)});
     }

@@ -87,9 +87,21 @@ bool IsStep(const Node* node, const RowShapes& shapes) {
            (!Is(node, "aten::sub") && CountOf(node->input(1), node->input(0), shapes) > 0);
   }
   if (!UnaryKindOf(node)) return false;
-  if (!Is(node, "aten::softmax")) return true;
   const auto from = shapes.Of(node->input(0));
+  if (Is(node, "aten::sum")) return from->num_items == 0;
+  if (!Is(node, "aten::softmax")) return true;
   return from->dims.size() == 1 && DimOf(node->input(1), *from) == 1;
+}
+
+/// Whether something else than a plan for the same rows reads a value, or a view of it.
+bool IsReadElsewhere(const Value* value, const RowShapes& shapes) {
+  const auto& uses = value->uses();
+  return std::any_of(uses.begin(), uses.end(), [&](const auto& use) {
+    if (Is(use.user, "prim::ListConstruct")) return IsReadElsewhere(use.user->output(), shapes);
+    const NodeKind kind = KindOf(use.user, shapes);
+    if (kind == NodeKind::kView) return IsReadElsewhere(use.user->output(), shapes);
+    return kind == NodeKind::kOther;
+  });
 }
 
 class Planning {
@@ -418,7 +430,9 @@ NodeKind KindOf(Node* node, const RowShapes& shapes) {
   }
   if (IsStep(node, shapes)) return NodeKind::kStep;
   const auto from = node->inputs().empty() ? std::nullopt : shapes.Of(node->input(0));
-  return from && OffsetOfView(node, *from) ? NodeKind::kView : NodeKind::kOther;
+  // A history's items side by side are other rows.
+  const bool has_same_rows = from && from->batch == shape->batch;
+  return has_same_rows && OffsetOfView(node, *from) ? NodeKind::kView : NodeKind::kOther;
 }
 
 bool Region::IsOutput(const Value* value) const {
@@ -455,8 +469,12 @@ std::vector<Region> RegionsOf(torch::jit::Graph* graph, const RowShapes& shapes,
         return std::any_of(from->inputs().begin(), from->inputs().end(),
                            [&](const Value* item) { return region.Has(item); });
       });
-      const bool is_of_region = !is_behind && done.count(node) == 0 &&
-                                KindOf(node, shapes) != NodeKind::kOther &&
+      const NodeKind kind = KindOf(node, shapes);
+      // What the region does not compute may stay outside of it.
+      const bool is_left = kind == NodeKind::kView && !region.Has(node->input(0)) &&
+                           IsReadElsewhere(node->output(), shapes);
+      const bool is_of_region = !is_behind && done.count(node) == 0 && !is_left &&
+                                kind != NodeKind::kOther &&
                                 shapes.Of(node->output())->batch == batch;
       if (is_of_region) {
         region.nodes.push_back(node);

@@ -48,6 +48,72 @@ std::optional<std::vector<std::int64_t>> Broadcast(const std::vector<std::int64_
   return dims;
 }
 
+/// What tells a B: a tensor, and how many of its numbers belong to a row.
+using Source = std::pair<const Value*, std::int64_t>;
+
+/// Returns the source of a size that tells B: size(lengths, 0) // F.
+std::optional<Source> SourceOfSize(const Value* size) {
+  const Node* const divided = size->node();
+  const bool is_divided = Is(divided, "aten::floordiv");
+  const auto per_row = is_divided ? NumberOf(divided->input(1)) : std::int64_t{1};
+  const Node* const of = is_divided ? divided->input(0)->node() : divided;
+  if (!per_row || !Is(of, "aten::size") || of->inputs().size() != 2 || !IsNumber(of->input(1), 0)) {
+    return std::nullopt;
+  }
+  return Source{of->input(0), *per_row};
+}
+
+/// A number that is so many times B. `of` is empty of zero alone.
+struct Times {
+  std::optional<Source> of;
+  std::int64_t count = 0;
+};
+
+std::optional<Times> TimesOf(const Value* number) {
+  if (const auto source = SourceOfSize(number)) return Times{source, 1};
+  if (IsNumber(number, 0)) return Times{};
+  const Node* const node = number->node();
+  if (Is(node, "aten::mul")) {
+    auto times = TimesOf(node->input(0));
+    const auto factor = NumberOf(node->input(1));
+    if (!times || !factor || *factor < 0 || *factor > 1 << 16 || times->count > 1 << 16) {
+      return std::nullopt;
+    }
+    times->count *= *factor;
+    return times;
+  }
+  if (!Is(node, "aten::add")) return std::nullopt;
+  const auto a = TimesOf(node->input(0)), b = TimesOf(node->input(1));
+  if (!a || !b || (a->of && b->of && a->of != b->of)) return std::nullopt;
+  return Times{a->of ? a->of : b->of, a->count + b->count};
+}
+
+/// Returns the source of B numbers: the lengths of one feature, lengths[k * B : (k + 1) * B].
+Source SourceOfPart(const Value* lengths) {
+  const Node* const node = lengths->node();
+  const Source by_itself{lengths, 1};
+  if (!Is(node, "aten::slice") || !IsNumber(node->input(1), 0) || !IsNumber(node->input(4), 1)) {
+    return by_itself;
+  }
+  const auto start = TimesOf(node->input(2)), end = TimesOf(node->input(3));
+  if (!start || !end || !end->of || end->of->first != node->input(0) ||
+      (start->of && start->of != end->of) || end->count != start->count + 1 ||
+      end->count > end->of->second) {
+    return by_itself;
+  }
+  return *end->of;
+}
+
+/// Returns the dim of the vectors in a sequence lookup, or in its part for one feature.
+std::optional<std::int64_t> DimOfVectors(const Value* value) {
+  const Node* node = value->node();
+  if (Is(node, "aten::__getitem__") && Is(node->input(0)->node(), "aten::tensor_split")) {
+    node = node->input(0)->node()->input(0)->node();
+  }
+  if (!Is(node, "recsys_ops::lookup") || !IsNumber(node->input(5), 2)) return std::nullopt;
+  return NumberOf(node->input(6));
+}
+
 }  // namespace
 
 std::int64_t RowShape::width() const { return Product(dims); }
@@ -55,7 +121,9 @@ std::int64_t RowShape::width() const { return Product(dims); }
 std::optional<std::int64_t> DimOf(const Value* dim, const RowShape& shape) {
   const auto number = NumberOf(dim);
   if (!number) return std::nullopt;
-  return *number < 0 ? *number + static_cast<std::int64_t>(shape.dims.size()) + 1 : *number;
+  const auto rank = static_cast<std::int64_t>(shape.dims.size()) + 1;
+  if (*number < 0) return *number + rank;
+  return shape.num_items == 0 ? *number : *number - 1;
 }
 
 std::optional<std::int64_t> OffsetOfView(const Node* node, const RowShape& from) {
@@ -73,8 +141,25 @@ std::optional<std::int64_t> OffsetOfView(const Node* node, const RowShape& from)
 
 RowShapes::RowShapes(torch::jit::Graph* graph) {
   for (Node* node : graph->block()->nodes()) {
+    if (Is(node, "prim::ListUnpack")) AddOutputsOf(node->input(0)->node(), node->outputs());
     const auto shape = node->outputs().size() == 1 ? ShapeOf(node) : std::nullopt;
     if (shape && shape->width() > 0) shapes_.emplace(node->output(), *shape);
+  }
+}
+
+void RowShapes::AddOutputsOf(const Node* plan, at::ArrayRef<Value*> outputs) {
+  if (!Is(plan, "recsys_ops::plan")) return;
+  const Node* const inputs = plan->input(1)->node();
+  const auto rows_of = NumberOf(plan->input(3)), per_row = NumberOf(plan->input(4));
+  const auto widths = NumbersOf(plan->input(5));
+  if (!rows_of || !per_row || !Is(inputs, "prim::ListConstruct")) return;
+  const Value* const rows = inputs->input(static_cast<std::size_t>(*rows_of));
+  const auto known = Of(rows);
+  const int batch = known ? known->batch : BatchOf({rows, *per_row});
+  for (std::size_t i = 0; i < outputs.size() && i < widths.size(); ++i) {
+    RowShape shape{{}, batch};
+    if (widths[i] != 0) shape.dims.push_back(*widths[i]);
+    shapes_.emplace(outputs[i], shape);
   }
 }
 
@@ -97,15 +182,16 @@ std::optional<RowShape> RowShapes::ShapeOf(Node* node) {
   if (Is(node, "aten::cat") || Is(node, "aten::stack"))
     return OfJoin(node, Is(node, "aten::stack"));
   if (node->inputs().empty()) return std::nullopt;
+  if (Is(node, "fbgemm::jagged_to_padded_dense")) return OfPadded(node);
   const auto first = Of(node->input(0));
   if (Is(node, "recsys_ops::linear")) {
     const auto width = NumberOf(node->input(2));
     if (!first || first->dims.size() != 1 || !width) return std::nullopt;
-    return RowShape{{*width}, first->batch};
+    return RowShape{{*width}, first->batch, first->num_items};
   }
   if (Is(node, "recsys_ops::dot_interaction")) {
     const auto second = Of(node->input(1));
-    if (!first || !second) return std::nullopt;
+    if (!first || !second || first->num_items > 0) return std::nullopt;
     Unite(first->batch, second->batch);
     const std::int64_t num = second->dims[0] + 1;
     return RowShape{{first->dims[0] + num * (num - 1) / 2}, first->batch};
@@ -113,6 +199,8 @@ std::optional<RowShape> RowShapes::ShapeOf(Node* node) {
   if (IsBroadcast(node)) return OfNumbers(node);
   if (!first) return std::nullopt;
   if (IsUnary(node) || (Is(node, "aten::softmax") && node->input(2)->mustBeNone())) return first;
+  if (Is(node, "aten::expand")) return OfExpanded(node, *first);
+  if (first->num_items > 0) return OfSummedItems(node, *first);
   if (Is(node, "aten::index_select")) {
     if (IsNumber(node->input(1), 0)) return RowShape{first->dims, BatchOf({node->input(2), 0})};
     const auto columns = TensorOf(node->input(2));
@@ -136,9 +224,15 @@ std::optional<RowShape> RowShapes::OfReshape(const Node* node) {
   }
   if (sizes.empty()) return std::nullopt;
   const auto from = Of(node->input(0));
+  if (from && from->num_items > 0) return OfReshapedItems(node, *from);
   if (from && from->width() == shape.width() && (sizes[0] == -1 || !sizes[0])) {
     shape.batch = from->batch;
     return shape;
+  }
+  if (from && sizes[0] == -1 && sizes.size() == 3 && sizes[2] == from->width()) {
+    const auto history = histories_.find(Root(from->batch));
+    if (history == histories_.end() || sizes[1] != history->second.second) return std::nullopt;
+    return RowShape{{*sizes[2]}, from->batch, *sizes[1]};
   }
   const auto list = node->input(1)->node();
   if (sizes[0] || !Is(list, "prim::ListConstruct")) return std::nullopt;
@@ -155,12 +249,13 @@ std::optional<RowShape> RowShapes::OfJoin(Node* node, bool is_stack) {
     const bool is_first = joined.dims.empty();
     if (!shape || shape->dims.empty() || DimOf(node->input(1), *shape) != 1) return std::nullopt;
     std::vector<std::int64_t> dims = shape->dims;
+    if (is_stack && shape->num_items > 0) return std::nullopt;
     if (is_stack) dims.insert(dims.begin(), 1);
     if (is_first) {
-      joined = {dims, shape->batch};
+      joined = {dims, shape->batch, shape->num_items};
       continue;
     }
-    if (joined.dims.size() != dims.size() ||
+    if (joined.dims.size() != dims.size() || joined.num_items != shape->num_items ||
         !std::equal(dims.begin() + 1, dims.end(), joined.dims.begin() + 1)) {
       return std::nullopt;
     }
@@ -242,7 +337,9 @@ std::optional<RowShape> RowShapes::OfNumbers(const Node* node) const {
     }
     // One of the two could be broadcast over rows.
     const auto dims = Broadcast(shape->dims, found->dims);
-    if (shape->batch != found->batch || !dims) return std::nullopt;
+    if (shape->batch != found->batch || shape->num_items != found->num_items || !dims) {
+      return std::nullopt;
+    }
     shape->dims = *dims;
   }
   if (!shape) return std::nullopt;
@@ -256,21 +353,72 @@ std::optional<RowShape> RowShapes::OfNumbers(const Node* node) const {
   return shape;
 }
 
-/// A size that tells B: size(lengths, 0) // F.
-std::optional<RowShapes::Source> RowShapes::SourceOfSize(const Value* size) const {
-  const Node* const divided = size->node();
-  const bool is_divided = Is(divided, "aten::floordiv");
-  const auto per_row = is_divided ? NumberOf(divided->input(1)) : std::int64_t{1};
-  const Node* const of = is_divided ? divided->input(0)->node() : divided;
-  if (!per_row || !Is(of, "aten::size") || of->inputs().size() != 2 || !IsNumber(of->input(1), 0)) {
+/// Vectors of zeros behind the ends of jagged ones: [B, H, D].
+std::optional<RowShape> RowShapes::OfPadded(const Node* node) {
+  const auto dim = DimOfVectors(node->input(0));
+  const auto num_items = NumbersOf(node->input(2));
+  if (!dim || num_items.size() != 1 || !num_items[0] || *num_items[0] < 1) return std::nullopt;
+  const Node* const list = node->input(1)->node();
+  if (!Is(list, "prim::ListConstruct") || list->inputs().size() != 1) return std::nullopt;
+  const Node* offsets = list->input(0)->node();
+  if (Is(offsets, "aten::clamp")) offsets = offsets->input(0)->node();
+  if (!Is(offsets, "fbgemm::asynchronous_complete_cumsum")) return std::nullopt;
+  const int batch = BatchOf(SourceOfPart(offsets->input(0)));
+  if (*num_items[0] == 1) return RowShape{{1, *dim}, batch};
+  return RowShape{{*dim}, ItemsOf(batch, *num_items[0]), *num_items[0]};
+}
+
+/// expand(x, [-1, H, -1]): the same vector for each item.
+std::optional<RowShape> RowShapes::OfExpanded(const Node* node, const RowShape& from) {
+  const auto sizes = NumbersOf(node->input(1));
+  if (from.num_items > 0 || from.dims.size() != 2 || from.dims[0] != 1 || sizes.size() != 3 ||
+      sizes[0] != -1 || !sizes[1] || *sizes[1] < 2 ||
+      (sizes[2] != -1 && sizes[2] != from.dims[1])) {
     return std::nullopt;
   }
-  return Source{of->input(0), *per_row};
+  return RowShape{{from.dims[1]}, ItemsOf(from.batch, *sizes[1]), *sizes[1]};
+}
+
+/// reshape(x, [-1, D]) of items: D numbers of each, or all H * D of a history.
+std::optional<RowShape> RowShapes::OfReshapedItems(const Node* node, const RowShape& from) {
+  const auto sizes = NumbersOf(node->input(1));
+  const auto history = histories_.find(Root(from.batch));
+  if (sizes.size() != 2 || (sizes[0] && sizes[0] != -1) || history == histories_.end()) {
+    return std::nullopt;
+  }
+  if (sizes[1] == from.width() && sizes[0] == -1) return RowShape{{*sizes[1]}, from.batch};
+  if (sizes[1] == from.width() * from.num_items) {
+    return RowShape{{*sizes[1]}, Root(history->second.first)};
+  }
+  return std::nullopt;
+}
+
+/// sum(x, 1) of items: over those of a history.
+std::optional<RowShape> RowShapes::OfSummedItems(const Node* node, const RowShape& from) const {
+  if (!Is(node, "aten::sum") || node->inputs().size() != 4) return std::nullopt;
+  const auto over = NumbersOf(node->input(1));
+  const auto keep = torch::jit::toIValue(node->input(2));
+  const auto history = histories_.find(Root(from.batch));
+  if (over.size() != 1 || over[0] != 1 || !keep || keep->toBool() ||
+      !node->input(3)->mustBeNone() || history == histories_.end()) {
+    return std::nullopt;
+  }
+  return RowShape{from.dims, Root(history->second.first)};
 }
 
 int RowShapes::BatchOf(const Source& source) {
   const auto [found, is_new] = batches_.emplace(source, static_cast<int>(roots_.size()));
   if (is_new) roots_.push_back(found->second);
+  return Root(found->second);
+}
+
+int RowShapes::ItemsOf(int batch, std::int64_t num_items) {
+  const std::pair<int, std::int64_t> history{Root(batch), num_items};
+  const auto [found, is_new] = items_.emplace(history, static_cast<int>(roots_.size()));
+  if (is_new) {
+    roots_.push_back(found->second);
+    histories_.emplace(found->second, history);
+  }
   return Root(found->second);
 }
 

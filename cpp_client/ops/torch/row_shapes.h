@@ -11,12 +11,15 @@
 
 namespace recsys::ops {
 
-/// A tensor [B, ...] of which row b depends on row b of others alone.
+/// A tensor [B, ...] of which row b depends on row b of others alone. Of a history [B, H, ...] each
+/// of the B * H items is a row.
 struct RowShape {
-  /// Those behind B.
+  /// Those of a row.
   std::vector<std::int64_t> dims;
-  /// Which batch B counts: equal numbers have the same B.
+  /// Which batch the rows are: equal numbers have the same rows.
   int batch = 0;
+  /// H of histories; 0 for other tensors.
+  std::int64_t num_items = 0;
 
   std::int64_t width() const;
 };
@@ -34,19 +37,29 @@ class RowShapes {
   /// What tells a B: a tensor, and how many of its numbers belong to a row.
   using Source = std::pair<const torch::jit::Value*, std::int64_t>;
 
+  /// Those of a plan that is there already.
+  void AddOutputsOf(const torch::jit::Node* plan, at::ArrayRef<torch::jit::Value*> outputs);
   std::optional<RowShape> ShapeOf(torch::jit::Node* node);
   std::optional<RowShape> OfReshape(const torch::jit::Node* node);
+  std::optional<RowShape> OfReshapedItems(const torch::jit::Node* node, const RowShape& from);
   std::optional<RowShape> OfJoin(torch::jit::Node* node, bool is_stack);
   std::optional<RowShape> OfPart(const torch::jit::Node* node) const;
   std::optional<RowShape> OfNumbers(const torch::jit::Node* node) const;
-  std::optional<Source> SourceOfSize(const torch::jit::Value* size) const;
+  std::optional<RowShape> OfPadded(const torch::jit::Node* node);
+  std::optional<RowShape> OfExpanded(const torch::jit::Node* node, const RowShape& from);
+  std::optional<RowShape> OfSummedItems(const torch::jit::Node* node, const RowShape& from) const;
   int BatchOf(const Source& source);
+  /// The rows are the items of histories of `num_items` each.
+  int ItemsOf(int batch, std::int64_t num_items);
   int Root(int batch) const;
   /// The two have the same B: they stand side by side.
   void Unite(int a, int b);
 
   std::map<const torch::jit::Value*, RowShape> shapes_;
   std::map<Source, int> batches_;
+  /// By the batch and the length of histories, their items; and back.
+  std::map<std::pair<int, std::int64_t>, int> items_;
+  std::map<int, std::pair<int, std::int64_t>> histories_;
   std::vector<int> roots_;
 };
 

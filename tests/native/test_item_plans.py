@@ -1,0 +1,133 @@
+"""Plans over the items of histories: each item of a padded sequence is a row.
+
+Shape letters: B batch, H items of a history, D embedding dim.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from recsys import EmbeddingCollection, EmbeddingConfig, JaggedTensor, KeyedJaggedTensor, torchscript
+from recsys.kernels import operators
+from tests.native.test_operators import assert_near
+from tests.native.test_plans import SIZES, loaded, row_alone
+from tests.support.export_models import batch_of
+
+pytestmark = pytest.mark.skipif(
+    bool(operators.why_missing()), reason="needs the library of operators; make native"
+)
+
+DIM = 16
+NUM_ITEMS = 6
+
+
+class Interest(nn.Module):
+    """Vectors of a history and of an item; ``score`` makes the output of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        table = EmbeddingConfig(
+            name="goods", num_embeddings=50, embedding_dim=DIM, feature_names=["history", "item"]
+        )
+        self.goods = EmbeddingCollection([table], device=torch.device("cpu"))
+        self.attention = nn.Sequential(nn.Linear(4 * DIM, 9), nn.ReLU(), nn.Linear(9, 1))
+        self.over = nn.Sequential(nn.Linear(2 * DIM, 7), nn.ReLU(), nn.Linear(7, 1))
+
+    def forward(self, features: KeyedJaggedTensor) -> Tensor:
+        """Return ``[B, 1]``."""
+        found: dict[str, JaggedTensor] = self.goods(features)
+        history = found["history"].to_padded_dense(NUM_ITEMS)
+        return self.score(history, found["item"].to_padded_dense(1).squeeze(1))
+
+    def score(self, history: Tensor, item: Tensor) -> Tensor:
+        """Attend over the history: ``[B, H, D]``, ``[B, D]``."""
+        interest = (self.attention(self.pairs(history, item)) * history).sum(dim=1)
+        return self.over(torch.cat((item, interest), dim=1))
+
+    def pairs(self, history: Tensor, item: Tensor) -> Tensor:
+        """Return ``[B, H, 4 * D]``."""
+        items = item.unsqueeze(1).expand(-1, NUM_ITEMS, -1)
+        return torch.cat((history, items, history - items, history * items), dim=-1)
+
+
+class Normalized(Interest):
+    """Weights that sum to one over a history: each depends on the others."""
+
+    def score(self, history: Tensor, item: Tensor) -> Tensor:
+        weights = torch.softmax(self.attention(self.pairs(history, item)), dim=1)
+        return self.over(torch.cat((item, (weights * history).sum(dim=1)), dim=1))
+
+
+class Reshaped(Interest):
+    """Items as rows, by the model's own words."""
+
+    def score(self, history: Tensor, item: Tensor) -> Tensor:
+        rows = self.pairs(history, item).reshape(-1, 4 * DIM)
+        weights = torch.sigmoid(self.attention(rows)).reshape(-1, NUM_ITEMS, 1)
+        return self.over(torch.cat((item, (weights * history).sum(dim=1)), dim=1))
+
+
+class Flattened(Interest):
+    """The vectors of a history side by side."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.history = nn.Sequential(nn.Linear(NUM_ITEMS * DIM, 5), nn.ReLU(), nn.Linear(5, DIM))
+
+    def score(self, history: Tensor, item: Tensor) -> Tensor:
+        doubled = torch.relu(history * 2.0) * history
+        return self.over(torch.cat((item, self.history(doubled.reshape(-1, NUM_ITEMS * DIM))), dim=1))
+
+
+class Broadcast(Interest):
+    """The item is broadcast over the history without being expanded."""
+
+    def pairs(self, history: Tensor, item: Tensor) -> Tensor:
+        item = item.unsqueeze(1)
+        return torch.cat((history, history + item, history - item, history * item), dim=2)
+
+
+class OverVectors(Interest):
+    """Sums over the wrong dimension for plans of rows."""
+
+    def score(self, history: Tensor, item: Tensor) -> Tensor:
+        sums = torch.sigmoid(torch.relu(history) * history).sum(dim=2)
+        total = sums.sum(dim=1, keepdim=True)
+        return self.over(torch.cat((item, item * total), dim=1))
+
+
+#: The least number of plans: what is broadcast over a history, and sums of vectors, stay torch's.
+MODELS = {Interest: 2, Normalized: 2, Reshaped: 2, Flattened: 2, Broadcast: 0, OverVectors: 1}
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_plan_predicts_what_the_graph_does(tmp_path: Path, kind: type[Interest]) -> None:
+    plain, own = loaded(tmp_path / "a", kind())
+    for num_rows in SIZES:
+        batch = batch_of(plain.signature, num_rows, seed=num_rows)
+        found = own.forward(*batch.inputs())
+        for output, expected in plain.forward(*batch.inputs()).items():
+            assert_near(found[output], expected, "float32")
+    assert torchscript.operators(own.module)["recsys_ops::plan"] >= MODELS[kind]
+
+
+@pytest.mark.parametrize("kind", [Interest, Reshaped])
+def test_attention_is_part_of_a_plan(tmp_path: Path, kind: type[Interest]) -> None:
+    _, own = loaded(tmp_path / "a", kind())
+    names = torchscript.operators(own.module)
+    assert "recsys_ops::linear" not in names
+    assert "aten::cat" not in names
+
+
+@pytest.mark.parametrize("kind", [Interest, Reshaped])
+def test_a_row_has_the_same_bits_in_every_batch(tmp_path: Path, kind: type[Interest]) -> None:
+    _, own = loaded(tmp_path / "a", kind())
+    lengths, values = batch_of(own.signature, 60, seed=0).inputs()
+    expected = own.forward(lengths, values)["default"]
+    for row in (0, 1, 7, 8, 59):
+        found = own.forward(*row_alone(lengths, values, 60, row))["default"]
+        assert torch.equal(found[0], expected[row])
