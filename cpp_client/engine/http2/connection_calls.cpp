@@ -18,9 +18,11 @@ constexpr double kSettingsFrame = 10;
 constexpr double kSettingsPerCall = 0.25;
 // DATA frames with fewer bytes also count as control frames, unless they end a request.
 constexpr std::size_t kSmallDataBytes = 64;
-// Tokens returned for an answered call, and for a DATA frame of an answer.
+// Tokens returned for an answered call, for a DATA frame of an answer, and for a message in it: a
+// client sends messages of a stream in small frames, and gets many answers in one.
 constexpr double kControlPerAnswer = 8;
 constexpr double kControlPerDataFrame = 2;
+constexpr double kControlPerMessage = 2;
 constexpr double kResetsPerAnswer = 1;
 // Factor by which a call's header fields may exceed their limit before the connection is closed.
 constexpr std::size_t kExcessHeaders = 8;
@@ -347,9 +349,10 @@ ssize_t Connection::ProvideData(WireCall& call, std::size_t size, std::uint32_t*
 void Connection::SendData(WireCall& call, const std::uint8_t* head, std::size_t size) {
   constexpr std::size_t kHeadBytes = 9;
   out_.append(reinterpret_cast<const char*>(head), kHeadBytes);
-  call.outgoing.CopyTo(size, &out_, &written_);
+  const std::size_t num_messages = call.outgoing.CopyTo(size, &out_, &written_);
   account_.Add(-static_cast<std::int64_t>(size));
-  control_frames_.Give(kControlPerDataFrame);
+  control_frames_.Give(kControlPerDataFrame +
+                       kControlPerMessage * static_cast<double>(num_messages));
 }
 
 int Connection::OnFrameSent(const nghttp2_frame& frame) {

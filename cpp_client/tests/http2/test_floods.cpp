@@ -14,7 +14,10 @@ namespace {
 const std::string kEcho = "/test.Echo/Echo";
 const std::string kHang = "/test.Echo/Hang";
 const std::string kUnread = "/test.Echo/Unread";
+const std::string kTalk = "/test.Echo/Talk";
 const std::string kCancel = Number(8);
+constexpr int kTurn = 10;
+constexpr std::size_t kFrameHead = 9;
 
 /// Never reads.
 class Unreading final : public StreamHandler {
@@ -26,6 +29,28 @@ class Unreading final : public StreamHandler {
 
  private:
   std::shared_ptr<StreamCall> call_;
+};
+
+/// Answers some messages at a time.
+class Talking final : public StreamHandler {
+ public:
+  explicit Talking(std::shared_ptr<StreamCall> call) : call_(std::move(call)) { call_->Read(); }
+  void OnMessage(Bytes) override {
+    if (++num_messages_ % kTurn == 0) {
+      for (int i = 0; i < kTurn; ++i) {
+        Message answer;
+        answer.parts.push_back(Bytes{"y", nullptr});
+        call_->Write(std::move(answer), {});
+      }
+    }
+    call_->Read();
+  }
+  void OnHalfClose() override {}
+  void OnCancelled() override {}
+
+ private:
+  std::shared_ptr<StreamCall> call_;
+  int num_messages_ = 0;
 };
 
 class Floods : public testing::Test {
@@ -42,6 +67,9 @@ class Floods : public testing::Test {
     service.methods["Hang"].unary = [](std::shared_ptr<UnaryCall>, Bytes) { return nullptr; };
     service.methods["Unread"].stream = [](std::shared_ptr<StreamCall> call) {
       return std::make_shared<Unreading>(std::move(call));
+    };
+    service.methods["Talk"].stream = [](std::shared_ptr<StreamCall> call) {
+      return std::make_shared<Talking>(std::move(call));
     };
     server_ = std::make_unique<RpcServer>(options_, std::vector{service});
   }
@@ -138,6 +166,25 @@ TEST_F(Floods, FramesWithoutDataEndTheConnection) {
         Opened(kHang), [&](int) { return frame; }, 300);
     EXPECT_EQ(server_->counters().closed_control_frames, ++num_closed);
   }
+}
+
+TEST_F(Floods, AnsweredMessagesAllowForSmallFrames) {
+  options_.connections.max_control_frames_per_s = 2;
+  Serve();
+  RawClient client(server_->port());
+  client.Send(Hello() + Opened(kTalk));
+  std::string turn;
+  for (int i = 0; i < kTurn; ++i) turn += MessageFrame("x", 1, 0);
+  for (int i = 0; i < 50; ++i) {
+    client.Send(turn);
+    std::size_t num_bytes = 0;
+    while (num_bytes < kTurn * MessageFrame("y").size() - kTurn * kFrameHead) {
+      const auto data = client.Await(kData);
+      ASSERT_TRUE(data) << i;
+      num_bytes += data->payload.size();
+    }
+  }
+  EXPECT_EQ(server_->counters().closed_control_frames, 0);
 }
 
 TEST_F(Floods, HeaderFieldsWithoutEndEndTheConnection) {

@@ -39,7 +39,9 @@ std::size_t OutgoingMessages::Add(Message message, Written written) {
   return kPrefixBytes + size;
 }
 
-void OutgoingMessages::CopyTo(std::size_t size, std::string* out, std::vector<Written>* written) {
+std::size_t OutgoingMessages::CopyTo(std::size_t size, std::string* out,
+                                     std::vector<Written>* written) {
+  std::size_t num_ended = 0;
   num_bytes_ -= size;
   while (size > 0) {
     Part& part = parts_.front();
@@ -47,11 +49,13 @@ void OutgoingMessages::CopyTo(std::size_t size, std::string* out, std::vector<Wr
     out->append(part.bytes.view.substr(at_, taken));
     at_ += taken;
     size -= taken;
-    if (at_ < part.bytes.view.size()) return;
+    if (at_ < part.bytes.view.size()) return num_ended;
+    if (part.is_last) ++num_ended;
     if (part.is_last && part.written) written->push_back(std::move(part.written));
     parts_.pop_front();
     at_ = 0;
   }
+  return num_ended;
 }
 
 void OutgoingMessages::Clear(std::vector<Written>* written) {

@@ -22,8 +22,9 @@ class OutgoingMessages {
   std::size_t Add(Message message, Written written);
   std::size_t num_bytes() const { return num_bytes_; }
   /// Appends the next `size` bytes, at most num_bytes(), to `out`. Releases the owners of sent
-  /// parts, and moves the callbacks of sent messages to `written`.
-  void CopyTo(std::size_t size, std::string* out, std::vector<Written>* written);
+  /// parts, and moves the callbacks of sent messages to `written`. Returns how many messages end
+  /// with them.
+  std::size_t CopyTo(std::size_t size, std::string* out, std::vector<Written>* written);
   /// Drops all messages; moves their callbacks to `written`.
   void Clear(std::vector<Written>* written);
 
