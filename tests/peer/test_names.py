@@ -1,0 +1,64 @@
+"""Every name of the table: it exists in TorchRec 1.8.0, and what it stands for here can be used as TorchRec's."""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from collections.abc import Iterator
+from types import ModuleType
+
+import pytest
+
+from recsys.as_torchrec.table import ALL_OTHERS, Name, load_table
+from tests.peer import torchrec_peer
+from tests.peer.signatures import differences
+
+pytestmark = [pytest.mark.peer, pytest.mark.filterwarnings("ignore")]
+assert torchrec_peer.torchrec
+TABLE = load_table()
+AREAS = sorted({entry.area for entry in TABLE})
+
+
+def of(area: str) -> list[Name]:
+    return [entry for entry in TABLE if entry.area == area]
+
+
+def theirs(module: str) -> ModuleType:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return importlib.import_module(module)
+
+
+def missing(entry: Name) -> Iterator[str]:
+    try:
+        module = theirs(entry.module)
+    except ImportError:
+        yield f"{entry.module}: TorchRec has no such module"
+    else:
+        if entry.name != ALL_OTHERS and not hasattr(module, entry.name):
+            yield f"{entry.path}: TorchRec has no such name"
+
+
+def unlike(entry: Name) -> Iterator[str]:
+    if entry.ours is None or any(missing(entry)):
+        return
+    value = getattr(theirs(entry.module), entry.name)
+    home = TABLE.modules.get(str(getattr(value, "__module__", "")), {}).get(getattr(value, "__name__", ""))
+    if home is not None and home != entry:
+        if home.ours != entry.ours:
+            yield f"{entry.path} is {entry.ours}, and {home.path} is {home.ours or 'left out'}"
+    elif entry.signature is None:
+        found = differences(entry.load(), value, entry.without)
+        yield from (f"{entry.path} ({entry.ours}) {difference}" for difference in found)
+
+
+@pytest.mark.parametrize("area", AREAS)
+def test_torchrec_has_every_name_of_the_table(area: str) -> None:
+    problems = [problem for entry in of(area) for problem in missing(entry)]
+    assert not problems, "\n".join(problems)
+
+
+@pytest.mark.parametrize("area", AREAS)
+def test_what_is_defined_has_torchrecs_signature(area: str) -> None:
+    problems = [problem for entry in of(area) for problem in unlike(entry)]
+    assert not problems, f"{len(problems)} differences:\n" + "\n".join(problems)

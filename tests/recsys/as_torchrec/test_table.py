@@ -1,0 +1,71 @@
+"""The table of TorchRec's names: its files are read strictly, and every name can be imported."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from recsys.as_torchrec.table import load_table, read_table
+
+
+def written(folder: Path, **files: str) -> Path:
+    for name, text in files.items():
+        (folder / f"{name}.toml").write_text(text)
+    return folder
+
+
+def test_every_defined_name_can_be_imported() -> None:
+    unusable = []
+    for entry in load_table():
+        try:
+            if entry.ours is not None:
+                entry.load()
+        except (ImportError, AttributeError) as error:
+            unusable.append(f"{entry.area}.toml: {entry.path}: {error}")
+    assert not unusable, "\n".join(unusable)
+
+
+def test_packages_on_the_way_are_modules(tmp_path: Path) -> None:
+    table = read_table(written(tmp_path, a='["torchrec.x.y"]\nf = "math:floor"\n'))
+    assert table.is_module("torchrec")
+    assert table.children("torchrec") == ["x"]
+    assert table.defined("torchrec.x.y") == ["f"]
+    assert not table.is_module("torchrec.z")
+
+
+def test_a_module_may_be_in_several_files(tmp_path: Path) -> None:
+    same = '["torchrec"]\nf = "math:floor"\n'
+    table = read_table(written(tmp_path, a=same, b=same + 'g = "math:ceil"\n'))
+    assert table.defined("torchrec") == ["f", "g"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('["torch"]\nf = "math:floor"\n', r'a\.toml: got torch, expected a table \["torchrec'),
+        (
+            '["torchrec"]\nf = "math.floor"\n',
+            r"a\.toml: torchrec\.f: got 'math\.floor', expected \"module:name\"",
+        ),
+        ('["torchrec"]\nf = 3\n', r"torchrec\.f: got 3"),
+        (
+            '["torchrec"]\nf = { our = "math:floor" }\n',
+            r"expected \"module:name\" or a table of \['left_out', 'ours'",
+        ),
+        ('["torchrec"]\nf = { signature = "no" }\n', r"expected either ours or left_out"),
+        ('["torchrec"]\nf = { ours = "math:floor", left_out = "no" }\n', r"expected either ours or left_out"),
+        ('["torchrec"]\nf = { left_out = "" }\n', r"expected reasons as text"),
+        ('["torchrec"]\n"*" = "math:floor"\n', r"expected \"module:name\" for one name"),
+        ('["torchrec"]\nf = { ours = "math:floor", without = ["g"] }\n', r"expected reasons as text"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_named(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        read_table(written(tmp_path, a=text))
+
+
+def test_files_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
+    a, b = '["torchrec"]\nf = "math:floor"\n', '["torchrec"]\nf = { left_out = "no use" }\n'
+    with pytest.raises(ValueError, match=r"b\.toml: torchrec\.f contradicts a\.toml"):
+        read_table(written(tmp_path, a=a, b=b))
