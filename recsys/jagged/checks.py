@@ -33,11 +33,13 @@ def as_tensor(data: TensorLike, name: str, *, default: torch.dtype) -> Tensor:
 def check_shapes(
     values: Tensor, weights: Tensor | None, lengths: Tensor | None, offsets: Tensor | None
 ) -> None:
-    """Check shapes and dtypes. Proxies are not checked: their shapes are not known.
+    """Check shapes and dtypes. Proxies, and tensors under ``torch.export``, are not: their shapes are not known.
 
     Raises:
         ValueError: A field is wrong; the message names it, what was found and what was expected.
     """
+    if torch.compiler.is_compiling():
+        return
     for name, rows in (("lengths", lengths), ("offsets", offsets)):
         if rows is None or is_traced(rows):
             continue
@@ -105,6 +107,25 @@ def check_contents(values: Tensor, lengths: Tensor | None, offsets: Tensor | Non
             f"offsets: got a row of {int(offsets[at + 1] - offsets[at])} at position {at} where lengths "
             f"say {int(lengths[at])}, expected them to agree"
         )
+
+
+def has_no_rows(values: Tensor, lengths: Tensor | None, offsets: Tensor) -> bool:
+    """Return whether there are no values, no lengths and no offsets: not even the leading zero."""
+    if torch.compiler.is_compiling() or is_traced(values, lengths, offsets) or values.dim() == 0:
+        return False
+    return (
+        values.shape[0] == 0
+        and offsets.dim() == 1
+        and offsets.shape[0] == 0
+        and (lengths is None or lengths.numel() == 0)
+    )
+
+
+def empty_maker(device: torch.device | None) -> Callable[[Tensor], Tensor]:
+    """Return what makes an empty tensor like another one: of no elements, or of the same shape on a device."""
+    if device is None:
+        return lambda t: t.new_empty(0)
+    return lambda t: torch.empty_like(t, device=device)
 
 
 def split_rows(data: Tensor, offsets: Tensor) -> list[Tensor]:

@@ -5,11 +5,13 @@ Shape letters: B batch, D embedding dim.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
 import torch
 from torch import Tensor
+
+from recsys.jagged.variable_batch import check_caches
 
 
 class KeyedTensor:
@@ -20,9 +22,11 @@ class KeyedTensor:
         length_per_key: The width of each key along ``key_dim``.
         values: ``[B, sum(length_per_key)]`` if ``key_dim`` is 1.
         key_dim: The dimension that the keys share.
+        offset_per_key: The start of each key's columns, and the end; must be those of ``length_per_key``.
+        index_per_key: Each key's position; must be that in ``keys``.
 
     Raises:
-        ValueError: The widths disagree with the values' shape, or a key occurs twice.
+        ValueError: The widths disagree with the values' shape or with the offsets, or a key occurs twice.
     """
 
     def __init__(
@@ -31,6 +35,8 @@ class KeyedTensor:
         length_per_key: Sequence[int],
         values: Tensor,
         key_dim: int = 1,
+        offset_per_key: Sequence[int] | None = None,
+        index_per_key: Mapping[str, int] | None = None,
     ) -> None:
         self._keys = list(keys)
         self._length_per_key = list(length_per_key)
@@ -43,7 +49,10 @@ class KeyedTensor:
         if len(set(self._keys)) != len(self._keys):
             doubled = sorted({k for k in self._keys if self._keys.count(k) > 1})
             raise ValueError(f"keys: got {doubled} more than once, expected each key once")
-        if isinstance(values, Tensor) and values.shape[key_dim] != sum(self._length_per_key):
+        check_caches(self._keys, self._length_per_key, offset_per_key, index_per_key)
+        if not isinstance(values, Tensor) or (not self._keys and values.numel() == 0):
+            return
+        if values.shape[key_dim] != sum(self._length_per_key):
             raise ValueError(
                 f"values: got {values.shape[key_dim]} along dimension {key_dim}, "
                 f"expected the sum of length_per_key, {sum(self._length_per_key)}"
@@ -86,9 +95,13 @@ class KeyedTensor:
         moved = self._values.to(device=device, non_blocking=non_blocking)
         return KeyedTensor(self._keys, self._length_per_key, moved, self._key_dim)
 
-    def record_stream(self, stream: torch.cuda.Stream) -> None:
+    def record_stream(self, stream: torch.Stream) -> None:
         """Keep the values' memory until the work now queued on ``stream`` is done."""
         self._values.record_stream(stream)
+
+    def size_in_bytes(self) -> int:
+        """Return the size of the values."""
+        return self._values.element_size() * self._values.numel()
 
     def __getitem__(self, key: str) -> Tensor:
         if key not in self._keys:
@@ -99,6 +112,8 @@ class KeyedTensor:
 
     def to_dict(self) -> dict[str, Tensor]:
         """Return one tensor per key: views of the values."""
+        if not self._keys:
+            return {}
         parts = torch.split(self._values, self._length_per_key, dim=self._key_dim)
         return {key: parts[i] for i, key in enumerate(self._keys)}
 

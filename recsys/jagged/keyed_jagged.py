@@ -7,9 +7,9 @@ Like JaggedTensor it holds tensors (or, under FX, proxies) and does not read the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, pairwise
-from typing import Unpack, cast
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from recsys.jagged.checks import (
     TensorLike,
     check_contents,
     check_shapes,
+    empty_maker,
     moved,
     printed_rows,
     printed_shape,
@@ -28,19 +29,22 @@ from recsys.jagged.keyed_jagged_parts import (
     arguments_of_keys,
     ids_per_key,
     jagged_by_key,
+    read_ids_per_key,
 )
 from recsys.jagged.tensor import JaggedBase, JaggedTensor
 from recsys.jagged.variable_batch import (
     InverseIndices,
     StridePerKeyPerRank,
-    VariableArguments,
+    check_caches,
     check_inverse_contents,
     check_keys,
     checked_length_per_key,
     checked_stride,
     checked_variable_batch,
     checked_variable_stride,
+    copied_variable,
     moved_variable,
+    with_stride_per_key,
 )
 from recsys.ops import is_traced
 
@@ -61,10 +65,14 @@ class KeyedJaggedTensor(JaggedBase):
             where it defaults to the largest batch).
         stride_per_key_per_rank: The batch size of each key on each rank (one rank before any exchange);
             lists, or an integer tensor ``[F, ranks]`` in host memory.
+        stride_per_key: The batch size of each key; an alternative to ``stride_per_key_per_rank`` for one rank.
         length_per_key: Number of values of each key, if known; otherwise they are read when first needed,
             which requires tensors in host memory (see ``sync``).
+        lengths_offset_per_key: The start of each key's lengths, ``F + 1`` numbers; must be what the batch sizes say.
         offset_per_key: The start of each key's values, ``F + 1`` numbers; an alternative to
             ``length_per_key``.
+        index_per_key: Each key's position; must be that in ``keys``.
+        jt_dict: What ``to_dict`` returns, if it is known; it is not checked.
         inverse_indices: Keys, and for each of them ``[B]`` int64 of ``[F, B]``: for each row of the full
             batch its row in the key's batch. ``recsys.jagged.dedup`` makes such batches.
 
@@ -81,24 +89,31 @@ class KeyedJaggedTensor(JaggedBase):
         offsets: TensorLike | None = None,
         stride: int | None = None,
         stride_per_key_per_rank: StridePerKeyPerRank | None = None,
+        stride_per_key: Sequence[int] | None = None,
         length_per_key: Sequence[int] | None = None,
+        lengths_offset_per_key: Sequence[int] | None = None,
         offset_per_key: Sequence[int] | None = None,
+        index_per_key: Mapping[str, int] | None = None,
+        jt_dict: dict[str, JaggedTensor] | None = None,
         inverse_indices: InverseIndices | None = None,
     ) -> None:
         self._keys = list(keys)
+        if lengths is None and offsets is None and not self._keys:
+            lengths = []
         super().__init__(values, weights, lengths, offsets)
         if isinstance(self._lengths, Tensor) and self._lengths.dim() == 2:
             self._lengths = self._lengths.reshape(-1)
         check_keys(self._keys)
         check_shapes(self._values, self._weights, self._lengths, self._offsets)
-        self._variable = checked_variable_batch(self._keys, stride_per_key_per_rank, inverse_indices)
-        self._stride = (
-            checked_stride(self._keys, self._lengths, self._offsets, stride)
-            if self._variable is None
-            else checked_variable_stride(self._variable, self._lengths, self._offsets, stride)
-        )
+        per_rank = with_stride_per_key(stride_per_key_per_rank, stride_per_key)
+        self._variable = checked_variable_batch(self._keys, per_rank, inverse_indices)
+        self._stride: int | None = None
+        self._stride = self._checked_stride(stride)
         self._length_per_key = checked_length_per_key(self._keys, length_per_key, offset_per_key)
-        self._jt_dict: dict[str, JaggedTensor] | None = None
+        self._jt_dict = jt_dict
+        if lengths_offset_per_key is not None or index_per_key is not None:
+            strides = self.stride_per_key()
+            check_caches(self._keys, strides, lengths_offset_per_key, index_per_key, "lengths_offset_per_key")
 
     @staticmethod
     def from_lengths(
@@ -107,10 +122,20 @@ class KeyedJaggedTensor(JaggedBase):
         lengths: TensorLike,
         weights: TensorLike | None = None,
         stride: int | None = None,
-        **variable: Unpack[VariableArguments],
+        stride_per_key_per_rank: StridePerKeyPerRank | None = None,
+        inverse_indices: InverseIndices | None = None,
     ) -> KeyedJaggedTensor:
         """Make one from key-major lengths ``[F * B]``. Reads nothing. The arguments are the constructor's."""
-        return KeyedJaggedTensor(keys, values, weights=weights, lengths=lengths, stride=stride, **variable)
+        return KeyedJaggedTensor(
+            keys,
+            values,
+            weights,
+            lengths,
+            None,
+            stride,
+            stride_per_key_per_rank,
+            inverse_indices=inverse_indices,
+        )
 
     @staticmethod
     def from_offsets(
@@ -119,10 +144,20 @@ class KeyedJaggedTensor(JaggedBase):
         offsets: TensorLike,
         weights: TensorLike | None = None,
         stride: int | None = None,
-        **variable: Unpack[VariableArguments],
+        stride_per_key_per_rank: StridePerKeyPerRank | None = None,
+        inverse_indices: InverseIndices | None = None,
     ) -> KeyedJaggedTensor:
         """Make one from key-major offsets ``[F * B + 1]``. Reads nothing. The arguments are the constructor's."""
-        return KeyedJaggedTensor(keys, values, weights=weights, offsets=offsets, stride=stride, **variable)
+        return KeyedJaggedTensor(
+            keys,
+            values,
+            weights,
+            None,
+            offsets,
+            stride,
+            stride_per_key_per_rank,
+            inverse_indices=inverse_indices,
+        )
 
     @staticmethod
     def from_lengths_sync(
@@ -131,10 +166,13 @@ class KeyedJaggedTensor(JaggedBase):
         lengths: TensorLike,
         weights: TensorLike | None = None,
         stride: int | None = None,
-        **variable: Unpack[VariableArguments],
+        stride_per_key_per_rank: StridePerKeyPerRank | None = None,
+        inverse_indices: InverseIndices | None = None,
     ) -> KeyedJaggedTensor:
         """Call ``from_lengths``, then ``sync``, which reads the lengths."""
-        return KeyedJaggedTensor.from_lengths(keys, values, lengths, weights, stride, **variable).sync()
+        return KeyedJaggedTensor.from_lengths(
+            keys, values, lengths, weights, stride, stride_per_key_per_rank, inverse_indices
+        ).sync()
 
     @staticmethod
     def from_offsets_sync(
@@ -143,10 +181,13 @@ class KeyedJaggedTensor(JaggedBase):
         offsets: TensorLike,
         weights: TensorLike | None = None,
         stride: int | None = None,
-        **variable: Unpack[VariableArguments],
+        stride_per_key_per_rank: StridePerKeyPerRank | None = None,
+        inverse_indices: InverseIndices | None = None,
     ) -> KeyedJaggedTensor:
         """Call ``from_offsets``, then ``sync``, which reads the offsets."""
-        return KeyedJaggedTensor.from_offsets(keys, values, offsets, weights, stride, **variable).sync()
+        return KeyedJaggedTensor.from_offsets(
+            keys, values, offsets, weights, stride, stride_per_key_per_rank, inverse_indices
+        ).sync()
 
     @staticmethod
     def from_jt_dict(jt_dict: dict[str, JaggedTensor]) -> KeyedJaggedTensor:
@@ -189,12 +230,19 @@ class KeyedJaggedTensor(JaggedBase):
 
     def stride(self) -> int:
         """Return B, the batch size; of a variable batch the full batch's, or the largest if that is not known."""
+        if self._stride is None:
+            self._stride = self._checked_stride(None)
         return self._stride
+
+    def _checked_stride(self, stride: int | None) -> int:
+        if self._variable is None:
+            return checked_stride(self._keys, self._lengths, self._offsets, stride)
+        return checked_variable_stride(self._variable, self._lengths, self._offsets, stride)
 
     def stride_per_key(self) -> list[int]:
         """Return the batch size of each key, of all ranks together."""
         if self._variable is None:
-            return [self._stride] * len(self._keys)
+            return [self.stride()] * len(self._keys)
         return self._variable.stride_per_key
 
     def stride_per_key_per_rank(self) -> list[list[int]]:
@@ -231,6 +279,8 @@ class KeyedJaggedTensor(JaggedBase):
     def length_per_key(self) -> list[int]:
         """Return the number of values of each key.
 
+        On the meta device they are not known; equal shares stand for them, the first one taking the rest.
+
         Raises:
             ValueError: They are not known and would need a hidden synchronization.
         """
@@ -238,7 +288,7 @@ class KeyedJaggedTensor(JaggedBase):
             if is_traced(self._lengths, self._offsets):
                 raise ValueError("length_per_key: not known under a tracer; give it to the constructor")
             given = cast(Tensor, self._lengths if self._lengths is not None else self._offsets)
-            if given.device.type != "cpu":
+            if given.device.type not in ("cpu", "meta"):
                 raise ValueError(
                     f"length_per_key: not known for tensors on {given.device}; make the KeyedJaggedTensor in "
                     "host memory or with length_per_key, or call sync(), which waits for the device"
@@ -261,7 +311,7 @@ class KeyedJaggedTensor(JaggedBase):
     def sync(self) -> KeyedJaggedTensor:
         """Read the lengths per key if they are not known. Waits for the device that holds them."""
         if self._length_per_key is None:
-            self._length_per_key = ids_per_key(self).tolist()
+            self._length_per_key = read_ids_per_key(self)
         return self
 
     def unsync(self) -> KeyedJaggedTensor:
@@ -283,20 +333,46 @@ class KeyedJaggedTensor(JaggedBase):
         """Return a copy in page-locked host memory, from which copies to a device are asynchronous."""
         return self._moved(lambda t: t.pin_memory())
 
-    def record_stream(self, stream: torch.cuda.Stream) -> None:
-        """Keep the tensors' memory until the work now queued on ``stream`` is done."""
+    def _tensors(self) -> list[Tensor]:
         inverse = self.inverse_indices_or_none()
-        rows = None if inverse is None else inverse[1]
-        for tensor in (self._values, self._weights, self._lengths, self._offsets, rows):
-            if tensor is not None:
-                tensor.record_stream(stream)
+        return [*super()._tensors(), *([] if inverse is None else [inverse[1]])]
+
+    @staticmethod
+    def empty_like(kjt: KeyedJaggedTensor, device: torch.device | None = None) -> KeyedJaggedTensor:
+        """Return a batch without features, of the same batch size and dtypes.
+
+        On a given device, return one of the same features and shapes whose contents are not set.
+        """
+        if device is not None:
+            return kjt._moved(empty_maker(device))
+        tensors = moved(kjt, empty_maker(None)) | {"offsets": None, "lengths": kjt.lengths().new_empty(0)}
+        return KeyedJaggedTensor([], **tensors, stride=kjt.stride())
+
+    def copy_(self, kjt: KeyedJaggedTensor, non_blocking: bool = False) -> KeyedJaggedTensor:
+        """Copy another batch of the same features and shapes into this one's tensors, and return this one."""
+        self._copy_tensors(kjt, non_blocking)
+        self._variable = copied_variable(self._variable, kjt._variable, non_blocking)
+        self._stride, self._length_per_key, self._jt_dict = kjt.stride(), kjt._length_per_key, None
+        return self
+
+    def flatten_lengths(self) -> KeyedJaggedTensor:
+        """Return the same batch with one-dimensional lengths, known lengths per key and no inverse indices."""
+        return KeyedJaggedTensor(
+            self._keys,
+            self._values,
+            self._weights,
+            self.lengths().view(-1),
+            stride=self.stride(),
+            stride_per_key_per_rank=self.stride_per_key_per_rank() or None,
+            length_per_key=self.length_per_key(),
+        )
 
     def _moved(self, move: Callable[[Tensor], Tensor]) -> KeyedJaggedTensor:
         return KeyedJaggedTensor(
             self._keys,
             **moved(self, move),
             **moved_variable(self._variable, move),
-            stride=self._stride,
+            stride=self.stride(),
             length_per_key=self._length_per_key,
         )
 
@@ -375,4 +451,4 @@ class KeyedJaggedTensor(JaggedBase):
     def __repr__(self) -> str:
         strides = "" if self._variable is None else f", stride_per_key={self._variable.stride_per_key}"
         values = printed_shape(self._values)
-        return f"KeyedJaggedTensor(keys={self._keys}, values={values}, stride={self._stride}{strides})"
+        return f"KeyedJaggedTensor(keys={self._keys}, values={values}, stride={self.stride()}{strides})"

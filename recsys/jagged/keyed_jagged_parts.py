@@ -123,6 +123,23 @@ def ids_per_key(kjt: Any) -> Tensor:
     return lengths.view(len(kjt.keys()), kjt.stride()).sum(dim=1)
 
 
+def read_ids_per_key(kjt: Any) -> list[int]:
+    """Read the number of values of each key; on the meta device, return shares of the values."""
+    num_keys = len(kjt.keys())
+    if num_keys == 0:
+        return []
+    if kjt.lengths().is_meta:
+        share, rest = divmod(kjt.values().shape[0], num_keys)
+        return [share + rest, *[share] * (num_keys - 1)]
+    found: list[int] = ids_per_key(kjt).tolist()
+    if torch.compiler.is_compiling():
+        # torch.export: numbers that only a run tells.
+        for number in found:
+            torch._check(number >= 0)
+        torch._check(sum(found) == kjt.values().shape[0])
+    return found
+
+
 def jagged_by_key(kjt: Any) -> dict[str, JaggedTensor]:
     """Return one jagged tensor per key: views.
 
@@ -149,10 +166,13 @@ def _lengths_by_key(kjt: Any) -> Sequence[Tensor]:
 
 def _split_by_key(kjt: Any, data: Tensor) -> Sequence[Tensor]:
     known = kjt.length_per_key_or_none()
+    if known is None and not is_traced(kjt.lengths_or_none(), kjt.offsets_or_none()):
+        if torch.compiler.is_compiling() or kjt.lengths().device.type != "cpu":
+            known = kjt.length_per_key()  # raises with the reason on a device
+        elif not kjt.keys():
+            return []
     if known is not None:
-        return torch.split(data, known)
-    if not is_traced(kjt.lengths_or_none(), kjt.offsets_or_none()) and kjt.lengths().device.type != "cpu":
-        kjt.length_per_key()  # raises with the reason
+        return torch.split(data, known) if known else []
     # tensor_split takes the bounds as a host tensor, so that they are read neither here nor in a graph.
     return torch.tensor_split(data, ids_per_key(kjt).cumsum(dim=0)[:-1])
 

@@ -20,6 +20,8 @@ from recsys.jagged.checks import (
     as_tensor,
     check_contents,
     check_shapes,
+    empty_maker,
+    has_no_rows,
     moved,
     printed_rows,
     printed_shape,
@@ -42,6 +44,9 @@ class JaggedBase:
         self._weights = None if weights is None else as_tensor(weights, "weights", default=torch.float32)
         self._lengths = None if lengths is None else as_tensor(lengths, "lengths", default=torch.int64)
         self._offsets = None if offsets is None else as_tensor(offsets, "offsets", default=torch.int64)
+        if self._offsets is not None and has_no_rows(self._values, self._lengths, self._offsets):
+            # TorchRec's form of no rows: offsets without the leading zero.
+            self._lengths, self._offsets = self._offsets, None
 
     def values(self) -> Tensor:
         """Return all rows one after the other: ``[N]``, or ``[N, D]`` in a JaggedTensor."""
@@ -87,6 +92,37 @@ class JaggedBase:
         """Return the device of the values."""
         return self._values.device
 
+    def size_in_bytes(self) -> int:
+        """Return the size of all tensors that are given or computed."""
+        return sum(tensor.element_size() * tensor.numel() for tensor in self._tensors())
+
+    def record_stream(self, stream: torch.Stream) -> None:
+        """Keep the tensors' memory until the work now queued on ``stream`` is done."""
+        for tensor in self._tensors():
+            tensor.record_stream(stream)
+
+    def clear_storage(self) -> int:
+        """Free the memory of all tensors, whose contents are lost; return its size in bytes."""
+        size = self.size_in_bytes()
+        for tensor in self._tensors():
+            tensor.untyped_storage().resize_(0)
+        return size
+
+    def _tensors(self) -> list[Tensor]:
+        given = (self._values, self._weights, self._lengths, self._offsets)
+        return [tensor for tensor in given if tensor is not None]
+
+    def _copy_tensors(self, other: JaggedBase, non_blocking: bool) -> None:
+        for name in ("_values", "_weights", "_lengths", "_offsets"):
+            mine, theirs = getattr(self, name), getattr(other, name)
+            if mine is not None and theirs is not None:
+                mine.copy_(theirs, non_blocking=non_blocking)
+        # What only one of the two has computed would be stale.
+        if self._lengths is not None and other._lengths is None:
+            self._lengths.copy_(other.lengths(), non_blocking=non_blocking)
+        if self._offsets is not None and other._offsets is None:
+            self._offsets.copy_(other.offsets(), non_blocking=non_blocking)
+
 
 class JaggedTensor(JaggedBase):
     """Rows of different lengths of one feature.
@@ -127,9 +163,19 @@ class JaggedTensor(JaggedBase):
         )
 
     @staticmethod
+    def empty_like(jt: JaggedTensor, device: torch.device | None = None) -> JaggedTensor:
+        """Return a jagged tensor of no rows; on a given device, one of the same shapes whose contents are not set."""
+        return JaggedTensor(**moved(jt, empty_maker(device)))
+
+    def copy_(self, jt: JaggedTensor, non_blocking: bool = False) -> JaggedTensor:
+        """Copy the tensors' contents from another jagged tensor of the same shapes; return this one."""
+        self._copy_tensors(jt, non_blocking)
+        return self
+
+    @staticmethod
     def from_dense(values: Sequence[Tensor], weights: Sequence[Tensor] | None = None) -> JaggedTensor:
-        """Return one row from each tensor of the list."""
-        lengths = torch.tensor([v.shape[0] for v in values], dtype=torch.int64)
+        """Return one row from each tensor of the list; lengths are int32."""
+        lengths = torch.tensor([v.shape[0] for v in values], dtype=torch.int32)
         return JaggedTensor(
             values=torch.cat(list(values)) if len(values) else torch.empty(0),
             weights=None if weights is None else torch.cat(list(weights)),

@@ -7,9 +7,9 @@ Shape letters: B (full) batch, F features.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 from operator import index
 from typing import TypedDict
 
@@ -57,6 +57,16 @@ def moved_variable(variable: VariableBatch | None, move: Callable[[Tensor], Tens
     }
 
 
+def copied_variable(
+    mine: VariableBatch | None, theirs: VariableBatch | None, non_blocking: bool
+) -> VariableBatch | None:
+    """Return a variable batch's sizes with its inverse indices copied into another one's tensor, if both have any."""
+    if mine is None or theirs is None or mine.inverse_indices is None or theirs.inverse_indices is None:
+        return theirs
+    names, rows = theirs.inverse_indices
+    return replace(theirs, inverse_indices=(names, mine.inverse_indices[1].copy_(rows, non_blocking)))
+
+
 def check_keys(keys: Sequence[str], name: str = "keys") -> None:
     """Check that each key occurs once.
 
@@ -66,6 +76,27 @@ def check_keys(keys: Sequence[str], name: str = "keys") -> None:
     if len(set(keys)) != len(keys):
         doubled = sorted({key for key in keys if keys.count(key) > 1})
         raise ValueError(f"{name}: got {doubled} more than once, expected each key once")
+
+
+def check_caches(
+    keys: Sequence[str],
+    sizes: Sequence[int],
+    offsets: Sequence[int] | None,
+    positions: Mapping[str, int] | None,
+    name: str = "offset_per_key",
+) -> None:
+    """Check arguments that repeat others: offsets those of ``sizes``, positions those of ``keys``.
+
+    Raises:
+        ValueError: They differ.
+    """
+    if offsets is not None and list(offsets) != list(accumulate(sizes, initial=0)):
+        raise ValueError(
+            f"{name}: got {list(offsets)}, expected the start of each of {list(sizes)} and the end; leave it out"
+        )
+    at = {key: i for i, key in enumerate(keys)}
+    if positions is not None and dict(positions) != at:
+        raise ValueError(f"index_per_key: got {dict(positions)}, expected {at}; leave it out")
 
 
 def checked_length_per_key(
@@ -97,6 +128,27 @@ def inverse_rows(inverse_indices: tuple[list[str], Tensor], keys: Sequence[str])
         return list(keys), rows[start : start + len(positions)]
     parts = rows.unbind()  # stacked without a tensor of positions, which would need a copy to the device
     return list(keys), torch.stack([parts[i] for i in positions])
+
+
+def with_stride_per_key(
+    stride_per_key_per_rank: StridePerKeyPerRank | None, stride_per_key: Sequence[int] | None
+) -> StridePerKeyPerRank | None:
+    """Return batch sizes per key and rank: those of one rank where only batch sizes per key are given and differ.
+
+    Raises:
+        ValueError: Both are given and disagree.
+    """
+    if stride_per_key is None:
+        return stride_per_key_per_rank
+    sizes = list(stride_per_key)
+    if stride_per_key_per_rank is None:
+        return [[n] for n in sizes] if len(set(sizes)) > 1 else None
+    summed = [sum(ranks) for ranks in _as_lists(stride_per_key_per_rank)]
+    if summed != sizes:
+        raise ValueError(
+            f"stride_per_key: got {sizes}, expected the sums of stride_per_key_per_rank, {summed}; leave it out"
+        )
+    return stride_per_key_per_rank
 
 
 def checked_variable_batch(
@@ -230,6 +282,9 @@ def checked_stride(
     num_rows = given.numel() - extra
     if num_keys == 0:
         return stride or 0
+    if isinstance(num_rows, torch.SymInt):
+        # torch.export: a comparison would fix the batch size, or relate it to the number of keys.
+        return num_rows // num_keys if stride is None else stride
     if stride is not None and num_rows == stride * num_keys:
         return stride
     expected = f"keys × batch{' + 1' if extra else ''}"

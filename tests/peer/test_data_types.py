@@ -103,7 +103,55 @@ ANSWERS: dict[str, Make] = {
     "regroup": regrouped,
     "kt by key": lambda m: m.KeyedTensor(["a", "b"], [2, 3], MATRIX)["b"],
     "kt offsets": lambda m: m.KeyedTensor(["a", "b"], [2, 3], MATRIX).offset_per_key(),
+    "kt size": lambda m: m.KeyedTensor(["a", "b"], [2, 3], MATRIX).size_in_bytes(),
+    "kt by TorchRec's arguments": lambda m: m.KeyedTensor(["a"], [5], MATRIX, 1, [0, 5], {"a": 0})["a"],
+    "lengths of from_dense": lambda m: m.JaggedTensor.from_dense([WEIGHTS, WEIGHTS[:2]]).lengths(),
+    "jt size": lambda m: jt(m).size_in_bytes(),
+    "size": lambda m: kjt(m).size_in_bytes(),
+    "freed": lambda m: m.KeyedJaggedTensor(KEYS, VALUES.clone(), lengths=LENGTHS.clone()).clear_storage(),
+    "all positions": lambda m: m.KeyedJaggedTensor(
+        KEYS, VALUES, WEIGHTS, LENGTHS, OFFSETS, 2, None, [2, 2, 2], [3, 3, 1], [0, 2, 4, 6], [0, 3, 6, 7]
+    ).length_per_key(),
+    "all positions of from_lengths_sync": lambda m: m.KeyedJaggedTensor.from_lengths_sync(
+        KEYS, VALUES, LENGTHS, WEIGHTS, None, [[3], [1], [2]], (KEYS, torch.zeros(3, 4, dtype=torch.int64))
+    ).length_per_key(),
+    "flat lengths": lambda m: (
+        m.KeyedJaggedTensor(KEYS, VALUES, lengths=LENGTHS.view(3, 2)).flatten_lengths().lengths()
+    ),
+    "empty like": lambda m: described(m.KeyedJaggedTensor.empty_like(kjt(m))),
+    "empty like, elsewhere": lambda m: described(
+        m.KeyedJaggedTensor.empty_like(kjt(m), torch.device("meta"))
+    ),
+    "jt empty like": lambda m: m.JaggedTensor.empty_like(jt(m)).weights(),
+    "copied": lambda m: (
+        m.KeyedJaggedTensor(KEYS, torch.zeros_like(VALUES), torch.zeros(7), torch.zeros_like(LENGTHS))
+        .copy_(kjt(m))
+        .to_dict()["b"]
+        .weights()
+    ),
+    "jt copied": lambda m: (
+        m.JaggedTensor(torch.zeros(7), lengths=torch.zeros_like(LENGTHS)).copy_(jt(m)).values()
+    ),
+    "no features": lambda m: described(m.KeyedJaggedTensor([], NO_IDS, lengths=NO_IDS, offsets=NO_IDS)),
+    "no features, no lengths": lambda m: m.KeyedJaggedTensor([], NO_IDS).stride(),
+    "no features asked": lambda m: [
+        m.KeyedJaggedTensor.empty().length_per_key(),
+        m.KeyedJaggedTensor.empty().to_dict(),
+        m.KeyedJaggedTensor.empty().split([]),
+    ],
+    "kt of nothing": lambda m: m.KeyedTensor([], [], torch.Tensor()).offset_per_key(),
+    "on meta": lambda m: [
+        kjt(m).to(torch.device("meta")).length_per_key(),
+        kjt(m).to(torch.device("meta"))["a"].values().shape,
+        kjt(m).to(torch.device("meta")).to_dict()["c"].lengths().shape,
+    ],
 }
+
+
+def described(batch: Any) -> dict[str, Any]:
+    tensors = (batch.values(), batch.weights_or_none(), batch.lengths())
+    about = [None if t is None else (t.shape, t.dtype, t.device) for t in tensors]
+    return {f"{batch.keys()} {about}": batch.stride()}
 
 
 @pytest.mark.parametrize("ask", ANSWERS.values(), ids=ANSWERS)
@@ -172,6 +220,18 @@ def test_weighted_sums_are_the_same() -> None:
         for m, module in ((recsys, ours), (torchrec, theirs))
     ]
     assert torch.equal(*answers)
+
+
+def test_on_meta_the_shapes_are_the_same() -> None:
+    def shapes(m: Any, pooling: Any) -> list[Any]:
+        batch = m.KeyedJaggedTensor(KEYS, VALUES, lengths=LENGTHS).to(torch.device("meta"))
+        single = rows(m).to("meta")(batch)
+        return [
+            bags(m, pooling, device=torch.device("meta"))(batch).values().shape,
+            {name: jagged.values().shape for name, jagged in single.items()},
+        ]
+
+    assert shapes(recsys, PoolingType) == shapes(torchrec, configs.PoolingType)
 
 
 def test_on_meta_the_printed_forms_are_the_same() -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from recsys import JaggedTensor, KeyedJaggedTensor
+from recsys import JaggedTensor, KeyedJaggedTensor, KeyedTensor
+from recsys.jagged.streamable import Multistreamable, Pipelineable
 from tests.support.helpers import kjt_of
 
 BAGS = {"a": [[1, 2, 3], []], "b": [[4], [5, 6]], "c": [[], [7]]}
@@ -127,6 +128,50 @@ def test_no_features() -> None:
     assert str(made) == "KeyedJaggedTensor()\n"
 
 
+def test_an_empty_one_like_another() -> None:
+    made = KeyedJaggedTensor(KEYS, VALUES, WEIGHTS, LENGTHS).sync()
+    empty = KeyedJaggedTensor.empty_like(made)
+    assert (empty.keys(), empty.stride(), empty.values().numel()) == ([], 2, 0)
+    there = KeyedJaggedTensor.empty_like(made, torch.device("meta"))
+    assert (there.keys(), there.length_per_key(), there.weights().device.type) == (KEYS, [3, 3, 1], "meta")
+
+
+def test_copy_takes_the_contents_over() -> None:
+    source = MAKERS["lengths [F, B]"](WEIGHTS).sync()
+    made = KeyedJaggedTensor.empty_like(source, torch.device("cpu"))
+    values = made.values()
+    made.to_dict(), made.offsets()
+    assert bags_of(made.copy_(source)) == BAGS
+    assert made.values() is values
+    assert made.offsets().tolist() == OFFSETS
+
+
+def test_the_size_counts_every_tensor_and_can_be_freed() -> None:
+    made = KeyedJaggedTensor(KEYS, VALUES, WEIGHTS, LENGTHS)
+    assert made.size_in_bytes() == 7 * 8 + 7 * 4 + 6 * 8
+    assert made.clear_storage() == 7 * 8 + 7 * 4 + 6 * 8
+    assert made.values().untyped_storage().nbytes() == 0
+
+
+def test_batch_sizes_per_key_are_those_of_one_rank() -> None:
+    made = KeyedJaggedTensor(KEYS, VALUES, lengths=LENGTHS, stride_per_key=[1, 3, 2])
+    assert made.stride_per_key_per_rank() == [[1], [3], [2]]
+    assert not KeyedJaggedTensor(
+        KEYS, VALUES, lengths=LENGTHS, stride_per_key=[2, 2, 2]
+    ).variable_stride_per_key()
+
+
+def test_a_dict_that_is_given_is_returned() -> None:
+    parts = MAKERS["constructor"](None).to_dict()
+    assert KeyedJaggedTensor(KEYS, VALUES, lengths=LENGTHS, jt_dict=parts).to_dict() is parts
+
+
+@pytest.mark.parametrize("kind", [KeyedJaggedTensor, JaggedTensor, KeyedTensor])
+def test_the_types_are_what_a_pipeline_takes(kind: type) -> None:
+    assert issubclass(kind, Pipelineable)
+    assert issubclass(kind, Multistreamable)
+
+
 PRINTED = [
     (
         kjt_of({"a": [[1, 2], []], "b": [[], [3]]}),
@@ -165,6 +210,13 @@ WRONG_SHAPES: list[tuple[str, dict[str, Any], str]] = [
     ),
     ("neither", {"lengths": None}, "lengths, offsets: got neither"),
     ("length_per_key", {"length_per_key": [3, 4]}, "length_per_key: got 2 for 3 keys"),
+    ("lengths_offset_per_key", {"lengths_offset_per_key": [0, 2, 3, 6]}, "lengths_offset_per_key: got"),
+    ("index_per_key", {"index_per_key": {"a": 1, "b": 0, "c": 2}}, "index_per_key: got"),
+    (
+        "stride_per_key",
+        {"stride_per_key": [2, 2, 2], "stride_per_key_per_rank": [[1], [3], [2]]},
+        r"stride_per_key: got \[2, 2, 2\], expected the sums.*\[1, 3, 2\]",
+    ),
     ("offset_per_key", {"offset_per_key": [0, 7]}, "length_per_key: got 1 for 3 keys"),
     ("weights", {"weights": [1.0]}, "weights: got.*one weight per value"),
     ("float lengths", {"lengths": [1.0] * 6}, "lengths: got dtype torch.float32"),
