@@ -23,6 +23,7 @@ from export.graph.prepared import Progress as OnProgress
 from export.pipeline import export_model
 from export.report import print_report
 from export.source.load import Source, load_model, read_arguments
+from export.source.torchrec_modules import our_names
 from recsys.artifact.compiled import ISAS
 from recsys.artifact.load import read_manifest
 from recsys.cli import Parser, add_program_options, count, size
@@ -456,7 +457,7 @@ def _run_delta(arguments: argparse.Namespace) -> int:
         check_replaceable(out, config.overwrite)
         read_manifest(config.artifact)  # fails before anything that takes long
         before, after = (load_model(source) for source in sources)
-        with _progress_bar() as progress:
+        with _progress_bar() as progress, our_names():
             report = export_delta(before, after, out, config, progress)
     except (ValueError, OSError) as error:
         print(f"recsys-export: {error}", file=sys.stderr)

@@ -27,6 +27,7 @@ from export.graph.managed import find_managed
 from export.graph.prepared import PreparedModel, Progress, skeletons_of
 from export.inputs import with_columns, with_inputs_of
 from export.report import ExportReport, TableReport
+from export.source.torchrec_modules import our_names, with_our_modules
 from export.tables.rows_file import write_rows
 from export.tables.tables import plan_tables
 from export.verify.compare import Difference
@@ -72,7 +73,8 @@ def export_model(
     config = config or ExportConfig()
     progress = progress or (lambda *_: None)
     made = Destination(Path(path), single_file=config.single_file, overwrite=config.overwrite)
-    with naming_full_disk(f"out: {Path(path).name!r}"), made as destination:
+    model = with_our_modules(model)
+    with naming_full_disk(f"out: {Path(path).name!r}"), made as destination, our_names():
         work = destination.work
         prepared = prepare(model, config, progress)
         floats = float_outputs(prepared)

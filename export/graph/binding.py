@@ -105,7 +105,7 @@ def arguments(model: nn.Module) -> tuple[list[str], list[str]]:
             )
         if kind is Tensor or kind in ("Tensor", "torch.Tensor"):
             dense.append(name)
-        elif kind is KeyedJaggedTensor or str(kind).endswith("KeyedJaggedTensor"):
+        elif _is_jagged(kind):
             sparse.append(name)
         elif not has_default:
             raise ExportError(
@@ -113,6 +113,12 @@ def arguments(model: nn.Module) -> tuple[list[str], list[str]]:
                 "recsys.KeyedJaggedTensor"
             )
     return dense, sparse
+
+
+def _is_jagged(kind: object) -> bool:
+    """Return whether an annotation is our KeyedJaggedTensor, TorchRec's, or the name of one."""
+    name = kind if isinstance(kind, str) else getattr(kind, "__name__", "")
+    return name.rpartition(".")[2] == KeyedJaggedTensor.__name__
 
 
 def _unwrapped(kind: object) -> object:

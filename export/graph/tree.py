@@ -4,8 +4,19 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from typing import TypeVar
 
 from torch import nn
+
+M = TypeVar("M", bound=nn.Module)
+# Where a module keeps the hooks that run before and after its forward.
+_HOOKS = (
+    "_forward_pre_hooks",
+    "_forward_pre_hooks_with_kwargs",
+    "_forward_hooks",
+    "_forward_hooks_with_kwargs",
+    "_forward_hooks_always_called",
+)
 
 
 def exchanged(model: nn.Module, replacements: Mapping[str, nn.Module]) -> nn.Module:
@@ -19,6 +30,18 @@ def exchanged(model: nn.Module, replacements: Mapping[str, nn.Module]) -> nn.Mod
     """
     by_module = {id(model.get_submodule(path)): new for path, new in replacements.items()}
     return _copied(model, by_module, {})
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Return whether anything runs before or after a module's ``forward``."""
+    return any(getattr(module, name) for name in _HOOKS)
+
+
+def with_hooks_of(module: nn.Module, new: M) -> M:
+    """Return a module's replacement with its hooks."""
+    for name in _HOOKS:
+        getattr(new, name).update(getattr(module, name))
+    return new
 
 
 def _copied(module: nn.Module, by_module: Mapping[int, nn.Module], done: dict[int, nn.Module]) -> nn.Module:

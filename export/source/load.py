@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from export.source.ranks import LocalShards, rank_parts, read_rank_file
 from export.source.shards import Parts, directory_parts, put_together
+from export.source.torchrec_modules import with_our_modules
 from recsys.artifact.load import read_manifest
 from recsys.checkpoint.dcp_metadata import METADATA_NAME
 from recsys.checkpoint.run import TRAINING_NAME, newest, read_record
@@ -58,12 +59,16 @@ class Source:
 
 
 def load_model(source: Source) -> nn.Module:
-    """Return the float model, with tables mapped from files if possible.
+    """Return the float model, with tables mapped from files if possible, and with our collections for TorchRec's.
 
     Raises:
         CheckpointError: The checkpoint cannot be read, or does not fit the model.
-        ExportError: The factory cannot be used.
+        ExportError: The factory cannot be used, or a collection of TorchRec's has no counterpart.
     """
+    return with_our_modules(_loaded(source))
+
+
+def _loaded(source: Source) -> nn.Module:
     if _is_artifact(source.path):
         raise CheckpointError(
             f"checkpoint {source.path.name!r}: this is an artifact already, which recsys-serve takes as it is; "
