@@ -216,6 +216,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     model.add_argument("--model-args", metavar="JSON", help="the factory's keyword arguments")
     model.add_argument(
+        "--submodule",
+        default="",
+        metavar="PATH",
+        help="export this part of the model, such as a tower, or the model within one that computes a loss",
+    )
+    model.add_argument(
         "--unsafe-pickle",
         action="store_true",
         help="the checkpoint is a pickled module: loading it RUNS ANY CODE that the file holds",
@@ -353,6 +359,7 @@ def _source_of(arguments: argparse.Namespace, paths: list[Path], out: Path) -> S
         others=tuple(paths[1:]),
         factory=arguments.model,
         arguments=read_arguments(arguments.model_args),
+        submodule=arguments.submodule,
         unsafe_pickle=arguments.unsafe_pickle,
         scratch=out.absolute().parent,
     )
@@ -380,7 +387,7 @@ def _progress_bar() -> Iterator[OnProgress]:
 
 
 # The command's options that also apply to deltas.
-_DELTA_SHARED = {"checkpoint", "out", "force", "json", "model", "model_args", "unsafe_pickle"}
+_DELTA_SHARED = {"checkpoint", "out", "force", "json", "model", "model_args", "submodule", "unsafe_pickle"}
 _DELTA_OWN = ("artifact", "after", "tables_only")
 
 

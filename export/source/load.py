@@ -45,6 +45,7 @@ class Source:
         factory: ``package.module:function`` of the user that makes the model; None if the checkpoint names
             it.
         arguments: The factory's keyword arguments.
+        submodule: The path of the part of the model to take; the whole model if it is empty.
         unsafe_pickle: Unpickle a whole module, which may run any code in the file.
         scratch: The folder where tables of a sharded checkpoint are assembled, in unnamed files that take the
             size of the float tables while the model lives; None for the folder of temporary files.
@@ -54,6 +55,7 @@ class Source:
     others: tuple[Path, ...] = ()
     factory: str | None = None
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    submodule: str = ""
     unsafe_pickle: bool = False
     scratch: Path | None = None
 
@@ -65,7 +67,18 @@ def load_model(source: Source) -> nn.Module:
         CheckpointError: The checkpoint cannot be read, or does not fit the model.
         ExportError: The factory cannot be used, or a collection of TorchRec's has no counterpart.
     """
-    return with_our_modules(_loaded(source))
+    return with_our_modules(_part(_loaded(source), source.submodule))
+
+
+def _part(model: nn.Module, path: str) -> nn.Module:
+    try:
+        return model.get_submodule(path)
+    except AttributeError:
+        known = [name for name, _ in model.named_modules() if name.count(".") <= 1 and name]
+        raise ExportError(
+            f"submodule: {type(model).__name__} has no {path!r}, expected the path of one of its modules, such as "
+            f"{_some(known)}"
+        ) from None
 
 
 def _loaded(source: Source) -> nn.Module:
