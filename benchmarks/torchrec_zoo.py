@@ -49,7 +49,8 @@ class TwoTower(nn.Module):
             torchrec.KeyedTensor.regroup([self.user_ebc(features)], [["user", "history"]])[0]
         )
         item = self.item_layers(self.item_ebc(features)["item"])
-        return (user * item).sum(dim=1)
+        scores: Tensor = (user * item).sum(dim=1)
+        return scores
 
 
 class Bert4Rec(nn.Module):
@@ -77,7 +78,8 @@ class Bert4Rec(nn.Module):
         seen = (places < history.lengths().unsqueeze(1)) | (places == self._length - 1)
         x = x + self._attention(self.norms[0](x), seen)
         x = x + self.narrow(functional.gelu(self.wide(self.norms[1](x))))
-        return self.scores(x[:, -1])
+        scores: Tensor = self.scores(x[:, -1])
+        return scores
 
     def _attention(self, x: Tensor, seen: Tensor) -> Tensor:
         """Attend to the places that are seen: ``[B, L, D]``."""
@@ -85,7 +87,8 @@ class Bert4Rec(nn.Module):
         query, key, value = split.permute(2, 0, 3, 1, 4).unbind(0)
         scores = torch.matmul(query, key.transpose(-2, -1)) * (_DIM / self._num_heads) ** -0.5
         weights = scores.masked_fill(~seen[:, None, None, :], float("-inf")).softmax(dim=-1)
-        return self.out(torch.matmul(weights, value).transpose(1, 2).flatten(2))
+        found: Tensor = self.out(torch.matmul(weights, value).transpose(1, 2).flatten(2))
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +111,8 @@ class Case:
 
 
 def _dlrm() -> nn.Module:
-    return DLRM(_bags(), NUM_DENSE, [32, _DIM], [64, 32, 1])
+    model: nn.Module = DLRM(_bags(), NUM_DENSE, [32, _DIM], [64, 32, 1])
+    return model
 
 
 CASES: dict[str, Case] = {
