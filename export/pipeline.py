@@ -134,6 +134,8 @@ def prepare(model: nn.Module, config: ExportConfig, progress: Progress) -> Prepa
     )
     if config.samples is not None:
         samples = read_samples(config.samples, signature)
+        if not samples.num_rows:
+            raise ExportError(f"samples: got {config.samples.name!r} without rows, expected at least one")
     else:
         generator = torch.Generator().manual_seed(SAMPLES_SEED)
         num_rows = num_samples(model, NUM_SAMPLES)

@@ -31,6 +31,7 @@ Outputs Model::Predict(const Batch& batch) const {
     throw Error(ErrorKind::kTarget,
                 "signature.context: got none, expected inputs: the model has no ranking form");
   }
+  if (batch.num_rows == 0) return NoRows(signature());
   const c10::InferenceMode guard;
   // A thread adopts the number of intra-op threads when it first queries it. Operators that use MKL
   // or oneDNN do not query it: in a new thread they would start as many threads as there are

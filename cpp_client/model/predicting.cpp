@@ -101,4 +101,11 @@ Outputs CheckedOutputs(const c10::IValue& returned, const Signature& signature,
   return outputs;
 }
 
+Outputs NoRows(const Signature& signature) {
+  static constexpr float kNothing = 0;
+  Outputs outputs;
+  outputs.values.assign(signature.outputs.size(), Span<const float>(&kNothing, 0));
+  return outputs;
+}
+
 }  // namespace recsys

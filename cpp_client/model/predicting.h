@@ -19,6 +19,10 @@ std::vector<c10::IValue> GraphInputs(const Batch& batch, const Signature& signat
 Outputs CheckedOutputs(const c10::IValue& returned, const Signature& signature,
                        std::int64_t num_rows, const std::vector<c10::IValue>& inputs);
 
+/// Returns the outputs of a batch without rows. It reaches no graph: many operations of models do
+/// not define what they make of it (recsys/artifact/inputs.py).
+Outputs NoRows(const Signature& signature);
+
 }  // namespace recsys
 
 #endif  // RECSYS_MODEL_PREDICTING_H_

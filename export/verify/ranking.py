@@ -23,7 +23,7 @@ RANKING_TOLERANCES = {torch.float32: 1e-6, torch.bfloat16: 2.0**-8}
 LINEAR_RANKING_TOLERANCES = {"float32": 1e-6, "bfloat16": 2.0**-8, "int8": 2.0**-6}
 
 # Rows of each context.
-_CASES = ((64,), (1,), (20, 1, 9, 34), (3, 0, 5, 0), (0,), (0, 0), ())
+_CASES = ((64,), (1,), (20, 1, 9, 34), (3, 0, 5, 0))
 
 Predict = Callable[[Batch], dict[str, Tensor]]
 PredictRanking = Callable[[RankingBatch], dict[str, Tensor]]
@@ -35,7 +35,7 @@ def check_ranking(
     """Compare a target's two forms.
 
     Contexts and rows come from the samples, so that they are realistic. Cases: one context and several,
-    contexts without rows, rows in any order, no rows and no contexts.
+    contexts without rows, rows in any order. A batch without rows reaches no graph.
 
     Args:
         prepared: The model.
@@ -50,7 +50,7 @@ def check_ranking(
     """
     largest: dict[str, Difference] = {}
     generator = torch.Generator().manual_seed(0)
-    for case in _CASES if prepared.samples.num_rows else _CASES[-1:]:
+    for case in _CASES:
         batch = _batch(prepared, case, generator)
         outputs, expected = predict_ranking(batch), predict(expand(prepared.signature, batch))
         found = compare(
@@ -71,7 +71,7 @@ def check_ranking(
 
 def _batch(prepared: PreparedModel, case: Sequence[int], generator: torch.Generator) -> RankingBatch:
     """Return a ranking batch of samples; its rows differ from the contexts' and are shuffled."""
-    num_rows, num_samples = sum(case), max(prepared.samples.num_rows, 1)
+    num_rows, num_samples = sum(case), prepared.samples.num_rows
     order = torch.randperm(num_rows, generator=generator)
     row_context = torch.repeat_interleave(torch.arange(len(case)), torch.tensor(case, dtype=torch.int64))
     return ranking_batch(

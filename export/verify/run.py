@@ -32,8 +32,8 @@ from export.verify.compare import (
 from export.verify.oracle import OracleCollection, StoredRows
 from export.verify.ranking import Predict, PredictRanking, check_ranking
 from export.verify.retrieval import ItemScores, comparable, item_scores
-from recsys.artifact.compiled import checked_inputs
 from recsys.artifact.graphs import can_exchange
+from recsys.artifact.inputs import checked_inputs
 from recsys.artifact.load import (
     ROWS_NAME,
     LoadedArtifact,
@@ -53,8 +53,8 @@ from recsys.sharding.plan.env import ShardingEnv
 from recsys.signature import Signature
 
 # Of the batches that compiled graphs are verified with, beside that of all samples.
-_BATCH_SIZES = (0, 1, 2, 3, 17, 1025)
-# The seed of the batches of no rows and of one row.
+_BATCH_SIZES = (1, 2, 3, 17, 1025)
+# The seed of the batch of one row.
 _SEED = 20260101
 
 
@@ -183,8 +183,8 @@ def _check_batch_sizes(
 ) -> None:
     """Compare a compiled graph on batches of sizes that compilers treat apart, made of the samples."""
     num_samples = prepared.samples.num_rows
-    for num_rows in _BATCH_SIZES if num_samples else _BATCH_SIZES[:1]:
-        rows = torch.arange(num_rows) % max(num_samples, 1)
+    for num_rows in _BATCH_SIZES:
+        rows = torch.arange(num_rows) % num_samples
         outputs = predict(picked(prepared.signature, prepared.samples, rows))
         of_rows = None if scores is None else ItemScores(users=scores.users[rows], items=scores.items)
         compare(
@@ -279,7 +279,7 @@ class _Target:
 def _target(
     prepared: PreparedModel, work: Path, name: str, *, own_operators: bool, is_compiled: bool
 ) -> _Target:
-    """Return a target, after predictions for no rows and for one row."""
+    """Return a target, after a prediction for one row."""
     env = prepared.stored.envs[name]
     if env.lacking():
         # Without such a device: the same plan in host memory, not scripted.
@@ -291,8 +291,7 @@ def _target(
         artifact = load_artifact(
             work, target=name, verify_checksums=False, memory=memory, own_operators=own_operators
         )
-    for num_rows in (0, 1):
-        _check_rows(artifact, prepared.signature, num_rows)
+    _check_row(artifact, prepared.signature)
     return _Target(
         predict=lambda batch: artifact.forward(*batch.inputs()),
         predict_ranking=lambda batch: artifact.forward_ranking(*batch.inputs()),
@@ -302,14 +301,14 @@ def _target(
     )
 
 
-def _check_rows(artifact: LoadedArtifact, signature: Signature, num_rows: int) -> None:
-    batch = random_batch(signature, num_rows, torch.Generator().manual_seed(_SEED))
+def _check_row(artifact: LoadedArtifact, signature: Signature) -> None:
+    batch = random_batch(signature, 1, torch.Generator().manual_seed(_SEED))
     outputs = artifact.forward(*batch.inputs())
     for output in signature.outputs:
         found = list(outputs[output.name].shape)
-        if found != [num_rows, *output.shape]:
+        if found != [1, *output.shape]:
             raise VerificationError(
-                f"output {output.name!r}: got shape {found} for {num_rows} rows, expected {[num_rows, *output.shape]}"
+                f"output {output.name!r}: got shape {found} for 1 row, expected {[1, *output.shape]}"
             )
 
 

@@ -13,7 +13,7 @@ import hashlib
 import os
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,7 @@ from torch import Tensor
 from recsys import torchscript
 from recsys.artifact.compiled import CompiledGraphs, CompiledModel, Package, check_usable
 from recsys.artifact.graphs import LoadedGraphs, place, share, tensor_at
+from recsys.artifact.inputs import without_rows
 from recsys.artifact.loaded_rows import LoadedRows
 from recsys.artifact.manifest import Manifest
 from recsys.artifact.targets import RankingGraph, Target
@@ -107,8 +108,9 @@ class LoadedArtifact:
     def forward(self, *inputs: Tensor) -> dict[str, Tensor]:
         """Predict from dense inputs, lengths, values and, if weighted, weights; see ``recsys.signature``.
 
-        Inputs and outputs are in host memory for every target. Threads that call it often should do so within
-        ``torch.inference_mode()``; otherwise it enters the mode itself, which takes some microseconds.
+        Inputs and outputs are in host memory for every target. A batch without rows reaches no graph. Threads that call
+        it often should do so within ``torch.inference_mode()``; otherwise it enters the mode itself, which takes some
+        microseconds.
 
         Raises:
             ChecksumError: The rows file was written to since it was loaded.
@@ -116,7 +118,7 @@ class LoadedArtifact:
         """
         if self.rows.file is not None:
             self.rows.file.check()
-        return self._run(self.graphs.calls[0], inputs)
+        return self._run(0, inputs)
 
     def forward_ranking(self, *inputs: Tensor) -> dict[str, Tensor]:
         """Predict for rows that share contexts; see ``recsys.signature`` for the inputs.
@@ -132,9 +134,13 @@ class LoadedArtifact:
             self.rows.file.check()
         if len(self.graphs.calls) == 1:
             raise TargetError("signature.context: got none, expected inputs: the model has no ranking form")
-        return self._run(self.graphs.calls[1], inputs)
+        return self._run(1, inputs)
 
-    def _run(self, call: Callable[..., dict[str, Tensor]], inputs: Sequence[Tensor]) -> dict[str, Tensor]:
+    def _run(self, form: int, inputs: Sequence[Tensor]) -> dict[str, Tensor]:
+        answer = without_rows(self.signature, inputs, is_ranking=form == 1)
+        if answer is not None:
+            return answer
+        call = self.graphs.calls[form]
         if torch.is_inference_mode_enabled():
             return call(*inputs)
         with torch.inference_mode():

@@ -31,6 +31,7 @@ from tests.native.tool import NativeError, NativeModel, as_json, assert_same_err
 from tests.recsys.artifact.conftest import artifact, delta, loaded, pristine, pristine_file, single
 from tests.recsys.artifact.deltas import CHANGES, write_delta
 from tests.serve.engine.reference.test_ranking_check import split
+from tests.support.export_models import Folded
 from tests.support.helpers import bag
 from tests.support.limits import without_memory_locking
 from tests.support.serve.messages.cases import random_sample
@@ -365,3 +366,19 @@ def test_rows_of_a_single_file_go_back_with_the_model(tmp_path: Path) -> None:
     model.call("close")
     assert model.resident_kib() - first < large_kib // 4
     assert model.close() == 0
+
+
+def test_a_batch_without_rows_reaches_no_graph(native: NativeModel, tmp_path: Path) -> None:
+    """The graph would fail: what ``reshape(0, -1)`` is, nobody can tell."""
+    path = tmp_path / "folded"
+    export_model(Folded(), path, ExportConfig(context=("f",)))
+    model = load_artifact(path)
+    native.open(path)
+    rng = np.random.default_rng(17)
+    empty, context = (random_sample(model.signature, n, rng) for n in (0, 1))
+    for requests in ([empty.request()] * 2, [split(empty, context, {"f"})[0]] * 2):
+        found = native.predict(model.signature, requests)
+        assert {name: values.shape for name, values in found.items()} == {
+            "flat": (0, 16),
+            "largest": (0, 2),
+        }

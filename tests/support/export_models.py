@@ -186,6 +186,19 @@ class Twice(nn.Module):
         return self.ebc(mine).values() * self.ebc(theirs).values()
 
 
+class Folded(nn.Module):
+    """Two dimensions are folded into one, as in MLPerf's DLRM, which a graph cannot do without rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ebc = EmbeddingBagCollection([bag("t", 20, 8, ["f"]), bag("u", 20, 8, ["g"])])
+
+    def forward(self, features: KeyedJaggedTensor) -> dict[str, Tensor]:
+        rows = self.ebc(features).values()
+        apart = rows.view(rows.size(0), 2, 8)
+        return {"flat": (apart * 2).reshape(rows.size(0), -1), "largest": apart.max(dim=2).values}
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelCase:
     """A model, and for each of its sparse arguments the feature of each of its wire names.

@@ -125,6 +125,7 @@ class Model {
   const ModelDescription& description() const;
 
   /// Computes a valid batch: its requests passed a RequestChecker, and a BatchWriter assembled it.
+  /// One without rows reaches no graph: its outputs are empty.
   /// Throws Error: kChecksum if the rows' file was modified since it was opened, kExecution if the
   /// graph fails or its outputs do not match the signature.
   Outputs Predict(const Batch& batch) const;

@@ -18,7 +18,7 @@ from export.config import ExportConfig
 from export.pipeline import prepare, with_outputs
 from export.verify.run import float_outputs
 from recsys import EmbeddingBagCollection, KeyedJaggedTensor
-from recsys.artifact.compiled import checked_inputs
+from recsys.artifact.inputs import checked_inputs
 from recsys.artifact.load import LoadedArtifact
 from recsys.errors import ExportError
 from recsys.ops import fbgemm

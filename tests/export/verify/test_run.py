@@ -19,7 +19,7 @@ from export.config import ExportConfig
 from export.pipeline import export_model
 from recsys import EmbeddingBagCollection, EmbeddingCollection, KeyedJaggedTensor
 from recsys.configs import DataType
-from recsys.errors import VerificationError
+from recsys.errors import ExportError, VerificationError
 from recsys.rows.quantize import Writer, store_table
 from recsys.sharding.sharded import ShardedOptions
 from recsys.signature import IdPolicy
@@ -89,6 +89,12 @@ def test_each_call_has_its_own_bound(tmp_path: Path) -> None:
         sparse[large] = [[5, 6]]
         config = ExportConfig(samples=_samples(tmp_path / "samples", sparse), overwrite=True)
         assert export_model(model, tmp_path / "a", config).num_samples == 1
+
+
+def test_samples_without_rows_prove_nothing(tmp_path: Path) -> None:
+    samples = _samples(tmp_path / "samples", {"f": [], "g": []})
+    with pytest.raises(ExportError, match="samples: got 'samples' without rows, expected at least one"):
+        export_model(_policies_model(), tmp_path / "a", ExportConfig(samples=samples))
 
 
 def _policies_model() -> EmbeddingBagCollection:

@@ -1,0 +1,131 @@
+"""Checks of a graph's inputs, and the answer to a batch without rows.
+
+Shape letters: B batch, Q contexts, F features, N number of IDs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from recsys.signature import Signature
+
+
+def without_rows(
+    signature: Signature, inputs: Sequence[Tensor], *, is_ranking: bool
+) -> dict[str, Tensor] | None:
+    """Return the outputs of a batch without rows, which follow from the signature; None for any other batch.
+
+    Such a batch reaches no graph: many operations of models do not define what they make of it, such as
+    ``reshape(B, -1)`` or the largest number over the batch.
+
+    Args:
+        signature: Of the model.
+        inputs: As ``recsys.signature`` describes them.
+        is_ranking: Whether they are those of the ranking form.
+
+    Raises:
+        RuntimeError: It seems to have no rows, but does not fit the signature.
+    """
+    # Whatever its first input (in the ranking form: its last) holds, it holds none of it without rows.
+    if not inputs or inputs[-1 if is_ranking else 0].shape[:1] != (0,):
+        return None
+    checked_inputs(signature, inputs, is_ranking=is_ranking)
+    return no_rows(signature)
+
+
+def no_rows(signature: Signature) -> dict[str, Tensor]:
+    """Return the outputs of a batch without rows."""
+    return {output.name: torch.empty(0, *output.shape) for output in signature.outputs}
+
+
+def checked_inputs(signature: Signature, inputs: Sequence[Tensor], *, is_ranking: bool) -> list[Tensor]:
+    """Return the inputs of a graph, lengths as ``[F, B]``, after checks that they fit the signature.
+
+    Args:
+        signature: Of the model.
+        inputs: As ``recsys.signature`` describes them.
+        is_ranking: Whether they are those of the ranking form.
+
+    Raises:
+        RuntimeError: They do not fit the signature.
+    """
+    reader = _Inputs(inputs)
+    dense = [reader.next(input_.name, torch.float32, 2) for input_ in signature.dense]
+    parts = [signature.context_sparse, signature.row_sparse] if is_ranking else [signature.sparse]
+    sparse = [reader.sparse(signature.is_weighted) for _ in parts]
+    row_context = reader.next("row_context", torch.int64, 1) if is_ranking else None
+    reader.end()
+    num_rows = _num_bags(len(parts[-1]), sparse[-1], dense) if row_context is None else row_context.numel()
+    sizes = [num_rows]
+    if row_context is not None:
+        of_context = [d for d, i in zip(dense, signature.dense, strict=True) if i.name in signature.context]
+        num_contexts = _num_bags(len(parts[0]), sparse[0], of_context)
+        sizes.insert(0, num_contexts)
+        if num_rows and (int(row_context.min()) < 0 or int(row_context.max()) >= num_contexts):
+            raise RuntimeError(f"row_context: got a number outside of the {num_contexts} contexts")
+    for tensor, input_ in zip(dense, signature.dense, strict=True):
+        size = sizes[0] if input_.name in signature.context else sizes[-1]
+        if not is_ranking:
+            size = num_rows
+        if tuple(tensor.shape) != (size, input_.width):
+            raise RuntimeError(
+                f"dense input {input_.name!r}: got shape {list(tensor.shape)}, expected {[size, input_.width]}"
+            )
+    placed = []
+    for features, size, ids in zip(parts, sizes, sparse, strict=True):
+        placed += _checked_sparse(len(features), size, ids)
+    return [*dense, *placed, *([] if row_context is None else [row_context])]
+
+
+def _num_bags(num_features: int, ids: Sequence[Tensor], dense: Sequence[Tensor]) -> int:
+    if num_features:
+        return ids[0].numel() // num_features
+    return dense[0].size(0) if dense else 0
+
+
+def _checked_sparse(num_features: int, num_bags: int, ids: Sequence[Tensor]) -> list[Tensor]:
+    lengths, values = ids[0], ids[1]
+    if lengths.numel() != num_features * num_bags:
+        raise RuntimeError(
+            f"lengths: got {lengths.numel()}, expected {num_features * num_bags}: {num_bags} for each of "
+            f"{num_features} features"
+        )
+    if lengths.numel() and (int(lengths.min()) < 0 or int(lengths.max()) > values.numel()):
+        raise RuntimeError(f"lengths: got one below 0 or above the {values.numel()} values")
+    if int(lengths.sum()) != values.numel():
+        raise RuntimeError(f"lengths: got a sum of {int(lengths.sum())} for {values.numel()} values")
+    for weights in ids[2:]:
+        if weights.numel() != values.numel():
+            raise RuntimeError(f"weights: got {weights.numel()} for {values.numel()} values")
+    return [lengths.view(num_features, num_bags), *ids[1:]]
+
+
+class _Inputs:
+    """Takes inputs one by one."""
+
+    def __init__(self, inputs: Sequence[Tensor]) -> None:
+        self._inputs = inputs
+        self._at = 0
+
+    def next(self, name: str, dtype: torch.dtype, dim: int) -> Tensor:
+        if self._at == len(self._inputs):
+            raise RuntimeError(f"inputs: got {self._at}, expected {name!r} too")
+        tensor = self._inputs[self._at]
+        self._at += 1
+        if tensor.dtype is not dtype or tensor.dim() != dim or tensor.device.type != "cpu":
+            raise RuntimeError(
+                f"{name}: got {tensor.dtype} {list(tensor.shape)} on {tensor.device}, expected {dtype} of {dim} "
+                "dimensions in host memory"
+            )
+        return tensor.contiguous()
+
+    def sparse(self, is_weighted: bool) -> list[Tensor]:
+        ids = [self.next("lengths", torch.int64, 1), self.next("values", torch.int64, 1)]
+        return [*ids, self.next("weights", torch.float32, 1)] if is_weighted else ids
+
+    def end(self) -> None:
+        if self._at != len(self._inputs):
+            raise RuntimeError(f"inputs: got {len(self._inputs)}, expected {self._at}")
