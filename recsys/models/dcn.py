@@ -13,53 +13,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from recsys.models.dlrm import MLP
-
-
-def _crossed(layers: nn.ModuleList, features: Tensor) -> Tensor:
-    """Cross features ``[B, N]`` with themselves, once for each layer."""
-    crossed = features
-    for layer in layers:
-        crossed = features * layer(crossed) + crossed
-    return crossed
-
-
-class CrossNet(nn.Module):
-    """Cross layers of full rank: ``x' = x0 * (W x + b) + x``, ``[B, N]`` to ``[B, N]``.
-
-    Args:
-        in_features: N.
-        num_layers: Number of layers, at least 1.
-    """
-
-    def __init__(self, in_features: int, num_layers: int) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(in_features, in_features) for _ in range(num_layers))
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Cross ``[B, N]``."""
-        return _crossed(self.layers, features)
-
-
-class LowRankCrossNet(nn.Module):
-    """Cross layers whose matrix is a product of two of rank R: ``x' = x0 * (W (V x) + b) + x``.
-
-    Args:
-        in_features: N.
-        num_layers: Number of layers, at least 1.
-        rank: R, at least 1.
-    """
-
-    def __init__(self, in_features: int, num_layers: int, rank: int) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(
-            nn.Sequential(nn.Linear(in_features, rank, bias=False), nn.Linear(rank, in_features))
-            for _ in range(num_layers)
-        )
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Cross ``[B, N]``."""
-        return _crossed(self.layers, features)
+from recsys.modules.crossnet import CrossNet, LowRankCrossNet
+from recsys.modules.mlp import MLP
 
 
 class CrossAndDeep(nn.Module):

@@ -1,53 +1,141 @@
-"""DeepFM: a factorization machine over the features' vectors, beside a deep network.
+"""SimpleDeepFMNN: TorchRec's small DeepFM, with its names, shapes and state dict.
 
-Guo et al., "DeepFM: A Factorization-Machine based Neural Network for CTR Prediction" (arXiv 1703.04247). The
-first-order terms are a linear layer over the vectors, so that no second table of width 1 is needed.
+``recsys-train --model deepfm`` trains another network, that of ``recsys.models.factorization``.
 
-Shape letters: B batch, D embedding dim, F features, L labels, N width of the flat input.
+Shape letters: B batch, D embedding dim, F features, H width of the deep part.
 """
 
-from __future__ import annotations
+# Annotations are not deferred: FX carries them into graphs, where TorchScript cannot read them as texts.
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor, nn
 
-from recsys.models.dlrm import MLP
+from recsys import KeyedJaggedTensor, KeyedTensor
+from recsys.models.dlrm import BagCollection, check_same_dim
+from recsys.modules.deepfm import DeepFM, FactorizationMachine
 
 
-def pairwise_sum(vectors: Tensor) -> Tensor:
-    """Return the sum of the products of all pairs of vectors, ``[B, F, D]`` to ``[B, D]``."""
-    total = vectors.sum(dim=1)
-    return 0.5 * (total * total - (vectors * vectors).sum(dim=1))
-
-
-class FactorizationMachine(nn.Module):
-    """First- and second-order terms beside a deep network, to logits ``[B, L]``.
+class SparseArch(nn.Module):
+    """Pooled embeddings.
 
     Args:
-        in_features: N.
+        embedding_bag_collection: The tables.
+    """
+
+    def __init__(self, embedding_bag_collection: BagCollection) -> None:
+        super().__init__()
+        self.embedding_bag_collection = embedding_bag_collection
+
+    def forward(self, features: KeyedJaggedTensor) -> KeyedTensor:
+        """Look up and pool."""
+        pooled: KeyedTensor = self.embedding_bag_collection(features)
+        return pooled
+
+
+class DenseArch(nn.Module):
+    """Two layers that map dense features to the embeddings' dim.
+
+    Args:
+        in_features: Number of dense features.
+        hidden_layer_size: Width of the first layer.
         embedding_dim: D.
-        num_labels: L.
-        layer_sizes: Sizes of the deep layers.
+    """
+
+    def __init__(self, in_features: int, hidden_layer_size: int, embedding_dim: int) -> None:
+        super().__init__()
+        self.model = nn.Sequential(
+            nn.Linear(in_features, hidden_layer_size),
+            nn.ReLU(),
+            nn.Linear(hidden_layer_size, embedding_dim),
+            nn.ReLU(),
+        )
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Map ``[B, in_features]`` to ``[B, D]``."""
+        embedded: Tensor = self.model(features)
+        return embedded
+
+
+class FMInteractionArch(nn.Module):
+    """The dense vector, the deep part and the factorization machine, side by side.
+
+    Args:
+        fm_in_features: Width of the dense vector and all features' vectors side by side.
+        sparse_feature_names: The F features.
+        deep_fm_dimension: H.
     """
 
     def __init__(
-        self, in_features: int, embedding_dim: int, num_labels: int, layer_sizes: Sequence[int]
+        self, fm_in_features: int, sparse_feature_names: Sequence[str], deep_fm_dimension: int
     ) -> None:
         super().__init__()
-        self.linear = nn.Linear(in_features, num_labels)
-        self.second_order = nn.Linear(embedding_dim, num_labels, bias=False)
-        self.deep = MLP(in_features, layer_sizes)
-        self.over = nn.Linear(layer_sizes[-1], num_labels, bias=False)
+        self.sparse_feature_names = list(sparse_feature_names)
+        self.deep_fm = DeepFM(nn.Sequential(nn.Linear(fm_in_features, deep_fm_dimension), nn.ReLU()))
+        self.fm = FactorizationMachine()
 
-    def forward(self, features: Tensor, vectors: Tensor) -> Tensor:
-        """Score a batch.
+    def forward(self, dense_features: Tensor, sparse_features: KeyedTensor) -> Tensor:
+        """Map ``[B, D]`` and the features' vectors to ``[B, D + H + 1]``; without features to ``[B, D]``."""
+        if not self.sparse_feature_names:
+            return dense_features
+        vectors = [dense_features, *(sparse_features[name] for name in self.sparse_feature_names)]
+        return torch.cat((dense_features, self.deep_fm(vectors), self.fm(vectors)), dim=1)
+
+
+class OverArch(nn.Module):
+    """A linear layer and a sigmoid.
+
+    Args:
+        in_features: Width of the input.
+    """
+
+    def __init__(self, in_features: int) -> None:
+        super().__init__()
+        self.model = nn.Sequential(nn.Linear(in_features, 1), nn.Sigmoid())
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Map ``[B, in_features]`` to probabilities ``[B, 1]``."""
+        probabilities: Tensor = self.model(features)
+        return probabilities
+
+
+class SimpleDeepFMNN(nn.Module):
+    """A DeepFM over dense features and pooled embeddings.
+
+    Args:
+        num_dense_features: Number of dense features.
+        embedding_bag_collection: The tables, all of the same ``embedding_dim`` (D).
+        hidden_layer_size: Width of the first dense layer.
+        deep_fm_dimension: Width of the deep part.
+
+    Raises:
+        ValueError: The tables' dims differ.
+    """
+
+    def __init__(
+        self,
+        num_dense_features: int,
+        embedding_bag_collection: BagCollection,
+        hidden_layer_size: int,
+        deep_fm_dimension: int,
+    ) -> None:
+        super().__init__()
+        tables = embedding_bag_collection.embedding_bag_configs()
+        dim = check_same_dim(tables)
+        names = [name for table in tables for name in table.feature_names]
+        self.sparse_arch = SparseArch(embedding_bag_collection)
+        self.dense_arch = DenseArch(num_dense_features, hidden_layer_size, dim)
+        self.inter_arch = FMInteractionArch((1 + len(names)) * dim, names, deep_fm_dimension)
+        self.over_arch = OverArch(dim + deep_fm_dimension + 1)
+
+    def forward(self, dense_features: Tensor, sparse_features: KeyedJaggedTensor) -> Tensor:
+        """Score a batch: probabilities ``[B, 1]``.
 
         Args:
-            features: ``[B, N]``, the dense features and the flat vectors.
-            vectors: ``[B, F, D]``.
+            dense_features: ``[B, num_dense_features]``.
+            sparse_features: Batch size B; must hold every feature of the tables.
         """
-        logits: Tensor = (
-            self.linear(features) + self.second_order(pairwise_sum(vectors)) + self.over(self.deep(features))
-        )
-        return logits
+        vectors = self.sparse_arch(sparse_features)
+        probabilities: Tensor = self.over_arch(self.inter_arch(self.dense_arch(dense_features), vectors))
+        return probabilities

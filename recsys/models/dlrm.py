@@ -8,43 +8,34 @@ that of Naumov et al., "Deep Learning Recommendation Model for Personalization a
 ``torch.fx``.
 """
 
-from __future__ import annotations
+# Annotations are not deferred: FX carries them into graphs, where TorchScript cannot read them as texts.
 
 from collections.abc import Sequence
-from itertools import pairwise
+from math import comb
 
 import torch
 from torch import Tensor, nn
 
-from recsys import EmbeddingBagCollection, KeyedJaggedTensor
+from recsys import EmbeddingBagCollection, EmbeddingBagConfig, KeyedJaggedTensor
 from recsys.managed import ManagedCollisionEmbeddingBagCollection
+from recsys.modules.mlp import MLP
 
 BagCollection = EmbeddingBagCollection | ManagedCollisionEmbeddingBagCollection
 
 
-class Perceptron(nn.Module):
-    """One linear layer and a ReLU: ``[B, in_size]`` to ``[B, out_size]``."""
+def check_same_dim(tables: Sequence[EmbeddingBagConfig]) -> int:
+    """Return the tables' embedding dim.
 
-    def __init__(self, in_size: int, out_size: int, device: torch.device | None = None) -> None:
-        super().__init__()
-        self._linear = nn.Linear(in_size, out_size, device=device)
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Map ``[B, in_size]`` to ``[B, out_size]``."""
-        return torch.relu(self._linear(features))
-
-
-class MLP(nn.Module):
-    """Perceptrons one after the other: ``[B, in_size]`` to ``[B, layer_sizes[-1]]``."""
-
-    def __init__(self, in_size: int, layer_sizes: Sequence[int], device: torch.device | None = None) -> None:
-        super().__init__()
-        self._mlp = nn.Sequential(*(Perceptron(a, b, device) for a, b in pairwise([in_size, *layer_sizes])))
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Map ``[B, in_size]`` to ``[B, layer_sizes[-1]]``."""
-        hidden: Tensor = self._mlp(features)
-        return hidden
+    Raises:
+        ValueError: There is no table, or their dims differ.
+    """
+    dims = {table.name: table.embedding_dim for table in tables}
+    if len(set(dims.values())) != 1:
+        raise ValueError(
+            f"tables: got embedding_dim {dims}, expected one table at least, and the same for all: their vectors are "
+            "multiplied"
+        )
+    return tables[0].embedding_dim
 
 
 class SparseArch(nn.Module):
@@ -62,14 +53,9 @@ class SparseArch(nn.Module):
         super().__init__()
         self.embedding_bag_collection = embedding_bag_collection
         tables = embedding_bag_collection.embedding_bag_configs()
-        dims = {table.name: table.embedding_dim for table in tables}
-        if len(set(dims.values())) > 1:
-            raise ValueError(
-                f"tables: got embedding_dim {dims}, expected the same for all: DLRM multiplies them"
-            )
+        self.D = check_same_dim(tables)
         self._sparse_feature_names = [name for table in tables for name in table.feature_names]
         self.F = len(self._sparse_feature_names)
-        self.D = tables[0].embedding_dim
 
     def forward(self, features: KeyedJaggedTensor) -> Tensor:
         """Look up and pool: a KeyedJaggedTensor of batch size B to ``[B, F, D]``, in the tables' order."""
@@ -95,7 +81,7 @@ class DenseArch(nn.Module):
         self, in_features: int, layer_sizes: Sequence[int], device: torch.device | None = None
     ) -> None:
         super().__init__()
-        self.model = MLP(in_features, layer_sizes, device)
+        self.model = MLP(in_features, layer_sizes, device=device)
 
     def forward(self, features: Tensor) -> Tensor:
         """Map ``[B, in_features]`` to ``[B, D]``."""
@@ -160,7 +146,7 @@ class OverArch(nn.Module):
         if len(layer_sizes) <= 1:
             raise ValueError(f"over_arch_layer_sizes: got {list(layer_sizes)}, expected two sizes at least")
         self.model = nn.Sequential(
-            MLP(in_features, layer_sizes[:-1], device),
+            MLP(in_features, layer_sizes[:-1], device=device),
             nn.Linear(layer_sizes[-2], layer_sizes[-1], device=device),
         )
 
@@ -200,10 +186,9 @@ class DLRM(nn.Module):
                 f"dense_arch_layer_sizes: got {list(dense_arch_layer_sizes)}, expected the last to be the "
                 f"tables' embedding_dim, {dim}"
             )
-        num_interactions = num_features + num_features * (num_features - 1) // 2
         self.dense_arch = DenseArch(dense_in_features, dense_arch_layer_sizes, dense_device)
-        self.inter_arch = InteractionArch(num_features)
-        self.over_arch = OverArch(dim + num_interactions, over_arch_layer_sizes, dense_device)
+        self.inter_arch: nn.Module = InteractionArch(num_features)
+        self.over_arch = OverArch(dim + comb(num_features + 1, 2), over_arch_layer_sizes, dense_device)
 
     def forward(self, dense_features: Tensor, sparse_features: KeyedJaggedTensor) -> Tensor:
         """Score a batch.
@@ -234,9 +219,7 @@ class SparseDLRM(nn.Module):
         self.sparse_arch = SparseArch(embedding_bag_collection)
         dim, num_features = self.sparse_arch.D, self.sparse_arch.F
         self.inter_arch = InteractionArch(num_features)
-        self.over_arch = OverArch(
-            dim + num_features + num_features * (num_features - 1) // 2, over_arch_layer_sizes
-        )
+        self.over_arch = OverArch(dim + comb(num_features + 1, 2), over_arch_layer_sizes)
 
     def forward(self, dense_features: None, sparse_features: KeyedJaggedTensor) -> Tensor:  # noqa: ARG002
         """Score a batch: logits, one per size of the last layer."""

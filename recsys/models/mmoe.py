@@ -12,7 +12,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from recsys.models.dlrm import MLP, OverArch
+from recsys.models.dlrm import OverArch
+from recsys.modules.mlp import MLP
 
 
 class MultiGateExperts(nn.Module):

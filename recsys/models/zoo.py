@@ -28,9 +28,9 @@ from recsys.models.click import (
     transformed_width,
 )
 from recsys.models.dcn import CrossAndDeep
-from recsys.models.deepfm import FactorizationMachine
 from recsys.models.din import AttentionConfig, DeepInterestNetwork
 from recsys.models.dlrm import BagCollection, SparseArch
+from recsys.models.factorization import FactorizedNetwork
 from recsys.models.mmoe import MultiGateExperts
 from recsys.models.two_tower import TwoTowers
 
@@ -61,7 +61,7 @@ class FlatModel(nn.Module):
         return logits
 
 
-class DeepFM(FlatModel):
+class FactorizedModel(FlatModel):
     """A FlatModel whose network also takes the vectors ``[B, F, D]``."""
 
     def forward(self, dense_features: Tensor | None, sparse_features: KeyedJaggedTensor) -> Tensor:
@@ -182,8 +182,8 @@ def build_deepfm(
     """Return a DeepFM."""
     check_sizes("deep_layer_sizes", deep_layer_sizes)
     schema = schema_of(inputs)
-    model = DeepFM(bag_collection(tables), transformed_width(schema, dense_in_features))
-    model.network = FactorizationMachine(
+    model = FactorizedModel(bag_collection(tables), transformed_width(schema, dense_in_features))
+    model.network = FactorizedNetwork(
         model.width, model.sparse_arch.D, num_labels_of(schema), deep_layer_sizes
     )
     return click_model(model, schema)

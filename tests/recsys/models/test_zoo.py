@@ -19,8 +19,7 @@ from recsys.configs import DataType
 from recsys.errors import CheckpointError
 from recsys.models import zoo
 from recsys.models.click import ClickModel
-from recsys.models.dcn import CrossNet, LowRankCrossNet
-from recsys.models.deepfm import pairwise_sum
+from recsys.models.factorization import pairwise_sum
 from recsys.schema import DenseColumn, LabelColumn, Schema, TableSpec
 from recsys.train.config import ModelConfig
 
@@ -78,21 +77,6 @@ def test_exported_models_predict_what_the_float_ones_do(
     names = [output.name for output in artifact.signature.outputs]
     assert names == (["score"] if labels == 1 else [f"label_{i}" for i in range(labels)])
     assert [(d.width, d.missing) for d in artifact.signature.dense] == ([(2, True)] if dense else [])
-
-
-def test_cross_layers_are_the_papers_formula() -> None:
-    x = torch.randn(5, 6)
-    net = CrossNet(6, 2)
-    crossed = x
-    for layer in net.layers:
-        crossed = x * (crossed @ layer.weight.T + layer.bias) + crossed
-    torch.testing.assert_close(net(x), crossed)
-    low = LowRankCrossNet(6, 2, 3)
-    crossed = x
-    for layer in low.layers:
-        first, second = layer[0], layer[1]
-        crossed = x * (crossed @ first.weight.T @ second.weight.T + second.bias) + crossed
-    torch.testing.assert_close(low(x), crossed)
 
 
 def test_the_sum_over_pairs() -> None:

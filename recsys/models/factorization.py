@@ -1,0 +1,53 @@
+"""DeepFM: a factorization machine over the features' vectors, beside a deep network.
+
+Guo et al., "DeepFM: A Factorization-Machine based Neural Network for CTR Prediction" (arXiv 1703.04247). The
+first-order terms are a linear layer over the vectors, so that no second table of width 1 is needed.
+
+Shape letters: B batch, D embedding dim, F features, L labels, N width of the flat input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from recsys.modules.mlp import MLP
+
+
+def pairwise_sum(vectors: Tensor) -> Tensor:
+    """Return the sum of the products of all pairs of vectors, ``[B, F, D]`` to ``[B, D]``."""
+    total = vectors.sum(dim=1)
+    return 0.5 * (total * total - (vectors * vectors).sum(dim=1))
+
+
+class FactorizedNetwork(nn.Module):
+    """First- and second-order terms beside a deep network, to logits ``[B, L]``.
+
+    Args:
+        in_features: N.
+        embedding_dim: D.
+        num_labels: L.
+        layer_sizes: Sizes of the deep layers.
+    """
+
+    def __init__(
+        self, in_features: int, embedding_dim: int, num_labels: int, layer_sizes: Sequence[int]
+    ) -> None:
+        super().__init__()
+        self.linear = nn.Linear(in_features, num_labels)
+        self.second_order = nn.Linear(embedding_dim, num_labels, bias=False)
+        self.deep = MLP(in_features, layer_sizes)
+        self.over = nn.Linear(layer_sizes[-1], num_labels, bias=False)
+
+    def forward(self, features: Tensor, vectors: Tensor) -> Tensor:
+        """Score a batch.
+
+        Args:
+            features: ``[B, N]``, the dense features and the flat vectors.
+            vectors: ``[B, F, D]``.
+        """
+        logits: Tensor = (
+            self.linear(features) + self.second_order(pairwise_sum(vectors)) + self.over(self.deep(features))
+        )
+        return logits

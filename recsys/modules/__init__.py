@@ -1,0 +1,1 @@
+"""Modules that models are made of: dense layers, cross networks and factorization machines."""
