@@ -30,7 +30,7 @@ class _Module(ModuleType):
         module, table = self.__name__, self._table
         if name == "__all__":
             return [each for each in self.__dir__() if not each.startswith("_")]
-        entry = table.modules[module].get(name)
+        entry = table.get(module, name)
         if entry is not None and entry.ours is not None:
             value = entry.load()
             self.__dict__[name] = value
@@ -44,7 +44,7 @@ class _Module(ModuleType):
     def __setattr__(self, name: str, value: object) -> None:
         # After the import of a module the import system stores it in its package. In torchrec.optim the function
         # apply_optimizer_in_backward has its module's name, and comes first.
-        if isinstance(value, _Module) and name in self._table.modules[self.__name__]:
+        if isinstance(value, _Module) and self._table.get(self.__name__, name) is not None:
             return
         super().__setattr__(name, value)
 

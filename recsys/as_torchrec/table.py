@@ -1,4 +1,4 @@
-"""The table of TorchRec's names, read from ``names/*.toml``."""
+"""The table of TorchRec's names, read from ``names/*.toml``, and of those that its modules hand on from each other."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ TORCHREC_VERSION = "1.8.0"
 #: In place of a name: all other names of a module, and the modules below it.
 ALL_OTHERS = "*"
 _FOLDER = Path(__file__).parent / "names"
+_HANDED_ON = Path(__file__).parent / "handed_on.toml"
 _PATH = re.compile(r"torchrec(\.\w+)*")
 _TARGET = re.compile(r"[\w.]+:[\w.]+")
 _KEYS = {"ours", "left_out", "signature", "without"}
@@ -69,19 +70,28 @@ class Table:
     """All names, by module.
 
     Attributes:
-        modules: From TorchRec's import paths to the names in each; with every package on the way to a module.
+        modules: From TorchRec's import paths to the names that are listed; with every package on the way to a module.
+        handed_on: From TorchRec's import paths to names that it imports from others of its modules, and those modules.
     """
 
     modules: Mapping[str, Mapping[str, Name]]
+    handed_on: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: MappingProxyType({}))
 
     def __iter__(self) -> Iterator[Name]:
         for names in self.modules.values():
             yield from names.values()
 
+    def get(self, module: str, name: str) -> Name | None:
+        """Return the entry of a name that a module defines or hands on; None if there is none."""
+        found = self.modules.get(module, {}).get(name)
+        if found is not None:
+            return found
+        home = self.handed_on.get(module, {}).get(name, "")
+        return self.modules.get(home, {}).get(name) or (self.others(home) if home else None)
+
     def find(self, module: str, name: str) -> Name | None:
         """Return the entry of a name, or the one that speaks for all others of its module; None if there is neither."""
-        found = self.modules.get(module, {}).get(name)
-        return found or self.others(module)
+        return self.get(module, name) or self.others(module)
 
     def others(self, module: str) -> Name | None:
         """Return why names that a module or a package above it does not list are left out; None if it does not say."""
@@ -94,11 +104,16 @@ class Table:
 
     def is_module(self, path: str) -> bool:
         """Return whether a path is a module whose names are listed, or a package of such modules."""
-        return bool(self.modules.get(path, {}).keys() - {ALL_OTHERS}) or bool(self.children(path))
+        names = self.modules.get(path)
+        if names is None or names.keys() == {ALL_OTHERS}:
+            return bool(self.children(path))
+        return bool(names) or bool(self.defined(path)) or bool(self.children(path))
 
     def defined(self, module: str) -> list[str]:
-        """Return the names that a module defines."""
-        return [name for name, entry in self.modules.get(module, {}).items() if entry.ours is not None]
+        """Return the names that can be imported from a module."""
+        names = dict.fromkeys([*self.modules.get(module, {}), *self.handed_on.get(module, {})])
+        entries = ((name, self.get(module, name)) for name in names)
+        return [name for name, entry in entries if entry is not None and entry.ours is not None]
 
     def children(self, module: str) -> list[str]:
         """Return the last parts of the modules in a package."""
@@ -115,13 +130,14 @@ class Table:
         """
         entry = self.modules.get(f"{module}.{name}", {}).get(ALL_OTHERS) or self.find(module, name)
         if entry is not None:
-            return f"{module}.{name} is left out here: {entry.left_out}"
+            path = f"{module}.{name}" if entry.name == ALL_OTHERS else entry.path
+            return f"{path} is left out here: {entry.left_out}"
         known = [*self.defined(module), *self.children(module)]
         if not known:
             return f"{module} is no module of TorchRec's that is known here" + near_misses(
                 module, self.modules
             )
-        elsewhere = sorted(path for path in self.modules if name in self.defined(path))
+        elsewhere = sorted(entry.module for entry in self if entry.name == name and entry.ours is not None)
         if elsewhere:
             return f"{module} has no {name}; it is in {' and '.join(elsewhere)}"
         return f"{module} has no {name} that is known here" + near_misses(name, known)
@@ -130,14 +146,15 @@ class Table:
 @functools.cache
 def load_table() -> Table:
     """Return the table that is part of this package."""
-    return read_table(_FOLDER)
+    return read_table(_FOLDER, _HANDED_ON)
 
 
-def read_table(folder: Path) -> Table:
+def read_table(folder: Path, handed_on: Path | None = None) -> Table:
     """Read a table.
 
     Args:
         folder: Its files, one per area.
+        handed_on: The file of the names that modules hand on: for each module others, and the names from each.
 
     Raises:
         ValueError: A file is not as described in docs/torchrec.md, or two files contradict each other.
@@ -156,7 +173,19 @@ def read_table(folder: Path) -> Table:
                 other = modules[module].setdefault(name, entry)
                 if (other.ours, other.left_out) != (entry.ours, entry.left_out):
                     raise ValueError(f"{file.name}: {entry.path} contradicts {other.area}.toml")
-    return Table(modules)
+    return Table(modules, {} if handed_on is None else _read_handed_on(handed_on, modules))
+
+
+def _read_handed_on(file: Path, modules: dict[str, dict[str, Name]]) -> dict[str, dict[str, str]]:
+    with file.open("rb") as stream:
+        document: dict[str, dict[str, str]] = tomllib.load(stream)
+    for module in document:
+        for above in _with_packages(module):
+            modules.setdefault(above, {})
+    return {
+        module: {name: home for home, names in homes.items() for name in names.split()}
+        for module, homes in document.items()
+    }
 
 
 def _with_packages(module: str) -> Iterator[str]:

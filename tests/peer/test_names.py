@@ -62,3 +62,14 @@ def test_torchrec_has_every_name_of_the_table(area: str) -> None:
 def test_what_is_defined_has_torchrecs_signature(area: str) -> None:
     problems = [problem for entry in of(area) for problem in unlike(entry)]
     assert not problems, f"{len(problems)} differences:\n" + "\n".join(problems)
+
+
+def test_modules_hand_on_the_names_that_torchrecs_do() -> None:
+    problems = [
+        f"{module}.{name} is not {home}.{name}"
+        for module, names in TABLE.handed_on.items()
+        for name, home in names.items()
+        if getattr(theirs(module), name, None) is not getattr(theirs(home), name, Ellipsis)
+    ]
+    assert TABLE.handed_on
+    assert not problems, "\n".join(problems)

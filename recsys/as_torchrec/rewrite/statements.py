@@ -130,7 +130,7 @@ class Statements:
         new: list[str] = []
         comments = _comments(piece)
         for alias in node.names:
-            entry = self._table.modules.get(module, {}).get(alias.name)
+            entry = self._table.get(module, alias.name)
             local = alias.asname or alias.name
             suffix = f" as {alias.asname}" if alias.asname else ""
             target, name = module, alias.name
@@ -174,7 +174,7 @@ class Statements:
 
     def _is_left_module(self, module: str, name: str) -> bool:
         """Return whether a name is a module whose local name cannot be followed, which was said already."""
-        entry = self._table.modules.get(module, {}).get(name)
+        entry = self._table.get(module, name)
         return entry is None and self._table.is_module(f"{module}.{name}")
 
     def _replace(self, node: ast.stmt, texts: list[str], seen: set[str], is_alone: bool) -> None:

@@ -140,7 +140,7 @@ class Imports:
     def _add_use(self, root: ast.Name, names: list[ast.Attribute], shift: int) -> None:
         local, module = root.id, self.modules[root.id]
         for i, node in enumerate(names):
-            entry = self._table.modules[module].get(node.attr)
+            entry = self._table.get(module, node.attr)
             if entry is not None and entry.ours is not None:
                 start, end = (
                     offset + shift for offset in (self._text.span(root)[0], self._text.span(node)[1])
@@ -192,7 +192,7 @@ def _bindings(node: ast.AST, table: Table) -> Iterator[tuple[str, str]]:
     elif isinstance(node, ast.ImportFrom):
         for alias in node.names:
             path = f"{node.module}.{alias.name}" if node.level == 0 else ""
-            entry = table.modules.get(node.module or "", {}).get(alias.name)
+            entry = table.get(node.module or "", alias.name)
             is_module = is_torchrec(path) and entry is None and table.is_module(path)
             yield alias.asname or alias.name, path if is_module else ""
     elif isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):

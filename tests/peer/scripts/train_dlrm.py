@@ -7,6 +7,7 @@ import argparse
 import json
 import os
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -89,14 +90,14 @@ def load_weights(model: DistributedModelParallel) -> None:
     model.load_state_dict(state)
 
 
-def batches(rank: int, steps: int):
+def batches(rank: int, steps: int) -> Iterator[Batch]:
     for step in range(steps):
         generator = torch.Generator().manual_seed(1000 * rank + step)
         lengths = torch.randint(0, 4, (len(ROWS) * BATCH_SIZE,), generator=generator)
         per_key = lengths.view(len(ROWS), -1).sum(1).tolist()
         values = [
             torch.randint(0, rows, (count,), generator=generator)
-            for rows, count in zip(ROWS.values(), per_key)
+            for rows, count in zip(ROWS.values(), per_key, strict=True)
         ]
         yield Batch(
             dense_features=torch.rand(BATCH_SIZE, NUM_DENSE, generator=generator),

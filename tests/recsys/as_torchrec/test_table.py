@@ -40,6 +40,34 @@ def test_a_module_may_be_in_several_files(tmp_path: Path) -> None:
     assert table.defined("torchrec") == ["f", "g"]
 
 
+def test_modules_hand_on_names_of_others(tmp_path: Path) -> None:
+    handed_on = tmp_path / "handed_on"
+    handed_on.write_text(
+        '["torchrec.b"]\n"torchrec.a" = "f gone unlisted own"\n["torchrec.old.c"]\n"torchrec.a" = "f"\n'
+        '["torchrec.nothing"]\n"torchrec.a" = "unlisted"\n'
+    )
+    text = """
+        ["torchrec.a"]
+        f = "math:floor"
+        own = "math:floor"
+        gone = { left_out = "no use" }
+        ["torchrec.b"]
+        own = "math:ceil"
+        ["torchrec.old.c"]
+        "*" = { left_out = "nobody uses it" }
+    """
+    table = read_table(written(tmp_path, a=text), handed_on)
+    assert sorted(table.defined("torchrec.b")) == ["f", "own"]
+    assert table.get("torchrec.b", "f") == table.get("torchrec.a", "f")
+    entry = table.get("torchrec.b", "own")
+    assert entry is not None
+    assert entry.ours == "math:ceil"
+    assert table.missing("torchrec.b", "gone") == "torchrec.a.gone is left out here: no use"
+    assert table.get("torchrec.b", "unlisted") is None
+    assert not table.is_module("torchrec.old.c")
+    assert not table.is_module("torchrec.nothing")
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
