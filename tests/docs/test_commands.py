@@ -14,7 +14,11 @@ import pytest
 from tests.docs.pages import PAGES, ROOT, Command, code, commands
 
 SCRIPTS: dict[str, str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
-MODULES = {"recsys.train": "recsys.train.cli:main", "serve.probe": "serve.tools.probe:main"}
+MODULES = {
+    "recsys.as_torchrec": "recsys.as_torchrec.cli:main",
+    "recsys.train": "recsys.train.cli:main",
+    "serve.probe": "serve.tools.probe:main",
+}
 COMMANDS = [command for page in PAGES for command in commands(page)]
 _FLAG = re.compile(r"(?<![\w-])--[a-z][\w-]*")
 # Flags of other programs that the documents name.
@@ -36,6 +40,7 @@ _SHORTEST = (
     ("recsys-bench", "host:1"),
     ("recsys-profile", "model.artifact"),
     ("serve.probe", "host:1"),
+    ("recsys.as_torchrec", "--names"),
 )
 
 
