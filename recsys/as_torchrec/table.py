@@ -137,6 +137,8 @@ class Table:
             return f"{module} is no module of TorchRec's that is known here" + near_misses(
                 module, self.modules
             )
+        if name.startswith("_"):
+            return f"{module}.{name} is private to TorchRec; public names alone are known here"
         elsewhere = sorted(entry.module for entry in self if entry.name == name and entry.ours is not None)
         if elsewhere:
             return f"{module} has no {name}; it is in {' and '.join(elsewhere)}"

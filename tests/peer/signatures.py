@@ -9,8 +9,13 @@ from collections.abc import Collection, Iterator
 from inspect import Parameter
 from typing import Any
 
+from torch import nn
+from torch.optim import Optimizer
+from torch.utils.data import Dataset
+
 _POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 _VARIABLE = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+_BASES = (nn.Module, Optimizer, Dataset, Exception, tuple)
 _PLAIN = (bool, int, float, str, bytes, type(None))
 
 
@@ -43,6 +48,12 @@ def _of_classes(ours: type, theirs: type, without: Collection[str]) -> Iterator[
             if member.name not in got or not _same(got[member.name], member.value):
                 yield f"member {member.name}: ours is {got.get(member.name)!r}, TorchRec's is {member.value!r}"
         return
+    for base in _BASES:
+        if issubclass(theirs, base) and not issubclass(ours, base):
+            yield f"is no {base.__name__}, as TorchRec's is"
+    want, got = (len(getattr(cls, "__parameters__", ())) for cls in (theirs, ours))
+    if want != got and want:
+        yield f"takes {got} types in brackets, TorchRec's {want}"
     fields = _fields(theirs)
     if fields is not None:
         mine = (_fields(ours) or [])[: len(fields)]

@@ -93,6 +93,7 @@ def test_every_form_of_import_works(code: str) -> None:
         ("from torchrec.half import only", r"torchrec\.half\.only is left out here: it is internal"),
         ("from torchrec import flor", r"torchrec has no flor that is known here; did you mean floor\?"),
         ("from torchrec import ceil", r"torchrec has no ceil; it is in torchrec\.sub\.module"),
+        ("from torchrec import _own", r"torchrec\._own is private to TorchRec"),
         ("import torchrec.sup", r"torchrec has no sup that is known here; did you mean sub\?"),
         ("from torchrec.sub.module import broken", r"No module named 'recsys\.no_such_module'"),
     ],
