@@ -22,6 +22,12 @@ OURS = {"recsys", "export", "serve"}
 #: Where auditwheel puts the libraries that the native modules need.
 LIBRARIES = "recsys_serving.libs"
 DISTRIBUTION = "recsys-serving"
+#: Files that are read at run time, one of each kind; the native modules are checked apart.
+DATA_FILES = (
+    *(f"{name}/py.typed" for name in sorted(OURS)),
+    "recsys/as_torchrec/handed_on.toml",
+    "recsys/as_torchrec/names/top.toml",
+)
 NATIVE_MODULES = ("recsys/kernels/_ops", "serve/engine/_engine", "serve/bench/load/_sender")
 #: Prints where the native modules and the libraries of their wires were loaded from.
 TRY_MODULES = """
@@ -77,7 +83,7 @@ def names_problem(files: list[str]) -> str | None:
     )
     if stdlib:
         return f"files named like modules of the standard library: {stdlib}"
-    missing = sorted(f"{name}/py.typed" for name in OURS if f"{name}/py.typed" not in files)
+    missing = sorted(set(DATA_FILES) - set(files))
     return f"the wheel lacks {missing}" if missing else None
 
 
