@@ -46,7 +46,7 @@ def _collection(num_tables: int, num_ids: int, generator: torch.Generator) -> Ma
     """Return tables full of random raw IDs."""
     modules, tables = {}, []
     for i in range(num_tables):
-        module = MCHManagedCollisionModule(num_ids + 1, LFU_EvictionPolicy(), 1)
+        module = MCHManagedCollisionModule(num_ids + 1, None, LFU_EvictionPolicy(), 1)
         module.train()(torch.randint(-(2**63), 2**63 - 1, (num_ids,), generator=generator))
         modules[f"t{i}"] = module
         tables.append(

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, unique
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+import torch
 from torch import Tensor
 
 from recsys.table_modules import TAKEN_NAMES
@@ -52,7 +53,15 @@ class BaseEmbeddingConfig:
         feature_names: The features that are looked up in the table.
         weight_init_max: Upper end of the uniform initialization, ``1 / sqrt(R)`` if None.
         weight_init_min: Lower end, ``-1 / sqrt(R)`` if None.
+        num_embeddings_post_pruning: TorchRec's number of rows of a pruned table; only None is taken.
         init_fn: Initializes the ``[R, D]`` weight in place, instead of the uniform initialization.
+        need_pos: TorchRec's note that positions are weighted; no code reads it, there or here.
+        input_dim: TorchRec's limit of raw IDs of hashed tables; only None is taken.
+        total_num_buckets: TorchRec's buckets of hashed tables; only None is taken.
+        use_virtual_table: TorchRec's tables in key-value stores; only False is taken.
+        virtual_table_eviction_policy: Their eviction; only None is taken.
+        enable_embedding_update: TorchRec's updates of served tables; only False is taken.
+        stash_weights: TorchRec's move of weights to host memory between steps; only False is taken.
     """
 
     num_embeddings: int
@@ -62,7 +71,15 @@ class BaseEmbeddingConfig:
     feature_names: list[str] = field(default_factory=list)
     weight_init_max: float | None = None
     weight_init_min: float | None = None
+    num_embeddings_post_pruning: int | None = None
     init_fn: Callable[[Tensor], Tensor | None] | None = None
+    need_pos: bool = False
+    input_dim: int | None = None
+    total_num_buckets: int | None = None
+    use_virtual_table: bool = False
+    virtual_table_eviction_policy: object | None = None
+    enable_embedding_update: bool = False
+    stash_weights: bool = False
 
     def get_weight_init_max(self) -> float:
         """Return the upper end of the uniform initialization."""
@@ -89,6 +106,73 @@ class EmbeddingConfig(BaseEmbeddingConfig):
     """A table whose rows are returned one by one."""
 
 
+# Arguments of TorchRec's for forms of tables that do not exist here, and the values that mean none.
+_NOT_TAKEN: dict[str, object] = {
+    "num_embeddings_post_pruning": None,
+    "input_dim": None,
+    "total_num_buckets": None,
+    "use_virtual_table": False,
+    "virtual_table_eviction_policy": None,
+    "enable_embedding_update": False,
+    "stash_weights": False,
+}
+
+
+class QuantConfig(NamedTuple):
+    """What a collection's ``qconfig`` attribute says about its quantized form.
+
+    Attributes:
+        activation: Called without arguments it returns an object whose ``dtype`` is that of the outputs, such as
+            ``torch.ao.quantization.PlaceholderObserver.with_args(dtype=torch.float16)``.
+        weight: The same for the tables' rows.
+        per_table_weight_dtype: Rows' dtypes by table, instead of ``weight``.
+    """
+
+    activation: Any
+    weight: Any
+    per_table_weight_dtype: dict[str, torch.dtype] | None = None
+
+
+_DATA_TYPES = {
+    torch.float32: DataType.FP32,
+    torch.float16: DataType.FP16,
+    torch.bfloat16: DataType.BF16,
+    torch.int8: DataType.INT8,
+    torch.qint8: DataType.INT8,
+    torch.quint8: DataType.INT8,
+    torch.uint8: DataType.INT8,
+    torch.quint4x2: DataType.INT4,
+    torch.quint2x4: DataType.INT2,
+}
+
+
+def dtype_to_data_type(dtype: torch.dtype) -> DataType:
+    """Return the data type of a table whose numbers have this dtype; 8 bits are INT8, signed or not.
+
+    Raises:
+        ValueError: No table has such numbers.
+    """
+    if dtype not in _DATA_TYPES:
+        raise ValueError(f"dtype: got {dtype}, expected one of {[str(known) for known in _DATA_TYPES]}")
+    return _DATA_TYPES[dtype]
+
+
+def data_type_to_dtype(data_type: DataType) -> torch.dtype:
+    """Return the dtype of a table's numbers; for INT4 and INT2 the packed dtypes ``quint4x2`` and ``quint2x4``."""
+    return next(dtype for dtype, known in _DATA_TYPES.items() if known is data_type)
+
+
+def pooling_type_to_str(pooling_type: PoolingType) -> str:
+    """Return the mode of ``torch.nn.EmbeddingBag``.
+
+    Raises:
+        ValueError: There is none.
+    """
+    if pooling_type is PoolingType.NONE:
+        raise ValueError(f"pooling_type: got {pooling_type}, expected SUM or MEAN")
+    return pooling_type.value.lower()
+
+
 Config = TypeVar("Config", bound=BaseEmbeddingConfig)
 
 
@@ -99,6 +183,11 @@ def tables_with(tables: Sequence[Config], features: Collection[str]) -> list[Con
         for table in tables
     ]
     return [table for table in kept if table.feature_names]
+
+
+def with_feature_names(tables: Sequence[Config]) -> list[Config]:
+    """Return the tables; those without features get the feature of their own name."""
+    return [t if t.feature_names else replace(t, feature_names=[t.name]) for t in tables]
 
 
 def check_tables(tables: Sequence[BaseEmbeddingConfig]) -> None:
@@ -128,6 +217,12 @@ def check_tables(tables: Sequence[BaseEmbeddingConfig]) -> None:
                 raise ValueError(f"{at}.{name}: got {getattr(table, name)}, expected at least 1")
         if not table.feature_names:
             raise ValueError(f"{at}.feature_names: got none, expected at least one")
+        for name, default in _NOT_TAKEN.items():
+            if getattr(table, name) is not default:
+                raise ValueError(
+                    f"{at}.{name}: got {getattr(table, name)}, expected {default}: tables here have no such form; "
+                    "leave it out"
+                )
         if len(set(table.feature_names)) != len(table.feature_names):
             raise ValueError(f"{at}.feature_names: got {table.feature_names}, expected each feature once")
 

@@ -5,7 +5,8 @@ Shape letters: B batch, F features, D embedding dim, R rows, N number of IDs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import cast
@@ -22,6 +23,7 @@ from recsys.configs import (
     PoolingType,
     check_tables,
     embedding_names,
+    with_feature_names,
 )
 from recsys.jagged.keyed import KeyedTensor
 from recsys.jagged.keyed_jagged import KeyedJaggedTensor
@@ -135,11 +137,75 @@ def _initialize(weight: Tensor, config: BaseEmbeddingConfig) -> None:
             weight.uniform_(config.get_weight_init_min(), config.get_weight_init_max())
 
 
-class EmbeddingBagCollection(nn.Module):
+def _initialize_all(modules: TableModules, tables: Sequence[BaseEmbeddingConfig]) -> None:
+    for table in tables:
+        weight = cast(Tensor, modules[table.name].weight)
+        if not weight.is_meta:
+            _initialize(weight, table)
+
+
+def with_indices(
+    found: Mapping[str, JaggedTensor], tables: Sequence[BaseEmbeddingConfig], features: KeyedJaggedTensor
+) -> dict[str, JaggedTensor]:
+    """Return the rows of sequence embeddings with the IDs that they were looked up for, as weights."""
+    ids = features.to_dict()
+    feature_of = {
+        name: feature
+        for table, names in zip(tables, embedding_names(tables), strict=True)
+        for feature, name in zip(table.feature_names, names, strict=True)
+    }
+    return {
+        name: JaggedTensor(rows.values(), ids[feature_of[name]].values(), rows.lengths())
+        for name, rows in found.items()
+    }
+
+
+class EmbeddingBagCollectionInterface(nn.Module, ABC):
+    """What the collections of pooled embeddings have in common: float, quantized and users' own."""
+
+    @abstractmethod
+    def forward(self, features: KeyedJaggedTensor) -> KeyedTensor:
+        """Look up and pool."""
+
+    @abstractmethod
+    def embedding_bag_configs(self) -> list[EmbeddingBagConfig]:
+        """Return the tables."""
+
+    @abstractmethod
+    def is_weighted(self) -> bool:
+        """Return whether every ID comes with a weight."""
+
+
+class EmbeddingCollectionInterface(nn.Module, ABC):
+    """What the collections of sequence embeddings have in common: float, quantized and users' own."""
+
+    @abstractmethod
+    def forward(self, features: KeyedJaggedTensor) -> dict[str, JaggedTensor]:
+        """Look up."""
+
+    @abstractmethod
+    def embedding_configs(self) -> list[EmbeddingConfig]:
+        """Return the tables."""
+
+    @abstractmethod
+    def need_indices(self) -> bool:
+        """Return whether the IDs come with the rows, as weights."""
+
+    @abstractmethod
+    def embedding_dim(self) -> int:
+        """Return D."""
+
+    @abstractmethod
+    def embedding_names_by_table(self) -> list[list[str]]:
+        """Return the outputs' names, table by table."""
+
+
+class EmbeddingBagCollection(EmbeddingBagCollectionInterface):
     """Pooled embeddings of several tables.
 
     Args:
-        tables: The tables; several features may share one, and a feature may be looked up in several.
+        tables: The tables; several features may share one, and a feature may be looked up in several. One without
+            features has the feature of its own name.
         is_weighted: Whether every ID comes with a weight.
         device: Where the tables lie; ``"meta"`` allocates nothing.
 
@@ -153,6 +219,7 @@ class EmbeddingBagCollection(nn.Module):
         device: torch.device | str | None = None,
     ) -> None:
         super().__init__()
+        tables = with_feature_names(tables)
         check_tables(tables)
         for table in tables:
             if table.pooling not in _MODES:
@@ -203,6 +270,10 @@ class EmbeddingBagCollection(nn.Module):
         pooled = expand_to_full_batch(pooled, self._features, features)
         return KeyedTensor(self._embedding_names, self._dims, torch.cat(pooled, dim=1))
 
+    def reset_parameters(self) -> None:
+        """Initialize the tables anew by their configs; on the meta device, do nothing."""
+        _initialize_all(self.embedding_bags, self._tables)
+
     def is_weighted(self) -> bool:
         """Return whether every ID comes with a weight."""
         return self._is_weighted
@@ -217,19 +288,33 @@ class EmbeddingBagCollection(nn.Module):
         return next(self.parameters()).device
 
 
-class EmbeddingCollection(nn.Module):
+class EmbeddingCollection(EmbeddingCollectionInterface):
     """Sequence embeddings of several tables: one row for each ID, not pooled.
 
     Args:
-        tables: The tables, all of the same ``embedding_dim``.
+        tables: The tables, all of the same ``embedding_dim``. One without features has the feature of its own name.
         device: Where the tables lie; ``"meta"`` allocates nothing.
+        need_indices: Return each row's ID too, as the weights of the JaggedTensors.
+        use_gather_select: How TorchRec's sharded collections pick rows; has no effect on results, nor here.
+        use_gather_select_per_sharding: The same by sharding type.
 
     The state dict's names are ``embeddings.<table>.weight``, ``[R, D]``.
     """
 
-    def __init__(self, tables: Sequence[EmbeddingConfig], device: torch.device | str | None = None) -> None:
+    def __init__(
+        self,
+        tables: Sequence[EmbeddingConfig],
+        device: torch.device | str | None = None,
+        need_indices: bool = False,
+        use_gather_select: bool = False,
+        use_gather_select_per_sharding: Mapping[str, bool] | None = None,
+    ) -> None:
         super().__init__()
+        tables = with_feature_names(tables)
         check_tables(tables)
+        self._need_indices = need_indices
+        self._use_gather_select = use_gather_select
+        self._use_gather_select_per_sharding = use_gather_select_per_sharding
         dims = {table.name: table.embedding_dim for table in tables}
         if len(set(dims.values())) > 1:
             raise ValueError(f"tables: got embedding_dim {dims}, expected the same for all")
@@ -267,10 +352,25 @@ class EmbeddingCollection(nn.Module):
             for feature, name in zip(table.feature_names, names, strict=True):
                 ids = jagged[feature]
                 rows = functional.embedding(ids.values(), cast(Tensor, self.embeddings[table.name].weight))
-                found[name] = JaggedTensor(
-                    rows.float(), weights=ids.weights_or_none(), lengths=ids.lengths(), offsets=ids.offsets()
-                )
+                weights = ids.values() if self._need_indices else ids.weights_or_none()
+                found[name] = JaggedTensor(rows.float(), weights, ids.lengths(), ids.offsets())
         return found
+
+    def need_indices(self) -> bool:
+        """Return whether the IDs come with the rows, as weights."""
+        return self._need_indices
+
+    def use_gather_select(self) -> bool:
+        """Return the argument."""
+        return self._use_gather_select
+
+    def use_gather_select_per_sharding(self) -> Mapping[str, bool] | None:
+        """Return the argument."""
+        return self._use_gather_select_per_sharding
+
+    def reset_parameters(self) -> None:
+        """Initialize the tables anew by their configs; on the meta device, do nothing."""
+        _initialize_all(self.embeddings, self._tables)
 
     def embedding_dim(self) -> int:
         """Return D."""

@@ -12,8 +12,23 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from recsys.configs import BaseEmbeddingConfig, DataType, EmbeddingBagConfig, EmbeddingConfig
-from recsys.embedding import EmbeddingBagCollection, EmbeddingCollection, FloatCollection
+from recsys.configs import (
+    BaseEmbeddingConfig,
+    DataType,
+    EmbeddingBagConfig,
+    EmbeddingConfig,
+    QuantConfig,
+    dtype_to_data_type,
+    embedding_names,
+)
+from recsys.embedding import (
+    EmbeddingBagCollection,
+    EmbeddingBagCollectionInterface,
+    EmbeddingCollection,
+    EmbeddingCollectionInterface,
+    FloatCollection,
+    with_indices,
+)
 from recsys.errors import PlanError
 from recsys.jagged.keyed import KeyedTensor
 from recsys.jagged.keyed_jagged import KeyedJaggedTensor
@@ -67,6 +82,15 @@ def stored_table(
     )
 
 
+def _types_of(config: QuantConfig | None) -> tuple[DataType, dict[str, DataType]]:
+    """Return the rows' data type, and those of named tables."""
+    if config is None:
+        return DataType.INT8, {}
+    by_table = getattr(config, "per_table_weight_dtype", None) or {}
+    named = {name: dtype_to_data_type(dtype) for name, dtype in by_table.items()}
+    return dtype_to_data_type(config.weight().dtype), named
+
+
 class _StoredRows(nn.Module):
     """One table's rows, ``weight`` ``[R, row_bytes]`` uint8: a view into the collection's blob."""
 
@@ -106,18 +130,29 @@ class QuantCollection(nn.Module):
     def _from_float(
         cls,
         module: FloatCollection,
-        data_type: DataType,
+        data_type: DataType | None,
         table_data_types: Mapping[str, DataType] | None,
         row_alignment: int,
-        options: ShardedOptions,
+        options: ShardedOptions | None,
     ) -> Any:
+        config = getattr(module, "qconfig", None)
+        if options is None:
+            options = ShardedOptions(
+                output_dtype=torch.float32 if config is None else config.activation().dtype
+            )
         # The blob belongs to the collection, so its tables' names need no path.
-        options = replace(options, path="")
-        named = dict(table_data_types or {})
-        unknown = sorted(set(named) - {table.name for table in float_tables(module)})
+        is_weighted = isinstance(module, EmbeddingBagCollection) and module.is_weighted()
+        options = replace(options, path="", is_weighted=is_weighted)
+        known = {table.name for table in float_tables(module)}
+        unknown = sorted(set(table_data_types or {}) - known)
         if unknown:
-            raise ValueError(f"table_data_types: got unknown tables {unknown}")
-        tables = [replace(t, data_type=named.get(t.name, data_type)) for t in float_tables(module)]
+            raise ValueError(
+                f"table_data_types: got unknown tables {unknown}, expected some of {sorted(known)}"
+            )
+        default, named = _types_of(config)
+        named = {} if data_type is not None else named
+        named |= table_data_types or {}
+        tables = [replace(t, data_type=named.get(t.name, data_type or default)) for t in float_tables(module)]
         stored = [
             stored_table(t, "", table_wise(t, 0), options.id_policies.get(t.name, IdPolicy.REJECT))
             for t in tables
@@ -128,6 +163,15 @@ class QuantCollection(nn.Module):
         for table in stored:
             store_table(weights[table.name].detach().cpu(), table, layout, memory_writer(blob))
         return cls(tables, layout, blob, options)
+
+    def output_dtype(self) -> torch.dtype:
+        """Return the dtype of the outputs."""
+        return self._options.output_dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where the rows lie."""
+        return self._blob.device
 
     def shard(self, plan: Mapping[str, ParameterSharding], env: ShardingEnv) -> Any:
         """Return the same tables, sharded by a plan; whole rows in host memory are shared.
@@ -170,7 +214,9 @@ class QuantEmbeddingBagCollection(QuantCollection):
     def from_float(
         cls,
         module: EmbeddingBagCollection,
-        data_type: DataType = DataType.INT8,
+        use_precomputed_fake_quant: bool = False,
+        *,
+        data_type: DataType | None = None,
         table_data_types: Mapping[str, DataType] | None = None,
         row_alignment: int = HOST_ROW_ALIGNMENT,
         options: ShardedOptions | None = None,
@@ -178,8 +224,10 @@ class QuantEmbeddingBagCollection(QuantCollection):
         """Quantize a trained collection, which is not changed.
 
         Args:
-            module: The trained collection.
-            data_type: FP32, FP16, INT8, INT4 or INT2, of every table that is not named.
+            module: The trained collection. Its ``qconfig`` attribute, if it has one (``QuantConfig``), says which
+                types tables and outputs get where the arguments below do not.
+            use_precomputed_fake_quant: Part of torch's protocol for quantized modules; has no effect on tables.
+            data_type: FP32, FP16, INT8, INT4 or INT2, of every table that is not named; INT8 by default.
             table_data_types: Data types by table.
             row_alignment: Alignment in bytes; 1 in host memory, 16 for rows that go to CUDA unchanged.
             options: Output dtype, ID policies, bounds check.
@@ -187,11 +235,19 @@ class QuantEmbeddingBagCollection(QuantCollection):
         Raises:
             ValueError: A table is unknown, or a row cannot be stored faithfully in its type.
         """
-        options = replace(options or ShardedOptions(), is_weighted=module.is_weighted())
+        del use_precomputed_fake_quant
         made: QuantEmbeddingBagCollection = cls._from_float(
             module, data_type, table_data_types, row_alignment, options
         )
         return made
+
+    def embedding_bag_configs(self) -> list[EmbeddingBagConfig]:
+        """Return the tables, with the data types of their rows."""
+        return cast(list[EmbeddingBagConfig], self._tables)
+
+    def is_weighted(self) -> bool:
+        """Return whether every ID comes with a weight."""
+        return self._options.is_weighted
 
     def forward(self, features: KeyedJaggedTensor) -> KeyedTensor:
         """Return ``[B, sum of D]``, one key per (feature, table) in the tables' order.
@@ -220,20 +276,42 @@ class QuantEmbeddingCollection(QuantCollection):
     _sharded_type = ShardedEmbeddingCollection
     _rows_name = "embeddings"
 
+    _need_indices = False
+
     @classmethod
     def from_float(
         cls,
         module: EmbeddingCollection,
-        data_type: DataType = DataType.INT8,
+        use_precomputed_fake_quant: bool = False,
+        *,
+        data_type: DataType | None = None,
         table_data_types: Mapping[str, DataType] | None = None,
         row_alignment: int = HOST_ROW_ALIGNMENT,
         options: ShardedOptions | None = None,
     ) -> QuantEmbeddingCollection:
         """Quantize a trained collection; as ``QuantEmbeddingBagCollection.from_float``."""
+        del use_precomputed_fake_quant
         made: QuantEmbeddingCollection = cls._from_float(
-            module, data_type, table_data_types, row_alignment, options or ShardedOptions()
+            module, data_type, table_data_types, row_alignment, options
         )
+        made._need_indices = module.need_indices()
         return made
+
+    def embedding_configs(self) -> list[EmbeddingConfig]:
+        """Return the tables, with the data types of their rows."""
+        return cast(list[EmbeddingConfig], self._tables)
+
+    def embedding_dim(self) -> int:
+        """Return D."""
+        return self._tables[0].embedding_dim
+
+    def embedding_names_by_table(self) -> list[list[str]]:
+        """Return the outputs' names, table by table."""
+        return embedding_names(self._tables)
+
+    def need_indices(self) -> bool:
+        """Return whether the IDs come with the rows, as weights."""
+        return self._need_indices
 
     def forward(self, features: KeyedJaggedTensor) -> dict[str, JaggedTensor]:
         """Return for each (feature, table) a JaggedTensor with values ``[N of the feature, D]``.
@@ -242,12 +320,16 @@ class QuantEmbeddingCollection(QuantCollection):
             ValueError: A feature is missing, or an ID is out of range (mode FATAL).
         """
         found: dict[str, JaggedTensor] = self.sharded(features)
-        return found
+        return with_indices(found, self._tables, features) if self._need_indices else found
 
     def dequantize(self) -> EmbeddingCollection:
         """Return a float collection with the same outputs."""
         tables = [replace(cast(EmbeddingConfig, t), data_type=DataType.FP32) for t in self._tables]
-        module = EmbeddingCollection(tables, device="meta")
+        module = EmbeddingCollection(tables, device="meta", need_indices=self._need_indices)
         state = {f"embeddings.{t.name}.weight": self._dequantized(t) for t in self._tables}
         module.load_state_dict(state, assign=True)
         return module
+
+
+EmbeddingBagCollectionInterface.register(QuantEmbeddingBagCollection)
+EmbeddingCollectionInterface.register(QuantEmbeddingCollection)

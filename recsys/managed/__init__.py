@@ -5,6 +5,11 @@ from recsys.managed.embedding import (
     ManagedCollisionEmbeddingBagCollection,
     ManagedCollisionEmbeddingCollection,
 )
+from recsys.managed.filters import (
+    average_threshold_filter,
+    dynamic_threshold_filter,
+    probabilistic_threshold_filter,
+)
 from recsys.managed.fresh_rows import reset_optimizer_rows
 from recsys.managed.mapping import (
     DistanceLFU_EvictionPolicy,
@@ -25,6 +30,9 @@ __all__ = [
     "ManagedCollisionEmbeddingCollection",
     "ManagedCollisionModule",
     "VocabularyModule",
+    "average_threshold_filter",
+    "dynamic_threshold_filter",
     "mapping_buffer_names",
+    "probabilistic_threshold_filter",
     "reset_optimizer_rows",
 ]

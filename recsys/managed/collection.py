@@ -12,7 +12,7 @@ from typing import cast
 import torch
 from torch import Tensor, distributed, nn
 
-from recsys.configs import BaseEmbeddingConfig, check_tables
+from recsys.configs import BaseEmbeddingConfig, check_tables, with_feature_names
 from recsys.embedding import select_features
 from recsys.jagged.keyed_jagged import KeyedJaggedTensor
 from recsys.managed.module import ManagedCollisionModule
@@ -23,12 +23,14 @@ from recsys.table_modules import TableModules
 class ManagedCollisionCollection(nn.Module):
     """Maps the raw IDs of a batch to rows, table by table.
 
-    The IDs of tables without a managed collision module are not changed.
+    The mapped batch has the tables' features in the tables' order, and no others. The IDs of tables without a managed
+    collision module are not changed.
 
     Args:
         managed_collision_modules: The modules by table name. They are under
             ``_managed_collision_modules.<table>`` in state dicts.
         embedding_configs: The tables of the collection that gets the batch.
+        need_preprocess: Whether raw IDs pass through the modules' ``input_hash_func``; False if they did already.
 
     Raises:
         ValueError: A module has no table, or another number of rows, or a feature of a table with a module is
@@ -39,9 +41,13 @@ class ManagedCollisionCollection(nn.Module):
         self,
         managed_collision_modules: Mapping[str, ManagedCollisionModule],
         embedding_configs: Sequence[BaseEmbeddingConfig],
+        need_preprocess: bool = True,
     ) -> None:
         super().__init__()
+        embedding_configs = with_feature_names(embedding_configs)
         check_tables(embedding_configs)
+        self.need_preprocess = need_preprocess
+        self._features = list(dict.fromkeys(f for config in embedding_configs for f in config.feature_names))
         self._configs = list(embedding_configs)
         by_name = {config.name: config for config in embedding_configs}
         unknown = sorted(set(managed_collision_modules) - set(by_name))
@@ -88,14 +94,20 @@ class ManagedCollisionCollection(nn.Module):
         jagged = select_features(features, list(self._table_of))
         for table, module in self.managed_collision_modules().items():
             ids = [_int64(jagged[name].values()) for name, of in self._table_of.items() if of == table]
-            module.profile(joined(ids))
+            module.profile(self._preprocessed(module, joined(ids)))
+
+    def _preprocessed(self, module: ManagedCollisionModule, ids: Tensor) -> Tensor:
+        return module.preprocess(ids) if self.need_preprocess else ids
 
     def remap(self, features: KeyedJaggedTensor) -> KeyedJaggedTensor:
-        """Replace raw IDs by rows. Changes no state, reads only shapes, and is traceable by FX.
+        """Replace raw IDs by rows, of the tables' features alone.
+
+        Changes no state, reads only shapes, and is traceable by FX.
 
         Raises:
             ValueError: The IDs are no integers.
         """
+        features = self._own(features)
         modules = self.managed_collision_modules()
         runs = [(t, list(keys)) for t, keys in groupby(features.keys(), self._table_of.get)]
         parts = [features.values()]
@@ -103,7 +115,7 @@ class ManagedCollisionCollection(nn.Module):
             jagged = features.to_dict()
             parts = [joined([jagged[key].values() for key in keys]) for _, keys in runs]
         rows = [
-            part if table is None else modules[table].remap(_int64(part))
+            part if table is None else modules[table].remap(self._preprocessed(modules[table], _int64(part)))
             for (table, _), part in zip(runs, parts, strict=False)
         ]
         return KeyedJaggedTensor(
@@ -117,12 +129,21 @@ class ManagedCollisionCollection(nn.Module):
             inverse_indices=features.inverse_indices_or_none(),
         )
 
+    def _own(self, features: KeyedJaggedTensor) -> KeyedJaggedTensor:
+        at = features.index_per_key()
+        own = [name for name in self._features if name in at]
+        return features if features.keys() == own else features.permute([at[name] for name in own])
+
+    def table_to_number_buckets(self) -> dict[str, int]:
+        """Return the number of buckets of each module; it has no effect here."""
+        return {table: module.buckets() for table, module in self.managed_collision_modules().items()}
+
     def evict(self) -> dict[str, Tensor | None]:
         """Return each table's rows with a new owner since the last call; see ``ManagedCollisionModule.evict``."""
         return {table: module.evict() for table, module in self.managed_collision_modules().items()}
 
-    def open_slots(self) -> dict[str, int]:
-        """Return the number of rows without an owner, by table. Reads tensors."""
+    def open_slots(self) -> dict[str, Tensor]:
+        """Return the number of rows without an owner, ``[1]`` int64, by table."""
         return {table: module.open_slots() for table, module in self.managed_collision_modules().items()}
 
     def set_process_group(self, group: distributed.ProcessGroup | None) -> None:

@@ -81,6 +81,13 @@ class FrozenLookup(nn.Module):
         self._num_tables = len(modules)
         self._bucket_bits = bucket_bits
         self._num_probes = num_probes
+        self._hashes_of = {
+            number: module.preprocess
+            for number, module in enumerate(modules.values())
+            if collection.need_preprocess
+            and isinstance(module, MCHManagedCollisionModule)
+            and module.hashes_raw_ids
+        }
         self._constant("salts", torch.tensor([*salts, 0]))
         self._constant("fallbacks", torch.tensor([*fallbacks, 0]))
         self._constant("starts", starts)
@@ -104,7 +111,10 @@ class FrozenLookup(nn.Module):
         table = torch.repeat_interleave(
             self._tables(tables, traced=is_traced(ids)), ids_per_key, output_size=ids.size(0)
         )
-        rows = self._rows(table, ids)
+        raw_ids = ids
+        for number, preprocess in self._hashes_of.items():
+            raw_ids = torch.where(torch.eq(table, number), preprocess(ids), raw_ids)
+        rows = self._rows(table, raw_ids)
         if self._num_tables in tables:
             rows = torch.where(torch.lt(table, self._num_tables), rows, ids)
         return KeyedJaggedTensor(

@@ -12,7 +12,7 @@ a search never ends after the last.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -20,12 +20,27 @@ from torch import Tensor, distributed
 
 from recsys.collectives import gather_rows
 
+ThresholdFilter = Callable[[Tensor], tuple[Tensor, float | Tensor]]
+
 
 class MCHEvictionPolicy(ABC):
     """Scores IDs; those with the lowest scores lose their rows first.
 
     Each rank computes the scores itself, so they must depend only on the arguments.
+
+    Args:
+        threshold_filtering_func: Is given the uses of each distinct ID since the last admission, ``[N]`` int64, and
+            returns which of the IDs are counted, a mask or ascending positions, and the limit, which is not used.
     """
+
+    def __init__(self, threshold_filtering_func: ThresholdFilter | None = None) -> None:
+        self._threshold_filtering_func = threshold_filtering_func
+
+    def filtered(self, uses: Uses) -> Uses:
+        """Return the uses that count."""
+        if self._threshold_filtering_func is None:
+            return uses
+        return _only(uses, self._threshold_filtering_func(uses.counts)[0])
 
     @abstractmethod
     def scores(self, counts: Tensor, last_steps: Tensor, step: int) -> Tensor:
@@ -66,12 +81,16 @@ class DistanceLFU_EvictionPolicy(MCHEvictionPolicy):
     Args:
         decay_exponent: 0 is LFU; larger values approach LRU. With exponents other than 1.0, ranks on
             different kinds of machines may round powers differently and get different mappings.
+        threshold_filtering_func: As ``MCHEvictionPolicy``.
 
     Raises:
         ValueError: The exponent is negative.
     """
 
-    def __init__(self, decay_exponent: float = 1.0) -> None:
+    def __init__(
+        self, decay_exponent: float = 1.0, threshold_filtering_func: ThresholdFilter | None = None
+    ) -> None:
+        super().__init__(threshold_filtering_func)
         if not decay_exponent >= 0:
             raise ValueError(f"decay_exponent: got {decay_exponent}, expected 0 or more")
         self._decay_exponent = decay_exponent

@@ -6,6 +6,7 @@ Shape letters: N number of IDs, Z ``zch_size``: rows of the table.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -25,6 +26,9 @@ from recsys.managed.mapping import (
     rows_of,
     uses_of,
 )
+from recsys.managed.torchrec_state import TORCHREC_BUFFERS, state_of_torchrec
+
+_NOT_DIVIDED = "every rank has the whole mapping"
 
 
 class ManagedCollisionModule(nn.Module, ABC):
@@ -47,8 +51,20 @@ class ManagedCollisionModule(nn.Module, ABC):
         """Return the number of rows."""
 
     @abstractmethod
-    def open_slots(self) -> int:
-        """Return the number of rows without an owner. Reads a tensor."""
+    def open_slots(self) -> Tensor:
+        """Return the number of rows without an owner, ``[1]`` int64, without reading it."""
+
+    def preprocess(self, ids: Tensor) -> Tensor:
+        """Return the IDs that ``profile`` and ``remap`` get for raw IDs ``[N]`` int64: the same, unless overridden."""
+        return ids
+
+    def input_size(self) -> int:
+        """Return the limit of raw IDs."""
+        return FREE
+
+    def buckets(self) -> int:
+        """Return the number of parts that TorchRec could divide the state into; it has no effect here."""
+        return 1
 
     @abstractmethod
     def current_step(self) -> int:
@@ -60,6 +76,7 @@ class ManagedCollisionModule(nn.Module, ABC):
 
     def forward(self, ids: Tensor) -> Tensor:
         """Map raw IDs ``[N]`` to rows ``[N]``, both int64; in training mode it learns from them first."""
+        ids = self.preprocess(ids)
         if self.training:
             self.profile(ids)
         return self.remap(ids)
@@ -73,13 +90,23 @@ class MCHManagedCollisionModule(ManagedCollisionModule):
     are counted and new ones get rows, before the last of these batches is mapped.
 
     The state (which IDs own which rows, their counts, the step) is in buffers of fixed shape. Counts since
-    the last admission are not part of it: a training that continues from a checkpoint starts them again.
+    the last admission are not part of it: a training that continues from a checkpoint starts them again. States of
+    TorchRec's checkpoints can be loaded too; state dicts have the names here.
 
     Args:
         zch_size: Z, the table's ``num_embeddings``; at least 2.
+        device: The device of the buffers; None is the default one.
         eviction_policy: Decides which IDs lose their rows first.
         eviction_interval: Batches between two admissions; at least 1.
-        device: The device of the buffers.
+        input_hash_size: The limit of raw IDs, the second argument of ``input_hash_func``; raw IDs are not checked.
+        input_hash_func: Is given raw IDs ``[N]`` and returns those that get rows, ``[N]`` int64. For an export it must
+            be traceable by FX.
+        mch_size: Has no effect; it is deprecated in TorchRec, where it has none either.
+        mch_hash_func: As ``mch_size``.
+        name: Not used.
+        output_global_offset: TorchRec's first row of a shard; only 0 is taken, since every rank has the whole mapping.
+        output_segments: TorchRec's shards; only None is taken.
+        buckets: TorchRec's parts of a sharded state; has no effect, since states are not divided here.
         process_group: The ranks, if several train on batches of their own: admissions then use the batches of
             all ranks, and all ranks have the same mapping. Every rank must call the module equally often. The
             backend must support ``device``.
@@ -94,15 +121,32 @@ class MCHManagedCollisionModule(ManagedCollisionModule):
     last_steps: Tensor
     step: Tensor
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  (TorchRec's arguments)
         self,
         zch_size: int,
+        device: torch.device | str | None,
         eviction_policy: MCHEvictionPolicy,
         eviction_interval: int,
-        device: torch.device | str | None = None,
+        input_hash_size: int = FREE,
+        input_hash_func: Callable[[Tensor, int], Tensor] | None = None,
+        mch_size: int | None = None,
+        mch_hash_func: Callable[[Tensor, int], Tensor] | None = None,
+        name: str | None = None,
+        output_global_offset: int = 0,
+        output_segments: Sequence[int] | None = None,
+        buckets: int = 1,
+        *,
         process_group: distributed.ProcessGroup | None = None,
     ) -> None:
         super().__init__()
+        del mch_size, mch_hash_func, name
+        if output_global_offset != 0:
+            raise ValueError(f"output_global_offset: got {output_global_offset}, expected 0: {_NOT_DIVIDED}")
+        if output_segments is not None:
+            raise ValueError(f"output_segments: got {list(output_segments)}, expected None: {_NOT_DIVIDED}")
+        self._input_hash_size = input_hash_size
+        self._input_hash_func = input_hash_func
+        self._buckets = buckets
         if zch_size < 2:
             raise ValueError(f"zch_size: got {zch_size}, expected 2 or more: the last row has no owner")
         if eviction_interval < 1:
@@ -124,6 +168,7 @@ class MCHManagedCollisionModule(ManagedCollisionModule):
         buffer("counts", 0)
         buffer("last_steps", 0)
         buffer("step", 0, size=1)
+        self._register_load_state_dict_pre_hook(_from_torchrec)
         self.register_load_state_dict_post_hook(_after_loading)  # type: ignore[no-untyped-call]
 
     @torch.no_grad()
@@ -151,7 +196,7 @@ class MCHManagedCollisionModule(ManagedCollisionModule):
         self._pending = []
         if self._group is not None:
             uses = of_all_ranks(uses, self._group)
-        evicted = admit(self.state(), uses, self._policy, step)
+        evicted = admit(self.state(), self._policy.filtered(uses), self._policy, step)
         if evicted.numel():
             self._evicted.append(evicted)
 
@@ -171,9 +216,26 @@ class MCHManagedCollisionModule(ManagedCollisionModule):
         """Return Z."""
         return self._zch_size
 
-    def open_slots(self) -> int:
-        """Return the rows without an owner, at most Z - 1: the last row never has one. Reads a tensor."""
-        return self._zch_size - 1 - self.owned_ids().numel()
+    def open_slots(self) -> Tensor:
+        """Return the rows without an owner, ``[1]`` int64, at most Z - 1: the last row never has one."""
+        return torch.eq(self.rows, self._zch_size - 1).sum().view(1) - 1
+
+    def preprocess(self, ids: Tensor) -> Tensor:
+        """Apply ``input_hash_func`` to raw IDs ``[N]`` int64."""
+        return ids if self._input_hash_func is None else self._input_hash_func(ids, self._input_hash_size)
+
+    @property
+    def hashes_raw_ids(self) -> bool:
+        """Whether there is an ``input_hash_func``."""
+        return self._input_hash_func is not None
+
+    def input_size(self) -> int:
+        """Return ``input_hash_size``."""
+        return self._input_hash_size
+
+    def buckets(self) -> int:
+        """Return the argument."""
+        return self._buckets
 
     def owned_ids(self) -> Tensor:
         """Return the raw IDs that own rows, int64 ascending. Reads a tensor."""
@@ -221,7 +283,7 @@ class VocabularyModule(MCHManagedCollisionModule):
     """
 
     def __init__(self, zch_size: int, device: torch.device | str | None = None) -> None:
-        super().__init__(zch_size, LFU_EvictionPolicy(), 1, device)
+        super().__init__(zch_size, device, LFU_EvictionPolicy(), 1)
 
     def profile(self, ids: Tensor) -> None:
         """Do nothing: the list does not change."""
@@ -245,6 +307,14 @@ class VocabularyModule(MCHManagedCollisionModule):
         in_order, rows = ids.to(self.raw_ids.device).sort()
         self.reset_parameters()
         self.raw_ids[:num_ids], self.rows[:num_ids] = in_order, rows
+
+
+def _from_torchrec(state: dict[str, Any], prefix: str, *others: object) -> None:
+    """Replace a state of TorchRec's module by one of ours."""
+    del others
+    if prefix + "_mch_sorted_raw_ids" in state:
+        given = {name: state.pop(prefix + name, None) for name in TORCHREC_BUFFERS}
+        state.update({prefix + name: tensor for name, tensor in state_of_torchrec(given).items()})
 
 
 def _after_loading(module: Any, incompatible_keys: object) -> None:

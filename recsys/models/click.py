@@ -283,5 +283,5 @@ def _managed_module(config: BaseEmbeddingConfig, managed: Any, at: str) -> Manag
         )
     check_sizes(f"{at}.interval", [managed["interval"]])
     return MCHManagedCollisionModule(
-        config.num_embeddings, _EVICTION_POLICIES[eviction](), managed["interval"]
+        config.num_embeddings, None, _EVICTION_POLICIES[eviction](), managed["interval"]
     )

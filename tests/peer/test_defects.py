@@ -152,7 +152,7 @@ class TestOurs:
     @pytest.mark.parametrize(("dim", "kind"), [(63, DataType.INT8), (10, DataType.INT4), (1, DataType.INT2)])
     def test_12_odd_dims_are_quantized(self, dim: int, kind: DataType) -> None:
         module = EmbeddingBagCollection([bag("t", 9, dim, ["a"])])
-        made = QuantEmbeddingBagCollection.from_float(module, kind)
+        made = QuantEmbeddingBagCollection.from_float(module, data_type=kind)
         answer = made(kjt_of({"a": [[1, 8], []]})).values()
         assert answer.shape == (2, dim)
         torch.testing.assert_close(answer, made.dequantize()(kjt_of({"a": [[1, 8], []]})).values())

@@ -58,7 +58,7 @@ def both(kind: DataType, pooling: str, std: float, mean: float) -> tuple[Any, An
         ]
     )
     theirs.load_state_dict(ours.state_dict())
-    quantized = QuantEmbeddingBagCollection.from_float(ours, kind, row_alignment=16)
+    quantized = QuantEmbeddingBagCollection.from_float(ours, data_type=kind, row_alignment=16)
     their_types = {t.name: THEIR_TYPES[kind] for t in tables}
     peer = quantize_inference_model(Holder(theirs), per_table_weight_dtype=their_types)
     return quantized, peer

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
 from recsys import (
     DataType,
@@ -16,7 +17,7 @@ from recsys import (
     EmbeddingConfig,
     PoolingType,
 )
-from recsys.configs import embedding_names
+from recsys.configs import data_type_to_dtype, dtype_to_data_type, embedding_names, pooling_type_to_str
 from tests.support.helpers import bag, sequence
 
 TABLE = bag("t", 16, 4, ["a"])
@@ -42,6 +43,50 @@ def test_own_initialization() -> None:
     assert (next(EmbeddingBagCollection([table]).parameters()) == 7.0).all()
 
 
+def test_a_table_without_features_has_that_of_its_own_name() -> None:
+    given = replace(TABLE, feature_names=[])
+    assert EmbeddingBagCollection([given]).embedding_bag_configs()[0].feature_names == [TABLE.name]
+    assert given.feature_names == []
+    rows = EmbeddingCollection([replace(sequence("t", 16, 4, ["a"]), feature_names=[])])
+    assert rows.embedding_names_by_table() == [["t"]]
+
+
+def test_the_arguments_are_in_the_order_of_torchrec() -> None:
+    table = EmbeddingBagConfig(8, 4, "t", DataType.FP32, ["a"], 2.0, 1.0, None, torch.nn.init.zeros_)
+    assert (table.get_weight_init_max(), table.get_weight_init_min()) == (2.0, 1.0)
+    assert not next(EmbeddingBagCollection([table]).parameters()).any()
+
+
+def test_parameters_are_reset() -> None:
+    bags, rows = EmbeddingBagCollection([TABLE]), EmbeddingCollection([sequence("t", 16, 4, ["a"])])
+    for made in (bags, rows):
+        before = next(made.parameters()).detach().clone()
+        made.reset_parameters()
+        assert not torch.equal(next(made.parameters()), before)
+    EmbeddingBagCollection([TABLE], device="meta").reset_parameters()
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        torch.float32,
+        torch.float16,
+        torch.bfloat16,
+        torch.int8,
+        torch.quint4x2,
+        torch.quint2x4,
+    ],
+)
+def test_types_go_to_dtypes_and_back(dtype: torch.dtype) -> None:
+    assert data_type_to_dtype(dtype_to_data_type(dtype)) == dtype
+
+
+def test_modes_of_pooling() -> None:
+    assert [pooling_type_to_str(PoolingType(kind)) for kind in ("SUM", "MEAN")] == ["sum", "mean"]
+    with pytest.raises(ValueError, match=r"pooling_type: got PoolingType\.NONE, expected SUM or MEAN"):
+        pooling_type_to_str(PoolingType.NONE)
+
+
 def test_a_feature_of_several_tables_is_named_with_each() -> None:
     tables = [bag("t", 4, 2, ["a", "b"]), bag("u", 4, 2, ["b", "c"])]
     assert embedding_names(tables) == [["a", "b@t"], ["b@u", "c"]]
@@ -63,7 +108,8 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("inside modules", {"name": "_modules"}, "name: got '_modules', which torch.nn.Module uses itself"),
     ("no rows", {"num_embeddings": 0}, "num_embeddings: got 0, expected at least 1"),
     ("no columns", {"embedding_dim": 0}, "embedding_dim: got 0, expected at least 1"),
-    ("no features", {"feature_names": []}, "feature_names: got none"),
+    ("pruned", {"num_embeddings_post_pruning": 3}, "num_embeddings_post_pruning: got 3, expected None"),
+    ("virtual", {"use_virtual_table": True}, "use_virtual_table: got True, expected False"),
     ("doubled feature", {"feature_names": ["a", "a"]}, "feature_names: got .*each feature once"),
     ("row type", {"data_type": DataType.INT8}, "data_type: got INT8, expected FP32, FP16 or BF16"),
 ]

@@ -34,7 +34,7 @@ def _one_rank() -> Iterator[None]:
 
 
 def _managed() -> ManagedCollisionEmbeddingBagCollection:
-    mapping = MCHManagedCollisionModule(9, LFU_EvictionPolicy(), eviction_interval=1)
+    mapping = MCHManagedCollisionModule(9, None, LFU_EvictionPolicy(), eviction_interval=1)
     return ManagedCollisionEmbeddingBagCollection(
         EmbeddingBagCollection(TABLES), ManagedCollisionCollection({"t": mapping}, TABLES)
     )

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import Tensor
 
 from recsys import DataType, EmbeddingBagCollection, EmbeddingCollection, KeyedJaggedTensor
+from recsys.configs import QuantConfig
+from recsys.embedding import EmbeddingBagCollectionInterface, EmbeddingCollectionInterface
 from recsys.quant import QuantEmbeddingBagCollection, QuantEmbeddingCollection
 from recsys.rows.format import RowFormat, dequantize_rows, quantize_rows, row_error_bounds
 from recsys.sharding.sharded import ShardedOptions
@@ -183,7 +186,7 @@ WRONG: list[tuple[str, Callable[[], object], str]] = [
     ),
     (
         "row type",
-        lambda: QuantEmbeddingBagCollection.from_float(float_collection(), DataType.BF16),
+        lambda: QuantEmbeddingBagCollection.from_float(float_collection(), data_type=DataType.BF16),
         "data_type: got BF16",
     ),
 ]
@@ -200,3 +203,72 @@ def test_a_row_of_zeros_for_the_zero_policy_is_not_in_the_state_dict() -> None:
     quantized = QuantEmbeddingBagCollection.from_float(float_collection(), options=options)
     assert quantized.state_dict()["embedding_bags.t.weight"].shape == (50, 68)
     assert quantized.dequantize().state_dict()["embedding_bags.t.weight"].shape == (50, 64)
+
+
+def observer(dtype: torch.dtype) -> Callable[[], SimpleNamespace]:
+    """What a ``qconfig`` holds: something that is called and has a dtype."""
+    return lambda: SimpleNamespace(dtype=dtype)
+
+
+class TestConfigOfTheModule:
+    def test_says_the_types_of_rows_and_outputs(self) -> None:
+        module = float_collection()
+        per_table = {"u": torch.quint2x4, "v": torch.float32}
+        types = QuantConfig(observer(torch.float16), observer(torch.quint4x2), per_table)
+        module.qconfig = types
+        made = QuantEmbeddingBagCollection.from_float(module)
+        found = {table.name: table.data_type for table in made.embedding_bag_configs()}
+        four = DataType.INT4
+        assert found == {"t": four, "u": DataType.INT2, "v": DataType.FP32, "w": four, "x": four}
+        assert (made.output_dtype(), made(BATCH).values().dtype) == (torch.float16, torch.float16)
+        assert made.state_dict()["embedding_bags.t.weight"].shape == (50, 4 + 32)
+
+    def test_arguments_come_first(self) -> None:
+        module = float_collection()
+        module.qconfig = QuantConfig(observer(torch.float16), observer(torch.quint4x2), {"u": torch.float32})
+        made = QuantEmbeddingBagCollection.from_float(
+            module, data_type=DataType.INT8, table_data_types={"x": DataType.FP16}, options=ShardedOptions()
+        )
+        found = [table.data_type for table in made.embedding_bag_configs()]
+        assert found == [DataType.INT8] * 4 + [DataType.FP16]
+        assert made.output_dtype() == torch.float32
+
+    def test_of_a_sequence_collection(self) -> None:
+        module = EmbeddingCollection([sequence("t", 50, 16, ["a"])])
+        module.qconfig = QuantConfig(observer(torch.float16), observer(torch.float16))
+        made = QuantEmbeddingCollection.from_float(module)
+        assert made.embedding_configs()[0].data_type is DataType.FP16
+        assert made(BATCH)["a"].values().dtype == torch.float16
+
+    def test_of_an_unknown_type_is_refused(self) -> None:
+        module = float_collection()
+        module.qconfig = QuantConfig(observer(torch.float32), observer(torch.float64))
+        with pytest.raises(ValueError, match=r"dtype: got torch.float64, expected one of"):
+            QuantEmbeddingBagCollection.from_float(module)
+
+
+def test_ids_come_with_the_rows_if_they_are_needed() -> None:
+    module = EmbeddingCollection(
+        [sequence("t", 50, 16, ["a", "b"]), sequence("u", 50, 16, ["a"])], need_indices=True
+    )
+    made = QuantEmbeddingCollection.from_float(module)
+    assert made.need_indices()
+    assert made.dequantize().need_indices()
+    for answer in (module(BATCH), made(BATCH)):
+        assert list(answer) == ["a@t", "b", "a@u"]
+        assert {name: rows.weights().tolist() for name, rows in answer.items()} == {
+            "a@t": [1, 2, 29, 5],
+            "b": [3, 0, 4],
+            "a@u": [1, 2, 29, 5],
+        }
+
+
+def test_the_tables_are_told() -> None:
+    bags, rows = float_collection(True), EmbeddingCollection([sequence("t", 50, 16, ["a"])])
+    quantized = QuantEmbeddingBagCollection.from_float(bags)
+    assert quantized.is_weighted()
+    assert isinstance(quantized, EmbeddingBagCollectionInterface)
+    assert quantized.device.type == "cpu"
+    sequences = QuantEmbeddingCollection.from_float(rows)
+    assert isinstance(sequences, EmbeddingCollectionInterface)
+    assert (sequences.embedding_dim(), sequences.embedding_names_by_table()) == (16, [["a"]])

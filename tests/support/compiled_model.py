@@ -47,7 +47,7 @@ class EveryKind(nn.Module):
         self.scored = EmbeddingBagCollection([bag("tags", 20, 8, ["tag"])], is_weighted=True)
         self.history = EmbeddingCollection([sequence("clicks", 40, 8, ["clicked"])])
         tables = [bag("raw", 10, 8, ["raw"])]
-        known = MCHManagedCollisionModule(10, LRU_EvictionPolicy(), 1)
+        known = MCHManagedCollisionModule(10, None, LRU_EvictionPolicy(), 1)
         known.train()(torch.tensor(KNOWN_IDS))
         self.managed = ManagedCollisionEmbeddingBagCollection(
             EmbeddingBagCollection(tables),

@@ -35,7 +35,7 @@ def test_it_shows_the_tutorials_numbers() -> None:
 def test_quantized_buffers_have_the_tutorials_size(alignment: int, row_bytes: int) -> None:
     tables = [bag("product_table", 4096, 64, ["product"]), bag("user_table", 4096, 64, ["user"])]
     ebc = recsys.EmbeddingBagCollection(tables)
-    quantized = QuantEmbeddingBagCollection.from_float(ebc, DataType.INT8, row_alignment=alignment)
+    quantized = QuantEmbeddingBagCollection.from_float(ebc, data_type=DataType.INT8, row_alignment=alignment)
     for rows in quantized.state_dict().values():
         assert rows.dtype == torch.uint8
         assert list(rows.shape) == [4096, row_bytes]

@@ -6,6 +6,7 @@ use of its result, so that a model's other layers can run until then.
 
 from __future__ import annotations
 
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar, cast
@@ -14,21 +15,38 @@ import torch
 
 W = TypeVar("W", covariant=True)
 V = TypeVar("V")
+K = TypeVar("K")
 
 _PENDING = object()
 
 
 class Awaitable(ABC, Generic[W]):
-    """A result that may not be available yet."""
+    """A result that may not be available yet. Subclasses define ``_wait_impl``."""
 
-    def __init__(self) -> None:
-        self._result: Any = _PENDING
+    # Attributes of the class, so that a subclass need not call this constructor.
+    _result: Any = _PENDING
+    _is_waited_for = False
+
+    def __init__(self) -> None: ...
 
     def wait(self) -> W:
         """Return the result; every rank of a process group must wait for the same things in the same order."""
         if self._result is _PENDING:
-            self._result = self._wait_impl()
+            self._is_waited_for = True
+            try:
+                result: Any = self._wait_impl()
+                for callback in self.callbacks:
+                    result = callback(result)
+            finally:
+                self._is_waited_for = False
+            self._result = result
         return cast(W, self._result)
+
+    @property
+    def callbacks(self) -> list[Callable[[Any], Any]]:
+        """Functions to append to; each is given the result at the first wait and returns what takes its place."""
+        found: list[Callable[[Any], Any]] = vars(self).setdefault("_callbacks", [])
+        return found
 
     @abstractmethod
     def _wait_impl(self) -> W: ...
@@ -37,12 +55,12 @@ class Awaitable(ABC, Generic[W]):
 class NoWait(Awaitable[W]):
     """A result that is available."""
 
-    def __init__(self, result: W) -> None:
+    def __init__(self, obj: W) -> None:
         super().__init__()
-        self._result = result
+        self._obj = obj
 
     def _wait_impl(self) -> W:
-        return cast(W, self._result)
+        return self._obj
 
 
 class Deferred(Awaitable[W]):
@@ -59,17 +77,35 @@ class Deferred(Awaitable[W]):
         return result
 
 
-class LazyAwaitable(Deferred[W]):
-    """A stand-in for its result: access to an attribute or item, or a torch function, waits for it.
+class LazyAwaitable(Awaitable[W]):
+    """A stand-in for its result: access to an attribute or item, an operator or a torch function waits for it.
+
+    A subclass that defines ``_wait_impl`` needs no argument.
 
     Args:
         finish: Returns the result; called once, at the first use.
     """
 
+    _finish: Callable[[], W] | None = None
+
+    def __init__(self, finish: Callable[[], W] | None = None) -> None:
+        super().__init__()
+        self._finish = finish
+
+    def _wait_impl(self) -> W:
+        if self._finish is None:
+            raise NotImplementedError(
+                f"{type(self).__name__}: got no finish, expected a function that returns the result, or a subclass "
+                "that defines _wait_impl"
+            )
+        result = self._finish()
+        self._finish = None  # frees the objects that it refers to
+        return result
+
     def __getattr__(self, name: str) -> Any:
-        # Called only for names that the awaitable itself lacks.
-        if name.startswith("__"):
-            raise AttributeError(name)
+        # Called only for names that the awaitable itself lacks; waiting for itself would never end.
+        if name.startswith("__") or self._is_waited_for:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self.wait(), name)
 
     def __getitem__(self, key: Any) -> Any:
@@ -92,6 +128,27 @@ class LazyAwaitable(Deferred[W]):
         return func(*_waited(args), **_waited(kwargs or {}))
 
 
+class LazyNoWait(LazyAwaitable[W]):
+    """A stand-in for a result that is available."""
+
+    def __init__(self, obj: W) -> None:
+        super().__init__(lambda: obj)
+
+
+class LazyGetItemMixin(Generic[K, V]):
+    """Makes items of a lazy awaitable lazy too; it comes before ``LazyAwaitable`` in the list of bases."""
+
+    def __getitem__(self, key: K) -> LazyAwaitable[V]:
+        return GetItemLazyAwaitable(cast(Any, self), key)
+
+
+class GetItemLazyAwaitable(LazyAwaitable[Any]):
+    """An item of a lazy awaitable's result."""
+
+    def __init__(self, parent: LazyAwaitable[Any], key: Any) -> None:
+        super().__init__(lambda: parent.wait()[key])
+
+
 def _waited(value: Any) -> Any:
     if isinstance(value, LazyAwaitable):
         return value.wait()
@@ -100,3 +157,32 @@ def _waited(value: Any) -> Any:
     if isinstance(value, tuple | list) and not isinstance(value, torch.Size):
         return type(value)(_waited(item) for item in value)
     return value
+
+
+_UNARY = ("neg", "pos", "invert", "abs")
+_COMPARISONS = ("eq", "ne", "lt", "gt", "le", "ge")
+_REFLECTED = (
+    *("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul"),
+    *("and", "or", "xor", "lshift", "rshift"),
+)
+
+
+def _with_operators(names: Sequence[str], *, reflected: bool = False) -> None:
+    """Define operators of a LazyAwaitable, which wait for their operands."""
+
+    def define(name: str) -> None:
+        apply = getattr(operator, f"__{name}__")
+
+        def method(self: Any, *others: Any) -> Any:
+            operands = [_waited(self), *[_waited(other) for other in others]]
+            return apply(*(reversed(operands) if reflected else operands))
+
+        method.__name__ = f"__r{name}__" if reflected else f"__{name}__"
+        setattr(LazyAwaitable, method.__name__, method)
+
+    for name in names:
+        define(name)
+
+
+_with_operators([*_UNARY, *_COMPARISONS, *_REFLECTED])
+_with_operators(_REFLECTED, reflected=True)

@@ -124,7 +124,7 @@ class PolicyModel(nn.Module):
             for table in tables:
                 numbers = torch.arange(1.0, NUM_POLICY_ROWS + 1).unsqueeze(1)
                 rows.embedding_bags[table.name].weight.copy_(numbers.expand(-1, 4))
-        known = MCHManagedCollisionModule(NUM_POLICY_ROWS, LRU_EvictionPolicy(), 1)
+        known = MCHManagedCollisionModule(NUM_POLICY_ROWS, None, LRU_EvictionPolicy(), 1)
         known.train()(torch.tensor(KNOWN_IDS))
         mapping = ManagedCollisionCollection({str(IdPolicy.MAPPED): known}, tables).eval()
         self.rows = ManagedCollisionEmbeddingBagCollection(rows, mapping, embeddings_only=True)

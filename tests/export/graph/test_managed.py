@@ -49,7 +49,7 @@ def mapping_of(configs: Any, *names: str) -> ManagedCollisionCollection:
     by_name = {config.name: config for config in configs}
     modules = {}
     for name in names:
-        modules[name] = MCHManagedCollisionModule(by_name[name].num_embeddings, LRU_EvictionPolicy(), 1)
+        modules[name] = MCHManagedCollisionModule(by_name[name].num_embeddings, None, LRU_EvictionPolicy(), 1)
         modules[name].train()(torch.tensor(KNOWN))
     return ManagedCollisionCollection(modules, configs).eval()
 
@@ -177,7 +177,7 @@ class TestPredictions:
     def test_a_table_that_has_learned_nothing(self, tmp_path: Path) -> None:
         table = bag("t", 5, 8, ["f"])
         mapping = ManagedCollisionCollection(
-            {"t": MCHManagedCollisionModule(5, LFU_EvictionPolicy(), 1)}, [table]
+            {"t": MCHManagedCollisionModule(5, None, LFU_EvictionPolicy(), 1)}, [table]
         )
         model = ManagedCollisionEmbeddingBagCollection(
             EmbeddingBagCollection([table]), mapping, embeddings_only=True

@@ -34,7 +34,7 @@ def collection_of(*ids: list[int] | Tensor, more: int = 0) -> ManagedCollisionCo
     ]
     modules = {}
     for table, known in zip(tables, ids, strict=True):
-        module = MCHManagedCollisionModule(table.num_embeddings, LFU_EvictionPolicy(), 1)
+        module = MCHManagedCollisionModule(table.num_embeddings, None, LFU_EvictionPolicy(), 1)
         module.train()(torch.as_tensor(known, dtype=torch.int64))
         modules[table.name] = module
     return ManagedCollisionCollection(modules, [*tables, bag("rows", 9, 8, ["row"])]).eval()
@@ -42,10 +42,24 @@ def collection_of(*ids: list[int] | Tensor, more: int = 0) -> ManagedCollisionCo
 
 def assert_same(collection: ManagedCollisionCollection, batch: KeyedJaggedTensor) -> None:
     found, expected = FrozenLookup(collection)(batch), collection(batch)
-    assert found.keys() == expected.keys()
+    assert found.keys() == batch.keys()
     assert found.values().dtype == torch.int64
-    assert torch.equal(found.values(), expected.values())
-    assert torch.equal(found.lengths(), expected.lengths())
+    for key, jagged in expected.to_dict().items():
+        assert torch.equal(found[key].values(), jagged.values())
+        assert torch.equal(found[key].lengths(), jagged.lengths())
+
+
+def test_raw_ids_are_hashed_as_by_the_modules() -> None:
+    tables = [bag("t", 5, 8, ["a"]), bag("u", 5, 8, ["b"]), bag("rows", 300, 8, ["row"])]
+    modules = {
+        "t": MCHManagedCollisionModule(5, None, LFU_EvictionPolicy(), 1, 100, lambda ids, size: ids % size),
+        "u": MCHManagedCollisionModule(5, None, LFU_EvictionPolicy(), 1),
+    }
+    collection = ManagedCollisionCollection(modules, tables)
+    collection.train()(kjt_of({"a": [[107]], "b": [[107, 7]], "row": [[1]]}))
+    batch = kjt_of({"a": [[7, 207, 8]], "b": [[7, 207, 107]], "row": [[207, 7]]})
+    assert collection.eval()(batch).to_dict()["a"].values().tolist() == [0, 0, 4]
+    assert_same(collection, batch)
 
 
 class TestSameAsTheModules:
@@ -145,7 +159,7 @@ def test_it_reads_no_tensor() -> None:
 def test_what_cannot_be_frozen() -> None:
     with pytest.raises(TypeError, match="table 't': got a OtherModule"):
         FrozenLookup(ManagedCollisionCollection({"t": OtherModule()}, [bag("t", 5, 8, ["f"])]))
-    module = MCHManagedCollisionModule(5, LFU_EvictionPolicy(), 1)
+    module = MCHManagedCollisionModule(5, None, LFU_EvictionPolicy(), 1)
     module.output_size = lambda: 2**40 + 1  # type: ignore[method-assign]
     collection = collection_of([1])
     collection._managed_collision_modules["t0"] = module

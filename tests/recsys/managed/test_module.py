@@ -20,6 +20,9 @@ from recsys.managed import (
     LRU_EvictionPolicy,
     MCHEvictionPolicy,
     MCHManagedCollisionModule,
+    average_threshold_filter,
+    dynamic_threshold_filter,
+    probabilistic_threshold_filter,
 )
 from tests.recsys.managed.brute import BruteMapping
 
@@ -32,7 +35,7 @@ POLICIES = {
 
 
 def module_of(zch_size: int, policy: str = "lfu", interval: int = 1) -> MCHManagedCollisionModule:
-    return MCHManagedCollisionModule(zch_size, POLICIES[policy](), interval)
+    return MCHManagedCollisionModule(zch_size, None, POLICIES[policy](), interval)
 
 
 def feed(module: MCHManagedCollisionModule, *batches: list[int]) -> Tensor:
@@ -212,7 +215,7 @@ class TestState:
     )
     def test_wrong_arguments(self, arguments: tuple[int, int], text: str) -> None:
         with pytest.raises(ValueError, match=text):
-            MCHManagedCollisionModule(arguments[0], LFU_EvictionPolicy(), arguments[1])
+            MCHManagedCollisionModule(arguments[0], None, LFU_EvictionPolicy(), arguments[1])
 
 
 @pytest.mark.peer
@@ -238,3 +241,103 @@ class TestAgainstThePeer:
             theirs({"f": PeerJaggedTensor(torch.tensor(ids), lengths=torch.tensor([12]))})
             peer_ids = [i for i in theirs._mch_sorted_raw_ids.tolist() if i != MAX]
             assert ours.owned_ids().tolist() == peer_ids
+            assert torch.equal(ours.open_slots(), theirs.open_slots())
+
+    @pytest.mark.parametrize("policy", list(POLICIES))
+    @pytest.mark.filterwarnings("ignore")
+    def test_a_state_of_the_peer_is_loaded(self, policy: str) -> None:
+        peer_modules: Any = pytest.importorskip("torchrec.modules.mc_modules", reason="needs torchrec==1.8.0")
+        from torchrec.sparse.jagged_tensor import JaggedTensor as PeerJaggedTensor
+
+        kind: type[MCHEvictionPolicy] = getattr(peer_modules, POLICIES[policy].__name__)
+        arguments: dict[str, Any] = {"zch_size": 9, "device": torch.device("cpu"), "eviction_interval": 2}
+        theirs = peer_modules.MCHManagedCollisionModule(**arguments, eviction_policy=kind()).train()
+        ours = MCHManagedCollisionModule(**arguments, eviction_policy=POLICIES[policy]())
+        rng = random.Random(policy)
+        batches = [[rng.randrange(-20, 20) for _ in range(8)] for _ in range(12)]
+        for ids in batches[:4]:
+            theirs({"f": PeerJaggedTensor(torch.tensor(ids), lengths=torch.tensor([8]))})
+        ours.load_state_dict(theirs.state_dict())
+        everything = torch.arange(-21, 21)
+        jagged = PeerJaggedTensor(everything, lengths=torch.tensor([len(everything)]))
+        assert torch.equal(ours.remap(everything), theirs.remap({"f": jagged})["f"].values())
+        assert ours.current_step() == 4
+        # It is trained further as the peer does.
+        for ids in batches[4:]:
+            theirs({"f": PeerJaggedTensor(torch.tensor(ids), lengths=torch.tensor([8]))})
+            feed(ours, ids)
+            peer_ids = [i for i in theirs._mch_sorted_raw_ids.tolist() if i != MAX]
+            assert ours.owned_ids().tolist() == peer_ids
+
+
+def peer_state() -> dict[str, Tensor]:
+    """As a checkpoint of TorchRec's holds it: two parts of a state, each sorted, one after the other."""
+    return {
+        "_mch_sorted_raw_ids": torch.tensor([10, 30, MAX, -5, MAX, MAX]),
+        "_mch_remapped_ids_mapping": torch.tensor([1, 0, 2, 4, 3, 5]),
+        "_current_iter_tensor": torch.tensor([7]),
+        "_output_segments_tensor": torch.tensor([0, 3, 6, -1]),
+        "_mch_counts": torch.tensor([3, 4, 0, 5, 0, 0]),
+    }
+
+
+class TestStatesOfTorchRec:
+    def test_are_put_together_from_their_parts(self) -> None:
+        module = module_of(6)
+        module.load_state_dict(peer_state())
+        assert looked_up(module, [10, 30, -5, 11]) == [1, 0, 4, 5]
+        assert module.counts.tolist() == [4, 3, 0, 0, 5, 0]
+        assert module.last_steps.tolist() == [7, 7, 0, 0, 7, 0]
+        assert (module.current_step(), module.open_slots().tolist()) == (7, [2])
+
+    def test_inside_a_model(self) -> None:
+        model = torch.nn.ModuleDict({"users": module_of(6)})
+        model.load_state_dict({f"users.{name}": tensor for name, tensor in peer_state().items()})
+        assert looked_up(model["users"], [30]) == [0]
+
+    @pytest.mark.parametrize(
+        ("change", "text"),
+        [
+            pytest.param({"_mch_remapped_ids_mapping": torch.arange(6) + 6}, "rows 0 to 5 once", id="a part"),
+            pytest.param({"_mch_counts": torch.zeros(6)}, "_mch_counts: got torch.float32", id="type"),
+            pytest.param(
+                {"_mch_counts": torch.zeros(5, dtype=torch.int64)}, r"_mch_counts: .*\[6\]", id="size"
+            ),
+            pytest.param({"_current_iter_tensor": None}, "_current_iter_tensor: missing", id="missing"),
+        ],
+    )
+    def test_that_are_wrong(self, change: dict[str, Any], text: str) -> None:
+        state = {name: t for name, t in (peer_state() | change).items() if t is not None}
+        with pytest.raises(CheckpointError, match=text):
+            module_of(6).load_state_dict(state)
+
+
+class TestArgumentsOfTorchRec:
+    def test_raw_ids_are_hashed(self) -> None:
+        module = MCHManagedCollisionModule(
+            5, torch.device("cpu"), LFU_EvictionPolicy(), 1, 100, lambda ids, size: ids % size
+        )
+        assert (module.input_size(), module.buckets()) == (100, 1)
+        assert module.train()(torch.tensor([7, 107, 8])).tolist() == [0, 0, 1]
+        assert module.owned_ids().tolist() == [7, 8]
+
+    def test_rare_ids_are_not_counted(self) -> None:
+        module = MCHManagedCollisionModule(5, None, LFU_EvictionPolicy(average_threshold_filter), 1)
+        feed(module, [1, 1, 1, 2, 3, 3, 3])
+        assert module.owned_ids().tolist() == [1, 3]
+        strict = LFU_EvictionPolicy(lambda counts: dynamic_threshold_filter(counts, 1.2))
+        module = MCHManagedCollisionModule(5, None, strict, 1)
+        feed(module, [1, 1, 1, 2, 3, 3])
+        assert module.owned_ids().tolist() == [1]
+        assert probabilistic_threshold_filter(torch.tensor([1, 10**9]), 0.5)[0].tolist()[1]
+
+    @pytest.mark.parametrize(
+        ("arguments", "text"),
+        [
+            ({"output_global_offset": 3}, "output_global_offset: got 3, expected 0"),
+            ({"output_segments": [0, 5]}, r"output_segments: got \[0, 5\], expected None"),
+        ],
+    )
+    def test_parts_are_refused(self, arguments: dict[str, Any], text: str) -> None:
+        with pytest.raises(ValueError, match=text):
+            MCHManagedCollisionModule(5, None, LFU_EvictionPolicy(), 1, **arguments)

@@ -41,7 +41,7 @@ def _ids(rank: int, step: int) -> list[int]:
 def _collection(policy: str, interval: int) -> ManagedCollisionEmbeddingBagCollection:
     torch.manual_seed(0)
     table = bag("t", 9, 4, ["f"])
-    module = MCHManagedCollisionModule(9, POLICIES[policy](), interval)
+    module = MCHManagedCollisionModule(9, None, POLICIES[policy](), interval)
     mapping = ManagedCollisionCollection({"t": module}, [table])
     return ManagedCollisionEmbeddingBagCollection(
         EmbeddingBagCollection([table]), mapping, embeddings_only=True
@@ -82,7 +82,9 @@ def test_every_rank_holds_the_mapping_of_one(policy: str, interval: int) -> None
 def train_on_nothing(rank: int, world_size: int) -> list[int]:
     """No rank has any ID; nothing hangs and nothing is admitted."""
     del rank, world_size
-    module = MCHManagedCollisionModule(4, LFU_EvictionPolicy(), 1, process_group=distributed.group.WORLD)
+    module = MCHManagedCollisionModule(
+        4, None, LFU_EvictionPolicy(), 1, process_group=distributed.group.WORLD
+    )
     module.train()(torch.empty(0, dtype=torch.int64))
     return module.owned_ids().tolist()
 

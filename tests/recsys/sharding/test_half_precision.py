@@ -31,9 +31,9 @@ def _both(
         next(module.parameters()).copy_(weight)
     plan, env = {"t": row_wise(table, [0, 1])}, ShardingEnv.from_local(["cpu", "cpu"])
     halves = QuantEmbeddingBagCollection.from_float(
-        module, DataType.FP32, options=ShardedOptions(output_dtype=dtype)
+        module, data_type=DataType.FP32, options=ShardedOptions(output_dtype=dtype)
     )
-    whole = QuantEmbeddingBagCollection.from_float(module, DataType.FP32)
+    whole = QuantEmbeddingBagCollection.from_float(module, data_type=DataType.FP32)
     return whole(batch).values(), halves.shard(plan, env)(batch).values()
 
 

@@ -68,7 +68,7 @@ class TestTrainedWeightsAreCarriedOver:
         tables = [bag("t", 9, 16, ["a"]), bag("u", 9, 16, ["b"], "MEAN")]
         module = EmbeddingBagCollection(tables)
         constant(module)
-        made = QuantEmbeddingBagCollection.from_float(module, kind)
+        made = QuantEmbeddingBagCollection.from_float(module, data_type=kind)
         sharded = made.shard({t.name: cut(t, [1, 0]) for t in tables}, env_of([0, 1]))
         answer = sharded(kjt_of({"a": [[3], [8, 1], []], "b": [[0], [8, 2], []]}))
         assert answer["a"][:, 0].tolist() == [3, 9, 0]
@@ -78,7 +78,7 @@ class TestTrainedWeightsAreCarriedOver:
     def test_sequences(self, cut: Callable[..., ParameterSharding], kind: DataType) -> None:
         module = EmbeddingCollection(ROWS)
         constant(module)
-        made = QuantEmbeddingCollection.from_float(module, kind)
+        made = QuantEmbeddingCollection.from_float(module, data_type=kind)
         sharded = made.shard({t.name: cut(t, [2, 0]) for t in ROWS}, env_of([0, 2]))
         answer = sharded(BATCH)
         assert answer["b"].values()[:, 0].tolist() == [9, 0, 4, 9, 5, 1]
@@ -119,7 +119,7 @@ def test_a_mean_over_shards_is_the_mean_of_the_bag() -> None:
     table = bag("t", 9, 8, ["a"], "MEAN")
     module = EmbeddingBagCollection([table])
     constant(module)
-    made = QuantEmbeddingBagCollection.from_float(module, DataType.FP32)
+    made = QuantEmbeddingBagCollection.from_float(module, data_type=DataType.FP32)
     sharded = made.shard({"t": row_wise(table, [2, 1, 0])}, env_of([2]))
     answer = sharded(kjt_of({"a": [[0, 4, 8], [8, 8, 2], [0, 1], [], [7]]}))
     assert answer["a"][:, 3].tolist() == [4, 6, 0.5, 0, 7]
@@ -210,7 +210,7 @@ def test_column_cuts_of_the_true_dim_not_of_padded_rows() -> None:
 def test_cuts_that_the_row_type_does_not_allow() -> None:
     table = bag("t", 10, 20, ["a"])
     shards = tuple(ShardMetadata(shard_offsets=(0, start), shard_sizes=(10, 10), rank=0) for start in (0, 10))
-    module = QuantEmbeddingBagCollection.from_float(EmbeddingBagCollection([table]), DataType.INT4)
+    module = QuantEmbeddingBagCollection.from_float(EmbeddingBagCollection([table]), data_type=DataType.INT4)
     with pytest.raises(
         PlanError, match=r"table 't': got columns cut at 0:10, expected multiples of 4 for INT4"
     ):

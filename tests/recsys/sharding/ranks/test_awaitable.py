@@ -15,7 +15,13 @@ import torch
 from torch import distributed
 
 from recsys import LazyAwaitable
-from recsys.sharding.transport.awaitable import Deferred, NoWait
+from recsys.sharding.transport.awaitable import (
+    Deferred,
+    GetItemLazyAwaitable,
+    LazyGetItemMixin,
+    LazyNoWait,
+    NoWait,
+)
 from tests.recsys.sharding.ranks.cases import Draw, RankCase, case_of_every_type
 from tests.recsys.sharding.ranks.training import sharded
 from tests.support.helpers import outputs_of
@@ -30,6 +36,11 @@ TOUCHES: dict[str, Callable[[Any], object]] = {
     "in": lambda lazy: 1.0 in lazy,
     "a torch function": lambda lazy: torch.cat([lazy, lazy]),
     "a keyword of a torch function": lambda lazy: torch.sum(input=lazy),
+    "an operator": lambda lazy: lazy * 2,
+    "an operator from the right": lambda lazy: 2 - lazy,
+    "a sign": lambda lazy: -lazy,
+    "two of them": lambda lazy: lazy @ lazy,
+    "a comparison": lambda lazy: lazy == 1,
 }
 
 
@@ -48,6 +59,68 @@ def test_the_first_touch_waits_and_later_ones_do_not(touch: str) -> None:
     assert len(waits) == 1
     assert torch.equal(lazy.wait(), torch.ones(2))
     assert len(waits) == 1
+
+
+def test_operators_are_those_of_the_result() -> None:
+    lazy = LazyAwaitable(lambda: torch.tensor([1.0, 2.0]))
+    assert [x.tolist() for x in (lazy * 2, 2 - lazy, -lazy, lazy**lazy, lazy > 1, 2.0**lazy)] == [
+        [2.0, 4.0],
+        [1.0, 0.0],
+        [-1.0, -2.0],
+        [1.0, 4.0],
+        [False, True],
+        [2.0, 4.0],
+    ]
+
+
+class WithoutConstructor(LazyAwaitable[torch.Tensor]):
+    def __init__(self, start: float) -> None:
+        self.start = start
+
+    def _wait_impl(self) -> torch.Tensor:
+        return torch.full((2,), self.start)
+
+
+def test_a_subclass_says_how_to_wait() -> None:
+    lazy = WithoutConstructor(3.0)
+    assert (lazy + 1).tolist() == [4.0, 4.0]
+    assert lazy.shape == (2,)
+
+
+def test_an_attribute_that_the_wait_itself_lacks_is_an_error() -> None:
+    class Wrong(LazyAwaitable[torch.Tensor]):
+        def _wait_impl(self) -> torch.Tensor:
+            return self.never_set
+
+    with pytest.raises(AttributeError, match="'Wrong' object has no attribute 'never_set'"):
+        Wrong().wait()
+    with pytest.raises(NotImplementedError, match="expected a function that returns the result"):
+        LazyAwaitable().wait()
+
+
+def test_callbacks_change_the_result_once() -> None:
+    lazy = WithoutConstructor(1.0)
+    lazy.callbacks.append(lambda result: result + 1)
+    lazy.callbacks.append(lambda result: result * 10)
+    assert (lazy.wait().tolist(), lazy.wait().tolist()) == ([20.0, 20.0], [20.0, 20.0])
+    there = NoWait(obj=5)
+    there.callbacks.append(lambda result: result + 1)
+    assert there.wait() == 6
+
+
+def test_items_can_be_lazy_too() -> None:
+    class Lazy(LazyGetItemMixin[str, torch.Tensor], LazyAwaitable[dict[str, torch.Tensor]]):
+        waits = 0
+
+        def _wait_impl(self) -> dict[str, torch.Tensor]:
+            Lazy.waits += 1
+            return {"a": torch.ones(2)}
+
+    item = Lazy()["a"]
+    assert (type(item), Lazy.waits) == (GetItemLazyAwaitable, 0)
+    assert (item + 1).tolist() == [2.0, 2.0]
+    assert Lazy.waits == 1
+    assert LazyNoWait(torch.ones(1)).item() == 1
 
 
 def test_looking_for_special_methods_does_not_wait() -> None:

@@ -42,7 +42,7 @@ CUTS: dict[str, Callable[[], ParameterSharding]] = {
 
 def _managed() -> ManagedCollisionEmbeddingBagCollection:
     torch.manual_seed(0)
-    mapping = MCHManagedCollisionModule(TABLE.num_embeddings, LFU_EvictionPolicy(), eviction_interval=2)
+    mapping = MCHManagedCollisionModule(TABLE.num_embeddings, None, LFU_EvictionPolicy(), eviction_interval=2)
     return ManagedCollisionEmbeddingBagCollection(
         EmbeddingBagCollection([TABLE]),
         ManagedCollisionCollection({"t": mapping}, [TABLE]),
