@@ -15,7 +15,7 @@ from rich.table import Table
 from torch import Tensor, fx, nn
 
 from benchmarks.machine import prepare, wide_console
-from export.graph.binding import ModelTracer
+from export.graph.tracing import ModelTracer
 from recsys.configs import EmbeddingBagConfig
 from recsys.jagged.keyed_jagged import KeyedJaggedTensor
 from recsys.managed import LFU_EvictionPolicy, ManagedCollisionCollection, MCHManagedCollisionModule

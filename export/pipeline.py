@@ -24,6 +24,7 @@ from export.config import ALL_FEATURES, AUTO, DENSE_DTYPES, ExportConfig
 from export.graph.binding import Binding, bind, dense_inputs, sparse_inputs
 from export.graph.graph import signature_shapes
 from export.graph.managed import find_managed
+from export.graph.place import naming_places
 from export.graph.prepared import PreparedModel, Progress, skeletons_of
 from export.inputs import with_columns, with_inputs_of
 from export.report import ExportReport, TableReport
@@ -74,7 +75,7 @@ def export_model(
     progress = progress or (lambda *_: None)
     made = Destination(Path(path), single_file=config.single_file, overwrite=config.overwrite)
     model = with_our_modules(model)
-    with naming_full_disk(f"out: {Path(path).name!r}"), made as destination, our_names():
+    with naming_full_disk(f"out: {Path(path).name!r}"), made as destination, our_names(), naming_places():
         work = destination.work
         prepared = prepare(model, config, progress)
         floats = float_outputs(prepared)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor, fx, nn
 
+from export.graph.tracing import trace
 from export.graph.tree import exchanged
 from recsys.configs import EmbeddingBagConfig
 from recsys.embedding import EmbeddingBagCollection, FloatCollection
@@ -128,15 +129,6 @@ def _unwrapped(kind: object) -> object:
     return inner[0] if optional and len(inner) == 1 else kind
 
 
-class ModelTracer(fx.Tracer):
-    """Traces through everything except torch's layers, so that no other class is left in the graph."""
-
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:  # noqa: ARG002
-        """Return whether a module is a layer of torch, which is not traced through."""
-        containers = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
-        return m.__module__.startswith("torch.nn") and not isinstance(m, containers)
-
-
 class _Probe(nn.Module):
     """A stand-in for a collection that records the graph node of its IDs."""
 
@@ -222,23 +214,6 @@ def bind(
     for name in dense:
         binding.dense[name] = dense_widths.get(name) or _width(root, graph, name)
     return binding
-
-
-def trace(root: nn.Module) -> fx.Graph:
-    """Trace a model.
-
-    Raises:
-        ExportError: FX does not support the model's code; the message says what failed.
-    """
-    try:
-        return ModelTracer().trace(root)
-    except ExportError:
-        raise
-    except Exception as error:  # user code can raise anything
-        raise ExportError(
-            f"model: cannot be traced by torch.fx: {type(error).__name__}: {error}. forward must not depend on "
-            "the values of tensors (no `if`, `bool`, `int` or `len` of them)"
-        ) from error
 
 
 def _sources(nodes: Sequence[fx.Node]) -> set[str]:

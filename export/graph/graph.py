@@ -14,11 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from export.graph.binding import Binding, trace
+from export.graph.binding import Binding
 from export.graph.device_check import check_devices
 from export.graph.managed import FrozenCollisions, mapping_in_front
 from export.graph.passes import flatten_cats, relu_in_place
 from export.graph.ranking import Expansion, RankingCollection, RankingFeatures
+from export.graph.tracing import trace
 from recsys import torchscript
 from recsys.errors import ExportError
 from recsys.jagged.keyed import KeyedTensor

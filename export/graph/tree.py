@@ -22,7 +22,8 @@ _HOOKS = (
 def exchanged(model: nn.Module, replacements: Mapping[str, nn.Module]) -> nn.Module:
     """Return a copy of the module tree in eval mode with some modules replaced.
 
-    Parameters and buffers are shared with the model, which is not changed.
+    Parameters and buffers are shared with the model, which is not changed. New modules get the hooks of those that they
+    replace.
 
     Args:
         model: Any module.
@@ -46,7 +47,7 @@ def with_hooks_of(module: nn.Module, new: M) -> M:
 
 def _copied(module: nn.Module, by_module: Mapping[int, nn.Module], done: dict[int, nn.Module]) -> nn.Module:
     if id(module) in by_module:
-        return by_module[id(module)]
+        return with_hooks_of(module, by_module[id(module)])
     if id(module) in done:
         return done[id(module)]
     new = copy.copy(module)

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-from export.graph.tree import exchanged, with_hooks_of
+from export.graph.tree import exchanged
 from export.source.torchrec_managed import our_mapping
 from recsys.configs import BaseEmbeddingConfig, DataType, EmbeddingBagConfig, EmbeddingConfig, PoolingType
 from recsys.embedding import FLOAT_DTYPES, EmbeddingBagCollection, EmbeddingCollection
@@ -55,7 +55,7 @@ def with_our_modules(model: nn.Module) -> nn.Module:
     for path, module in model.named_modules():
         ours = _counterpart(path, module)
         if ours is not None:
-            replacements[path] = with_hooks_of(module, ours)
+            replacements[path] = ours
     return exchanged(model, replacements) if replacements else model
 
 

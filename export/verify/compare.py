@@ -52,7 +52,10 @@ def capture(
     """
     kept: dict[str, list[Any]] = {path: [] for path in modules}
     handles = [
-        module.register_forward_hook(lambda _m, _i, output, path=path: kept[path].append(output))
+        # Before hooks of the user's, which may change the output.
+        module.register_forward_hook(
+            lambda _m, _i, output, path=path: kept[path].append(output), prepend=True
+        )
         for path, module in modules.items()
     ]
     try:

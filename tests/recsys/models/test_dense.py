@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import fx
 
-from export.graph.binding import ModelTracer
+from export.graph.tracing import ModelTracer
 from recsys import torchscript
 from recsys.models.dense import DenseTransforms
 from recsys.schema import DenseColumn

@@ -1,0 +1,163 @@
+"""The place in the user's code where an error arose: file, line and layer, and what to change there."""
+
+from __future__ import annotations
+
+import linecache
+import re
+import sysconfig
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from traceback import walk_tb
+from types import FrameType
+
+import torch
+from torch import nn
+
+import export
+import recsys
+from recsys.errors import ExportError, VerificationError
+
+# Code that is not the model's: ours, torch's and Python's.
+_NOT_THEIRS = tuple(
+    f"{Path(folder).resolve()}/"
+    for folder in (
+        Path(recsys.__file__).parent,
+        Path(export.__file__).parent,
+        Path(torch.__file__).parent,
+        sysconfig.get_paths()["stdlib"],
+    )
+)
+# Packages there whose modules may be a model's code.
+_PACKAGES = ("site-packages/", "dist-packages/", f"{Path(recsys.__file__).resolve().parent}/models/")
+_ADVICE = (
+    (
+        "cannot be iterated",
+        "split it with unbind, split or chunk into a number that the module knows, in place of a loop, * or unpacking",
+    ),
+    ("control flow", "choose between values with torch.where, or decide by an attribute of the module"),
+    ("'len' is not supported|__len__", "take x.size(0) in place of len(x)"),
+    (
+        "item assignment",
+        "make a new tensor with torch.where, masked_fill, scatter or cat in place of an assignment",
+    ),
+    (
+        r"interpreted as an integer|must be (real|int)|(int|float)\(\) argument|not an integer",
+        "take sizes from shapes (x.size(0)), and no int() or float() of a tensor",
+    ),
+    (
+        "mat1 and mat2|size mismatch|must match the size|normalized_shape",
+        "the width of a dense argument is that of the first layer it goes into: give another with "
+        "--dense-width NAME=N, or change what the layer takes",
+    ),
+    (
+        "index out of range",
+        "an ID lies beyond the rows that this layer has: look IDs up in an EmbeddingBagCollection or "
+        "EmbeddingCollection, which checks them, or bring them into range in forward (clamp, %)",
+    ),
+    (
+        "argument of type",
+        "layers of torch and functions under torch.fx.wrap take tensors: give them values() and lengths()",
+    ),
+)
+# Errors that say all by themselves.
+_PLAIN = (KeyError, IndexError, AssertionError)
+_DEFAULT_ADVICE = "forward must not depend on the values of tensors (no `if`, `bool`, `int` or `len` of them)"
+
+
+def place_of(error: BaseException) -> str:
+    """Return where in the model's code an error arose, as ``file:line in function, layer 'path'``; empty if unknown."""
+    frames = [(frame, line) for frame, line in walk_tb(error.__traceback__)]
+    theirs = [(frame, line) for frame, line in frames if _is_theirs(frame, packages=False)]
+    theirs = theirs or [(frame, line) for frame, line in frames if _is_theirs(frame, packages=True)]
+    if not theirs:
+        return ""
+    frame, line = theirs[-1]
+    file = frame.f_code.co_filename
+    code = linecache.getline(file, line).strip()
+    path, layer = _layer([frame for frame, _ in frames])
+    of = f", layer {path!r} ({layer})" if path else ""
+    return f"{_short(file)}:{line} in {frame.f_code.co_qualname}{of}: `{code[:100]}`"
+
+
+def advice(error: BaseException) -> str:
+    """Return what to change for an error of torch or torch.fx; empty for others."""
+    text = f"{type(error).__name__}: {error}"
+    return next((said for pattern, said in _ADVICE if re.search(pattern, text)), "")
+
+
+def explained(error: BaseException, default: str = _DEFAULT_ADVICE) -> str:
+    """Return an error's kind and message, its place, and what to change there."""
+    place = place_of(error)
+    said = advice(error) or ("" if isinstance(error, _PLAIN) else default)
+    at = f". At {place}" if place else ""
+    return (
+        f"{type(error).__name__}: {_first_line(error)}{at}{f'. {said[0].upper()}{said[1:]}' if said else ''}"
+    )
+
+
+@contextmanager
+def naming_places() -> Iterator[None]:
+    """Say where the model's code caused an error of the export, and what to change there.
+
+    Raises:
+        ExportError: As it was raised, with the place if it had none.
+        VerificationError: The artifact's graph failed.
+    """
+    try:
+        yield
+    except ExportError as error:
+        cause = error.__cause__
+        place = "" if cause is None else place_of(cause)
+        if not place or cause is None or place in str(error):
+            raise
+        said = advice(cause)
+        raise type(error)(f"{error}. At {place}{f'. {said[0].upper()}{said[1:]}' if said else ''}") from cause
+    except RuntimeError as error:
+        if "TorchScript interpreter" not in str(error):
+            raise
+        failed = re.search(r"\n(.*)\n\s*~+ <--- HERE", str(error))
+        at = f" at `{failed[1].strip()[:100]}`" if failed else ""
+        raise VerificationError(
+            f"model: the artifact's graph failed{at}: {str(error).strip().splitlines()[-1]}"
+        ) from error
+
+
+def _is_theirs(frame: FrameType, *, packages: bool) -> bool:
+    file = frame.f_code.co_filename
+    if file.startswith("<") or "/torch/" in file:
+        return False
+    if any(part in file for part in _PACKAGES):
+        return packages
+    return not str(Path(file).resolve()).startswith(_NOT_THEIRS)
+
+
+def _layer(frames: list[FrameType]) -> tuple[str, str]:
+    """Return the path of the innermost module that was running, and its kind."""
+    parts: list[str] = []
+    inside: nn.Module | None = None
+    for frame in frames:
+        module = frame.f_locals.get("self")
+        if not isinstance(module, nn.Module) or module is inside:
+            continue
+        if inside is not None:
+            path = next((path for path, part in inside.named_modules() if part is module), None)
+            if path is None:
+                continue
+            parts.append(path)
+        inside = module
+    path = ".".join(parts)
+    # The module around a user's model calls it so.
+    path = path.removeprefix("model.") if path != "model" else ""
+    kind = type(inside).__name__
+    size = inside.extra_repr() if inside is not None else ""
+    return path, f"{kind}({size})" if size else kind
+
+
+def _short(file: str) -> str:
+    path = Path(file)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), "")

@@ -1,0 +1,103 @@
+"""Tracing of the user's code by torch.fx."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.fx import _symbolic_trace as symbolic_trace
+
+from export.graph.place import explained
+from export.graph.tree import has_hooks
+from recsys.errors import ExportError
+from recsys.jagged.keyed import KeyedTensor
+from recsys.jagged.keyed_jagged import KeyedJaggedTensor
+from recsys.jagged.tensor import JaggedTensor
+
+_CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+_JAGGED = (JaggedTensor, KeyedJaggedTensor, KeyedTensor)
+# torch parses their sizes itself, and refuses those of a traced tensor.
+_FACTORIES = (torch.zeros, torch.ones, torch.empty, torch.full, torch.arange, torch.eye)
+
+
+class ModelTracer(fx.Tracer):
+    """Traces through everything except torch's layers, so that no other class is left in the graph."""
+
+    def __init__(self) -> None:
+        super().__init__(autowrap_functions=_FACTORIES)
+        self._autowrap_search.append(torch)
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:  # noqa: ARG002
+        """Return whether a module is a layer of torch, which is not traced through unless hooks run around it."""
+        return m.__module__.startswith("torch.nn") and not isinstance(m, _CONTAINERS) and not has_hooks(m)
+
+    def call_module(self, m: nn.Module, forward: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call a layer with our data types, which no node can take, directly: it is traced through."""
+        if _has_jagged(args) or _has_jagged(kwargs):
+            return forward(*args, **kwargs)
+        return super().call_module(m, forward, args, kwargs)
+
+
+def trace(root: nn.Module) -> fx.Graph:
+    """Trace a model.
+
+    Raises:
+        ExportError: FX does not support the model's code; the message says what failed, and where.
+    """
+    try:
+        with _wrapped_functions_taking_jagged():
+            graph = ModelTracer().trace(root)
+    except ExportError:
+        raise
+    except Exception as error:  # user code can raise anything
+        raise ExportError(f"model: cannot be traced by torch.fx: {explained(error)}") from error
+    for node in graph.nodes:
+        if node.target in _FACTORIES:
+            del node.meta[
+                "is_wrapped"
+            ]  # or generated code would name it to torch.fx.wrap, which takes no dots
+    return graph
+
+
+@contextmanager
+def _wrapped_functions_taking_jagged() -> Iterator[None]:
+    """Let functions under ``torch.fx.wrap`` run, and be traced through, where they are called with our data types.
+
+    With tensors alone they stay calls in the graph, as the user asked.
+    """
+    table: dict[Any, dict[str, Any]] = symbolic_trace._wrapped_fns_to_patch
+    ours = {key: names for key, names in table.items() if key[1] in names}
+    functions = {key: names[key[1]] for key, names in ours.items()}
+    try:
+        for key, names in ours.items():
+            del table[key]
+            names[key[1]] = _called_or_recorded(functions[key])
+        yield
+    finally:
+        for key, names in ours.items():
+            table[key] = names
+            names[key[1]] = functions[key]
+
+
+def _called_or_recorded(function: Callable[..., Any]) -> Callable[..., Any]:
+    recorded = symbolic_trace._create_wrapped_func(function)
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        chosen = function if _has_jagged(args) or _has_jagged(kwargs) else recorded
+        return chosen(*args, **kwargs)
+
+    return call
+
+
+def _has_jagged(value: Any) -> bool:
+    """Return whether our data types are among some arguments."""
+    if isinstance(value, (list, tuple)):
+        return any(_has_jagged(part) for part in value)
+    if isinstance(value, dict):
+        return any(_has_jagged(part) for part in value.values())
+    return isinstance(value, _JAGGED)

@@ -1,0 +1,108 @@
+"""What code a model may have around its lookups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, fx, nn
+
+from recsys import DataType, EmbeddingBagCollection, EmbeddingCollection, KeyedJaggedTensor, KeyedTensor
+from tests.support.export_models import arguments, assert_close, batch_of, exported, predicted
+from tests.support.helpers import bag, sequence
+
+
+@fx.wrap
+def columns(found: KeyedTensor, name: str) -> Tensor:
+    return found[name] if len(found.keys()) else found.values()
+
+
+@fx.wrap
+def scaled(x: Tensor, by: float) -> Tensor:
+    if x.size(0) > 10**6:
+        return x
+    return x * by
+
+
+class _Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.ebc = EmbeddingBagCollection([bag("t", 20, 4, ["f"]), bag("u", 30, 4, ["g"])])
+        self.identity = nn.Identity()
+        self.layer = nn.Linear(4, 4)
+
+
+class _Wrapped(_Model):
+    def forward(self, features: KeyedJaggedTensor) -> Tensor:
+        return scaled(columns(self.ebc(features), "g"), 2.0)
+
+
+class _Identity(_Model):
+    def forward(self, features: KeyedJaggedTensor) -> Tensor:
+        found: KeyedTensor = self.identity(self.ebc(self.identity(features)))
+        return found["g"] - found["f"]
+
+
+class _Hooks(_Model):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer.register_forward_hook(_doubled)
+        self.ebc.register_forward_pre_hook(_the_second_first)
+
+    def forward(self, features: KeyedJaggedTensor) -> Tensor:
+        found: Tensor = self.layer(self.ebc(features)["f"])
+        return found
+
+
+def _doubled(_: nn.Module, __: Any, output: Tensor) -> Tensor:
+    return output * 2
+
+
+def _the_second_first(_: nn.Module, args: tuple[KeyedJaggedTensor]) -> tuple[KeyedJaggedTensor]:
+    return (args[0].permute([1, 0]),)
+
+
+class _Synced(_Model):
+    def forward(self, features: KeyedJaggedTensor) -> Tensor:
+        made = KeyedJaggedTensor.from_lengths_sync(features.keys(), features.values(), features.lengths())
+        return self.ebc(made).values()
+
+
+class _Factories(_Model):
+    def forward(self, features: KeyedJaggedTensor) -> Tensor:
+        found = self.ebc(features).values()
+        return found + torch.zeros(found.size(0), 8) + torch.ones((found.size(0), 1)) + torch.arange(8)
+
+
+class _SequencesWithHook(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.ec = EmbeddingCollection([sequence("t", 20, 4, ["f"])])
+        self.ec.register_forward_hook(_first_only)
+
+    def forward(self, features: KeyedJaggedTensor) -> Tensor:
+        found: Tensor = self.ec(features)["f"].to_padded_dense(3).sum(dim=1)
+        return found
+
+
+def _first_only(_: nn.Module, __: Any, output: dict[str, Any]) -> dict[str, Any]:
+    return {"f": output["f"]}
+
+
+@pytest.mark.parametrize("make", [_Wrapped, _Identity, _Hooks, _Synced, _Factories, _SequencesWithHook])
+def test_code_around_lookups(tmp_path: Path, make: Callable[[], nn.Module]) -> None:
+    model = make().eval()
+    _, artifact = exported(model, tmp_path / "artifact", data_type=DataType.FP32)
+    signature = artifact.manifest.signature
+    batch = batch_of(signature, 7)
+    assert_close(artifact.forward(*batch.inputs()), predicted(model, arguments(signature, batch)))
+
+
+def test_functions_under_wrap_are_put_back(tmp_path: Path) -> None:
+    before = columns
+    exported(_Wrapped(), tmp_path / "artifact")
+    assert columns is before
+    assert any(key[1] == "columns" for key in fx._symbolic_trace._wrapped_fns_to_patch)
