@@ -309,8 +309,8 @@ class KeyedJaggedTensor(JaggedBase):
         return None if self._length_per_key is None else list(accumulate(self._length_per_key, initial=0))
 
     def sync(self) -> KeyedJaggedTensor:
-        """Read the lengths per key if they are not known. Waits for the device that holds them."""
-        if self._length_per_key is None:
+        """Read the lengths per key if they are not known. Waits for the device that holds them; not under a tracer."""
+        if self._length_per_key is None and not is_traced(self._lengths, self._offsets):
             self._length_per_key = read_ids_per_key(self)
         return self
 
