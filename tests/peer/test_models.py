@@ -16,7 +16,7 @@ pytestmark = [
 ]
 assert torchrec
 
-NAMES = ("DLRM", "DLRMTrain", "SimpleDeepFMNN", "two towers")
+NAMES = ("DLRM", "DLRM_DCN", "DLRM_Projection", "DLRMTrain", "SimpleDeepFMNN", "two towers", "BERT4Rec")
 
 
 @pytest.mark.parametrize("name", NAMES)
