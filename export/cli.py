@@ -34,7 +34,7 @@ from recsys.kernels.operators import LINEAR_DTYPES
 from recsys.models.retrieval import retrieval_model
 from recsys.sharding.plan.plan import ShardingPlan
 from recsys.sharding.plan.plan_file import read_plan
-from recsys.signature import IdPolicy
+from recsys.signature import BATCHES, IdPolicy
 
 _EPILOG = """\
 examples:
@@ -189,6 +189,13 @@ def _parser() -> argparse.ArgumentParser:
         help="requests may give this feature's texts, which the server hashes to IDs (all: every feature's; "
         f"default hash: {STRING_HASHES[0]}); repeatable",
     )
+    requests.add_argument(
+        "--batch",
+        default="rows",
+        choices=list(BATCHES),
+        help="what a batch is: rows of any requests, which must not depend on each other (default), or one request, "
+        "which the servers then never put together with others",
+    )
     ranking = parser.add_argument_group("ranking")
     ranking.add_argument(
         "--context",
@@ -266,6 +273,7 @@ def _config(arguments: argparse.Namespace, checkpoint: Path) -> ExportConfig:
             _assignment(text, "--strings") if "=" in text else (text, STRING_HASHES[0])
             for text in arguments.strings
         ),
+        batch=arguments.batch,
         samples=arguments.samples,
         graph_format=arguments.graph_format,
         pt2_isa=arguments.pt2_isa,

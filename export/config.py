@@ -17,7 +17,7 @@ from recsys.kernels import operators
 from recsys.kernels.operators import LINEAR_DTYPES
 from recsys.sharding.plan.env import ShardingEnv
 from recsys.sharding.plan.plan import ShardingPlan
-from recsys.signature import IdPolicy
+from recsys.signature import BATCHES, IdPolicy
 
 #: Stands for every feature in ``ExportConfig.strings``.
 ALL_FEATURES = "all"
@@ -56,6 +56,8 @@ class ExportConfig:
         strings: For features, by the names that the signature gives them, the hash that turns a text into an ID
             (``recsys.hashing.STRING_HASHES``); requests may then give these features' texts. ``all`` stands for every
             feature that is not named.
+        batch: What a batch is: ``rows`` of any requests, which must not depend on each other; or one ``request``, which
+            the servers then never put together with others.
         samples: Requests in JSON to verify with; random ones if None.
         graph_format: How graphs are written: ``torchscript``; ``pt2``, compiled by AOTInductor; or ``both``.
         pt2_isa: The instructions that compiled graphs use, one of ``recsys.artifact.compiled.ISAS``.
@@ -79,6 +81,7 @@ class ExportConfig:
     dense_widths: Mapping[str, int] = field(default_factory=dict)
     context: tuple[str, ...] = ()
     strings: Mapping[str, str] = field(default_factory=dict)
+    batch: str = "rows"
     samples: Path | None = None
     graph_format: str = "torchscript"
     pt2_isa: str = DEFAULT_ISA
@@ -105,6 +108,8 @@ class ExportConfig:
                 raise ExportError(
                     f"strings[{feature!r}]: got {name!r}, expected {' or '.join(STRING_HASHES)}"
                 )
+        if self.batch not in BATCHES:
+            raise ExportError(f"batch: got {self.batch!r}, expected {' or '.join(BATCHES)}")
         if not self.targets:
             raise ExportError("targets: got none, expected at least one list of devices")
         names = [target_name(target) for target in self.targets]

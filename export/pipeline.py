@@ -34,7 +34,7 @@ from export.tables.tables import plan_tables
 from export.verify.compare import Difference
 from export.verify.linear_dtypes import LinearTrial, choose_linear_dtype, with_linear_dtype
 from export.verify.retrieval import check_options, num_samples
-from export.verify.run import FloatOutputs, Verified, float_outputs, verify
+from export.verify.run import FloatOutputs, Verified, check_independence, float_outputs, verify
 from recsys.artifact.load import MANIFEST_NAME, ROWS_NAME
 from recsys.artifact.samples import Batch, random_batch, read_samples
 from recsys.embedding import find_collections
@@ -80,6 +80,7 @@ def export_model(
         prepared = prepare(model, config, progress)
         floats = float_outputs(prepared)
         prepared = with_outputs(prepared, floats)
+        check_independence(prepared)
         digests, errors = write_rows(work / ROWS_NAME, prepared.stored, prepared.weights, progress)
         graphs = [write_graphs(prepared, target, work) for target in prepared.stored.envs]
         manifest = make_manifest(prepared, graphs, digests, errors)
@@ -132,6 +133,7 @@ def prepare(model: nn.Module, config: ExportConfig, progress: Progress) -> Prepa
         sparse=_with_hashes(sparse_inputs(binding, collections, stored.policies), config.strings),
         outputs=(),
         context=_context(binding, config.context),
+        by_request=config.batch == "request",
     )
     if config.samples is not None:
         samples = read_samples(config.samples, signature)

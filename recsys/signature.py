@@ -37,6 +37,9 @@ from recsys.errors import ManifestError
 from recsys.hashing import STRING_HASHES
 from recsys.json_checks import a_list, choice, count, flag, shape, text
 
+#: What may stand in a batch: rows of any requests, or those of one request.
+BATCHES = ("rows", "request")
+
 
 class IdPolicy(StrEnum):
     """The treatment of an ID outside ``0 <= id < num_embeddings``, or of every ID of a table that maps raw ones."""
@@ -123,12 +126,15 @@ class Signature:
         outputs: Outputs.
         context: The names of the dense and sparse inputs that a ranking request contains once for all rows;
             empty if the model has no ranking form.
+        by_request: Whether a batch is one request, because its rows may depend on each other. Such a request is never
+            put together with others, nor split.
     """
 
     dense: tuple[DenseInput, ...]
     sparse: tuple[SparseInput, ...]
     outputs: tuple[Output, ...]
     context: tuple[str, ...] = ()
+    by_request: bool = False
 
     @property
     def is_weighted(self) -> bool:
@@ -174,6 +180,7 @@ class Signature:
             "outputs": [{"name": o.name, "shape": list(o.shape)} for o in self.outputs],
             # Omitted without a context, so that the manifest is byte-identical to that of earlier releases.
             **({"context": list(self.context)} if self.context else {}),
+            **({"batch": "request"} if self.by_request else {}),
         }
 
     @classmethod
@@ -222,7 +229,8 @@ class Signature:
         if not outputs or not (dense or sparse):
             raise ManifestError("signature: got no inputs or no outputs, expected at least one of each")
         context = _context(data, {d.name for d in dense} | {s.name for s in sparse})
-        return cls(dense=dense, sparse=sparse, outputs=outputs, context=context)
+        by_request = "batch" in data and choice(data, "batch", "signature", BATCHES) == "request"
+        return cls(dense=dense, sparse=sparse, outputs=outputs, context=context, by_request=by_request)
 
 
 def _columns(data: Any, at: str) -> tuple[str, ...]:

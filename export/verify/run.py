@@ -5,18 +5,16 @@ Shape letters: B batch, D embedding dim.
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from export.artifact.compiling import load_programs
-from export.graph.binding import Binding
-from export.graph.graph import ExportedModel, Ids, named_outputs, split_features
+from export.graph.graph import ExportedModel, Ids, named_outputs
 from export.graph.prepared import PreparedModel, target_modules
 from export.graph.tree import exchanged
 from export.tables.tables import on_host
@@ -29,14 +27,14 @@ from export.verify.compare import (
     compare,
     model_outputs,
 )
-from export.verify.oracle import OracleCollection, StoredRows
 from export.verify.ranking import Predict, PredictRanking, check_ranking
+from export.verify.reference import Reference, arguments, oracles, with_collections
 from export.verify.retrieval import ItemScores, comparable, item_scores
+from export.verify.rows import check_rows
 from recsys.artifact.graphs import can_exchange
 from recsys.artifact.inputs import checked_inputs
 from recsys.artifact.load import (
     ROWS_NAME,
-    LoadedArtifact,
     load_artifact,
     load_compiled_artifact,
     map_rows,
@@ -44,17 +42,18 @@ from recsys.artifact.load import (
 )
 from recsys.artifact.ranking import RankingBatch, picked
 from recsys.artifact.samples import Batch, random_batch
-from recsys.embedding import EmbeddingBagCollection
-from recsys.errors import ExportError, VerificationError
+from recsys.errors import ExportError
 from recsys.kernels import operators
 from recsys.rows.memory import RowsMemory
 from recsys.sharding.plan.device_rows import DeviceRows
 from recsys.sharding.plan.env import ShardingEnv
-from recsys.signature import Signature
 
-# Of the batches that compiled graphs are verified with, beside that of all samples.
-_BATCH_SIZES = (1, 2, 3, 17, 1025)
-# The seed of the batch of one row.
+# Of the batches that graphs are verified with, beside that of all samples.
+_SCRIPTED_SIZES = (1,)
+_COMPILED_SIZES = (1, 2, 3, 17, 1025)
+_EXPECTED = "what the model makes of the stored rows"
+# Of rows in the place of too few samples.
+_NUM_ROWS = 16
 _SEED = 20260101
 
 
@@ -84,9 +83,9 @@ def float_outputs(prepared: PreparedModel) -> FloatOutputs:
     prepared.progress("float model", 0, 1)
     model = exchanged(prepared.model, {})
     collections = {path: model.get_submodule(path) if path else model for path in prepared.collections}
-    arguments = _arguments(prepared.binding, prepared.clean)
+    call = arguments(prepared.binding, prepared.clean)
     try:
-        outputs, kept = capture(model, collections, arguments)
+        outputs, kept = capture(model, collections, call)
     except Exception as error:  # user code can raise anything
         raise ExportError(f"model: forward failed on the samples: {type(error).__name__}: {error}") from error
     are_cast = any(o.dtype != torch.float32 for o in named_outputs(outputs).values())
@@ -94,14 +93,38 @@ def float_outputs(prepared: PreparedModel) -> FloatOutputs:
         outputs=model_outputs(outputs),
         collections=kept,
         are_cast=are_cast,
-        item_scores=item_scores(model, arguments),
+        item_scores=item_scores(model, call),
     )
 
 
-def _arguments(binding: Binding, samples: Batch, dtype: torch.dtype = torch.float32) -> dict[str, Any]:
-    """Return the keyword arguments of the float model's ``forward`` for a batch."""
-    dense = {name: tensor.to(dtype) for name, tensor in zip(binding.dense, samples.dense, strict=True)}
-    return {**dense, **split_features(binding, samples.lengths, samples.values, samples.weights)}
+def check_independence(prepared: PreparedModel) -> None:
+    """Verify that no row's outputs depend on the others of its batch, unless a batch is one request.
+
+    Raises:
+        ExportError: The model fails on a part of the samples; ``VerificationError`` where rows depend on others.
+    """
+    signature = prepared.signature
+    if signature.by_request:
+        return
+    model = exchanged(prepared.model, {})
+    batch = prepared.clean
+    if batch.num_rows < 2:
+        known_ids = prepared.managed.known_ids
+        batch = random_batch(signature, _NUM_ROWS, torch.Generator().manual_seed(_SEED), known_ids=known_ids)
+
+    def predict(rows: Batch) -> dict[str, Tensor]:
+        call = arguments(prepared.binding, rows)
+        try:
+            with torch.no_grad():
+                outputs = model(**call)
+        except Exception as error:  # user code can raise anything
+            raise ExportError(
+                f"model: forward failed on {rows.num_rows} rows: {type(error).__name__}: {error}. Expected it to take "
+                f"any number of rows, as it took {prepared.samples.num_rows}"
+            ) from error
+        return comparable(model_outputs(outputs), item_scores(model, call))
+
+    check_rows(signature, batch, predict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,8 +156,7 @@ def verify(prepared: PreparedModel, work: Path, floats: FloatOutputs) -> Verifie
         VerificationError: The artifact is wrong; the message says where.
     """
     _check_lookups(prepared, work, floats.collections)
-    implied, implied_scores = _implied_outputs(prepared, work)
-    expected = comparable(implied, implied_scores)
+    reference = Reference(prepared, work)
     expected_of_floats = comparable(floats.outputs, floats.item_scores)
     verified = Verified()
     tolerance = END_TO_END_TOLERANCES[prepared.dense_dtype]
@@ -143,19 +165,16 @@ def verify(prepared: PreparedModel, work: Path, floats: FloatOutputs) -> Verifie
         prepared.progress("verify", i, len(prepared.stored.envs))
         for is_compiled in _formats(prepared):
             target = _target(prepared, work, name, own_operators=False, is_compiled=is_compiled)
-            outputs = target.predict(samples)
-            found = comparable(outputs, implied_scores)
-            compare(found, expected, tolerance, "what the model makes of the stored rows")
-            if is_compiled:
-                for predict in (target.predict, _programs(prepared, work, name)):
-                    _check_batch_sizes(prepared, predict, expected, implied_scores)
+            outputs = _check_samples(target, reference, samples, tolerance)
+            for predict in (target.predict, *([_programs(prepared, work, name)] if is_compiled else [])):
+                _check_batch_sizes(
+                    prepared, predict, reference, tolerance, _sizes(prepared, is_compiled=is_compiled)
+                )
             if target.can_exchange:
                 target = _target(prepared, work, name, own_operators=True, is_compiled=False)
                 verified.exchanged[name] = target.exchanged[0]
-                outputs = target.predict(samples)
-                found = comparable(outputs, implied_scores)
-                linear = LINEAR_TOLERANCES[prepared.config.linear_dtype]
-                compare(found, expected, max(tolerance, linear), "what the model makes of the stored rows")
+                linear = max(tolerance, LINEAR_TOLERANCES[prepared.config.linear_dtype])
+                outputs = _check_samples(target, reference, samples, linear)
             # The float model has no ID policies, so it is compared on samples to which none applies.
             if not torch.equal(clean.values, samples.values):
                 outputs = target.predict(clean)
@@ -175,24 +194,31 @@ def _formats(prepared: PreparedModel) -> list[bool]:
     ]
 
 
+def _check_samples(
+    target: _Target, reference: Reference, samples: Batch, tolerance: float
+) -> dict[str, Tensor]:
+    """Compare a target on all samples, and return its outputs."""
+    outputs = target.predict(samples)
+    found = comparable(outputs, reference.scores)
+    compare(found, reference.outputs, tolerance, _EXPECTED)
+    return outputs
+
+
+def _sizes(prepared: PreparedModel, *, is_compiled: bool) -> Sequence[int]:
+    """Return the sizes of further batches. A model whose rows belong together may not take one row."""
+    sizes = _COMPILED_SIZES if is_compiled else _SCRIPTED_SIZES
+    return [max(size, 2) for size in sizes] if prepared.signature.by_request else sizes
+
+
 def _check_batch_sizes(
-    prepared: PreparedModel,
-    predict: Predict,
-    expected: Mapping[str, Tensor],
-    scores: ItemScores | None,
+    prepared: PreparedModel, predict: Predict, reference: Reference, tolerance: float, sizes: Sequence[int]
 ) -> None:
-    """Compare a compiled graph on batches of sizes that compilers treat apart, made of the samples."""
-    num_samples = prepared.samples.num_rows
-    for num_rows in _BATCH_SIZES:
-        rows = torch.arange(num_rows) % num_samples
+    """Compare a graph on batches of sizes that compilers treat apart, made of the samples."""
+    for num_rows in sizes:
+        rows = torch.arange(num_rows) % prepared.samples.num_rows
+        expected, scores = reference.of(rows)
         outputs = predict(picked(prepared.signature, prepared.samples, rows))
-        of_rows = None if scores is None else ItemScores(users=scores.users[rows], items=scores.items)
-        compare(
-            comparable(outputs, of_rows),
-            {name: tensor[rows] for name, tensor in expected.items()},
-            END_TO_END_TOLERANCES[prepared.dense_dtype],
-            f"what the model makes of the stored rows (compiled, a batch of {num_rows})",
-        )
+        compare(comparable(outputs, scores), expected, tolerance, f"{_EXPECTED} (a batch of {num_rows})")
 
 
 def _programs(prepared: PreparedModel, work: Path, name: str) -> Predict:
@@ -222,47 +248,10 @@ def _programs(prepared: PreparedModel, work: Path, name: str) -> Predict:
 
 def _check_lookups(prepared: PreparedModel, work: Path, from_floats: dict[str, list[Any]]) -> None:
     # A separate function, so that its mapping of the rows is released before the next one.
-    oracles = _oracles(prepared, work, torch.float32)
-    model = exchanged(prepared.model, oracles)
-    _, from_rows = capture(model, oracles, _arguments(prepared.binding, prepared.clean))
-    check_tables(oracles, from_rows, from_floats)
-
-
-def _oracles(prepared: PreparedModel, work: Path, dtype: torch.dtype) -> dict[str, OracleCollection]:
-    layout = prepared.stored.layout
-    blob = map_rows(work / ROWS_NAME, layout, random_access=True)
-    rows = StoredRows(layout=layout, blob=blob)
-    return {
-        path: OracleCollection(
-            path,
-            prepared.stored.tables[path],
-            rows,
-            prepared.stored.policies,
-            isinstance(collection, EmbeddingBagCollection) and collection.is_weighted(),
-            dtype,
-        )
-        for path, collection in prepared.collections.items()
-    }
-
-
-def _with_collections(prepared: PreparedModel, collections: Mapping[str, nn.Module]) -> nn.Module:
-    """Return the model with dense layers in the artifact's dtype and other collections."""
-    if "" in collections:
-        return collections[""]
-    model = exchanged(prepared.model, {path: nn.Identity() for path in collections})
-    if prepared.dense_dtype is not torch.float32:
-        # Without the collections, so that no rows are copied.
-        model = copy.deepcopy(model).to(prepared.dense_dtype)
-    return exchanged(model, collections)
-
-
-def _implied_outputs(prepared: PreparedModel, work: Path) -> tuple[dict[str, Tensor], ItemScores | None]:
-    """Return what the model's layers, in the artifact's dtype, make of the stored rows: outputs, scores of items."""
-    oracles = _oracles(prepared, work, prepared.dense_dtype)
-    model = _with_collections(prepared, {**oracles, **prepared.managed.learned()})
-    arguments = _arguments(prepared.binding, prepared.samples, prepared.dense_dtype)
-    with torch.no_grad():
-        return model_outputs(model(**arguments)), item_scores(model, arguments)
+    replaced = oracles(prepared, work, torch.float32)
+    model = exchanged(prepared.model, replaced)
+    _, from_rows = capture(model, replaced, arguments(prepared.binding, prepared.clean))
+    check_tables(replaced, from_rows, from_floats)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -279,7 +268,7 @@ class _Target:
 def _target(
     prepared: PreparedModel, work: Path, name: str, *, own_operators: bool, is_compiled: bool
 ) -> _Target:
-    """Return a target, after a prediction for one row."""
+    """Return a target."""
     env = prepared.stored.envs[name]
     if env.lacking():
         # Without such a device: the same plan in host memory, not scripted.
@@ -291,7 +280,6 @@ def _target(
         artifact = load_artifact(
             work, target=name, verify_checksums=False, memory=memory, own_operators=own_operators
         )
-    _check_row(artifact, prepared.signature)
     return _Target(
         predict=lambda batch: artifact.forward(*batch.inputs()),
         predict_ranking=lambda batch: artifact.forward_ranking(*batch.inputs()),
@@ -301,17 +289,6 @@ def _target(
     )
 
 
-def _check_row(artifact: LoadedArtifact, signature: Signature) -> None:
-    batch = random_batch(signature, 1, torch.Generator().manual_seed(_SEED))
-    outputs = artifact.forward(*batch.inputs())
-    for output in signature.outputs:
-        found = list(outputs[output.name].shape)
-        if found != [1, *output.shape]:
-            raise VerificationError(
-                f"output {output.name!r}: got shape {found} for 1 row, expected {[1, *output.shape]}"
-            )
-
-
 def _on_host(prepared: PreparedModel, work: Path, name: str, env: ShardingEnv) -> _Target:
     layout = prepared.stored.layout
     blob = map_rows(work / ROWS_NAME, layout, random_access=True)
@@ -319,7 +296,7 @@ def _on_host(prepared: PreparedModel, work: Path, name: str, env: ShardingEnv) -
     modules = target_modules(prepared, name, ranks)
     plain, second = (
         ExportedModel(
-            _with_collections(prepared, collections),
+            with_collections(prepared, collections),
             prepared.binding,
             env.devices,
             prepared.dense_dtype,

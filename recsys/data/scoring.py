@@ -56,7 +56,15 @@ def scores(artifact: LoadedArtifact, examples: Examples) -> Scores:
     Args:
         artifact: The model.
         examples: Read with the schema that ``schema_for`` returned.
+
+    Raises:
+        DataError: The model's batch is one request: examples do not say which of them are one.
     """
+    if artifact.signature.by_request:
+        raise DataError(
+            "artifact: exported with --batch request, expected rows that do not depend on each other: a table does "
+            "not say which of its rows are one request"
+        )
     parts = [
         artifact.forward(*model_inputs(artifact.signature, examples.take(rows)))
         for rows in row_chunks(len(examples), _BATCH_ROWS)

@@ -15,7 +15,7 @@ namespace recsys {
 namespace {
 
 constexpr char kFormat[] = "recsys-artifact";
-constexpr std::int64_t kFormatVersion = 2;
+constexpr std::int64_t kFormatVersion = 3;
 
 /// Reads a plain file name: a manifest must not point outside its directory.
 std::string FileName(const Json& data, const char* key, const std::string& at) {
@@ -303,6 +303,7 @@ Manifest FromJson(const Json& data) {
 }  // namespace
 
 std::int64_t Manifest::format_version() const {
+  if (signature.by_request) return 3;
   const bool all_scripted = std::all_of(targets.begin(), targets.end(), [](const Target& target) {
     return !target.graph.skeleton.empty();
   });

@@ -108,6 +108,8 @@ Signature SignatureFromJson(const Json& data) {
                 "signature: got no inputs or no outputs, expected at least one of each");
   }
   signature.context = ContextFromJson(data, inputs);
+  signature.by_request = data.contains("batch") &&
+                         JsonChoice(data, "batch", "signature", {"rows", "request"}) == "request";
   return signature;
 }
 
@@ -137,6 +139,7 @@ Json SignatureToJson(const Signature& signature) {
   Json data = {
       {"dense", std::move(dense)}, {"sparse", std::move(sparse)}, {"outputs", std::move(outputs)}};
   if (!signature.context.empty()) data["context"] = signature.context;
+  if (signature.by_request) data["batch"] = "request";
   return data;
 }
 

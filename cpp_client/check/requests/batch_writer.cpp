@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string>
+
+#include "recsys/error.h"
 
 namespace recsys {
 namespace {
@@ -118,6 +121,11 @@ BatchWriter::BatchWriter(const Signature& signature) : signature_(signature) {
 }
 
 const Batch& BatchWriter::Write(Requests requests) {
+  if (signature_.by_request && requests.size() > 1) {
+    throw Error(ErrorKind::kRequest, "batch: got " + std::to_string(requests.size()) +
+                                         " requests, expected one: the model was exported with "
+                                         "--batch request, so its rows may depend on each other");
+  }
   const bool is_ranking = requests[0]->has_context;
   const bool is_weighted = signature_.is_weighted();
   batch_.num_rows = 0;

@@ -49,9 +49,9 @@ std::vector<OwnedRequest> Fitting(const std::vector<std::string>& messages,
   return used;
 }
 
-/// Appends batches of the requests with, or without, a context.
-void Group(const std::vector<OwnedRequest>& requests, bool has_context, const BatchLimits& limits,
-           std::vector<WarmUpBatch>* batches) {
+/// Appends batches of the requests with, or without, a context; `by_request`: of one each.
+void Group(const std::vector<OwnedRequest>& requests, bool has_context, bool by_request,
+           const BatchLimits& limits, std::vector<WarmUpBatch>* batches) {
   std::size_t turn = 0;
   WarmUpBatch batch;
   std::int64_t num_rows = 0, num_ids = 0;
@@ -66,7 +66,7 @@ void Group(const std::vector<OwnedRequest>& requests, bool has_context, const Ba
     if (checked.has_context != has_context) continue;
     const bool fits = num_rows + checked.num_rows <= limits.max_batch_rows &&
                       num_ids + checked.num_ids <= limits.max_batch_ids;
-    const bool is_full = batch.size() == kCapturedSizes[turn % kCapturedSizes.size()];
+    const bool is_full = by_request || batch.size() == kCapturedSizes[turn % kCapturedSizes.size()];
     if (!batch.empty() && (is_full || !fits)) finish();
     batch.push_back(request);
     num_rows += checked.num_rows;
@@ -84,8 +84,9 @@ void AddCapturedBatches(const std::vector<std::string>& messages, const RequestC
   const std::vector<OwnedRequest> used = Fitting(messages, checker, &num_skipped);
   Log(LogLevel::kInfo, "warm-up: " + std::to_string(used.size()) + " captured requests are used, " +
                            std::to_string(num_skipped) + " do not fit the model");
-  Group(used, false, limits, batches);
-  Group(used, true, limits, batches);
+  const bool by_request = checker.signature().by_request;
+  Group(used, false, by_request, limits, batches);
+  Group(used, true, by_request, limits, batches);
 }
 
 }  // namespace recsys

@@ -81,7 +81,7 @@ Executor::Executor(Servable& servable, Servable::Deliver deliver, Clock clock, S
       deliver_(std::move(deliver)),
       clock_(std::move(clock)),
       slots_(slots),
-      queue_(servable.settings().limits, clock_) {
+      queue_(servable.settings().limits, clock_, servable.signature().by_request) {
   slots_.SetAtLeast(static_cast<int>(max_threads()));
 }
 

@@ -84,6 +84,7 @@ bool Fits(std::int64_t num_rows, std::int64_t num_ids, const BatchLimits& limits
 void AddMade(const Signature& signature, const BatchLimits& limits, bool has_context,
              std::vector<WarmUpBatch>* batches) {
   for (const Size& size : kSizes) {
+    if (signature.by_request && size.num_requests > 1) continue;
     const OwnedRequest request = MakeRequest(signature, size.num_rows, has_context);
     const std::int64_t num_rows = size.num_requests * size.num_rows;
     const std::int64_t num_ids = size.num_requests * request.checked.num_ids;

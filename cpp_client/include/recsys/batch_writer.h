@@ -17,7 +17,8 @@ class BatchWriter {
   explicit BatchWriter(const Signature& signature);
 
   /// Writes at least one request, in the given order. All must be checked against the signature,
-  /// and either all or none have a context. The batch's spans are valid until the next Write.
+  /// and either all or none have a context. Throws Error (kRequest) if there are several and the
+  /// signature's batch is one request. The batch's spans are valid until the next Write.
   const Batch& Write(Span<const CheckedRequest* const> requests);
 
  private:

@@ -59,6 +59,9 @@ struct Signature {
   std::vector<Output> outputs;
   /// Names of inputs that a ranking request may give once at no extra cost.
   std::vector<std::string> context;
+  /// Whether a batch is one request, because its rows may depend on each other: it is never put
+  /// together with others.
+  bool by_request = false;
 
   /// Whether the graph takes weights, that is, whether any sparse input is weighted.
   bool is_weighted() const;

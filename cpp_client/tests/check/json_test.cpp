@@ -91,7 +91,7 @@ TEST(ReadManifestTest, RefusesWhatIsNoManifest) {
   EXPECT_EQ(kind_of("[]"), ErrorKind::kForeignFile);
   EXPECT_EQ(kind_of(R"({"format": "x"})"), ErrorKind::kForeignFile);
   EXPECT_EQ(kind_of(R"({"format": "recsys-artifact"})"), ErrorKind::kManifest);
-  EXPECT_EQ(kind_of(R"({"format": "recsys-artifact", "format_version": 3})"),
+  EXPECT_EQ(kind_of(R"({"format": "recsys-artifact", "format_version": 4})"),
             ErrorKind::kNewerFormat);
   EXPECT_EQ(kind_of(R"({"format": "recsys-artifact", "format_version": 1})"), ErrorKind::kManifest);
 }
@@ -111,6 +111,18 @@ TEST(SignatureJsonTest, KeepsTheColumnsOfDenseInputs) {
        {R"(["a"])", R"(["a", "a"])", R"(["a", ""])", R"(["a", 1])", R"("ab")"}) {
     EXPECT_THROW(read(std::string(", \"columns\": ") + wrong), Error) << wrong;
   }
+}
+
+TEST(SignatureJsonTest, KeepsWhatABatchIs) {
+  const auto read = [](const std::string& batch) {
+    return SignatureFromJson(ParseJson(R"({"dense": [{"name": "x", "width": 2}], "sparse": [], )" +
+                                       batch + R"("outputs": [{"name": "y", "shape": []}]})"));
+  };
+  EXPECT_FALSE(read("").by_request);
+  EXPECT_FALSE(read(R"("batch": "rows", )").by_request);
+  EXPECT_EQ(SignatureToJson(read("")).count("batch"), 0U);
+  EXPECT_TRUE(SignatureFromJson(SignatureToJson(read(R"("batch": "request", )"))).by_request);
+  EXPECT_THROW(read(R"("batch": "user", )"), Error);
 }
 
 TEST(Crc32Test, IsThatOfZipFiles) {

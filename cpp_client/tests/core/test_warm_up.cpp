@@ -85,6 +85,14 @@ TEST(MadeBatches, AreForRankingTooWhereThereIsAContext) {
   }
 }
 
+TEST(MadeBatches, AreOfOneRequestEachWhereABatchIsOne) {
+  Signature signature = LargeSignature({"id"});
+  signature.by_request = true;
+  const auto batches = MadeBatches(signature, {});
+  EXPECT_EQ(batches.size(), 12U);
+  ExpectUsable(signature, batches);
+}
+
 TEST(MadeBatches, PassEveryCheckOnIds) {
   using Context = std::vector<std::string>;
   for (const Context& context :

@@ -1,8 +1,9 @@
 """The batching policy and its queue, without tensors, threads or sleeps.
 
-A batch is bounded by rows and by IDs: lookups cost time per ID, dense layers per row. A batch is whatever
-waits when the executor becomes free: an idle server adds no wait, and on a busy one the next batch grows
-while the last one runs. ``max_delay_us`` trades latency for larger batches.
+A batch is bounded by rows and by IDs: lookups cost time per ID, dense layers per row. (Where the model's rows
+depend on each other, a batch is one request.) A batch is whatever waits when the executor becomes free: an idle
+server adds no wait, and on a busy one the next batch grows while the last one runs. ``max_delay_us`` trades
+latency for larger batches.
 
 **Order.** There is one FIFO queue per level of urgency, and the next request is the one with the smallest
 ``enqueued_s + level * priority_window``. So a later, more urgent request overtakes those that came at most
@@ -208,6 +209,7 @@ class BatchQueue(Generic[T]):
     Args:
         limits: bounds on batches and on the queue.
         clock: returns the present time in seconds, monotonic.
+        by_request: whether a batch is one request; it then never waits to be filled.
 
     Attributes:
         num_rows: rows that wait; a request without rows counts as one.
@@ -215,10 +217,11 @@ class BatchQueue(Generic[T]):
         num_bytes: bytes of the requests that wait.
     """
 
-    def __init__(self, limits: BatchLimits, clock: Callable[[], float]) -> None:
+    def __init__(self, limits: BatchLimits, clock: Callable[[], float], *, by_request: bool = False) -> None:
         self._limits = limits
+        self._by_request = by_request
         self._window_s = limits.priority_window_us * 1e-6
-        self._delay_s = limits.max_delay_us * 1e-6
+        self._delay_s = 0.0 if by_request else limits.max_delay_us * 1e-6
         self._clock = _SteadyClock(clock)
         # In order of arrival; a request can be removed from the middle in constant time.
         self._lines: list[OrderedDict[T, None]] = [OrderedDict() for _ in range(_NUM_LEVELS)]
@@ -307,7 +310,9 @@ class BatchQueue(Generic[T]):
             num_rows += _rows(pending)
             num_ids += pending.num_ids
             if taken.batch and (
-                num_rows > self._limits.max_batch_rows or num_ids > self._limits.max_batch_ids
+                self._by_request
+                or num_rows > self._limits.max_batch_rows
+                or num_ids > self._limits.max_batch_ids
             ):
                 break
             self._leave(pending)

@@ -26,7 +26,8 @@ def collate(requests: Sequence[CheckedRequest]) -> tuple[Tensor, ...]:
     """Collate checked requests, in order.
 
     Args:
-        requests: at least one, all checked against the same signature, all with a context or all without.
+        requests: at least one, all checked against the same signature, all with a context or all without; one if
+            the signature says ``by_request``.
 
     Returns:
         The arguments of the model's ``forward`` (``recsys.signature``), or, if the requests have contexts, of

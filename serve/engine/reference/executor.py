@@ -103,7 +103,8 @@ class Executor:
         self._counters = settings.counters
         self._clock = settings.clock
         self._deliver = deliver
-        self._queue: BatchQueue[Request] = BatchQueue(settings.limits, settings.clock)
+        by_request = self._signature.by_request
+        self._queue: BatchQueue[Request] = BatchQueue(settings.limits, settings.clock, by_request=by_request)
         self._lock = threading.Lock()
         # Notified for the threads that take batches, and for callers that wait until no batch runs.
         self._ready = threading.Condition(self._lock)
@@ -111,7 +112,7 @@ class Executor:
         self._closed = False
         self._pausing = False
         self._policy = BatchPolicy()
-        self._has_delay = settings.limits.max_delay_us > 0
+        self._has_delay = settings.limits.max_delay_us > 0 and not by_request
         # Sleeping threads; of these, those that wake up by a timeout.
         self._num_sleeping = 0
         self._num_looking = 0

@@ -70,13 +70,13 @@ class RequestChecker:
     """Checks requests for one model. Thread-safe.
 
     Args:
-        signature: signature of the model.
+        signature: signature of the model; an attribute too.
         limits: maximum rows and IDs of one request.
         allow_non_finite: whether to accept NaN and infinities in dense inputs and weights.
     """
 
     def __init__(self, signature: Signature, limits: BatchLimits, *, allow_non_finite: bool = False) -> None:
-        self._signature = signature
+        self.signature = signature
         self._limits = limits
         self._allow_non_finite = allow_non_finite
         self._dense_names = [d.name for d in signature.dense]
@@ -93,7 +93,7 @@ class RequestChecker:
             checked: the request, checked by this checker.
             name: the input.
         """
-        signature, arrays = self._signature, checked.sparse
+        signature, arrays = self.signature, checked.sparse
         names = self._sparse_names
         if checked.context is not None:
             is_context = name in signature.context
@@ -107,7 +107,7 @@ class RequestChecker:
     def is_like(self, other: RequestChecker) -> bool:
         """Return whether both checkers give the same result for every request."""
         return (
-            self._signature == other._signature
+            self.signature == other.signature
             and self._limits == other._limits
             and self._allow_non_finite == other._allow_non_finite
         )
@@ -130,7 +130,7 @@ class RequestChecker:
         arrays = tuple(
             [
                 self._dense("dense", d, m.values, num_rows)
-                for d, m in zip(self._signature.dense, dense, strict=True)
+                for d, m in zip(self.signature.dense, dense, strict=True)
             ]
         )
         return CheckedRequest(
@@ -150,13 +150,13 @@ class RequestChecker:
             self._dense("context_dense", d, m.values, 1)
             if d.name in shared_dense
             else self._dense("dense", d, m.values, num_rows)
-            for d, m in zip(self._signature.dense, dense, strict=True)
+            for d, m in zip(self.signature.dense, dense, strict=True)
         ]
         shared, own = self._parts_of(shared_sparse)
         once = shared.check("context_sparse", [m for m in sparse if m.name in shared_sparse], 1)
         per_row = own.check("sparse", [m for m in sparse if m.name not in shared_sparse], num_rows)
         # The graph computes its context inputs once; other shared inputs are expanded to B rows here.
-        context = set(self._signature.context)
+        context = set(self.signature.context)
         if not context <= shared_dense | shared_sparse:
             context = set()
         widened = [i for i, name in enumerate(self._dense_names) if name in shared_dense - context]
@@ -204,8 +204,8 @@ class RequestChecker:
             others = [name for name in self._sparse_names if name not in shared]
             finite = not self._allow_non_finite
             found = (
-                SparseChecker(self._signature, list(key), self._limits, finite=finite),
-                SparseChecker(self._signature, others, self._limits, finite=finite),
+                SparseChecker(self.signature, list(key), self._limits, finite=finite),
+                SparseChecker(self.signature, others, self._limits, finite=finite),
             )
             with self._parts_lock:
                 if len(self._parts) >= _MAX_PARTS:

@@ -41,6 +41,8 @@ def warm_up_batches(signature: Signature, limits: BatchLimits) -> Iterator[list[
     """
     for context in ((), signature.context) if signature.context else ((),):
         for num_requests, num_rows in _SIZES:
+            if signature.by_request and num_requests > 1:
+                continue
             batch = [_request(signature, num_rows, context) for _ in range(num_requests)]
             if num_requests * num_rows > 1 and not _fits(batch, limits):
                 continue
@@ -71,6 +73,8 @@ def captured_batches(
             break
     if used or num_skipped:
         _log.info("warm-up: %d captured requests are used, %d do not fit the model", len(used), num_skipped)
+    if checker.signature.by_request:
+        return [[request] for request in used]
     by_row = [request for request in used if request.context is None]
     ranking = [request for request in used if request.context is not None]
     return [*_grouped(by_row, limits), *_grouped(ranking, limits)]

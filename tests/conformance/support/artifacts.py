@@ -18,6 +18,7 @@ from export.config import ExportConfig
 from export.pipeline import export_model
 from recsys import EmbeddingBagCollection, EmbeddingBagConfig, KeyedJaggedTensor
 from recsys.artifact.load import LoadedArtifact, load_artifact
+from recsys.configs import DataType
 from recsys.hashing import hash_text
 from recsys.managed import (
     LRU_EvictionPolicy,
@@ -99,6 +100,32 @@ def export_slow(path: Path, width: int = 2048) -> Exported:
     """A model that takes its time: the more, the wider its layers."""
     torch.manual_seed(0)
     export_model(SlowModel(width).eval(), path, ExportConfig(name="slow", graph_format=GRAPH_FORMAT))
+    return Exported(path)
+
+
+class ListModel(nn.Module):
+    """Scores the rows of a request against each other: how far each is from their mean."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(12)
+        self.rows = EmbeddingBagCollection(
+            tables=[
+                EmbeddingBagConfig(name="ids", embedding_dim=8, num_embeddings=1000, feature_names=["id"])
+            ]
+        )
+
+    def forward(self, features: KeyedJaggedTensor) -> dict[str, Tensor]:
+        rows = self.rows(features).values()
+        return {"score": (rows - rows.mean(dim=0)).sum(dim=1)}
+
+
+def export_list(path: Path) -> Exported:
+    """A model whose batch is one request."""
+    config = ExportConfig(
+        name="list", data_type=DataType.FP32, batch="request", context=(), graph_format=GRAPH_FORMAT
+    )
+    export_model(ListModel().eval(), path, config)
     return Exported(path)
 
 

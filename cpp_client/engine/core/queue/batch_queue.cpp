@@ -17,10 +17,11 @@ Amounts AmountsOf(const Request& request) {
 
 }  // namespace
 
-BatchQueue::BatchQueue(const BatchLimits& limits, Clock clock)
+BatchQueue::BatchQueue(const BatchLimits& limits, Clock clock, bool by_request)
     : limits_(limits),
+      by_request_(by_request),
       window_s_(static_cast<double>(limits.priority_window_us) * 1e-6),
-      delay_s_(static_cast<double>(limits.max_delay_us) * 1e-6),
+      delay_s_(by_request ? 0 : static_cast<double>(limits.max_delay_us) * 1e-6),
       clock_(std::move(clock)) {}
 
 BatchQueue::~BatchQueue() {
@@ -89,6 +90,7 @@ void BatchQueue::Take(Requests* batch, Requests* expired, std::int64_t enough_ro
     const Amounts amounts = AmountsOf(*next);
     num_rows += amounts[0];
     num_ids += amounts[1];
+    if (!is_empty && by_request_) break;
     if (!is_empty && (num_rows > limits_.max_batch_rows || num_ids > limits_.max_batch_ids)) break;
     batch->push_back(Leave(*next));
     is_empty = false;

@@ -55,7 +55,8 @@ class SteadyClock {
 /// members.
 class BatchQueue {
  public:
-  BatchQueue(const BatchLimits& limits, Clock clock);
+  /// `by_request`: a batch is one request, and never waits to be filled.
+  BatchQueue(const BatchLimits& limits, Clock clock, bool by_request = false);
   ~BatchQueue();
   BatchQueue(const BatchQueue&) = delete;
   BatchQueue& operator=(const BatchQueue&) = delete;
@@ -86,9 +87,9 @@ class BatchQueue {
   /// waits.
   std::optional<double> ReadyAt();
 
-  /// Takes out the next batch: as many requests as fit, in order, until it has `enough_rows`, and
-  /// at least one if any waits; the first that does not fit ends it. Those whose deadline has
-  /// passed go to `expired`. Appends to both.
+  /// Takes out the next batch: as many requests as fit (or the model allows), in order, until it
+  /// has `enough_rows`, and at least one if any waits; the first that does not fit ends it. Those
+  /// whose deadline has passed go to `expired`. Appends to both.
   void Take(Requests* batch, Requests* expired,
             std::int64_t enough_rows = std::numeric_limits<std::int64_t>::max());
 
@@ -124,6 +125,7 @@ class BatchQueue {
   void Expire(double now_s, Requests* expired);
 
   const BatchLimits limits_;
+  const bool by_request_;
   const double window_s_;
   const double delay_s_;
   SteadyClock clock_;

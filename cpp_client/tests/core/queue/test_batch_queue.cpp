@@ -64,6 +64,20 @@ class QueueTest : public testing::Test {
   }
 };
 
+TEST(RequestQueueTest, ABatchMayBeOneRequest) {
+  BatchLimits limits = Limits();
+  limits.max_delay_us = 1000;
+  BatchQueue queue(limits, [] { return 0.0; }, true);
+  EXPECT_FALSE(queue.has_delay());
+  PutInto(queue, Wait("a"));
+  PutInto(queue, Wait("b", 15));
+  PutInto(queue, Wait("c", 0));
+  EXPECT_EQ(queue.ReadyAt(), 0.0);
+  std::vector<Names> batches;
+  while (!queue.is_idle()) batches.push_back(TakeFrom(queue).batch);
+  EXPECT_EQ(batches, (std::vector<Names>{{"a"}, {"c"}, {"b"}}));
+}
+
 TEST_F(QueueTest, AnIdleServerTakesASingleRequestAtOnce) {
   Put(Wait("a"));
   EXPECT_EQ(Take().batch, Names{"a"});

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -59,6 +59,17 @@ def names(batch: list[Named]) -> list[str]:
 def test_idle_server_takes_a_single_request_at_once(queue: BatchQueue[Named]) -> None:
     queue.put(pending("a"))
     assert names(queue.take().batch) == ["a"]
+
+
+@pytest.mark.parametrize("limits", [LIMITS, replace(LIMITS, max_delay_us=1000)], ids=["at once", "delay"])
+def test_a_batch_may_be_one_request(limits: BatchLimits, clock: Clock) -> None:
+    queue: BatchQueue[Named] = BatchQueue(limits, clock, by_request=True)
+    for name, rows in (("a", 1), ("b", 15), ("c", 0)):
+        queue.put(pending(name, rows=rows))
+        assert queue.ready_at_s() == clock.now_s
+    taken = [names(queue.take().batch) for _ in range(4)]
+    assert sorted(taken) == [[], ["a"], ["b"], ["c"]]
+    assert not queue.num_rows
 
 
 def test_batch_grows_while_the_last_one_runs_and_keeps_the_order(queue: BatchQueue[Named]) -> None:

@@ -1,0 +1,72 @@
+"""Verification that no row of a batch depends on the others, which the server takes from other requests.
+
+Shape letters: B batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from export.verify.compare import END_TO_END_TOLERANCES
+from recsys.artifact.ranking import picked
+from recsys.artifact.samples import Batch
+from recsys.errors import VerificationError
+from recsys.signature import Signature
+
+# Rows that are predicted alone.
+_NUM_ALONE = 4
+_SEED = 20260102
+
+Predict = Callable[[Batch], Mapping[str, Tensor]]
+
+
+def check_rows(signature: Signature, batch: Batch, predict: Predict) -> None:
+    """Predict rows in several companies: in another order, among half of the rows, and alone.
+
+    Args:
+        signature: Of the batch.
+        batch: At least two rows.
+        predict: The model.
+
+    Raises:
+        VerificationError: A row's output differs between them; the message names both and says what to do.
+    """
+    expected = predict(batch)
+    order = torch.randperm(batch.num_rows, generator=torch.Generator().manual_seed(_SEED))
+    half = order[: (batch.num_rows + 1) // 2]
+    cases = [(order, "when its batch is in another order"), (half, "when half of its batch is left out")]
+    cases += [(row.view(1), "when it is alone") for row in order[:_NUM_ALONE]]
+    for rows, case in cases:
+        found = predict(picked(signature, batch, rows))
+        for name, of_all in expected.items():
+            _compare(name, found[name], of_all, rows, case)
+
+
+def _compare(name: str, found: Tensor, of_all: Tensor, rows: Tensor, case: str) -> None:
+    if tuple(found.shape) != (rows.numel(), *of_all.shape[1:]):
+        raise VerificationError(
+            f"output {name!r}: got shape {list(found.shape)} for {rows.numel()} rows and {list(of_all.shape)} for "
+            f"{of_all.shape[0]}, expected shapes that differ in the number of rows alone: give to_padded_dense a "
+            "desired_length, and sizes of your own instead of the batch's largest; no squeeze() without dim"
+        )
+    if not found.numel():
+        return
+    expected, found = of_all[rows].to(torch.float32), found.to(torch.float32)
+    # What is no number is judged later.
+    is_same = (found == expected) | (found.isnan() & expected.isnan())
+    difference = torch.where(is_same, 0.0, (found - expected).abs().nan_to_num(torch.inf))
+    difference = difference.reshape(rows.numel(), -1).amax(dim=1)
+    largest = float(of_all.to(torch.float32).nan_to_num(0.0, 0.0, 0.0).abs().max())
+    bound = END_TO_END_TOLERANCES[torch.float32] * max(largest, 2.0**-10)
+    if float(difference.max()) > bound:
+        at = int(difference.argmax())
+        raise VerificationError(
+            f"output {name!r}, row {int(rows[at])} of the samples: {float(difference[at]):g} away {case}, expected at "
+            f"most {bound:g}: a row must not depend on the others of its batch, which come from other requests. Take "
+            "out of forward what reads the whole batch (a mean or softmax over dim 0, attention between rows, a "
+            "BatchNorm without running statistics); or, if the rows of a request belong together, export with "
+            "--batch request"
+        )
