@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from recsys import KeyedJaggedTensor
+from recsys.jagged.streamable import Pipelineable
 
 
 @dataclass
-class Batch:
+class Batch(Pipelineable):
     """The inputs and labels of one step.
 
     Attributes:
@@ -37,7 +38,7 @@ class Batch:
             self.labels.to(device=device, non_blocking=non_blocking),
         )
 
-    def record_stream(self, stream: torch.cuda.Stream) -> None:
+    def record_stream(self, stream: torch.Stream) -> None:
         """Keep the memory of all tensors until the work now queued on ``stream`` is done."""
         self.dense_features.record_stream(stream)
         self.sparse_features.record_stream(stream)

@@ -117,6 +117,19 @@ def test_fx_trace_holds_for_every_batch_size(num_rows: int) -> None:
     assert torch.equal(traced(*inputs), expected)
 
 
+def test_the_dense_path_is_compiled_and_keeps_its_names() -> None:
+    model = _dlrm()
+    names, (dense, lengths, values) = list(model.state_dict()), _inputs(3)
+    kjt = KeyedJaggedTensor(keys=_KEYS, values=values, lengths=lengths)
+    expected = model(dense, kjt)
+    model.compile_dense_path("default")
+    parts = {name for name, part in model.named_children() if part._compiled_call_impl is not None}
+    assert parts == {"dense_arch", "inter_arch", "over_arch"}
+    assert list(model.state_dict()) == names
+    with torch.compiler.set_stance("force_eager"):  # compilers are torch's matter, and take long
+        assert torch.equal(model(dense, kjt), expected)
+
+
 @pytest.mark.parametrize(
     ("dims", "dense_sizes", "over_sizes", "text"),
     [
