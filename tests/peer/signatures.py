@@ -102,6 +102,8 @@ def _of_parameters(got: list[Parameter], want: list[Parameter]) -> Iterator[str]
             if theirs.name not in by_name:
                 continue
             ours = by_name[theirs.name]
+        if ours.kind is Parameter.POSITIONAL_ONLY is not theirs.kind:
+            yield f"{ours.name}: ours is taken by position only"
         yield from _of_defaults(ours, theirs)
     for theirs in (p for p in want if p.kind is Parameter.KEYWORD_ONLY):
         if theirs.name not in by_name:
