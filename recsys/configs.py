@@ -170,7 +170,7 @@ def pooling_type_to_str(pooling_type: PoolingType) -> str:
     """
     if pooling_type is PoolingType.NONE:
         raise ValueError(f"pooling_type: got {pooling_type}, expected SUM or MEAN")
-    return pooling_type.value.lower()
+    return "mean" if pooling_type is PoolingType.MEAN else "sum"
 
 
 Config = TypeVar("Config", bound=BaseEmbeddingConfig)

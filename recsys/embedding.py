@@ -25,6 +25,7 @@ from recsys.configs import (
     embedding_names,
     with_feature_names,
 )
+from recsys.jagged.conversions import maybe_td_to_kjt
 from recsys.jagged.keyed import KeyedTensor
 from recsys.jagged.keyed_jagged import KeyedJaggedTensor
 from recsys.jagged.tensor import JaggedTensor
@@ -247,9 +248,9 @@ class EmbeddingBagCollection(EmbeddingBagCollectionInterface):
         """Look up and pool.
 
         Args:
-            features: Must hold every feature of the tables, in any order; others are ignored. A batch size
-                per feature needs inverse indices, which spread each feature's pooled rows over the full
-                batch.
+            features: Must hold every feature of the tables, in any order; others are ignored. A TensorDict of
+                ``torch.nested`` tensors is taken too. A batch size per feature needs inverse indices, which spread
+                each feature's pooled rows over the full batch.
 
         Returns:
             ``[B, sum of D]`` float32, one key per (table, feature) in the tables' order.
@@ -257,6 +258,7 @@ class EmbeddingBagCollection(EmbeddingBagCollectionInterface):
         Raises:
             ValueError: A feature is missing, or the weights are, or the inverse indices of different batch sizes.
         """
+        features = maybe_td_to_kjt(features)
         jagged = select_features(features, self._features)
         if self._is_weighted:
             features.weights()
@@ -346,7 +348,7 @@ class EmbeddingCollection(EmbeddingCollectionInterface):
         Raises:
             ValueError: A feature is missing.
         """
-        jagged = select_features(features, self._features)
+        jagged = select_features(maybe_td_to_kjt(features), self._features)
         found: dict[str, JaggedTensor] = {}
         for table, names in zip(self._tables, self._embedding_names_by_table, strict=True):
             for feature, name in zip(table.feature_names, names, strict=True):

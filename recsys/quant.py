@@ -104,6 +104,7 @@ class QuantCollection(nn.Module):
 
     _sharded_type: type[ShardedCollection]
     _rows_name: str
+    _need_indices = False
 
     def __init__(
         self,
@@ -177,8 +178,13 @@ class QuantCollection(nn.Module):
         """Return the same tables, sharded by a plan; whole rows in host memory are shared.
 
         Raises:
-            PlanError: The plan does not fit the tables or the devices.
+            PlanError: The plan does not fit the tables or the devices, or the IDs should come with the rows.
         """
+        if self._need_indices:
+            raise PlanError(
+                "need_indices: got True, expected False: a sharded collection returns rows without their IDs, which "
+                "the batch holds"
+            )
         check_plan(self._tables, plan, env.world_size)
         plan = without_replicas(self._tables, plan)
         layout, blob = self._recut(plan)
@@ -275,8 +281,6 @@ class QuantEmbeddingCollection(QuantCollection):
 
     _sharded_type = ShardedEmbeddingCollection
     _rows_name = "embeddings"
-
-    _need_indices = False
 
     @classmethod
     def from_float(

@@ -72,15 +72,17 @@ class ManagedCollisionCollection(nn.Module):
         self._managed_collision_modules = TableModules(dict(managed_collision_modules))
         self._table_of = {f: name for name in managed_collision_modules for f in by_name[name].feature_names}
 
-    def forward(self, features: KeyedJaggedTensor) -> KeyedJaggedTensor:
+    def forward(self, features: KeyedJaggedTensor, mutate_miss_lengths: bool = True) -> KeyedJaggedTensor:
         """Replace raw IDs by rows; in training mode the modules learn from the batch first.
 
         Args:
             features: Any features; those of managed tables hold int32 or int64 raw IDs.
+            mutate_miss_lengths: Has no effect: IDs without a row of their own are mapped to the last row.
 
         Raises:
             ValueError: In training mode, a feature of a managed table is missing; the IDs are no integers.
         """
+        del mutate_miss_lengths
         if self.training:
             self.profile(features)
         return self.remap(features)

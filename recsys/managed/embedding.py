@@ -30,6 +30,7 @@ class BaseManagedCollisionEmbeddingCollection(nn.Module):
         embedding_module: The tables.
         managed_collision_collection: Made for the same tables.
         return_remapped_features: Return the mapped batch too.
+        allow_in_place_embed_weight_update: Has no effect: rows may always be overwritten between steps.
         embeddings_only: Return only the tables' result and no tuple, so that this can replace a collection.
 
     Raises:
@@ -41,9 +42,12 @@ class BaseManagedCollisionEmbeddingCollection(nn.Module):
         embedding_module: EmbeddingBagCollection | EmbeddingCollection,
         managed_collision_collection: ManagedCollisionCollection,
         return_remapped_features: bool = False,
+        allow_in_place_embed_weight_update: bool = False,
+        *,
         embeddings_only: bool = False,
     ) -> None:
         super().__init__()
+        del allow_in_place_embed_weight_update
         if return_remapped_features and embeddings_only:
             raise ValueError("embeddings_only: got it with return_remapped_features, expected one of them")
         tables: list[Any] = [*_configs(embedding_module)]
@@ -58,11 +62,12 @@ class BaseManagedCollisionEmbeddingCollection(nn.Module):
         self._embeddings_only = embeddings_only
         self._hooks: list[EvictionHook] = []
 
-    def forward(self, features: KeyedJaggedTensor) -> Any:
+    def forward(self, features: KeyedJaggedTensor, mutate_miss_lengths: bool = True) -> Any:
         """Map raw IDs and look up rows. In training mode, rows with a new owner are initialized first.
 
         Args:
             features: Must hold every feature of the tables; raw IDs for those of managed tables.
+            mutate_miss_lengths: Has no effect: IDs without a row of their own are mapped to the last row.
 
         Returns:
             With ``embeddings_only`` what the tables return; otherwise, as TorchRec, a pair of this and of the
@@ -71,6 +76,7 @@ class BaseManagedCollisionEmbeddingCollection(nn.Module):
         Raises:
             ValueError: A feature is missing, or IDs are no integers.
         """
+        del mutate_miss_lengths
         remapped = self._managed_collision_collection(features)
         if self.training:
             self._start_afresh()
@@ -116,6 +122,7 @@ class ManagedCollisionEmbeddingBagCollection(BaseManagedCollisionEmbeddingCollec
         embedding_bag_collection: The tables.
         managed_collision_collection: Made for the same tables.
         return_remapped_features: Return the mapped batch too.
+        allow_in_place_embed_weight_update: Has no effect: rows may always be overwritten between steps.
         embeddings_only: Return the KeyedTensor and no tuple.
 
     Raises:
@@ -127,10 +134,16 @@ class ManagedCollisionEmbeddingBagCollection(BaseManagedCollisionEmbeddingCollec
         embedding_bag_collection: EmbeddingBagCollection,
         managed_collision_collection: ManagedCollisionCollection,
         return_remapped_features: bool = False,
+        allow_in_place_embed_weight_update: bool = False,
+        *,
         embeddings_only: bool = False,
     ) -> None:
         super().__init__(
-            embedding_bag_collection, managed_collision_collection, return_remapped_features, embeddings_only
+            embedding_bag_collection,
+            managed_collision_collection,
+            return_remapped_features,
+            allow_in_place_embed_weight_update,
+            embeddings_only=embeddings_only,
         )
 
     def embedding_bag_configs(self) -> list[EmbeddingBagConfig]:
@@ -145,6 +158,7 @@ class ManagedCollisionEmbeddingCollection(BaseManagedCollisionEmbeddingCollectio
         embedding_collection: The tables.
         managed_collision_collection: Made for the same tables.
         return_remapped_features: Return the mapped batch too.
+        allow_in_place_embed_weight_update: Has no effect: rows may always be overwritten between steps.
         embeddings_only: Return the JaggedTensors by name and no tuple.
 
     Raises:
@@ -156,10 +170,16 @@ class ManagedCollisionEmbeddingCollection(BaseManagedCollisionEmbeddingCollectio
         embedding_collection: EmbeddingCollection,
         managed_collision_collection: ManagedCollisionCollection,
         return_remapped_features: bool = False,
+        allow_in_place_embed_weight_update: bool = False,
+        *,
         embeddings_only: bool = False,
     ) -> None:
         super().__init__(
-            embedding_collection, managed_collision_collection, return_remapped_features, embeddings_only
+            embedding_collection,
+            managed_collision_collection,
+            return_remapped_features,
+            allow_in_place_embed_weight_update,
+            embeddings_only=embeddings_only,
         )
 
     def embedding_configs(self) -> list[EmbeddingConfig]:

@@ -67,7 +67,22 @@ class LFU_EvictionPolicy(MCHEvictionPolicy):
 
 
 class LRU_EvictionPolicy(MCHEvictionPolicy):
-    """The least recently used ID goes first."""
+    """The least recently used ID goes first.
+
+    Args:
+        decay_exponent: Has no effect: any decay keeps the order of the steps.
+        threshold_filtering_func: As ``MCHEvictionPolicy``.
+
+    Raises:
+        ValueError: The exponent is not positive.
+    """
+
+    def __init__(
+        self, decay_exponent: float = 1.0, threshold_filtering_func: ThresholdFilter | None = None
+    ) -> None:
+        super().__init__(threshold_filtering_func)
+        if not decay_exponent > 0:
+            raise ValueError(f"decay_exponent: got {decay_exponent}, expected a positive number")
 
     def scores(self, counts: Tensor, last_steps: Tensor, step: int) -> Tensor:
         """Return the steps of the latest uses."""

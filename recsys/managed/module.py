@@ -168,7 +168,7 @@ class MCHManagedCollisionModule(ManagedCollisionModule):
         buffer("counts", 0)
         buffer("last_steps", 0)
         buffer("step", 0, size=1)
-        self._register_load_state_dict_pre_hook(_from_torchrec)
+        self._register_load_state_dict_pre_hook(_from_torchrec)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_post_hook(_after_loading)  # type: ignore[no-untyped-call]
 
     @torch.no_grad()

@@ -288,6 +288,11 @@ def _tables(module: nn.Module) -> list[BaseEmbeddingConfig]:
     if isinstance(module, EmbeddingBagCollection):
         return list(module.embedding_bag_configs())
     if isinstance(module, EmbeddingCollection):
+        if module.need_indices():
+            raise PlanError(
+                "need_indices: got True, expected False: a sharded collection returns rows without their IDs, which "
+                "the batch holds"
+            )
         return list(module.embedding_configs())
     raise PlanError(
         f"module: got {type(module).__name__}, expected an EmbeddingBagCollection or EmbeddingCollection"

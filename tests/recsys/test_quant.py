@@ -13,8 +13,11 @@ from torch import Tensor
 from recsys import DataType, EmbeddingBagCollection, EmbeddingCollection, KeyedJaggedTensor
 from recsys.configs import QuantConfig
 from recsys.embedding import EmbeddingBagCollectionInterface, EmbeddingCollectionInterface
+from recsys.errors import PlanError
 from recsys.quant import QuantEmbeddingBagCollection, QuantEmbeddingCollection
 from recsys.rows.format import RowFormat, dequantize_rows, quantize_rows, row_error_bounds
+from recsys.sharding.plan.env import ShardingEnv
+from recsys.sharding.plan.sharding_types import table_wise
 from recsys.sharding.sharded import ShardedOptions
 from recsys.signature import IdPolicy
 from tests.support.helpers import STORED_TYPES, bag, kjt_of, rounding, sequence
@@ -261,6 +264,14 @@ def test_ids_come_with_the_rows_if_they_are_needed() -> None:
             "b": [3, 0, 4],
             "a@u": [1, 2, 29, 5],
         }
+
+
+def test_sharded_rows_come_without_their_ids() -> None:
+    table = sequence("t", 50, 16, ["a"])
+    module = EmbeddingCollection([table], need_indices=True)
+    made = QuantEmbeddingCollection.from_float(module)
+    with pytest.raises(PlanError, match="need_indices: got True, expected False"):
+        made.shard({"t": table_wise(table, 0)}, ShardingEnv.from_local(["cpu"]))
 
 
 def test_the_tables_are_told() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, distributed
 
 from recsys.managed import ManagedCollisionModule
@@ -23,8 +24,8 @@ class OtherModule(ManagedCollisionModule):
     def output_size(self) -> int:
         return 5
 
-    def open_slots(self) -> int:
-        return 0
+    def open_slots(self) -> Tensor:
+        return torch.zeros(1, dtype=torch.int64)
 
     def current_step(self) -> int:
         return 0

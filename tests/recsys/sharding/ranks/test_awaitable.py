@@ -62,7 +62,7 @@ def test_the_first_touch_waits_and_later_ones_do_not(touch: str) -> None:
 
 
 def test_operators_are_those_of_the_result() -> None:
-    lazy = LazyAwaitable(lambda: torch.tensor([1.0, 2.0]))
+    lazy: Any = LazyAwaitable(lambda: torch.tensor([1.0, 2.0]))
     assert [x.tolist() for x in (lazy * 2, 2 - lazy, -lazy, lazy**lazy, lazy > 1, 2.0**lazy)] == [
         [2.0, 4.0],
         [1.0, 0.0],
@@ -82,7 +82,7 @@ class WithoutConstructor(LazyAwaitable[torch.Tensor]):
 
 
 def test_a_subclass_says_how_to_wait() -> None:
-    lazy = WithoutConstructor(3.0)
+    lazy: Any = WithoutConstructor(3.0)
     assert (lazy + 1).tolist() == [4.0, 4.0]
     assert lazy.shape == (2,)
 
@@ -99,7 +99,7 @@ def test_an_attribute_that_the_wait_itself_lacks_is_an_error() -> None:
 
 
 def test_callbacks_change_the_result_once() -> None:
-    lazy = WithoutConstructor(1.0)
+    lazy: Any = WithoutConstructor(1.0)
     lazy.callbacks.append(lambda result: result + 1)
     lazy.callbacks.append(lambda result: result * 10)
     assert (lazy.wait().tolist(), lazy.wait().tolist()) == ([20.0, 20.0], [20.0, 20.0])
@@ -116,7 +116,7 @@ def test_items_can_be_lazy_too() -> None:
             Lazy.waits += 1
             return {"a": torch.ones(2)}
 
-    item = Lazy()["a"]
+    item: Any = Lazy()["a"]
     assert (type(item), Lazy.waits) == (GetItemLazyAwaitable, 0)
     assert (item + 1).tolist() == [2.0, 2.0]
     assert Lazy.waits == 1

@@ -1,0 +1,55 @@
+"""The tracer: collections are leaves, awaitables are waited for, annotations that are texts can be compiled."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from recsys import EmbeddingBagCollection, KeyedJaggedTensor, LazyAwaitable
+from recsys.sharding.transport.awaitable import NoWait
+from recsys.torchscript import script
+from recsys.tracer import Tracer, is_fx_tracing, symbolic_trace
+from tests.support.helpers import bag, kjt_of
+
+
+class Dense(nn.Module):
+    def forward(self, first: Tensor, second: list[Tensor], scale: float = 2.0) -> Tensor:
+        return first * scale + second[0]
+
+
+def test_annotations_that_are_texts_are_compiled() -> None:
+    graph = symbolic_trace(Dense())
+    assert [node.type for node in graph.graph.nodes if node.op == "placeholder"] == [
+        Tensor,
+        list[Tensor],
+        float,
+    ]
+    compiled = script(graph)
+    assert compiled(torch.ones(1), [torch.ones(1)]).tolist() == [3.0]
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.bags = EmbeddingBagCollection([bag("t", 9, 4, ["a"])])
+        self.over = Dense()
+
+    def forward(self, features: KeyedJaggedTensor) -> Tensor:
+        pooled = self.bags(features).values()
+        assert is_fx_tracing() or isinstance(pooled, Tensor)
+        return self.over(LazyAwaitable(lambda: pooled), [NoWait(pooled).wait()])
+
+
+def test_collections_are_called_as_they_are() -> None:
+    model = Model()
+    graph = symbolic_trace(model, leaf_modules=["Dense"])
+    called = [node.target for node in graph.graph.nodes if node.op == "call_module"]
+    assert called == ["bags", "over"]
+    batch = kjt_of({"a": [[1, 2], [3]]})
+    assert torch.equal(graph(batch), model(batch))
+    assert not is_fx_tracing()
+
+
+def test_constants() -> None:
+    graph = torch.fx.GraphModule(nn.Module(), Tracer().trace(Dense(), {"scale": 3.0}))
+    assert "3.0" in graph.code
