@@ -165,6 +165,10 @@ class QuantCollection(nn.Module):
             store_table(weights[table.name].detach().cpu(), table, layout, memory_writer(blob))
         return cls(tables, layout, blob, options)
 
+    def tables(self) -> list[BaseEmbeddingConfig]:
+        """Return the tables, with the data types of their rows."""
+        return self._tables
+
     def output_dtype(self) -> torch.dtype:
         """Return the dtype of the outputs."""
         return self._options.output_dtype
