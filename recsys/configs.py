@@ -37,6 +37,15 @@ class DataType(Enum):
     INT2 = "INT2"
 
 
+#: The bits of a stored number.
+DATA_TYPE_NUM_BITS = {
+    DataType.FP32: 32,
+    DataType.FP16: 16,
+    DataType.BF16: 16,
+    DataType.INT8: 8,
+    DataType.INT4: 4,
+    DataType.INT2: 2,
+}
 #: The data types for training.
 FLOAT_TYPES = (DataType.FP32, DataType.FP16, DataType.BF16)
 

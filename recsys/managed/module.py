@@ -6,13 +6,14 @@ Shape letters: N number of IDs, Z ``zch_size``: rows of the table.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
 
 from recsys.errors import CheckpointError
+from recsys.jagged.tensor import JaggedTensor
 from recsys.managed.mapping import (
     FREE,
     LFU_EvictionPolicy,
@@ -27,6 +28,7 @@ from recsys.managed.mapping import (
     uses_of,
 )
 from recsys.managed.torchrec_state import TORCHREC_BUFFERS, state_of_torchrec
+from recsys.ops import joined
 
 _NOT_DIVIDED = "every rank has the whole mapping"
 
@@ -74,9 +76,26 @@ class ManagedCollisionModule(nn.Module, ABC):
     def set_process_group(self, group: distributed.ProcessGroup | None) -> None:
         """Decide together with all ranks of a group from now on; None decides alone."""
 
-    def forward(self, ids: Tensor) -> Tensor:
-        """Map raw IDs ``[N]`` to rows ``[N]``, both int64; in training mode it learns from them first."""
-        ids = self.preprocess(ids)
+    def forward(self, features: Any, mutate_miss_lengths: bool = True) -> Any:
+        """Map raw IDs to rows; in training mode it learns from them first, as from one batch.
+
+        Args:
+            features: Raw IDs ``[N]`` int64, or features of them by name.
+            mutate_miss_lengths: Has no effect: IDs without a row of their own are mapped to the last row.
+
+        Returns:
+            Rows ``[N]`` int64, or the same features with rows as values.
+        """
+        del mutate_miss_lengths
+        if isinstance(features, Mapping):
+            parts: list[JaggedTensor] = list(features.values())
+            rows = self(joined([part.values().to(torch.int64) for part in parts]))
+            split = rows.split([part.values().numel() for part in parts])
+            return {
+                name: JaggedTensor(of_part, part.weights_or_none(), part.lengths())
+                for name, part, of_part in zip(features, parts, split, strict=True)
+            }
+        ids = self.preprocess(features)
         if self.training:
             self.profile(ids)
         return self.remap(ids)
@@ -251,6 +270,11 @@ class MCHManagedCollisionModule(ManagedCollisionModule):
             # Read once, and again after a state is loaded.
             self._step = int(self.step)
         return self._step
+
+    @property
+    def device(self) -> torch.device:
+        """Where the buffers lie."""
+        return self.raw_ids.device
 
     def state(self) -> MappingState:
         """Return the buffers."""

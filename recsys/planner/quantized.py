@@ -62,9 +62,11 @@ def shard_quant_model(  # noqa: PLR0913  (TorchRec's arguments)
             row_alignment=max(row_alignment_for(device) for device in env.devices),
         )
         sharding_plan = plan_devices({path: module.tables() for path, module in found.items()}, options)
-    sharded = {id(module): module.shard(sharding_plan.of(path), env) for path, module in found.items()}
+    sharded: dict[int, Any] = {
+        id(module): module.shard(sharding_plan.of(path), env) for path, module in found.items()
+    }
     # The copy holds the sharded collections in the places of the others.
-    return copy.deepcopy(model, cast(dict[int, Any], sharded)), sharding_plan
+    return copy.deepcopy(model, sharded), sharding_plan
 
 
 def _collections(model: nn.Module, sharders: Sequence[object] | None) -> dict[str, QuantCollection]:

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from recsys.configs import DataType
+from recsys.configs import DATA_TYPE_NUM_BITS, DataType
 from recsys.ops import fbgemm
 
 # FBGEMM 1.8, SparseType: the lookup's codes for the types of rows.
@@ -38,7 +38,6 @@ SPARSE_TYPE_CODES = {
     DataType.INT4: 3,
     DataType.INT2: 4,
 }
-_BITS = {DataType.FP32: 32, DataType.FP16: 16, DataType.INT8: 8, DataType.INT4: 4, DataType.INT2: 2}
 _DIM_MULTIPLES = {DataType.INT8: 2, DataType.INT4: 4, DataType.INT2: 8}
 SCALE_BIAS_BYTES = 4
 
@@ -76,7 +75,7 @@ class RowFormat:
     @property
     def bits(self) -> int:
         """Bits of a stored number."""
-        return _BITS[self.data_type]
+        return DATA_TYPE_NUM_BITS[self.data_type]
 
     @property
     def is_quantized(self) -> bool:

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from recsys import JaggedTensor
 from recsys.errors import CheckpointError
 from recsys.managed import (
     DistanceLFU_EvictionPolicy,
@@ -320,6 +321,14 @@ class TestArgumentsOfTorchRec:
         assert (module.input_size(), module.buckets()) == (100, 1)
         assert module.train()(torch.tensor([7, 107, 8])).tolist() == [0, 0, 1]
         assert module.owned_ids().tolist() == [7, 8]
+
+    def test_features_by_name(self) -> None:
+        module = module_of(5)
+        features = {"a": JaggedTensor([9, 7, 9], lengths=[2, 1]), "b": JaggedTensor([9], lengths=[0, 1])}
+        found = module.train()(features, mutate_miss_lengths=False)
+        assert {name: rows.values().tolist() for name, rows in found.items()} == {"a": [0, 1, 0], "b": [0]}
+        assert found["b"].lengths().tolist() == [0, 1]
+        assert (module.current_step(), module.device.type) == (1, "cpu")
 
     def test_rare_ids_are_not_counted(self) -> None:
         module = MCHManagedCollisionModule(5, None, LFU_EvictionPolicy(average_threshold_filter), 1)

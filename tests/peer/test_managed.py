@@ -1,0 +1,79 @@
+"""Collections of raw IDs beside TorchRec's: its checkpoints load, and give the same embeddings."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import torch
+
+import recsys
+from recsys import managed
+from tests.peer.torchrec_peer import configs, torchrec
+
+pytestmark = [pytest.mark.peer, pytest.mark.filterwarnings("ignore")]
+KEYS = ["a", "b", "c"]
+
+
+def collection(m: Any, pooled: bool) -> Any:
+    mc: Any = managed
+    embedding: Any = managed
+    if m is torchrec:
+        from torchrec.modules import mc_embedding_modules as embedding
+        from torchrec.modules import mc_modules as mc
+    kind = "EmbeddingBagConfig" if pooled else "EmbeddingConfig"
+    config = getattr(m if m is recsys else configs, kind)
+    tables = [
+        config(num_embeddings=8, embedding_dim=4, name="t", feature_names=["b", "a"]),
+        config(num_embeddings=20, embedding_dim=4, name="u", feature_names=["c"]),
+    ]
+    modules = {
+        table.name: mc.MCHManagedCollisionModule(
+            zch_size=table.num_embeddings,
+            device=torch.device("cpu"),
+            eviction_policy=mc.DistanceLFU_EvictionPolicy(),
+            eviction_interval=2,
+            input_hash_size=1000,
+            input_hash_func=lambda ids, size: ids % size,
+        )
+        for table in tables
+    }
+    mapping = mc.ManagedCollisionCollection(modules, tables)
+    if pooled:
+        tables_of = m.EmbeddingBagCollection(tables)
+        return embedding.ManagedCollisionEmbeddingBagCollection(
+            tables_of, mapping, return_remapped_features=True
+        )
+    tables_of = m.EmbeddingCollection(tables)
+    return embedding.ManagedCollisionEmbeddingCollection(tables_of, mapping, return_remapped_features=True)
+
+
+def batch(m: Any, seed: int) -> Any:
+    rng = random.Random(seed)
+    lengths = [rng.randrange(4) for _ in range(9)]
+    values = torch.tensor([rng.randrange(5000) for _ in range(sum(lengths))], dtype=torch.int64)
+    return m.KeyedJaggedTensor.from_lengths_sync(KEYS, values, torch.tensor(lengths))
+
+
+@pytest.mark.parametrize("pooled", [True, False], ids=["pooled", "sequence"])
+def test_a_checkpoint_loads_and_answers_the_same(pooled: bool) -> None:
+    theirs, ours = collection(torchrec, pooled), collection(recsys, pooled)
+    theirs.train()
+    for seed in range(4):
+        theirs(batch(torchrec, seed))
+    ours.load_state_dict(theirs.state_dict())
+    theirs.eval(), ours.eval()
+    for seed in range(3, 8):
+        expected, expected_rows = theirs(batch(torchrec, seed))
+        found, rows = ours(batch(recsys, seed))
+        assert rows.keys() == expected_rows.keys() == ["b", "a", "c"]
+        assert torch.equal(rows.values(), expected_rows.values())
+        assert torch.equal(rows.lengths(), expected_rows.lengths())
+        if pooled:
+            assert torch.equal(found.values(), expected.values())
+        else:
+            assert all(torch.equal(found[key].values(), expected[key].values()) for key in KEYS)
+    assert {
+        table: slots.tolist() for table, slots in ours.managed_collision_collection.open_slots().items()
+    } == {table: slots.tolist() for table, slots in theirs._managed_collision_collection.open_slots().items()}
