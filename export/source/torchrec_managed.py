@@ -47,7 +47,7 @@ def _module(at: str, theirs: Any) -> MCHManagedCollisionModule:
     raw_ids: Tensor = theirs._mch_sorted_raw_ids
     rows: Tensor = theirs._mch_remapped_ids_mapping - theirs._output_global_offset
     ours = MCHManagedCollisionModule(
-        zch_size=theirs.output_size(), eviction_policy=LFU_EvictionPolicy(), eviction_interval=1
+        zch_size=theirs.output_size(), device=None, eviction_policy=LFU_EvictionPolicy(), eviction_interval=1
     )
     if raw_ids.is_meta:
         return ours.to("meta")

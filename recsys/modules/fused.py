@@ -5,7 +5,7 @@
 
 # Annotations are not deferred: FX carries them into graphs, where TorchScript cannot read them as texts.
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -23,8 +23,9 @@ from recsys.optim.keyed import KeyedOptimizer
 class _InBackward(CombinedOptimizer):
     """The optimizers of tables, whose steps the backward pass takes."""
 
-    def step(self, closure: Any = None) -> None:
-        """Do nothing."""
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Do nothing but evaluate the closure."""
+        return None if closure is None else closure()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Do nothing: gradients are dropped in the backward pass."""

@@ -16,12 +16,16 @@ pytestmark = [pytest.mark.peer, pytest.mark.filterwarnings("ignore")]
 KEYS = ["a", "b", "c"]
 
 
+def modules_of(m: Any) -> tuple[Any, Any]:
+    if m is recsys:
+        return managed, managed
+    from torchrec.modules import mc_embedding_modules, mc_modules
+
+    return mc_embedding_modules, mc_modules
+
+
 def collection(m: Any, pooled: bool) -> Any:
-    mc: Any = managed
-    embedding: Any = managed
-    if m is torchrec:
-        from torchrec.modules import mc_embedding_modules as embedding
-        from torchrec.modules import mc_modules as mc
+    embedding, mc = modules_of(m)
     kind = "EmbeddingBagConfig" if pooled else "EmbeddingConfig"
     config = getattr(m if m is recsys else configs, kind)
     tables = [

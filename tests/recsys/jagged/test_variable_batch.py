@@ -192,8 +192,9 @@ def test_float_collections_read_nothing(device: str) -> None:
 
 
 def test_lengths_per_key_are_not_fetched_from_a_device_in_secret() -> None:
-    with FakeTensorMode(allow_non_fake_inputs=True):  # tensors of a device that this machine may lack
-        batch = made().to("cuda")
+    with FakeTensorMode():  # tensors of a device that this machine may lack
+        ids, lengths = (torch.empty(size, dtype=torch.int64, device="cuda") for size in (7, 6))
+        batch = KeyedJaggedTensor(KEYS, ids, lengths=lengths, stride_per_key_per_rank=STRIDES)
         with pytest.raises(ValueError, match=r"length_per_key.*not known for tensors on cuda.*sync"):
             batch.to_dict()
 

@@ -25,7 +25,7 @@ def weights_of(module: nn.Module) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adagrad])
-def test_the_backward_pass_updates_as_the_optimizer_would(kind: type[torch.optim.Optimizer]) -> None:
+def test_the_backward_pass_updates_as_the_optimizer_would(kind: Any) -> None:
     module = FusedEmbeddingBagCollection(TABLES, kind, {"lr": 0.5})
     plain = EmbeddingBagCollection(TABLES)
     plain.load_state_dict(module.state_dict())
