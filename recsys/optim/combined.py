@@ -36,7 +36,7 @@ class OptimizerWrapper(KeyedOptimizer):
         """The groups of the wrapped optimizer: changes reach it."""
         return self._optimizer.param_groups
 
-    def zero_grad(self, set_to_none: bool = True) -> None:
+    def zero_grad(self, set_to_none: bool = False) -> None:
         """Delegate to the wrapped optimizer."""
         self._optimizer.zero_grad(set_to_none=set_to_none)
 
@@ -57,7 +57,7 @@ class OptimizerWrapper(KeyedOptimizer):
         """Delegate to the wrapped optimizer."""
         self._optimizer.save_param_groups(save)
 
-    def init_state(self, sparse_grad_parameter_names: Collection[str] = ()) -> None:
+    def init_state(self, sparse_grad_parameter_names: Collection[str] | None = None) -> None:
         """Delegate to the wrapped optimizer."""
         self._optimizer.init_state(sparse_grad_parameter_names)
 
@@ -120,7 +120,7 @@ class CombinedOptimizer(KeyedOptimizer):
         """The groups of all: changes of a group reach its optimizer."""
         return [group for _, optim in self._optims for group in optim.param_groups]
 
-    def zero_grad(self, set_to_none: bool = True) -> None:
+    def zero_grad(self, set_to_none: bool = False) -> None:
         """Delegate to each of them."""
         for _, optim in self._optims:
             optim.zero_grad(set_to_none=set_to_none)
@@ -146,10 +146,11 @@ class CombinedOptimizer(KeyedOptimizer):
         for _, optim in self._optims:
             optim.post_load_state_dict()
 
-    def init_state(self, sparse_grad_parameter_names: Collection[str] = ()) -> None:
+    def init_state(self, sparse_grad_parameter_names: Collection[str] | None = None) -> None:
         """Initialize the state of each; parameter names are this optimizer's, with prefixes."""
+        sparse = sparse_grad_parameter_names or ()
         for key, optim in self._optims:
-            names = [n for n in optim.params if self.prepend_opt_key(n, key) in sparse_grad_parameter_names]
+            names = [n for n in optim.params if self.prepend_opt_key(n, key) in sparse]
             optim.init_state(names)
 
     def set_optimizer_step(self, step: int) -> None:

@@ -101,12 +101,12 @@ class FusedOptimizer(KeyedOptimizer):
         self.apply_learning_rates()
         return loss
 
-    def zero_grad(self, set_to_none: bool = True) -> None:
+    def zero_grad(self, set_to_none: bool = False) -> None:
         """Pass learning rates to the kernels; there are no gradients."""
         del set_to_none
         self.apply_learning_rates()
 
-    def init_state(self, sparse_grad_parameter_names: Collection[str] = ()) -> None:
+    def init_state(self, sparse_grad_parameter_names: Collection[str] | None = None) -> None:
         """Do nothing: the lookups have updated the tables."""
 
     def set_optimizer_step(self, step: int) -> None:

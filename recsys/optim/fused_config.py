@@ -48,6 +48,18 @@ _CLASSES: dict[type[Optimizer], tuple[EmbOptimType, dict[str, str]]] = {
 }
 
 
+# Optimizer class -> FBGEMM's arguments that it takes for lookups only.
+_OWN: dict[type[Optimizer], tuple[str, ...]] = {
+    RowWiseAdagrad: (
+        "weight_decay_mode",
+        "max_norm",
+        "gradient_clipping",
+        "max_gradient",
+        "stochastic_rounding",
+    )
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class FusedConfig:
     """An optimizer that runs inside the backward pass of a lookup. The defaults are FBGEMM 1.8's.
@@ -148,7 +160,8 @@ class FusedConfig:
     def from_in_backward(cls, optimizer_class: type[Optimizer], kwargs: Mapping[str, Any]) -> FusedConfig:
         """Return a config for an optimizer class and its arguments, as in ``apply_optimizer_in_backward``.
 
-        Arguments that are left out have the class's defaults, not FBGEMM's.
+        Arguments that are left out are FBGEMM's, not the class's, as in TorchRec: a rate of 0.01, an epsilon of 1e-8.
+        An L2 penalty is row-wise Adagrad's ``weight_decay`` (TorchRec leaves it out silently).
 
         Raises:
             ValueError: FBGEMM has no such optimizer, or does not support the arguments.
@@ -161,7 +174,10 @@ class FusedConfig:
         optimizer, names = _CLASSES[optimizer_class]
         parameters = inspect.signature(optimizer_class).parameters
         defaults = {name: p.default for name, p in parameters.items() if name != "params"}
+        own = {name: kwargs[name] for name in _OWN.get(optimizer_class, ()) if name in kwargs}
         for name, value in kwargs.items():
+            if name in own:
+                continue
             if name not in defaults:
                 raise ValueError(
                     f"optimizer_kwargs[{name!r}]: {optimizer_class.__qualname__} has no such argument"
@@ -171,11 +187,11 @@ class FusedConfig:
                     f"optimizer_kwargs[{name!r}]: got {value!r}, but FBGEMM's {_name(optimizer)} has no such setting; "
                     f"leave it at {defaults[name]!r}, or use the dense kernel"
                 )
-        values = {theirs: kwargs.get(ours, defaults[ours]) for ours, theirs in names.items()}
+        values = {theirs: kwargs[ours] for ours, theirs in names.items() if ours in kwargs} | own
         if "betas" in values:
             values["beta1"], values["beta2"] = values.pop("betas")
-        if values.get("weight_decay"):
-            values["weight_decay_mode"] = WeightDecayMode.L2
+        if values.get("weight_decay") and optimizer == EmbOptimType.EXACT_ROWWISE_ADAGRAD:
+            values.setdefault("weight_decay_mode", WeightDecayMode.L2)
         return cls(optimizer=optimizer, **values)
 
     def check_device(self, device: torch.device) -> None:

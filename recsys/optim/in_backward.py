@@ -32,33 +32,35 @@ def apply_optimizer_in_backward(
 
     Unlike torch's function, this keeps no parameter alive: an unsharded table is freed once it is sharded.
 
+    Called twice for an unsharded parameter, both optimizers step, in the order of the calls; a table with two cannot
+    be sharded, except with the dense kernel.
+
     Args:
         optimizer_class: ``torch.optim.SGD``, ``torch.optim.Adagrad``, ``torch.optim.Adam``,
             ``RowWiseAdagrad``; for unsharded parameters, any class.
         params: The parameters.
-        optimizer_kwargs: Arguments of the class.
+        optimizer_kwargs: Arguments of the class. In lookups, those left out are FBGEMM's, not the class's.
 
     Raises:
-        ValueError: A parameter needs no gradient, or already has an optimizer in the backward pass.
+        ValueError: A parameter needs no gradient.
     """
     # Imported here, because importing the package compiles a dozen functions.
     from torch.distributed.optim.apply_optimizer_in_backward import param_to_optim_hook_handle_map
 
-    chosen = list(dict.fromkeys(params))
+    chosen = list(params)
     for i, param in enumerate(chosen):
         if not param.requires_grad:
             raise ValueError(
                 f"params[{i}]: got a parameter of shape {list(param.shape)} that needs no gradient; leave it out"
             )
-        if _marks(param):
-            raise ValueError(
-                f"params[{i}]: the parameter of shape {list(param.shape)} already has an optimizer in the backward "
-                f"pass ({_marks(param)[0].__qualname__}), expected one at most"
-            )
     for param in chosen:
-        mark_in_backward(param, optimizer_class([param], **optimizer_kwargs))
-        param._optimizer_classes = [optimizer_class]  # type: ignore[attr-defined]
-        param._optimizer_kwargs = [dict(optimizer_kwargs)]  # type: ignore[attr-defined]
+        known = list(getattr(param, "_in_backward_optimizers", [])) if _marks(param) else []
+        kwargs = [*getattr(param, "_optimizer_kwargs", []), dict(optimizer_kwargs)]
+        mark_in_backward(param, *known, optimizer_class([param], **optimizer_kwargs))
+        param._optimizer_classes = [*_marks(param), optimizer_class]  # type: ignore[attr-defined]
+        param._optimizer_kwargs = kwargs  # type: ignore[attr-defined]
+        if known:
+            continue
         handle = param.register_post_accumulate_grad_hook(_step)
         # DistributedDataParallel finds the hook here, removes it, and steps itself.
         param_to_optim_hook_handle_map[param] = [handle]

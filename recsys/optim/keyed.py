@@ -137,7 +137,7 @@ class KeyedOptimizer(Optimizer):
     def post_load_state_dict(self) -> None:
         """Run after a state was loaded; for subclasses that keep other data."""
 
-    def init_state(self, sparse_grad_parameter_names: Collection[str] = ()) -> None:
+    def init_state(self, sparse_grad_parameter_names: Collection[str] | None = None) -> None:
         """Create the state that the first step would create, so that a checkpoint can be loaded into it.
 
         This takes a step with zero gradients, learning rate and weight decay: parameters, gradients and
@@ -157,7 +157,7 @@ class KeyedOptimizer(Optimizer):
         for param in self.params.values():
             param.grad = None
         for name, param in lacking.items():
-            param.grad = _zero_gradient(param, sparse=name in sparse_grad_parameter_names)
+            param.grad = _zero_gradient(param, sparse=name in (sparse_grad_parameter_names or ()))
         try:
             for group, values in zip(self.param_groups, numbers, strict=True):
                 group.update(dict.fromkeys(values, 0.0))
@@ -189,17 +189,23 @@ class KeyedOptimizerWrapper(KeyedOptimizer):
         params: Name -> parameter, as ``dict(model.named_parameters())`` has them.
         optim_factory: Creates the optimizer of the parameters: ``lambda params: torch.optim.SGD(params,
             lr=0.1)``.
+        pass_params_dict: Whether ``optim_factory`` gets ``params`` instead of the list of parameters.
     """
 
-    def __init__(self, params: Mapping[str, Tensor], optim_factory: OptimizerFactory) -> None:
+    def __init__(
+        self,
+        params: Mapping[str, Tensor],
+        optim_factory: Callable[[Any], Optimizer],
+        pass_params_dict: bool = False,
+    ) -> None:
         check_params(params)
-        self._optimizer = optim_factory(list(params.values()))
+        self._optimizer = optim_factory(params if pass_params_dict else list(params.values()))
         super().__init__(params, self._optimizer.state, self._optimizer.param_groups)
 
     def __repr__(self) -> str:
         return repr(self._optimizer)
 
-    def zero_grad(self, set_to_none: bool = True) -> None:
+    def zero_grad(self, set_to_none: bool = False) -> None:
         """Delegate to the wrapped optimizer."""
         self._optimizer.zero_grad(set_to_none=set_to_none)
 

@@ -30,6 +30,7 @@ from recsys.models.click import ClickModel, num_labels_of
 from recsys.optim import (
     CombinedOptimizer,
     EmbOptimType,
+    FusedConfig,
     KeyedOptimizer,
     KeyedOptimizerWrapper,
     RowWiseAdagrad,
@@ -37,9 +38,9 @@ from recsys.optim import (
 from recsys.optim.weight_decay import RowWeightDecay
 from recsys.sharding.plan.plan import ShardingPlan
 from recsys.sharding.sharders import (
-    CollectionSharder,
     EmbeddingBagCollectionSharder,
     EmbeddingCollectionSharder,
+    ModuleSharder,
 )
 from recsys.sharding.table_shards import TableShards
 from recsys.train.config import TrainConfig
@@ -124,7 +125,7 @@ class Trainer:
         self._keeps_untrained = False
         self._weight_decay = RowWeightDecay(self._fused_lookups() if on_host else [], config.row_weight_decay)
         self._task = _Task(self.model, ranks.world_size)
-        self._pipeline: TrainPipelineSparseDist[LabeledBatch] = TrainPipelineSparseDist(
+        self._pipeline: TrainPipelineSparseDist[LabeledBatch, Any] = TrainPipelineSparseDist(
             self._task, self.optimizer, ranks.device
         )
 
@@ -228,7 +229,7 @@ class _Task(nn.Module):
         return loss * (self._world_size / batch.num_global_rows), step
 
 
-def _sharders(config: TrainConfig, *, fused_decay: bool) -> list[CollectionSharder]:
+def _sharders(config: TrainConfig, *, fused_decay: bool) -> list[ModuleSharder[Any]]:
     decay = config.row_weight_decay if fused_decay else 0.0
     fused_params = {
         "optimizer": EmbOptimType.EXACT_ROWWISE_ADAGRAD,
@@ -251,7 +252,12 @@ def _optimizer(model: DistributedModelParallel, config: TrainConfig) -> Combined
         return kind(parameters, lr=config.learning_rate)
 
     def row_optimizer(parameters: list[Tensor]) -> torch.optim.Optimizer:
-        return RowWiseAdagrad(parameters, lr=config.row_learning_rate, weight_decay=config.row_weight_decay)
+        return RowWiseAdagrad(
+            parameters,
+            lr=config.row_learning_rate,
+            eps=FusedConfig.eps,  # as where rows are updated in the backward pass
+            weight_decay=config.row_weight_decay,
+        )
 
     tables = _tables_with_gradients(model)
     parts: list[KeyedOptimizer] = [model.fused_optimizer]

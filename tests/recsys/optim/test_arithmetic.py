@@ -107,6 +107,20 @@ def test_rowwise_adagrad_without_eps_leaves_untouched_rows() -> None:
     assert torch.equal(weight[-3:], table()[-3:])
 
 
+def test_rowwise_adagrad_takes_torchrecs_arguments() -> None:
+    weight = nn.Parameter(torch.zeros(2, 2))
+    optimizer = RowWiseAdagrad([weight], 1.0, 0.5, 0.0, 4.0, 0.0, maximize=True, foreach=None)
+    for _ in range(2):
+        weight.grad = torch.tensor([[2.0, 2.0], [0.0, 0.0]])
+        optimizer.step()
+    # sums 8 and 12, rates 1 and 1 / 1.5, upwards
+    up = 2 / 8**0.5 + 2 / 12**0.5 / 1.5
+    torch.testing.assert_close(weight.detach(), torch.tensor([[up, up], [0.0, 0.0]]))
+    assert torch.equal(optimizer.state[weight]["sum"], torch.tensor([12.0, 4.0]))
+    with pytest.raises(TypeError, match=r"unknown arguments \['momentum'\]"):
+        RowWiseAdagrad([weight], momentum=0.9)
+
+
 def test_rowwise_adagrad_takes_a_closure_and_skips_what_has_no_gradient() -> None:
     weight, other = nn.Parameter(table()), nn.Parameter(table())
     optimizer = RowWiseAdagrad([weight, other])

@@ -117,16 +117,19 @@ def test_what_fbgemm_ignores_on_a_cpu_is_refused(ignored: dict[str, Any]) -> Non
     assert torch.equal(with_it.weight, without.weight)
 
 
-def test_classes_and_their_own_defaults() -> None:
-    assert FusedConfig.from_in_backward(SGD, {}) == FusedConfig(learning_rate=0.001)
+def test_classes_with_fbgemms_defaults() -> None:
+    assert FusedConfig.from_in_backward(SGD, {}) == FusedConfig(learning_rate=0.01)
     adagrad = FusedConfig.from_in_backward(Adagrad, {"lr": 0.5, "foreach": True})
-    assert adagrad == FusedConfig(optimizer=EmbOptimType.EXACT_ADAGRAD, learning_rate=0.5, eps=1e-10)
+    assert adagrad == FusedConfig(optimizer=EmbOptimType.EXACT_ADAGRAD, learning_rate=0.5, eps=1e-8)
     adam = FusedConfig.from_in_backward(Adam, {"lr": 0.1, "betas": (0.8, 0.9), "weight_decay": 0})
     assert adam == FusedConfig(optimizer=EmbOptimType.ADAM, learning_rate=0.1, beta1=0.8, beta2=0.9)
     rowwise = FusedConfig.from_in_backward(RowWiseAdagrad, {"lr": 0.02, "eps": 0.002})
     assert rowwise == FusedConfig(optimizer=ROWWISE, learning_rate=0.02, eps=0.002)
     decayed = FusedConfig.from_in_backward(RowWiseAdagrad, {"weight_decay": 0.1})
     assert (decayed.weight_decay, decayed.weight_decay_mode) == (0.1, WeightDecayMode.L2)
+    decoupled = {"weight_decay": 0.1, "weight_decay_mode": WeightDecayMode.DECOUPLE, "max_norm": 2.0}
+    found = FusedConfig.from_in_backward(RowWiseAdagrad, decoupled)
+    assert (found.weight_decay_mode, found.max_norm) == (WeightDecayMode.DECOUPLE, 2.0)
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,7 @@ def test_marks_of_torch_are_understood() -> None:
     param = nn.Parameter(torch.zeros(2, 4))
     _apply_optimizer_in_backward(Adagrad, [param], {"lr": 0.25})
     assert fused_config_of(param) == FusedConfig(
-        optimizer=EmbOptimType.EXACT_ADAGRAD, learning_rate=0.25, eps=1e-10
+        optimizer=EmbOptimType.EXACT_ADAGRAD, learning_rate=0.25, eps=1e-8
     )
     assert [name for name, _ in in_backward_optimizer_filter([("p", param)], include=True)] == ["p"]
 
@@ -142,9 +142,28 @@ def test_one_optimizer_for_parameters_that_train() -> None:
     ):
         apply_optimizer_in_backward(SGD, [param, frozen], {"lr": 0.1})
     assert fused_config_of(param) is None
-    apply_optimizer_in_backward(SGD, [param], {"lr": 0.1})
-    with pytest.raises(ValueError, match=r"params\[0\]: .*already has an optimizer .*\(SGD\)"):
-        apply_optimizer_in_backward(Adagrad, [param], {"lr": 0.1})
+
+
+def test_two_optimizers_step_one_after_the_other() -> None:
+    ours, theirs = nn.Parameter(torch.ones(2, 4)), nn.Parameter(torch.ones(2, 4))
+    apply_optimizer_in_backward(SGD, [ours], {"lr": 0.5})
+    apply_optimizer_in_backward(Adagrad, [ours], {"lr": 0.25})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        from torch.distributed.optim import _apply_optimizer_in_backward
+    _apply_optimizer_in_backward(SGD, [theirs], {"lr": 0.5})
+    _apply_optimizer_in_backward(Adagrad, [theirs], {"lr": 0.25})
+    for param in (ours, theirs):
+        param.square().sum().backward()
+        assert param.grad is None
+    assert torch.equal(ours, theirs)
+    assert torch.equal(ours, torch.full((2, 4), -0.25))
+    with pytest.raises(ValueError, match=r"got 2 optimizers .*\['SGD', 'Adagrad'\]\), expected one"):
+        fused_config_of(ours)
+    moved = nn.Parameter(torch.ones(2, 4))
+    copy_in_backward(ours, moved)
+    moved.square().sum().backward()
+    assert torch.equal(moved, ours)
 
 
 def test_what_no_lookup_has_is_named_when_it_is_read() -> None:
