@@ -12,8 +12,9 @@ from recsys.configs import EmbeddingBagConfig
 from recsys.planner.cost.constraints import ParameterConstraints
 from recsys.planner.cost.enumerators import ShardingOption
 from recsys.planner.cost.estimate import Workload
+from recsys.planner.cost.machine import Link
 from recsys.planner.cost.tables import planned_tables
-from recsys.planner.cost.topology import Link, default_topology
+from recsys.planner.cost.topology import default_topology
 from recsys.planner.fit import Problem
 
 _DIMS = (16, 32, 64, 128, 256)
@@ -87,7 +88,7 @@ def random_set(shape: SetShape, rng: random.Random) -> Problem:
     free = Link(bandwidth=topology.intra_host.bandwidth, latency_us=0.0)
     problem = Problem(
         tables=planned_tables({"": tables}, constraints),
-        topology=replace(topology, shard_us=0.0, intra_host=free),
+        topology=topology.replaced(shard_us=0.0, intra_host=free),
         workload=Workload(),
     )
     return _with_memory(problem, shape.fill)
@@ -102,9 +103,9 @@ def _with_memory(problem: Problem, fill: float) -> Problem:
     topology = problem.topology
     if topology.hbm is None:
         return replace(
-            problem, topology=replace(topology, ddr=replace(topology.ddr, capacity_bytes=capacity))
+            problem, topology=topology.replaced(ddr=replace(topology.ddr, capacity_bytes=capacity))
         )
-    return replace(problem, topology=replace(topology, hbm=replace(topology.hbm, capacity_bytes=capacity)))
+    return replace(problem, topology=topology.replaced(hbm=replace(topology.hbm, capacity_bytes=capacity)))
 
 
 def _bytes(option: ShardingOption) -> float:

@@ -187,4 +187,4 @@ class ExportConfig:
 
 def target_name(devices: tuple[str, ...]) -> str:
     """Return a target's name: its devices."""
-    return ",".join(str(device) for device in ShardingEnv.from_local(devices).devices)
+    return ",".join(str(device) for device in ShardingEnv.over_devices(devices).devices)

@@ -6,12 +6,15 @@ Shape letters: B batch, W world size.
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch import distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 from recsys.allocator import tune_malloc
@@ -24,8 +27,81 @@ from recsys.planner.planner import EmbeddingShardingPlanner, topology_here
 from recsys.sharding.plan.env import ShardingEnv
 from recsys.sharding.plan.plan import ShardingPlan
 from recsys.sharding.sharded import ShardedCollection
-from recsys.sharding.sharders import CollectionSharder, get_default_sharders
+from recsys.sharding.sharders import ModuleSharder, get_default_sharders
 from recsys.sharding.table_shards import TableShards
+
+_HOOKS = {"fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_compress_hook}
+
+
+class DataParallelWrapper(ABC):
+    """Wraps what is not sharded, so that its gradients are averaged over the ranks."""
+
+    @abstractmethod
+    def wrap(self, dmp: DistributedModelParallel, env: ShardingEnv, device: torch.device) -> None:
+        """Replace ``dmp._dmp_wrapped_module``, whose tables are sharded, by the wrapped model."""
+
+
+class DefaultDataParallelWrapper(DataParallelWrapper):
+    """Wraps it in ``DistributedDataParallel``; arguments as there, except those below.
+
+    Args:
+        bucket_cap_mb: As there.
+        static_graph: As there; True lets parameters stay unused, always the same ones.
+        find_unused_parameters: As there.
+        allreduce_comm_precision: ``fp16`` or ``bf16``: the dtype of gradients between ranks; float32 by default.
+        params_to_ignore: Further parameters that are not averaged, by name.
+        ddp_kwargs: Further arguments.
+
+    Raises:
+        ValueError: Another precision.
+    """
+
+    def __init__(
+        self,
+        bucket_cap_mb: int = 25,
+        static_graph: bool = True,
+        find_unused_parameters: bool = False,
+        allreduce_comm_precision: str | None = None,
+        params_to_ignore: list[str] | None = None,
+        ddp_kwargs: dict[str, Any] | None = None,
+    ) -> None:
+        if allreduce_comm_precision not in (None, *_HOOKS):
+            raise ValueError(
+                f"allreduce_comm_precision: got {allreduce_comm_precision!r}, expected one of {list(_HOOKS)}"
+            )
+        self._options = {
+            "bucket_cap_mb": bucket_cap_mb,
+            "static_graph": static_graph,
+            "find_unused_parameters": find_unused_parameters,
+            "gradient_as_bucket_view": True,
+            **(ddp_kwargs or {}),
+        }
+        self._precision = allreduce_comm_precision
+        self._ignored = set(params_to_ignore or ())
+
+    def wrap(self, dmp: DistributedModelParallel, env: ShardingEnv, device: torch.device) -> None:
+        """Wrap the model, unless there is one rank, or nothing to average."""
+        module = dmp.module
+        ignored = self._ignored | {
+            f"{path}.{name}" if path else name
+            for path, part in module.named_modules()
+            if isinstance(part, TableShards)
+            for name, _ in part.named_parameters()
+        }
+        ignored |= {name for name, _ in module.named_buffers()}
+        dense = [p for name, p in module.named_parameters() if name not in ignored and p.requires_grad]
+        if not dense or env.world_size == 1:
+            return
+        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, sorted(ignored))
+        wrapped = DistributedDataParallel(
+            module,
+            device_ids=[device] if device.type == "cuda" else None,
+            process_group=env.process_group,
+            **self._options,
+        )
+        if self._precision is not None:
+            wrapped.register_comm_hook(env.process_group, _HOOKS[self._precision])
+        dmp._dmp_wrapped_module = wrapped
 
 
 class DistributedModelParallel(nn.Module):
@@ -42,6 +118,10 @@ class DistributedModelParallel(nn.Module):
         device: This rank's device; the env's if None.
         plan: The placement; the planner makes one if None.
         sharders: A sharder for each kind of collection; ``get_default_sharders()`` if None.
+        init_data_parallel: Whether to wrap the rest now; if not, call ``init_data_parallel()`` before the first step.
+        init_parameters: Whether to initialize other layers on the meta device, by their ``reset_parameters``.
+        data_parallel_wrapper: Wraps the rest; ``DefaultDataParallelWrapper()`` if None.
+        model_tracker_configs: None: there are no trackers.
 
     For training in host memory, glibc's malloc is set to keep freed memory, for the whole process
     (``recsys.allocator``), unless ``RECSYS_MALLOC=default`` is in the environment.
@@ -50,15 +130,21 @@ class DistributedModelParallel(nn.Module):
         PlanError: The plan names collections that the model lacks, or does not fit.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  (TorchRec's)
         self,
         module: nn.Module,
         env: ShardingEnv | None = None,
         device: torch.device | None = None,
         plan: ShardingPlan | None = None,
-        sharders: Sequence[CollectionSharder] | None = None,
+        sharders: Sequence[ModuleSharder[Any]] | None = None,
+        init_data_parallel: bool = True,
+        init_parameters: bool = True,
+        data_parallel_wrapper: DataParallelWrapper | None = None,
+        model_tracker_configs: object | None = None,
     ) -> None:
         super().__init__()
+        if model_tracker_configs is not None:
+            raise ValueError("model_tracker_configs: got some, expected None: there are no trackers")
         env = env or ShardingEnv.from_process_group(cast(dist.ProcessGroup, dist.group.WORLD), device)
         if env.process_group is None:
             raise PlanError("env: expected ShardingEnv.from_process_group")
@@ -76,33 +162,24 @@ class DistributedModelParallel(nn.Module):
             raise PlanError(f"plan: got unknown collections {unknown}, expected {sorted(found)}")
         self.plan = plan
         for path, (collection, sharder) in found.items():
-            sharded = sharder.shard(collection, plan.of(path), env, self.device)
+            sharded = sharder.shard(collection, plan.of(path), env, self.device, path)
             module = _replaced(module, path, sharded)
-        _materialize(module, self.device)
+        _materialize(module, self.device, initializes=init_parameters)
         _decide_together(module, env.process_group)
         self._sharded = {p: m for p, m in module.named_modules() if isinstance(m, ShardedCollection)}
-        self._dmp_wrapped_module: nn.Module = self._wrapped(module)
+        self._dmp_wrapped_module: nn.Module = module
+        self._data_parallel_wrapper = data_parallel_wrapper or DefaultDataParallelWrapper()
+        self._is_wrapped = False
+        if init_data_parallel:
+            self.init_data_parallel()
         fused = [(path, cast(KeyedOptimizer, part.fused_optimizer)) for path, part in self._sharded.items()]
         self._fused_optimizer = CombinedOptimizer(list(fused))
 
-    def _wrapped(self, module: nn.Module) -> nn.Module:
-        ignored = {
-            f"{path}.{name}" if path else name
-            for path, part in module.named_modules()
-            if isinstance(part, TableShards)
-            for name, _ in part.named_parameters()
-        }
-        ignored |= {name for name, _ in module.named_buffers()}
-        dense = [p for name, p in module.named_parameters() if name not in ignored and p.requires_grad]
-        if not dense or self.env.world_size == 1:
-            return module
-        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, sorted(ignored))
-        return DistributedDataParallel(
-            module,
-            device_ids=[self.device] if self.device.type == "cuda" else None,
-            process_group=self.env.process_group,
-            gradient_as_bucket_view=True,
-        )
+    def init_data_parallel(self) -> None:
+        """Wrap what is not sharded, once."""
+        if not self._is_wrapped:
+            self._data_parallel_wrapper.wrap(self, self.env, self.device)
+            self._is_wrapped = True
 
     @property
     def module(self) -> nn.Module:
@@ -123,20 +200,51 @@ class DistributedModelParallel(nn.Module):
         """The optimizer of all tables trained in the backward pass, with the model's names."""
         return self._fused_optimizer
 
-    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
+    def state_dict(  # type: ignore[override]
+        self, destination: dict[str, Any] | None = None, prefix: str = "", keep_vars: bool = False
+    ) -> dict[str, Any]:
         """Return the model's state dict, with ShardedTensors for sharded tables."""
-        state: dict[str, Any] = self.module.state_dict(*args, **kwargs)
+        into: dict[str, Any] = OrderedDict() if destination is None else destination
+        state: dict[str, Any] = self.module.state_dict(destination=into, prefix=prefix, keep_vars=keep_vars)
         return state
 
-    def load_state_dict(
-        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    def load_state_dict(  # type: ignore[override]
+        self, state_dict: Mapping[str, Any], prefix: str = "", strict: bool = True, *, assign: bool = False
     ) -> Any:
         """Load a state dict of the model: sharded under the same plan, or of the unsharded model.
+
+        Args:
+            state_dict: The state.
+            prefix: What its names begin with; others are left out.
+            strict: As ``nn.Module.load_state_dict``.
+            assign: As ``nn.Module.load_state_dict``.
 
         Raises:
             RuntimeError: As ``nn.Module.load_state_dict``.
         """
-        return self.module.load_state_dict(state_dict, strict=strict, assign=assign)
+        named = {n.removeprefix(prefix): value for n, value in state_dict.items() if n.startswith(prefix)}
+        return self.module.load_state_dict(named, strict=strict, assign=assign)
+
+    def sparse_grad_parameter_names(
+        self, destination: list[str] | None = None, prefix: str = ""
+    ) -> list[str]:
+        """Return the parameters with sparse gradients, for ``KeyedOptimizer.init_state``: none."""
+        del prefix
+        return [] if destination is None else destination
+
+    def bare_named_parameters(
+        self, prefix: str = "", recurse: bool = True
+    ) -> Iterator[tuple[str, nn.Parameter]]:
+        """Yield the parameters that are not of sharded tables."""
+        of_tables = {
+            id(parameter)
+            for part in self.module.modules()
+            if isinstance(part, TableShards)
+            for parameter in part.parameters()
+        }
+        for name, parameter in self.module.named_parameters(prefix, recurse):
+            if id(parameter) not in of_tables:
+                yield name, parameter
 
     def named_parameters(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
@@ -152,8 +260,8 @@ class DistributedModelParallel(nn.Module):
 
 
 def _collections(
-    module: nn.Module, sharders: Sequence[CollectionSharder]
-) -> dict[str, tuple[nn.Module, CollectionSharder]]:
+    module: nn.Module, sharders: Sequence[ModuleSharder[Any]]
+) -> dict[str, tuple[nn.Module, ModuleSharder[Any]]]:
     """Return each collection by path, with the sharder of its exact type."""
     sharder_of = {sharder.module_type: sharder for sharder in sharders}
     found = find_collections(module, tuple(sharder_of), PlanError)
@@ -180,7 +288,7 @@ def _decide_together(module: nn.Module, group: dist.ProcessGroup) -> None:
         collection.set_process_group(group)
 
 
-def _materialize(module: nn.Module, device: torch.device) -> None:
+def _materialize(module: nn.Module, device: torch.device, *, initializes: bool) -> None:
     """Initialize layers on the meta device, and move others to the rank's device."""
     # Raw IDs are mapped and batches are routed in host memory; the buffers for that stay there.
     staying = {
@@ -194,6 +302,8 @@ def _materialize(module: nn.Module, device: torch.device) -> None:
         if isinstance(part, (TableShards, ShardedCollection)) or not own:
             continue
         if any(tensor.is_meta for tensor in own):
+            if not initializes:
+                continue
             reset = getattr(part, "reset_parameters", None)
             if reset is None:
                 raise ValueError(

@@ -9,8 +9,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-import torch
-
 from export.config import ExportConfig, target_name
 from recsys.configs import BaseEmbeddingConfig
 from recsys.embedding import FloatCollection
@@ -77,7 +75,7 @@ def plan_tables(
         ]
         for path, collection in collections.items()
     }
-    envs = {target_name(target): ShardingEnv.from_local(target) for target in config.targets}
+    envs = {target_name(target): ShardingEnv.over_devices(target) for target in config.targets}
     plans = {
         name: _plan(tables, env, config, config.target_plans.get(name, config.plan))
         for name, env in envs.items()
@@ -204,4 +202,4 @@ def _refined(sharding: ParameterSharding, cuts: Sequence[tuple[int, int]]) -> Pa
 
 def on_host(env: ShardingEnv) -> ShardingEnv:
     """Return the same ranks, all in host memory."""
-    return ShardingEnv(devices=tuple(torch.device("cpu") for _ in env.devices))
+    return ShardingEnv.over_devices(["cpu"] * env.world_size)

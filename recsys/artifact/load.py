@@ -294,7 +294,7 @@ def _choose(manifest: Manifest, wanted: str | None) -> Target:
     if wanted is not None and wanted not in names:
         raise TargetError(f"target: got {wanted!r}, expected one of {names}")
     for target in manifest.targets:
-        lacking = ShardingEnv.from_local(target.devices).lacking()
+        lacking = ShardingEnv.over_devices(target.devices).lacking()
         if wanted is None and not lacking:
             return target
         if wanted == target.name:
@@ -471,7 +471,7 @@ def check_rows(manifest: Manifest, blob: Tensor) -> None:
 
 def rank_rows(manifest: Manifest, target: Target, blob: Tensor) -> Sequence[DeviceRows]:
     """Return each rank's rows: the blob itself in host memory, a copy of the rank's shards elsewhere."""
-    devices = ShardingEnv.from_local(target.devices).devices
+    devices = ShardingEnv.over_devices(target.devices).devices
     plans: Mapping[str, Any] = target.plan.plan
     try:
         layouts = device_layouts(manifest.layout, plans, devices)

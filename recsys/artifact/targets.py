@@ -140,7 +140,7 @@ def target_from_json(data: Any, at: str) -> Target:
         PlanError: The plan is wrong.
     """
     devices = [str(d) for _, d in a_list(data, "devices", at)]
-    env = ShardingEnv.from_local(devices)
+    env = ShardingEnv.over_devices(devices)
     name = text(data, "name", at)
     check_devices(name, env, at)
     plan = ShardingPlan.from_json(json_field(data, "plan", at))

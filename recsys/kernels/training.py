@@ -8,6 +8,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from fbgemm_gpu.split_embedding_configs import SparseType
@@ -59,12 +60,14 @@ class KernelConfig:
         fused: The optimizer in the backward pass; None for the dense kernel.
         cache_load_factor: For ``fused_uvm_caching``, the share of rows in the device's cache.
         trained: False for a frozen table, whose weights do not change.
+        cache_options: For ``fused_uvm_caching``, further arguments of FBGEMM's module.
     """
 
     name: str
     fused: FusedConfig | None
     cache_load_factor: float = 0.2
     trained: bool = True
+    cache_options: tuple[tuple[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,6 +157,7 @@ class FusedLookup(nn.Module):
             cache_load_factor=kernel.cache_load_factor,
             device=device,
             bounds_check_mode=BoundsCheckMode.NONE,
+            **(dict(kernel.cache_options) if location is EmbeddingLocation.MANAGED_CACHING else {}),
             **kernel.fused.tbe_arguments(),
         )
         # Not a submodule: the model's parameters are those of the shards, not the flat ones.

@@ -89,7 +89,7 @@ def _plan(words: list[str]) -> int:
     planner = EmbeddingShardingPlanner(
         topology,
         arguments.batch_size,
-        None if arguments.constraints is None else read_constraints(arguments.constraints),
+        constraints=None if arguments.constraints is None else read_constraints(arguments.constraints),
         workload=workload,
         reserved_fraction=arguments.reserve / 100,
     )
@@ -170,7 +170,7 @@ def _topology(arguments: argparse.Namespace) -> Topology:
             )
         world_size = arguments.world_size or topology.world_size
         local = arguments.local_world_size or min(topology.local_world_size, world_size)
-        topology = replace(topology, world_size=world_size, local_world_size=local)
+        topology = topology.replaced(world_size=world_size, local_world_size=local)
     else:
         try:
             topology = default_topology(
@@ -183,9 +183,9 @@ def _topology(arguments: argparse.Namespace) -> Topology:
     if arguments.hbm is not None:
         if topology.hbm is None:
             raise _UsageError("--hbm: a cpu has none; use --ddr")
-        topology = replace(topology, hbm=replace(topology.hbm, capacity_bytes=arguments.hbm))
+        topology = topology.replaced(hbm=replace(topology.hbm, capacity_bytes=arguments.hbm))
     if arguments.ddr is not None:
-        topology = replace(topology, ddr=replace(topology.ddr, capacity_bytes=arguments.ddr))
+        topology = topology.replaced(ddr=replace(topology.ddr, capacity_bytes=arguments.ddr))
     return topology
 
 

@@ -10,10 +10,12 @@ from dataclasses import dataclass, replace
 
 from recsys.configs import BaseEmbeddingConfig
 from recsys.errors import PlanError
+from recsys.planner.constants import POOLING_FACTOR
 from recsys.planner.cost.constraints import ParameterConstraints
 from recsys.planner.cost.estimate import Workload, row_bytes_of
+from recsys.planner.cost.machine import Link
 from recsys.planner.cost.tables import planned_tables
-from recsys.planner.cost.topology import Link, default_topology
+from recsys.planner.cost.topology import default_topology
 from recsys.planner.fit import Problem
 from recsys.planner.planner import EmbeddingShardingPlanner
 from recsys.rows.format import HOST_ROW_ALIGNMENT
@@ -91,12 +93,14 @@ def _plan(
     memory = replace(topology.ddr, capacity_bytes=budget_bytes)
     # Between devices of one process outputs are copied without collective calls.
     link = Link(bandwidth=memory.bandwidth, latency_us=0.0)
-    topology = replace(topology, ddr=memory, intra_host=link)
+    topology = topology.replaced(ddr=memory, intra_host=link)
     named = options.expected_ids or {}
     constraints = {
         path: ParameterConstraints(
             sharding_types=_WHOLE_OR_CUT if path in cut else _WHOLE,
-            pooling_factors=(named[path] / max(table.num_features(), 1),) if path in named else None,
+            pooling_factors=(
+                named[path] / max(table.num_features(), 1) if path in named else POOLING_FACTOR,
+            ),
         )
         for collection, group in collections.items()
         for table in group

@@ -14,7 +14,12 @@ from recsys.planner.cost.enumerators import ShardingOption
 from recsys.planner.cost.estimate import Estimator, ShardCost, ShardShape
 from recsys.planner.cost.tables import PlannedTable
 from recsys.planner.search.partitioners import Placement
-from recsys.sharding.plan.plan import ParameterSharding, ShardingPlan, check_plan
+from recsys.sharding.plan.plan import (
+    EmbeddingModuleShardingPlan,
+    ParameterSharding,
+    ShardingPlan,
+    check_plan,
+)
 from recsys.sharding.plan.sharding_types import (
     column_wise,
     data_parallel,
@@ -149,13 +154,32 @@ def _sums(costs: Iterator[tuple[int, ShardCost]], size: int) -> list[ShardCost]:
 
 def plan_of(tables: Sequence[PlannedTable], placement: Placement, is_training: bool) -> ShardingPlan:
     """Return a placement as a plan, tables in their order."""
-    plan: dict[str, dict[str, ParameterSharding]] = {}
+    plan: dict[str, EmbeddingModuleShardingPlan] = {}
     for table, option, slots in zip(tables, placement.options, placement.slots, strict=True):
         assert option is not None
         sharding = _cut(table.config, option, slots, placement)
         kernel = option.compute_kernel if is_training else None
-        plan.setdefault(table.collection, {})[table.config.name] = replace(sharding, compute_kernel=kernel)
+        tables_of = plan.setdefault(table.collection, EmbeddingModuleShardingPlan())
+        tables_of[table.config.name] = _planned(table, sharding, kernel, placement)
     return ShardingPlan(plan=plan)
+
+
+def _planned(
+    table: PlannedTable, sharding: ParameterSharding, kernel: str | None, placement: Placement
+) -> ParameterSharding:
+    """Return a sharding with its kernel, the constraint's settings and the devices of its ranks."""
+    capacity = placement.capacity
+    on_cuda = capacity.hbm_bytes > 0
+    return ParameterSharding(
+        sharding.sharding_type,
+        kernel,
+        ranks=list(range(capacity.world_size)) if sharding.is_replicated else None,
+        shards=[
+            replace(s, placement=f"rank:{s.rank}/cuda:{s.rank % capacity.local_world_size}") if on_cuda else s
+            for s in sharding.shards
+        ],
+        **table.constraints.plan_settings(),
+    )
 
 
 def _cut(
@@ -169,6 +193,8 @@ def _cut(
             return table_wise(table, slots[0])
         case "column_wise":
             return column_wise(table, slots)
+        case "table_column_wise":
+            return ParameterSharding(option.sharding_type, shards=column_wise(table, slots).shards)
         case "row_wise":
             return row_wise(table, range(capacity.world_size))
         case "table_row_wise":

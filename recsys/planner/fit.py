@@ -14,8 +14,9 @@ from recsys.errors import PlanError
 from recsys.planner.cost.constraints import ParameterConstraints
 from recsys.planner.cost.enumerators import ShardingOption, enumerate_options
 from recsys.planner.cost.estimate import Estimator, Workload
+from recsys.planner.cost.machine import UNBOUNDED_BYTES
 from recsys.planner.cost.tables import PlannedTable
-from recsys.planner.cost.topology import UNBOUNDED_BYTES, Topology
+from recsys.planner.cost.topology import Topology
 from recsys.planner.search.partitioners import Capacity, Misfit, Placement
 from recsys.planner.search.search import pack
 
@@ -139,7 +140,7 @@ def _remedies(problem: Problem, options: Sequence[Sequence[ShardingOption]], mis
         world_size = problem.topology.world_size * factor
         # A single host gets more ranks; several hosts become more hosts.
         local = world_size if problem.topology.num_hosts == 1 else local
-        larger = replace(problem.topology, world_size=world_size, local_world_size=local)
+        larger = problem.topology.replaced(world_size=world_size, local_world_size=local)
         if _fits(replace(problem, topology=larger)):
             yield f"{world_size} ranks"
             break

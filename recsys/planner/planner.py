@@ -5,9 +5,8 @@ Shape letters: W world size.
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,15 +17,26 @@ from torch import nn
 from recsys.configs import BaseEmbeddingConfig
 from recsys.embedding import EmbeddingBagCollection, EmbeddingCollection, find_collections
 from recsys.errors import PlanError
+from recsys.planner.constants import BATCH_SIZE
 from recsys.planner.cost.constraints import ParameterConstraints
 from recsys.planner.cost.estimate import Estimator, Workload, step_latency_us
-from recsys.planner.cost.tables import collection_tables, planned_tables
+from recsys.planner.cost.tables import PlannedTable, collection_tables, planned_tables
 from recsys.planner.cost.topology import Topology, default_topology
 from recsys.planner.evaluate import Evaluation, evaluate, plan_of
 from recsys.planner.fit import Problem, not_fitting, with_room
+from recsys.planner.parts.types import (
+    Enumerator,
+    Partitioner,
+    PerfModel,
+    Proposer,
+    ShardingOption,
+    Stats,
+    StorageReservation,
+)
 from recsys.planner.search.bounds import of_any_plan
 from recsys.planner.search.search import search
 from recsys.sharding.plan.plan import ShardingPlan
+from recsys.sharding.sharders import get_default_sharders
 
 #: Share of device memory reserved for everything that is not counted: activations, caches, fragmentation.
 #: TorchRec's default.
@@ -68,11 +78,21 @@ class EmbeddingShardingPlanner:
         PlanError: A number is invalid.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  (TorchRec's, and ours)
         self,
         topology: Topology | None = None,
         batch_size: int | None = None,
+        enumerator: Enumerator | None = None,
+        storage_reservation: StorageReservation | None = None,
+        proposer: Proposer | Sequence[Proposer] | None = None,
+        partitioner: Partitioner | None = None,
+        performance_model: PerfModel | None = None,
+        stats: Stats | Sequence[Stats] | None = None,
         constraints: Mapping[str, ParameterConstraints] | None = None,
+        debug: bool = True,
+        callbacks: Sequence[Callable[[list[ShardingOption]], list[ShardingOption]]] | None = None,
+        timeout_seconds: int | None = None,
+        plan_loader: object | None = None,
         *,
         workload: Workload | None = None,
         reserved_fraction: float = DEFAULT_RESERVED_FRACTION,
@@ -86,8 +106,22 @@ class EmbeddingShardingPlanner:
         self._constraints = constraints
         self._workload = workload or Workload()
         self._reserved_fraction = reserved_fraction
+        for name, given in (
+            ("enumerator", enumerator),
+            ("proposer", proposer),
+            ("partitioner", partitioner),
+            ("performance_model", performance_model),
+            ("stats", stats),
+            ("callbacks", callbacks),
+            ("timeout_seconds", timeout_seconds),
+            ("plan_loader", plan_loader),
+        ):
+            if given is not None:
+                raise PlanError(f"{name}: got some, expected None: the planner has its own search")
+        self._storage_reservation = storage_reservation
+        self._debug = debug
 
-    def plan(self, module: nn.Module, sharders: Sequence[object] | None = None) -> ShardingPlan:
+    def plan(self, module: nn.Module, sharders: Sequence[Any] | None = None) -> ShardingPlan:
         """Plan all collections of a model.
 
         Args:
@@ -117,26 +151,28 @@ class EmbeddingShardingPlanner:
             shared = [self._answer(module, sharders, pg)]
         device = torch.device("cuda", torch.cuda.current_device()) if "nccl" in dist.get_backend(pg) else None
         dist.broadcast_object_list(shared, group=pg, group_src=0, device=device)
-        answer = json.loads(shared[0])
-        if "error" in answer:
-            raise PlanError(answer["error"])
-        return ShardingPlan.from_json(answer["plan"])
+        answer = shared[0]
+        if isinstance(answer, PlanError):
+            raise answer
+        assert isinstance(answer, ShardingPlan)
+        return answer
 
     def _answer(
         self, module: nn.Module, sharders: Sequence[object] | None, pg: dist.ProcessGroup | None
-    ) -> str:
+    ) -> ShardingPlan | PlanError:
         try:
             topology = self._topology or topology_here(pg)
             if topology.world_size != dist.get_world_size(pg):
                 raise PlanError(
                     f"topology.world_size: got {topology.world_size}, expected the group's {dist.get_world_size(pg)}"
                 )
-            plan = self.result(self.problem(module, sharders, topology)).plan
-            return json.dumps({"plan": plan.to_json()})
-        except ValueError as error:  # the other ranks wait for a result
-            return json.dumps({"error": str(error)})
+            return self.result(self.problem(module, sharders, topology)).plan
+        except PlanError as error:  # the other ranks wait for a result
+            return error
+        except ValueError as error:
+            return PlanError(str(error))
         except Exception as error:
-            return json.dumps({"error": f"planning failed: {type(error).__name__}: {error}"})
+            return PlanError(f"planning failed: {type(error).__name__}: {error}")
 
     def problem(
         self,
@@ -149,6 +185,7 @@ class EmbeddingShardingPlanner:
         Raises:
             PlanError: As ``plan``.
         """
+        topology = topology or self._topology or topology_here()
         collections = find_collections(module, _module_types(sharders), PlanError)
         weighted = frozenset(
             path
@@ -158,6 +195,19 @@ class EmbeddingShardingPlanner:
         held = {id(parameter) for found in collections.values() for parameter in found.parameters()}
         dense_bytes = sum(p.numel() * p.element_size() for p in module.parameters() if id(p) not in held)
         problem = self.problem_of(collection_tables(collections), weighted, topology)
+        problem = replace(problem, tables=_as_sharders_allow(problem, collections, sharders))
+        if self._storage_reservation is not None:
+            left = self._storage_reservation.reserve(
+                topology,
+                self._batch_size or BATCH_SIZE,
+                module,
+                list(sharders or get_default_sharders()),
+                dict(self._constraints or {}),
+            )
+            taken = topology.ddr_bytes - left.ddr_bytes
+            if topology.hbm is not None:
+                taken = topology.hbm_bytes - left.hbm_bytes
+            return replace(problem, reserved_fraction=0.0, reserved_bytes=taken)
         copies = _DENSE_COPIES if self._workload.is_training else 1
         return replace(problem, reserved_bytes=dense_bytes * copies)
 
@@ -218,6 +268,23 @@ def _evaluated(problem: Problem, plan: ShardingPlan, least_us: float) -> PlanRes
     )
 
 
+def _as_sharders_allow(
+    problem: Problem, collections: Mapping[str, nn.Module], sharders: Sequence[Any] | None
+) -> list[PlannedTable]:
+    """Return the tables with the sharding types and kernels that their collections' sharders have."""
+    device = problem.topology.compute_device
+    allowed: dict[str, Mapping[str, Collection[str]]] = {}
+    for sharder in sharders or ():
+        if not hasattr(sharder, "sharding_types"):
+            continue
+        of = {kind: sharder.compute_kernels(kind, device) for kind in sharder.sharding_types(device)}
+        allowed |= {path: of for path, found in collections.items() if isinstance(found, sharder.module_type)}
+    return [
+        replace(table, allowed=allowed[table.collection]) if table.collection in allowed else table
+        for table in problem.tables
+    ]
+
+
 def topology_here(
     pg: dist.ProcessGroup | None = None, device: str | None = None, local_world_size: int | None = None
 ) -> Topology:
@@ -236,11 +303,11 @@ def topology_here(
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     topology = default_topology(device, world_size=world_size, local_world_size=local)
     host_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    topology = replace(topology, ddr=replace(topology.ddr, capacity_bytes=host_bytes // local))
+    topology = topology.replaced(ddr=replace(topology.ddr, capacity_bytes=host_bytes // local))
     if topology.hbm is None:
         return topology
     device_bytes = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
-    return replace(topology, hbm=replace(topology.hbm, capacity_bytes=device_bytes))
+    return topology.replaced(hbm=replace(topology.hbm, capacity_bytes=device_bytes))
 
 
 def _module_types(sharders: Sequence[object] | None) -> tuple[type[nn.Module], ...]:

@@ -6,9 +6,10 @@ Shape letters: D embedding dim, R rows, W world size.
 from __future__ import annotations
 
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -17,15 +18,16 @@ from torch import distributed as dist
 from recsys.configs import BaseEmbeddingConfig, DataType
 from recsys.embedding import EmbeddingBagCollection, EmbeddingCollection
 from recsys.errors import PlanError
-from recsys.kernels.bounds import BoundsCheckMode
 from recsys.kernels.training import KernelConfig, ShardConfig, TrainingLookup, check_shard, training_lookup
 from recsys.optim.fused import FusedOptimizer
 from recsys.optim.fused_config import FusedConfig
 from recsys.optim.in_backward import copy_in_backward, fused_config_of, mark_in_backward
+from recsys.sharding.fused_params import UVM_CACHING_RATIO, FusedParams
 from recsys.sharding.plan.env import ShardingEnv
 from recsys.sharding.plan.layout import REPLICATED, Group, Layout, Slot, make_layout
 from recsys.sharding.plan.plan import (
     COMPUTE_KERNELS,
+    DATA_PARALLEL,
     SHARDING_TYPES,
     ParameterSharding,
     ShardMetadata,
@@ -41,7 +43,10 @@ from recsys.sharding.table_shards import FusedTables, TableShards
 from recsys.sharding.transport.group_transport import CommsConfig, GroupTransport
 from recsys.sharding.transport.hierarchical import tables_by_host
 from recsys.sharding.transport.inputs import PairIds
+from recsys.sharding.transport.quantized_comms import CodecsRegistry, CommOp, comms_of
 from recsys.table_modules import TableModules
+
+M = TypeVar("M", bound=nn.Module)
 
 _DENSE = "dense"
 # Rows of a block of initial weights; each block has its own generator.
@@ -87,35 +92,110 @@ class _Source:
         return {t.name: classes.index((self.kernels[t.name], t.data_type)) for t in self.tables}
 
 
-class CollectionSharder:
-    """The base of the two sharders.
+class ModuleSharder(ABC, Generic[M]):
+    """Shards modules of one type.
+
+    Args:
+        qcomm_codecs_registry: The dtypes of embeddings between ranks (``get_qcomm_codecs_registry``).
+    """
+
+    def __init__(self, qcomm_codecs_registry: CodecsRegistry | None = None) -> None:
+        self._qcomm_codecs_registry = qcomm_codecs_registry
+
+    @property
+    @abstractmethod
+    def module_type(self) -> type[M]:
+        """The type of the modules."""
+
+    @property
+    def qcomm_codecs_registry(self) -> CodecsRegistry | None:
+        """The dtypes of embeddings between ranks, as given."""
+        return self._qcomm_codecs_registry
+
+    @abstractmethod
+    def shard(
+        self,
+        module: M,
+        params: Mapping[str, ParameterSharding],
+        env: ShardingEnv,
+        device: torch.device | None = None,
+        module_fqn: str | None = None,
+    ) -> Any:
+        """Return the sharded module."""
+
+    def shardable_parameters(self, module: M) -> dict[str, nn.Parameter]:
+        """Return the parameters that are sharded, by name."""
+        return dict(module.named_parameters())
+
+    def sharding_types(self, compute_device_type: str) -> list[str]:
+        """Return the sharding types that a planner may choose."""
+        del compute_device_type
+        return [DATA_PARALLEL]
+
+    def compute_kernels(self, sharding_type: str, compute_device_type: str) -> list[str]:
+        """Return the kernels that can train a table of this type on such a device."""
+        del sharding_type, compute_device_type
+        return [_DENSE]
+
+    def storage_usage(self, tensor: Tensor, compute_device_type: str, compute_kernel: str) -> dict[str, int]:
+        """Return the bytes of a table's rows by the kind of memory that holds them, ``hbm`` or ``ddr``."""
+        on_host = compute_device_type == "cpu" or "uvm" in compute_kernel
+        return {"ddr" if on_host else "hbm": tensor.numel() * tensor.element_size()}
+
+
+class BaseEmbeddingSharder(ModuleSharder[M]):
+    """The base of the sharders of collections.
 
     Args:
         fused_params: The optimizer in the backward pass and its numbers, by FBGEMM's names; a table's own
-            mark (``apply_optimizer_in_backward``) takes precedence. Without either, FBGEMM's default, SGD.
-        comms: The dtypes of embeddings and gradients between ranks; float32 by default.
+            mark (``apply_optimizer_in_backward``) takes precedence. Without either, FBGEMM's default, SGD. Also
+            the cache of tables with the kernel ``fused_uvm_caching``, by FBGEMM's names: ``cache_load_factor``,
+            ``cache_algorithm``, ``cache_reserved_memory``, ``cache_precision``, ``prefetch_pipeline``, ``enforce_hbm``,
+            ``multipass_prefetch_config``; and ``bounds_check_mode``. A table's settings in the plan take precedence.
+        qcomm_codecs_registry: The dtypes of embeddings and gradients between ranks; float32 by default.
+        sharded_module_order_overwrite: None: groups of tables are called in the order of the tables.
+        comms: The same as a ``CommsConfig``, instead.
         cache_load_factor: For tables with the kernel ``fused_uvm_caching``, the share of rows in the device's
-            cache.
+            cache, unless ``fused_params`` or the plan has it.
     """
 
-    module_type: ClassVar[type[nn.Module]]
     _sharded_type: ClassVar[type[ShardedCollection]]
     _container: ClassVar[str]
+    _comm_ops: ClassVar[tuple[CommOp, ...]]
 
     def __init__(
         self,
         fused_params: Mapping[str, Any] | None = None,
+        qcomm_codecs_registry: CodecsRegistry | None = None,
+        sharded_module_order_overwrite: list[str] | None = None,
+        *,
         comms: CommsConfig | None = None,
-        cache_load_factor: float = 0.2,
+        cache_load_factor: float = UVM_CACHING_RATIO,
     ) -> None:
-        self._fused = FusedConfig.from_params(fused_params)
-        self._comms = comms or CommsConfig()
-        self._cache_load_factor = cache_load_factor
+        if sharded_module_order_overwrite is not None:
+            raise ValueError(
+                "sharded_module_order_overwrite: got some, expected None: groups of tables "
+                "are called in the order of the tables"
+            )
+        super().__init__(qcomm_codecs_registry)
+        self._fused_params = None if fused_params is None else dict(fused_params)
+        self._params = FusedParams.of({"cache_load_factor": cache_load_factor, **(fused_params or {})})
+        self._comms = comms or comms_of(qcomm_codecs_registry, self._comm_ops)
+
+    @property
+    def fused_params(self) -> dict[str, Any] | None:
+        """The optimizer and the cache, as given."""
+        return self._fused_params
 
     @property
     def fused_config(self) -> FusedConfig:
         """The optimizer of unmarked tables."""
-        return self._fused
+        return self._params.optimizer
+
+    def shardable_parameters(self, module: M) -> dict[str, nn.Parameter]:
+        """Return the tables' weights by name."""
+        weights = module.get_submodule(self._container)
+        return {name: table.get_parameter("weight") for name, table in weights.named_children()}
 
     def sharding_types(self, compute_device_type: str) -> list[str]:
         """Return the sharding types that a planner may choose."""
@@ -124,16 +204,17 @@ class CollectionSharder:
 
     def compute_kernels(self, sharding_type: str, compute_device_type: str) -> list[str]:
         """Return the kernels that can train a table of this type on such a device."""
-        if sharding_type == "data_parallel":
+        if sharding_type == DATA_PARALLEL:
             return [_DENSE]
         return [_DENSE, "fused"] if compute_device_type == "cpu" else list(COMPUTE_KERNELS)
 
     def shard(
         self,
-        module: nn.Module,
+        module: M,
         params: Mapping[str, ParameterSharding],
         env: ShardingEnv,
         device: torch.device | None = None,
+        module_fqn: str | None = None,
     ) -> Any:
         """Shard the tables over the ranks of a process group. Every rank must call it with the same plan.
 
@@ -149,17 +230,19 @@ class CollectionSharder:
             params: The sharding of each table.
             env: The ranks.
             device: This rank's device; the env's by default.
+            module_fqn: The module's path, for TorchRec's traces; not needed.
 
         Raises:
             PlanError: The plan does not fit the tables or the ranks.
             ValueError: A kernel does not support a table or its optimizer.
         """
+        del module_fqn
         source = self._source(module, params, _env_on(env, device))
         layout, by_host = self._layout(source)
         lookups, held = _make_lookups(source, layout)
         sharded = self._sharded_type(
             layout,
-            PairIds(layout, source.is_weighted, {}, BoundsCheckMode.FATAL),
+            PairIds(layout, source.is_weighted, {}, self._params.bounds_check_mode(params)),
             GroupTransport(
                 layout, source.env, self._comms, sequence=self._sharded_type.sequence, by_host=by_host
             ),
@@ -211,32 +294,59 @@ class CollectionSharder:
         if chosen == _DENSE:
             return KernelConfig(name=_DENSE, fused=None, trained=weight.requires_grad)
         # A frozen table gets SGD, which has no state.
-        fused = (fused_config_of(weight) or self._fused) if weight.requires_grad else FusedConfig()
-        return KernelConfig(
-            name=chosen,
-            fused=fused,
-            cache_load_factor=self._cache_load_factor,
-            trained=weight.requires_grad,
-        )
+        fused = (fused_config_of(weight) or self.fused_config) if weight.requires_grad else FusedConfig()
+        return self._params.kernel(chosen, fused, sharding, trained=weight.requires_grad)
 
 
-class EmbeddingBagCollectionSharder(CollectionSharder):
+class EmbeddingBagCollectionSharder(BaseEmbeddingSharder[EmbeddingBagCollection]):
     """Shards an ``EmbeddingBagCollection`` into a ``ShardedEmbeddingBagCollection``."""
 
-    module_type = EmbeddingBagCollection
     _sharded_type = ShardedEmbeddingBagCollection
     _container = "embedding_bags"
+    _comm_ops = (CommOp.POOLED_EMBEDDINGS_ALL_TO_ALL, CommOp.POOLED_EMBEDDINGS_REDUCE_SCATTER)
+
+    @property
+    def module_type(self) -> type[EmbeddingBagCollection]:
+        """``EmbeddingBagCollection``."""
+        return EmbeddingBagCollection
 
 
-class EmbeddingCollectionSharder(CollectionSharder):
-    """Shards an ``EmbeddingCollection`` into a ``ShardedEmbeddingCollection``."""
+class EmbeddingCollectionSharder(BaseEmbeddingSharder[EmbeddingCollection]):
+    """Shards an ``EmbeddingCollection`` into a ``ShardedEmbeddingCollection``.
 
-    module_type = EmbeddingCollection
+    Args:
+        fused_params: As ``EmbeddingBagCollectionSharder``.
+        qcomm_codecs_registry: As there.
+        use_index_dedup: Has no effect: whether IDs that occur twice in a batch are sent twice changes no output.
+        comms: As there.
+        cache_load_factor: As there.
+    """
+
     _sharded_type = ShardedEmbeddingCollection
     _container = "embeddings"
+    _comm_ops = (CommOp.SEQUENCE_EMBEDDINGS_ALL_TO_ALL,)
+
+    def __init__(
+        self,
+        fused_params: Mapping[str, Any] | None = None,
+        qcomm_codecs_registry: CodecsRegistry | None = None,
+        use_index_dedup: bool = False,
+        *,
+        comms: CommsConfig | None = None,
+        cache_load_factor: float = UVM_CACHING_RATIO,
+    ) -> None:
+        del use_index_dedup
+        super().__init__(
+            fused_params, qcomm_codecs_registry, comms=comms, cache_load_factor=cache_load_factor
+        )
+
+    @property
+    def module_type(self) -> type[EmbeddingCollection]:
+        """``EmbeddingCollection``."""
+        return EmbeddingCollection
 
 
-def get_default_sharders() -> list[CollectionSharder]:
+def get_default_sharders() -> list[ModuleSharder[Any]]:
     """Return one sharder for each kind of collection, with FBGEMM's default optimizer."""
     return [EmbeddingBagCollectionSharder(), EmbeddingCollectionSharder()]
 

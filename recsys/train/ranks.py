@@ -6,7 +6,7 @@ import gc
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 
 import torch
@@ -158,7 +158,7 @@ def one_rank_plan(model: nn.Module) -> ShardingPlan:
 
 def _whole(table: BaseEmbeddingConfig) -> ParameterSharding:
     kernel = "dense" if table.embedding_dim % DIM_MULTIPLE else "fused"
-    return replace(table_wise(table, 0), compute_kernel=kernel)
+    return table_wise(table, 0).with_kernel(kernel)
 
 
 @torch.no_grad()

@@ -39,7 +39,7 @@ from tests.support.reads import CountReads
 TABLES = [bag("t", 40, 64, ["a"]), bag("u", 30, 64, ["b"], "MEAN"), bag("v", 20, 64, ["c"])]
 BAGS = {"a": [[1, 39], [2]], "b": [[29, 3], [4, 5, 6]], "c": [[7], [19, 8]]}
 MIXED = {"t": DataType.INT8, "u": DataType.FP16, "v": DataType.INT4}
-ON_TWO = ShardingEnv.from_local(["cpu", "cpu"])
+ON_TWO = ShardingEnv.over_devices(["cpu", "cpu"])
 
 
 def trained() -> EmbeddingBagCollection:

@@ -43,7 +43,7 @@ def _managed() -> ManagedCollisionEmbeddingBagCollection:
 def _moved(model: nn.Module) -> list[str]:
     """The names of what leaves host memory."""
     sharded = DistributedModelParallel(model).module
-    _materialize(sharded, ELSEWHERE)
+    _materialize(sharded, ELSEWHERE, initializes=True)
     tensors: dict[str, Tensor] = {**dict(sharded.named_parameters()), **dict(sharded.named_buffers())}
     return [name for name, tensor in tensors.items() if tensor.is_meta]
 

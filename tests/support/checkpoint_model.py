@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +77,7 @@ def _cut(table: Any, at: int, setup: Setup, world_size: int) -> ParameterShardin
         "dp": lambda: cuts.data_parallel(table),
         "grid": lambda: cuts.grid(table, range(world_size // 2), 2),
     }[name]()
-    return sharding if sharding.is_replicated else replace(sharding, compute_kernel=setup.kernel)
+    return sharding if sharding.is_replicated else sharding.with_kernel(setup.kernel)
 
 
 def make(setup: Setup) -> tuple[DistributedModelParallel, CombinedOptimizer]:

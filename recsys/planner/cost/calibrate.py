@@ -14,7 +14,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
@@ -29,7 +29,8 @@ from torch import distributed as dist
 from torch.multiprocessing.spawn import spawn
 
 from recsys.errors import PlanError
-from recsys.planner.cost.topology import Link, Memory, Topology, default_topology
+from recsys.planner.cost.machine import Link, Memory
+from recsys.planner.cost.topology import Topology, default_topology
 
 _NARROW, _BETWEEN, _WIDE = 16, 64, 256
 _TABLE_BYTES = {"cpu": 256 * 2**20, "cuda": 2 * 2**30}  # much larger than caches
@@ -119,10 +120,10 @@ def calibrate(options: CalibrateOptions) -> Calibration:
     )
     link = measure_links(name, options.num_ranks, 3 * share_s)
     if device.type == "cpu":
-        topology = replace(topology, ddr=memory)
+        topology = topology.replaced(ddr=memory)
     else:
-        topology = replace(topology, hbm=memory, host_link=_host_link(share_s))
-    topology = replace(topology, shard_us=_shard_us(device, share_s), intra_host=link or topology.intra_host)
+        topology = topology.replaced(hbm=memory, host_link=_host_link(share_s))
+    topology = topology.replaced(shard_us=_shard_us(device, share_s), intra_host=link or topology.intra_host)
     row_bytes = _BETWEEN * _FLOAT_BYTES
     expected_ns = _without_gradients(updates[_BETWEEN], _BETWEEN, bandwidth)
     return Calibration(

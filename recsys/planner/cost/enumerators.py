@@ -14,6 +14,7 @@ from recsys.kernels.training import DIM_MULTIPLE
 from recsys.planner.cost.estimate import Estimator, ShardCost, ShardShape
 from recsys.planner.cost.tables import PlannedTable
 from recsys.planner.cost.topology import Topology
+from recsys.sharding.plan.kinds import EmbeddingComputeKernel
 from recsys.sharding.plan.plan import DATA_PARALLEL, SHARDING_TYPES
 from recsys.sharding.plan.sharding_types import COLUMN_MULTIPLE
 
@@ -117,6 +118,12 @@ def kernels_of(
         possible = fused if is_fusable else []
         if asked is not None or not is_fusable:
             possible.append("dense")
+    if (
+        not estimator.workload.is_training
+        and asked is not None
+        and EmbeddingComputeKernel.QUANT.value in asked
+    ):
+        return possible
     return [kernel for kernel in possible if asked is None or kernel in asked]
 
 
@@ -138,15 +145,17 @@ def _possible(table: PlannedTable, estimator: Estimator) -> list[str]:
 
 
 def _options(table: PlannedTable, estimator: Estimator) -> Iterator[ShardingOption]:
-    asked = table.constraints.sharding_types
     for kind in SHARDING_TYPES:
-        if asked is not None and kind not in asked:
+        if not table.allows(kind):
             continue
+        of_sharder = table.allowed_kernels(kind)
         for widths, span in _cuts(table, kind, estimator.topology):
             is_fusable = _is_fusable(table, widths, estimator)
             for kernel in kernels_of(
                 kind, estimator, table.constraints.compute_kernels, is_fusable=is_fusable
             ):
+                if of_sharder is not None and kernel not in of_sharder:
+                    continue
                 yield _option(table, estimator, (kind, kernel), (widths, span))
 
 
@@ -195,6 +204,10 @@ def _cuts(table: PlannedTable, kind: str, topology: Topology) -> Iterator[tuple[
         yield (dim,), 1
     elif kind == "column_wise":
         for num_parts in _part_counts(table, world_size):
+            yield column_widths(dim, num_parts), 1
+    elif kind == "table_column_wise" and kind in (table.constraints.sharding_types or ()):
+        # The columns stay on one host; on the only one, that is column-wise.
+        for num_parts in _part_counts(table, world_size) if topology.num_hosts == 1 else ():
             yield column_widths(dim, num_parts), 1
     elif kind == "row_wise" and 1 < world_size <= num_rows:
         yield (dim,), world_size

@@ -15,8 +15,10 @@ from dataclasses import dataclass
 
 from recsys.configs import DataType
 from recsys.errors import PlanError
+from recsys.planner.constants import BWD_COMPUTE_MULTIPLIER
+from recsys.planner.cost.machine import Link, Memory
 from recsys.planner.cost.tables import PlannedTable
-from recsys.planner.cost.topology import Link, Memory, Topology
+from recsys.planner.cost.topology import Topology
 from recsys.rows.format import RowFormat
 
 # Float32 numbers of optimizer state for a row of D numbers: (for each row, for each number of it).
@@ -163,7 +165,7 @@ class Estimator:
         buffer_bytes = load.input_bytes + load.output_bytes
         if self.workload.is_training:
             output_us *= 2
-            backward_us = self._update_us(table, shape, load, row_bytes)
+            backward_us = self._update_us(table, shape, load, row_bytes) * self._backward_factor(table)
             buffer_bytes += load.output_bytes
             if shape.compute_kernel == "dense":
                 buffer_bytes += shape.num_rows * row_bytes  # a gradient of the table's size
@@ -193,6 +195,7 @@ class Estimator:
             backward_us = memory.update_us(load.num_ids, row_bytes) + memory.stream_us(
                 2 * gradient_bytes + 2 * (shape.num_rows * row_bytes + state_bytes)
             )
+            backward_us *= self._backward_factor(table)
         return self._stored(
             table,
             shape,
@@ -200,6 +203,11 @@ class Estimator:
             gradient_bytes + load.output_bytes * (2 if self.workload.is_training else 1),
             (0.0, forward_us + self.topology.shard_us, output_us, backward_us),
         )
+
+    def _backward_factor(self, table: PlannedTable) -> float:
+        """Return the topology's multipliers of backward passes, relative to TorchRec's default."""
+        factor = self.topology.bwd_compute_multiplier / BWD_COMPUTE_MULTIPLIER
+        return factor * (self.topology.weighted_feature_bwd_compute_multiplier if table.is_weighted else 1)
 
     def _stored(
         self,

@@ -5,7 +5,7 @@ Shape letters: D embedding dim, R rows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,12 +20,11 @@ from recsys.configs import (
 from recsys.embedding import FloatCollection
 from recsys.errors import PlanError
 from recsys.json_checks import a_list, choice, count, text
+from recsys.planner.constants import BATCH_SIZE
 from recsys.planner.cost.constraints import ParameterConstraints, check_names
 from recsys.quant import float_tables
 from recsys.sharding.plan.device_rows import table_path
 
-#: TorchRec's default of samples per rank and step.
-DEFAULT_BATCH_SIZE = 512
 _FLOAT_BYTES = 4
 _ID_BYTES = 8
 
@@ -41,6 +40,7 @@ class PlannedTable:
         num_ids: The number of IDs of one rank's batch.
         num_bags: The number of bags that hold the IDs.
         id_bytes: The size of one ID, with its weight.
+        allowed: The kernels of each sharding type that the collection's sharder has; None for all.
     """
 
     collection: str
@@ -49,6 +49,23 @@ class PlannedTable:
     num_ids: float
     num_bags: float
     id_bytes: int
+    allowed: Mapping[str, Collection[str]] | None = None
+
+    def allows(self, sharding_type: str) -> bool:
+        """Return whether constraint and sharder allow a type."""
+        asked = self.constraints.sharding_types
+        return (asked is None or sharding_type in asked) and (
+            self.allowed is None or sharding_type in self.allowed
+        )
+
+    def allowed_kernels(self, sharding_type: str) -> Collection[str] | None:
+        """Return the kernels that the sharder has for a type; None for all."""
+        return None if self.allowed is None else self.allowed.get(sharding_type, ())
+
+    @property
+    def is_weighted(self) -> bool:
+        """Whether every ID comes with a weight."""
+        return self.id_bytes > _ID_BYTES
 
     @property
     def path(self) -> str:
@@ -87,7 +104,7 @@ def planned_tables(
             path,
             table,
             constraints.get(table_path(path, table.name), constraints.get(table.name, default)),
-            DEFAULT_BATCH_SIZE if batch_size is None else batch_size,
+            BATCH_SIZE if batch_size is None else batch_size,
             path in weighted,
         )
         for path, group in collections.items()
@@ -100,18 +117,20 @@ def _planned(
 ) -> PlannedTable:
     num_features = max(table.num_features(), 1)
     at = f"constraints[{table_path(path, table.name)!r}]"
+    if asked.feature_names is not None and list(asked.feature_names) != list(table.feature_names):
+        raise PlanError(
+            f"{at}.feature_names: got {list(asked.feature_names)}, expected the table's {list(table.feature_names)}"
+        )
     factors = _per_feature(asked.pooling_factors, 1.0, num_features, f"{at}.pooling_factors")
     poolings = _per_feature(asked.num_poolings, 1.0, num_features, f"{at}.num_poolings")
     batches = _per_feature(asked.batch_sizes, batch_size, num_features, f"{at}.batch_sizes")
-    if asked.is_weighted is not None:
-        is_weighted = asked.is_weighted
     return PlannedTable(
         collection=path,
         config=table,
         constraints=asked,
         num_ids=sum(f * p * b for f, p, b in zip(factors, poolings, batches, strict=True)),
         num_bags=sum(p * b for p, b in zip(poolings, batches, strict=True)),
-        id_bytes=_ID_BYTES + (_FLOAT_BYTES if is_weighted else 0),
+        id_bytes=_ID_BYTES + (_FLOAT_BYTES if is_weighted or asked.is_weighted else 0),
     )
 
 

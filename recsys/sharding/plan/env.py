@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import distributed as dist
@@ -17,23 +16,44 @@ def num_cuda_devices() -> int:
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
-@dataclass(frozen=True, kw_only=True)
 class ShardingEnv:
     """The ranks of a plan.
 
-    Attributes:
+    Args:
+        world_size: W.
+        rank: This process's rank in the group, else 0.
+        pg: The process group; None for the devices of one process.
+        output_dtensor: False: state dicts hold ShardedTensors.
         devices: The device of each rank; a device may occur several times. Of the devices of one process,
             the first also runs the model's dense layers and holds the assembled output. In a process group, each
-            rank knows its own device and assumes the same kind for the others.
-        process_group: None for the devices of one process.
-        rank: This process's rank in the group, else 0.
-        local_world_size: Ranks per host; hosts hold consecutive ranks.
+            rank knows its own device and assumes the same kind for the others. Host memory by default.
+        local_world_size: Ranks per host; hosts hold consecutive ranks. All ranks by default.
+
+    Raises:
+        PlanError: The rank is not one of the ranks, or ``output_dtensor`` is set.
     """
 
-    devices: tuple[torch.device, ...]
-    process_group: dist.ProcessGroup | None = None
-    rank: int = 0
-    local_world_size: int = 1
+    def __init__(
+        self,
+        world_size: int,
+        rank: int,
+        pg: dist.ProcessGroup | None = None,
+        output_dtensor: bool = False,
+        *,
+        devices: Sequence[torch.device] | None = None,
+        local_world_size: int | None = None,
+    ) -> None:
+        if not 0 <= rank < world_size:
+            raise PlanError(f"rank: got {rank}, expected 0 to {world_size - 1} (world_size {world_size})")
+        if output_dtensor:
+            raise PlanError(
+                "output_dtensor: got True, expected False: state dicts hold ShardedTensors, which any plan can load"
+            )
+        self.rank = rank
+        self.process_group = pg
+        self.output_dtensor = output_dtensor
+        self.devices = (torch.device("cpu"),) * world_size if devices is None else tuple(devices)
+        self.local_world_size = world_size if local_world_size is None else local_world_size
 
     @property
     def world_size(self) -> int:
@@ -50,8 +70,9 @@ class ShardingEnv:
         available = num_cuda_devices()
         return [str(d) for d in self.devices if d.type == "cuda" and d.index >= available]
 
-    @staticmethod
+    @classmethod
     def from_process_group(
+        cls,
         pg: dist.ProcessGroup,
         device: str | torch.device | None = None,
         local_world_size: int | None = None,
@@ -76,15 +97,25 @@ class ShardingEnv:
         if device is None:
             uses_cuda = "nccl" in dist.get_backend(pg)
             device = torch.device("cuda", torch.cuda.current_device()) if uses_cuda else torch.device("cpu")
-        return ShardingEnv(
+        return cls(
+            world_size,
+            rank,
+            pg,
             devices=(torch.device(device),) * world_size,
-            process_group=pg,
-            rank=rank,
             local_world_size=local_world_size,
         )
 
+    @classmethod
+    def from_local(cls, world_size: int, rank: int) -> ShardingEnv:
+        """Return ranks without a process group: one rank of host memory trains alone, several share one process.
+
+        Raises:
+            PlanError: The rank is not one of the ranks.
+        """
+        return cls(world_size, rank)
+
     @staticmethod
-    def from_local(devices: Sequence[str | torch.device]) -> ShardingEnv:
+    def over_devices(devices: Sequence[str | torch.device]) -> ShardingEnv:
         """Return the devices of this process, such as ``["cpu", "cpu"]`` or ``["cuda:0", "cuda:1"]``.
 
         The devices need not exist: a model can be exported for a machine other than this one.
@@ -107,4 +138,4 @@ class ShardingEnv:
             if device.type == "cpu":
                 device = torch.device("cpu")
             found.append(device)
-        return ShardingEnv(devices=tuple(found))
+        return ShardingEnv(len(found), 0, devices=found)

@@ -98,7 +98,7 @@ def test_lengths_per_key_are_not_fetched_from_a_device_in_secret() -> None:
 
 def collections() -> list[tuple[str, nn.Module]]:
     pooled, rows = EmbeddingBagCollection(TABLES), EmbeddingCollection(ROWS)
-    env = ShardingEnv.from_local(["cpu", "cpu"])
+    env = ShardingEnv.over_devices(["cpu", "cpu"])
     quantized = QuantEmbeddingBagCollection.from_float(pooled, table_data_types={"u": DataType.INT4})
     quantized_rows = QuantEmbeddingCollection.from_float(rows)
     plan = {
@@ -261,7 +261,7 @@ class TestGpu:
         rng = random.Random(0)
         quantized = QuantEmbeddingBagCollection.from_float(EmbeddingBagCollection(TABLES))
         plan = {t.name: row_wise(t, [0, 1]) if row_cuts else table_wise(t, rng.randrange(2)) for t in TABLES}
-        sharded = quantized.shard(plan, ShardingEnv.from_local(["cuda:0", "cuda:0"]))
+        sharded = quantized.shard(plan, ShardingEnv.over_devices(["cuda:0", "cuda:0"]))
         batch = KeyedJaggedTensor.from_jt_dict(features())
         sharded(batch)
         with synchronization_is_an_error():

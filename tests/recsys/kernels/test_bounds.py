@@ -116,7 +116,7 @@ class TestPolicies:
     def test_scripted_and_cut_by_rows(self, bad: int, policy: IdPolicy) -> None:
         module = quantized(t=policy)
         plan = {t.name: row_wise(t, [1, 0]) for t in TABLES}
-        cut = module.shard(plan, ShardingEnv.from_local(["cpu", "cpu"]))
+        cut = module.shard(plan, ShardingEnv.over_devices(["cpu", "cpu"]))
         features = batch(bad)
         expected = module(features)
         for name, answer in outputs_of(cut(features)).items():

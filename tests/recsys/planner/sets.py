@@ -9,8 +9,9 @@ from typing import Any
 from recsys import DataType, EmbeddingBagConfig
 from recsys.planner.cost.constraints import ParameterConstraints
 from recsys.planner.cost.estimate import Workload
+from recsys.planner.cost.machine import Link, Memory
 from recsys.planner.cost.tables import planned_tables
-from recsys.planner.cost.topology import Link, Memory, Topology
+from recsys.planner.cost.topology import Topology
 from recsys.planner.fit import Problem
 from tests.support.helpers import bag
 
@@ -39,15 +40,15 @@ def topology(world_size: int, local: int | None = None, device: str = "cuda", **
         host_link=Link(bandwidth=2e10, latency_us=5.0),
         shard_us=0.0,
     )
-    return replace(made, **changes)
+    return made.replaced(**changes)
 
 
 def with_memory(made: Topology, *, hbm: int | None = None, ddr: int | None = None) -> Topology:
     """The same ranks with other capacities in bytes."""
     if hbm is not None:
         assert made.hbm is not None
-        made = replace(made, hbm=replace(made.hbm, capacity_bytes=hbm))
-    return made if ddr is None else replace(made, ddr=replace(made.ddr, capacity_bytes=ddr))
+        made = made.replaced(hbm=replace(made.hbm, capacity_bytes=hbm))
+    return made if ddr is None else made.replaced(ddr=replace(made.ddr, capacity_bytes=ddr))
 
 
 def table(name: str, rows: int, dim: int = 64, kind: DataType = DataType.FP32) -> EmbeddingBagConfig:

@@ -29,7 +29,7 @@ def _both(
     module = EmbeddingBagCollection([table])
     with torch.no_grad():
         next(module.parameters()).copy_(weight)
-    plan, env = {"t": row_wise(table, [0, 1])}, ShardingEnv.from_local(["cpu", "cpu"])
+    plan, env = {"t": row_wise(table, [0, 1])}, ShardingEnv.over_devices(["cpu", "cpu"])
     halves = QuantEmbeddingBagCollection.from_float(
         module, data_type=DataType.FP32, options=ShardedOptions(output_dtype=dtype)
     )

@@ -19,7 +19,7 @@ def check(case: Case, rng: random.Random, devices: list[str]) -> None:
     """The properties that the whole library is about."""
     quantized = case.quantized()
     oracle = quantized.dequantize()
-    sharded = quantized.shard(case.plan, ShardingEnv.from_local(devices))
+    sharded = quantized.shard(case.plan, ShardingEnv.over_devices(devices))
     script = scripted(sharded, case.keys, weighted=case.weighted)
     placement_only = {
         pair.name
@@ -82,8 +82,8 @@ class TestGpu:
         torch.manual_seed(seed)
         case = random_case(rng)
         quantized = case.quantized()
-        host = quantized.shard(case.plan, ShardingEnv.from_local(["cpu"] * case.world_size))
-        gpu = quantized.shard(case.plan, ShardingEnv.from_local(["cuda:0"] * case.world_size))
+        host = quantized.shard(case.plan, ShardingEnv.over_devices(["cpu"] * case.world_size))
+        gpu = quantized.shard(case.plan, ShardingEnv.over_devices(["cuda:0"] * case.world_size))
         for num_rows in BATCH_SIZES:
             batch = case.batch(rng, num_rows)
             atol = rounding(quantized.dequantize(), batch)

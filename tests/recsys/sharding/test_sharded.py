@@ -58,7 +58,7 @@ def quantized(weighted: bool = False) -> QuantEmbeddingBagCollection:
 
 
 def env_of(ranks: list[int]) -> ShardingEnv:
-    return ShardingEnv.from_local(["cpu"] * (max(ranks) + 1))
+    return ShardingEnv.over_devices(["cpu"] * (max(ranks) + 1))
 
 
 @pytest.mark.parametrize("kind", STORED_TYPES, ids=lambda k: k.name)
@@ -231,7 +231,7 @@ class TestDevicesThatOnlyKnowShapes:
 
     def test_pooled(self, cut: Callable[..., ParameterSharding], devices: list[str]) -> None:
         sharded = quantized(True).shard(
-            {t.name: cut(t, [1, 0]) for t in TABLES}, ShardingEnv.from_local(devices)
+            {t.name: cut(t, [1, 0]) for t in TABLES}, ShardingEnv.over_devices(devices)
         )
         if "cpu" in devices and devices[0] == "cpu":
             pytest.skip("what meta holds cannot come back to the host")
@@ -243,7 +243,7 @@ class TestDevicesThatOnlyKnowShapes:
         self, cut: Callable[..., ParameterSharding], devices: list[str]
     ) -> None:
         plan = {t.name: cut(t, [1, 0]) for t in TABLES}
-        sharded = quantized().shard(plan, ShardingEnv.from_local(devices))
+        sharded = quantized().shard(plan, ShardingEnv.over_devices(devices))
         kinds = {"t": DataType.INT8, "u": DataType.INT4, "v": DataType.FP16}
         for rank, device in enumerate(devices):
             if device != "meta":
@@ -265,7 +265,7 @@ class TestDevicesThatOnlyKnowShapes:
 def test_sequences_on_a_device_that_only_knows_shapes() -> None:
     module = QuantEmbeddingCollection.from_float(EmbeddingCollection(ROWS))
     plan = {t.name: table_wise(t, i) for i, t in enumerate(ROWS)}
-    answer = module.shard(plan, ShardingEnv.from_local(["meta", "meta"]))(BATCH)
+    answer = module.shard(plan, ShardingEnv.over_devices(["meta", "meta"]))(BATCH)
     assert {name: tuple(jt.values().shape) for name, jt in answer.items()} == {
         "a@t": (6, 24),
         "b": (6, 24),

@@ -134,7 +134,9 @@ def _train(rank: int, world_size: int, kind: str) -> tuple[Any, Any, int]:
     expected = whole_state_dict(plain)
 
     model, optimizer = _made(kind, world_size)
-    pipeline: TrainPipelineSparseDist[_Batch] = TrainPipelineSparseDist(model, optimizer, torch.device("cpu"))
+    pipeline: TrainPipelineSparseDist[_Batch, Any] = TrainPipelineSparseDist(
+        model, optimizer, torch.device("cpu")
+    )
     assert pipeline.num_pipelined == 0
     batches = _batches(rank, _sizes(rank))
     for size in _sizes(rank):
@@ -158,7 +160,9 @@ def test_pipelined_steps_are_plain_steps(kind: str, num_pipelined: int) -> None:
 def _order(rank: int, world_size: int) -> list[str]:
     """What happens in three steps: S sizes are sent, I IDs go and arrive, F forward, O the optimizer's step."""
     model, optimizer = _made("plain", world_size)
-    pipeline: TrainPipelineSparseDist[_Batch] = TrainPipelineSparseDist(model, optimizer, torch.device("cpu"))
+    pipeline: TrainPipelineSparseDist[_Batch, Any] = TrainPipelineSparseDist(
+        model, optimizer, torch.device("cpu")
+    )
     events: list[str] = []
     (sharded,) = model.sharded_modules().values()
 
@@ -190,7 +194,9 @@ def test_the_next_batch_leaves_before_this_one_is_done() -> None:
 def _evaluate(rank: int, world_size: int) -> bool:
     model, optimizer = _made("plain", world_size)
     before = whole_state_dict(model)
-    pipeline: TrainPipelineSparseDist[_Batch] = TrainPipelineSparseDist(model, optimizer, torch.device("cpu"))
+    pipeline: TrainPipelineSparseDist[_Batch, Any] = TrainPipelineSparseDist(
+        model, optimizer, torch.device("cpu")
+    )
     model.eval()
     batches, again = _batches(rank, [4, 2]), _batches(rank, [4, 2])
     with torch.no_grad():
@@ -223,7 +229,7 @@ def _of_features(rank: int, world_size: int) -> list[bool]:
     module = _OfFeatures()
     plan = {table.name: table_wise(table, i % world_size) for i, table in enumerate(_TABLES)}
     model = DistributedModelParallel(module, plan=ShardingPlan(plan={"tables": plan}), sharders=[sharder])
-    pipeline: TrainPipelineSparseDist[KeyedJaggedTensor] = TrainPipelineSparseDist(
+    pipeline: TrainPipelineSparseDist[KeyedJaggedTensor, Any] = TrainPipelineSparseDist(
         model, model.fused_optimizer, torch.device("cpu")
     )
     batches = (batch.features for batch in _batches(rank, [2, 3, 4]))

@@ -76,7 +76,7 @@ def _dense(plan: ShardingPlan) -> ShardingPlan:
     """The same cuts, every table trained by an optimizer of ours."""
     return ShardingPlan(
         plan={
-            path: {name: replace(sharding, compute_kernel="dense") for name, sharding in tables.items()}
+            path: {name: sharding.with_kernel("dense") for name, sharding in tables.items()}
             for path, tables in plan.plan.items()
         }
     )

@@ -94,7 +94,7 @@ def test_json_that_is_no_plan(data: Any, message: str) -> None:
 
 
 def test_the_json_that_the_wrong_ones_differ_from_is_right() -> None:
-    assert ShardingPlan.from_json(GOOD).of("")["t"].ranks == (0,)
+    assert ShardingPlan.from_json(GOOD).of("")["t"].ranks == [0]
 
 
 T, U = (replace(TABLE, name=name, num_embeddings=10, embedding_dim=16) for name in "tu")
@@ -168,7 +168,7 @@ def test_sharding_checks_its_plan() -> None:
     quantized = case.quantized()
     assert isinstance(quantized, QuantEmbeddingBagCollection) != case.sequence
     with pytest.raises(PlanError, match="plan: missing tables"):
-        quantized.shard({}, ShardingEnv.from_local(["cpu"]))
+        quantized.shard({}, ShardingEnv.over_devices(["cpu"]))
 
 
 WRONG_DEVICES: list[tuple[list[str], str]] = [
@@ -181,11 +181,11 @@ WRONG_DEVICES: list[tuple[list[str], str]] = [
 @pytest.mark.parametrize(("devices", "message"), WRONG_DEVICES, ids=["none", "unknown", "of another kind"])
 def test_devices_that_are_none(devices: list[str], message: str) -> None:
     with pytest.raises(PlanError, match=message):
-        ShardingEnv.from_local(devices)
+        ShardingEnv.over_devices(devices)
 
 
 def test_devices_need_not_exist() -> None:
-    env = ShardingEnv.from_local(["cpu:0", "cuda", "cuda:7"])
+    env = ShardingEnv.over_devices(["cpu:0", "cuda", "cuda:7"])
     assert [str(d) for d in env.devices] == ["cpu", "cuda:0", "cuda:7"]
     assert env.world_size == 3
 

@@ -13,7 +13,7 @@ from tests.support.helpers import bag
 def test_table_wise() -> None:
     table = bag("t", 10, 20, ["a"])
     cut = table_wise(table, 2)
-    assert (cut.sharding_type, cut.ranks) == ("table_wise", (2,))
+    assert (cut.sharding_type, cut.ranks) == ("table_wise", [2])
     assert (cut.shards[0].rows, cut.shards[0].columns) == ((0, 10), (0, 20))
     check_plan([table], {"t": cut}, 3)
 
@@ -32,7 +32,7 @@ def test_column_wise(dim: int, ranks: list[int], columns: list[tuple[int, int]])
     table = bag("t", 10, dim, ["a"])
     cut = column_wise(table, ranks)
     assert [shard.columns for shard in cut.shards] == columns
-    assert cut.ranks == tuple(ranks)
+    assert cut.ranks == list(ranks)
     check_plan([table], {"t": cut}, 3)
 
 
@@ -50,7 +50,7 @@ def test_row_wise(rows: int, ranks: list[int], bounds: list[tuple[int, int]]) ->
     table = bag("t", rows, 8, ["a"])
     cut = row_wise(table, ranks)
     assert [shard.rows for shard in cut.shards] == bounds
-    assert cut.ranks == tuple(ranks)
+    assert cut.ranks == list(ranks)
     check_plan([table], {"t": cut}, 3)
 
 

@@ -216,7 +216,7 @@ def case_of_every_type(name: str, draw: Draw, local_world_size: int | None = Non
         table = sequence(*size) if draw.sequence else bag(*size, pooling)
         sharding = cut(table)
         tables.append(replace(table, data_type=draw.data_types[0]))
-        plan[kind] = sharding if kind == "copied" else replace(sharding, compute_kernel=draw.kernels[0])
+        plan[kind] = sharding if kind == "copied" else sharding.with_kernel(draw.kernels[0])
     return RankCase(
         name=name,
         draw=draw,
@@ -256,7 +256,7 @@ def random_sharding(
         made = _cut_by_hand(rng, table, world_size)
     else:
         made = table_wise(table, rng.randrange(world_size))
-    return replace(made, compute_kernel=kernel)
+    return made.with_kernel(kernel)
 
 
 def _cut_by_hand(rng: random.Random, table: BaseEmbeddingConfig, world_size: int) -> ParameterSharding:

@@ -114,7 +114,7 @@ def mixed_case(name: str, local_world_size: int, world_size: int = WORLD_SIZE, *
         (bag("copied", 6, 8, ["f1"]), data_parallel),
         (
             bag("dense", 8, 12, ["f0"]),
-            lambda t: replace(table_row_wise(t, 0, local), compute_kernel="dense"),
+            lambda t: table_row_wise(t, 0, local).with_kernel("dense"),
         ),
         (half, lambda t: table_row_wise(t, last, local)),
         (bag("whole", 5, 8, ["f2"]), lambda t: table_wise(t, world_size - 1)),
@@ -220,7 +220,7 @@ def one_step(rank: int, world_size: int, crossing: Crossing) -> tuple[list[Sent]
     with torch.no_grad():
         next(collection.parameters()).copy_(torch.randn(ROWS, 2 * DIM, generator=generator("one table")))
     env = ShardingEnv.from_process_group(dist.group.WORLD, "cpu", crossing.local_world_size)
-    sharder = EmbeddingBagCollectionSharder({"learning_rate": 0.5}, crossing.comms)
+    sharder = EmbeddingBagCollectionSharder({"learning_rate": 0.5}, comms=crossing.comms)
     model = sharder.shard(collection, {"t": sharding}, env)
     bags = [[(rank + i + j) % ROWS for j in range(3)] for i in range(rank + 1)]
     batch = KeyedJaggedTensor(["f"], values=[i for ids in bags for i in ids], lengths=[3] * len(bags))

@@ -46,7 +46,7 @@ def _sharded(
 
 
 def _kernel(name: str) -> ParameterSharding:
-    return replace(table_wise(TABLE, 1), compute_kernel=name)
+    return table_wise(TABLE, 1).with_kernel(name)
 
 
 def _planned(plan: Mapping[str, Mapping[str, ParameterSharding]]) -> Any:
@@ -143,16 +143,16 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
         "got compute_kernel 'fused_uvm_caching' on cpu, expected a CUDA device",
     ),
     "a fused copy on every rank": (
-        lambda: _sharded(sharding=replace(data_parallel(TABLE), compute_kernel="fused")),
+        lambda: _sharded(sharding=data_parallel(TABLE).with_kernel("fused")),
         "plan['t'].compute_kernel: got 'fused' for a data_parallel table, expected 'dense'",
     ),
     "the devices of one process": (
-        lambda: DistributedModelParallel(EmbeddingBagCollection([TABLE]), ShardingEnv.from_local(["cpu"])),
+        lambda: DistributedModelParallel(EmbeddingBagCollection([TABLE]), ShardingEnv.over_devices(["cpu"])),
         "env: expected ShardingEnv.from_process_group",
     ),
     "a sharder without a process group": (
         lambda: sharders_for()[0].shard(
-            EmbeddingBagCollection([TABLE]), {"t": table_wise(TABLE, 0)}, ShardingEnv.from_local(["cpu"])
+            EmbeddingBagCollection([TABLE]), {"t": table_wise(TABLE, 0)}, ShardingEnv.over_devices(["cpu"])
         ),
         "env: got the devices of one process, expected ShardingEnv.from_process_group",
     ),

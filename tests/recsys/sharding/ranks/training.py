@@ -60,8 +60,8 @@ def sharders_for(
 ) -> list[Any]:
     """Both, with the same settings."""
     return [
-        EmbeddingBagCollectionSharder(fused_params, comms),
-        EmbeddingCollectionSharder(fused_params, comms),
+        EmbeddingBagCollectionSharder(fused_params, comms=comms),
+        EmbeddingCollectionSharder(fused_params, comms=comms),
     ]
 
 
