@@ -24,6 +24,7 @@ from recsys.managed import ManagedCollisionCollection
 from recsys.optim.combined import CombinedOptimizer
 from recsys.optim.keyed import KeyedOptimizer
 from recsys.planner.planner import EmbeddingShardingPlanner, topology_here
+from recsys.sharding.materialize import materialize
 from recsys.sharding.plan.env import ShardingEnv
 from recsys.sharding.plan.plan import ShardingPlan
 from recsys.sharding.sharded import ShardedCollection
@@ -164,7 +165,7 @@ class DistributedModelParallel(nn.Module):
         for path, (collection, sharder) in found.items():
             sharded = sharder.shard(collection, plan.of(path), env, self.device, path)
             module = _replaced(module, path, sharded)
-        _materialize(module, self.device, initializes=init_parameters)
+        materialize(module, self.device, initializes=init_parameters)
         _decide_together(module, env.process_group)
         self._sharded = {p: m for p, m in module.named_modules() if isinstance(m, ShardedCollection)}
         self._dmp_wrapped_module: nn.Module = module
@@ -286,36 +287,3 @@ def _decide_together(module: nn.Module, group: dist.ProcessGroup) -> None:
         group = dist.new_group(dist.get_process_group_ranks(group), backend="gloo")
     for collection in managed:
         collection.set_process_group(group)
-
-
-def _materialize(module: nn.Module, device: torch.device, *, initializes: bool) -> None:
-    """Initialize layers on the meta device, and move others to the rank's device."""
-    # Raw IDs are mapped and batches are routed in host memory; the buffers for that stay there.
-    staying = {
-        part
-        for owner in module.modules()
-        if isinstance(owner, (ShardedCollection, ManagedCollisionCollection))
-        for part in owner.modules()
-    }
-    for path, part in module.named_modules():
-        own = [*part.parameters(recurse=False), *part.buffers(recurse=False)]
-        if isinstance(part, (TableShards, ShardedCollection)) or not own:
-            continue
-        if any(tensor.is_meta for tensor in own):
-            if not initializes:
-                continue
-            reset = getattr(part, "reset_parameters", None)
-            if reset is None:
-                raise ValueError(
-                    f"module {path!r}: {type(part).__name__} lies on the meta device and has no reset_parameters(); "
-                    "make it on a real device"
-                )
-            part.to_empty(device=device, recurse=False)
-            reset()
-        elif device.type != "cpu" and part not in staying:
-            for name, tensor in list(part.named_parameters(recurse=False)):
-                part.register_parameter(
-                    name, nn.Parameter(tensor.detach().to(device), requires_grad=tensor.requires_grad)
-                )
-            for name, buffer in list(part.named_buffers(recurse=False)):
-                part._buffers[name] = buffer.to(device)

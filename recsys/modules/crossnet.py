@@ -31,7 +31,21 @@ def _zeros(num_layers: int, *shape: int) -> nn.ParameterList:
     return nn.ParameterList(nn.Parameter(torch.zeros(shape)) for _ in range(num_layers))
 
 
-class CrossNet(nn.Module):
+class _Crosses(nn.Module):
+    """What cross networks have in common: lists of parameters, one entry for each layer."""
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Draw the weights again; biases become zeros."""
+        for name, of_layers in self.named_children():
+            for parameter in of_layers.parameters() if isinstance(of_layers, nn.ParameterList) else ():
+                if name == "bias":
+                    parameter.zero_()
+                else:
+                    nn.init.xavier_normal_(parameter)
+
+
+class CrossNet(_Crosses):
     """Cross layers of full rank: ``x' = x0 * (W x + b) + x``, ``[B, N]`` to ``[B, N]``.
 
     Args:
@@ -53,7 +67,7 @@ class CrossNet(nn.Module):
         return crossed
 
 
-class LowRankCrossNet(nn.Module):
+class LowRankCrossNet(_Crosses):
     """Cross layers whose matrix is a product of two of rank R: ``x' = x0 * (W (V x) + b) + x``.
 
     Args:
@@ -82,7 +96,7 @@ class LowRankCrossNet(nn.Module):
         return crossed
 
 
-class VectorCrossNet(nn.Module):
+class VectorCrossNet(_Crosses):
     """Cross layers of one vector each, as in the first DCN: ``x' = x0 * (w . x) + b + x``.
 
     Args:
@@ -105,7 +119,7 @@ class VectorCrossNet(nn.Module):
         return crossed
 
 
-class LowRankMixtureCrossNet(nn.Module):
+class LowRankMixtureCrossNet(_Crosses):
     """Cross layers of several experts of low rank, mixed by a gate that all layers share.
 
     An expert gives ``x0 * (U g(C g(V x)) + b)``. With one expert there is no gate.

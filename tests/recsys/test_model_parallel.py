@@ -18,7 +18,7 @@ from recsys.managed import (
     ManagedCollisionEmbeddingBagCollection,
     MCHManagedCollisionModule,
 )
-from recsys.model_parallel import _materialize
+from recsys.sharding.materialize import init_parameters, materialize
 from recsys.train.ranks import ONE_RANK, process_group
 from tests.support.helpers import bag
 
@@ -43,7 +43,7 @@ def _managed() -> ManagedCollisionEmbeddingBagCollection:
 def _moved(model: nn.Module) -> list[str]:
     """The names of what leaves host memory."""
     sharded = DistributedModelParallel(model).module
-    _materialize(sharded, ELSEWHERE, initializes=True)
+    materialize(sharded, ELSEWHERE, initializes=True)
     tensors: dict[str, Tensor] = {**dict(sharded.named_parameters()), **dict(sharded.named_buffers())}
     return [name for name, tensor in tensors.items() if tensor.is_meta]
 
@@ -68,3 +68,50 @@ def test_layers_move_and_stay_trained() -> None:
         f"norm.{name}" for name in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
     ]
     assert [p.requires_grad for p in model["norm"].parameters()] == [True, False]
+
+
+class _Holds(nn.Module):
+    """Parameters in a list, which the module itself initializes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kernels = nn.ParameterList([nn.Parameter(torch.empty(2)) for _ in range(2)])
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        with torch.no_grad():
+            for i, kernel in enumerate(self.kernels):
+                kernel.fill_(i + 1.0)
+
+
+class _Lacks(nn.Module):
+    """A parameter that nothing initializes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(2))
+
+
+def test_a_module_initializes_what_it_holds() -> None:
+    with torch.device("meta"):
+        model = nn.ModuleDict({"bags": EmbeddingBagCollection(TABLES), "over": _Holds()})
+    made = DistributedModelParallel(model).module.get_submodule("over")
+    assert [float(kernel.detach().sum()) for kernel in made.parameters()] == [2.0, 4.0]
+
+
+def test_layers_that_cannot_be_initialized_are_named() -> None:
+    with torch.device("meta"):
+        model = nn.ModuleDict({"bags": EmbeddingBagCollection(TABLES), "over": _Lacks()})
+    with pytest.raises(ValueError, match="module 'over': _Lacks lies on the meta device and neither it"):
+        DistributedModelParallel(model)
+
+
+def test_layers_stay_on_the_meta_device_on_request() -> None:
+    with torch.device("meta"):
+        model = nn.ModuleDict({"bags": EmbeddingBagCollection(TABLES), "over": nn.Linear(2, 3)})
+    sharded = DistributedModelParallel(model, init_parameters=False, init_data_parallel=False)
+    assert [name for name, p in sharded.bare_named_parameters() if p.is_meta] == ["over.weight", "over.bias"]
+    assert all(not p.is_meta for name, p in sharded.named_parameters() if "bags" in name)
+    init_parameters(sharded.module.get_submodule("over"), torch.device("cpu"))
+    sharded.init_data_parallel()
+    assert not any(p.is_meta for p in sharded.parameters())

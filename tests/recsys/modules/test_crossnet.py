@@ -80,3 +80,21 @@ def test_sizes_below_one() -> None:
         LowRankCrossNet(_N, 2, 0)
     with pytest.raises(ValueError, match="num_experts: got 0, expected 1 at least"):
         LowRankMixtureCrossNet(_N, 2, 0)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [CrossNet, LowRankCrossNet, VectorCrossNet, LowRankMixtureCrossNet],
+    ids=lambda kind: kind.__name__,
+)
+def test_made_on_the_meta_device_they_are_drawn_later(kind: type[nn.Module]) -> None:
+    with torch.device("meta"):
+        net = kind(_N, 2)
+    net.to_empty(device="cpu")
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.fill_(torch.nan)
+    net.reset_parameters()
+    for name, parameter in net.named_parameters():
+        assert bool(parameter.any()) != name.startswith("bias"), name
+        assert torch.isfinite(parameter).all(), name
