@@ -1,9 +1,11 @@
-"""Collectives that need more than one call of ``torch.distributed``.
+"""Collectives that need more than one call of ``torch.distributed``, and the ranks of hosts.
 
 Shape letters: N number of rows, W world size.
 """
 
 from __future__ import annotations
+
+import os
 
 import torch
 from torch import Tensor
@@ -30,3 +32,59 @@ def gather_rows(rows: Tensor, group: dist.ProcessGroup) -> list[Tensor]:
     parts = [torch.empty_like(padded) for _ in range(world_size)]
     dist.all_gather(parts, padded, group=group)
     return [part[:size] for part, size in zip(parts, sizes, strict=True)]
+
+
+# What launchers tell each process: torchrun, MPI's launchers.
+_LOCAL_SIZES = (
+    "LOCAL_WORLD_SIZE",
+    "MPI_LOCALNRANKS",
+    "OMPI_COMM_WORLD_LOCAL_SIZE",
+    "MV2_COMM_WORLD_LOCAL_SIZE",
+)
+_LOCAL_RANKS = ("LOCAL_RANK", "MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_RANK")
+# Ranks of the usual hosts; TorchRec's number.
+_USUAL_LOCAL_SIZE = 8
+
+
+def get_local_size(world_size: int | None = None) -> int:
+    """Return the number of ranks of a host, as the launcher says.
+
+    Where it says nothing, 8; and all ranks where they cannot be split into such hosts.
+
+    Args:
+        world_size: The number of ranks; that of the default process group if None.
+    """
+    world_size = dist.get_world_size() if world_size is None else world_size
+    found = _from_environment(_LOCAL_SIZES)
+    local_size = _USUAL_LOCAL_SIZE if found is None else found
+    return local_size if local_size > 0 and world_size % local_size == 0 else world_size
+
+
+def get_local_rank(world_size: int | None = None, rank: int | None = None) -> int:
+    """Return the position of a rank on its host: as the launcher says, else from the number of ranks of a host.
+
+    Args:
+        world_size: The number of ranks; that of the default process group if None.
+        rank: The rank; this process's if None.
+    """
+    local_size = get_local_size(world_size)
+    found = _from_environment(_LOCAL_RANKS)
+    if found is not None and found < local_size:
+        return found
+    return (dist.get_rank() if rank is None else rank) % local_size
+
+
+def get_group_rank(world_size: int | None = None, rank: int | None = None) -> int:
+    """Return the position of a rank's host."""
+    return (dist.get_rank() if rank is None else rank) // get_local_size(world_size)
+
+
+def get_num_groups(world_size: int | None = None) -> int:
+    """Return the number of hosts."""
+    world_size = dist.get_world_size() if world_size is None else world_size
+    return world_size // get_local_size(world_size)
+
+
+def _from_environment(names: tuple[str, ...]) -> int | None:
+    """Return the first of some variables that is a whole number."""
+    return next((int(os.environ[name]) for name in names if os.environ.get(name, "").isdecimal()), None)

@@ -9,7 +9,6 @@ from recsys.optim.fused import FusedKernel, FusedOptimizer
 from recsys.optim.fused_config import FusedConfig
 from recsys.optim.in_backward import (
     apply_optimizer_in_backward,
-    copy_in_backward,
     fused_config_of,
     in_backward_optimizer_filter,
     mark_in_backward,
@@ -29,7 +28,6 @@ __all__ = [
     "OptimizerWrapper",
     "RowWiseAdagrad",
     "apply_optimizer_in_backward",
-    "copy_in_backward",
     "fused_config_of",
     "in_backward_optimizer_filter",
     "mark_in_backward",

@@ -33,7 +33,8 @@ def apply_optimizer_in_backward(
     Unlike torch's function, this keeps no parameter alive: an unsharded table is freed once it is sharded.
 
     Called twice for an unsharded parameter, both optimizers step, in the order of the calls; a table with two cannot
-    be sharded, except with the dense kernel.
+    be sharded. Tables that are sharded with the kernel ``dense`` lose their optimizers, as in TorchRec: another one
+    trains them.
 
     Args:
         optimizer_class: ``torch.optim.SGD``, ``torch.optim.Adagrad``, ``torch.optim.Adam``,
@@ -88,12 +89,6 @@ def fused_config_of(param: Tensor) -> FusedConfig | None:
         )
     kwargs: dict[str, Any] = param._optimizer_kwargs[0]  # type: ignore[attr-defined]
     return FusedConfig.from_in_backward(classes[0], kwargs)
-
-
-def copy_in_backward(source: Tensor, target: nn.Parameter) -> None:
-    """Copy the mark of ``source``, if any, to ``target``, which replaces it."""
-    for optimizer_class, kwargs in zip(_marks(source), getattr(source, "_optimizer_kwargs", []), strict=True):
-        apply_optimizer_in_backward(optimizer_class, [target], kwargs)
 
 
 def mark_in_backward(param: Tensor, *optimizers: Optimizer) -> None:

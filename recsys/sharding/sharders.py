@@ -5,6 +5,7 @@ Shape letters: D embedding dim, R rows, W world size.
 
 from __future__ import annotations
 
+import logging
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -21,7 +22,7 @@ from recsys.errors import PlanError
 from recsys.kernels.training import KernelConfig, ShardConfig, TrainingLookup, check_shard, training_lookup
 from recsys.optim.fused import FusedOptimizer
 from recsys.optim.fused_config import FusedConfig
-from recsys.optim.in_backward import copy_in_backward, fused_config_of, mark_in_backward
+from recsys.optim.in_backward import fused_config_of, mark_in_backward
 from recsys.sharding.fused_params import UVM_CACHING_RATIO, FusedParams
 from recsys.sharding.plan.env import ShardingEnv
 from recsys.sharding.plan.layout import REPLICATED, Group, Layout, Slot, make_layout
@@ -48,6 +49,7 @@ from recsys.table_modules import TableModules
 
 M = TypeVar("M", bound=nn.Module)
 
+_LOGGER = logging.getLogger(__name__)
 _DENSE = "dense"
 # Rows of a block of initial weights; each block has its own generator.
 _BLOCK_ROWS = 1 << 14
@@ -148,8 +150,9 @@ class BaseEmbeddingSharder(ModuleSharder[M]):
 
     Args:
         fused_params: The optimizer in the backward pass and its numbers, by FBGEMM's names; a table's own
-            mark (``apply_optimizer_in_backward``) takes precedence. Without either, FBGEMM's default, SGD. Also
-            the cache of tables with the kernel ``fused_uvm_caching``, by FBGEMM's names: ``cache_load_factor``,
+            mark (``apply_optimizer_in_backward``) takes precedence. Without either, FBGEMM's default, SGD. Tables
+            with the kernel ``dense`` have none of these, as in TorchRec: another optimizer trains them. Also the
+            cache of tables with the kernel ``fused_uvm_caching``, by FBGEMM's names: ``cache_load_factor``,
             ``cache_algorithm``, ``cache_reserved_memory``, ``cache_precision``, ``prefetch_pipeline``, ``enforce_hbm``,
             ``multipass_prefetch_config``; and ``bounds_check_mode``. A table's settings in the plan take precedence.
         qcomm_codecs_registry: The dtypes of embeddings and gradients between ranks; float32 by default.
@@ -388,9 +391,12 @@ def _table_shards(source: _Source, table: BaseEmbeddingConfig, held: Sequence[_H
     _fill(shards, source.weights[table.name])
     if sharding.is_replicated:
         _keep_equal(shards, source.env)
-    if kernel.fused is None and kernel.trained:
-        for parameter in shards.parameters():
-            copy_in_backward(source.weights[table.name], parameter)
+    if kernel.fused is None and kernel.trained and fused_config_of(source.weights[table.name]) is not None:
+        _LOGGER.info(
+            "table %r: its optimizer in the backward pass is left out, because the kernel is dense; another "
+            "optimizer must have its weight (in_backward_optimizer_filter yields it)",
+            table.name,
+        )
     return shards
 
 

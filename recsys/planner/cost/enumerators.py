@@ -198,24 +198,28 @@ def _cuts(table: PlannedTable, kind: str, topology: Topology) -> Iterator[tuple[
     """Yield the widths of the column blocks, and the number of ranks that share a block's rows."""
     dim, num_rows = table.config.embedding_dim, table.config.num_embeddings
     world_size, local = topology.world_size, topology.local_world_size
-    if kind == DATA_PARALLEL and world_size > 1:
+    # On one rank or one host all types are one; those that a constraint names are options there, too.
+    is_asked = kind in (table.constraints.sharding_types or ())
+    if kind == DATA_PARALLEL and (world_size > 1 or is_asked):
         yield (dim,), world_size
     elif kind == "table_wise":
         yield (dim,), 1
     elif kind == "column_wise":
-        for num_parts in _part_counts(table, world_size):
+        for num_parts in _part_counts(table, world_size) or ([1] if is_asked else []):
             yield column_widths(dim, num_parts), 1
-    elif kind == "table_column_wise" and kind in (table.constraints.sharding_types or ()):
+    elif kind == "table_column_wise" and is_asked:
         # The columns stay on one host; on the only one, that is column-wise.
-        for num_parts in _part_counts(table, world_size) if topology.num_hosts == 1 else ():
+        for num_parts in _part_counts(table, world_size if topology.num_hosts == 1 else 1) or [1]:
             yield column_widths(dim, num_parts), 1
-    elif kind == "row_wise" and 1 < world_size <= num_rows:
+    elif kind == "row_wise" and (world_size > 1 or is_asked) and world_size <= num_rows:
         yield (dim,), world_size
-    elif kind in _ON_HOST_RANKS and topology.num_hosts > 1 and 1 < local <= num_rows:
+    elif (
+        kind in _ON_HOST_RANKS and (is_asked or (topology.num_hosts > 1 and local > 1)) and local <= num_rows
+    ):
         if kind == "table_row_wise":
             yield (dim,), local
         else:
-            for num_parts in _part_counts(table, topology.num_hosts):
+            for num_parts in _part_counts(table, topology.num_hosts) or ([1] if is_asked else []):
                 yield column_widths(dim, num_parts), local
 
 

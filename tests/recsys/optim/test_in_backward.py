@@ -17,7 +17,6 @@ from recsys.optim import (
     FusedConfig,
     RowWiseAdagrad,
     apply_optimizer_in_backward,
-    copy_in_backward,
     fused_config_of,
     in_backward_optimizer_filter,
     mark_in_backward,
@@ -82,24 +81,6 @@ def test_marks_become_a_lookups_optimizer() -> None:
     assert fused_config_of(param) == expected
 
 
-def test_marks_go_along_to_another_parameter() -> None:
-    source, target = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(2))
-    copy_in_backward(source, target)
-    assert not hasattr(target, "_in_backward_optimizers")
-
-    def halve(param: torch.Tensor) -> None:
-        assert param.grad is not None
-        param.grad /= 2
-
-    apply_optimizer_in_backward(SGD, [source], {"lr": 0.5})
-    target.register_post_accumulate_grad_hook(halve)
-    copy_in_backward(source, target)
-    target.sum().backward()
-    assert torch.equal(target, torch.full((2,), -0.25))
-    assert torch.equal(source, torch.zeros(2))
-    assert fused_config_of(target) == fused_config_of(source)
-
-
 def test_a_parameter_goes_with_its_module() -> None:
     model = _model()
     apply_optimizer_in_backward(Adagrad, model.parameters(), {"lr": 0.1})
@@ -160,10 +141,6 @@ def test_two_optimizers_step_one_after_the_other() -> None:
     assert torch.equal(ours, torch.full((2, 4), -0.25))
     with pytest.raises(ValueError, match=r"got 2 optimizers .*\['SGD', 'Adagrad'\]\), expected one"):
         fused_config_of(ours)
-    moved = nn.Parameter(torch.ones(2, 4))
-    copy_in_backward(ours, moved)
-    moved.square().sum().backward()
-    assert torch.equal(moved, ours)
 
 
 def test_what_no_lookup_has_is_named_when_it_is_read() -> None:
