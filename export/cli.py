@@ -52,6 +52,8 @@ examples:
 exit codes: 0 written, 1 the model or its file cannot be exported so, 2 bad usage
 """
 _ROW_TYPES = {t.value.lower(): t for t in DataType if t is not DataType.BF16}
+# Behind an argument of --features whose values are numbers.
+_FLOAT = ":float"
 _POLICIES = {p.value: p for p in IdPolicy if p is not IdPolicy.MAPPED}
 T = TypeVar("T")
 
@@ -196,6 +198,28 @@ def _parser() -> argparse.ArgumentParser:
         help="what a batch is: rows of any requests, which must not depend on each other (default), or one request, "
         "which the servers then never put together with others",
     )
+    requests.add_argument(
+        "--features",
+        action="append",
+        default=[],
+        metavar="ARGUMENT[:float]=F1,F2",
+        help="the features of a KeyedJaggedTensor argument, where the model's code does not tell; with :float their "
+        "values are numbers, which requests send as weights; repeatable",
+    )
+    requests.add_argument(
+        "--default",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="an input that is left at the default that forward gives it; repeatable",
+    )
+    requests.add_argument(
+        "--outputs",
+        action="append",
+        default=[],
+        metavar="NAME[,NAME...]",
+        help="the outputs to keep (default: all); those within another are named output_1.0, other.key",
+    )
     ranking = parser.add_argument_group("ranking")
     ranking.add_argument(
         "--context",
@@ -243,6 +267,7 @@ def _config(arguments: argparse.Namespace, checkpoint: Path) -> ExportConfig:
     defaults = [text for text in arguments.id_policy if "=" not in text]
     policies = [_assignment(text, "--id-policy") for text in arguments.id_policy if "=" in text]
     plans = [_plan_option(text) for text in arguments.plan]
+    features = [_assignment(text, "--features") for text in arguments.features]
     named = [target or "all targets" for target, _ in plans]
     doubled = sorted({target for target in named if named.count(target) > 1})
     if doubled:
@@ -268,6 +293,10 @@ def _config(arguments: argparse.Namespace, checkpoint: Path) -> ExportConfig:
             name: _whole(value, "--dense-width")
             for name, value in (_assignment(text, "--dense-width") for text in arguments.dense_width)
         },
+        features={name.removesuffix(_FLOAT): tuple(value.split(",")) for name, value in features},
+        float_features=tuple(name.removesuffix(_FLOAT) for name, _ in features if name.endswith(_FLOAT)),
+        defaults=tuple(arguments.default),
+        outputs=tuple(name for text in arguments.outputs for name in text.split(",")),
         context=tuple(name for text in arguments.context for name in text.split(",")),
         strings=dict(
             _assignment(text, "--strings") if "=" in text else (text, STRING_HASHES[0])
@@ -301,6 +330,7 @@ def _assignment(text: str, option: str) -> tuple[str, str]:
     if not name or not value:
         expected = {
             "--id-policy": "[TABLE=]POLICY",
+            "--features": "ARGUMENT=F1,F2",
             "--plan": "[TARGET=]FILE",
             "--strings": "FEATURE[=HASH]",
         }.get(option, "NAME=VALUE")

@@ -51,6 +51,11 @@ class ExportConfig:
             of an output; None for 0.0005 and 0.01.
         auto_data: For ``auto``, a table of labelled examples, read by the schema of the model.
         dense_widths: Of dense arguments whose width no layer tells.
+        features: The features of sparse arguments, in order, where the model's code does not tell: those that no table
+            reads, and which of two arguments that are put together holds which.
+        float_features: The arguments of ``features`` whose values are float32 numbers; requests send them as weights.
+        defaults: The inputs that are left at the defaults that ``forward`` gives them.
+        outputs: The names of the outputs to keep; all if it is empty. Outputs within others are named by dots.
         context: The dense and sparse inputs, by the names that the signature gives them, that a ranking request gives
             once for all of its rows; with any, the artifact has a ranking form (``recsys.signature``).
         strings: For features, by the names that the signature gives them, the hash that turns a text into an ID
@@ -79,6 +84,10 @@ class ExportConfig:
     auto_bound: float | None = None
     auto_data: Path | None = None
     dense_widths: Mapping[str, int] = field(default_factory=dict)
+    features: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    float_features: tuple[str, ...] = ()
+    defaults: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
     context: tuple[str, ...] = ()
     strings: Mapping[str, str] = field(default_factory=dict)
     batch: str = "rows"
@@ -110,6 +119,7 @@ class ExportConfig:
                 )
         if self.batch not in BATCHES:
             raise ExportError(f"batch: got {self.batch!r}, expected {' or '.join(BATCHES)}")
+        self._check_features()
         if not self.targets:
             raise ExportError("targets: got none, expected at least one list of devices")
         names = [target_name(target) for target in self.targets]
@@ -132,6 +142,14 @@ class ExportConfig:
             raise ExportError(f"format: got {self.graph_format!r}, expected {' or '.join(GRAPH_FORMATS)}")
         if self.is_compiled:
             self._check_compiled()
+
+    def _check_features(self) -> None:
+        for argument, features in self.features.items():
+            if not features or not all(features) or len(set(features)) != len(features):
+                raise ExportError(f"features[{argument!r}]: got {list(features)}, expected different names")
+        missing = sorted(set(self.float_features) - set(self.features))
+        if missing:
+            raise ExportError(f"float_features: got {missing}, expected only arguments of features")
 
     @property
     def is_compiled(self) -> bool:

@@ -21,7 +21,8 @@ from export.artifact.destination import Destination
 from export.artifact.single_file import write_single_file
 from export.artifact.writing import make_manifest, sqnr, write_graphs
 from export.config import ALL_FEATURES, AUTO, DENSE_DTYPES, ExportConfig
-from export.graph.binding import Binding, bind, dense_inputs, sparse_inputs
+from export.graph.adapted import Wanted, adapted, batch_fields
+from export.graph.binding import Binding, Declared, bind, dense_inputs, sparse_inputs
 from export.graph.graph import signature_shapes
 from export.graph.managed import find_managed
 from export.graph.place import naming_places
@@ -123,11 +124,24 @@ def prepare(model: nn.Module, config: ExportConfig, progress: Progress) -> Prepa
     progress("plan", 0, 1)
     check_options(model, config)
     config = with_inputs_of(model, config)
+    optional = batch_fields(model)
+    wanted = Wanted(
+        named={*config.dense_widths, *config.features}, defaults=config.defaults, outputs=config.outputs
+    )
+    original, model = model, adapted(model, wanted)
     collections = find_collections(model, error=ExportError)
     managed = find_managed(model, collections)
     stored = plan_tables(collections, config, managed.known_ids)
     skeletons = skeletons_of(collections, stored, next(iter(stored.envs)), torch.float32)
-    binding = bind(model, collections, skeletons, config.dense_widths)
+    declared = Declared(
+        dense_widths=config.dense_widths,
+        features=config.features,
+        floats=config.float_features,
+        optional=optional,
+    )
+    binding = bind(model, collections, skeletons, declared)
+    if binding.unread & optional:
+        model = adapted(original, replace(wanted, without=binding.unread & optional))
     signature = Signature(
         dense=with_columns(dense_inputs(binding), model),
         sparse=_with_hashes(sparse_inputs(binding, collections, stored.policies), config.strings),

@@ -5,20 +5,16 @@ Shape letters: B batch, F features, N number of IDs.
 
 from __future__ import annotations
 
-import inspect
-import types
-import typing
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from torch import Tensor, fx, nn
+from torch import fx, nn
 
-from export.graph.tracing import trace
-from export.graph.tree import exchanged
+from export.graph.arguments import arguments
+from export.graph.features import discover, input_name
 from recsys.configs import EmbeddingBagConfig
 from recsys.embedding import EmbeddingBagCollection, FloatCollection
 from recsys.errors import ExportError
-from recsys.jagged.keyed_jagged import KeyedJaggedTensor
 from recsys.quant import float_tables
 from recsys.sharding.plan.device_rows import table_path
 from recsys.sharding.sharded import ShardedCollection
@@ -53,15 +49,23 @@ class Binding:
     Attributes:
         dense: For each dense argument its width.
         sparse: For each KeyedJaggedTensor argument its features, in the wire's order.
-        collections: For each collection, by path, the sparse arguments that reach it.
+        collections: For each collection, by path, the sparse arguments whose features it looks up.
+        computed: For each collection that has such, the features whose IDs the model computes.
         weighted: The sparse arguments that carry weights.
+        floats: The sparse arguments whose values are the weights of their inputs, float32.
+        read_weights: For each argument the features whose weights, or float values, the model itself reads.
+        unread: Arguments that the model's code does not use.
         casts_outputs: Whether the model returns other dtypes than float32.
     """
 
     dense: dict[str, int] = field(default_factory=dict)
     sparse: dict[str, list[str]] = field(default_factory=dict)
     collections: dict[str, list[str]] = field(default_factory=dict)
+    computed: dict[str, set[str]] = field(default_factory=dict)
     weighted: set[str] = field(default_factory=set)
+    floats: set[str] = field(default_factory=set)
+    read_weights: dict[str, set[str]] = field(default_factory=dict)
+    unread: set[str] = field(default_factory=set)
     casts_outputs: bool = False
 
     def wire_name(self, argument: str, feature: str) -> str:
@@ -83,169 +87,92 @@ class Binding:
         return [self.wire_name(name, f) for name, features in self.sparse.items() for f in features]
 
 
-def arguments(model: nn.Module) -> tuple[list[str], list[str]]:
-    """Return the names of ``forward``'s dense and sparse arguments, by their annotations.
+@dataclass(frozen=True, kw_only=True)
+class Declared:
+    """What the user says of arguments.
 
-    Raises:
-        ExportError: An argument without a default is annotated neither Tensor nor KeyedJaggedTensor.
+    Attributes:
+        dense_widths: Widths of dense arguments that do not follow from a layer.
+        features: The features of sparse arguments, where the trace cannot tell.
+        floats: Those whose values are float32 numbers.
+        optional: Arguments that are left out where the model's code does not use them.
     """
-    forward = type(model).forward
-    try:
-        hints: Mapping[str, object] = typing.get_type_hints(forward)
-    except (NameError, TypeError, AttributeError):
-        hints = getattr(forward, "__annotations__", {})
-    dense, sparse = [], []
-    for name, parameter in list(inspect.signature(forward).parameters.items())[1:]:
-        kind = _unwrapped(hints.get(name))
-        has_default = parameter.default is not inspect.Parameter.empty
-        is_input = kind is Tensor or str(kind).endswith(("Tensor", "Tensor'>"))
-        if is_input and has_default:
-            raise ExportError(
-                f"forward({name}): got an input with a default, expected every input to be given: wrap the model in "
-                "one whose forward takes what the service is to send"
-            )
-        if kind is Tensor or kind in ("Tensor", "torch.Tensor"):
-            dense.append(name)
-        elif _is_jagged(kind):
-            sparse.append(name)
-        elif not has_default:
-            raise ExportError(
-                f"forward({name}): got annotation {kind!r}, expected torch.Tensor (float32, [B, width]) or "
-                "recsys.KeyedJaggedTensor"
-            )
-    return dense, sparse
 
-
-def _is_jagged(kind: object) -> bool:
-    """Return whether an annotation is our KeyedJaggedTensor, TorchRec's, or the name of one."""
-    name = kind if isinstance(kind, str) else getattr(kind, "__name__", "")
-    return name.rpartition(".")[2] == KeyedJaggedTensor.__name__
-
-
-def _unwrapped(kind: object) -> object:
-    """Return the type within ``Optional``; other types unchanged."""
-    inner = [t for t in typing.get_args(kind) if t is not type(None)]
-    optional = typing.get_origin(kind) in (typing.Union, types.UnionType)
-    return inner[0] if optional and len(inner) == 1 else kind
-
-
-class _Probe(nn.Module):
-    """A stand-in for a collection that records the graph node of its IDs."""
-
-    def __init__(self, sharded: ShardedCollection) -> None:
-        super().__init__()
-        self.sharded = sharded
-        self.nodes: list[fx.Node] = []
-
-    def forward(self, features: KeyedJaggedTensor) -> object:
-        values: object = features.values()
-        if isinstance(values, fx.Proxy):
-            self.nodes.append(values.node)
-        return self.sharded(features)
-
-
-class _Root(nn.Module):
-    def __init__(
-        self, model: nn.Module, dense: Sequence[str], sparse: Sequence[str], features: list[str]
-    ) -> None:
-        super().__init__()
-        self.model = model
-        self._dense, self._sparse, self._features = list(dense), list(sparse), features
-
-    def forward(self, tensors: dict[str, Tensor]) -> object:
-        kwargs: dict[str, object] = {name: tensors[name] for name in self._dense}
-        for name in self._sparse:
-            kwargs[name] = KeyedJaggedTensor(
-                self._features,
-                tensors[f"{name}.values"],
-                weights=tensors[f"{name}.weights"],
-                lengths=tensors[f"{name}.lengths"],
-            )
-        # The root's outputs do not matter here; a holder of proxies could not leave a graph.
-        self.model(**kwargs)
-        return tensors
+    dense_widths: Mapping[str, int] = field(default_factory=dict)
+    features: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    floats: Collection[str] = ()
+    optional: Collection[str] = ()
 
 
 def bind(
     model: nn.Module,
     collections: Mapping[str, FloatCollection],
     skeletons: Mapping[str, ShardedCollection],
-    dense_widths: Mapping[str, int],
+    declared: Declared,
 ) -> Binding:
-    """Determine the use of a model's arguments by tracing it once.
+    """Determine the use of a model's arguments by tracing it.
 
     Args:
         model: The float model.
         collections: Its collections by path.
         skeletons: For each of them a sharded collection without rows.
-        dense_widths: Widths of dense arguments that do not follow from a layer.
+        declared: What the user says of arguments.
 
     Raises:
         ExportError: The model cannot be traced, or an argument's use cannot be determined.
     """
     dense, sparse = arguments(model)
-    features = list(
-        dict.fromkeys(
-            f for c in collections.values() for table in float_tables(c) for f in table.feature_names
-        )
-    )
-    probes = {path: _Probe(skeletons[path]) for path in collections}
-    root = _Root(exchanged(model, probes), dense, sparse, features)
-    graph = trace(root)
-    reached = {path: _sources(probe.nodes) & set(sparse) for path, probe in probes.items()}
-    binding = Binding()
+    _check_names("features", declared.features, sparse)
+    _check_names("dense_widths", declared.dense_widths, dense)
+    found = discover(model, (dense, sparse), collections, skeletons, declared.features)
+    binding = Binding(unread={name for name in dense if name not in found.dense})
     for path, collection in collections.items():
-        if not reached[path]:
+        if path not in found.reached:
             raise ExportError(f"collection {path!r}: no KeyedJaggedTensor argument of forward reaches it")
-        binding.collections[path] = sorted(reached[path], key=sparse.index)
-        weighted = isinstance(collection, EmbeddingBagCollection) and collection.is_weighted()
-        for name in binding.collections[path]:
-            known = binding.sparse.setdefault(name, [])
-            wanted = (f for table in float_tables(collection) for f in table.feature_names)
-            known += [f for f in dict.fromkeys(wanted) if f not in known]
-            binding.weighted |= {name} if weighted else set()
-    binding.sparse = {name: binding.sparse[name] for name in sparse if name in binding.sparse}
-    unused = sorted(set(sparse) - set(binding.sparse))
-    if unused:
-        raise ExportError(f"forward({', '.join(unused)}): no collection looks these up")
-    unknown = sorted(set(dense_widths) - set(dense))
-    if unknown:
-        raise ExportError(f"dense_widths: got unknown arguments {unknown}, expected some of {dense}")
+        binding.collections[path] = sorted(found.reached[path], key=sparse.index)
+        if found.computed[path]:
+            binding.computed[path] = found.computed[path]
+        if isinstance(collection, EmbeddingBagCollection) and collection.is_weighted():
+            binding.weighted |= set(binding.collections[path])
+    for name in sparse:
+        features = list(declared.features.get(name, ())) or found.features[name]
+        if not features:
+            binding.unread.add(name)
+            continue
+        binding.sparse[name] = features
+        if name in declared.floats:
+            binding.floats.add(name)
+            binding.read_weights[name] = set(features)
+        elif found.weighted[name]:
+            binding.weighted.add(name)
+            binding.read_weights[name] = found.weighted[name]
+    _check_read(binding, sparse, declared)
     for name in dense:
-        binding.dense[name] = dense_widths.get(name) or _width(root, graph, name)
+        if name not in binding.unread or name not in declared.optional:
+            binding.dense[name] = declared.dense_widths.get(name) or _width(found.root, found.graph, name)
     return binding
 
 
-def _sources(nodes: Sequence[fx.Node]) -> set[str]:
-    """Return the sparse arguments that nodes descend from."""
-    found: set[str] = set()
-    seen: set[fx.Node] = set()
-    waiting = list(nodes)
-    while waiting:
-        node = waiting.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        key = _input_name(node)
-        if key is not None:
-            found.add(key.rsplit(".", 1)[0])
-        waiting += node.all_input_nodes
-    return found
+def _check_read(binding: Binding, sparse: Sequence[str], declared: Declared) -> None:
+    unused = [name for name in sparse if name in binding.unread and name not in declared.optional]
+    if unused:
+        raise ExportError(
+            f"forward({', '.join(unused)}): no collection looks these up, and forward reads none of their features by "
+            f"name; expected --features {unused[0]}=F1,F2 where it reads them as a whole"
+        )
 
 
-def _input_name(node: fx.Node) -> str | None:
-    """Return the key under which a node takes an input from the root's argument."""
-    if node.op != "call_function" or len(node.args) != 2 or not isinstance(node.args[1], str):
-        return None
-    source = node.args[0]
-    return node.args[1] if isinstance(source, fx.Node) and source.op == "placeholder" else None
+def _check_names(field_name: str, given: Collection[str], expected: Collection[str]) -> None:
+    unknown = sorted(set(given) - set(expected))
+    if unknown:
+        raise ExportError(f"{field_name}: got unknown arguments {unknown}, expected some of {list(expected)}")
 
 
 def _width(root: nn.Module, graph: fx.Graph, name: str) -> int:
     """Return the width of a dense argument: that of the first layer that it goes into."""
     same: set[fx.Node] = set()
     for node in graph.nodes:
-        if _input_name(node) == name:
+        if input_name(node) == name:
             same.add(node)
         elif len(node.all_input_nodes) == 1 and node.all_input_nodes[0] in same:
             layer = _layer(root, node)
@@ -286,9 +213,10 @@ def sparse_inputs(
     found = []
     for argument, features in binding.sparse.items():
         for feature in features:
-            uses, pooling, weighted = [], "none", False
+            uses, pooling = [], "none"
+            weighted = feature in binding.read_weights.get(argument, ())
             for path, collection in collections.items():
-                if argument not in binding.collections[path]:
+                if argument not in binding.collections[path] or feature in binding.computed.get(path, ()):
                     continue
                 for table in float_tables(collection):
                     if feature in table.feature_names:

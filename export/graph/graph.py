@@ -181,7 +181,11 @@ class ExportedModel(nn.Module):
         batches = []
         for path, names in self._binding.collections.items():
             collection = self.model.get_submodule(path) if path else self.model
-            if len(names) != 1 or not isinstance(collection, (ShardedCollection, RankingCollection)):
+            if (
+                len(names) != 1
+                or path in self._binding.computed
+                or not isinstance(collection, (ShardedCollection, RankingCollection))
+            ):
                 continue
             mapping = mapping_in_front(self.model, collection)
             given = features[names[0]] if mapping is None else mapping(features[names[0]])
@@ -253,13 +257,18 @@ def split_features(
     return {
         name: KeyedJaggedTensor(
             features,
-            id_values[i],
+            _values_of(binding, name, id_values[i], None if id_weights is None else id_weights[i]),
             weights=id_weights[i] if id_weights is not None and name in binding.weighted else None,
             lengths=bag_lengths[i],
             stride=num_bags,
         )
         for i, (name, features) in enumerate(binding.sparse.items())
     }
+
+
+def _values_of(binding: Binding, name: str, values: Tensor, weights: Tensor | None) -> Tensor:
+    """Return an argument's values: its IDs, or float32 numbers, which the wire carries as weights."""
+    return weights if name in binding.floats and weights is not None else values
 
 
 def named_outputs(outputs: Any) -> dict[str, Any]:
@@ -332,7 +341,7 @@ def make_graph(
     Raises:
         ExportError: FX or TorchScript cannot follow the model, or the graph calls foreign operators.
     """
-    kind = _exported_type(len(binding.dense), bool(binding.weighted), bool(context))
+    kind = _exported_type(len(binding.dense), bool(binding.weighted or binding.floats), bool(context))
     root = kind(model, binding, devices, dense_dtype, context)
     graph = trace(root)
     # A copy, because the dtype of the model's own layers must not change.

@@ -31,6 +31,7 @@ _NOT_THEIRS = tuple(
 # Packages there whose modules may be a model's code.
 _PACKAGES = ("site-packages/", "dist-packages/", f"{Path(recsys.__file__).resolve().parent}/models/")
 _ADVICE = (
+    ("keys: got .* more than once", "say which argument holds which features: --features ARGUMENT=F1,F2"),
     (
         "cannot be iterated",
         "split it with unbind, split or chunk into a number that the module knows, in place of a loop, * or unpacking",

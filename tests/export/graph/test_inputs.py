@@ -68,9 +68,39 @@ DEFAULTS = {
 
 @pytest.mark.parametrize(("model", "name"), DEFAULTS.values(), ids=DEFAULTS)
 def test_inputs_with_defaults_are_named(tmp_path: Path, model: Callable[[], nn.Module], name: str) -> None:
-    with pytest.raises(ExportError, match=rf"forward\({name}\): got an input with a default, expected every"):
+    with pytest.raises(
+        ExportError, match=rf"forward\({name}\): got an input with a default.*--default {name}"
+    ):
         export_model(model(), tmp_path / "a")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("model", "name"), [DEFAULTS["None"], DEFAULTS["Optional"], DEFAULTS["tensor"]])
+def test_an_input_with_a_default_is_taken_or_left(
+    tmp_path: Path, model: Callable[[], nn.Module], name: str
+) -> None:
+    made = model()
+    _, taken = exported(made, tmp_path / "taken", dense_widths={name: 5})
+    _, left = exported(made, tmp_path / "left", defaults=(name,))
+    assert [one.name for one in taken.signature.dense] == [name]
+    assert not left.signature.dense
+    for artifact in (taken, left):
+        batch = batch_of(artifact.signature, 9)
+        expected = predicted(rounded(made, DataType.INT8), arguments(artifact.signature, batch))
+        assert_close(artifact.forward(*batch.inputs()), expected)
+
+
+def test_features_with_a_default_are_taken(tmp_path: Path) -> None:
+    made = _DefaultKjt()
+    _, artifact = exported(made, tmp_path / "a", features={"features": ("f",)})
+    batch = batch_of(artifact.signature, 9)
+    expected = predicted(rounded(made, DataType.INT8), arguments(artifact.signature, batch))
+    assert_close(artifact.forward(*batch.inputs()), expected)
+
+
+def test_a_default_of_no_input_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match=r"defaults: got \['nothing'\], expected inputs .*\['x'\]"):
+        exported(_DefaultNone(), tmp_path / "a", defaults=("nothing",))
 
 
 class _Optionals(_Model):

@@ -1,0 +1,165 @@
+"""Models whose ``forward`` takes a batch object or inputs with defaults, or returns more than is to be served.
+
+Such a model is given a ``forward`` that takes and returns what the signature says. Its module tree stays as it is.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from export.graph.arguments import SPARSE, Parameter, parameters
+from recsys.errors import ExportError
+from recsys.jagged.keyed import KeyedTensor
+from recsys.jagged.keyed_jagged import KeyedJaggedTensor
+from recsys.ops import is_traced
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What the user wants of a model's ``forward``.
+
+    Attributes:
+        named: Inputs that are taken although they have defaults.
+        defaults: Inputs that are left at their defaults.
+        without: Fields of batches that are None.
+        outputs: The names of the outputs to keep; all if it is empty.
+    """
+
+    named: Collection[str] = ()
+    defaults: Collection[str] = ()
+    without: Collection[str] = ()
+    outputs: Sequence[str] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Field:
+    """A field of a batch, or a whole argument: the parameter, the field, the input's name and its kind."""
+
+    parameter: str
+    field: str | None
+    name: str
+    kind: str | None
+
+
+def adapted(model: nn.Module, wanted: Wanted) -> nn.Module:
+    """Return a model whose ``forward`` takes only tensors and KeyedJaggedTensors without defaults.
+
+    Args:
+        model: Any module, which is not changed; it is returned itself if its ``forward`` does so already.
+        wanted: What the user wants of it.
+
+    Raises:
+        ExportError: An input has a default and nobody said whether it is taken, two inputs would have one name, or a
+            name of ``wanted.outputs`` is unknown (when the model is called).
+    """
+    found = parameters(model)
+    is_plain = all(p.batch is None and not (p.kind is not None and p.has_default) for p in found)
+    is_foreign = any(p.kind is None and p.batch is None and not p.has_default for p in found)
+    _check_defaults(found, wanted)
+    if is_foreign or (is_plain and not wanted.outputs):
+        return model
+    taken = list(_inputs(found, wanted.named))
+    names = [one.name for one in taken]
+    doubled = sorted({name for name in names if names.count(name) > 1})
+    if doubled:
+        raise ExportError(f"forward: got {doubled[0]!r} as a field of two batches, expected different names")
+    batches = {p.name: p.batch for p in found if p.batch is not None}
+    taken = [one for one in taken if one.name not in wanted.without]
+
+    def call(self: nn.Module, given: dict[str, Any]) -> Any:
+        arguments: dict[str, Any] = {
+            name: dict.fromkeys(p.fields) for p in found if (name := p.name) in batches
+        }
+        for one in taken:
+            if one.field is None:
+                arguments[one.parameter] = given[one.name]
+            else:
+                arguments[one.parameter][one.field] = given[one.name]
+        for name, batch in batches.items():
+            arguments[name] = batch(**arguments[name])
+        return _kept(type(model).forward(self, **arguments), wanted.outputs)
+
+    return _with_forward(model, taken, call)
+
+
+def _check_defaults(found: Sequence[Parameter], wanted: Wanted) -> None:
+    optional = [p.name for p in found if p.has_default and (p.kind is not None or p.batch is not None)]
+    unknown = sorted(set(wanted.defaults) - set(optional))
+    if unknown:
+        raise ExportError(f"defaults: got {unknown}, expected inputs of forward that have one: {optional}")
+    for p in found:
+        if p.name in optional and p.name not in {*wanted.named, *wanted.defaults}:
+            take = f"--features {p.name}=F1,F2" if p.kind == SPARSE else f"--dense-width {p.name}=N"
+            raise ExportError(
+                f"forward({p.name}): got an input with a default, expected to know whether requests give it: {take} "
+                f"makes it an input, --default {p.name} leaves it at its default"
+            )
+
+
+def batch_fields(model: nn.Module) -> set[str]:
+    """Return the names of the inputs that are fields of a batch."""
+    return {one.name for one in _inputs(parameters(model), ()) if one.field is not None}
+
+
+def _inputs(found: Sequence[Parameter], named: Collection[str]) -> Iterator[_Field]:
+    plain = {p.name for p in found if p.batch is None}
+    for p in found:
+        if p.batch is not None and not p.has_default:
+            for field, kind in p.fields.items():
+                if kind is not None:
+                    name = f"{p.name}_{field}" if field in plain else field
+                    yield _Field(parameter=p.name, field=field, name=name, kind=kind)
+        elif not p.has_default or p.name in named:
+            yield _Field(parameter=p.name, field=None, name=p.name, kind=p.kind)
+
+
+def _with_forward(model: nn.Module, taken: Sequence[_Field], call: Any) -> nn.Module:
+    """Return a copy of a model, with its modules, whose class has another ``forward``."""
+    scope: dict[str, Any] = {"call": call, "Tensor": Tensor, "KeyedJaggedTensor": KeyedJaggedTensor}
+    annotated = [
+        f"{one.name}: {'None' if one.kind is None else 'KeyedJaggedTensor' if one.kind == SPARSE else 'Tensor'}"
+        for one in taken
+    ]
+    given = ", ".join(f"{one.name!r}: {one.name}" for one in taken)
+    exec(f"def forward(self, {', '.join(annotated)}):\n    return call(self, {{{given}}})\n", scope)
+    new = copy.copy(model)
+    new.__class__ = type(type(model).__name__, (type(model),), {"forward": scope["forward"]})
+    return new
+
+
+def _kept(outputs: Any, names: Sequence[str]) -> Any:
+    if not names:
+        return outputs
+    found = dict(_flat("", outputs))
+    unknown = [name for name in names if name not in found]
+    if unknown:
+        raise ExportError(f"outputs: got {unknown[0]!r}, expected some of {', '.join(found)}")
+    return {name: found[name] for name in names}
+
+
+def _flat(name: str, output: Any) -> Iterator[tuple[str, Any]]:
+    """Return the outputs within an output by their names: keys and fields, joined by dots."""
+    if isinstance(output, Tensor) or is_traced(output):
+        yield name or "default", output
+        return
+    if isinstance(output, KeyedTensor):
+        output = output.to_dict()
+    parts: Iterable[tuple[Any, Any]]
+    if isinstance(output, dict):
+        parts = output.items()
+    elif isinstance(output, tuple) and hasattr(output, "_fields"):
+        parts = zip(output._fields, output, strict=True)
+    elif isinstance(output, (tuple, list)):
+        parts = ((f"{i}" if name else f"output_{i}", part) for i, part in enumerate(output))
+    elif is_dataclass(output):
+        parts = ((f.name, getattr(output, f.name)) for f in fields(output))
+    else:
+        yield name or "default", output
+        return
+    for part, value in parts:
+        yield from _flat(f"{name}.{part}" if name else str(part), value)

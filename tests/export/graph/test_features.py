@@ -1,0 +1,189 @@
+"""Each sparse argument holds exactly its own features; those that no table reads, and numbers, can be inputs too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from recsys import DataType, EmbeddingBagCollection, EmbeddingCollection, KeyedJaggedTensor, KeyedTensor
+from recsys.artifact.load import LoadedArtifact
+from recsys.artifact.samples import Batch
+from recsys.errors import ExportError
+from recsys.jagged.tensor import JaggedTensor
+from tests.support.export_models import assert_close, batch_of, exported, predicted
+from tests.support.helpers import bag, sequence
+
+
+class _Items(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.items = EmbeddingBagCollection([bag("i", 30, 4, ["item"])])
+
+
+class _Walk(_Items):
+    """Walks over the keys of what it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.users = EmbeddingBagCollection([bag("u", 20, 4, ["user", "history"])])
+
+    def forward(self, user: KeyedJaggedTensor, item: KeyedJaggedTensor) -> Tensor:
+        users: KeyedTensor = self.users(user)
+        found = torch.cat([users[key] for key in user.keys()], dim=1)  # noqa: SIM118
+        items: KeyedTensor = self.items(item)
+        return torch.cat([found, *[items[key] for key in item.keys()]], dim=1)  # noqa: SIM118
+
+
+class _Concat(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.both = EmbeddingBagCollection([bag("b", 30, 4, ["user", "item"])])
+
+    def forward(self, user: KeyedJaggedTensor, item: KeyedJaggedTensor) -> Tensor:
+        found: Tensor = self.both(KeyedJaggedTensor.concat([user, item])).values()
+        return found
+
+
+class _Unlooked(_Items):
+    """Reads a feature that no table holds."""
+
+    def forward(self, features: KeyedJaggedTensor) -> Tensor:
+        times = features["time"].to_padded_dense(3).to(torch.float32)
+        found: Tensor = self.items(features).values()
+        return found + times.sum(dim=1, keepdim=True) / 1e6
+
+
+class _Crossed(_Items):
+    """Looks up IDs that it computes."""
+
+    def forward(self, features: KeyedJaggedTensor) -> Tensor:
+        raw: JaggedTensor = features["raw"]
+        made = KeyedJaggedTensor(["item"], (raw.values() * 7) % 30, lengths=raw.lengths())
+        found: Tensor = self.items(made).values()
+        return found
+
+
+class _Numbers(_Items):
+    """A sequence of numbers beside IDs."""
+
+    def forward(self, prices: KeyedJaggedTensor, features: KeyedJaggedTensor) -> Tensor:
+        found: Tensor = self.items(features).values()
+        price: JaggedTensor = prices["price"]
+        return found * price.to_padded_dense(4).sum(dim=1, keepdim=True)
+
+
+class _OwnWeights(_Items):
+    def forward(self, features: KeyedJaggedTensor) -> Tensor:
+        item: JaggedTensor = features["item"]
+        scores = JaggedTensor(item.weights(), lengths=item.lengths()).to_padded_dense(4)
+        found: Tensor = self.items(features).values()
+        return found * scores.sum(dim=1, keepdim=True)
+
+
+class _Sequences(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.ec = EmbeddingCollection([sequence("t", 20, 4, ["f"])])
+
+    def forward(self, features: KeyedJaggedTensor) -> Tensor:
+        return self.ec(features)["f"].to_padded_dense(3).sum(dim=1) + features.lengths().view(-1, 1)
+
+
+def checked(
+    model: nn.Module, path: Path, given: dict[str, list[str]], **options: Any
+) -> tuple[LoadedArtifact, Batch]:
+    """Export; compare with the model called with arguments that hold the given features."""
+    _, artifact = exported(model, path, data_type=DataType.FP32, **options)
+    batch = batch_of(artifact.signature, 9)
+    parts: dict[str, JaggedTensor] = {}
+    at = 0
+    for i, feature in enumerate(artifact.signature.sparse):
+        lengths = batch.lengths[i * 9 : i * 9 + 9]
+        end = at + int(lengths.sum())
+        weights = batch.weights[at:end] if batch.weights is not None and feature.weighted else None
+        values = weights if feature.name == "price" else batch.values[at:end]
+        parts[feature.name] = JaggedTensor(values, lengths=lengths, weights=weights)
+        at = end
+    call = {
+        name: KeyedJaggedTensor.from_jt_dict({f: parts[f] for f in features})
+        for name, features in given.items()
+    }
+    assert_close(artifact.forward(*batch.inputs()), predicted(model, call))
+    return artifact, batch
+
+
+def names_of(artifact: LoadedArtifact) -> list[str]:
+    return [feature.name for feature in artifact.signature.sparse]
+
+
+def test_a_walk_over_keys(tmp_path: Path) -> None:
+    artifact, _ = checked(_Walk(), tmp_path / "a", {"user": ["user", "history"], "item": ["item"]})
+    assert names_of(artifact) == ["user", "history", "item"]
+
+
+def test_arguments_put_together_need_to_be_declared(tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match=r"(?s)more than once.*--features ARGUMENT=F1,F2"):
+        exported(_Concat(), tmp_path / "a")
+    declared = {"user": ("user",), "item": ("item",)}
+    artifact, _ = checked(_Concat(), tmp_path / "a", {"user": ["user"], "item": ["item"]}, features=declared)
+    assert names_of(artifact) == ["user", "item"]
+
+
+def test_one_of_two_arguments_declared_tells_the_other(tmp_path: Path) -> None:
+    declared = {"user": ("user",)}
+    artifact, _ = checked(_Concat(), tmp_path / "a", {"user": ["user"], "item": ["item"]}, features=declared)
+    assert names_of(artifact) == ["user", "item"]
+
+
+def test_a_feature_that_no_table_reads(tmp_path: Path) -> None:
+    model = _Unlooked()
+    artifact, _ = checked(model, tmp_path / "a", {"features": ["item", "time"]})
+    assert names_of(artifact) == ["item", "time"]
+    time = artifact.signature.sparse[1]
+    assert not time.tables
+    assert time.id_limit is None
+
+
+def test_ids_that_the_model_computes_are_no_inputs(tmp_path: Path) -> None:
+    model = _Crossed()
+    artifact, _ = checked(model, tmp_path / "a", {"features": ["raw"]})
+    assert names_of(artifact) == ["raw"]
+
+
+def test_numbers_as_an_argument(tmp_path: Path) -> None:
+    model = _Numbers()
+    declared = {"prices": ("price",)}
+    artifact, _ = checked(
+        model,
+        tmp_path / "a",
+        {"prices": ["price"], "features": ["item"]},
+        features=declared,
+        float_features=("prices",),
+    )
+    assert {f.name: f.weighted for f in artifact.signature.sparse} == {"price": True, "item": False}
+
+
+def test_weights_that_the_model_itself_reads(tmp_path: Path) -> None:
+    model = _OwnWeights()
+    artifact, _ = checked(model, tmp_path / "a", {"features": ["item"]})
+    assert artifact.signature.sparse[0].weighted
+
+
+def test_unknown_arguments_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        ExportError, match=r"features: got unknown arguments \['x'\], expected some of \['features'\]"
+    ):
+        exported(_Sequences(), tmp_path / "a", features={"x": ("f",)})
+    with pytest.raises(
+        ExportError, match=r"features\['features'\]: got \['f', 'f'\], expected different names"
+    ):
+        exported(_Sequences(), tmp_path / "a", features={"features": ("f", "f")})
+    with pytest.raises(
+        ExportError, match=r"float_features: got \['x'\], expected only arguments of features"
+    ):
+        exported(_Sequences(), tmp_path / "a", float_features=("x",))
