@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from torch import nn
+
+from recsys.embedding import EmbeddingCollection, with_indices
 
 M = TypeVar("M", bound=nn.Module)
 # Where a module keeps the hooks that run before and after its forward.
@@ -23,7 +25,7 @@ def exchanged(model: nn.Module, replacements: Mapping[str, nn.Module]) -> nn.Mod
     """Return a copy of the module tree in eval mode with some modules replaced.
 
     Parameters and buffers are shared with the model, which is not changed. New modules get the hooks of those that they
-    replace.
+    replace, and give the IDs with the rows where those did (``need_indices``).
 
     Args:
         model: Any module.
@@ -45,9 +47,23 @@ def with_hooks_of(module: nn.Module, new: M) -> M:
     return new
 
 
+def _giving_indices(module: nn.Module, new: nn.Module) -> nn.Module:
+    if isinstance(new, EmbeddingCollection) or not isinstance(module, EmbeddingCollection):
+        return new
+    tables = module.embedding_configs()
+    if module.need_indices() and not getattr(new, "_gives_indices", False):
+
+        def add(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], found: Any) -> Any:
+            return with_indices(found, tables, *args, **kwargs)
+
+        new.register_forward_hook(add, prepend=True, with_kwargs=True)
+        new.__dict__["_gives_indices"] = True
+    return new
+
+
 def _copied(module: nn.Module, by_module: Mapping[int, nn.Module], done: dict[int, nn.Module]) -> nn.Module:
     if id(module) in by_module:
-        return with_hooks_of(module, by_module[id(module)])
+        return _giving_indices(module, with_hooks_of(module, by_module[id(module)]))
     if id(module) in done:
         return done[id(module)]
     new = copy.copy(module)

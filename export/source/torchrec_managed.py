@@ -28,26 +28,27 @@ def our_mapping(path: str, theirs: Any, tables: list[BaseEmbeddingConfig]) -> Ma
         tables: Our tables that the mapped IDs are looked up in.
 
     Raises:
-        ExportError: A table's module is of another kind, or hashes IDs with a function of the user's.
+        ExportError: A table's module is of another kind, or its mapping is damaged.
     """
     modules = {
         name: _module(f"{path!r}: table {name!r}", module)
         for name, module in theirs._managed_collision_modules.items()
     }
-    return ManagedCollisionCollection(modules, tables)
+    return ManagedCollisionCollection(modules, tables, need_preprocess=theirs.need_preprocess)
 
 
 def _module(at: str, theirs: Any) -> MCHManagedCollisionModule:
     if type(theirs).__name__ != _KIND or not isinstance(theirs, nn.Module):
         raise ExportError(f"{at}: got a {type(theirs).__name__}, expected a {_KIND}: no other can be frozen")
-    if theirs._input_hash_func is not None:
-        raise ExportError(
-            f"{at}: got an input_hash_func, expected None: hash the IDs where the requests are made, or in forward"
-        )
     raw_ids: Tensor = theirs._mch_sorted_raw_ids
     rows: Tensor = theirs._mch_remapped_ids_mapping - theirs._output_global_offset
     ours = MCHManagedCollisionModule(
-        zch_size=theirs.output_size(), device=None, eviction_policy=LFU_EvictionPolicy(), eviction_interval=1
+        zch_size=theirs.output_size(),
+        device=torch.device("cpu"),
+        eviction_policy=LFU_EvictionPolicy(),
+        eviction_interval=1,
+        input_hash_size=theirs.input_size(),
+        input_hash_func=theirs._input_hash_func,
     )
     if raw_ids.is_meta:
         return ours.to("meta")

@@ -13,6 +13,7 @@ from enum import Enum
 from types import ModuleType
 from typing import Any, TypeVar
 
+import torch
 from torch import nn
 
 from export.graph.tree import exchanged
@@ -116,18 +117,14 @@ def _counterpart(path: str, module: nn.Module) -> nn.Module | None:
 
 def _pooled(path: str, theirs: Any) -> EmbeddingBagCollection:
     tables = [_table(path, config, EmbeddingBagConfig) for config in theirs.embedding_bag_configs()]
-    ours = EmbeddingBagCollection(tables, is_weighted=theirs.is_weighted(), device="meta")
+    ours = EmbeddingBagCollection(tables, is_weighted=theirs.is_weighted(), device=torch.device("meta"))
     _share(theirs.embedding_bags, ours.embedding_bags)
     return ours
 
 
 def _sequences(path: str, theirs: Any) -> EmbeddingCollection:
-    if theirs.need_indices():
-        raise ExportError(
-            f"{path!r}: got need_indices=True, expected False: the IDs of a lookup are those of its input"
-        )
     tables = [_table(path, config, EmbeddingConfig) for config in theirs.embedding_configs()]
-    ours = EmbeddingCollection(tables, device="meta")
+    ours = EmbeddingCollection(tables, device=torch.device("meta"), need_indices=theirs.need_indices())
     _share(theirs.embeddings, ours.embeddings)
     return ours
 

@@ -85,6 +85,19 @@ class Weighted(nn.Module):
         return self.ebc(features).values()
 
 
+class Indices(nn.Module):
+    """Reads the IDs that a lookup gives with its rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ec = sequences("a", "b", need_indices=True)
+
+    def forward(self, features: KeyedJaggedTensor) -> Tensor:  # type: ignore[valid-type]
+        found = self.ec(features)["b"]
+        ids = torchrec.JaggedTensor(found.weights().float(), lengths=found.lengths()).to_padded_dense(4)
+        return found.to_padded_dense(4).sum(dim=1) + ids.sum(dim=1, keepdim=True)
+
+
 def theirs_of(model: nn.Module, features: Any) -> Any:
     """What TorchRec itself answers."""
     with torch.no_grad():
@@ -98,7 +111,7 @@ def theirs_of(model: nn.Module, features: Any) -> Any:
         )
 
 
-@pytest.mark.parametrize("make", [Regrouping, Sequences, Weighted])
+@pytest.mark.parametrize("make", [Regrouping, Sequences, Weighted, Indices])
 def test_exported_as_it_is(make: type[nn.Module], tmp_path: Path) -> None:
     model = make().eval()
     targets = (("cpu",), ("cpu", "cpu"))
@@ -193,6 +206,10 @@ def test_state_dict_with_a_factory(tmp_path: Path, capsys: pytest.CaptureFixture
     )
 
 
+def hashed(ids: Tensor, limit: int) -> Tensor:
+    return (ids * 31) % limit
+
+
 class Managed(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -211,6 +228,8 @@ class Managed(nn.Module):
                     device=torch.device("cpu"),
                     eviction_policy=LFU_EvictionPolicy(),
                     eviction_interval=1,
+                    input_hash_size=10**15,
+                    input_hash_func=hashed,
                 )
             },
             tables.embedding_bag_configs(),
