@@ -200,7 +200,9 @@ def with_outputs(prepared: PreparedModel, floats: FloatOutputs) -> PreparedModel
     signature = replace(prepared.signature, outputs=outputs)
     _check_names(signature)
     return replace(
-        prepared, signature=signature, binding=replace(prepared.binding, casts_outputs=floats.are_cast)
+        prepared,
+        signature=signature,
+        binding=replace(prepared.binding, casts_outputs=floats.are_cast, integers=floats.integers),
     )
 
 

@@ -50,12 +50,14 @@ class Binding:
         dense: For each dense argument its width.
         sparse: For each KeyedJaggedTensor argument its features, in the wire's order.
         collections: For each collection, by path, the sparse arguments whose features it looks up.
-        computed: For each collection that has such, the features whose IDs the model computes.
+        computed: For each collection that has such, the features whose IDs or weights the model computes.
         weighted: The sparse arguments that carry weights.
+        given_weights: The collections whose weights are given, and not computed by the model.
         floats: The sparse arguments whose values are the weights of their inputs, float32.
         read_weights: For each argument the features whose weights, or float values, the model itself reads.
         unread: Arguments that the model's code does not use.
         casts_outputs: Whether the model returns other dtypes than float32.
+        integers: The outputs that hold integers.
     """
 
     dense: dict[str, int] = field(default_factory=dict)
@@ -63,10 +65,12 @@ class Binding:
     collections: dict[str, list[str]] = field(default_factory=dict)
     computed: dict[str, set[str]] = field(default_factory=dict)
     weighted: set[str] = field(default_factory=set)
+    given_weights: set[str] = field(default_factory=set)
     floats: set[str] = field(default_factory=set)
     read_weights: dict[str, set[str]] = field(default_factory=dict)
     unread: set[str] = field(default_factory=set)
     casts_outputs: bool = False
+    integers: frozenset[str] = frozenset()
 
     def wire_name(self, argument: str, feature: str) -> str:
         """Return a feature's wire name; prefixed with the argument if two arguments have the feature."""
@@ -130,10 +134,11 @@ def bind(
         if path not in found.reached:
             raise ExportError(f"collection {path!r}: no KeyedJaggedTensor argument of forward reaches it")
         binding.collections[path] = sorted(found.reached[path], key=sparse.index)
-        if found.computed[path]:
+        if found.computed[path] or path in found.weighing:
             binding.computed[path] = found.computed[path]
-        if isinstance(collection, EmbeddingBagCollection) and collection.is_weighted():
+        if _takes_weights(collection) and path not in found.weighing:
             binding.weighted |= set(binding.collections[path])
+            binding.given_weights.add(path)
     for name in sparse:
         features = list(declared.features.get(name, ())) or found.features[name]
         if not features:
@@ -151,6 +156,10 @@ def bind(
         if name not in binding.unread or name not in declared.optional:
             binding.dense[name] = declared.dense_widths.get(name) or _width(found.root, found.graph, name)
     return binding
+
+
+def _takes_weights(collection: FloatCollection) -> bool:
+    return isinstance(collection, EmbeddingBagCollection) and collection.is_weighted()
 
 
 def _check_read(binding: Binding, sparse: Sequence[str], declared: Declared) -> None:
@@ -221,9 +230,7 @@ def sparse_inputs(
                 for table in float_tables(collection):
                     if feature in table.feature_names:
                         name = table_path(path, table.name)
-                        weighted |= (
-                            isinstance(collection, EmbeddingBagCollection) and collection.is_weighted()
-                        )
+                        weighted |= path in binding.given_weights
                         uses.append(
                             TableUse(
                                 name=name,

@@ -37,6 +37,7 @@ class Found:
         features: The features of each sparse argument.
         reached: For each collection, by path, the arguments whose features it looks up under their own names.
         computed: For each collection the features whose IDs the model computes.
+        weighing: The collections whose weights the model computes.
         weighted: For each argument, the features whose weights the model itself reads.
         dense: The dense arguments that the model's code uses.
     """
@@ -46,6 +47,7 @@ class Found:
     features: dict[str, list[str]] = field(default_factory=dict)
     reached: dict[str, set[str]] = field(default_factory=dict)
     computed: dict[str, set[str]] = field(default_factory=dict)
+    weighing: set[str] = field(default_factory=set)
     weighted: dict[str, set[str]] = field(default_factory=dict)
     dense: set[str] = field(default_factory=set)
 
@@ -91,7 +93,8 @@ class _Probe(nn.Module):
         self.sharded = sharded
         self.names = _names(collection)
         self.is_weighted = isinstance(collection, EmbeddingBagCollection) and collection.is_weighted()
-        self.calls: list[dict[str, list[fx.Node]]] = []
+        #: For each call and feature the nodes of its IDs, and of its weights.
+        self.calls: list[dict[str, tuple[list[fx.Node], list[fx.Node]]]] = []
         self.own: set[fx.Node] = set()
 
     def forward(self, features: KeyedJaggedTensor) -> object:
@@ -106,13 +109,9 @@ class _Probe(nn.Module):
         self.own |= set(list(graph.nodes)[before:])
         return found
 
-    def _nodes(self, jagged: JaggedTensor) -> list[fx.Node]:
-        tensors: list[object] = [
-            jagged.values(),
-            jagged.lengths(),
-            jagged.weights() if self.is_weighted else None,
-        ]
-        return [tensor.node for tensor in tensors if isinstance(tensor, fx.Proxy)]
+    def _nodes(self, jagged: JaggedTensor) -> tuple[list[fx.Node], list[fx.Node]]:
+        weights = jagged.weights_or_none() if self.is_weighted else None
+        return _nodes_in([jagged.values(), jagged.lengths()]), _nodes_in(weights)
 
 
 class _Root(nn.Module):
@@ -193,8 +192,10 @@ def _found(probes: Mapping[str, _Probe], given: Mapping[str, Sequence[str]]) -> 
             continue
         found.reached[path], found.computed[path] = set(), set()
         for call in probe.calls:
-            for feature, nodes in call.items():
+            for feature, (nodes, weights) in call.items():
                 sources = _sources(nodes, set())
+                if probe.is_weighted and all(kind != _WEIGHTS for _, kind, _ in _sources(weights, set())):
+                    found.weighing.add(path)
                 holders = {
                     name
                     for name, kind, of in sources
@@ -215,8 +216,11 @@ def _add_reads(found: Found, root: _Root, graph: fx.Graph, probes: Mapping[str, 
     sources = _sources([node for node in root.outputs if node not in own], own)
     for path, probe in probes.items():
         for call in probe.calls:
-            for feature in found.computed[path] & set(call):
-                sources |= _sources(call[feature], set())
+            for feature, (nodes, weights) in call.items():
+                if feature in found.computed[path]:
+                    sources |= _sources(nodes, set())
+                if path in found.weighing:
+                    sources |= _sources(weights, set())
     found.graph, found.root = graph, root
     found.dense = {name for node in graph.nodes if node.users and (name := input_name(node)) is not None}
     for name, kind, feature in sorted(sources):

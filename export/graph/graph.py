@@ -30,6 +30,8 @@ from recsys.sharding.transport.inputs import DistInput, PairIds
 from recsys.sharding.transport.local import LocalInputDist, send
 
 _ALLOWED_NAMESPACES = ("aten", "fbgemm", "prim")
+#: float32 represents every whole number up to this one.
+MOST_WHOLE = 2**24
 #: The name of an unnamed single output, as in TorchRec's server.
 DEFAULT_OUTPUT = "default"
 
@@ -157,7 +159,8 @@ class ExportedModel(nn.Module):
         arguments: dict[str, Any] = dict(zip(self._binding.dense, tensors, strict=True))
         outputs = named_outputs(self.model(**arguments, **features))
         if self._binding.casts_outputs or self._dense_dtype is not torch.float32:
-            outputs = {name: output.to(torch.float32) for name, output in outputs.items()}
+            integers = self._binding.integers
+            outputs = {name: as_float32(output, name in integers) for name, output in outputs.items()}
         return self._in_host_memory(outputs)
 
     @property
@@ -269,6 +272,16 @@ def split_features(
 def _values_of(binding: Binding, name: str, values: Tensor, weights: Tensor | None) -> Tensor:
     """Return an argument's values: its IDs, or float32 numbers, which the wire carries as weights."""
     return weights if name in binding.floats and weights is not None else values
+
+
+def as_float32(output: Tensor, is_integer: bool) -> Tensor:
+    """Return an output as float32; infinite for whole numbers beyond those that float32 represents."""
+    found = output.to(torch.float32)
+    if not is_integer:
+        return found
+    whole = output.to(torch.int64)
+    is_held = (whole <= MOST_WHOLE) & (whole >= -MOST_WHOLE)
+    return found / is_held.to(torch.float32)
 
 
 def named_outputs(outputs: Any) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from export.graph.graph import named_outputs
+from export.graph.graph import MOST_WHOLE, as_float32, named_outputs
 from export.verify.oracle import OracleCollection
 from recsys.errors import ExportError, VerificationError
 from recsys.jagged.keyed import KeyedTensor
@@ -154,10 +154,21 @@ def model_outputs(outputs: Any) -> dict[str, Tensor]:
     """Return a model's outputs by name, in float32 like the artifact's.
 
     Raises:
-        ExportError: An output has integers, which float32 may not represent.
+        ExportError: They are neither tensors nor containers of tensors, or whole numbers that float32 cannot represent.
     """
     named: dict[str, Tensor] = named_outputs(outputs)
-    for name, output in named.items():
-        if not output.is_floating_point():
-            raise ExportError(f"outputs[{name!r}]: got dtype {output.dtype}, expected floating point numbers")
-    return {name: output.to(torch.float32) for name, output in named.items()}
+    integers = integer_outputs(named)
+    for name in integers:
+        largest = int(named[name].to(torch.int64).abs().max()) if named[name].numel() else 0
+        if largest > MOST_WHOLE:
+            raise ExportError(
+                f"outputs[{name!r}]: got {largest}, expected whole numbers up to {MOST_WHOLE}: answers are float32"
+            )
+    return {name: as_float32(output, name in integers) for name, output in named.items()}
+
+
+def integer_outputs(outputs: Mapping[str, Tensor]) -> frozenset[str]:
+    """Return the names of the outputs that hold integers."""
+    return frozenset(
+        name for name, o in outputs.items() if not o.is_floating_point() and o.dtype is not torch.bool
+    )

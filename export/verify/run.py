@@ -25,6 +25,7 @@ from export.verify.compare import (
     capture,
     check_tables,
     compare,
+    integer_outputs,
     model_outputs,
 )
 from export.verify.ranking import Predict, PredictRanking, check_ranking
@@ -65,12 +66,14 @@ class FloatOutputs:
         outputs: The outputs by name, in float32.
         collections: The outputs of each collection by path, call by call.
         are_cast: Whether the model returns other dtypes than float32.
+        integers: The outputs that hold integers.
         item_scores: The scores of any item, if the model retrieves items.
     """
 
     outputs: dict[str, Tensor]
     collections: dict[str, list[Any]]
     are_cast: bool
+    integers: frozenset[str] = frozenset()
     item_scores: ItemScores | None = None
 
 
@@ -88,11 +91,13 @@ def float_outputs(prepared: PreparedModel) -> FloatOutputs:
         outputs, kept = capture(model, collections, call)
     except Exception as error:  # user code can raise anything
         raise ExportError(f"model: forward failed on the samples: {type(error).__name__}: {error}") from error
-    are_cast = any(o.dtype != torch.float32 for o in named_outputs(outputs).values())
+    named = named_outputs(outputs)
+    are_cast = any(o.dtype != torch.float32 for o in named.values())
     return FloatOutputs(
         outputs=model_outputs(outputs),
         collections=kept,
         are_cast=are_cast,
+        integers=integer_outputs(named),
         item_scores=item_scores(model, call),
     )
 

@@ -27,6 +27,8 @@ from recsys.signature import DenseInput, Signature, SparseInput
 
 # Of the random numbers of an input that takes missing ones.
 _MISSING_SHARE = 0.1
+# Random numbers of an input that no table bounds: exact as float32.
+_UNBOUNDED_IDS = 2**20
 _LARGEST_FLOAT32 = torch.finfo(torch.float32).max
 
 
@@ -74,7 +76,9 @@ def random_batch(
         bags = torch.randint(0, max_ids_per_bag + 1, (num_rows,), generator=generator)
         num_ids = int(bags.sum())
         lengths.append(bags)
-        if feature.row_limit is None:
+        if not feature.tables:
+            values.append(torch.randint(0, _UNBOUNDED_IDS, (num_ids,), generator=generator))
+        elif feature.row_limit is None:
             known = [ids for t in feature.tables if (ids := (known_ids or {}).get(t.name)) is not None]
             values.append(_raw_ids(num_ids, torch.cat(known) if known else None, generator))
         else:

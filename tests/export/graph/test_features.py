@@ -85,6 +85,22 @@ class _OwnWeights(_Items):
         return found * scores.sum(dim=1, keepdim=True)
 
 
+class _Weighing(nn.Module):
+    """Computes the weights of its IDs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.items = EmbeddingBagCollection([bag("i", 30, 4, ["item"])], is_weighted=True)
+
+    def forward(self, features: KeyedJaggedTensor) -> Tensor:
+        ids = features.values()
+        made = KeyedJaggedTensor(
+            features.keys(), ids, weights=ids.to(torch.float32) / 30, lengths=features.lengths()
+        )
+        found: Tensor = self.items(made).values()
+        return found
+
+
 class _Sequences(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -172,6 +188,11 @@ def test_weights_that_the_model_itself_reads(tmp_path: Path) -> None:
     model = _OwnWeights()
     artifact, _ = checked(model, tmp_path / "a", {"features": ["item"]})
     assert artifact.signature.sparse[0].weighted
+
+
+def test_weights_that_the_model_computes_are_no_inputs(tmp_path: Path) -> None:
+    artifact, _ = checked(_Weighing(), tmp_path / "a", {"features": ["item"]})
+    assert not artifact.signature.sparse[0].weighted
 
 
 def test_unknown_arguments_are_refused(tmp_path: Path) -> None:

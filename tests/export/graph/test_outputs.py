@@ -33,24 +33,47 @@ class _Casting(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("cast", "dtype"),
+    "cast",
     [
-        (lambda x: x.argmax(dim=1), "int64"),
-        (lambda x: x.to(torch.int32), "int32"),
-        (lambda x: x > 0, "bool"),
-        (lambda x: x.to(torch.uint8), "uint8"),
+        lambda x: x.argmax(dim=1),
+        lambda x: x.topk(3, dim=1)[1].to(torch.int32),
+        lambda x: x > 0,
+        lambda x: (x > 0).to(torch.uint8),
     ],
     ids=["argmax", "int32", "bool", "uint8"],
 )
-@pytest.mark.parametrize("dense_dtype", ["float32", "bfloat16"])
-def test_outputs_of_integers_are_named(
-    tmp_path: Path, cast: Callable[[Tensor], Tensor], dtype: str, dense_dtype: str
+@pytest.mark.parametrize("devices", [("cpu",), ("cpu", "cpu")], ids=",".join)
+def test_whole_numbers_come_out_as_float32(
+    tmp_path: Path, cast: Callable[[Tensor], Tensor], devices: tuple[str, ...]
 ) -> None:
+    model = _Casting(cast)
+    _, artifact = exported(model, tmp_path / "a", targets=(devices,), data_type=DataType.FP32)
+    batch = batch_of(artifact.signature, 9)
+    found = artifact.forward(*batch.inputs())
+    expected = predicted(model, arguments(artifact.signature, batch))
+    assert found["cast"].dtype == torch.float32
+    assert torch.equal(found["cast"], expected["cast"].float())
+
+
+class _Scaled(_Casting):
+    """Whole numbers, which grow with the number of IDs."""
+
+    def forward(self, features: KeyedJaggedTensor) -> dict[str, Tensor]:
+        found = self.ebc(features).values()
+        whole = features.lengths().unsqueeze(1).to(torch.int64) * 2**22
+        return {"score": found, "cast": self.cast(whole)}
+
+
+def test_whole_numbers_that_float32_does_not_represent_are_infinite(tmp_path: Path) -> None:
+    model = _Scaled(lambda x: x)
+    _, artifact = exported(model, tmp_path / "a")
+    found = artifact.forward(torch.tensor([4, 5]), torch.arange(9))["cast"]
+    assert found[0] == 2**24
+    assert found[1] == torch.inf
     with pytest.raises(
-        ExportError, match=rf"outputs\['cast'\]: got dtype torch.{dtype}, expected floating point numbers"
+        ExportError, match=r"outputs\['cast'\]: got 33554432, expected whole numbers up to 16777216"
     ):
-        exported(_Casting(cast), tmp_path / "a", dense_dtype=dense_dtype)
-    assert list(tmp_path.iterdir()) == []
+        exported(_Scaled(lambda x: x * 2), tmp_path / "b")
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
