@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from recsys.configs import BaseEmbeddingConfig
 from recsys.errors import ExportError
@@ -38,7 +38,7 @@ def our_mapping(path: str, theirs: Any, tables: list[BaseEmbeddingConfig]) -> Ma
 
 
 def _module(at: str, theirs: Any) -> MCHManagedCollisionModule:
-    if type(theirs).__name__ != _KIND or not isinstance(theirs, nn.Module):
+    if type(theirs).__name__ != _KIND:
         raise ExportError(f"{at}: got a {type(theirs).__name__}, expected a {_KIND}: no other can be frozen")
     raw_ids: Tensor = theirs._mch_sorted_raw_ids
     rows: Tensor = theirs._mch_remapped_ids_mapping - theirs._output_global_offset
