@@ -27,8 +27,8 @@ from benchmarks.model import DENSE_LAYERS, EMBEDDING_DIM, OVER_LAYERS, export_an
 from recsys.artifact.load import LoadedArtifact
 from recsys.data.batches import batches
 from recsys.data.examples import Block, Dataset
-from recsys.data.metrics import auc
 from recsys.jagged.keyed_jagged import KeyedJaggedTensor
+from recsys.metrics.exact import auc
 from recsys.models.click import ClickModel
 from recsys.train.config import ModelConfig
 from recsys.train.job import train

@@ -30,7 +30,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from recsys.data.metrics import auc
+from recsys.metrics.exact import auc
 from serve.client import Client
 from serve.client.errors import PredictError
 

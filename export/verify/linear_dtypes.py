@@ -18,11 +18,11 @@ from export.graph.prepared import PreparedModel
 from recsys.artifact.load import MANIFEST_NAME, LoadedArtifact, load_artifact
 from recsys.artifact.manifest import Manifest
 from recsys.artifact.samples import random_batch
-from recsys.data.metrics import auc
 from recsys.data.scoring import label_outputs, schema_for, scores
 from recsys.data.tables.dataset import rows_of
 from recsys.errors import ExportError
 from recsys.kernels.operators import LINEAR_DTYPES
+from recsys.metrics.exact import auc
 
 #: Rows of the batches that are timed.
 BATCH_ROWS = 128

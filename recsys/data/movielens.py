@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from recsys.data.examples import Bags, Dataset, Examples, Ints, Reference, held_out_rows
 from recsys.data.fingerprint import fingerprint
 from recsys.data.lines import DataError
-from recsys.data.metrics import auc
 from recsys.data.movielens_files import Item, MovieLens, Ratings, User, read_movielens
+from recsys.metrics.exact import auc
 from recsys.schema import DenseColumn, LabelColumn, Schema, TableSpec
 
 DENSE_NAMES = (

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recsys.data.examples import Bags, Dataset, Examples, Ints, Reference, held_out_rows
-from recsys.data.metrics import auc
+from recsys.metrics.exact import auc
 from recsys.schema import DenseColumn, LabelColumn, Schema, TableSpec
 
 NUM_USERS = 2_000

@@ -54,7 +54,7 @@ def shard_quant_model(  # noqa: PLR0913  (TorchRec's arguments)
     devices = [
         compute_device if compute_device == "cpu" else f"{compute_device}:{i}" for i in range(world_size)
     ]
-    env = ShardingEnv.from_local(devices)
+    env = ShardingEnv.over_devices(devices)
     if sharding_plan is None:
         options = DeviceOptions(
             world_size=world_size,

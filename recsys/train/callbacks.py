@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from recsys.data.examples import Dataset, Reference
-from recsys.data.metrics import Metrics
 from recsys.machine import install_command
+from recsys.metrics.exact import Metrics
 from recsys.train.progress import Epoch, Window
 
 

@@ -19,10 +19,10 @@ from recsys.checkpoint.single_file import build_model, load_checkpoint
 from recsys.cli import Parser, add_program_options, count, whole_table
 from recsys.data.batches import row_chunks
 from recsys.data.examples import Block, Examples
-from recsys.data.metrics import Metrics, measure
 from recsys.data.scoring import label_outputs, schema_for, scores
 from recsys.data.tables.dataset import rows_of, table_dataset
 from recsys.data.tables.schema_file import read_schema
+from recsys.metrics.exact import Metrics, measure
 from recsys.models.click import ClickModel
 
 _EXAMPLES = """\

@@ -14,8 +14,8 @@ from torch import distributed as dist
 from recsys.collectives import gather_rows
 from recsys.data.batches import ONE_RANK, Share, batches
 from recsys.data.examples import Dataset, LabeledBatch
-from recsys.data.metrics import Metrics, measure
 from recsys.data.prefetch import Prefetch
+from recsys.metrics.exact import Metrics, measure
 from recsys.models.click import ClickModel
 
 _BATCH_SIZE = 4096

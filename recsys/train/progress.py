@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from recsys.data.metrics import Metrics, entropy
 from recsys.errors import CheckpointError, ManifestError
 from recsys.json_checks import a_list, json_field, whole, wrong
+from recsys.metrics.exact import Metrics, entropy
 
 
 @dataclass(frozen=True, kw_only=True)

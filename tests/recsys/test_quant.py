@@ -271,7 +271,7 @@ def test_sharded_rows_come_without_their_ids() -> None:
     module = EmbeddingCollection([table], need_indices=True)
     made = QuantEmbeddingCollection.from_float(module)
     with pytest.raises(PlanError, match="need_indices: got True, expected False"):
-        made.shard({"t": table_wise(table, 0)}, ShardingEnv.from_local(["cpu"]))
+        made.shard({"t": table_wise(table, 0)}, ShardingEnv.over_devices(["cpu"]))
 
 
 def test_the_tables_are_told() -> None:

@@ -16,9 +16,9 @@ import torch
 from torch import distributed as dist
 
 from recsys.checkpoint import load_checkpoint
-from recsys.data.metrics import Metrics
 from recsys.data.synthetic import synthetic
 from recsys.errors import CheckpointError, PlanError
+from recsys.metrics.exact import Metrics
 from recsys.sharding.plan.plan_file import read_plan
 from recsys.train.callbacks import Callback
 from recsys.train.cli import main

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from recsys.data.metrics import measure
 from recsys.data.synthetic import synthetic
+from recsys.metrics.exact import measure
 from recsys.train.callbacks import Callback, CallbackList, TensorBoardCallback
 from recsys.train.config import ModelConfig, RunConfig, TrainConfig
 from recsys.train.loop import Loop

@@ -16,7 +16,7 @@ import pytest
 from export.cli import main as export
 from recsys.data.batches import batches
 from recsys.data.examples import Dataset
-from recsys.data.metrics import auc
+from recsys.metrics.exact import auc
 from recsys.train.sources import DataConfig, open_dataset
 from serve.client import Client
 from tests.recsys.train.plans import mixed_plan

@@ -17,10 +17,10 @@ import pytest
 from export.cli import main as export_main
 from recsys.artifact.load import load_artifact, read_manifest
 from recsys.data.examples import Bags, Examples
-from recsys.data.metrics import auc
 from recsys.data.scoring import model_inputs
 from recsys.data.tables.infer import infer
 from recsys.data.tables.schema_file import to_toml
+from recsys.metrics.exact import auc
 from recsys.schema import Schema
 from recsys.signature import IdPolicy
 from recsys.train.cli import main as train_main

@@ -84,7 +84,11 @@ def auc(scores: Floats, labels: Floats, weights: Floats | None = None) -> float 
     Raises:
         ValueError: As ``measure``.
     """
-    x, y, w = _checked(scores, labels, weights)
+    return weighted_auc(*_checked(scores, labels, weights))
+
+
+def weighted_auc(x: NDArray[np.float64], y: NDArray[np.float64], w: NDArray[np.float64]) -> float | None:
+    """Return ``auc`` of scores, labels in 0 to 1 and weights that are not checked, ``[N]`` each."""
     _, inverse = np.unique(x, return_inverse=True)
     # By score, in ascending order.
     clicks, others = np.bincount(inverse, w * y), np.bincount(inverse, w * (1 - y))

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recsys.data.metrics import auc, measure
+from recsys.metrics.exact import auc, measure
 
 
 def _brute_force_auc(scores: list[float], labels: list[float]) -> float:
