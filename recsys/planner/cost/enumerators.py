@@ -5,7 +5,7 @@ Shape letters: D embedding dim, R rows, W world size.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from recsys.configs import DataType
@@ -20,7 +20,10 @@ from recsys.sharding.plan.sharding_types import COLUMN_MULTIPLE
 
 #: Column shards narrower than this are not tried unless a constraint asks: each processes all IDs again.
 DEFAULT_MIN_PARTITION = 32
+_OF_COLUMNS = ("column_wise", "table_column_wise")
 _ON_HOST_RANKS = ("table_row_wise", "grid_shard")
+_Cuts = Iterator[tuple[tuple[int, ...], int]]
+_CutsOf = Callable[[PlannedTable, str, Topology], _Cuts]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +86,7 @@ def enumerate_options(tables: Sequence[PlannedTable], estimator: Estimator) -> l
     """
     found = []
     for table in tables:
-        options = list(_options(table, estimator))
+        options = list(_options(table, estimator, _cuts)) or list(_options(table, estimator, _whole))
         if not options:
             types, kernels = table.constraints.sharding_types, table.constraints.compute_kernels
             raise PlanError(
@@ -144,12 +147,12 @@ def _possible(table: PlannedTable, estimator: Estimator) -> list[str]:
     return pairs or ["nothing"]
 
 
-def _options(table: PlannedTable, estimator: Estimator) -> Iterator[ShardingOption]:
+def _options(table: PlannedTable, estimator: Estimator, cuts_of: _CutsOf) -> Iterator[ShardingOption]:
     for kind in SHARDING_TYPES:
         if not table.allows(kind):
             continue
         of_sharder = table.allowed_kernels(kind)
-        for widths, span in _cuts(table, kind, estimator.topology):
+        for widths, span in cuts_of(table, kind, estimator.topology):
             is_fusable = _is_fusable(table, widths, estimator)
             for kernel in kernels_of(
                 kind, estimator, table.constraints.compute_kernels, is_fusable=is_fusable
@@ -194,7 +197,7 @@ def _option(
     )
 
 
-def _cuts(table: PlannedTable, kind: str, topology: Topology) -> Iterator[tuple[tuple[int, ...], int]]:
+def _cuts(table: PlannedTable, kind: str, topology: Topology) -> _Cuts:
     """Yield the widths of the column blocks, and the number of ranks that share a block's rows."""
     dim, num_rows = table.config.embedding_dim, table.config.num_embeddings
     world_size, local = topology.world_size, topology.local_world_size
@@ -221,6 +224,13 @@ def _cuts(table: PlannedTable, kind: str, topology: Topology) -> Iterator[tuple[
         else:
             for num_parts in _part_counts(table, topology.num_hosts) or ([1] if is_asked else []):
                 yield column_widths(dim, num_parts), local
+
+
+def _whole(table: PlannedTable, kind: str, topology: Topology) -> _Cuts:
+    """Yield the table as one shard, as TorchRec does where the types that constraints name cannot divide it."""
+    is_asked = kind in (table.constraints.sharding_types or ())
+    if is_asked and (kind in _OF_COLUMNS or topology.world_size == 1):
+        yield (table.config.embedding_dim,), 1
 
 
 def _part_counts(table: PlannedTable, most: int) -> list[int]:
