@@ -10,12 +10,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, unique
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
 from recsys.sharding.transport.group_transport import CommsConfig
+
+_Context = TypeVar("_Context")
 
 
 @unique
@@ -94,15 +96,15 @@ class QCommsConfig:
                 raise ValueError(f"{name}: got {value!r}, expected None: numbers cross as FP32, FP16 or BF16")
 
 
-class QuantizedCommCodec(ABC):
-    """Converts numbers before and after they cross."""
+class QuantizedCommCodec(ABC, Generic[_Context]):
+    """Converts numbers before and after they cross. In brackets: the type of its context."""
 
     @abstractmethod
-    def encode(self, input_tensor: Tensor, ctx: Any | None = None) -> Tensor:
+    def encode(self, input_tensor: Tensor, ctx: _Context | None = None) -> Tensor:
         """Return the numbers that cross."""
 
     @abstractmethod
-    def decode(self, input_grad: Tensor, ctx: Any | None = None) -> Tensor:
+    def decode(self, input_grad: Tensor, ctx: _Context | None = None) -> Tensor:
         """Return float32 numbers."""
 
     @property
@@ -110,17 +112,17 @@ class QuantizedCommCodec(ABC):
     def quantized_dtype(self) -> torch.dtype:
         """The dtype of the numbers that cross."""
 
-    def calc_quantized_size(self, input_len: int, ctx: Any | None = None) -> int:
+    def calc_quantized_size(self, input_len: int, ctx: _Context | None = None) -> int:
         """Return the number of elements that cross."""
         del ctx
         return input_len
 
-    def create_context(self) -> Any | None:
+    def create_context(self) -> _Context | None:
         """Return None: nothing is kept between calls."""
         return None
 
 
-class DtypeCodec(QuantizedCommCodec):
+class DtypeCodec(QuantizedCommCodec[None]):
     """Converts to a dtype and back.
 
     Args:
@@ -150,8 +152,8 @@ class DtypeCodec(QuantizedCommCodec):
 class QuantizedCommCodecs:
     """The codecs of embeddings and of their gradients."""
 
-    forward: QuantizedCommCodec = field(default_factory=DtypeCodec)
-    backward: QuantizedCommCodec = field(default_factory=DtypeCodec)
+    forward: QuantizedCommCodec[Any] = field(default_factory=DtypeCodec)
+    backward: QuantizedCommCodec[Any] = field(default_factory=DtypeCodec)
 
 
 CodecsRegistry = Mapping[str, QuantizedCommCodecs]

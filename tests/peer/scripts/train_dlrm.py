@@ -117,7 +117,7 @@ def main() -> None:
     model = make_model(device)
     apply_optimizer_in_backward(
         torchrec.optim.RowWiseAdagrad,
-        [weight for name, weight in model.model.sparse_arch.named_parameters() if "t_hour" not in name],
+        model.model.sparse_arch.parameters(),
         optimizer_kwargs={"lr": 0.1, "eps": 1e-6},
     )
 
