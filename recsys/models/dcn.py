@@ -6,7 +6,7 @@ Wang et al., "DCN V2: Improved Deep & Cross Network and Practical Lessons for We
 Shape letters: B batch, L labels, N width of the input, R rank.
 """
 
-from __future__ import annotations
+# Annotations are not deferred: FX carries them into graphs, where TorchScript cannot read them as texts.
 
 from collections.abc import Sequence
 

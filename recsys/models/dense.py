@@ -3,7 +3,7 @@
 Shape letters: B batch, C columns, W width of the result, U bucket units.
 """
 
-from __future__ import annotations
+# Annotations are not deferred: FX carries them into graphs, where TorchScript cannot read them as texts.
 
 from collections.abc import Sequence
 

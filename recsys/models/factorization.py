@@ -6,7 +6,7 @@ first-order terms are a linear layer over the vectors, so that no second table o
 Shape letters: B batch, D embedding dim, F features, L labels, N width of the flat input.
 """
 
-from __future__ import annotations
+# Annotations are not deferred: FX carries them into graphs, where TorchScript cannot read them as texts.
 
 from collections.abc import Sequence
 

@@ -5,7 +5,7 @@ Ma et al., "Modeling Task Relationships in Multi-task Learning with Multi-gate M
 Shape letters: B batch, E experts, H width of an expert's result, L labels, N width of the input.
 """
 
-from __future__ import annotations
+# Annotations are not deferred: FX carries them into graphs, where TorchScript cannot read them as texts.
 
 from collections.abc import Sequence
 

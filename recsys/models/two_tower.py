@@ -5,7 +5,7 @@ The item tower never sees the user, so items' vectors are computed once and sear
 Shape letters: B batch, D width of the towers' vectors, N width of a tower's input.
 """
 
-from __future__ import annotations
+# Annotations are not deferred: FX carries them into graphs, where TorchScript cannot read them as texts.
 
 from collections.abc import Sequence
 

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
 import torch
 from torch import Tensor, nn
 
 from recsys import EmbeddingBagCollection, KeyedJaggedTensor, LazyAwaitable
+from recsys.models.dcn import CrossAndDeep
+from recsys.models.dense import DenseTransforms
+from recsys.models.factorization import FactorizedNetwork
+from recsys.models.mmoe import MultiGateExperts
+from recsys.models.two_tower import TwoTowers
+from recsys.schema import DenseColumn
 from recsys.sharding.transport.awaitable import NoWait
 from recsys.torchscript import script
 from recsys.tracer import Tracer, is_fx_tracing, symbolic_trace
@@ -53,3 +62,17 @@ def test_collections_are_called_as_they_are() -> None:
 def test_constants() -> None:
     graph = torch.fx.GraphModule(nn.Module(), Tracer().trace(Dense(), {"scale": 3.0}))
     assert "3.0" in graph.code
+
+
+PARTS: dict[str, Callable[[], nn.Module]] = {
+    "cross and deep": lambda: CrossAndDeep(4, 1, 1, 2, [3]),
+    "factorized": lambda: FactorizedNetwork(4, 2, 1, [3]),
+    "experts": lambda: MultiGateExperts(4, 2, 2, [3], [3]),
+    "towers": lambda: TwoTowers(4, 3, [3, 2]),
+    "dense": lambda: DenseTransforms([DenseColumn(name="x", log1p=True)]),
+}
+
+
+@pytest.mark.parametrize("make", PARTS.values(), ids=PARTS)
+def test_layers_of_plain_tensors_are_compiled_after_any_tracer(make: Callable[[], nn.Module]) -> None:
+    assert script(torch.fx.symbolic_trace(make()))
