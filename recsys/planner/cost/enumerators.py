@@ -5,7 +5,7 @@ Shape letters: D embedding dim, R rows, W world size.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from recsys.configs import DataType
@@ -20,10 +20,7 @@ from recsys.sharding.plan.sharding_types import COLUMN_MULTIPLE
 
 #: Column shards narrower than this are not tried unless a constraint asks: each processes all IDs again.
 DEFAULT_MIN_PARTITION = 32
-_OF_COLUMNS = ("column_wise", "table_column_wise")
 _ON_HOST_RANKS = ("table_row_wise", "grid_shard")
-_Cuts = Iterator[tuple[tuple[int, ...], int]]
-_CutsOf = Callable[[PlannedTable, str, Topology], _Cuts]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +83,7 @@ def enumerate_options(tables: Sequence[PlannedTable], estimator: Estimator) -> l
     """
     found = []
     for table in tables:
-        options = list(_options(table, estimator, _cuts)) or list(_options(table, estimator, _whole))
+        options = list(_options(table, estimator)) or list(_options(table, estimator, is_last=True))
         if not options:
             types, kernels = table.constraints.sharding_types, table.constraints.compute_kernels
             raise PlanError(
@@ -147,12 +144,12 @@ def _possible(table: PlannedTable, estimator: Estimator) -> list[str]:
     return pairs or ["nothing"]
 
 
-def _options(table: PlannedTable, estimator: Estimator, cuts_of: _CutsOf) -> Iterator[ShardingOption]:
+def _options(table: PlannedTable, estimator: Estimator, *, is_last: bool = False) -> Iterator[ShardingOption]:
     for kind in SHARDING_TYPES:
         if not table.allows(kind):
             continue
         of_sharder = table.allowed_kernels(kind)
-        for widths, span in cuts_of(table, kind, estimator.topology):
+        for widths, span in _cuts(table, kind, estimator.topology, is_last=is_last):
             is_fusable = _is_fusable(table, widths, estimator)
             for kernel in kernels_of(
                 kind, estimator, table.constraints.compute_kernels, is_fusable=is_fusable
@@ -197,12 +194,14 @@ def _option(
     )
 
 
-def _cuts(table: PlannedTable, kind: str, topology: Topology) -> _Cuts:
+def _cuts(
+    table: PlannedTable, kind: str, topology: Topology, *, is_last: bool = False
+) -> Iterator[tuple[tuple[int, ...], int]]:
     """Yield the widths of the column blocks, and the number of ranks that share a block's rows."""
     dim, num_rows = table.config.embedding_dim, table.config.num_embeddings
     world_size, local = topology.world_size, topology.local_world_size
-    # On one rank or one host all types are one; those that a constraint names are options there, too.
-    is_asked = kind in (table.constraints.sharding_types or ())
+    # On one rank or one host types are one and the same; a constraint that leaves only such types gets them.
+    is_asked = is_last and kind in (table.constraints.sharding_types or ())
     if kind == DATA_PARALLEL and (world_size > 1 or is_asked):
         yield (dim,), world_size
     elif kind == "table_wise":
@@ -210,9 +209,10 @@ def _cuts(table: PlannedTable, kind: str, topology: Topology) -> _Cuts:
     elif kind == "column_wise":
         for num_parts in _part_counts(table, world_size) or ([1] if is_asked else []):
             yield column_widths(dim, num_parts), 1
-    elif kind == "table_column_wise" and is_asked:
+    elif kind == "table_column_wise" and kind in (table.constraints.sharding_types or ()):
         # The columns stay on one host; on the only one, that is column-wise.
-        for num_parts in _part_counts(table, world_size if topology.num_hosts == 1 else 1) or [1]:
+        of_host = world_size if topology.num_hosts == 1 else 1
+        for num_parts in _part_counts(table, of_host) or ([1] if is_last else []):
             yield column_widths(dim, num_parts), 1
     elif kind == "row_wise" and (world_size > 1 or is_asked) and world_size <= num_rows:
         yield (dim,), world_size
@@ -224,13 +224,6 @@ def _cuts(table: PlannedTable, kind: str, topology: Topology) -> _Cuts:
         else:
             for num_parts in _part_counts(table, topology.num_hosts) or ([1] if is_asked else []):
                 yield column_widths(dim, num_parts), local
-
-
-def _whole(table: PlannedTable, kind: str, topology: Topology) -> _Cuts:
-    """Yield the table as one shard, as TorchRec does where the types that constraints name cannot divide it."""
-    is_asked = kind in (table.constraints.sharding_types or ())
-    if is_asked and (kind in _OF_COLUMNS or topology.world_size == 1):
-        yield (table.config.embedding_dim,), 1
 
 
 def _part_counts(table: PlannedTable, most: int) -> list[int]:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from recsys.sharding.transport.group_transport import CommsConfig
 
-_Context = TypeVar("_Context")
+QuantizationContext = TypeVar("QuantizationContext")
 
 
 @unique
@@ -96,15 +96,15 @@ class QCommsConfig:
                 raise ValueError(f"{name}: got {value!r}, expected None: numbers cross as FP32, FP16 or BF16")
 
 
-class QuantizedCommCodec(ABC, Generic[_Context]):
-    """Converts numbers before and after they cross. In brackets: the type of its context."""
+class QuantizedCommCodec(ABC, Generic[QuantizationContext]):
+    """Converts numbers before and after they cross."""
 
     @abstractmethod
-    def encode(self, input_tensor: Tensor, ctx: _Context | None = None) -> Tensor:
+    def encode(self, input_tensor: Tensor, ctx: QuantizationContext | None = None) -> Tensor:
         """Return the numbers that cross."""
 
     @abstractmethod
-    def decode(self, input_grad: Tensor, ctx: _Context | None = None) -> Tensor:
+    def decode(self, input_grad: Tensor, ctx: QuantizationContext | None = None) -> Tensor:
         """Return float32 numbers."""
 
     @property
@@ -112,12 +112,12 @@ class QuantizedCommCodec(ABC, Generic[_Context]):
     def quantized_dtype(self) -> torch.dtype:
         """The dtype of the numbers that cross."""
 
-    def calc_quantized_size(self, input_len: int, ctx: _Context | None = None) -> int:
+    def calc_quantized_size(self, input_len: int, ctx: QuantizationContext | None = None) -> int:
         """Return the number of elements that cross."""
         del ctx
         return input_len
 
-    def create_context(self) -> _Context | None:
+    def create_context(self) -> QuantizationContext | None:
         """Return None: nothing is kept between calls."""
         return None
 

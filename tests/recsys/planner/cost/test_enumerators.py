@@ -13,6 +13,7 @@ from recsys.planner.cost.constraints import ParameterConstraints
 from recsys.planner.cost.enumerators import column_widths
 from recsys.planner.cost.estimate import Workload
 from recsys.planner.cost.topology import Topology
+from recsys.sharding.plan.kinds import ShardingType
 from recsys.sharding.plan.sharding_types import column_wise
 from tests.recsys.planner.sets import problem, table, topology
 
@@ -122,31 +123,19 @@ def test_bf16_is_dense_in_host_memory() -> None:
     assert kernels("cuda") == UVM
 
 
-@pytest.mark.parametrize(
-    "asked", ["row_wise", "data_parallel", "column_wise", "table_row_wise", "grid_shard"]
-)
-def test_on_one_rank_every_type_that_is_asked_for_is_the_whole_table(asked: str) -> None:
-    kernel = "dense" if asked == "data_parallel" else "fused"
-    assert found(topology(1, device="cpu"), sharding_types=(asked,)) == {(asked, kernel, 1)}
-
-
-def test_columns_that_are_too_few_to_divide_stay_together_where_nothing_else_may_be() -> None:
-    assert found(topology(4, device="cpu"), dim=8, sharding_types=("column_wise",)) == {
-        ("column_wise", "fused", 1)
-    }
-    both = found(topology(4, device="cpu"), dim=8, sharding_types=("column_wise", "table_wise"))
-    assert both == {("table_wise", "fused", 1)}
+@pytest.mark.parametrize("kind", [kind.value for kind in ShardingType])
+def test_the_only_type_that_is_asked_for_is_an_option_everywhere(kind: str) -> None:
+    for ranks in (topology(1), topology(2)):
+        assert {found_kind for found_kind, _, _ in found(ranks, sharding_types=(kind,), dim=16)} == {kind}
 
 
 @pytest.mark.parametrize(
     ("ranks", "constraints"),
     [
         (topology(2, device="cpu"), {"compute_kernels": ("fused_uvm",)}),
-        (topology(8, 4), {"sharding_types": ("row_wise",), "compute_kernels": ("quant",)}),
         (topology(2), {"sharding_types": ("data_parallel",), "compute_kernels": ("fused",)}),
-        (topology(8), {"sharding_types": ("grid_shard",)}),
     ],
-    ids=["UVM on cpu", "quantized rows", "fused copies", "grid on one host"],
+    ids=["UVM on cpu", "fused copies"],
 )
 def test_constraints_that_leave_nothing_say_so(
     ranks: Topology, constraints: dict[str, tuple[str, ...]]
