@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
 
+from recsys.optim.clipping import GradientClipping, GradientClippingOptimizer
 from recsys.optim.combined import CombinedOptimizer, OptimizerWrapper
 from recsys.optim.fused import FusedKernel, FusedOptimizer
 from recsys.optim.fused_config import FusedConfig
@@ -16,6 +17,7 @@ from recsys.optim.in_backward import (
 from recsys.optim.keyed import KeyedOptimizer, KeyedOptimizerWrapper
 from recsys.optim.rowwise_adagrad import RowWiseAdagrad
 from recsys.optim.state import recut_row_state
+from recsys.optim.warmup import WarmupOptimizer, WarmupPolicy, WarmupStage
 
 __all__ = [
     "CombinedOptimizer",
@@ -23,10 +25,15 @@ __all__ = [
     "FusedConfig",
     "FusedKernel",
     "FusedOptimizer",
+    "GradientClipping",
+    "GradientClippingOptimizer",
     "KeyedOptimizer",
     "KeyedOptimizerWrapper",
     "OptimizerWrapper",
     "RowWiseAdagrad",
+    "WarmupOptimizer",
+    "WarmupPolicy",
+    "WarmupStage",
     "apply_optimizer_in_backward",
     "fused_config_of",
     "in_backward_optimizer_filter",

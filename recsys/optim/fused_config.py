@@ -18,6 +18,7 @@ from fbgemm_gpu.tbe.config.optimizer_config import WeightDecayMode
 from torch.optim import Optimizer
 
 import recsys.ops  # noqa: F401  (loads FBGEMM)
+from recsys.optim import lookup_optimizers
 from recsys.optim.rowwise_adagrad import RowWiseAdagrad
 
 # Optimizer -> its states' names in FBGEMM -> whether they hold one number per row (else one per weight).
@@ -45,18 +46,26 @@ _CLASSES: dict[type[Optimizer], tuple[EmbOptimType, dict[str, str]]] = {
         EmbOptimType.EXACT_ROWWISE_ADAGRAD,
         {"lr": "learning_rate", "eps": "eps", "weight_decay": "weight_decay"},
     ),
+    lookup_optimizers.SGD: (EmbOptimType.EXACT_SGD, {"lr": "learning_rate"}),
+    lookup_optimizers.Adagrad: (EmbOptimType.EXACT_ADAGRAD, {"lr": "learning_rate"}),
+    lookup_optimizers.Adam: (EmbOptimType.ADAM, {"lr": "learning_rate", "betas": "betas"}),
 }
+_NUMBERS = ("learning_rate", "eps", "beta1", "beta2", "weight_decay")
 
 
 # Optimizer class -> FBGEMM's arguments that it takes for lookups only.
 _OWN: dict[type[Optimizer], tuple[str, ...]] = {
+    **dict.fromkeys(
+        (lookup_optimizers.SGD, lookup_optimizers.Adagrad, lookup_optimizers.Adam),
+        (*_NUMBERS, "gradient_clipping", "max_gradient", "stochastic_rounding"),
+    ),
     RowWiseAdagrad: (
         "weight_decay_mode",
         "max_norm",
         "gradient_clipping",
         "max_gradient",
         "stochastic_rounding",
-    )
+    ),
 }
 
 
@@ -169,16 +178,17 @@ class FusedConfig:
         if optimizer_class not in _CLASSES:
             raise ValueError(
                 f"optimizer_class: got {optimizer_class.__qualname__}, which no lookup can run in its backward pass; "
-                f"expected one of {[known.__qualname__ for known in _CLASSES]}, or use the dense kernel"
+                f"expected one of {sorted({known.__qualname__ for known in _CLASSES})}, or use the dense kernel"
             )
         optimizer, names = _CLASSES[optimizer_class]
         parameters = inspect.signature(optimizer_class).parameters
         defaults = {name: p.default for name, p in parameters.items() if name != "params"}
+        defaults.pop("kwargs", None)
         own = {name: kwargs[name] for name in _OWN.get(optimizer_class, ()) if name in kwargs}
         for name, value in kwargs.items():
             if name in own:
                 continue
-            if name not in defaults:
+            if name not in (*defaults, *names):
                 raise ValueError(
                     f"optimizer_kwargs[{name!r}]: {optimizer_class.__qualname__} has no such argument"
                 )

@@ -93,6 +93,76 @@ def test_each_reads_the_others_state(name: str, reader: str) -> None:
     _assert_same(optimizer.state_dict(), saved)
 
 
+def _schedule(library: Any) -> list[Any]:
+    """A stage of each policy."""
+    policy, stage = library.WarmupPolicy, library.WarmupStage
+    return [
+        stage(policy.LINEAR, 3, 0.1),
+        stage(policy.POLY, 6, 2.0),
+        stage(policy.STEP, 8, 0.5),
+        stage(policy.INVSQRT, 9),
+        stage(policy.COSINE_ANNEALING_WARM_RESTARTS, 12, 0.2, sgdr_period=2),
+        stage(policy.CONSTANT, 13, 0.3, lr_scale=2.0),
+        stage(policy.INTERPOLATE, 16, 0.5, start_interpolating_iters=13, end_value=0.9),
+    ]
+
+
+def _steps(optimizer: Any, model: nn.Linear, steps: range) -> list[float]:
+    """Train; return the rate after each step."""
+    rates = []
+    for step in steps:
+        optimizer.zero_grad()
+        batch = torch.randn(4, 3, generator=torch.Generator().manual_seed(step))
+        model(batch).square().sum().backward()
+        optimizer.step()
+        rates.append(optimizer.param_groups[0]["lr"])
+    return rates
+
+
+def _wrapped(library: Any, model: nn.Linear) -> Any:
+    return library.KeyedOptimizerWrapper(
+        dict(model.named_parameters()), lambda params: Adagrad(params, lr=0.1)
+    )
+
+
+def test_warm_up_goes_through_its_stages_alike_and_goes_on() -> None:
+    found = []
+    for library in (recsys.optim, torchrec.optim):
+        model = _model()
+        optimizer = library.WarmupOptimizer(_wrapped(library, model), _schedule(library), lr=0.2)
+        found.append((_steps(optimizer, model, range(19)), model.weight.detach(), optimizer.state_dict()))
+    assert found[0][0] == found[1][0]
+    assert torch.equal(found[0][1], found[1][1])
+    torch.testing.assert_close(found[0][2]["state"], dict(found[1][2]["state"]), rtol=0, atol=0)
+
+    model = _model()
+    first = recsys.optim.WarmupOptimizer(_wrapped(recsys.optim, model), _schedule(recsys.optim), lr=0.2)
+    _steps(first, model, range(7))
+    combined = recsys.optim.CombinedOptimizer(
+        [recsys.optim.WarmupOptimizer(_wrapped(recsys.optim, model), _schedule(recsys.optim), lr=0.2)]
+    )
+    combined.init_state()
+    combined.load_state_dict(copy.deepcopy(first.state_dict()))
+    assert _steps(combined, model, range(7, 19)) == found[0][0][7:]
+    assert torch.equal(model.weight, found[0][1])
+
+
+@pytest.mark.parametrize("kind", ["NORM", "VALUE", "NONE"])
+@pytest.mark.parametrize("norm_type", [2.0, "inf"])
+def test_gradients_are_clipped_alike(kind: str, norm_type: float | str) -> None:
+    weights, norms = [], []
+    for library in (recsys.optim, torchrec.optim):
+        model = _model()
+        optimizer = library.GradientClippingOptimizer(
+            _wrapped(library, model), library.GradientClipping[kind], 0.05, norm_type, track_grad_norm=True
+        )
+        _steps(optimizer, model, range(3))
+        weights.append(model.weight.detach())
+        norms.append(optimizer.last_total_grad_norm)
+    assert torch.equal(*weights)
+    torch.testing.assert_close(*norms)
+
+
 def test_rowwise_adagrad_steps_alike() -> None:
     weights = [nn.Parameter(torch.arange(24.0).view(6, 4)) for _ in range(2)]
     optimizers = [

@@ -135,7 +135,12 @@ def test_classes_with_fbgemms_defaults() -> None:
 @pytest.mark.parametrize(
     ("optimizer_class", "kwargs", "text"),
     [
-        pytest.param(AdamW, {}, r"got AdamW, which no lookup.*\['SGD', 'Adagrad', 'Adam', 'Row", id="class"),
+        pytest.param(
+            AdamW,
+            {},
+            r"got AdamW, which no lookup.*\['Adagrad', 'Adam', 'RowWiseAdagrad', 'SGD'\]",
+            id="class",
+        ),
         pytest.param(
             SGD, {"momentum": 0.9}, r"'momentum'\]: got 0\.9, .*leave it at 0, or use", id="momentum"
         ),
