@@ -9,6 +9,7 @@ from __future__ import annotations
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from threading import get_ident
 from typing import Any, Generic, TypeVar, cast
 
 import torch
@@ -25,20 +26,20 @@ class Awaitable(ABC, Generic[W]):
 
     # Attributes of the class, so that a subclass need not call this constructor.
     _result: Any = _PENDING
-    _is_waited_for = False
+    _waiting_thread: int | None = None
 
     def __init__(self) -> None: ...
 
     def wait(self) -> W:
         """Return the result; every rank of a process group must wait for the same things in the same order."""
         if self._result is _PENDING:
-            self._is_waited_for = True
+            self._waiting_thread = get_ident()
             try:
                 result: Any = self._wait_impl()
                 for callback in self.callbacks:
                     result = callback(result)
             finally:
-                self._is_waited_for = False
+                self._waiting_thread = None
             self._result = result
         return cast(W, self._result)
 
@@ -104,7 +105,7 @@ class LazyAwaitable(Awaitable[W]):
 
     def __getattr__(self, name: str) -> Any:
         # Called only for names that the awaitable itself lacks; waiting for itself would never end.
-        if name.startswith("__") or self._is_waited_for:
+        if name.startswith("__") or self._waiting_thread == get_ident():
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self.wait(), name)
 

@@ -10,12 +10,12 @@ from torch import Tensor, nn
 
 from recsys import EmbeddingBagCollection, EmbeddingCollection, KeyedJaggedTensor
 from recsys.configs import DataType
+from recsys.inference.quantize import quantize_embeddings, quantize_inference_model
 from recsys.modules.feature_processors import (
     FeatureProcessedEmbeddingBagCollection,
     PositionWeightedModuleCollection,
 )
 from recsys.quant import QuantEmbeddingBagCollection, QuantEmbeddingCollection
-from recsys.quant_models import quantize_embeddings, quantize_inference_model
 from tests.support.helpers import bag, kjt_of, sequence
 
 BATCH = kjt_of({"a": [[1, 2], []], "b": [[3], [4]]})
