@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from export.source.ranks import LocalShards, rank_parts, read_rank_file
 from export.source.shards import Parts, directory_parts, put_together
-from export.source.torchrec_modules import with_our_modules
+from export.source.torchrec_modules import their_tables_on, with_our_modules
 from recsys.artifact.load import read_manifest
 from recsys.checkpoint.dcp_metadata import METADATA_NAME
 from recsys.checkpoint.run import TRAINING_NAME, newest, read_record
@@ -201,7 +201,8 @@ def _made(factory: str, arguments: Mapping[str, Any]) -> nn.Module:
     except Exception as error:  # user code can raise anything
         raise ExportError(f"model: cannot import {factory!r}: {type(error).__name__}: {error}") from error
     try:
-        model = function(**arguments)
+        with their_tables_on("meta"):
+            model = function(**arguments)
     except Exception as error:  # user code can raise anything
         raise ExportError(f"model: {factory!r} failed: {type(error).__name__}: {error}") from error
     if not isinstance(model, nn.Module):

@@ -5,11 +5,13 @@ TorchRec is never imported here: without it in ``sys.modules`` no model can hold
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
 from enum import Enum
+from functools import wraps
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -83,6 +85,34 @@ def our_names() -> Iterator[None]:
     finally:
         for names, name, value in found:
             names[name] = value
+
+
+@contextmanager
+def their_tables_on(device: str) -> Iterator[None]:
+    """Let TorchRec's collections that are made inside the context have their tables on a device, as ours have."""
+    module = sys.modules.get(_COLLECTIONS)
+    names = [kind.__name__ for kind in _STANDING_IN[_COLLECTIONS]]
+    theirs = [vars(module)[name] for name in names if name in vars(module)] if module is not None else []
+    kinds = {kind: kind.__init__ for kind in theirs if kind not in _STANDING_IN[_COLLECTIONS]}
+    try:
+        for kind, original in kinds.items():
+            kind.__init__ = _made_on(device, original)
+        yield
+    finally:
+        for kind, original in kinds.items():
+            kind.__init__ = original
+
+
+def _made_on(device: str, original: Callable[..., None]) -> Callable[..., None]:
+    signature = inspect.signature(original)
+
+    @wraps(original)
+    def init(*args: Any, **kwargs: Any) -> None:
+        given = signature.bind(*args, **kwargs)
+        given.arguments["device"] = torch.device(device)
+        original(*given.args, **given.kwargs)
+
+    return init
 
 
 def _standing_in() -> dict[int, type[Any]]:

@@ -187,7 +187,11 @@ def test_a_collection_with_a_forward_of_its_own_is_refused() -> None:
 
 
 def make_regrouping() -> nn.Module:
-    return Regrouping()
+    model = Regrouping()
+    # Tables take no memory before the checkpoint's are there.
+    assert all(weight.is_meta for weight in model.user.parameters())
+    assert not model.layer.weight.is_meta
+    return model
 
 
 def test_state_dict_with_a_factory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
