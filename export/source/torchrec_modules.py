@@ -20,6 +20,7 @@ from torch import nn
 
 from export.graph.tree import exchanged
 from export.source.torchrec_managed import our_mapping
+from export.source.torchrec_parts import MAKERS
 from recsys.configs import BaseEmbeddingConfig, DataType, EmbeddingBagConfig, EmbeddingConfig, PoolingType
 from recsys.embedding import FLOAT_DTYPES, EmbeddingBagCollection, EmbeddingCollection
 from recsys.errors import ExportError
@@ -27,6 +28,7 @@ from recsys.jagged.keyed import KeyedTensor
 from recsys.jagged.keyed_jagged import KeyedJaggedTensor
 from recsys.jagged.tensor import JaggedTensor
 from recsys.managed import ManagedCollisionEmbeddingBagCollection, ManagedCollisionEmbeddingCollection
+from recsys.modules.feature_processors import FeatureProcessorsCollection
 
 _COLLECTIONS = "torchrec.modules.embedding_modules"
 _MANAGED = "torchrec.modules.mc_embedding_modules"
@@ -36,6 +38,7 @@ _STANDING_IN: dict[str, tuple[type[Any], ...]] = {
     _DATA_TYPES: (JaggedTensor, KeyedJaggedTensor, KeyedTensor),
     _COLLECTIONS: (EmbeddingBagCollection, EmbeddingCollection),
     _MANAGED: (ManagedCollisionEmbeddingBagCollection, ManagedCollisionEmbeddingCollection),
+    "torchrec.modules.feature_processor_": (FeatureProcessorsCollection,),
 }
 # What a table of TorchRec's says that no float table here can be.
 _REFUSED = ("use_virtual_table",)
@@ -128,7 +131,7 @@ def _standing_in() -> dict[int, type[Any]]:
 
 
 def _counterpart(path: str, module: nn.Module) -> nn.Module | None:
-    """Return our module for one of TorchRec's collections; None for any other module."""
+    """Return our module for one of TorchRec's; None for any other module."""
     for place, makers in _MAKERS.items():
         theirs = sys.modules.get(place)
         for ours, make in makers.items() if theirs is not None else ():
@@ -216,4 +219,5 @@ _MAKERS: dict[str, dict[type[nn.Module], Callable[[str, Any], nn.Module]]] = {
         ManagedCollisionEmbeddingCollection: _managed_sequences,
     },
     _COLLECTIONS: {EmbeddingBagCollection: _pooled, EmbeddingCollection: _sequences},
+    **MAKERS,
 }

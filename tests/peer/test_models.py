@@ -13,6 +13,7 @@ from tests.peer.torchrec_peer import torchrec
 pytestmark = [
     pytest.mark.peer,
     pytest.mark.filterwarnings("ignore:torch.ao.quantization is deprecated:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning"),
 ]
 assert torchrec
 
@@ -26,6 +27,12 @@ def test_the_bits_of_torchrecs_int8(name: str, tmp_path: Path) -> None:
     assert row.glue == 0
     assert row.is_bit_equal == dict.fromkeys(TARGETS, True)
     assert all(0 < found < 0.02 for found in row.float_difference.values())
+
+
+def test_rows_that_attend_to_each_other_are_refused(tmp_path: Path) -> None:
+    row = run("DLRM_Transformer", tmp_path, is_served=False)
+    assert row.is_refused_rightly
+    assert "a row must not depend on the others of its batch" in row.error
 
 
 def test_served(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,55 @@ class Indices(nn.Module):
         return found.to_padded_dense(4).sum(dim=1) + ids.sum(dim=1, keepdim=True)
 
 
+class ByPosition(nn.Module):
+    """Weights IDs by their position in the row."""
+
+    def __init__(self, of_one: bool) -> None:
+        super().__init__()
+        from torchrec.modules.feature_processor_ import (
+            PositionWeightedModule,
+            PositionWeightedModuleCollection,
+        )
+        from torchrec.modules.fp_embedding_modules import FeatureProcessedEmbeddingBagCollection
+
+        processors = (
+            {"a": PositionWeightedModule(5), "b": PositionWeightedModule(6)}
+            if of_one
+            else PositionWeightedModuleCollection({"a": 5, "b": 6})
+        )
+        self.fp = FeatureProcessedEmbeddingBagCollection(bags("a", "b", is_weighted=True), processors)
+        with torch.no_grad():
+            for name, weight in self.fp.named_parameters():
+                if "position" in name:
+                    weight.uniform_()
+
+    def forward(self, features: KeyedJaggedTensor) -> Tensor:  # type: ignore[valid-type]
+        return self.fp(features).values()
+
+
+class RegroupingModule(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        from torchrec.modules.regroup import KTRegroupAsDict
+
+        self.first, self.second = bags("a", "b"), bags("c")
+        self.regroup = KTRegroupAsDict([["a", "c"], ["b"]], ["x", "y"])
+
+    def forward(self, features: KeyedJaggedTensor) -> dict[str, Tensor]:  # type: ignore[valid-type]
+        return self.regroup([self.first(features), self.second(features)])
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "regrouping": Regrouping,
+    "sequences": Sequences,
+    "weighted": Weighted,
+    "indices": Indices,
+    "weights of each feature's positions": lambda: ByPosition(of_one=True),
+    "weights of positions": lambda: ByPosition(of_one=False),
+    "regrouping module": RegroupingModule,
+}
+
+
 def theirs_of(model: nn.Module, features: Any) -> Any:
     """What TorchRec itself answers."""
     with torch.no_grad():
@@ -111,8 +161,8 @@ def theirs_of(model: nn.Module, features: Any) -> Any:
         )
 
 
-@pytest.mark.parametrize("make", [Regrouping, Sequences, Weighted, Indices])
-def test_exported_as_it_is(make: type[nn.Module], tmp_path: Path) -> None:
+@pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
+def test_exported_as_it_is(make: Callable[[], nn.Module], tmp_path: Path) -> None:
     model = make().eval()
     targets = (("cpu",), ("cpu", "cpu"))
     export_model(model, tmp_path / "artifact", ExportConfig(targets=targets, data_type=recsys.DataType.FP32))
