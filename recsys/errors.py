@@ -13,6 +13,10 @@ class ArtifactNotFoundError(ArtifactError):
     """There is no artifact at the given path."""
 
 
+class ComputedIdError(RuntimeError):
+    """An ID that the model computes is no row of its table; the message names both."""
+
+
 class ForeignFileError(ArtifactError):
     """The file or directory was not written by this project."""
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from export.graph.binding import Binding
+from export.graph.computed import RequestFeatures
 from export.graph.device_check import check_devices
 from export.graph.managed import FrozenCollisions, mapping_in_front
 from export.graph.passes import flatten_cats, relu_in_place
@@ -95,7 +96,7 @@ class ExportedModel(nn.Module):
         self, dense: Sequence[Tensor], lengths: Tensor, values: Tensor, weights: Tensor | None
     ) -> dict[str, Tensor]:
         """Predict; see ``recsys.signature`` for the arguments."""
-        features = split_features(self._binding, lengths, values, weights)
+        features = _of_request(split_features(self._binding, lengths, values, weights))
         if features:
             dense = self._same_rows(dense, lengths)
         if self._is_elsewhere:
@@ -142,8 +143,10 @@ class ExportedModel(nn.Module):
     def _ranking_features(
         self, context: Ids, rows: Ids, expansion: Expansion
     ) -> dict[str, KeyedJaggedTensor]:
-        of_context = split_features(self._of_context, context.lengths, context.values, context.weights)
-        of_rows = split_features(self._of_rows, rows.lengths, rows.values, rows.weights)
+        of_context = _of_request(
+            split_features(self._of_context, context.lengths, context.values, context.weights)
+        )
+        of_rows = _of_request(split_features(self._of_rows, rows.lengths, rows.values, rows.weights))
         return {
             name: RankingFeatures(name, keys, of_context[name], of_rows.get(name), expansion)
             if name in of_context
@@ -235,6 +238,10 @@ def _sent_already(
     if isinstance(features, RankingFeatures):
         return features.sent(inputs)
     return DistributedKeyedJaggedTensor(features, inputs)
+
+
+def _of_request(features: Mapping[str, KeyedJaggedTensor]) -> dict[str, KeyedJaggedTensor]:
+    return {name: RequestFeatures(argument) for name, argument in features.items()}
 
 
 def split_features(

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from export.config import ExportConfig
 from export.graph.binding import Binding
+from export.graph.computed import check_computed
 from export.graph.managed import ManagedTables
 from export.graph.ranking import RankingCollection
 from export.tables.tables import StoredModel
@@ -114,12 +115,14 @@ def _sharded(
     pooled = isinstance(collection, EmbeddingBagCollection)
     kind = ShardedEmbeddingBagCollection if pooled else ShardedEmbeddingCollection
     plan = place.stored.plans[place.target].of(path)
-    return kind.over_devices(
+    sharded = kind.over_devices(
         tables,
         {table.name: plan[table.name] for table in tables},
         place.ranks,
         _options(path, collection, place.stored, place.dtype),
     )
+    check_computed(sharded, path, place.stored.policies)
+    return sharded
 
 
 @dataclass(frozen=True, kw_only=True)

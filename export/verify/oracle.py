@@ -43,6 +43,23 @@ class StoredRows:
         return torch.cat(columns, dim=1), bounds
 
 
+@dataclass(frozen=True, kw_only=True)
+class FloatRows:
+    """Read access to the rows of a model's float tables, in the place of ``StoredRows``.
+
+    Attributes:
+        weights: The float weight ``[R, D]`` of each table, by table path.
+    """
+
+    weights: Mapping[str, Tensor]
+
+    def read(self, table: str, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Return rows ``[N, D]``, zeros behind the last, and bounds of 0, ``[N]``."""
+        weight = self.weights[table]
+        rows = weight[ids.clamp(max=weight.shape[0] - 1)].to(torch.float32)
+        return rows * (ids < weight.shape[0]).unsqueeze(1), torch.zeros(ids.numel())
+
+
 def by_policy(ids: Tensor, table: BaseEmbeddingConfig, policy: IdPolicy) -> Tensor:
     """Return the rows that IDs read under a policy."""
     if policy is IdPolicy.HASH:
@@ -59,7 +76,7 @@ class OracleCollection(nn.Module):
     Args:
         path: The collection's path.
         tables: Its tables, with their stored data types.
-        rows: The rows of the whole model.
+        rows: The rows of the whole model, stored or float.
         policies: By table path.
         output: Whether lookups take weights, and the dtype that they return.
     """
@@ -68,7 +85,7 @@ class OracleCollection(nn.Module):
         self,
         path: str,
         tables: Sequence[BaseEmbeddingConfig],
-        rows: StoredRows,
+        rows: StoredRows | FloatRows,
         policies: Mapping[str, IdPolicy],
         is_weighted: bool,
         output_dtype: torch.dtype,

@@ -18,12 +18,14 @@ from export.graph.graph import split_features
 from export.graph.prepared import PreparedModel
 from export.graph.tree import exchanged
 from export.verify.compare import model_outputs
-from export.verify.oracle import OracleCollection, StoredRows
+from export.verify.oracle import FloatRows, OracleCollection, StoredRows
 from export.verify.retrieval import ItemScores, comparable, item_scores
 from recsys.artifact.load import ROWS_NAME, map_rows
 from recsys.artifact.ranking import picked
 from recsys.artifact.samples import Batch
 from recsys.embedding import EmbeddingBagCollection
+from recsys.sharding.plan.device_rows import table_path
+from recsys.signature import IdPolicy
 
 
 def arguments(binding: Binding, batch: Batch, dtype: torch.dtype = torch.float32) -> dict[str, Any]:
@@ -32,22 +34,38 @@ def arguments(binding: Binding, batch: Batch, dtype: torch.dtype = torch.float32
     return {**dense, **split_features(binding, batch.lengths, batch.values, batch.weights)}
 
 
+def float_model(prepared: PreparedModel) -> nn.Module:
+    """Return the float model, in eval mode.
+
+    Where it computes IDs for tables with a policy, collections apply the policy: those IDs cannot be chosen in range.
+    """
+    rows = FloatRows(weights=prepared.weights)
+    applied = {
+        path: _oracle(prepared, path, rows, torch.float32)
+        for path in prepared.binding.computed
+        if any(
+            prepared.stored.policies[table_path(path, table.name)] in (IdPolicy.HASH, IdPolicy.ZERO)
+            for table in prepared.stored.tables[path]
+        )
+    }
+    return exchanged(prepared.model, applied)
+
+
 def oracles(prepared: PreparedModel, work: Path, dtype: torch.dtype) -> dict[str, OracleCollection]:
     """Return for each collection what looks up its stored rows, in plain torch."""
     layout = prepared.stored.layout
     blob = map_rows(work / ROWS_NAME, layout, random_access=True)
     rows = StoredRows(layout=layout, blob=blob)
-    return {
-        path: OracleCollection(
-            path,
-            prepared.stored.tables[path],
-            rows,
-            prepared.stored.policies,
-            isinstance(collection, EmbeddingBagCollection) and collection.is_weighted(),
-            dtype,
-        )
-        for path, collection in prepared.collections.items()
-    }
+    return {path: _oracle(prepared, path, rows, dtype) for path in prepared.collections}
+
+
+def _oracle(
+    prepared: PreparedModel, path: str, rows: StoredRows | FloatRows, dtype: torch.dtype
+) -> OracleCollection:
+    collection = prepared.collections[path]
+    is_weighted = isinstance(collection, EmbeddingBagCollection) and collection.is_weighted()
+    tables, policies = prepared.stored.tables[path], prepared.stored.policies
+    return OracleCollection(path, tables, rows, policies, is_weighted, dtype)
 
 
 def with_collections(prepared: PreparedModel, collections: Mapping[str, nn.Module]) -> nn.Module:

@@ -29,7 +29,7 @@ from export.verify.compare import (
     model_outputs,
 )
 from export.verify.ranking import Predict, PredictRanking, check_ranking
-from export.verify.reference import Reference, arguments, oracles, with_collections
+from export.verify.reference import Reference, arguments, float_model, oracles, with_collections
 from export.verify.retrieval import ItemScores, comparable, item_scores
 from export.verify.rows import check_rows
 from recsys.artifact.graphs import can_exchange
@@ -84,13 +84,15 @@ def float_outputs(prepared: PreparedModel) -> FloatOutputs:
         ExportError: The model fails on the samples, or its outputs cannot be served.
     """
     prepared.progress("float model", 0, 1)
-    model = exchanged(prepared.model, {})
+    model = float_model(prepared)
     collections = {path: model.get_submodule(path) if path else model for path in prepared.collections}
     call = arguments(prepared.binding, prepared.clean)
     try:
         outputs, kept = capture(model, collections, call)
     except Exception as error:  # user code can raise anything
-        raise ExportError(f"model: forward failed on the samples: {type(error).__name__}: {error}") from error
+        raise ExportError(
+            f"model: forward failed on the samples: {type(error).__name__}: {error}{_hint(prepared)}"
+        ) from error
     named = named_outputs(outputs)
     are_cast = any(o.dtype != torch.float32 for o in named.values())
     return FloatOutputs(
@@ -99,6 +101,16 @@ def float_outputs(prepared: PreparedModel) -> FloatOutputs:
         are_cast=are_cast,
         integers=integer_outputs(named),
         item_scores=item_scores(model, call),
+    )
+
+
+def _hint(prepared: PreparedModel) -> str:
+    """Return what to do about IDs that the model computes, if it computes any."""
+    if not prepared.binding.computed:
+        return ""
+    return (
+        f". It computes IDs for {sorted(prepared.binding.computed)}: if they leave their tables, take them modulo in "
+        "forward, choose --id-policy TABLE=hash or zero, or give --samples whose IDs stay within"
     )
 
 
@@ -111,7 +123,7 @@ def check_independence(prepared: PreparedModel) -> None:
     signature = prepared.signature
     if signature.by_request:
         return
-    model = exchanged(prepared.model, {})
+    model = float_model(prepared)
     batch = prepared.clean
     if batch.num_rows < 2:
         known_ids = prepared.managed.known_ids

@@ -1,4 +1,4 @@
-"""Checks of a graph's inputs, and the answer to a batch without rows.
+"""Checks of a graph's inputs, the answer to a batch without rows, and IDs that a graph computes.
 
 Shape letters: B batch, Q contexts, F features, N number of IDs.
 """
@@ -10,7 +10,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from recsys.errors import ComputedIdError
 from recsys.signature import Signature
+
+# With it the message of ``export.graph.features`` begins.
+_COMPUTED_ID = "computed ID: table '"
 
 
 def without_rows(
@@ -34,6 +38,13 @@ def without_rows(
         return None
     checked_inputs(signature, inputs, is_ranking=is_ranking)
     return no_rows(signature)
+
+
+def computed_id_error(error: Exception) -> ComputedIdError | None:
+    """Return what a graph says of an ID that it has computed; None for any other error of a graph."""
+    # The same words stand further up, in the source that torch shows.
+    _, marker, told = str(error).rpartition(_COMPUTED_ID)
+    return ComputedIdError(marker + told.partition("\n")[0]) if marker else None
 
 
 def no_rows(signature: Signature) -> dict[str, Tensor]:

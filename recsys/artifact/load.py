@@ -25,7 +25,7 @@ from torch import Tensor
 from recsys import torchscript
 from recsys.artifact.compiled import CompiledGraphs, CompiledModel, Package, check_usable
 from recsys.artifact.graphs import LoadedGraphs, place, share, tensor_at
-from recsys.artifact.inputs import without_rows
+from recsys.artifact.inputs import computed_id_error, without_rows
 from recsys.artifact.loaded_rows import LoadedRows
 from recsys.artifact.manifest import Manifest
 from recsys.artifact.targets import RankingGraph, Target
@@ -114,6 +114,7 @@ class LoadedArtifact:
 
         Raises:
             ChecksumError: The rows file was written to since it was loaded.
+            ComputedIdError: An ID that the model computes is no row of its table.
             RuntimeError: The inputs do not fit the signature; FBGEMM's or torch's words.
         """
         if self.rows.file is not None:
@@ -141,10 +142,16 @@ class LoadedArtifact:
         if answer is not None:
             return answer
         call = self.graphs.calls[form]
-        if torch.is_inference_mode_enabled():
-            return call(*inputs)
-        with torch.inference_mode():
-            return call(*inputs)
+        try:
+            if torch.is_inference_mode_enabled():
+                return call(*inputs)
+            with torch.inference_mode():
+                return call(*inputs)
+        except (RuntimeError, torch.jit.Error) as error:
+            computed = computed_id_error(error)
+            if computed is None:
+                raise
+            raise computed from None
 
 
 def read_manifest(path: str | os.PathLike[str]) -> Manifest:

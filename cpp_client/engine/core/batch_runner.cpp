@@ -91,6 +91,7 @@ void BatchRunner::RunPart(Part part) {
   BatchTimes times;
   times.taken_s = clock_();
   times.num_requests = static_cast<std::int64_t>(part.size());
+  Status refusal;
   try {
     checked_.clear();
     queued_s_.clear();
@@ -99,12 +100,16 @@ void BatchRunner::RunPart(Part part) {
       queued_s_.push_back(times.taken_s - request->enqueued_s);
       times.num_rows += request->checked.num_rows;
     }
-    servable_.metrics().ObserveBatch(times.num_requests, times.num_rows, SumOfIds(part));
-    Encode(part, Compute(&times));
+    const Outputs outputs = Compute(&times);
+    ObserveBatch(part, times);
+    Encode(part, outputs);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kRequest) return Fail(part, times);
+    refusal = StatusOf(error);
   } catch (...) {
-    Fail(part, times);
-    return;
+    return Fail(part, times);
   }
+  if (!refusal.ok()) return Refuse(part, times, refusal);
   times.responded_s = clock_();
   servable_.metrics().ObserveStages(queued_s_, times.collated_s - times.taken_s,
                                     times.executed_s - times.collated_s,
@@ -179,7 +184,22 @@ void BatchRunner::ShowShadow(Request& request) const {
   }
 }
 
+void BatchRunner::ObserveBatch(Part part, const BatchTimes& times) const {
+  servable_.metrics().ObserveBatch(times.num_requests, times.num_rows, SumOfIds(part));
+}
+
+void BatchRunner::Refuse(Part part, const BatchTimes& times, const Status& refusal) {
+  if (part.size() == 1) {
+    ObserveBatch(part, times);
+    return Give(*part[0], times, {refusal, {}});
+  }
+  const std::size_t half = part.size() / 2;
+  RunPart(Part(part.data(), half));
+  RunPart(Part(part.data() + half, part.size() - half));
+}
+
 void BatchRunner::Fail(Part part, const BatchTimes& times) {
+  ObserveBatch(part, times);
   LogFailure(servable_, part, times);
   for (const double seconds : queued_s_) servable_.metrics().Observe(Stage::kQueue, seconds);
   for (const auto& request : part) {

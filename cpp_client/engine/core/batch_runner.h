@@ -29,7 +29,8 @@ class BatchRunner {
   void WarmUp(const WarmUpBatch& batch);
 
   /// Answers all requests: those with a context in one batch, those without in another. If the
-  /// model throws, only the requests of that batch are answered with the error. Never throws.
+  /// model throws, only the requests of that batch are answered with the error; if one of them is
+  /// to blame, only that one. Never throws.
   /// Reorders `requests`.
   void Run(std::vector<std::shared_ptr<Request>>* requests);
 
@@ -47,6 +48,9 @@ class BatchRunner {
   void EncodeOne(Request& request, Answer* answer);
   /// Passes the rows to the request's shadow; a failure does not affect the request itself.
   void ShowShadow(Request& request) const;
+  void ObserveBatch(Part part, const BatchTimes& times) const;
+  /// Refuses the only request; runs several again in halves, until the one to blame is alone.
+  void Refuse(Part part, const BatchTimes& times, const Status& refusal);
   void Fail(Part part, const BatchTimes& times);
   /// Ends a request unless it has already ended.
   void Give(Request& request, const BatchTimes& times, Answer answer);

@@ -312,7 +312,13 @@ void Executor::WarmUp(BatchRunner* runner) {
   BatchSize last;
   for (const WarmUpBatch& batch : warm_up_) {
     const double began_s = clock_();
-    runner->WarmUp(batch);
+    try {
+      runner->WarmUp(batch);
+    } catch (const Error& error) {
+      // Of made IDs the model may compute others than of real ones.
+      if (error.kind() != ErrorKind::kRequest) throw;
+      continue;
+    }
     const BatchSize size = SizeOf(batch);
     // The first batch of a size takes many times as long as the following ones.
     const bool is_second = size.num_rows == last.num_rows && size.num_ids == last.num_ids;

@@ -33,7 +33,7 @@ class ServedModel {
  public:
   virtual ~ServedModel() = default;
   virtual const Signature& signature() const = 0;
-  /// Throws the model's exceptions.
+  /// Throws the model's exceptions; Error (kRequest) if one of the requests is to blame.
   virtual Outputs Predict(const Batch& batch) = 0;
 
   /// A delta that was read and checked: a function that replaces the rows, and how many dense

@@ -126,8 +126,9 @@ class Model {
 
   /// Computes a valid batch: its requests passed a RequestChecker, and a BatchWriter assembled it.
   /// One without rows reaches no graph: its outputs are empty.
-  /// Throws Error: kChecksum if the rows' file was modified since it was opened, kExecution if the
-  /// graph fails or its outputs do not match the signature.
+  /// Throws Error: kChecksum if the rows' file was modified since it was opened, kRequest if an ID
+  /// that the model computes is no row of its table, kExecution if the graph fails otherwise or its
+  /// outputs do not match the signature.
   Outputs Predict(const Batch& batch) const;
 
   /// Checks one request and computes it as a batch of its own: for programs that do no batching.

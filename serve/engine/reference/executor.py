@@ -18,6 +18,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from recsys.errors import ComputedIdError
 from recsys.signature import Signature
 from serve.config.models import BatchLimits
 from serve.engine.interface import ModelInfo
@@ -27,7 +28,7 @@ from serve.engine.reference.collate import check_outputs, collate
 from serve.engine.reference.policy import BatchPolicy
 from serve.engine.reference.request_check import CheckedRequest
 from serve.engine.reference.requests import Answer, Request
-from serve.errors import DeadlineExpiredError, DrainingError, ExecutionError
+from serve.errors import DeadlineExpiredError, DrainingError, ExecutionError, RequestError
 from serve.metrics.counters import ModelCounters
 
 _log = logging.getLogger("serve")
@@ -236,7 +237,11 @@ class Executor:
         last = None
         for batch in self._warm_up:
             times = BatchTimes(taken_s=self._clock())
-            self._compute(batch, times)
+            try:
+                self._compute(batch, times)
+            except ComputedIdError:
+                # Of made IDs the model may compute others than of real ones.
+                continue
             size = sum(request.num_rows for request in batch), sum(request.num_ids for request in batch)
             # The first batch of a size takes many times as long as later ones.
             if size == last:
@@ -311,20 +316,31 @@ class Executor:
         self._deliver([(pending, DeadlineExpiredError(_EXPIRED)) for pending in expired])
 
     def _answers(self, batch: list[Request]) -> Answered:
-        """Run one batch. An error of the model becomes the answer and affects only this batch."""
+        """Run one batch. An error of the model becomes the answer and affects only this batch.
+
+        If the model computes an ID that is no row of its table, the batch runs again in halves, until the request
+        that is to blame is alone.
+        """
         times = BatchTimes(taken_s=self._clock(), num_requests=len(batch))
         times.num_rows = sum(p.num_rows for p in batch)
         for pending in batch:
             pending.times = times
-        self._counters.observe_batch(len(batch), times.num_rows, sum(p.num_ids for p in batch))
         try:
             data = self._compute([_checked(p) for p in batch], times)
+        except ComputedIdError as error:
+            if len(batch) > 1:
+                half = len(batch) // 2
+                return [*self._answers(batch[:half]), *self._answers(batch[half:])]
+            self._observe_batch(batch, times)
+            return [(batch[0], RequestError(str(error)))]
         except Exception:
+            self._observe_batch(batch, times)
             self._log_failure(batch, times)
             for pending in batch:
                 self._counters.observe("queue", times.taken_s - pending.enqueued_s)
             failed = ExecutionError("the model failed on the batch that held this request; the log says why")
             return [(pending, failed) for pending in batch]
+        self._observe_batch(batch, times)
         answered = self._encoded(batch, data)
         times.responded_s = self._clock()
         self._counters.observe_stages(
@@ -334,6 +350,9 @@ class Executor:
             times.responded_s - times.executed_s,
         )
         return answered
+
+    def _observe_batch(self, batch: list[Request], times: BatchTimes) -> None:
+        self._counters.observe_batch(len(batch), times.num_rows, sum(p.num_ids for p in batch))
 
     def _compute(self, requests: Sequence[CheckedRequest], times: BatchTimes) -> list[bytes]:
         """Return each output's bytes for the whole batch."""

@@ -1,0 +1,121 @@
+"""KeyedJaggedTensors that know whether their IDs came with the request, or the model computes them.
+
+Shape letters: B batch, F features, N number of IDs.
+
+The server checks the IDs of requests before they meet those of others. IDs that ``forward`` computes (hashed, crossed,
+shifted) it does not know: the graph checks them, in words by which the server finds the request that is to blame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from recsys.jagged.keyed_jagged import KeyedJaggedTensor
+from recsys.ops import is_traced
+from recsys.sharding.plan.device_rows import table_path
+from recsys.sharding.sharded import DistributedKeyedJaggedTensor, ShardedCollection
+from recsys.signature import IdPolicy
+
+
+class RequestFeatures(KeyedJaggedTensor):
+    """A sparse argument of ``forward``, or some of its features: the server has checked its IDs."""
+
+    def __init__(self, features: KeyedJaggedTensor) -> None:
+        super().__init__(
+            features.keys(),
+            features.values(),
+            weights=features.weights_or_none(),
+            lengths=features.lengths(),
+            stride=features.stride(),
+            length_per_key=features.length_per_key_or_none(),
+        )
+
+    def _select(self, indices: list[int]) -> KeyedJaggedTensor:
+        return RequestFeatures(super()._select(indices))
+
+
+def check_computed(collection: ShardedCollection, path: str, policies: Mapping[str, IdPolicy]) -> None:
+    """Let a collection check the IDs that the model computes for it, before every lookup.
+
+    Args:
+        collection: The collection in a graph that is about to be traced.
+        path: Its path.
+        policies: Of its tables, by path; IDs are checked where they are rejected.
+    """
+    limits: dict[str, list[tuple[str, int]]] = {}
+    for pair in collection.layout.pairs:
+        table = collection.layout.tables[pair.table]
+        name = table_path(path, table.name)
+        if policies.get(name, IdPolicy.REJECT) is IdPolicy.REJECT:
+            limits.setdefault(pair.feature, []).append((name, table.num_embeddings))
+    smallest = {feature: min(found, key=lambda use: use[1]) for feature, found in limits.items()}
+
+    def check(
+        _: nn.Module, positional: tuple[Any, ...], named: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        [features] = [*positional, *named.values()]
+        if isinstance(features, (RequestFeatures, DistributedKeyedJaggedTensor)):
+            return None
+        values = features.values()
+        if not is_traced(values):
+            return None
+        uses = [smallest.get(key, ("", -1)) for key in features.keys()]  # noqa: SIM118 (not a dict)
+        names, bounds = [name for name, _ in uses], [limit for _, limit in uses]
+        return (_with_values(features, checked_ids(values, features.lengths(), names, bounds)),), {}
+
+    if smallest:
+        collection.register_forward_pre_hook(check, with_kwargs=True)
+
+
+def _with_values(features: KeyedJaggedTensor, values: Tensor) -> KeyedJaggedTensor:
+    return KeyedJaggedTensor(
+        features.keys(),
+        values,
+        weights=features.weights_or_none(),
+        lengths=features.lengths(),
+        stride=features.stride(),
+        length_per_key=features.length_per_key_or_none(),
+    )
+
+
+def checked_ids(values: Tensor, lengths: Tensor, names: list[str], limits: list[int]) -> Tensor:
+    """Return IDs after a check that those of each feature are rows of its table.
+
+    Args:
+        values: ``[N]``.
+        lengths: ``[F * B]``.
+        names: The table of each feature.
+        limits: Its rows; -1 where any ID is taken.
+
+    Raises:
+        ValueError: An ID is none. In a graph it is torch's error, with these words.
+    """
+    if values.numel() == 0:
+        return values
+    smallest = -1
+    for limit in limits:
+        if limit >= 0 and (smallest < 0 or limit < smallest):
+            smallest = limit
+    if int(values.min()) >= 0 and int(values.max()) < smallest:
+        return values
+    ends = lengths.view(len(limits), -1).sum(dim=1).cumsum(dim=0)
+    start = 0
+    for i in range(len(limits)):
+        end = int(ends[i])
+        of_feature = values[start:end]
+        start = end
+        if limits[i] >= 0:
+            bad = torch.nonzero((of_feature < 0) | (of_feature >= limits[i]))
+            if bad.numel() > 0:
+                found = int(of_feature[int(bad[0, 0])])
+                raise ValueError(
+                    f"computed ID: table '{names[i]}' got {found}, expected 0 <= ID < {limits[i]}"
+                )
+    return values
+
+
+fx.wrap("checked_ids")
