@@ -135,6 +135,43 @@ TEST_F(ExecutorTest, AModelThatFailsFailsItsBatchAndNoOther) {
   EXPECT_NE(log.text().find("does not like this ID"), std::string::npos);
 }
 
+TEST_F(ExecutorTest, ARequestThatIsToBlameFailsAlone) {
+  Open();
+  const std::string told = "computed ID: table 'c' got 777, expected 0 <= ID < 50";
+  opened_.model->on_predict = [&](const Batch& batch) {
+    for (const std::int64_t id : batch.sparse.values) {
+      if (id == 777) throw Error(ErrorKind::kRequest, told);
+    }
+  };
+  Plug();
+  std::vector<std::shared_ptr<SumRequest>> innocent;
+  for (int i = 0; i < 13; ++i) {
+    if (i == 0 || i == 7 || i == 8) {
+      Submit("bad " + std::to_string(i), {{2}, {777}});
+    } else {
+      innocent.push_back(Submit(std::to_string(i), {{i}, {3, 4}}));
+    }
+  }
+  opened_.model->OpenGate();
+  answers_.Wait(14);
+  for (const auto& request : innocent) ExpectAnswered(*request);
+  for (const char* name : {"bad 0", "bad 7", "bad 8"}) {
+    EXPECT_EQ(answers_.Of(name).status.code, StatusCode::kInvalidArgument);
+    EXPECT_EQ(answers_.Of(name).status.text, told);
+  }
+}
+
+TEST_F(ExecutorTest, MadeRequestsAreNotToBlameForAWarmUp) {
+  opened_ = HostSum(DeliverAtOnce);
+  opened_.model->on_predict = [](const Batch& batch) {
+    if (batch.num_rows == 32) throw Error(ErrorKind::kRequest, "computed ID: table 'c'");
+  };
+  opened_.servable->Open();
+  const auto request = Submit("a", {{1}});
+  answers_.Wait(1);
+  ExpectAnswered(*request);
+}
+
 TEST_F(ExecutorTest, OutputsThatContradictTheSignatureReachNoClient) {
   const HeardLog log;
   Open();

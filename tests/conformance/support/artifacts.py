@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import dataclass
 from functools import cached_property
@@ -126,6 +127,53 @@ def export_list(path: Path) -> Exported:
         name="list", data_type=DataType.FP32, batch="request", context=(), graph_format=GRAPH_FORMAT
     )
     export_model(ListModel().eval(), path, config)
+    return Exported(path)
+
+
+#: Rows of the tables of the crossing model: an ID ``a`` of the first is looked up as ``2 * a`` in the second.
+NUM_CROSSED_ROWS = 100
+
+
+class CrossingModel(nn.Module):
+    """Computes IDs of ``id``: for ``twice``, which rejects those that leave it, and for ``hashed``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(14)
+        names = ("id", "twice", "hashed")
+        tables = [
+            EmbeddingBagConfig(
+                name=name, embedding_dim=8, num_embeddings=NUM_CROSSED_ROWS, feature_names=[name]
+            )
+            for name in names
+        ]
+        self.given = EmbeddingBagCollection(tables=tables[:1])
+        self.made = EmbeddingBagCollection(tables=tables[1:])
+
+    def forward(self, features: KeyedJaggedTensor) -> dict[str, Tensor]:
+        ids = features["id"]
+        made = KeyedJaggedTensor(
+            ["twice", "hashed"],
+            torch.cat([ids.values() * 2, ids.values() * 1_000_003]),
+            lengths=torch.cat([ids.lengths(), ids.lengths()]),
+        )
+        rows = torch.cat([self.given(features).values(), self.made(made).values()], dim=1)
+        return {"score": rows.sum(dim=1)}
+
+
+def export_crossing(path: Path) -> Exported:
+    """A model that computes IDs. Only the first half of the IDs that it takes stay within their table."""
+    samples = path.parent / "samples.json"
+    ids = [[i, (7 * i) % (NUM_CROSSED_ROWS // 2)] for i in range(NUM_CROSSED_ROWS // 2)]
+    samples.write_text(json.dumps({"sparse": {"id": ids}}))
+    config = ExportConfig(
+        name="crossing",
+        targets=(("cpu",), ("cpu", "cpu")),
+        table_id_policies={"hashed": IdPolicy.HASH},
+        samples=samples,
+        graph_format=GRAPH_FORMAT,
+    )
+    export_model(CrossingModel().eval(), path, config)
     return Exported(path)
 
 

@@ -123,15 +123,18 @@ class GatedModel:
 
 
 class FailingModel:
-    """A real model that fails on batches which hold a given ID."""
+    """A real model that fails on batches which hold a given ID, with a given error."""
 
-    def __init__(self, model: ServedModel, bad_id: int) -> None:
+    def __init__(self, model: ServedModel, bad_id: int, error: Exception | None = None) -> None:
         self._model = model
         self._bad_id = bad_id
+        self._error = error or RuntimeError("at /secret/path 0x7f00: the model does not like this ID")
+        self.num_calls = 0
         self.signature = model.signature
         self.target_name = model.target_name
 
     def forward(self, *inputs: Tensor) -> dict[str, Tensor]:
+        self.num_calls += 1
         if self._bad_id in inputs[len(self.signature.dense) + 1]:
-            raise RuntimeError("at /secret/path 0x7f00: the model does not like this ID")
+            raise self._error
         return self._model.forward(*inputs)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from recsys.errors import ComputedIdError
 from serve.client.packing import read_response
 from serve.config.models import BatchLimits
 from serve.engine.reference.executor import Answered, Executor, ExecutorSettings, ServedModel
@@ -20,7 +21,7 @@ from serve.engine.reference.protocols.recsys_v1 import encode_response
 from serve.engine.reference.request_check import CheckedRequest, RequestChecker
 from serve.engine.reference.requests import Answer, Request
 from serve.engine.reference.warm_up import warm_up_batches
-from serve.errors import DeadlineExpiredError, DrainingError, ExecutionError
+from serve.errors import DeadlineExpiredError, DrainingError, ExecutionError, RequestError
 from serve.metrics.counters import ModelCounters
 from serve.wire import predict_pb2 as wire
 from tests.support.serve.live import INFO
@@ -153,6 +154,47 @@ def test_a_model_that_fails_fails_its_batch_and_no_other(
     assert "0x" not in str(error)
     assert "request IDs: 'bad'" in caplog.text
     assert "does not like this ID" in caplog.text
+
+
+@pytest.mark.parametrize("guilty", [[0], [5], [2, 3], [0, 7, 12], list(range(13))], ids=str)
+def test_a_computed_id_that_leaves_its_table_fails_its_own_request_only(
+    model: ServedModel, answers: Answers, samples: list[Sample], guilty: list[int]
+) -> None:
+    error = ComputedIdError("computed ID: table 'c' got 52, expected 0 <= ID < 50")
+    counters = ModelCounters(INFO.name, INFO.version)
+    gated = GatedModel(FailingModel(model, 777_000, error))
+    executor = Executor(settings_of(gated, counters=counters), answers.deliver)
+    executor.start(WARM_UP)
+    executor.wait_until_warm()
+    gated.close_gate()
+    executor.submit(pending("running", samples[0]))
+    assert gated.started.acquire(timeout=60)
+    for i in range(13):
+        sample = samples[1]
+        if i in guilty:
+            sample = Sample(3, sample.dense, {**sample.sparse, "item": [[777_000], [], [1]]}, sample.weights)
+        executor.submit(pending(str(i), sample))
+    gated.gate.set()
+    answers.wait(14)
+    executor.close()
+    for i in range(13):
+        if i in guilty:
+            refused = answers.by_name[str(i)]
+            assert isinstance(refused, RequestError)
+            assert str(refused) == str(error)
+        else:
+            assert_answers(answers.outputs(str(i)), answer(model, samples[1]))
+    assert counters.totals().batch_requests.sum == 14
+
+
+def test_made_ids_from_which_the_model_computes_bad_ones_do_not_end_the_warm_up(
+    model: ServedModel, answers: Answers, samples: list[Sample]
+) -> None:
+    failing = FailingModel(model, 0, ComputedIdError("computed ID: table 'c' got 52, expected 0 <= ID < 50"))
+    with running(failing, answers) as executor:
+        assert failing.num_calls == len(WARM_UP)
+        executor.submit(pending("a", samples[2]))
+        answers.wait(1)
 
 
 def test_an_expired_request_is_answered_without_being_computed(
