@@ -3,8 +3,6 @@
 #include <ATen/Parallel.h>
 #include <c10/core/InferenceMode.h>
 
-#include <string>
-
 #include "base/allocator.h"
 #include "model/parts.h"
 #include "model/predicting.h"
@@ -47,11 +45,7 @@ Outputs Model::Predict(const Batch& batch) const {
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
-    const std::string text = error.what();
-    // The same words stand further up, in the source that torch shows.
-    const std::size_t at = text.rfind("computed ID: table '");
-    if (at == std::string::npos) throw Error(ErrorKind::kExecution, text);
-    throw Error(ErrorKind::kRequest, text.substr(at, text.find('\n', at) - at));
+    throw GraphError(error.what());
   }
 }
 

@@ -101,6 +101,19 @@ Outputs CheckedOutputs(const c10::IValue& returned, const Signature& signature,
   return outputs;
 }
 
+Error GraphError(const std::string& text) {
+  // The same words stand further up, in the source that torch shows.
+  const std::size_t at = text.rfind("computed ID: table '");
+  if (at != std::string::npos) {
+    return {ErrorKind::kRequest, text.substr(at, text.find('\n', at) - at)};
+  }
+  // The words of FBGEMM's bounds check. Requests were checked before.
+  if (text.find("Expected idx < num_rows") != std::string::npos) {
+    return {ErrorKind::kRequest, "computed ID: got one that is no row of its table"};
+  }
+  return {ErrorKind::kExecution, text};
+}
+
 Outputs NoRows(const Signature& signature) {
   static constexpr float kNothing = 0;
   Outputs outputs;

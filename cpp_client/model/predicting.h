@@ -3,8 +3,10 @@
 
 #include <torch/types.h>
 
+#include <string>
 #include <vector>
 
+#include "recsys/error.h"
 #include "recsys/model.h"
 
 namespace recsys {
@@ -18,6 +20,10 @@ std::vector<c10::IValue> GraphInputs(const Batch& batch, const Signature& signat
 /// signature.
 Outputs CheckedOutputs(const c10::IValue& returned, const Signature& signature,
                        std::int64_t num_rows, const std::vector<c10::IValue>& inputs);
+
+/// Returns the error of a graph: kRequest if an ID that the model computes is no row of its table
+/// (recsys/artifact/inputs.py), else kExecution.
+Error GraphError(const std::string& text);
 
 /// Returns the outputs of a batch without rows. It reaches no graph: many operations of models do
 /// not define what they make of it (recsys/artifact/inputs.py).

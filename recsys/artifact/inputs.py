@@ -15,6 +15,8 @@ from recsys.signature import Signature
 
 # With it the message of ``export.graph.features`` begins.
 _COMPUTED_ID = "computed ID: table '"
+# The words of FBGEMM's bounds check. The servers have checked the IDs of requests before.
+_BEYOND_TABLE = "Expected idx < num_rows"
 
 
 def without_rows(
@@ -41,10 +43,16 @@ def without_rows(
 
 
 def computed_id_error(error: Exception) -> ComputedIdError | None:
-    """Return what a graph says of an ID that it has computed; None for any other error of a graph."""
+    """Return what a graph says of an ID that it has computed; None for any other error of a graph.
+
+    Compiled graphs, and those of earlier releases, do not say which ID, nor of which table.
+    """
     # The same words stand further up, in the source that torch shows.
     _, marker, told = str(error).rpartition(_COMPUTED_ID)
-    return ComputedIdError(marker + told.partition("\n")[0]) if marker else None
+    if marker:
+        return ComputedIdError(marker + told.partition("\n")[0])
+    is_beyond = _BEYOND_TABLE in str(error)
+    return ComputedIdError("computed ID: got one that is no row of its table") if is_beyond else None
 
 
 def no_rows(signature: Signature) -> dict[str, Tensor]:

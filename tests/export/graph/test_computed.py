@@ -85,6 +85,15 @@ def test_a_computed_id_that_leaves_its_table_is_named(tmp_path: Path, kind: str,
             torch.testing.assert_close(_score(model, [[1, 2], [16]]), fine)
 
 
+def test_compiled_graphs_tell_that_an_id_is_wrong(tmp_path: Path) -> None:
+    config = ExportConfig(graph_format="pt2", samples=_samples(tmp_path))
+    export_model(_Crossed(), tmp_path / "a", config)
+    model = load_artifact(tmp_path / "a")
+    _score(model, [[1, 2], [16]])
+    with pytest.raises(ComputedIdError, match="computed ID: got one that is no row of its table"):
+        _score(model, [[1, 2], [16, 17]])
+
+
 def test_a_target_on_devices_that_are_not_here_exports(tmp_path: Path) -> None:
     report, _ = exported(
         _Crossed(), tmp_path / "a", samples=_samples(tmp_path), targets=(("cpu",), ("cuda:0", "cuda:1"))
