@@ -17,6 +17,7 @@ import torch
 W = TypeVar("W", covariant=True)
 V = TypeVar("V")
 K = TypeVar("K")
+P = TypeVar("P")
 
 _PENDING = object()
 
@@ -143,11 +144,11 @@ class LazyGetItemMixin(Generic[K, V]):
         return GetItemLazyAwaitable(cast(Any, self), key)
 
 
-class GetItemLazyAwaitable(LazyAwaitable[Any]):
+class GetItemLazyAwaitable(LazyAwaitable[W], Generic[W, P, K]):
     """An item of a lazy awaitable's result."""
 
-    def __init__(self, parent: LazyAwaitable[Any], key: Any) -> None:
-        super().__init__(lambda: parent.wait()[key])
+    def __init__(self, parent: LazyAwaitable[P], key: K) -> None:
+        super().__init__(lambda: cast(Any, parent.wait())[key])
 
 
 def _waited(value: Any) -> Any:
