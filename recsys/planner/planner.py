@@ -6,7 +6,8 @@ Shape letters: W world size.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,15 +21,27 @@ from recsys.errors import PlanError
 from recsys.planner.constants import BATCH_SIZE
 from recsys.planner.cost.constraints import ParameterConstraints
 from recsys.planner.cost.estimate import Estimator, Workload, step_latency_us
-from recsys.planner.cost.tables import PlannedTable, collection_tables, planned_tables
+from recsys.planner.cost.tables import collection_tables, planned_tables
 from recsys.planner.cost.topology import Topology, default_topology
 from recsys.planner.evaluate import Evaluation, evaluate, plan_of
 from recsys.planner.fit import Problem, not_fitting, with_room
+from recsys.planner.parts.enumerators import (
+    EmbeddingEnumerator,
+    EmbeddingPerfEstimator,
+    EmbeddingStorageEstimator,
+    as_sharders_allow,
+    option_of,
+)
+from recsys.planner.parts.reservations import FixedPercentageStorageReservation
+from recsys.planner.parts.search import Found, Parts, plan_of_options, search_by
 from recsys.planner.parts.types import (
     Enumerator,
     Partitioner,
     PerfModel,
+    PlannerError,
+    PlannerErrorType,
     Proposer,
+    Shard,
     ShardingOption,
     Stats,
     StorageReservation,
@@ -70,6 +83,17 @@ class EmbeddingShardingPlanner:
     Args:
         topology: The topology of the ranks; by default that of the process group, with the memory of this machine.
         batch_size: Samples per rank and step; 512 by default.
+        enumerator: Lists the options. With this, or one of the next four parts, plans are searched by such parts, as
+            TorchRec does, else by the planner's own search.
+        storage_reservation: Takes off the memory that is not for tables, instead of ``reserved_fraction``.
+        proposer: Chooses an option for each table.
+        partitioner: Places them.
+        performance_model: Rates them.
+        stats: Report the plan.
+        debug: Whether reports are long.
+        callbacks: Change the options of the plan, placed.
+        timeout_seconds: Of the search by parts; it ends later if there is no plan yet.
+        plan_loader: None: ``read_plan`` reads plans.
         constraints: Constraints by table path, or by table name.
         workload: Training with row-wise Adagrad by default.
         reserved_fraction: The fraction of each rank's device memory that is not for tables; 0.15 by default.
@@ -106,18 +130,17 @@ class EmbeddingShardingPlanner:
         self._constraints = constraints
         self._workload = workload or Workload()
         self._reserved_fraction = reserved_fraction
-        for name, given in (
-            ("enumerator", enumerator),
-            ("proposer", proposer),
-            ("partitioner", partitioner),
-            ("performance_model", performance_model),
-            ("stats", stats),
-            ("callbacks", callbacks),
-            ("timeout_seconds", timeout_seconds),
-            ("plan_loader", plan_loader),
-        ):
-            if given is not None:
-                raise PlanError(f"{name}: got some, expected None: the planner has its own search")
+        if plan_loader is not None:
+            raise PlanError("plan_loader: got some, expected None: read_plan reads a plan from a file")
+        self._parts = Parts(
+            enumerator=enumerator,
+            proposers=[proposer] if isinstance(proposer, Proposer) else proposer,
+            partitioner=partitioner,
+            performance_model=performance_model,
+            callbacks=list(callbacks or ()),
+            timeout_seconds=timeout_seconds,
+        )
+        self._stats = [stats] if isinstance(stats, Stats) else list(stats or ())
         self._storage_reservation = storage_reservation
         self._debug = debug
 
@@ -132,7 +155,7 @@ class EmbeddingShardingPlanner:
             PlanError: There is no collection, constraints cannot be met, or the tables do not fit: the
                 message names the table, the missing bytes and remedies.
         """
-        return self.result(self.problem(module, sharders)).plan
+        return self._plan(module, sharders, None)
 
     def collective_plan(
         self,
@@ -166,13 +189,77 @@ class EmbeddingShardingPlanner:
                 raise PlanError(
                     f"topology.world_size: got {topology.world_size}, expected the group's {dist.get_world_size(pg)}"
                 )
-            return self.result(self.problem(module, sharders, topology)).plan
+            return self._plan(module, sharders, topology)
         except PlanError as error:  # the other ranks wait for a result
             return error
         except ValueError as error:
             return PlanError(str(error))
         except Exception as error:
             return PlanError(f"planning failed: {type(error).__name__}: {error}")
+
+    def _plan(
+        self, module: nn.Module, sharders: Sequence[Any] | None, topology: Topology | None
+    ) -> ShardingPlan:
+        """Plan by the planner's own search, or by the parts that it was given."""
+        start = time.monotonic()
+        topology = topology or self._topology or topology_here()
+        sharders = list(sharders or get_default_sharders())
+        if not self._parts.are_given:
+            problem = self.problem(module, sharders, topology)
+            try:
+                plan = self.result(problem).plan
+            except PlannerError:
+                raise
+            except PlanError as error:
+                raise PlannerError(str(error), PlannerErrorType.INSUFFICIENT_STORAGE) from None
+            found = Found(self._options(module, problem, plan) if self._stats else [], 1, 1)
+        else:
+            left = self._reservation().reserve(
+                topology, self._batch_size or BATCH_SIZE, module, sharders, self._constraints
+            )
+            parts = self._parts
+            if parts.enumerator is None:
+                enumerator = EmbeddingEnumerator(topology, self._batch_size or BATCH_SIZE, self._constraints)
+                parts = replace(parts, enumerator=enumerator)
+            assert parts.enumerator is not None
+            found = search_by(parts, parts.enumerator.enumerate(module, sharders), left)
+            plan = plan_of_options(found.options, topology)
+        for stats in self._stats:
+            stats.log(
+                sharding_plan=plan,
+                topology=topology,
+                batch_size=self._batch_size or BATCH_SIZE,
+                storage_reservation=self._reservation(),
+                num_proposals=found.num_proposals,
+                num_plans=found.num_plans,
+                run_time=time.monotonic() - start,
+                best_plan=found.options,
+                constraints=self._constraints,
+                sharders=sharders,
+                enumerator=self._parts.enumerator,
+                debug=self._debug,
+            )
+        return plan
+
+    def _reservation(self) -> StorageReservation:
+        return self._storage_reservation or FixedPercentageStorageReservation(self._reserved_fraction)
+
+    def _options(self, module: nn.Module, problem: Problem, plan: ShardingPlan) -> list[ShardingOption]:
+        """Return a plan as options with estimates, for reports."""
+        found = []
+        for table in problem.tables:
+            sharding = plan.of(table.collection)[table.config.name]
+            whole = [table.config.num_embeddings, table.config.embedding_dim]
+            shards = [Shard(list(s.shard_sizes), list(s.shard_offsets), rank=s.rank) for s in sharding.shards]
+            shards = shards or [Shard(whole, [0, 0], rank=r) for r in range(problem.topology.world_size)]
+            kernel = sharding.compute_kernel or "fused"
+            part = module.get_submodule(table.collection)
+            found.append(
+                option_of(table, part, sharding.sharding_type, kernel, shards, self._batch_size or BATCH_SIZE)
+            )
+        for estimator in (EmbeddingPerfEstimator, EmbeddingStorageEstimator):
+            estimator(problem.topology, self._constraints).estimate(found)
+        return found
 
     def problem(
         self,
@@ -195,7 +282,10 @@ class EmbeddingShardingPlanner:
         held = {id(parameter) for found in collections.values() for parameter in found.parameters()}
         dense_bytes = sum(p.numel() * p.element_size() for p in module.parameters() if id(p) not in held)
         problem = self.problem_of(collection_tables(collections), weighted, topology)
-        problem = replace(problem, tables=_as_sharders_allow(problem, collections, sharders))
+        device = problem.topology.compute_device
+        problem = replace(
+            problem, tables=as_sharders_allow(problem.tables, collections, sharders or (), device)
+        )
         if self._storage_reservation is not None:
             left = self._storage_reservation.reserve(
                 topology,
@@ -266,23 +356,6 @@ def _evaluated(problem: Problem, plan: ShardingPlan, least_us: float) -> PlanRes
         least_us=least_us,
         latency_us=step_latency_us(problem.topology, problem.workload) if sharded else 0.0,
     )
-
-
-def _as_sharders_allow(
-    problem: Problem, collections: Mapping[str, nn.Module], sharders: Sequence[Any] | None
-) -> list[PlannedTable]:
-    """Return the tables with the sharding types and kernels that their collections' sharders have."""
-    device = problem.topology.compute_device
-    allowed: dict[str, Mapping[str, Collection[str]]] = {}
-    for sharder in sharders or ():
-        if not hasattr(sharder, "sharding_types"):
-            continue
-        of = {kind: sharder.compute_kernels(kind, device) for kind in sharder.sharding_types(device)}
-        allowed |= {path: of for path, found in collections.items() if isinstance(found, sharder.module_type)}
-    return [
-        replace(table, allowed=allowed[table.collection]) if table.collection in allowed else table
-        for table in problem.tables
-    ]
 
 
 def topology_here(

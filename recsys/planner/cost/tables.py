@@ -51,6 +51,10 @@ class PlannedTable:
     id_bytes: int
     allowed: Mapping[str, Collection[str]] | None = None
 
+    def allowing(self, allowed: Mapping[str, Collection[str]]) -> PlannedTable:
+        """Return the table with the kernels of each sharding type that its sharder has."""
+        return replace(self, allowed=allowed)
+
     def allows(self, sharding_type: str) -> bool:
         """Return whether constraint and sharder allow a type."""
         asked = self.constraints.sharding_types

@@ -276,7 +276,7 @@ class ShardEstimator(ABC):
 
     @abstractmethod
     def estimate(
-        self, sharding_options: list[ShardingOption], sharder_map: Mapping[str, Any] | None = None
+        self, sharding_options: list[ShardingOption], sharder_data_map: Mapping[str, Any] | None = None
     ) -> None:
         """Set ``perf`` or ``storage`` of the shards, in place."""
 

@@ -45,6 +45,16 @@ class EmbeddingComputeKernel(Enum):
     FUSED_TRITON = "fused_triton"
 
 
+@unique
+class PipelineType(Enum):
+    """The kinds of training pipelines."""
+
+    NONE = "none"
+    TRAIN_BASE = "train_base"
+    TRAIN_SPARSE_DIST = "train_sparse_dist"
+    TRAIN_PREFETCH_SPARSE_DIST = "train_prefetch_sparse_dist"
+
+
 class CacheStatistics(ABC):
     """What is known of the lookups of a table with the kernel ``fused_uvm_caching``."""
 

@@ -92,10 +92,19 @@ def host_ranks(host: int, local_world_size: int) -> range:
     return range(host * local_world_size, (host + 1) * local_world_size)
 
 
+def row_parts(table: BaseEmbeddingConfig, num_parts: int) -> list[tuple[int, int]]:
+    """Return the first row and the end of each part of a table's rows.
+
+    Raises:
+        PlanError: There are more parts than rows.
+    """
+    return _parts(table.num_embeddings, num_parts, 1, table.name, "rows")
+
+
 def _row_shards(
     table: BaseEmbeddingConfig, columns: tuple[int, int], ranks: Sequence[int]
 ) -> list[ShardMetadata]:
-    parts = _parts(table.num_embeddings, len(ranks), 1, table.name, "rows")
+    parts = row_parts(table, len(ranks))
     return [
         ShardMetadata(
             shard_offsets=(start, columns[0]), shard_sizes=(end - start, columns[1] - columns[0]), rank=rank
