@@ -1,0 +1,26 @@
+"""Units of memory, and names of modules in plans."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from recsys.planner.cost.capacity import Storage
+from recsys.planner.units import (
+    bytes_to_gb,
+    bytes_to_mb,
+    gb_to_bytes,
+    mb_to_bytes,
+    sharder_name,
+    storage_repr_in_gb,
+)
+
+
+def test_units() -> None:
+    assert (bytes_to_gb(3 * 2**29), bytes_to_mb(2**19)) == (1.5, 0.5)
+    assert (gb_to_bytes(1.5), mb_to_bytes(0.5)) == (3 * 2**29, 2**19)
+
+
+def test_texts() -> None:
+    assert sharder_name(nn.Linear) == "torch.nn.modules.linear.Linear"
+    assert storage_repr_in_gb(Storage(hbm=2**30, ddr=2**29)) == "Storage(hbm = 1.0 GB, ddr = 0.5 GB)"
+    assert storage_repr_in_gb(None) == ""
