@@ -130,8 +130,10 @@ class Table:
         """
         entry = self.modules.get(f"{module}.{name}", {}).get(ALL_OTHERS) or self.find(module, name)
         if entry is not None:
-            path = f"{module}.{name}" if entry.name == ALL_OTHERS else entry.path
-            return f"{path} is left out here: {entry.left_out}"
+            if entry.name != ALL_OTHERS:
+                return f"{entry.path} is left out here: {entry.left_out}"
+            near = near_misses(name, [*self.defined(module), *self.children(module)])
+            return f"{module}.{name} is left out here: {entry.left_out}{near}"
         known = [*self.defined(module), *self.children(module)]
         if not known:
             return f"{module} is no module of TorchRec's that is known here" + near_misses(
