@@ -161,7 +161,8 @@ def read_table(folder: Path, handed_on: Path | None = None) -> Table:
         handed_on: The file of the names that modules hand on: for each module others, and the names from each.
 
     Raises:
-        ValueError: A file is not as described in docs/torchrec.md, or two files contradict each other.
+        ValueError: A file is not valid, or two files define a name as different things. What is left out in one file
+            and defined in another is defined.
     """
     modules: dict[str, dict[str, Name]] = {}
     for file in sorted(folder.glob("*.toml")):
@@ -175,7 +176,9 @@ def read_table(folder: Path, handed_on: Path | None = None) -> Table:
             for name, value in names.items():
                 entry = _entry(file.stem, module, name, value)
                 other = modules[module].setdefault(name, entry)
-                if (other.ours, other.left_out) != (entry.ours, entry.left_out):
+                if entry.ours is not None and other.ours is None:
+                    modules[module][name] = entry
+                elif entry.ours is not None and entry.ours != other.ours:
                     raise ValueError(f"{file.name}: {entry.path} contradicts {other.area}.toml")
     return Table(modules, {} if handed_on is None else _read_handed_on(handed_on, modules))
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
 import pytest
 
+from recsys.as_torchrec import table as table_module
 from recsys.as_torchrec.table import load_table, read_table
 
 
@@ -94,6 +96,23 @@ def test_what_is_wrong_in_a_file_is_named(tmp_path: Path, text: str, message: st
 
 
 def test_files_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
-    a, b = '["torchrec"]\nf = "math:floor"\n', '["torchrec"]\nf = { left_out = "no use" }\n'
+    a, b = '["torchrec"]\nf = "math:floor"\n', '["torchrec"]\nf = "math:ceil"\n'
     with pytest.raises(ValueError, match=r"b\.toml: torchrec\.f contradicts a\.toml"):
         read_table(written(tmp_path, a=a, b=b))
+
+
+@pytest.mark.parametrize("order", ["ab", "ba"])
+def test_what_is_defined_is_not_left_out(tmp_path: Path, order: str) -> None:
+    texts = ('["torchrec"]\nf = "math:floor"\n', '["torchrec"]\nf = { left_out = "no use" }\n')
+    table = read_table(written(tmp_path, **dict(zip(order, texts, strict=True))))
+    assert table.defined("torchrec") == ["f"]
+
+
+def test_no_name_is_listed_twice() -> None:
+    places: dict[tuple[str, str], list[str]] = {}
+    for file in sorted((Path(table_module.__file__).parent / "names").glob("*.toml")):
+        for module, names in tomllib.loads(file.read_text()).items():
+            for name in names:
+                places.setdefault((module, name), []).append(file.name)
+    twice = {".".join(name): files for name, files in places.items() if len(files) > 1}
+    assert not twice, twice
