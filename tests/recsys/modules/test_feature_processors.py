@@ -16,6 +16,7 @@ from recsys.modules.feature_processors import (
     PositionWeightedModuleCollection,
 )
 from tests.support.helpers import bag, kjt_of, scripted
+from tests.support.reads import CountReads
 
 BATCH = kjt_of({"a": [[1, 2, 3, 4], []], "b": [[5], [6, 7]]})
 TABLES = [bag("t", 9, 4, ["a"]), bag("u", 9, 4, ["b"])]
@@ -112,6 +113,14 @@ def test_older_processors() -> None:
     plain = kjt_of({"a": [[1]]})
     assert of_batches(plain) is plain
     assert list(by_name.state_dict()) == list(of_batches.state_dict()) == ["position_weights.b"]
+
+
+def test_nothing_is_read() -> None:
+    module, together = processed(), counted(PositionWeightedModuleCollection({"a": 3, "b": 3}))
+    batch = KeyedJaggedTensor.from_jt_dict(BATCH.to_dict())
+    with CountReads() as reads:
+        module(batch), together(batch)
+    assert reads.found == []
 
 
 def test_what_is_wrong_is_named() -> None:
