@@ -15,52 +15,29 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from torch import nn
 
-from export.artifact.compiling import DEFAULT_ISA
-from export.config import AUTO, DENSE_DTYPES, GRAPH_FORMATS, ExportConfig
+from export.config import ExportConfig
 from export.delta.delta import DeltaConfig, check_replaceable, export_delta
 from export.delta.report import print_delta
 from export.graph.prepared import Progress as OnProgress
+from export.options import FLOAT, POLICIES, ROW_TYPES, make_parser
 from export.pipeline import export_model
 from export.report import print_report
 from export.source.load import Source, load_model, read_arguments
 from export.source.torchrec_modules import our_names
-from recsys.artifact.compiled import ISAS
 from recsys.artifact.load import read_manifest
-from recsys.cli import Parser, add_program_options, count, size
-from recsys.configs import DataType
+from recsys.cli import size
 from recsys.errors import ExportError, PlanError
 from recsys.hashing import STRING_HASHES
-from recsys.kernels.operators import LINEAR_DTYPES
 from recsys.models.retrieval import retrieval_model
 from recsys.sharding.plan.plan import ShardingPlan
 from recsys.sharding.plan.plan_file import read_plan
-from recsys.signature import BATCHES, IdPolicy
 
-_EPILOG = """\
-examples:
-  recsys-export model.pt                                     INT8, one cpu target, into model.artifact/
-  recsys-export model.pt --devices cpu,cpu --devices cuda:0  two targets that share their rows
-  recsys-export model.pt --table-dtype user=int4 --id-policy hash
-  recsys-export state.pt --model mypackage.models:make_ranker --model-args '{"dim": 64}'
-  recsys-export run/                                         the newest checkpoint of a training run on many ranks
-  recsys-export checkpoint/ --model mypackage.models:make    what torch.distributed.checkpoint wrote
-  recsys-export rank0.pt rank1.pt --model mypackage.models:make   the state dicts that each rank saved
-  recsys-export towers.pt --top-k 100 --items vectors.parquet     the best items for a user, out of those of the file
-  recsys-export model.pt --linear-dtype auto --auto-data clicks.csv   the fastest linear layers that keep the AUC
-  recsys-export --delta old.pt new.pt --artifact old.artifact     what changed, into new.delta, for the artifact
-
-exit codes: 0 written, 1 the model or its file cannot be exported so, 2 bad usage
-"""
-_ROW_TYPES = {t.value.lower(): t for t in DataType if t is not DataType.BF16}
-# Behind an argument of --features whose values are numbers.
-_FLOAT = ":float"
-_POLICIES = {p.value: p for p in IdPolicy if p is not IdPolicy.MAPPED}
 T = TypeVar("T")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return 0 if the artifact was written, 1 if not, 2 for bad usage."""
-    parser = _parser()
+    parser = make_parser()
     arguments = parser.parse_args(argv)
     try:
         _check_delta_options(arguments, parser)
@@ -94,175 +71,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = Parser(
-        prog="recsys-export",
-        description="Quantize, shard, trace and script a trained model; verify it; write an artifact.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add = parser.add_argument
-    add(
-        "checkpoint",
-        type=Path,
-        nargs="+",
-        help="what recsys-train wrote; with --model a state dict, a directory of torch.distributed.checkpoint, "
-        "or the files of all ranks",
-    )
-    add("--out", type=Path, help="the artifact (default: the checkpoint's name with .artifact)")
-    add("--name", help="the model's name on the wire (default: the checkpoint's)")
-    add("--force", action="store_true", help="replace an artifact that is there")
-    add("--single-file", action="store_true", help="one TorchScript file for torch::jit::load")
-    add("--json", action="store_true", help="print the report as JSON")
-    graphs = parser.add_argument_group("graphs")
-    graphs.add_argument(
-        "--format",
-        default="torchscript",
-        choices=list(GRAPH_FORMATS),
-        dest="graph_format",
-        help="how graphs are written: torchscript (default), pt2 (compiled by AOTInductor, beside an ExportedProgram; "
-        "needs g++) or both",
-    )
-    graphs.add_argument(
-        "--pt2-isa",
-        default=DEFAULT_ISA,
-        choices=list(ISAS),
-        help=f"the instructions that compiled graphs use (default: {DEFAULT_ISA})",
-    )
-    rows = parser.add_argument_group("tables")
-    rows.add_argument(
-        "--dtype", default="int8", choices=list(_ROW_TYPES), help="row type of every table (default: int8)"
-    )
-    rows.add_argument("--table-dtype", action="append", default=[], metavar="TABLE=TYPE", help="of one table")
-    rows.add_argument(
-        "--id-policy",
-        action="append",
-        default=[],
-        metavar="[TABLE=]POLICY",
-        help="IDs out of range: reject (default), hash (modulo rows) or zero (a zero row)",
-    )
-    devices = parser.add_argument_group("devices")
-    devices.add_argument(
-        "--devices",
-        action="append",
-        metavar="D,D,...",
-        help="a target's devices, such as cpu,cpu; repeatable (default: cpu)",
-    )
-    devices.add_argument(
-        "--plan",
-        action="append",
-        default=[],
-        metavar="[TARGET=]FILE",
-        help="a sharding plan in JSON, for one target (such as cpu,cpu=plan.json) or for all",
-    )
-    devices.add_argument("--device-memory", metavar="SIZE", help="for rows on each device, such as 16GB")
-    dense = parser.add_argument_group("dense layers")
-    dense.add_argument(
-        "--dense-dtype",
-        default="float32",
-        choices=list(DENSE_DTYPES),
-        help="of the dense layers (default: float32)",
-    )
-    dense.add_argument(
-        "--linear-dtype",
-        default="float32",
-        choices=[*LINEAR_DTYPES, AUTO],
-        help="in which linear layers multiply, on the CPU; all but float32 need what make native builds; auto: the "
-        "fastest here that is close enough to float32 (default: float32)",
-    )
-    dense.add_argument(
-        "--auto-data", type=Path, metavar="TABLE", help="labelled examples, by whose AUC auto judges"
-    )
-    dense.add_argument(
-        "--auto-bound",
-        type=float,
-        metavar="X",
-        help="of auto: difference in AUC (default: 0.0005), or without data the largest of an output (default: 0.01)",
-    )
-    dense.add_argument(
-        "--dense-width", action="append", default=[], metavar="NAME=N", help="width of a dense argument"
-    )
-    requests = parser.add_argument_group("requests")
-    requests.add_argument(
-        "--strings",
-        action="append",
-        default=[],
-        metavar="FEATURE[=HASH]",
-        help="requests may give this feature's texts, which the server hashes to IDs (all: every feature's; "
-        f"default hash: {STRING_HASHES[0]}); repeatable",
-    )
-    requests.add_argument(
-        "--batch",
-        default="rows",
-        choices=list(BATCHES),
-        help="what a batch is: rows of any requests, which must not depend on each other (default), or one request, "
-        "which the servers then never put together with others",
-    )
-    requests.add_argument(
-        "--features",
-        action="append",
-        default=[],
-        metavar="ARGUMENT[:float]=F1,F2",
-        help="the features of a KeyedJaggedTensor argument, where the model's code does not tell; with :float their "
-        "values are numbers, which requests send as weights; repeatable",
-    )
-    requests.add_argument(
-        "--default",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="an input that is left at the default that forward gives it; repeatable",
-    )
-    requests.add_argument(
-        "--outputs",
-        action="append",
-        default=[],
-        metavar="NAME[,NAME...]",
-        help="the outputs to keep (default: all); those within another are named output_1.0, other.key",
-    )
-    ranking = parser.add_argument_group("ranking")
-    ranking.add_argument(
-        "--context",
-        action="append",
-        default=[],
-        metavar="NAME[,NAME...]",
-        help="inputs that a ranking request gives once for all of its rows, such as the user's",
-    )
-    retrieval = parser.add_argument_group("retrieval")
-    retrieval.add_argument(
-        "--top-k",
-        type=count,
-        metavar="K",
-        help="of two towers, answer a user's features with the K items that score best and their scores",
-    )
-    retrieval.add_argument(
-        "--items",
-        type=Path,
-        metavar="FILE",
-        help="with --top-k: the items' vectors, as recsys-data item-vectors writes them; answers give their rows",
-    )
-    model = parser.add_argument_group("model")
-    model.add_argument(
-        "--model", metavar="MODULE:FUNCTION", help="a factory of yours, for a plain state dict"
-    )
-    model.add_argument("--model-args", metavar="JSON", help="the factory's keyword arguments")
-    model.add_argument(
-        "--submodule",
-        default="",
-        metavar="PATH",
-        help="export this part of the model, such as a tower, or the model within one that computes a loss",
-    )
-    model.add_argument(
-        "--unsafe-pickle",
-        action="store_true",
-        help="the checkpoint is a pickled module: loading it RUNS ANY CODE that the file holds",
-    )
-    model.add_argument("--samples", type=Path, help="requests in JSON, one a line, to verify with")
-    _add_delta_options(parser)
-    add_program_options(parser)
-    return parser
-
-
 def _config(arguments: argparse.Namespace, checkpoint: Path) -> ExportConfig:
     defaults = [text for text in arguments.id_policy if "=" not in text]
     policies = [_assignment(text, "--id-policy") for text in arguments.id_policy if "=" in text]
@@ -274,17 +82,17 @@ def _config(arguments: argparse.Namespace, checkpoint: Path) -> ExportConfig:
         raise ExportError(f"--plan: got more than one for {', '.join(doubled)}, expected one")
     return ExportConfig(
         name=arguments.name or _stem(checkpoint),
-        data_type=_ROW_TYPES[arguments.dtype],
+        data_type=ROW_TYPES[arguments.dtype],
         table_data_types={
-            name: _one_of(value, _ROW_TYPES, "--table-dtype")
+            name: _one_of(value, ROW_TYPES, "--table-dtype")
             for name, value in (_assignment(text, "--table-dtype") for text in arguments.table_dtype)
         },
         targets=tuple(tuple(text.split(",")) for text in arguments.devices or ["cpu"]),
         plan=next((plan for target, plan in plans if target is None), None),
         target_plans={target: plan for target, plan in plans if target is not None},
         device_memory_bytes=None if arguments.device_memory is None else _size(arguments.device_memory),
-        id_policy=_one_of(defaults[-1], _POLICIES, "--id-policy") if defaults else None,
-        table_id_policies={name: _one_of(value, _POLICIES, "--id-policy") for name, value in policies},
+        id_policy=_one_of(defaults[-1], POLICIES, "--id-policy") if defaults else None,
+        table_id_policies={name: _one_of(value, POLICIES, "--id-policy") for name, value in policies},
         dense_dtype=arguments.dense_dtype,
         linear_dtype=arguments.linear_dtype,
         auto_bound=arguments.auto_bound,
@@ -293,8 +101,8 @@ def _config(arguments: argparse.Namespace, checkpoint: Path) -> ExportConfig:
             name: _whole(value, "--dense-width")
             for name, value in (_assignment(text, "--dense-width") for text in arguments.dense_width)
         },
-        features={name.removesuffix(_FLOAT): tuple(value.split(",")) for name, value in features},
-        float_features=tuple(name.removesuffix(_FLOAT) for name, _ in features if name.endswith(_FLOAT)),
+        features={name.removesuffix(FLOAT): tuple(value.split(",")) for name, value in features},
+        float_features=tuple(name.removesuffix(FLOAT) for name, _ in features if name.endswith(FLOAT)),
         defaults=tuple(arguments.default),
         outputs=tuple(name for text in arguments.outputs for name in text.split(",")),
         context=tuple(name for text in arguments.context for name in text.split(",")),
@@ -427,33 +235,6 @@ def _progress_bar() -> Iterator[OnProgress]:
 # The command's options that also apply to deltas.
 _DELTA_SHARED = {"checkpoint", "out", "force", "json", "model", "model_args", "submodule", "unsafe_pickle"}
 _DELTA_OWN = ("artifact", "after", "tables_only")
-
-
-def _add_delta_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of deltas."""
-    group = parser.add_argument_group("deltas")
-    group.add_argument(
-        "--delta",
-        action="store_true",
-        help="write the rows that differ between two checkpoints, OLD NEW, for the artifact of the old one",
-    )
-    group.add_argument(
-        "--artifact", type=Path, help="the artifact (default: the old checkpoint's name with .artifact)"
-    )
-    group.add_argument(
-        "--after",
-        type=Path,
-        action="append",
-        default=[],
-        metavar="DELTA",
-        help="a delta that was made for the artifact before, whose new checkpoint is now the old one; repeatable, in "
-        "order",
-    )
-    group.add_argument(
-        "--tables-only",
-        action="store_true",
-        help="where dense weights differ too, leave them as they are",
-    )
 
 
 def _check_delta_options(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> None:

@@ -10,8 +10,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from export.cli import main
+from export.config import ExportConfig
 from export.pipeline import export_model
 from recsys import DataType, EmbeddingBagCollection, KeyedJaggedTensor
+from recsys.artifact.load import load_artifact
 from recsys.errors import ExportError
 from tests.support.export_models import arguments, assert_close, batch_of, exported
 from tests.support.helpers import bag
@@ -95,13 +98,7 @@ def test_unknown_outputs_are_refused(tmp_path: Path) -> None:
     with pytest.raises(
         ExportError, match=r"outputs: got 'x', expected some of output_0, output_1.0, .*scores"
     ):
-        export_model(_Training(), tmp_path / "a", exported_config("x"))
-
-
-def exported_config(*outputs: str) -> object:
-    from export.config import ExportConfig
-
-    return ExportConfig(outputs=outputs, dense_widths={"labels": 8})
+        export_model(_Training(), tmp_path / "a", ExportConfig(outputs=("x",), dense_widths={"labels": 8}))
 
 
 class _TwoBatches(_Model):
@@ -112,3 +109,46 @@ class _TwoBatches(_Model):
 def test_one_field_of_two_batches_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match="forward: got 'dense' as a field of two batches"):
         export_model(_TwoBatches(), tmp_path / "a")
+
+
+class _Options(nn.Module):
+    """Needs all options that say what ``forward`` takes and returns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tower = _Tower()
+
+
+class _Tower(_Model):
+    def forward(
+        self,
+        first: KeyedJaggedTensor,
+        second: KeyedJaggedTensor,
+        prices: KeyedJaggedTensor,
+        bias: Tensor | None = None,
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        found: Tensor = self.ebc(KeyedJaggedTensor.concat([first, second])).values()
+        price = prices.values().sum() * 0 + found
+        return found if bias is None else found + bias, {"kept": price}
+
+
+def make_options() -> nn.Module:
+    return _Options()
+
+
+def test_options_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    torch.save(_Options().state_dict(), tmp_path / "state.pt")
+    options = ["--model", f"{__name__}:make_options", "--submodule", "tower", "--default", "bias"]
+    options += ["--features", "first=f", "--features", "second=g,h", "--features", "prices:float=price"]
+    assert main([str(tmp_path / "state.pt"), *options, "--outputs", "output_1.kept"]) == 0
+    capsys.readouterr()
+    signature = load_artifact(tmp_path / "state.artifact").signature
+    assert [one.name for one in signature.outputs] == ["output_1.kept"]
+    assert [(one.name, len(one.tables), one.weighted) for one in signature.sparse] == [
+        ("f", 1, False),
+        ("g", 0, False),
+        ("h", 0, False),
+        ("price", 0, True),
+    ]
+    assert main([str(tmp_path / "state.pt"), *options[:3], "towers"]) == 1
+    assert "submodule: _Options has no 'towers'" in capsys.readouterr().err
