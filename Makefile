@@ -75,6 +75,7 @@ bench: $(VENV)/.peer
 	$(BIN)/python -m benchmarks.planner
 	$(BIN)/python -m benchmarks.delta
 	$(BIN)/python -m benchmarks.serving
+	$(BIN)/python -m benchmarks.torchrec_models
 
 protos: $(VENV)/.base
 	$(BIN)/python protos/generate.py

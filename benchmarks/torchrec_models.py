@@ -92,7 +92,8 @@ def run(name: str, folder: Path, *, is_served: bool = True) -> Row:
         artifact = load_artifact(folder / "state.artifact", target=target, own_operators=False)
         signature = artifact.manifest.signature
         batch = random_batch(signature, NUM_ROWS, torch.Generator().manual_seed(_SEED))
-        floats, int8 = _answer(model, signature, batch), _answer(quantized(model), signature, batch)
+        arguments = _arguments(signature, batch, takes_batch=case.takes_batch)
+        floats, int8 = _answer(model, arguments), _answer(quantized(model), arguments)
         (plain,) = artifact.forward(*batch.inputs()).values()
         served = _served(folder / "state.artifact", target, signature, batch) if is_served else plain
         row.is_bit_equal[target] = torch.equal(plain, int8)
@@ -131,10 +132,20 @@ def _jagged(signature: Signature, batch: Batch) -> Any:
     )
 
 
+def _arguments(signature: Signature, batch: Batch, *, takes_batch: bool) -> list[Any]:
+    """Return the arguments of ``forward`` of a model of TorchRec."""
+    features = _jagged(signature, batch)
+    if not takes_batch:
+        return [*batch.dense, features]
+    kind = import_module("torchrec.distributed.test_utils.model_input").ModelInput
+    labels = torch.zeros(batch.num_rows)
+    return [kind(*batch.dense, idlist_features=features, idscore_features=None, label=labels)]
+
+
 @torch.inference_mode()
-def _answer(model: nn.Module, signature: Signature, batch: Batch) -> Tensor:
+def _answer(model: nn.Module, arguments: Sequence[Any]) -> Tensor:
     """Return what a model of TorchRec answers in this process."""
-    found: Tensor = model(*batch.dense, _jagged(signature, batch))
+    found: Tensor = model(*arguments)
     return found
 
 

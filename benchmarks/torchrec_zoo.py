@@ -15,8 +15,8 @@ import torch
 import torchrec
 from torch import Tensor, nn
 from torch.nn import functional
-from torchrec.models.deepfm import SimpleDeepFMNN
-from torchrec.models.dlrm import DLRM, DLRM_DCN, DLRM_Projection, DLRMTrain
+from torchrec.models.deepfm import SimpleDeepFMNN, SimpleDeepFMNNWrapper
+from torchrec.models.dlrm import DLRM, DLRM_DCN, DLRM_Projection, DLRMTrain, DLRMWrapper
 from torchrec.models.experimental.transformerdlrm import DLRM_Transformer
 
 NUM_DENSE, _DIM, _NUM_ROWS = 13, 16, 1000
@@ -101,6 +101,7 @@ class Case:
         part: The submodule that these options export; the whole model if it is empty.
         glue: Lines of code that had to be written or changed.
         refused: A part of the error, for a model that cannot be served; else empty.
+        takes_batch: Whether ``forward`` takes TorchRec's ``ModelInput``.
     """
 
     make: Callable[[], nn.Module]
@@ -108,6 +109,7 @@ class Case:
     part: str = ""
     glue: int = 0
     refused: str = ""
+    takes_batch: bool = False
 
 
 def _dlrm() -> nn.Module:
@@ -122,7 +124,13 @@ CASES: dict[str, Case] = {
         make=lambda: DLRM_Projection(_bags(), NUM_DENSE, [32, _DIM], [64, 32, 1], [4 * _DIM], [2 * _DIM])
     ),
     "DLRMTrain": Case(make=lambda: DLRMTrain(_dlrm()), options=("--submodule", "model"), part="model"),
+    "DLRMWrapper": Case(
+        make=lambda: DLRMWrapper(_bags(), NUM_DENSE, [32, _DIM], [64, 32, 1]), takes_batch=True
+    ),
     "SimpleDeepFMNN": Case(make=lambda: SimpleDeepFMNN(NUM_DENSE, _bags(), 20, 5)),
+    "SimpleDeepFMNNWrapper": Case(
+        make=lambda: SimpleDeepFMNNWrapper(NUM_DENSE, _bags(), 20, 5), takes_batch=True
+    ),
     "DLRM_Transformer": Case(
         make=lambda: DLRM_Transformer(
             _bags(), NUM_DENSE, [32, _DIM], [64, 32, 1], nhead=2, ntransformer_layers=1

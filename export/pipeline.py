@@ -186,7 +186,7 @@ def _in_range(signature: Signature, samples: Batch) -> Batch:
     by_feature = torch.split(samples.values, ids_per_feature.tolist())
     limits = [feature.row_limit for feature in signature.sparse]
     values = [ids if limit is None else ids % limit for ids, limit in zip(by_feature, limits, strict=True)]
-    return replace(samples, values=torch.cat(values))
+    return replace(samples, values=torch.cat(values)) if values else samples
 
 
 def with_outputs(prepared: PreparedModel, floats: FloatOutputs) -> PreparedModel:

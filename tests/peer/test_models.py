@@ -17,7 +17,17 @@ pytestmark = [
 ]
 assert torchrec
 
-NAMES = ("DLRM", "DLRM_DCN", "DLRM_Projection", "DLRMTrain", "SimpleDeepFMNN", "two towers", "BERT4Rec")
+NAMES = (
+    "DLRM",
+    "DLRM_DCN",
+    "DLRM_Projection",
+    "DLRMTrain",
+    "DLRMWrapper",
+    "SimpleDeepFMNN",
+    "SimpleDeepFMNNWrapper",
+    "two towers",
+    "BERT4Rec",
+)
 
 
 @pytest.mark.parametrize("name", NAMES)

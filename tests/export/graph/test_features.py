@@ -85,6 +85,20 @@ class _OwnWeights(_Items):
         return found * scores.sum(dim=1, keepdim=True)
 
 
+class _Bucketed(_Items):
+    """Looks up IDs that it makes of dense numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 4)
+
+    def forward(self, dense: Tensor) -> Tensor:
+        ids = (dense[:, 0].abs() * 10).to(torch.int64) % 30
+        made = KeyedJaggedTensor(["item"], ids, lengths=torch.ones_like(ids))
+        found: Tensor = self.items(made).values() + self.layer(dense)
+        return found
+
+
 class _Weighing(nn.Module):
     """Computes the weights of its IDs."""
 
@@ -169,6 +183,14 @@ def test_ids_that_the_model_computes_are_no_inputs(tmp_path: Path) -> None:
     model = _Crossed()
     artifact, _ = checked(model, tmp_path / "a", {"features": ["raw"]})
     assert names_of(artifact) == ["raw"]
+
+
+def test_ids_made_of_dense_numbers(tmp_path: Path) -> None:
+    model = _Bucketed()
+    _, artifact = exported(model, tmp_path / "a", data_type=DataType.FP32)
+    assert not artifact.signature.sparse
+    batch = batch_of(artifact.signature, 9)
+    assert_close(artifact.forward(*batch.inputs()), predicted(model, {"dense": batch.dense[0]}))
 
 
 def test_numbers_as_an_argument(tmp_path: Path) -> None:
