@@ -9,16 +9,18 @@ shifted) it does not know: the graph checks them, in words by which the server f
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, fx, nn
 
 from recsys.jagged.keyed_jagged import KeyedJaggedTensor
-from recsys.ops import is_traced
+from recsys.jagged.tensor import JaggedTensor
 from recsys.sharding.plan.device_rows import table_path
 from recsys.sharding.sharded import DistributedKeyedJaggedTensor, ShardedCollection
 from recsys.signature import IdPolicy
+
+_KEYS = "keys_of_request"
 
 
 class RequestFeatures(KeyedJaggedTensor):
@@ -33,9 +35,34 @@ class RequestFeatures(KeyedJaggedTensor):
             stride=features.stride(),
             length_per_key=features.length_per_key_or_none(),
         )
+        _note(features.values(), features.keys())
+
+    def to_dict(self, compute_offsets: bool = True) -> dict[str, JaggedTensor]:
+        """Return one jagged tensor per key."""
+        found = super().to_dict(compute_offsets)
+        for key, jagged in found.items():
+            _note(jagged.values(), [key])
+        return found
 
     def _select(self, indices: list[int]) -> KeyedJaggedTensor:
         return RequestFeatures(super()._select(indices))
+
+
+def _note(values: object, keys: list[str]) -> None:
+    """Note in the graph that a tensor holds the IDs of these features as they came with the request."""
+    if isinstance(values, fx.Proxy):
+        values.node.meta[_KEYS] = keys
+
+
+def _noted(node: fx.Node) -> list[str] | None:
+    """Return the features whose IDs a tensor holds, one after the other; None where they may be computed."""
+    if _KEYS in node.meta:
+        keys: list[str] = node.meta[_KEYS]
+        return keys
+    if node.target is not torch.cat or not isinstance(node.args[0], (list, tuple)):
+        return None
+    parts = [_noted(part) if isinstance(part, fx.Node) else None for part in node.args[0]]
+    return None if None in parts else [key for part in parts for key in part or ()]
 
 
 def check_computed(collection: ShardedCollection, path: str, policies: Mapping[str, IdPolicy]) -> None:
@@ -60,12 +87,13 @@ def check_computed(collection: ShardedCollection, path: str, policies: Mapping[s
         [features] = [*positional, *named.values()]
         if isinstance(features, (RequestFeatures, DistributedKeyedJaggedTensor)):
             return None
-        values = features.values()
-        if not is_traced(values):
+        values: Any = features.values()
+        if not isinstance(values, fx.Proxy) or _noted(values.node) == features.keys():
             return None
         uses = [smallest.get(key, ("", -1)) for key in features.keys()]  # noqa: SIM118 (not a dict)
         names, bounds = [name for name, _ in uses], [limit for _, limit in uses]
-        return (_with_values(features, checked_ids(values, features.lengths(), names, bounds)),), {}
+        checked = checked_ids(cast(Tensor, values), features.lengths(), names, bounds)
+        return (_with_values(features, checked),), {}
 
     if smallest:
         collection.register_forward_pre_hook(check, with_kwargs=True)

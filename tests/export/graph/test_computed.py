@@ -6,6 +6,7 @@ Shape letters: B batch.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -141,22 +142,36 @@ def test_features_that_are_read_as_a_whole_are_asked_for(tmp_path: Path) -> None
     assert [feature.name for feature in artifact.signature.sparse] == ["f", "g"]
 
 
-class _Permuted(nn.Module):
-    """Selected features of the request are no computed ones: the server has checked them."""
+class _Remade(nn.Module):
+    """Makes a KeyedJaggedTensor of the request's IDs, in the way of the case."""
 
-    def __init__(self) -> None:
+    def __init__(self, make: Callable[[KeyedJaggedTensor], KeyedJaggedTensor]) -> None:
         super().__init__()
+        self.make = make
         self.ebc = EmbeddingBagCollection([bag("t", 20, 8, ["f"]), bag("u", 20, 8, ["g"])])
 
     def forward(self, features: KeyedJaggedTensor) -> Tensor:
-        pooled: Tensor = self.ebc(features.permute([1, 0])).values()
+        pooled: Tensor = self.ebc(self.make(features)).values()
         return pooled
 
 
-@pytest.mark.parametrize(("model", "is_checked"), [(_Permuted, False), (_Hashed, True)])
-def test_only_computed_ids_are_checked_once_more(
-    tmp_path: Path, model: type[nn.Module], is_checked: bool
-) -> None:
-    exported(model(), tmp_path / "a")
+REMADE: dict[str, tuple[bool, Callable[[KeyedJaggedTensor], KeyedJaggedTensor]]] = {
+    "as they are": (False, lambda kjt: kjt),
+    "permuted": (False, lambda kjt: kjt.permute([1, 0])),
+    "split and joined": (False, lambda kjt: KeyedJaggedTensor.concat(kjt.split([1, 1])[::-1])),
+    "one by one": (False, lambda kjt: KeyedJaggedTensor.from_jt_dict({"g": kjt["g"], "f": kjt["f"]})),
+    "weighted anew": (False, lambda kjt: KeyedJaggedTensor(kjt.keys(), kjt.values(), lengths=kjt.lengths())),
+    "exchanged": (True, lambda kjt: KeyedJaggedTensor.from_jt_dict({"f": kjt["g"], "g": kjt["f"]})),
+    "computed": (
+        True,
+        lambda kjt: KeyedJaggedTensor(kjt.keys(), kjt.values() * 1, lengths=kjt.lengths()),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REMADE)
+def test_only_computed_ids_are_checked_once_more(tmp_path: Path, case: str) -> None:
+    is_checked, make = REMADE[case]
+    exported(_Remade(make), tmp_path / "a", features={"features": ("f", "g")})
     graph = torch.jit.load(str(tmp_path / "a" / "target-0.pt")).inlined_graph
     assert ("prim::RaiseException" in str(graph)) == is_checked
