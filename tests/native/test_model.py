@@ -18,7 +18,7 @@ from export.pipeline import export_model
 from recsys import EmbeddingBagCollection, KeyedJaggedTensor
 from recsys.artifact.delta import apply, prepare
 from recsys.artifact.load import LoadedArtifact, load_artifact
-from recsys.errors import RowsMemoryError
+from recsys.errors import ComputedIdError, RowsMemoryError
 from recsys.rows.memory import RowsMemory, RowsPages
 from recsys.signature import Signature
 from serve.config.models import BatchLimits
@@ -26,7 +26,14 @@ from serve.engine.interface import ModelInfo
 from serve.engine.reference.collate import check_outputs, collate
 from serve.engine.reference.request_check import RequestChecker
 from serve.engine.reference.requests import RawRequestLike
-from tests.conformance.support.artifacts import Exported, export_policies, export_small
+from serve.errors import RequestError
+from tests.conformance.support.artifacts import (
+    Exported,
+    export_crossing,
+    export_list,
+    export_policies,
+    export_small,
+)
 from tests.native.tool import NativeError, NativeModel, as_json, assert_same_error, needs_tool
 from tests.recsys.artifact.conftest import artifact, delta, loaded, pristine, pristine_file, single
 from tests.recsys.artifact.deltas import CHANGES, write_delta
@@ -34,7 +41,7 @@ from tests.serve.engine.reference.test_ranking_check import split
 from tests.support.export_models import Folded
 from tests.support.helpers import bag
 from tests.support.limits import without_memory_locking
-from tests.support.serve.messages.cases import random_sample
+from tests.support.serve.messages.cases import Sample, random_sample
 from tests.support.serve.messages.texts import text_request, with_texts
 
 pytestmark = needs_tool
@@ -382,3 +389,35 @@ def test_a_batch_without_rows_reaches_no_graph(native: NativeModel, tmp_path: Pa
             "flat": (0, 16),
             "largest": (0, 2),
         }
+
+
+def test_a_batch_that_is_one_request_takes_no_other(native: NativeModel, tmp_path: Path) -> None:
+    lists = export_list(tmp_path / "lists")
+    native.open(lists.path)
+    rng = np.random.default_rng(18)
+    requests = [random_sample(lists.signature, n, rng).request() for n in (3, 1, 0)]
+    for request in requests:
+        assert_same(native, lists.model, [request])
+    with pytest.raises(
+        NativeError, match=r"batch: got 2 requests, expected one: .* --batch request"
+    ) as caught:
+        native.predict(lists.signature, requests[:2])
+    assert caught.value.kind is RequestError
+
+
+@pytest.mark.parametrize("target", ["cpu", "cpu,cpu"])
+def test_a_computed_id_that_leaves_its_table_is_named(
+    native: NativeModel, tmp_path: Path, target: str
+) -> None:
+    crossing = export_crossing(tmp_path / "crossing")
+    native.open(crossing.path, target=target)
+    good, bad = (Sample(1, {}, {"id": [[i]]}, {}).request() for i in (49, 50))
+    assert_same(native, load_artifact(crossing.path, target=target), [good])
+    told = "computed ID: table 'made.twice' got 100, expected 0 <= ID < 100"
+    for _ in range(3):
+        with pytest.raises(ComputedIdError) as of_python:
+            python_answer(crossing.model, [good, bad])
+        with pytest.raises(NativeError) as of_native:
+            native.predict(crossing.signature, [good, bad])
+        assert str(of_python.value) == str(of_native.value) == told
+        assert of_native.value.kind is RequestError
