@@ -141,7 +141,7 @@ def check_independence(prepared: PreparedModel) -> None:
             ) from error
         return comparable(model_outputs(outputs), item_scores(model, call))
 
-    check_rows(signature, batch, predict)
+    check_rows(signature, batch, predict, prepared.binding.integers)
 
 
 @dataclass(frozen=True, kw_only=True)

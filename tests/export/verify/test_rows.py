@@ -18,6 +18,7 @@ from export.config import ExportConfig
 from export.pipeline import export_model
 from recsys import EmbeddingBagCollection, EmbeddingCollection, KeyedJaggedTensor
 from recsys.artifact.load import load_artifact
+from recsys.configs import DataType
 from recsys.errors import ExportError, VerificationError
 from tests.support.export_models import batch_of, exported, predicted
 from tests.support.helpers import bag, sequence
@@ -70,6 +71,28 @@ def test_a_batch_may_be_one_request(tmp_path: Path, case: str) -> None:
     found = artifact.forward(*batch.inputs())
     for name, want in predicted(model, {"features": features}).items():
         torch.testing.assert_close(found[name], want, rtol=0.05, atol=0.05)
+
+
+class _Best(nn.Module):
+    """Whole numbers: the columns of the largest numbers, of the rows themselves or of their distance to the mean."""
+
+    def __init__(self, *, is_dependent: bool) -> None:
+        super().__init__()
+        torch.manual_seed(12)
+        self.is_dependent = is_dependent
+        self.ebc = EmbeddingBagCollection([bag("t", 33, 8, ["f"])])
+
+    def forward(self, features: KeyedJaggedTensor) -> dict[str, Tensor]:
+        rows = self.ebc(features).values()
+        rows = rows - rows.mean(dim=0) if self.is_dependent else rows
+        # Columns that tie are no rows' own: empty bags are told apart.
+        return {"best": torch.topk(rows + torch.arange(8) * 1e-3, 3, dim=1).indices}
+
+
+def test_whole_numbers_are_held_to_it_too(tmp_path: Path) -> None:
+    with pytest.raises(VerificationError, match="output 'best', row"):
+        export_model(_Best(is_dependent=True), tmp_path / "a", ExportConfig(data_type=DataType.FP32))
+    exported(_Best(is_dependent=False), tmp_path / "a", data_type=DataType.FP32)
 
 
 def test_rows_that_depend_on_nothing_need_no_option(tmp_path: Path) -> None:
