@@ -19,13 +19,15 @@ _HOOKS = (
     "_forward_hooks_with_kwargs",
     "_forward_hooks_always_called",
 )
+# What tells of a collection's tables; forward may ask for it.
+_TELLING = ("embedding_configs", "embedding_bag_configs", "embedding_dim", "embedding_names")
 
 
 def exchanged(model: nn.Module, replacements: Mapping[str, nn.Module]) -> nn.Module:
     """Return a copy of the module tree in eval mode with some modules replaced.
 
     Parameters and buffers are shared with the model, which is not changed. New modules get the hooks of those that they
-    replace, and give the IDs with the rows where those did (``need_indices``).
+    replace, tell of their tables, and give the IDs with the rows where those did (``need_indices``).
 
     Args:
         model: Any module.
@@ -47,6 +49,13 @@ def with_hooks_of(module: nn.Module, new: M) -> M:
     return new
 
 
+def _telling(module: nn.Module, new: nn.Module) -> nn.Module:
+    for name in _TELLING:
+        if hasattr(module, name) and not hasattr(new, name):
+            new.__dict__[name] = getattr(module, name)
+    return new
+
+
 def _giving_indices(module: nn.Module, new: nn.Module) -> nn.Module:
     if isinstance(new, EmbeddingCollection) or not isinstance(module, EmbeddingCollection):
         return new
@@ -63,7 +72,8 @@ def _giving_indices(module: nn.Module, new: nn.Module) -> nn.Module:
 
 def _copied(module: nn.Module, by_module: Mapping[int, nn.Module], done: dict[int, nn.Module]) -> nn.Module:
     if id(module) in by_module:
-        return _giving_indices(module, with_hooks_of(module, by_module[id(module)]))
+        new = with_hooks_of(module, by_module[id(module)])
+        return _giving_indices(module, _telling(module, new))
     if id(module) in done:
         return done[id(module)]
     new = copy.copy(module)

@@ -77,6 +77,15 @@ class _Factories(_Model):
         return found + torch.zeros(found.size(0), 8) + torch.ones((found.size(0), 1)) + torch.arange(8)
 
 
+class _Asking(_Model):
+    """Asks the collection for its tables."""
+
+    def forward(self, features: KeyedJaggedTensor) -> Tensor:
+        found, width = self.ebc(features), self.ebc.embedding_bag_configs()[0].embedding_dim
+        names = [name for table in self.ebc.embedding_bag_configs() for name in table.feature_names]
+        return sum((found[name] for name in names[1:]), found[names[0]]) * width**0.5
+
+
 class _SequencesWithHook(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -92,7 +101,9 @@ def _first_only(_: nn.Module, __: Any, output: dict[str, Any]) -> dict[str, Any]
     return {"f": output["f"]}
 
 
-@pytest.mark.parametrize("make", [_Wrapped, _Identity, _Hooks, _Synced, _Factories, _SequencesWithHook])
+@pytest.mark.parametrize(
+    "make", [_Wrapped, _Identity, _Hooks, _Synced, _Factories, _Asking, _SequencesWithHook]
+)
 def test_code_around_lookups(tmp_path: Path, make: Callable[[], nn.Module]) -> None:
     model = make().eval()
     _, artifact = exported(model, tmp_path / "artifact", data_type=DataType.FP32)
