@@ -55,17 +55,21 @@ class Archetype:
     Attributes:
         make: Returns the model that is trained.
         features: For each sparse feature its number of IDs, and the least and most IDs of a row.
+        aligned: The feature whose rows are as long.
         dense: Number of dense features.
         loss: Of the outputs and labels of 0 and 1.
         served: Returns the model that is exported, of the trained one.
+        asked: The features that the served model takes; empty for all.
         options: Of the export.
     """
 
     make: Callable[[], nn.Module]
     features: Mapping[str, tuple[int, int, int]]
+    aligned: Mapping[str, str] = field(default_factory=dict)
     dense: int = 0
     loss: Callable[[Any, Tensor], Tensor] = clicks
     served: Callable[[Any], nn.Module] = lambda model: model
+    asked: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def rows(self, num_rows: int, seed: int) -> tuple[Tensor | None, Rows]:
@@ -74,6 +78,8 @@ class Archetype:
         rows = {}
         for name, (num_ids, least, most) in self.features.items():
             lengths = torch.randint(least, most + 1, (num_rows,), generator=generator)
+            if name in self.aligned:
+                lengths = torch.tensor([len(row) for row in rows[self.aligned[name]]])
             rows[name] = [torch.randint(0, num_ids, (int(n),), generator=generator).tolist() for n in lengths]
         dense = torch.randn(num_rows, self.dense, generator=generator) if self.dense else None
         return dense, rows
@@ -213,6 +219,7 @@ ARCHETYPES = {
         make=lambda: several.TwoTowers(_users(), _bags({name: _BAGS[name] for name in ("item", "genres")})),
         features=_BAGS,
         served=_retrieval,
+        asked=("user",),
     ),
     "din": Archetype(
         make=_din, features={**_HISTORY, "user": _BAGS["user"]}, dense=_DENSE, options=_DENSE_WIDTH
@@ -229,5 +236,9 @@ ARCHETYPES = {
         features={"history": _HISTORY["history"]},
         loss=next_item,
     ),
-    "hstu": Archetype(make=lambda: sequences.HSTU(_items(), _SIZE), features=_HISTORY),
+    "hstu": Archetype(
+        make=lambda: sequences.HSTU(_items(), _SIZE),
+        features={**_HISTORY, "times": (100_000, 0, _SIZE)},
+        aligned={"times": "history"},
+    ),
 }

@@ -122,10 +122,27 @@ class BERT4Rec(nn.Module):
         return self.head(x[:, -1])
 
 
-class HSTULayer(nn.Module):
-    """Pointwise attention: SiLU in the place of the softmax, with a bias for each distance (arXiv 2402.17152)."""
+class RelativeBias(nn.Module):
+    """A bias for each distance of two places, and for the order of magnitude of the time between them."""
 
     distances: Tensor
+
+    def __init__(self, size: int, heads: int, buckets: int = 12) -> None:
+        super().__init__()
+        self.by_place = nn.Parameter(torch.randn(2 * size - 1, heads) * 0.1)
+        self.by_time = nn.Embedding(buckets, heads)
+        self.buckets = buckets
+        places = torch.arange(size)
+        self.register_buffer("distances", places[:, None] - places[None, :] + size - 1)
+
+    def forward(self, times: Tensor) -> Tensor:
+        gaps = (times.unsqueeze(2) - times.unsqueeze(1)).abs().clamp(min=1)
+        buckets = torch.log2(gaps.float()).long().clamp(max=self.buckets - 1)
+        return (self.by_place[self.distances] + self.by_time(buckets)).permute(0, 3, 1, 2)
+
+
+class HSTULayer(nn.Module):
+    """Pointwise attention: SiLU in the place of the softmax, with a relative bias (arXiv 2402.17152)."""
 
     def __init__(self, dim: int, heads: int, size: int) -> None:
         super().__init__()
@@ -133,23 +150,20 @@ class HSTULayer(nn.Module):
         self.uvqk = nn.Linear(dim, 4 * dim)
         self.out = nn.Linear(dim, dim)
         self.norm, self.out_norm = nn.LayerNorm(dim), nn.LayerNorm(dim)
-        self.bias = nn.Parameter(torch.randn(2 * size - 1, heads) * 0.1)
-        places = torch.arange(size)
-        self.register_buffer("distances", places[:, None] - places[None, :] + size - 1)
+        self.bias = RelativeBias(size, heads)
 
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, times: Tensor, mask: Tensor) -> Tensor:
         u, v, q, k = functional.silu(self.uvqk(self.norm(x))).chunk(4, dim=-1)
         shape = (x.shape[0], self.size, self.heads, self.dim // self.heads)
         q, k, v = (part.view(shape).transpose(1, 2) for part in (q, k, v))
-        bias = self.bias[self.distances].permute(2, 0, 1)
-        weights = functional.silu(q @ k.transpose(-1, -2) + bias) / self.size
+        weights = functional.silu(q @ k.transpose(-1, -2) + self.bias(times)) / self.size
         seen = (weights * mask.unsqueeze(1).to(x.dtype)) @ v
         seen = self.out_norm(seen.transpose(1, 2).flatten(2))
         return x + self.out(u * seen)
 
 
 class HSTU(nn.Module):
-    """Two layers of HSTU over a history; the mean state scores the target."""
+    """Two layers of HSTU over a history and its times, which no table reads; the mean state scores the target."""
 
     causal: Tensor
 
@@ -167,8 +181,9 @@ class HSTU(nn.Module):
         x = history.to_padded_dense(self.size)
         there = present(history.lengths(), self.size)
         mask = self.causal.unsqueeze(0) & there.unsqueeze(1)
+        times = sparse_features["times"].to_padded_dense(self.size)
         for layer in self.layers:
-            x = layer(x, mask)
+            x = layer(x, times, mask)
         num = history.lengths().clamp(min=1, max=self.size).unsqueeze(1)
         state = (x * there.unsqueeze(2)).sum(dim=1) / num
         target = found["target"].to_padded_dense(1).squeeze(1)
