@@ -47,9 +47,20 @@ def unlike(entry: Name) -> Iterator[str]:
     if home is not None and home != entry:
         if home.ours != entry.ours:
             yield f"{entry.path} is {entry.ours}, and {home.path} is {home.ours or 'left out'}"
-    elif entry.signature is None:
-        found = differences(entry.load(), value, entry.without)
+        return
+    ours = entry.load()
+    found = list(differences(ours, value, entry.without))
+    if entry.signature is None:
         yield from (f"{entry.path} ({entry.ours}) {difference}" for difference in found)
+    elif not found:
+        yield f"{entry.path} ({entry.ours}) has TorchRec's signature: signature = {entry.signature!r} is not needed"
+    for name in entry.without:
+        without = set(entry.without) - {name}
+        changed = [
+            each for each in differences(ours, value, without) if each.startswith((f".{name}:", f".{name}("))
+        ]
+        if hasattr(ours, name) and not changed:
+            yield f"{entry.path} ({entry.ours}) .{name} is TorchRec's: without is not needed"
 
 
 @pytest.mark.parametrize("area", AREAS)
