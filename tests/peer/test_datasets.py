@@ -10,7 +10,7 @@ import torch
 
 from recsys.data.datasets import criteo
 from recsys.data.datasets.criteo import BinaryCriteoUtils, InMemoryBinaryCriteoIterDataPipe
-from recsys.data.datasets.random import RandomRecDataset
+from recsys.data.datasets.random_batches import RandomRecDataset
 
 theirs = pytest.importorskip("torchrec.datasets.random", reason="torchrec is not installed (extra: peer)")
 their_criteo = pytest.importorskip("torchrec.datasets.criteo")

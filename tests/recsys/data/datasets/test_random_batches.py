@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from recsys.data.datasets.batch import Batch
-from recsys.data.datasets.random import RandomRecDataset
+from recsys.data.datasets.random_batches import RandomRecDataset
 
 
 def _same(a: Batch, b: Batch) -> bool:
