@@ -32,9 +32,7 @@ from recsys.planner.parts.enumerators import (
     as_sharders_allow,
     option_of,
 )
-from recsys.planner.parts.reservations import FixedPercentageStorageReservation
-from recsys.planner.parts.search import Found, Parts, plan_of_options, search_by
-from recsys.planner.parts.types import (
+from recsys.planner.parts.interfaces import (
     Enumerator,
     Partitioner,
     PerfModel,
@@ -46,6 +44,8 @@ from recsys.planner.parts.types import (
     Stats,
     StorageReservation,
 )
+from recsys.planner.parts.reservations import FixedPercentageStorageReservation
+from recsys.planner.parts.search import Found, Parts, plan_of_options, search_by
 from recsys.planner.search.bounds import of_any_plan
 from recsys.planner.search.search import search
 from recsys.sharding.plan.plan import ShardingPlan

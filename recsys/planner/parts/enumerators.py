@@ -19,7 +19,7 @@ from recsys.planner.cost.enumerators import column_widths, enumerate_options
 from recsys.planner.cost.estimate import Estimator, ShardCost, ShardShape, Workload
 from recsys.planner.cost.tables import PlannedTable, planned_tables
 from recsys.planner.cost.topology import Topology
-from recsys.planner.parts.types import (
+from recsys.planner.parts.interfaces import (
     Constraints,
     Enumerator,
     PartitionByType,

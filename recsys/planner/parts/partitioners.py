@@ -8,8 +8,7 @@ from enum import Enum
 
 from recsys.planner.cost.capacity import DeviceHardware, Perf, Storage
 from recsys.planner.cost.topology import Topology
-from recsys.planner.parts.perf_models import NoopPerfModel
-from recsys.planner.parts.types import (
+from recsys.planner.parts.interfaces import (
     PartitionByType,
     Partitioner,
     PlannerError,
@@ -17,6 +16,7 @@ from recsys.planner.parts.types import (
     Shard,
     ShardingOption,
 )
+from recsys.planner.parts.perf_models import NoopPerfModel
 
 
 class SortBy(Enum):

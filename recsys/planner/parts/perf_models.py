@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from recsys.planner.cost.topology import Topology
-from recsys.planner.parts.types import PerfModel, ShardingOption
+from recsys.planner.parts.interfaces import PerfModel, ShardingOption
 
 
 class NoopPerfModel(PerfModel):

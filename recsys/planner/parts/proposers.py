@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from recsys.planner.cost.topology import Topology
-from recsys.planner.parts.types import Enumerator, Proposer, ShardingOption
+from recsys.planner.parts.interfaces import Enumerator, Proposer, ShardingOption
 
 #: More combinations than this are not tried one by one; TorchRec's number.
 MAX_PROPOSALS = 10_000

@@ -15,7 +15,7 @@ from recsys.errors import PlanError
 from recsys.planner.constants import BIGINT_DTYPE, POOLING_FACTOR
 from recsys.planner.cost.capacity import Storage
 from recsys.planner.cost.topology import Topology
-from recsys.planner.parts.types import Constraints, PlannerError, PlannerErrorType, StorageReservation
+from recsys.planner.parts.interfaces import Constraints, PlannerError, PlannerErrorType, StorageReservation
 
 # Two batches are under way, each with ten copies; TorchRec's number.
 _BATCH_COPIES = 20

@@ -8,6 +8,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from recsys.planner.cost.topology import Topology
+from recsys.planner.parts.interfaces import (
+    Enumerator,
+    Partitioner,
+    PerfModel,
+    PlannerError,
+    PlannerErrorType,
+    Proposer,
+    ShardingOption,
+)
 from recsys.planner.parts.partitioners import GreedyPerfPartitioner
 from recsys.planner.parts.perf_models import NoopPerfModel
 from recsys.planner.parts.proposers import (
@@ -16,15 +25,6 @@ from recsys.planner.parts.proposers import (
     GreedyProposer,
     GridSearchProposer,
     UniformProposer,
-)
-from recsys.planner.parts.types import (
-    Enumerator,
-    Partitioner,
-    PerfModel,
-    PlannerError,
-    PlannerErrorType,
-    Proposer,
-    ShardingOption,
 )
 from recsys.sharding.plan.plan import (
     DATA_PARALLEL,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from recsys.planner.cost.topology import Topology
-from recsys.planner.parts.types import (
+from recsys.planner.parts.interfaces import (
     Constraints,
     Enumerator,
     PlanDebugStats,

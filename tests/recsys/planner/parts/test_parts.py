@@ -12,6 +12,7 @@ from torch import nn
 from recsys import EmbeddingBagCollection, EmbeddingCollection, EmbeddingConfig
 from recsys.planner.cost.constraints import ParameterConstraints
 from recsys.planner.parts.enumerators import EmbeddingEnumerator
+from recsys.planner.parts.interfaces import PlannerError, PlannerErrorType, ShardingOption
 from recsys.planner.parts.partitioners import GreedyPerfPartitioner, MemoryBalancedPartitioner, SortBy
 from recsys.planner.parts.perf_models import NoopPerfModel, NoopStorageModel
 from recsys.planner.parts.proposers import (
@@ -22,7 +23,6 @@ from recsys.planner.parts.proposers import (
 )
 from recsys.planner.parts.reservations import FixedPercentageStorageReservation
 from recsys.planner.parts.stats import EmbeddingStats, NoopEmbeddingStats
-from recsys.planner.parts.types import PlannerError, PlannerErrorType, ShardingOption
 from recsys.planner.planner import EmbeddingShardingPlanner
 from recsys.sharding.plan.plan import check_plan
 from recsys.sharding.sharders import EmbeddingBagCollectionSharder, get_default_sharders
