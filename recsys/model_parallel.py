@@ -49,7 +49,8 @@ class DefaultDataParallelWrapper(DataParallelWrapper):
         bucket_cap_mb: As there.
         static_graph: As there; True lets parameters stay unused, always the same ones.
         find_unused_parameters: As there.
-        allreduce_comm_precision: ``fp16`` or ``bf16``: the dtype of gradients between ranks; float32 by default.
+        allreduce_comm_precision: ``fp16``, or ``bf16`` under NCCL: the dtype of gradients between ranks; float32 by
+            default.
         params_to_ignore: Further parameters that are not averaged, by name.
         ddp_kwargs: Further arguments.
 
@@ -148,7 +149,10 @@ class DistributedModelParallel(nn.Module):
             raise ValueError("model_tracker_configs: got some, expected None: there are no trackers")
         env = env or ShardingEnv.from_process_group(cast(dist.ProcessGroup, dist.group.WORLD), device)
         if env.process_group is None:
-            raise PlanError("env: expected ShardingEnv.from_process_group")
+            raise PlanError(
+                "env: got ranks without a process group, expected ShardingEnv.from_process_group: one process trains "
+                "over a group of one rank"
+            )
         if env.device.type == "cpu" and os.environ.get("RECSYS_MALLOC") != "default":
             tune_malloc()
         self.env = env

@@ -102,6 +102,11 @@ class ShardedCollection(nn.Module):
 
     sequence = False
 
+    def __class_getitem__(cls, item: object) -> type[Self]:
+        """Return the class: TorchRec's takes types in brackets."""
+        del item
+        return cls
+
     def __init__(
         self, layout: Layout, pair_ids: PairIds, transport: Transport, lookups: Sequence[nn.Module]
     ) -> None:

@@ -107,7 +107,7 @@ class ShardingEnv:
 
     @classmethod
     def from_local(cls, world_size: int, rank: int) -> ShardingEnv:
-        """Return ranks without a process group: one rank of host memory trains alone, several share one process.
+        """Return ranks without a process group, in host memory, for inference: training needs a group.
 
         Raises:
             PlanError: The rank is not one of the ranks.

@@ -10,11 +10,21 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from torch.distributed._shard.metadata import ShardMetadata as TorchShardMetadata
+from torch.distributed._shard.sharding_spec import ChunkShardingSpec, EnumerableShardingSpec
 
+from recsys.configs import DataType
 from recsys.errors import PlanError
 from recsys.quant import QuantEmbeddingBagCollection
 from recsys.sharding.plan.env import ShardingEnv
-from recsys.sharding.plan.plan import ParameterSharding, ShardingPlan, ShardMetadata, check_plan
+from recsys.sharding.plan.kinds import CacheParams
+from recsys.sharding.plan.plan import (
+    EmbeddingModuleShardingPlan,
+    ParameterSharding,
+    ShardingPlan,
+    ShardMetadata,
+    check_plan,
+)
 from recsys.sharding.plan.sharding_types import column_wise, data_parallel, row_wise, table_wise
 from tests.support.helpers import bag, random_case
 
@@ -209,3 +219,69 @@ def test_a_plan_prints_a_line_per_shard() -> None:
         "cut     row_wise       fused           1     5:10  0:16",
         "copied  data_parallel  dense           all   all   all",
     ]
+
+
+def test_a_sharding_is_made_of_torchs_spec_and_gives_it_back() -> None:
+    spec = EnumerableShardingSpec(
+        [
+            TorchShardMetadata([0, 0], [6, 16], "rank:1/cuda:1"),
+            TorchShardMetadata([6, 0], [4, 16], "rank:0/cuda:0"),
+            TorchShardMetadata([10, 0], [0, 16], "rank:2/cuda:2"),
+        ]
+    )
+    made = ParameterSharding("row_wise", "fused", [1, 0, 2], spec)
+    shards = [
+        ShardMetadata(shard_offsets=(0, 0), shard_sizes=(6, 16), rank=1),
+        ShardMetadata(shard_offsets=(6, 0), shard_sizes=(4, 16), rank=0),
+    ]
+    assert made.shards == tuple(shards)
+    assert (made.ranks, made.sharding_spec) == ([1, 0, 2], spec)
+    assert made.shards[0].placement == "rank:1/cuda:1"
+    again = ParameterSharding("row_wise", "fused", shards=shards)
+    assert made == again
+    assert again.ranks == [1, 0]
+    assert isinstance(again.sharding_spec, EnumerableShardingSpec)
+    assert [str(s.placement) for s in again.sharding_spec.shards] == ["rank:1/cpu", "rank:0/cpu"]
+    check_plan([bag("t", 10, 16, ["f"])], {"t": made}, 2)
+    copies = ParameterSharding("data_parallel", "dense", [0, 1])
+    assert (copies.sharding_spec, copies.shards, copies.ranks) == (None, (), [0, 1])
+    assert copies != made
+
+
+def test_shardings_that_do_not_exist_here() -> None:
+    with pytest.raises(PlanError, match="sharding_spec: got ChunkShardingSpec, expected an Enumerable"):
+        ParameterSharding("row_wise", "fused", [0], ChunkShardingSpec(0, ["rank:0/cpu"]))
+    with pytest.raises(PlanError, match=r"output_dtype: got DataType.FP16"):
+        ParameterSharding("row_wise", "fused", output_dtype=DataType.FP16)
+    with pytest.raises(PlanError, match="key_value_params: got some"):
+        ParameterSharding("row_wise", "fused", key_value_params=object())
+    nowhere = EnumerableShardingSpec([TorchShardMetadata([0, 0], [6, 16])])
+    with pytest.raises(PlanError, match=r"sharding_spec.shards\[0\]: got .*, expected .* a rank"):
+        ParameterSharding("row_wise", "fused", None, nowhere)
+
+
+def test_a_plan_answers_for_a_module_and_keeps_load_factors() -> None:
+    cached = ParameterSharding(
+        "table_wise",
+        "fused_uvm_caching",
+        cache_params=CacheParams(load_factor=0.4),
+        shards=table_wise(bag("t", 10, 16, ["f"]), 0).shards,
+    )
+    plan = ShardingPlan({"ebc": EmbeddingModuleShardingPlan(t=cached)})
+    assert plan.get_plan_for_module("ebc") == {"t": cached}
+    assert plan.get_plan_for_module("other") is None
+    assert "table_wise     fused_uvm_caching  0" in str(plan.get_plan_for_module("ebc"))
+    assert ShardingPlan.from_json(plan.to_json()) == plan
+    wrong = plan.to_json()
+    wrong["ebc"]["t"]["cache_load_factor"] = 2
+    with pytest.raises(PlanError, match=r"cache_load_factor: got 2, expected a number above 0"):
+        ShardingPlan.from_json(wrong)
+
+
+def test_ranks_of_torchrecs_constructors() -> None:
+    env = ShardingEnv.from_local(4, 1)
+    assert (env.world_size, env.rank, env.process_group, env.device.type) == (4, 1, None, "cpu")
+    with pytest.raises(PlanError, match="rank: got 4, expected 0 to 3"):
+        ShardingEnv(4, 4)
+    with pytest.raises(PlanError, match="output_dtensor: got True"):
+        ShardingEnv(4, 0, None, True)

@@ -148,7 +148,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "the devices of one process": (
         lambda: DistributedModelParallel(EmbeddingBagCollection([TABLE]), ShardingEnv.over_devices(["cpu"])),
-        "env: expected ShardingEnv.from_process_group",
+        "env: got ranks without a process group, expected ShardingEnv.from_process_group",
     ),
     "a sharder without a process group": (
         lambda: sharders_for()[0].shard(
