@@ -19,6 +19,7 @@ from torch.export import ExportedProgram
 from export.artifact.compiling import load_program, load_programs, save_program
 from export.artifact.writing import export_graph, make_graphs, write_graphs
 from export.config import ExportConfig
+from export.graph.arguments import parameters
 from export.graph.prepared import PreparedModel
 from export.pipeline import prepare, with_outputs
 from export.verify.run import float_outputs
@@ -101,9 +102,10 @@ def _check_storable(path: str, weight: Tensor) -> None:
         )
 
 
-def _config_of(manifest: Manifest) -> ExportConfig:
-    """Return the options that an artifact's graphs were made with."""
+def _config_of(model: nn.Module, manifest: Manifest) -> ExportConfig:
+    """Return the options that an artifact's graphs were made with, as far as its manifest and the model tell."""
     signature = manifest.signature
+    dense = {one.name for one in signature.dense}
     return ExportConfig(
         name=manifest.name,
         table_data_types={info.table.name: info.table.data_type for info in manifest.tables},
@@ -116,7 +118,10 @@ def _config_of(manifest: Manifest) -> ExportConfig:
             if use.id_policy is not IdPolicy.MAPPED
         },
         dense_dtype=manifest.targets[0].dense_dtype,
-        dense_widths={dense.name: dense.width for dense in signature.dense},
+        dense_widths={one.name: one.width for one in signature.dense},
+        defaults=tuple(
+            p.name for p in parameters(model) if p.has_default and p.kind is not None and p.name not in dense
+        ),
         context=signature.context,
         strings={feature.name: feature.strings for feature in signature.sparse if feature.strings},
     )
@@ -124,7 +129,7 @@ def _config_of(manifest: Manifest) -> ExportConfig:
 
 def _forms_of_model(model: nn.Module, manifest: Manifest) -> list[_Form]:
     """Trace a model as an export does, for all targets, and script or export it as the artifact's graphs are."""
-    prepared = prepare(model, _config_of(manifest), _silent)
+    prepared = prepare(model, _config_of(model, manifest), _silent)
     prepared = with_outputs(prepared, float_outputs(prepared))
     forms = []
     with tempfile.TemporaryDirectory() as folder:

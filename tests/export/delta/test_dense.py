@@ -231,3 +231,24 @@ def test_chains(tmp_path: Path) -> None:
             assert_same(artifact, load_artifact(tmp_path / f"{at + 1}"))
     with pytest.raises(DeltaError):
         prepare(artifact.rows, deltas[-1])
+
+
+class _WithDefault(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.ebc = EmbeddingBagCollection([bag("t", 20, 8, ["f"])])
+        self.layer = nn.Linear(8, 4)
+
+    def forward(self, features: KeyedJaggedTensor, bias: Tensor | None = None) -> Tensor:
+        found: Tensor = self.layer(self.ebc(features).values())
+        return found if bias is None else found + bias
+
+
+def test_an_input_left_at_its_default(tmp_path: Path) -> None:
+    old = _WithDefault()
+    new = copy.deepcopy(old)
+    with torch.no_grad():
+        new.layer.weight.add_(1.0)
+    report = check(old, new, tmp_path, ExportConfig(defaults=("bias",)))
+    assert report.num_dense == 1
