@@ -13,13 +13,13 @@ from recsys.planner.constants import DDR_CAP, HBM_CAP
 from recsys.planner.cost.capacity import BasicCommsBandwidths, CustomTopologyData, Storage
 from recsys.planner.cost.constraints import ParameterConstraints
 from recsys.planner.cost.topology import Topology
+from recsys.planner.parts.interfaces import PlannerError, PlannerErrorType, StorageReservation
 from recsys.planner.parts.reservations import (
     FixedAbsoluteStorageReservation,
     FixedPercentageStorageReservation,
     HeuristicalStorageReservation,
     InferenceStorageReservation,
 )
-from recsys.planner.parts.types import PlannerError, PlannerErrorType, StorageReservation
 from recsys.planner.planner import EmbeddingShardingPlanner
 from recsys.sharding.sharders import get_default_sharders
 from tests.recsys.planner.sets import table
