@@ -163,12 +163,13 @@ def _served(artifact: Path, target: str, signature: Signature, batch: Batch) -> 
 
 def table_of(rows: Sequence[Row]) -> Table:
     """Return the rows as a table."""
-    table = Table(title=f"TorchRec's models, {NUM_ROWS} random rows")
-    for heading in ("model", "collections", "glue", "options", "export"):
+    table = Table(title=f"TorchRec's models, served: {NUM_ROWS} random rows against TorchRec's answers")
+    table.add_column("model", no_wrap=True)
+    for heading in ("collections", "glue", "options", "export"):
         table.add_column(heading)
     for target in TARGETS:
-        table.add_column(f"served on {target}: to float", justify="right")
-        table.add_column("to TorchRec's INT8", justify="right")
+        table.add_column(f"{target}: to float", justify="right")
+        table.add_column("to its INT8", justify="right")
         table.add_column("bits")
     for row in rows:
         cells = [row.name, "TorchRec's", f"{row.glue} lines", " ".join(row.options)]
