@@ -1,4 +1,4 @@
-"""Units of memory, and names of modules in plans, by TorchRec's names."""
+"""Units of memory, by TorchRec's names."""
 
 from __future__ import annotations
 

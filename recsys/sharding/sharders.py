@@ -6,7 +6,6 @@ Shape letters: D embedding dim, R rows, W world size.
 from __future__ import annotations
 
 import logging
-import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,6 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch import distributed as dist
 
 from recsys.configs import BaseEmbeddingConfig, DataType
 from recsys.embedding import EmbeddingBagCollection, EmbeddingCollection
@@ -23,6 +21,7 @@ from recsys.kernels.training import KernelConfig, ShardConfig, TrainingLookup, c
 from recsys.optim.fused import FusedOptimizer
 from recsys.optim.fused_config import FusedConfig
 from recsys.optim.in_backward import fused_config_of, mark_in_backward
+from recsys.sharding.first_weights import fill, keep_equal
 from recsys.sharding.fused_params import UVM_CACHING_RATIO, FusedParams
 from recsys.sharding.plan.env import ShardingEnv
 from recsys.sharding.plan.layout import REPLICATED, Group, Layout, Slot, make_layout
@@ -51,8 +50,6 @@ M = TypeVar("M", bound=nn.Module)
 
 _LOGGER = logging.getLogger(__name__)
 _DENSE = "dense"
-# Rows of a block of initial weights; each block has its own generator.
-_BLOCK_ROWS = 1 << 14
 
 #: A shard on this rank: its place in the table, its kernel, and its position among the kernel's shards.
 _Held = tuple[ShardMetadata, TrainingLookup, int]
@@ -388,9 +385,9 @@ def _table_shards(source: _Source, table: BaseEmbeddingConfig, held: Sequence[_H
     sharding, kernel = source.params[table.name], source.kernels[table.name]
     in_order = sorted(held, key=lambda shard: (shard[0].columns, shard[0].rows))
     shards = TableShards(table, sharding, source.env, in_order)
-    _fill(shards, source.weights[table.name])
+    fill(shards, source.weights[table.name])
     if sharding.is_replicated:
-        _keep_equal(shards, source.env)
+        keep_equal(shards, source.env)
     if kernel.fused is None and kernel.trained and fused_config_of(source.weights[table.name]) is not None:
         _LOGGER.info(
             "table %r: its optimizer in the backward pass is left out, because the kernel is dense; another "
@@ -444,34 +441,6 @@ def _check_shards(source: _Source) -> None:
             check_shard(_shard_config(table, shard), source.kernels[table.name], source.env.device)
 
 
-@torch.no_grad()
-def _fill(table: TableShards, weight: Tensor) -> None:
-    if weight.is_meta:
-        for where, shard in table.local_weights():
-            fill_rows(table.config, where, shard)
-    else:
-        table.set_weight(weight.detach(), table.config.name)
-
-
-def _keep_equal(table: TableShards, env: ShardingEnv) -> None:
-    """Initialize a replicated table from rank 0's weights, and average its gradients over the ranks."""
-    group = env.process_group
-    assert group is not None
-    if env.world_size == 1:
-        return
-    parameter = next(table.parameters())
-    dist.broadcast(parameter.detach(), src=dist.get_global_rank(group, 0), group=group)
-    if not parameter.requires_grad:
-        return
-
-    def average(changed: Tensor) -> None:
-        assert changed.grad is not None
-        dist.all_reduce(changed.grad, group=group)
-        changed.grad /= env.world_size
-
-    parameter.register_post_accumulate_grad_hook(average)
-
-
 def _attach_optimizer(sharded: ShardedCollection, container: str, source: _Source) -> None:
     """Set the collection's optimizer, which controls those in its kernels."""
     tables: Mapping[str, TableShards] = dict(sharded.get_submodule(container).named_children())  # type: ignore[arg-type]
@@ -488,31 +457,3 @@ def _attach_optimizer(sharded: ShardedCollection, container: str, source: _Sourc
         if table.is_fused:
             for parameter in table.parameters():
                 mark_in_backward(parameter, sharded.fused_optimizer)
-
-
-def fill_rows(config: BaseEmbeddingConfig, where: ShardMetadata, weight: Tensor) -> None:
-    """Draw a shard's weights.
-
-    Uniform numbers are drawn for whole rows, block by block, from generators that are seeded by torch's initial
-    seed, the table's name and the block; a shard uses its part. An ``init_fn`` is called on the shard, with
-    torch's global generator.
-
-    Args:
-        config: The table.
-        where: The shard's rectangle.
-        weight: ``[rows, columns]`` of the shard, filled in place.
-    """
-    if config.init_fn is not None:
-        config.init_fn(weight)
-        return
-    low, high = config.get_weight_init_min(), config.get_weight_init_max()
-    (first, end), (left, right) = where.rows, where.columns
-    seed = torch.initial_seed()
-    for block in range(first // _BLOCK_ROWS, -(-end // _BLOCK_ROWS)):
-        start = block * _BLOCK_ROWS
-        num_rows = min(_BLOCK_ROWS, config.num_embeddings - start)
-        key = zlib.crc32(f"{seed}/{config.name}/{block}".encode())
-        generator = torch.Generator().manual_seed(key)
-        rows = torch.empty(num_rows, config.embedding_dim).uniform_(low, high, generator=generator)
-        top, bottom = max(first, start), min(end, start + num_rows)
-        weight[top - first : bottom - first].copy_(rows[top - start : bottom - start, left:right])

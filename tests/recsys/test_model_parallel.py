@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from recsys import DistributedModelParallel, EmbeddingBagCollection
 from recsys.managed import (
@@ -18,6 +19,7 @@ from recsys.managed import (
     ManagedCollisionEmbeddingBagCollection,
     MCHManagedCollisionModule,
 )
+from recsys.model_parallel import get_module, get_unsharded_module_names, get_unwrapped_module
 from recsys.sharding.materialize import init_parameters, materialize
 from recsys.train.ranks import ONE_RANK, process_group
 from tests.support.helpers import bag
@@ -115,3 +117,26 @@ def test_layers_stay_on_the_meta_device_on_request() -> None:
     init_parameters(sharded.module.get_submodule("over"), torch.device("cpu"))
     sharded.init_data_parallel()
     assert not any(p.is_meta for p in sharded.parameters())
+
+
+def _model() -> nn.ModuleDict:
+    sparse = nn.ModuleDict(
+        {"bags": EmbeddingBagCollection([bag("t", 9, 16, ["f"])]), "norm": nn.LayerNorm(16)}
+    )
+    over = nn.Sequential(nn.Linear(16, 4), nn.Linear(4, 1))
+    return nn.ModuleDict({"sparse": sparse, "over": over})
+
+
+def test_wrappers_are_taken_off() -> None:
+    model = _model()
+    parallel = DistributedModelParallel(model)
+    assert list(get_unwrapped_module(parallel)._modules) == ["sparse", "over"]
+    assert get_module(model) is get_unwrapped_module(model) is model
+    copies = DistributedDataParallel(nn.Linear(1, 1))
+    assert get_module(copies) is copies
+    assert isinstance(get_unwrapped_module(copies), nn.Linear)
+
+
+def test_what_holds_no_sharded_collection() -> None:
+    assert get_unsharded_module_names(DistributedModelParallel(_model()).module) == ["over", "sparse.norm"]
+    assert get_unsharded_module_names(_model()) == []

@@ -1,8 +1,6 @@
-"""Units of memory, and names of modules in plans."""
+"""Units of memory."""
 
 from __future__ import annotations
-
-from torch import nn
 
 from recsys.planner.cost.capacity import Storage
 from recsys.planner.units import (
@@ -10,7 +8,6 @@ from recsys.planner.units import (
     bytes_to_mb,
     gb_to_bytes,
     mb_to_bytes,
-    sharder_name,
     storage_repr_in_gb,
 )
 
@@ -21,6 +18,5 @@ def test_units() -> None:
 
 
 def test_texts() -> None:
-    assert sharder_name(nn.Linear) == "torch.nn.modules.linear.Linear"
     assert storage_repr_in_gb(Storage(hbm=2**30, ddr=2**29)) == "Storage(hbm = 1.0 GB, ddr = 0.5 GB)"
     assert storage_repr_in_gb(None) == ""
