@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -20,11 +21,23 @@ from recsys.errors import ExportError
 from serve.client import Client
 from serve.config.models import ModelSettings
 from serve.config.settings import ServerConfig
+from serve.engine.choose import EngineError, choose_engine
 from tests.models.archetypes import ARCHETYPES, Rows, call, trained
 from tests.support.export_models import named, rounded
 from tests.support.serve.live import LiveServer
 
 _TARGETS = (("cpu",), ("cpu", "cpu"))
+
+
+def _engines() -> tuple[str, ...]:
+    try:
+        choose_engine("native")
+    except EngineError:
+        return ("reference",)
+    return ("reference", "native")
+
+
+_ENGINES = _engines()
 # Batches of one row and of several, with rows that have no IDs among them.
 _BATCHES = (1, 5, 33)
 
@@ -36,7 +49,7 @@ class Served:
     Attributes:
         model: The trained float model that was exported.
         losses: Of its training.
-        addresses: The server of each target.
+        addresses: The server of each target and engine.
         failed: Why there is no artifact; None if there is one.
     """
 
@@ -64,10 +77,13 @@ def served(
         failed = _export(name, model, repository / name / "1")
         made[name] = Served(model=model, losses=losses, addresses=addresses, failed=failed)
     with ExitStack() as open_servers:
-        for target in map(target_name, _TARGETS if any(one.failed is None for one in made.values()) else ()):
+        is_any = any(one.failed is None for one in made.values())
+        for target, engine in itertools.product(map(target_name, _TARGETS), _ENGINES if is_any else ()):
             settings = ModelSettings(target=target, num_executors=1)
             config = ServerConfig(port=0, metrics_port=0, defaults=settings)
-            addresses[target] = open_servers.enter_context(LiveServer(repository, config)).address
+            addresses[f"{target} {engine}"] = open_servers.enter_context(
+                LiveServer(repository, config, engine=engine)
+            ).address
         yield made
     torch.set_num_threads(threads)
 
@@ -102,8 +118,9 @@ def test_served_answers_are_the_float_models(served: dict[str, Served], name: st
         dense, rows = ARCHETYPES[name].rows(num_rows, seed=100 + num_rows)
         with torch.no_grad():
             expected = named(call(exact, dense, rows))
-        found = _answer(one.addresses[target], name, dense, rows)
-        assert list(found) == list(expected)
-        for output, want in expected.items():
-            assert found[output].shape == want.shape
-            np.testing.assert_allclose(found[output], want.numpy(), rtol=1e-4, atol=1e-5)
+        for engine in _ENGINES:
+            found = _answer(one.addresses[f"{target} {engine}"], name, dense, rows)
+            assert list(found) == list(expected)
+            for output, want in expected.items():
+                assert found[output].shape == want.shape
+                np.testing.assert_allclose(found[output], want.numpy(), rtol=1e-4, atol=1e-5)

@@ -13,6 +13,7 @@ from types import TracebackType
 from serve.app.server import Server
 from serve.config.models import ModelSettings
 from serve.config.settings import ServerConfig
+from serve.engine.choose import choose_engine
 from serve.engine.interface import ModelInfo
 from serve.engine.reference.engine import ReferenceEngine
 from serve.engine.reference.executor import ServedModel
@@ -58,13 +59,20 @@ class LiveServer:
         model: what to serve: a model that is in memory already, or the folder of a repository.
         config: how; port 0 lets the system choose.
         wait: whether to wait until the server is ready.
+        engine: which engine answers for a repository.
     """
 
     def __init__(
-        self, model: ServedModel | Path, config: ServerConfig | None = None, *, wait: bool = True
+        self,
+        model: ServedModel | Path,
+        config: ServerConfig | None = None,
+        *,
+        wait: bool = True,
+        engine: str = "reference",
     ) -> None:
         if isinstance(model, Path):
-            self.server = Server(Repository(model), config or ServerConfig(port=0, metrics_port=0))
+            config = config or ServerConfig(port=0, metrics_port=0)
+            self.server = Server(Repository(model), config, choose_engine(engine))
         else:
             self.server = server_of(model, config)
         self._wait = wait
