@@ -17,6 +17,7 @@ from recsys.artifact.load import LoadedArtifact
 from recsys.data.batches import row_chunks
 from recsys.data.examples import Examples
 from recsys.data.lines import DataError
+from recsys.errors import ComputedIdError
 from recsys.schema import Schema
 from recsys.signature import Signature
 
@@ -58,19 +59,29 @@ def scores(artifact: LoadedArtifact, examples: Examples) -> Scores:
         examples: Read with the schema that ``schema_for`` returned.
 
     Raises:
-        DataError: The model's batch is one request: examples do not say which of them are one.
+        DataError: The model's batch is one request: examples do not say which of them are one. Or the model computes
+            an ID of a row that is none of its table.
     """
     if artifact.signature.by_request:
         raise DataError(
             "artifact: exported with --batch request, expected rows that do not depend on each other: a table does "
             "not say which of its rows are one request"
         )
-    parts = [
-        artifact.forward(*model_inputs(artifact.signature, examples.take(rows)))
-        for rows in row_chunks(len(examples), _BATCH_ROWS)
-    ]
+    parts = [_outputs(artifact, examples, rows) for rows in row_chunks(len(examples), _BATCH_ROWS)]
     names = [output.name for output in artifact.signature.outputs]
     return {name: torch.cat([part[name] for part in parts]).numpy() for name in names}
+
+
+def _outputs(artifact: LoadedArtifact, examples: Examples, rows: NDArray[np.int64]) -> dict[str, Tensor]:
+    try:
+        return artifact.forward(*model_inputs(artifact.signature, examples.take(rows)))
+    except ComputedIdError as error:
+        if len(rows) == 1:
+            raise DataError(f"row {rows[0]}: {error}") from None
+        # One of them is to blame.
+        for half in np.array_split(rows, 2):
+            _outputs(artifact, examples, half)
+        raise
 
 
 def model_inputs(signature: Signature, examples: Examples) -> list[Tensor]:

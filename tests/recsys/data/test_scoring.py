@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from torch import Tensor, nn
 
 from export.config import ExportConfig
 from export.pipeline import export_model
+from recsys import EmbeddingBagCollection, KeyedJaggedTensor
 from recsys.artifact.load import load_artifact
 from recsys.data.examples import Bags, Examples
 from recsys.data.lines import DataError
@@ -20,6 +24,7 @@ from recsys.signature import DenseInput, Output, Signature, SparseInput
 from recsys.train.config import ModelConfig, TrainConfig
 from recsys.train.job import train
 from tests.recsys.data.blocks import all_of
+from tests.support.helpers import bag
 
 _SIGNATURE = Signature(
     dense=(DenseInput(name="x", width=2), DenseInput(name="y", width=1)),
@@ -44,6 +49,39 @@ def test_arguments_follow_the_signature() -> None:
     assert (x.tolist(), y.tolist()) == ([[0, 1], [3, 4]], [[2], [5]])
     assert (lengths.tolist(), values.tolist()) == ([0, 1, 1, 2], [9, 1, 2, 3])
     assert weights.tolist() == [1, 1, 1, 1]
+
+
+class Tripled(nn.Module):
+    """IDs of ``f``, tripled, in a table of 50 rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ebc = EmbeddingBagCollection([bag("t", 20, 8, ["f"])])
+        self.cross = EmbeddingBagCollection([bag("c", 50, 8, ["made"])])
+
+    def forward(self, features: KeyedJaggedTensor) -> Tensor:
+        f = features["f"]
+        made = KeyedJaggedTensor(["made"], f.values() * 3, lengths=f.lengths())
+        return torch.cat([self.ebc(features).values(), self.cross(made).values()], dim=1).sum(dim=1)
+
+
+def test_a_computed_id_that_leaves_its_table_names_the_row(tmp_path: Path) -> None:
+    samples = tmp_path / "samples"
+    samples.write_text(json.dumps({"sparse": {"f": [[3], [16], [2, 4], []]}}))
+    export_model(Tripled(), tmp_path / "a", ExportConfig(samples=samples))
+    ids = np.full(10, 16)
+    examples = Examples(
+        dense=np.zeros((10, 0), dtype=np.float32),
+        bags={"f": Bags(ids, np.arange(11))},
+        labels=np.zeros((10, 0), dtype=np.float32),
+    )
+    artifact = load_artifact(tmp_path / "a")
+    assert len(scores(artifact, examples)["default"]) == 10
+    ids[6] = 17
+    with pytest.raises(
+        DataError, match=r"^row 6: computed ID: table 'cross.c' got 51, expected 0 <= ID < 50$"
+    ):
+        scores(artifact, examples)
 
 
 def test_scores_are_the_models(tmp_path: Path) -> None:
