@@ -82,12 +82,15 @@ void BatchRunner::Run(std::vector<std::shared_ptr<Request>>* requests) {
     ranking = std::stable_partition(requests->begin(), requests->end(), is_by_row);
   }
   const auto num_by_row = static_cast<std::size_t>(ranking - requests->begin());
-  RunPart(Part(requests->data(), num_by_row));
-  RunPart(Part(requests->data() + num_by_row, requests->size() - num_by_row));
+  for (const Part part : {Part(requests->data(), num_by_row),
+                          Part(requests->data() + num_by_row, requests->size() - num_by_row)}) {
+    if (part.empty()) continue;
+    ObserveBatch(part);
+    RunPart(part);
+  }
 }
 
 void BatchRunner::RunPart(Part part) {
-  if (part.empty()) return;
   BatchTimes times;
   times.taken_s = clock_();
   times.num_requests = static_cast<std::int64_t>(part.size());
@@ -100,9 +103,7 @@ void BatchRunner::RunPart(Part part) {
       queued_s_.push_back(times.taken_s - request->enqueued_s);
       times.num_rows += request->checked.num_rows;
     }
-    const Outputs outputs = Compute(&times);
-    ObserveBatch(part, times);
-    Encode(part, outputs);
+    Encode(part, Compute(&times));
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kRequest) return Fail(part, times);
     refusal = StatusOf(error);
@@ -184,22 +185,21 @@ void BatchRunner::ShowShadow(Request& request) const {
   }
 }
 
-void BatchRunner::ObserveBatch(Part part, const BatchTimes& times) const {
-  servable_.metrics().ObserveBatch(times.num_requests, times.num_rows, SumOfIds(part));
+void BatchRunner::ObserveBatch(Part part) const {
+  std::int64_t num_rows = 0;
+  for (const auto& request : part) num_rows += request->checked.num_rows;
+  servable_.metrics().ObserveBatch(static_cast<std::int64_t>(part.size()), num_rows,
+                                   SumOfIds(part));
 }
 
 void BatchRunner::Refuse(Part part, const BatchTimes& times, const Status& refusal) {
-  if (part.size() == 1) {
-    ObserveBatch(part, times);
-    return Give(*part[0], times, {refusal, {}});
-  }
+  if (part.size() == 1) return Give(*part[0], times, {refusal, {}});
   const std::size_t half = part.size() / 2;
   RunPart(Part(part.data(), half));
   RunPart(Part(part.data() + half, part.size() - half));
 }
 
 void BatchRunner::Fail(Part part, const BatchTimes& times) {
-  ObserveBatch(part, times);
   LogFailure(servable_, part, times);
   for (const double seconds : queued_s_) servable_.metrics().Observe(Stage::kQueue, seconds);
   for (const auto& request : part) {

@@ -48,7 +48,8 @@ class BatchRunner {
   void EncodeOne(Request& request, Answer* answer);
   /// Passes the rows to the request's shadow; a failure does not affect the request itself.
   void ShowShadow(Request& request) const;
-  void ObserveBatch(Part part, const BatchTimes& times) const;
+  /// Counts a batch once, before it runs.
+  void ObserveBatch(Part part) const;
   /// Refuses the only request; runs several again in halves, until the one to blame is alone.
   void Refuse(Part part, const BatchTimes& times, const Status& refusal);
   void Fail(Part part, const BatchTimes& times);

@@ -315,32 +315,32 @@ class Executor:
     def _deliver_expired(self, expired: Iterable[Request]) -> None:
         self._deliver([(pending, DeadlineExpiredError(_EXPIRED)) for pending in expired])
 
-    def _answers(self, batch: list[Request]) -> Answered:
+    def _answers(self, batch: list[Request], *, is_half: bool = False) -> Answered:
         """Run one batch. An error of the model becomes the answer and affects only this batch.
 
         If the model computes an ID that is no row of its table, the batch runs again in halves, until the request
-        that is to blame is alone.
+        that is to blame is alone. It is counted once.
         """
         times = BatchTimes(taken_s=self._clock(), num_requests=len(batch))
         times.num_rows = sum(p.num_rows for p in batch)
         for pending in batch:
             pending.times = times
+        if not is_half:
+            self._counters.observe_batch(len(batch), times.num_rows, sum(p.num_ids for p in batch))
         try:
             data = self._compute([_checked(p) for p in batch], times)
         except ComputedIdError as error:
             if len(batch) > 1:
                 half = len(batch) // 2
-                return [*self._answers(batch[:half]), *self._answers(batch[half:])]
-            self._observe_batch(batch, times)
+                halves = (batch[:half], batch[half:])
+                return [answered for part in halves for answered in self._answers(part, is_half=True)]
             return [(batch[0], RequestError(str(error)))]
         except Exception:
-            self._observe_batch(batch, times)
             self._log_failure(batch, times)
             for pending in batch:
                 self._counters.observe("queue", times.taken_s - pending.enqueued_s)
             failed = ExecutionError("the model failed on the batch that held this request; the log says why")
             return [(pending, failed) for pending in batch]
-        self._observe_batch(batch, times)
         answered = self._encoded(batch, data)
         times.responded_s = self._clock()
         self._counters.observe_stages(
@@ -350,9 +350,6 @@ class Executor:
             times.responded_s - times.executed_s,
         )
         return answered
-
-    def _observe_batch(self, batch: list[Request], times: BatchTimes) -> None:
-        self._counters.observe_batch(len(batch), times.num_rows, sum(p.num_ids for p in batch))
 
     def _compute(self, requests: Sequence[CheckedRequest], times: BatchTimes) -> list[bytes]:
         """Return each output's bytes for the whole batch."""

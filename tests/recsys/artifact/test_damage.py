@@ -117,9 +117,9 @@ DAMAGES: dict[str, tuple[Damage, type[ArtifactError], str]] = {
         "its own digest does not match",
     ),
     "newer version": (
-        lambda a: lie(a, lambda m: m.update(format_version=3)),
+        lambda a: lie(a, lambda m: m.update(format_version=4)),
         NewerVersionError,
-        "got format version 3, expected at most 2; install a newer release",
+        "got format version 4, expected at most 3; install a newer release",
     ),
 }
 
