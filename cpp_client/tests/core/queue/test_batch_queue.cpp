@@ -67,7 +67,8 @@ class QueueTest : public testing::Test {
 TEST(RequestQueueTest, ABatchMayBeOneRequest) {
   BatchLimits limits = Limits();
   limits.max_delay_us = 1000;
-  BatchQueue queue(limits, [] { return 0.0; }, true);
+  BatchQueue queue(
+      limits, [] { return 0.0; }, true);
   EXPECT_FALSE(queue.has_delay());
   PutInto(queue, Wait("a"));
   PutInto(queue, Wait("b", 15));
