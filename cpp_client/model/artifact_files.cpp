@@ -82,6 +82,8 @@ class ZipFile {
 
  private:
   std::string Inflated(const ZipMember& member) {
+    // torch's reader does not look at the member's own header.
+    StoredBytes(file_.view(), member);
     try {
       if (!reader_) reader_ = std::make_unique<caffe2::serialize::PyTorchStreamReader>(path_);
       // torch's reader names members relative to the top-level folder.

@@ -240,7 +240,7 @@ class Mixed(nn.Module):
 
 @pytest.mark.usefixtures("isa")
 def test_what_mixes_rows_parts_a_graph_into_plans(tmp_path: Path) -> None:
-    plain, own = loaded(tmp_path / "a", Mixed())
+    plain, own = loaded(tmp_path / "a", Mixed(), batch="request")
     assert torchscript.operators(own.module)["recsys_ops::plan"] == 1
     for num_rows in (1, 2, 50):
         batch = batch_of(plain.signature, num_rows, seed=num_rows)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
+import zipfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -52,6 +54,17 @@ def test_a_flipped_byte_of_the_rows_is_the_same_error(
     flip(artifact / "rows.bin", block.offset_bytes + 3)
     assert_same_error(lambda: native.open(artifact), lambda: load_artifact(artifact))
     native.open(artifact, verify_checksums=False)
+
+
+def test_damaged_headers_of_members_are_the_same_error(native: NativeModel, single: Path) -> None:
+    whole = single.read_bytes()
+    with zipfile.ZipFile(single) as file:
+        starts = [member.header_offset for member in file.infolist()]
+    # Signature, length of the name, and the name itself.
+    for start, place in itertools.product(starts[:: max(1, len(starts) // 6)], (1, 26, 32)):
+        single.write_bytes(whole)
+        flip(single, start + place)
+        assert_same_error(lambda: native.open(single), lambda: load_artifact(single), whole=False)
 
 
 @pytest.mark.parametrize("part", ["0.5", "0.9", "-10", "rows"])

@@ -113,7 +113,9 @@ std::string_view StoredBytes(std::string_view file, const ZipMember& member) {
   const Reader reader(file);
   const std::uint64_t at = member.header_offset;
   if (reader.Bytes(at, kLocalBytes).substr(0, 4) != kLocal) throw ZipError("damaged");
-  const std::uint64_t skipped = kLocalBytes + reader.Number(at + 26, 2) + reader.Number(at + 28, 2);
+  const std::uint64_t name_bytes = reader.Number(at + 26, 2);
+  if (reader.Bytes(at + kLocalBytes, name_bytes) != member.name) throw ZipError("damaged");
+  const std::uint64_t skipped = kLocalBytes + name_bytes + reader.Number(at + 28, 2);
   return reader.Bytes(at + skipped, member.stored_bytes);
 }
 

@@ -15,8 +15,9 @@ namespace {
 using Range = std::pair<Wide, Wide>;
 
 const std::vector<std::string>& ShardingTypes() {
-  static const std::vector<std::string> types{"data_parallel", "table_wise",     "column_wise",
-                                              "row_wise",      "table_row_wise", "grid_shard"};
+  static const std::vector<std::string> types{
+      "data_parallel",  "table_wise",        "column_wise", "row_wise",
+      "table_row_wise", "table_column_wise", "grid_shard"};
   return types;
 }
 
