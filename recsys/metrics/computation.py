@@ -50,6 +50,7 @@ class WindowBuffer:
         self._max_size, self._max_buffer_count = max_size, max_buffer_count
         self._buffers: deque[Tensor] = deque()
         self._sizes: deque[int] = deque()
+        self._size = 0
 
     def aggregate_state(self, window_state: Tensor, curr_state: Tensor, size: int) -> None:
         """Add a batch's part of ``size`` examples to the sum, and take from it what leaves the window."""
@@ -57,13 +58,14 @@ class WindowBuffer:
             self._remove(window_state)
         self._buffers.append(curr_state.clone())
         self._sizes.append(size)
+        self._size += size
         window_state += curr_state
-        while sum(self._sizes) > self._max_size:
+        while self._size > self._max_size:
             self._remove(window_state)
 
     def _remove(self, window_state: Tensor) -> None:
         window_state -= self._buffers.popleft()
-        self._sizes.popleft()
+        self._size -= self._sizes.popleft()
 
     @property
     def buffers(self) -> deque[Tensor]:

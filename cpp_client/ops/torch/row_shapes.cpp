@@ -48,6 +48,16 @@ std::optional<std::vector<std::int64_t>> Broadcast(const std::vector<std::int64_
   return dims;
 }
 
+/// Whether a node is sum(x, 1): over the first dimension of each row, which is left out.
+bool IsSumOverFirst(const Node* node) {
+  // There is another one, over all dimensions.
+  if (!Is(node, "aten::sum") || node->inputs().size() != 4) return false;
+  const auto over = NumbersOf(node->input(1));
+  const auto keep = torch::jit::toIValue(node->input(2));
+  return over.size() == 1 && over[0] == 1 && keep && !keep->toBool() &&
+         node->input(3)->mustBeNone();
+}
+
 /// What tells a B: a tensor, and how many of its numbers belong to a row.
 using Source = std::pair<const Value*, std::int64_t>;
 
@@ -275,14 +285,8 @@ std::optional<RowShape> RowShapes::OfPart(const Node* node) const {
     dims = {shape.width()};
     return shape;
   }
-  // There is another one, over all dimensions.
-  if (Is(node, "aten::sum") && node->inputs().size() == 4) {
-    const auto over = NumbersOf(node->input(1));
-    const auto keep = torch::jit::toIValue(node->input(2));
-    if (over.size() != 1 || over[0] != 1 || dims.size() < 2 || !keep || keep->toBool() ||
-        !node->input(3)->mustBeNone()) {
-      return std::nullopt;
-    }
+  if (Is(node, "aten::sum")) {
+    if (!IsSumOverFirst(node) || dims.size() < 2) return std::nullopt;
     dims.erase(dims.begin());
     return shape;
   }
@@ -395,14 +399,8 @@ std::optional<RowShape> RowShapes::OfReshapedItems(const Node* node, const RowSh
 
 /// sum(x, 1) of items: over those of a history.
 std::optional<RowShape> RowShapes::OfSummedItems(const Node* node, const RowShape& from) const {
-  if (!Is(node, "aten::sum") || node->inputs().size() != 4) return std::nullopt;
-  const auto over = NumbersOf(node->input(1));
-  const auto keep = torch::jit::toIValue(node->input(2));
   const auto history = histories_.find(Root(from.batch));
-  if (over.size() != 1 || over[0] != 1 || !keep || keep->toBool() ||
-      !node->input(3)->mustBeNone() || history == histories_.end()) {
-    return std::nullopt;
-  }
+  if (!IsSumOverFirst(node) || history == histories_.end()) return std::nullopt;
   return RowShape{from.dims, Root(history->second.first)};
 }
 

@@ -59,11 +59,27 @@ class FixedPercentageStorageReservation(StorageReservation):
         sharders: Sequence[Any],
         constraints: Constraints | None = None,
     ) -> Topology:
-        """Return the topology with what is left on its ``devices``."""
+        """Return the topology with what is left on its ``devices``.
+
+        Raises:
+            PlannerError: Nothing is left, where that follows from the model; the message says what takes how much.
+        """
+        reserved = copy.deepcopy(topology)
+        self._take(reserved, batch_size, module, sharders, constraints)
+        self._last = reserved
+        return copy.deepcopy(reserved)
+
+    def _take(
+        self,
+        topology: Topology,
+        batch_size: int,
+        module: nn.Module,
+        sharders: Sequence[Any],
+        constraints: Constraints | None,
+    ) -> None:
+        """Take off what is reserved, in place."""
         del batch_size, module, sharders, constraints
-        self._last = copy.deepcopy(topology)
-        _reserve_share(self._last, self._percentage)
-        return copy.deepcopy(self._last)
+        _reserve_share(topology, self._percentage)
 
     @property
     def last_reserved_topology(self) -> Topology | None:
@@ -95,19 +111,16 @@ class FixedAbsoluteStorageReservation(FixedPercentageStorageReservation):
         """Return a reservation of so many GiB."""
         return cls(int(hbm_reserved_gb * _GB))
 
-    def reserve(
+    def _take(
         self,
         topology: Topology,
         batch_size: int,
         module: nn.Module,
         sharders: Sequence[Any],
-        constraints: Constraints | None = None,
-    ) -> Topology:
-        """Return the topology with what is left on its ``devices``."""
+        constraints: Constraints | None,
+    ) -> None:
         del batch_size, module, sharders, constraints
-        self._last = copy.deepcopy(topology)
-        _reserve_bytes(self._last, self._hbm_reserved_bytes)
-        return copy.deepcopy(self._last)
+        _reserve_bytes(topology, self._hbm_reserved_bytes)
 
 
 class _EstimatedReservation(FixedPercentageStorageReservation):
@@ -121,35 +134,27 @@ class _EstimatedReservation(FixedPercentageStorageReservation):
         self._dense_tensor_estimate = dense_tensor_estimate
         self._batch_copies = batch_copies
 
-    def reserve(
+    def _take(
         self,
         topology: Topology,
         batch_size: int,
         module: nn.Module,
         sharders: Sequence[Any],
-        constraints: Constraints | None = None,
-    ) -> Topology:
-        """Return the topology with what is left on its ``devices``.
-
-        Raises:
-            PlannerError: Nothing is left; the message says what takes how much.
-        """
-        reserved = copy.deepcopy(topology)
-        _reserve_share(reserved, self._percentage)
+        constraints: Constraints | None,
+    ) -> None:
+        rank = _device_bytes(topology.devices[0].storage, topology)
+        super()._take(topology, batch_size, module, sharders, constraints)
         dense = self._dense_tensor_estimate or _dense_bytes(module, sharders, self._multiplier)
         batches = _batch_bytes(module, sharders, batch_size, constraints) * self._batch_copies
-        _reserve_bytes(reserved, dense + batches)
-        left = _device_bytes(reserved.devices[0].storage, reserved)
-        if left < 0:
+        _reserve_bytes(topology, dense + batches)
+        if _device_bytes(topology.devices[0].storage, topology) < 0:
             raise PlannerError(
-                f"storage_reservation: nothing is left of the {_device_bytes(topology.devices[0].storage, topology)} "
-                f"bytes of a rank: {self._percentage:.0%} of them, {dense} bytes of dense layers and {batches} of "
+                f"storage_reservation: nothing is left of the {rank} bytes of a rank: {self._percentage:.0%} of "
+                f"them, {dense} bytes of dense layers and {batches} of "
                 f"batches of {batch_size} are reserved; expected less: give dense_tensor_estimate, a smaller "
                 "percentage or batch_size, or FixedPercentageStorageReservation",
                 PlannerErrorType.INSUFFICIENT_STORAGE,
             )
-        self._last = reserved
-        return copy.deepcopy(reserved)
 
 
 class HeuristicalStorageReservation(_EstimatedReservation):
