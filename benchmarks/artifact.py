@@ -18,14 +18,11 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from benchmarks import zoo
 from benchmarks.auc import TOLERANCE, AucResult, compare_auc, sources
-from benchmarks.bars import MISSED_TEXT, Bar, add_bar_options, bar_table, bars_json, exit_status
-from benchmarks.machine import Machine, prepare, wide_console
-from benchmarks.model import build, export_and_load, requests
-from benchmarks.peer import PeerMissingError, check_installed, script_peer
-from benchmarks.profiling import OperatorShare, profile_artifact
-from benchmarks.speed import (
+from benchmarks.measure.bars import MISSED_TEXT, Bar, add_bar_options, bar_table, bars_json, exit_status
+from benchmarks.measure.machine import Machine, prepare, wide_console
+from benchmarks.measure.profiling import OperatorShare, profile_artifact
+from benchmarks.measure.speed import (
     BATCH_SIZES,
     PEER,
     TARGETS,
@@ -35,6 +32,9 @@ from benchmarks.speed import (
     measure_speed,
     measure_zoo,
 )
+from benchmarks.models import zoo
+from benchmarks.models.dlrm import build, export_and_load, requests
+from benchmarks.models.peer import PeerMissingError, check_installed, script_peer
 from recsys.cli import count, counts
 from serve.profiler.rounds import CLOCKS, RoundsConfig
 

@@ -21,9 +21,9 @@ import torch
 from rich.table import Table
 from torch import Tensor
 
-from benchmarks.bars import MISSED_TEXT, Bar, add_bar_options, bar_table, bars_json, exit_status
-from benchmarks.machine import prepare, wide_console
-from benchmarks.model import DENSE_LAYERS, EMBEDDING_DIM, OVER_LAYERS, export_and_load
+from benchmarks.measure.bars import MISSED_TEXT, Bar, add_bar_options, bar_table, bars_json, exit_status
+from benchmarks.measure.machine import prepare, wide_console
+from benchmarks.models.dlrm import DENSE_LAYERS, EMBEDDING_DIM, OVER_LAYERS, export_and_load
 from recsys.artifact.load import LoadedArtifact
 from recsys.data.batches import batches
 from recsys.data.examples import Block, Dataset

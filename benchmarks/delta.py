@@ -22,8 +22,8 @@ from typing import Any, TypeVar
 import torch
 from rich.table import Table
 
-from benchmarks.machine import prepare as prepare_machine
-from benchmarks.machine import wide_console
+from benchmarks.measure.machine import prepare as prepare_machine
+from benchmarks.measure.machine import wide_console
 from export.pipeline import export_model
 from recsys import EmbeddingBagCollection, EmbeddingBagConfig
 from recsys.artifact.delta import apply, prepare

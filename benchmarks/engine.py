@@ -25,9 +25,9 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from benchmarks.bars import MISSED_TEXT, Bar, add_bar_options, bar_table, bars_json, exit_status
-from benchmarks.machine import prepare, wide_console
-from benchmarks.processes import Seen, Started, StepError, module, run_json, started
+from benchmarks.measure.bars import MISSED_TEXT, Bar, add_bar_options, bar_table, bars_json, exit_status
+from benchmarks.measure.machine import prepare, wide_console
+from benchmarks.measure.processes import Seen, Started, StepError, module, run_json, started
 from benchmarks.serving import export_dlrm
 from recsys.cli import count
 from recsys.machine import num_processors
@@ -225,7 +225,7 @@ def _on_cores_apart() -> Iterator[set[int]]:
 
 def _alone(found: Found, artifact: Path) -> None:
     """Measure the model without a server."""
-    command = module("benchmarks.serving_ceiling", str(artifact), "--seconds", "0.5")
+    command = module("benchmarks.steps.serving_ceiling", str(artifact), "--seconds", "0.5")
     rates = run_json(command)["requests_per_s"]
     found.best.append(max(rates.values()))
     found.alone_ms.append(1e3 / rates["1"])

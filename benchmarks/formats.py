@@ -1,4 +1,4 @@
-"""The formats of graphs side by side: size, time to load, time of a batch. Of the DLRM of ``benchmarks.model``.
+"""The formats of graphs side by side: size, time to load, time of a batch. Of the DLRM of ``benchmarks.models.dlrm``.
 
 Shape letters: B batch.
 """
@@ -19,8 +19,8 @@ from pathlib import Path
 import torch
 from rich.table import Table
 
-from benchmarks.machine import prepare, wide_console
-from benchmarks.model import build, requests
+from benchmarks.measure.machine import prepare, wide_console
+from benchmarks.models.dlrm import build, requests
 from export.config import ExportConfig
 from export.pipeline import export_model
 from recsys.artifact.compiled import ISAS, lacking_features

@@ -18,9 +18,9 @@ from typing import Any
 from rich.progress import track
 from rich.table import Table
 
-from benchmarks.bars import MISSED_TEXT, Bar, add_bar_options, bar_table, bars_json, exit_status
-from benchmarks.machine import Machine, prepare, wide_console
-from benchmarks.model import build, export_and_load
+from benchmarks.measure.bars import MISSED_TEXT, Bar, add_bar_options, bar_table, bars_json, exit_status
+from benchmarks.measure.machine import Machine, prepare, wide_console
+from benchmarks.models.dlrm import build, export_and_load
 from recsys.cli import count, counts
 from serve.profiler.limits import Limits
 from serve.profiler.report.texts import limit_rows, percent, time_text
@@ -55,7 +55,7 @@ class Report:
     Attributes:
         machine: The machine and the versions.
         num_table_rows: Rows of each table.
-        profiles: By variant, as ``benchmarks.model.export_and_load`` names it.
+        profiles: By variant, as ``benchmarks.models.dlrm.export_and_load`` names it.
     """
 
     machine: Machine

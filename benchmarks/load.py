@@ -1,6 +1,6 @@
 """Loading time and memory of an artifact, the memory that processes share, and the memory of an export.
 
-Everything is measured in fresh processes, see ``benchmarks.load_steps``.
+Everything is measured in fresh processes, see ``benchmarks.steps.load``.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from benchmarks.machine import prepare, wide_console
-from benchmarks.model import EMBEDDING_DIM, NUM_TABLES
+from benchmarks.measure.machine import prepare, wide_console
+from benchmarks.models.dlrm import EMBEDDING_DIM, NUM_TABLES
 
 _EPILOG = """\
 examples:
@@ -144,7 +144,7 @@ def _load(case: Case, path: Path) -> dict[str, Any]:
 @contextmanager
 def _step(*arguments: str) -> Iterator[subprocess.Popen[str]]:
     child = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.load_steps", *arguments],
+        [sys.executable, "-m", "benchmarks.steps.load", *arguments],
         cwd=_ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -14,7 +14,7 @@ import torch
 from rich.table import Table
 from torch import Tensor, fx, nn
 
-from benchmarks.machine import prepare, wide_console
+from benchmarks.measure.machine import prepare, wide_console
 from export.graph.tracing import ModelTracer
 from recsys.configs import EmbeddingBagConfig
 from recsys.jagged.keyed_jagged import KeyedJaggedTensor

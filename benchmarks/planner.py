@@ -27,9 +27,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.bars import MISSED_TEXT, Bar, add_bar_options, bar_table, bars_json, exit_status
-from benchmarks.machine import prepare, wide_console
-from benchmarks.planner_sets import SetShape, large_set, random_set, small_set
+from benchmarks.measure.bars import MISSED_TEXT, Bar, add_bar_options, bar_table, bars_json, exit_status
+from benchmarks.measure.machine import prepare, wide_console
+from benchmarks.models.planner_sets import SetShape, large_set, random_set, small_set
 from recsys.planner.fit import Problem, with_room
 from recsys.planner.planner import EmbeddingShardingPlanner
 from recsys.planner.search.bounds import of_choice

@@ -22,9 +22,9 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from benchmarks.bars import MISSED_TEXT, Bar, add_bar_options, bar_table, bars_json, exit_status
 from benchmarks.load import StepError, answer_of, drop_from_cache
-from benchmarks.machine import prepare, wide_console
+from benchmarks.measure.bars import MISSED_TEXT, Bar, add_bar_options, bar_table, bars_json, exit_status
+from benchmarks.measure.machine import prepare, wide_console
 from recsys.cli import size_text
 from recsys.machine import memory_bytes
 
@@ -115,7 +115,7 @@ def _export(artifact: Path, num_bytes: int) -> None:
 
 @contextmanager
 def _step(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-m", "benchmarks.rows_steps", *arguments]
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-m", "benchmarks.steps.rows", *arguments]
     child = subprocess.Popen(command, cwd=_ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         yield child

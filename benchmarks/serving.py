@@ -22,9 +22,9 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from benchmarks.machine import prepare, wide_console
-from benchmarks.model import FEATURE_NAMES, build
-from benchmarks.processes import Seen, StepError, module, run_json, started
+from benchmarks.measure.machine import prepare, wide_console
+from benchmarks.measure.processes import Seen, StepError, module, run_json, started
+from benchmarks.models.dlrm import FEATURE_NAMES, build
 from export.config import ExportConfig
 from export.pipeline import export_model
 from recsys.cli import count
@@ -128,7 +128,7 @@ def _ours(artifact: Path, executors: int) -> Iterator[str]:
 
 @contextmanager
 def _plain(artifact: Path) -> Iterator[str]:
-    with started(module("benchmarks.serving_plain", str(artifact))) as server:
+    with started(module("benchmarks.steps.serving_plain", str(artifact))) as server:
         yield server.address
 
 
@@ -142,7 +142,7 @@ def _load(address: str, case: Case, seconds: float, seen: Seen) -> None:
 
 def _ceiling(artifact: Path, candidates: int, args: argparse.Namespace) -> float:
     options = ["--candidates", str(candidates), "--threads", str(args.executors), "--seconds", "0.5"]
-    found = run_json(module("benchmarks.serving_ceiling", str(artifact), *options))["requests_per_s"]
+    found = run_json(module("benchmarks.steps.serving_ceiling", str(artifact), *options))["requests_per_s"]
     return float(max(found.values()))
 
 

@@ -26,8 +26,8 @@ import numpy as np
 from rich.table import Table
 from torch import Tensor
 
-from benchmarks.machine import prepare, wide_console
-from benchmarks.model import build
+from benchmarks.measure.machine import prepare, wide_console
+from benchmarks.models.dlrm import build
 from export.config import ExportConfig
 from export.pipeline import export_model
 from recsys.artifact.load import LoadedArtifact

@@ -1,8 +1,8 @@
 """TorchRec's models, unmodified, from a state dict to answers of a server: ``python -m benchmarks.torchrec_models``.
 
-Each model of ``benchmarks.torchrec_zoo`` is saved, exported by ``recsys-export --model`` for ``cpu`` and ``cpu,cpu``,
-and served by ``recsys-serve``. Answers for random rows are compared with those of TorchRec itself: of the float model,
-and of TorchRec's own INT8 (``quantize_inference_model``).
+Each model of ``benchmarks.models.torchrec_zoo`` is saved, exported by ``recsys-export --model`` for ``cpu`` and
+``cpu,cpu``, and served by ``recsys-serve``. Answers for random rows are compared with those of TorchRec itself: of the
+float model, and of TorchRec's own INT8 (``quantize_inference_model``).
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from rich.progress import track
 from rich.table import Table
 from torch import Tensor, nn
 
-from benchmarks.machine import prepare, wide_console
-from benchmarks.peer import PeerMissingError, check_installed
-from benchmarks.processes import StepError, module, started
+from benchmarks.measure.machine import prepare, wide_console
+from benchmarks.measure.processes import StepError, module, started
+from benchmarks.models.peer import PeerMissingError, check_installed
 from export.cli import main as export
 from recsys.artifact.load import load_artifact
 from recsys.artifact.samples import Batch, random_batch
@@ -71,14 +71,14 @@ def run(name: str, folder: Path, *, is_served: bool = True) -> Row:
     """Save, export, serve and compare one model.
 
     Args:
-        name: A case of ``benchmarks.torchrec_zoo``.
+        name: A case of ``benchmarks.models.torchrec_zoo``.
         folder: An empty folder for its files.
         is_served: Whether to start servers, and not only to compare the artifact.
 
     Raises:
         StepError: A server did not start.
     """
-    zoo = import_module("benchmarks.torchrec_zoo")
+    zoo = import_module("benchmarks.models.torchrec_zoo")
     case = zoo.CASES[name]
     row = Row(name=name, glue=case.glue, options=case.options)
     model = zoo.make(name)
@@ -115,7 +115,7 @@ def quantized(model: nn.Module) -> nn.Module:
 
 def _export(state: Path, name: str, options: Sequence[str]) -> str:
     """Export with the command; return the last line of its error, or nothing."""
-    factory = ("--model", "benchmarks.torchrec_zoo:make", "--model-args", json.dumps({"name": name}))
+    factory = ("--model", "benchmarks.models.torchrec_zoo:make", "--model-args", json.dumps({"name": name}))
     devices = [word for target in TARGETS for word in ("--devices", target)]
     errors = io.StringIO()
     with redirect_stdout(io.StringIO()), redirect_stderr(errors):
@@ -194,7 +194,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         check_installed()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # TorchRec imports what its dependencies have deprecated
-            cases = import_module("benchmarks.torchrec_zoo").CASES
+            cases = import_module("benchmarks.models.torchrec_zoo").CASES
         unknown = sorted(set(args.models) - set(cases))
         if unknown:
             parser.error(f"models: got {', '.join(unknown)}, expected some of {', '.join(cases)}")

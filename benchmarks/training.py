@@ -17,12 +17,12 @@ from rich.markup import escape
 from rich.progress import track
 from rich.table import Table
 
-from benchmarks.bars import MISSED_TEXT, Bar, add_bar_options, bar_table, bars_json, exit_status
-from benchmarks.machine import Machine, prepare, wide_console
-from benchmarks.peer import PeerMissingError, check_installed
-from benchmarks.profiling import OperatorShare
-from benchmarks.training_model import EMBEDDING_DIM, PLANS, TrainingCase
-from benchmarks.training_rounds import (
+from benchmarks.measure.bars import MISSED_TEXT, Bar, add_bar_options, bar_table, bars_json, exit_status
+from benchmarks.measure.machine import Machine, prepare, wide_console
+from benchmarks.measure.profiling import OperatorShare
+from benchmarks.models.peer import PeerMissingError, check_installed
+from benchmarks.trainers.case import EMBEDDING_DIM, PLANS, TrainingCase
+from benchmarks.trainers.rounds import (
     OURS,
     PEER,
     TRAINING_CLOCKS,

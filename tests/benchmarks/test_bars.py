@@ -8,10 +8,10 @@ from collections.abc import Callable
 import pytest
 
 from benchmarks import artifact, engine, planner, training
-from benchmarks.bars import MISSED, Bar, add_bar_options, bars_json, exit_status
+from benchmarks.measure.bars import MISSED, Bar, add_bar_options, bars_json, exit_status
+from benchmarks.measure.speed import SpeedResult
 from benchmarks.planner import Ratios
-from benchmarks.speed import SpeedResult
-from benchmarks.training_model import TrainingCase
+from benchmarks.trainers.case import TrainingCase
 
 MET, MISSED_BAR = Bar("a", 1.0, 1.0), Bar("b", 1.0, 0.99)
 

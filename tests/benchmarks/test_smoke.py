@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from benchmarks.engine import fixed_numbers
-from benchmarks.rows_steps import zipf_ids
+from benchmarks.steps.rows import zipf_ids
 from recsys.kernels import operators
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -98,9 +98,9 @@ def test_the_rows_benchmark_compares_pages(tmp_path: Path) -> None:
 
 def test_the_rows_benchmark_compares_tables_larger_than_the_memory(tmp_path: Path) -> None:
     # No limit: the sizes follow it, and a control group that is smaller than torch cannot be had.
-    steps = [sys.executable, "-m", "benchmarks.rows_steps"]
+    steps = [sys.executable, "-m", "benchmarks.steps.rows"]
     subprocess.run([*steps, "export", str(tmp_path / "a"), "--bytes", "1000000"], cwd=ROOT, check=True)
-    found = _run("benchmarks.rows_steps", "load", str(tmp_path / "a"), "--seconds", "0.2", "--random-access")
+    found = _run("benchmarks.steps.rows", "load", str(tmp_path / "a"), "--seconds", "0.2", "--random-access")
     assert found["is_random"]
     assert 0 < found["p50_ms"] <= found["p99_ms"]
     assert found["samples_per_s"] > 0

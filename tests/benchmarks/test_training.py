@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from benchmarks.training_model import TrainingBatch, TrainingCase, batches
-from benchmarks.training_rounds import OURS, PEER, TrainingDisagreementError, check_agreement
+from benchmarks.trainers.case import TrainingBatch, TrainingCase, batches
+from benchmarks.trainers.rounds import OURS, PEER, TrainingDisagreementError, check_agreement
 
 ROOT = Path(__file__).resolve().parents[2]
 CASE = TrainingCase(sharding_type="table_wise", num_tables=2, num_rows=10, batch_size=4)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from benchmarks.planner_sets import SetShape, random_set, small_set
+from benchmarks.models.planner_sets import SetShape, random_set, small_set
 from recsys.planner.cost.enumerators import ShardingOption
 from recsys.planner.evaluate import plan_of
 from recsys.planner.fit import Problem, with_room

@@ -13,9 +13,9 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from benchmarks import zoo
-from benchmarks.model import Request, requests
-from benchmarks.peer import OUTPUT_NAME, TensorDict, as_peer_inputs
+from benchmarks.models import zoo
+from benchmarks.models.dlrm import Request, requests
+from benchmarks.models.peer import OUTPUT_NAME, TensorDict, as_peer_inputs
 from recsys.artifact.load import LoadedArtifact
 from serve.profiler.rounds import Contestant, RoundsConfig, run_rounds
 
@@ -50,7 +50,7 @@ class SpeedResult:
 
     Attributes:
         batch_size: B.
-        contestant: the peer, or an artifact's name in ``benchmarks.model.export_and_load``.
+        contestant: the peer, or an artifact's name in ``benchmarks.models.dlrm.export_and_load``.
         samples_per_s: median of the rounds.
         ratio: to the peer: the median of the rounds' ratios.
         ratio_low: a quarter of the rounds gave a lower ratio.
@@ -108,7 +108,7 @@ def measure_speed(
 def measure_zoo(
     name: str, model: nn.Module, folder: Path, num_rows: int, config: RoundsConfig
 ) -> list[SpeedResult]:
-    """All contestants of one of ``benchmarks.zoo.MODELS``; their names begin with its name.
+    """All contestants of one of ``benchmarks.models.zoo.MODELS``; their names begin with its name.
 
     Raises:
         DisagreementError: the artifact in float32 and the peer differ.

@@ -20,8 +20,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from benchmarks.cgroup import limited_memory
-from benchmarks.machine import prepare
+from benchmarks.measure.cgroup import limited_memory
+from benchmarks.measure.machine import prepare
 from export.config import ExportConfig
 from export.pipeline import export_model
 from recsys import EmbeddingBagCollection, EmbeddingBagConfig

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.model import Request
+from benchmarks.models.dlrm import Request
 from recsys.artifact.load import LoadedArtifact
 
 _NUM_WARM_UP_CALLS = 50

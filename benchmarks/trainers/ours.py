@@ -6,7 +6,7 @@ import torch
 from torch import distributed as dist
 from torch import nn
 
-from benchmarks.training_model import (
+from benchmarks.trainers.case import (
     DENSE_LAYERS,
     FUSED_PARAMS,
     NUM_DENSE,

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.memory import PeakSampler, memory, resident
-from benchmarks.model import EMBEDDING_DIM, NUM_DENSE, NUM_TABLES, build, requests
+from benchmarks.measure.memory import PeakSampler, memory, resident
+from benchmarks.models.dlrm import EMBEDDING_DIM, NUM_DENSE, NUM_TABLES, build, requests
 from export.config import ExportConfig
 from export.pipeline import export_model
 from recsys.allocator import tune_malloc

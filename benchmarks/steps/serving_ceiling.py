@@ -96,7 +96,7 @@ def requests_per_s(
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure every batch size and print the figures."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.serving_ceiling", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.steps.serving_ceiling", description=__doc__)
     parser.add_argument("artifact", type=Path)
     parser.add_argument("--candidates", type=int, default=0, help="of ranking requests; 0 for single samples")
     parser.add_argument("--threads", type=int, default=1)

@@ -79,7 +79,7 @@ class PlainServer:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve until SIGTERM; prints one JSON line once it listens."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.serving_plain", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.steps.serving_plain", description=__doc__)
     parser.add_argument("artifact", type=Path)
     args = parser.parse_args(argv)
     tune_malloc()

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 import recsys
-from benchmarks.peer import TensorDict
+from benchmarks.models.peer import TensorDict
 from export.config import ExportConfig
 from export.pipeline import export_model
 from recsys import torchscript
@@ -137,7 +137,7 @@ MODELS: dict[str, type[DlrmDcn] | type[InterestNetwork]] = {
 
 @dataclass(frozen=True)
 class ZooRequest:
-    """One batch as plain tensors, as ``benchmarks.model.Request``."""
+    """One batch as plain tensors, as ``benchmarks.models.dlrm.Request``."""
 
     dense: Tensor
     lengths: Tensor

@@ -22,7 +22,7 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-from benchmarks.model import (
+from benchmarks.models.dlrm import (
     DENSE_LAYERS,
     EMBEDDING_DIM,
     FEATURE_NAMES,

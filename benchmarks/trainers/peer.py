@@ -14,7 +14,7 @@ from torch import distributed as dist
 from torch import nn
 from torch.distributed._shard.sharding_spec import EnumerableShardingSpec, ShardMetadata
 
-from benchmarks.training_model import (
+from benchmarks.trainers.case import (
     DENSE_LAYERS,
     FUSED_PARAMS,
     NUM_DENSE,

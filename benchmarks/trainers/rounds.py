@@ -18,10 +18,10 @@ from torch import Tensor
 from torch import distributed as dist
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.profiling import OperatorShare, shares
-from benchmarks.training_model import Side, TrainingBatch, TrainingCase, batches, initialize
-from benchmarks.training_ours import our_side
-from benchmarks.training_peer import peer_side
+from benchmarks.measure.profiling import OperatorShare, shares
+from benchmarks.trainers.case import Side, TrainingBatch, TrainingCase, batches, initialize
+from benchmarks.trainers.ours import our_side
+from benchmarks.trainers.peer import peer_side
 from recsys.allocator import tune_malloc
 
 PEER = "TorchRec"

@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from benchmarks.processes import Started, module, run_json, started
+from benchmarks.measure.processes import Started, module, run_json, started
 
 _MB = 1e6
 # Looks up every row, so that all are in the page cache and in the process's page table.
@@ -65,7 +65,7 @@ def _memory_mb(servers: Sequence[Started]) -> dict[str, float]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.engine_memory", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.steps.engine_memory", description=__doc__)
     parser.add_argument("artifact", type=Path)
     parser.add_argument("--engine", choices=("native", "reference"), default="native")
     parser.add_argument("--rounds", type=int, default=5)

@@ -1,0 +1,1 @@
+"""What benchmarks share: machine, memory, processes, speed and bars."""

@@ -1,0 +1,1 @@
+"""Models that benchmarks build, and the sets of tables that they plan."""

@@ -1,0 +1,1 @@
+"""What benchmarks run in a process of its own."""
