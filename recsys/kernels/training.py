@@ -28,8 +28,10 @@ from recsys.optim.fused_config import FusedConfig
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # FBGEMM's, of optimizers that its CPU build lacks
     from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
-        ComputeDevice,
-        SplitTableBatchedEmbeddingBagsCodegen,
+        ComputeDevice as ComputeDevice,  # re-exported
+    )
+    from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
+        SplitTableBatchedEmbeddingBagsCodegen as SplitTableBatchedEmbeddingBagsCodegen,  # re-exported
     )
 
 _POOLING_MODES = {

@@ -9,13 +9,14 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-_BASE = Path(__file__).parent / "base.css"
+_HERE = Path(__file__).parent
+_BASE = _HERE / "base.css"
 
 
 def templates(folder: Path) -> Environment:
-    """Return the templates in a folder. Values are escaped, and a missing one is an error."""
+    """Return the templates in a folder and the common ``frame.html``. Values are escaped; a missing one is an error."""
     return Environment(
-        loader=FileSystemLoader(folder),
+        loader=FileSystemLoader([folder, _HERE]),
         autoescape=True,
         undefined=StrictUndefined,
         keep_trailing_newline=True,

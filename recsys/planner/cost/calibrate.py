@@ -21,14 +21,11 @@ from pathlib import Path
 import torch
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
 from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation
-from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
-    ComputeDevice,
-    SplitTableBatchedEmbeddingBagsCodegen,
-)
 from torch import distributed as dist
 from torch.multiprocessing.spawn import spawn
 
 from recsys.errors import PlanError
+from recsys.kernels.training import ComputeDevice, SplitTableBatchedEmbeddingBagsCodegen
 from recsys.planner.cost.machine import Link, Memory
 from recsys.planner.cost.topology import Topology, default_topology
 

@@ -5,7 +5,6 @@ Shape letters: B batch, D embedding dim, R rows, N number of IDs.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,16 +13,8 @@ import torch
 from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation
 from torch import Tensor, nn
 
+from recsys.kernels.training import ComputeDevice, SplitTableBatchedEmbeddingBagsCodegen
 from recsys.optim import FusedConfig
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore", DeprecationWarning)  # of invokers that the CPU build lacks
-    from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
-        ComputeDevice,
-    )
-    from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
-        SplitTableBatchedEmbeddingBagsCodegen as SplitTableBatchedEmbeddingBagsCodegen,
-    )
 
 NUM_ROWS, NUM_COLUMNS, BATCH_SIZE = 12, 8, 5
 
