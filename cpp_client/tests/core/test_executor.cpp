@@ -9,16 +9,11 @@
 #include <thread>
 
 #include "base/text.h"
-#include "engine/core/queue/turn.h"
 #include "recsys/error.h"
-#include "tests/core/fakes.h"
+#include "tests/core/executor_test.h"
 
 namespace recsys {
 namespace {
-
-void DeliverAtOnce(Request& request, const Status& status, Message answer) {
-  request.Done(status, std::move(answer));
-}
 
 ErrorKind KindOf(const std::function<void()>& function, std::string* text = nullptr) {
   try {
@@ -30,46 +25,6 @@ ErrorKind KindOf(const std::function<void()>& function, std::string* text = null
   ADD_FAILURE() << "nothing was thrown";
   return ErrorKind::kInternal;
 }
-
-class ExecutorTest : public testing::Test {
- protected:
-  ExecutorTest() = default;
-  ~ExecutorTest() override {
-    if (opened_.servable != nullptr) opened_.servable->Close();
-  }
-
-  void Open(const VersionSettings& settings = {}, bool has_context = false) {
-    opened_ = HostSum(DeliverAtOnce, settings, "1", has_context);
-    opened_.servable->Open();
-  }
-  std::shared_ptr<SumRequest> Make(const std::string& name, const SumRequest::Ids& ids,
-                                   bool has_context = false) {
-    auto request = std::make_shared<SumRequest>(answers_, name, ids, has_context);
-    request->servable = opened_.servable;
-    request->Read(*opened_.servable);
-    opened_.servable->checker().Check(request->raw, &request->checked);
-    return request;
-  }
-  std::shared_ptr<SumRequest> Submit(const std::string& name, const SumRequest::Ids& ids) {
-    auto request = Make(name, ids);
-    opened_.servable->Submit(request);
-    return request;
-  }
-  /// Keeps the (only) executor busy until the gate is opened.
-  void Plug() {
-    opened_.model->CloseGate();
-    Submit("plug", {{7}});
-    opened_.model->WaitUntilStarted(1);
-  }
-  void ExpectAnswered(const SumRequest& request) {
-    const Answers::Answer answer = answers_.Of(request.request_id);
-    EXPECT_TRUE(answer.status.ok()) << answer.status.text;
-    EXPECT_EQ(answer.scores, request.expected());
-  }
-
-  Answers answers_;
-  Opened opened_;
-};
 
 TEST_F(ExecutorTest, RequestsThatWaitGoTogetherAndEachGetsItsOwnRows) {
   Open();
@@ -385,70 +340,6 @@ TEST_F(ExecutorTest, ExecutorsStayOnTheirProcessorsAndHaveNames) {
   answers_.Wait(2);
   opened_.servable->Close();
   EXPECT_EQ(seen, (std::map<std::string, int>{{"executor-sum-0", 1}, {"executor-sum-1", 1}}));
-}
-
-TEST_F(ExecutorTest, AtTheEndOfAPollingTurnAShortBatchRunsInThePollingThread) {
-  Open();
-  const std::thread::id here = std::this_thread::get_id();
-  std::vector<bool> ran_here;
-  opened_.model->on_predict = [&](const Batch&) {
-    ran_here.push_back(std::this_thread::get_id() == here);
-  };
-  PollingTurn turn;
-  EXPECT_EQ(turn.WaitS(), kNever);
-  const auto a = Submit("a", {{1}}), b = Submit("b", {{2}, {3}});
-  EXPECT_EQ(answers_.num_done(), 0);
-  EXPECT_EQ(turn.WaitS(), 0);
-  turn.End();
-  EXPECT_EQ(answers_.num_done(), 2);
-  ExpectAnswered(*a);
-  ExpectAnswered(*b);
-  EXPECT_EQ(ran_here, std::vector<bool>{true});
-  EXPECT_EQ(turn.WaitS(), kNever);
-}
-
-TEST_F(ExecutorTest, ALongBatchLeavesThePollingThreadFree) {
-  // As seen while it was warmed up.
-  opened_ = HostSum(DeliverAtOnce);
-  opened_.model->on_predict = [](const Batch&) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  };
-  opened_.servable->Open();
-  const std::thread::id here = std::this_thread::get_id();
-  opened_.model->on_predict = [&](const Batch&) { EXPECT_NE(std::this_thread::get_id(), here); };
-  PollingTurn turn;
-  const auto a = Submit("a", {{1}});
-  turn.End();
-  answers_.Wait(1);
-  ExpectAnswered(*a);
-}
-
-TEST_F(ExecutorTest, NothingRunsInThePollingThreadWhileAnythingElseRuns) {
-  Open();
-  Plug();
-  PollingTurn turn;
-  const auto a = Submit("a", {{1}});
-  turn.End();
-  EXPECT_EQ(answers_.num_done(), 0);
-  opened_.model->OpenGate();
-  answers_.Wait(2);
-  ExpectAnswered(*a);
-}
-
-TEST_F(ExecutorTest, WhatALateBatchHoldsUpIsLookedAtAgain) {
-  VersionSettings settings;
-  settings.num_executors = 2;
-  Open(settings);
-  Plug();
-  PollingTurn turn;
-  const auto a = Submit("a", {{1}});
-  // The batch that runs never ends by itself: sooner or later a further executor is started.
-  const double until_s = MonotonicSeconds() + 10;
-  while (opened_.model->batches().size() < 2 && MonotonicSeconds() < until_s) turn.End();
-  EXPECT_EQ(opened_.model->batches().size(), 2U);
-  opened_.model->OpenGate();
-  answers_.Wait(2);
-  ExpectAnswered(*a);
 }
 
 TEST_F(ExecutorTest, AFullQueueRefusesWithoutLosingWhatHasExpired) {

@@ -21,6 +21,7 @@ from serve.config.settings import LogConfig
 from serve.engine.records import EndedRequest, read_traceparent, trace_id_of
 from serve.observe.log_format import JsonFormatter, TextFormatter
 from serve.observe.logs import LogWriter, RequestLog, log_counts, set_up_logging, shut_down_logging
+from tests.support.serve.queues import Clock
 
 ROOT = Path(__file__).parents[3]
 EVIL = 'x"\n{"level": "CRITICAL"}\r\u2028\u202e\x1b[31m\x00\ud800='
@@ -235,14 +236,6 @@ def test_set_up_replaces_what_was_set_up_before(root_logger: logging.Logger) -> 
 
 
 # Requests.
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 def lines_of(config: LogConfig, outcomes: list[str]) -> list[dict[str, Any]]:

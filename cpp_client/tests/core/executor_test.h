@@ -1,0 +1,62 @@
+// Tests of a servable version without a gateway.
+
+#ifndef RECSYS_TESTS_CORE_EXECUTOR_TEST_H_
+#define RECSYS_TESTS_CORE_EXECUTOR_TEST_H_
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "tests/core/fakes.h"
+
+namespace recsys {
+
+inline void DeliverAtOnce(Request& request, const Status& status, Message answer) {
+  request.Done(status, std::move(answer));
+}
+
+class ExecutorTest : public testing::Test {
+ protected:
+  ExecutorTest() = default;
+  ~ExecutorTest() override {
+    if (opened_.servable != nullptr) opened_.servable->Close();
+  }
+
+  void Open(const VersionSettings& settings = {}, bool has_context = false) {
+    opened_ = HostSum(DeliverAtOnce, settings, "1", has_context);
+    opened_.servable->Open();
+  }
+  std::shared_ptr<SumRequest> Make(const std::string& name, const SumRequest::Ids& ids,
+                                   bool has_context = false) {
+    auto request = std::make_shared<SumRequest>(answers_, name, ids, has_context);
+    request->servable = opened_.servable;
+    request->Read(*opened_.servable);
+    opened_.servable->checker().Check(request->raw, &request->checked);
+    return request;
+  }
+  std::shared_ptr<SumRequest> Submit(const std::string& name, const SumRequest::Ids& ids) {
+    auto request = Make(name, ids);
+    opened_.servable->Submit(request);
+    return request;
+  }
+  /// Keeps the (only) executor busy until the gate is opened.
+  void Plug() {
+    opened_.model->CloseGate();
+    Submit("plug", {{7}});
+    opened_.model->WaitUntilStarted(1);
+  }
+  void ExpectAnswered(const SumRequest& request) {
+    const Answers::Answer answer = answers_.Of(request.request_id);
+    EXPECT_TRUE(answer.status.ok()) << answer.status.text;
+    EXPECT_EQ(answer.scores, request.expected());
+  }
+
+  Answers answers_;
+  Opened opened_;
+};
+
+}  // namespace recsys
+
+#endif  // RECSYS_TESTS_CORE_EXECUTOR_TEST_H_

@@ -1,0 +1,78 @@
+// Batches that the polling thread runs at the end of its turn.
+
+#include <chrono>
+#include <thread>
+#include <vector>
+
+#include "engine/core/queue/turn.h"
+#include "tests/core/executor_test.h"
+
+namespace recsys {
+namespace {
+
+TEST_F(ExecutorTest, AtTheEndOfAPollingTurnAShortBatchRunsInThePollingThread) {
+  Open();
+  const std::thread::id here = std::this_thread::get_id();
+  std::vector<bool> ran_here;
+  opened_.model->on_predict = [&](const Batch&) {
+    ran_here.push_back(std::this_thread::get_id() == here);
+  };
+  PollingTurn turn;
+  EXPECT_EQ(turn.WaitS(), kNever);
+  const auto a = Submit("a", {{1}}), b = Submit("b", {{2}, {3}});
+  EXPECT_EQ(answers_.num_done(), 0);
+  EXPECT_EQ(turn.WaitS(), 0);
+  turn.End();
+  EXPECT_EQ(answers_.num_done(), 2);
+  ExpectAnswered(*a);
+  ExpectAnswered(*b);
+  EXPECT_EQ(ran_here, std::vector<bool>{true});
+  EXPECT_EQ(turn.WaitS(), kNever);
+}
+
+TEST_F(ExecutorTest, ALongBatchLeavesThePollingThreadFree) {
+  // As seen while it was warmed up.
+  opened_ = HostSum(DeliverAtOnce);
+  opened_.model->on_predict = [](const Batch&) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  };
+  opened_.servable->Open();
+  const std::thread::id here = std::this_thread::get_id();
+  opened_.model->on_predict = [&](const Batch&) { EXPECT_NE(std::this_thread::get_id(), here); };
+  PollingTurn turn;
+  const auto a = Submit("a", {{1}});
+  turn.End();
+  answers_.Wait(1);
+  ExpectAnswered(*a);
+}
+
+TEST_F(ExecutorTest, NothingRunsInThePollingThreadWhileAnythingElseRuns) {
+  Open();
+  Plug();
+  PollingTurn turn;
+  const auto a = Submit("a", {{1}});
+  turn.End();
+  EXPECT_EQ(answers_.num_done(), 0);
+  opened_.model->OpenGate();
+  answers_.Wait(2);
+  ExpectAnswered(*a);
+}
+
+TEST_F(ExecutorTest, WhatALateBatchHoldsUpIsLookedAtAgain) {
+  VersionSettings settings;
+  settings.num_executors = 2;
+  Open(settings);
+  Plug();
+  PollingTurn turn;
+  const auto a = Submit("a", {{1}});
+  // The batch that runs never ends by itself: sooner or later a further executor is started.
+  const double until_s = MonotonicSeconds() + 10;
+  while (opened_.model->batches().size() < 2 && MonotonicSeconds() < until_s) turn.End();
+  EXPECT_EQ(opened_.model->batches().size(), 2U);
+  opened_.model->OpenGate();
+  answers_.Wait(2);
+  ExpectAnswered(*a);
+}
+
+}  // namespace
+}  // namespace recsys
