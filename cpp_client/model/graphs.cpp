@@ -9,7 +9,7 @@
 
 #include "base/text.h"
 #include "check/json/checked_json.h"
-#include "ops/torch/exchange.h"
+#include "ops/torch/graph/exchange.h"
 #include "recsys/error.h"
 
 namespace recsys {

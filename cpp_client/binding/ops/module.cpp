@@ -10,7 +10,7 @@
 #include "binding/build.h"
 #include "ops/isa.h"
 #include "ops/probe.h"
-#include "ops/torch/exchange.h"
+#include "ops/torch/graph/exchange.h"
 #include "ops/torch/operators.h"
 
 namespace py = pybind11;

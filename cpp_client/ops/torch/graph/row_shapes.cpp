@@ -1,4 +1,4 @@
-#include "ops/torch/row_shapes.h"
+#include "ops/torch/graph/row_shapes.h"
 
 #include <torch/csrc/jit/ir/constants.h>
 
@@ -6,7 +6,7 @@
 #include <functional>
 #include <numeric>
 
-#include "ops/torch/nodes.h"
+#include "ops/torch/graph/nodes.h"
 
 namespace recsys::ops {
 namespace {

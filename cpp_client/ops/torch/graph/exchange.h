@@ -1,5 +1,5 @@
-#ifndef RECSYS_OPS_TORCH_EXCHANGE_H_
-#define RECSYS_OPS_TORCH_EXCHANGE_H_
+#ifndef RECSYS_OPS_TORCH_GRAPH_EXCHANGE_H_
+#define RECSYS_OPS_TORCH_GRAPH_EXCHANGE_H_
 
 #include <torch/csrc/jit/api/module.h>
 
@@ -28,4 +28,4 @@ Exchanged Exchange(torch::jit::Module* frozen, const std::string& dtype, bool pl
 
 }  // namespace recsys::ops
 
-#endif  // RECSYS_OPS_TORCH_EXCHANGE_H_
+#endif  // RECSYS_OPS_TORCH_GRAPH_EXCHANGE_H_

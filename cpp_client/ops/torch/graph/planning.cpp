@@ -1,12 +1,12 @@
-#include "ops/torch/planning.h"
+#include "ops/torch/graph/planning.h"
 
 #include <algorithm>
 #include <set>
 #include <vector>
 
-#include "ops/torch/nodes.h"
-#include "ops/torch/region.h"
-#include "ops/torch/row_shapes.h"
+#include "ops/torch/graph/nodes.h"
+#include "ops/torch/graph/region.h"
+#include "ops/torch/graph/row_shapes.h"
 
 namespace recsys::ops {
 namespace {

@@ -1,5 +1,5 @@
-#ifndef RECSYS_OPS_TORCH_NODES_H_
-#define RECSYS_OPS_TORCH_NODES_H_
+#ifndef RECSYS_OPS_TORCH_GRAPH_NODES_H_
+#define RECSYS_OPS_TORCH_GRAPH_NODES_H_
 
 // Reading and making nodes of a frozen TorchScript graph.
 
@@ -33,4 +33,4 @@ torch::jit::Value* Call(torch::jit::Graph* graph, const char* name,
 
 }  // namespace recsys::ops
 
-#endif  // RECSYS_OPS_TORCH_NODES_H_
+#endif  // RECSYS_OPS_TORCH_GRAPH_NODES_H_

@@ -1,4 +1,4 @@
-#include "ops/torch/nodes.h"
+#include "ops/torch/graph/nodes.h"
 
 #include <torch/csrc/jit/ir/constants.h>
 

@@ -1,4 +1,4 @@
-#include "ops/torch/region.h"
+#include "ops/torch/graph/region.h"
 
 #include <torch/csrc/jit/ir/constants.h>
 
@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "ops/torch/nodes.h"
+#include "ops/torch/graph/nodes.h"
 
 namespace recsys::ops {
 namespace {

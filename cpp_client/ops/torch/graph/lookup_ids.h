@@ -1,5 +1,5 @@
-#ifndef RECSYS_OPS_TORCH_LOOKUP_IDS_H_
-#define RECSYS_OPS_TORCH_LOOKUP_IDS_H_
+#ifndef RECSYS_OPS_TORCH_GRAPH_LOOKUP_IDS_H_
+#define RECSYS_OPS_TORCH_GRAPH_LOOKUP_IDS_H_
 
 #include <torch/csrc/jit/ir/ir.h>
 
@@ -25,4 +25,4 @@ LookupIds IdsOf(torch::jit::Node* lookup, std::int64_t num_slots);
 
 }  // namespace recsys::ops
 
-#endif  // RECSYS_OPS_TORCH_LOOKUP_IDS_H_
+#endif  // RECSYS_OPS_TORCH_GRAPH_LOOKUP_IDS_H_

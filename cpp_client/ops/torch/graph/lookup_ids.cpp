@@ -1,8 +1,8 @@
-#include "ops/torch/lookup_ids.h"
+#include "ops/torch/graph/lookup_ids.h"
 
 #include <limits>
 
-#include "ops/torch/nodes.h"
+#include "ops/torch/graph/nodes.h"
 
 namespace recsys::ops {
 namespace {

@@ -1,4 +1,4 @@
-#include "ops/torch/exchange.h"
+#include "ops/torch/graph/exchange.h"
 
 #include <torch/csrc/jit/ir/constants.h>
 #include <torch/csrc/jit/ir/ir.h>
@@ -11,10 +11,10 @@
 
 #include "ops/isa.h"
 #include "ops/packed.h"
-#include "ops/torch/lookup_ids.h"
-#include "ops/torch/nodes.h"
+#include "ops/torch/graph/lookup_ids.h"
+#include "ops/torch/graph/nodes.h"
+#include "ops/torch/graph/planning.h"
 #include "ops/torch/operators.h"
-#include "ops/torch/planning.h"
 
 namespace recsys::ops {
 namespace {
