@@ -14,8 +14,9 @@ from export.source.load import Source, load_model
 from recsys.artifact.load import load_artifact
 from recsys.configs import DataType
 from recsys.errors import CheckpointError
-from tests.peer import checkpoint_ranks, torchrec_peer
-from tests.peer.checkpoint_ranks import TABLES, make, write
+from tests.peer import torchrec_peer
+from tests.peer.checkpoint import checkpoint_ranks
+from tests.peer.checkpoint.checkpoint_ranks import TABLES, make, write
 from tests.support.export_models import arguments, assert_close, batch_of, predicted, rounded
 from tests.support.ranks import run_ranks
 

@@ -11,7 +11,7 @@ import pytest
 
 from recsys.as_torchrec.table import ALL_OTHERS, Name, load_table
 from tests.peer import torchrec_peer
-from tests.peer.signatures import differences
+from tests.peer.as_torchrec.signatures import differences
 
 pytestmark = [pytest.mark.peer, pytest.mark.filterwarnings("ignore")]
 assert torchrec_peer.torchrec

@@ -22,7 +22,7 @@ from tests.peer import torchrec_peer
 
 pytestmark = [pytest.mark.peer, pytest.mark.slow]
 assert torchrec_peer.torchrec
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = Path(__file__).parent / "scripts" / "train_dlrm.py"
 TIMEOUT_S = 240
 _TOLERANCE = 1e-5

@@ -23,7 +23,7 @@ from tests.recsys.train.plans import mixed_plan
 from tests.support.serve.spawned import spawned
 from tests.support.shared_data import data_file
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 _EMBEDDING_DIM = 16
 #: How far the served model's AUC may lie from the trainer's: rows are quantized to INT8 on the way.
 _TOLERANCE = 0.002
