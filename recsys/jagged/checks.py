@@ -30,6 +30,16 @@ def as_tensor(data: TensorLike, name: str, *, default: torch.dtype) -> Tensor:
     return tensor.to(default) if default.is_floating_point else tensor
 
 
+def as_rows(data: TensorLike | None, name: str) -> Tensor | None:
+    """Return lengths or offsets as a tensor; of no elements, they are integers whatever they were given as."""
+    if data is None:
+        return None
+    tensor = as_tensor(data, name, default=torch.int64)
+    if is_traced(tensor) or torch.compiler.is_compiling():
+        return tensor
+    return tensor.to(torch.int64) if tensor.is_floating_point() and tensor.numel() == 0 else tensor
+
+
 def check_shapes(
     values: Tensor, weights: Tensor | None, lengths: Tensor | None, offsets: Tensor | None
 ) -> None:
@@ -45,7 +55,7 @@ def check_shapes(
             continue
         if rows.dim() != 1:
             raise ValueError(f"{name}: got shape {list(rows.shape)}, expected one dimension")
-        if rows.is_floating_point() and rows.numel() > 0:
+        if rows.is_floating_point():
             raise ValueError(f"{name}: got dtype {rows.dtype}, expected int32 or int64")
     if not is_traced(values) and values.dim() == 0:
         raise ValueError("values: got a single number, expected one dimension at least")
@@ -130,6 +140,8 @@ def empty_maker(device: torch.device | None) -> Callable[[Tensor], Tensor]:
 
 def split_rows(data: Tensor, offsets: Tensor) -> list[Tensor]:
     """Return one tensor for each row of a jagged tensor: views. Reads the offsets."""
+    if offsets.shape[0] == 1:
+        return []  # nothing to read: right for tensors without contents too
     return [data[start:end] for start, end in pairwise(offsets.tolist())]
 
 

@@ -138,7 +138,12 @@ class KeyedTensor:
                 f"groups: keys {missing} are in none of the KeyedTensors; they have {sorted(columns)}"
             )
         dim = keyed_tensors[0].key_dim() if keyed_tensors else 1
-        return [torch.cat([columns[key] for key in group], dim=dim) for group in groups]
+        return [
+            torch.cat([columns[key] for key in group], dim=dim)
+            if group
+            else keyed_tensors[0].values().narrow(dim, 0, 0)
+            for group in groups
+        ]
 
     @staticmethod
     def regroup_as_dict(

@@ -43,6 +43,7 @@ from recsys.jagged.variable_batch import (
     checked_variable_batch,
     checked_variable_stride,
     copied_variable,
+    listed_keys,
     moved_variable,
     with_stride_per_key,
 )
@@ -97,9 +98,9 @@ class KeyedJaggedTensor(JaggedBase):
         jt_dict: dict[str, JaggedTensor] | None = None,
         inverse_indices: InverseIndices | None = None,
     ) -> None:
-        self._keys = list(keys)
+        self._keys = listed_keys(keys)
         if lengths is None and offsets is None and not self._keys:
-            lengths = []
+            lengths = torch.empty(0, dtype=torch.int64, device=getattr(values, "device", None))
         super().__init__(values, weights, lengths, offsets)
         if isinstance(self._lengths, Tensor) and self._lengths.dim() == 2:
             self._lengths = self._lengths.reshape(-1)
@@ -392,8 +393,10 @@ class KeyedJaggedTensor(JaggedBase):
     def permute(self, indices: Sequence[int], indices_tensor: Tensor | None = None) -> KeyedJaggedTensor:
         """Return the keys at ``indices``, in that order. ``indices_tensor`` (the same on the device) is not needed.
 
+        A key may be taken several times; ``to_dict`` has it once.
+
         Raises:
-            ValueError: An index occurs twice or is out of range.
+            ValueError: An index is out of range.
         """
         del indices_tensor
         wrong = [i for i in indices if not 0 <= i < len(self._keys)]

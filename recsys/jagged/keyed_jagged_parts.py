@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from recsys.jagged.tensor import JaggedTensor
-from recsys.jagged.variable_batch import inverse_rows
+from recsys.jagged.variable_batch import RepeatedKeys, inverse_rows
 from recsys.ops import is_traced, joined
 
 
@@ -63,8 +63,9 @@ def arguments_from_kjts(kjts: Sequence[Any]) -> dict[str, Any]:
     weights = [kjt.weights_or_none() for kjt in kjts]
     _all_or_none([w is not None for w in weights], "weights")
     known = [kjt.length_per_key_or_none() for kjt in kjts]
+    keys = [key for keys in (kjt.keys() for kjt in kjts) for key in keys]
     arguments: dict[str, Any] = {
-        "keys": [key for keys in (kjt.keys() for kjt in kjts) for key in keys],
+        "keys": RepeatedKeys(keys) if any(isinstance(kjt.keys(), RepeatedKeys) for kjt in kjts) else keys,
         "values": torch.cat([kjt.values() for kjt in kjts]),
         "weights": _joined_weights(weights),
         "lengths": torch.cat([kjt.lengths() for kjt in kjts]),
@@ -87,6 +88,8 @@ def arguments_of_keys(kjt: Any, indices: Sequence[int]) -> dict[str, Any]:
     """Return the keys at these positions of a KeyedJaggedTensor, with their inverse indices."""
     all_keys, known = kjt.keys(), kjt.length_per_key_or_none()
     keys = [all_keys[i] for i in indices]
+    if len(set(keys)) != len(keys):
+        keys = RepeatedKeys(keys)
     arguments: dict[str, Any] = {
         "keys": keys,
         "stride": kjt.stride(),

@@ -18,7 +18,7 @@ from recsys.jagged.keyed import KeyedTensor
 from recsys.jagged.keyed_jagged import KeyedJaggedTensor
 from recsys.jagged.streamable import Pipelineable
 from recsys.jagged.tensor import JaggedTensor
-from recsys.jagged.variable_batch import VariableBatch
+from recsys.jagged.variable_batch import RepeatedKeys, VariableBatch
 
 _JAGGED = ("_values", "_weights", "_lengths", "_offsets")
 _INVERSE = "_inverse_indices"
@@ -75,7 +75,7 @@ def _keyed_jagged(leaves: Any, context: Any) -> KeyedJaggedTensor:
     made = KeyedJaggedTensor.__new__(KeyedJaggedTensor)
     vars(made).update(
         contents,
-        _keys=list(keys),
+        _keys=list(keys) if len(set(keys)) == len(keys) else RepeatedKeys(keys),
         _variable=variable if per_rank else None,
         _stride=stride,
         _length_per_key=None,
@@ -138,4 +138,4 @@ _register(KeyedTensor, _flat_keyed, _keyed, lambda _: ["_values"], _keyed_leaves
 for _kind in (JaggedTensor, KeyedJaggedTensor, KeyedTensor):
     Pipelineable.register(_kind)
 # Exported programs hold their example batch, which torch loads only if it knows its types.
-serialization.add_safe_globals([JaggedTensor, KeyedJaggedTensor, KeyedTensor, VariableBatch])
+serialization.add_safe_globals([JaggedTensor, KeyedJaggedTensor, KeyedTensor, VariableBatch, RepeatedKeys])

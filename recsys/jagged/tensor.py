@@ -17,6 +17,7 @@ from torch import Tensor
 
 from recsys.jagged.checks import (
     TensorLike,
+    as_rows,
     as_tensor,
     check_contents,
     check_shapes,
@@ -42,8 +43,7 @@ class JaggedBase:
     ) -> None:
         self._values = as_tensor(values, "values", default=torch.int64)
         self._weights = None if weights is None else as_tensor(weights, "weights", default=torch.float32)
-        self._lengths = None if lengths is None else as_tensor(lengths, "lengths", default=torch.int64)
-        self._offsets = None if offsets is None else as_tensor(offsets, "offsets", default=torch.int64)
+        self._lengths, self._offsets = as_rows(lengths, "lengths"), as_rows(offsets, "offsets")
         if self._offsets is not None and has_no_rows(self._values, self._lengths, self._offsets):
             # TorchRec's form of no rows: offsets without the leading zero.
             self._lengths, self._offsets = self._offsets, None

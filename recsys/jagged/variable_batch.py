@@ -46,6 +46,15 @@ class VariableArguments(TypedDict, total=False):
     inverse_indices: InverseIndices | None
 
 
+class RepeatedKeys(list[str]):
+    """Keys of which some occur several times, each time with the same rows: ``permute`` makes them."""
+
+
+def listed_keys(keys: Sequence[str]) -> list[str]:
+    """Return keys as a list, which still says whether some are repeated."""
+    return RepeatedKeys(keys) if isinstance(keys, RepeatedKeys) else list(keys)
+
+
 def moved_variable(variable: VariableBatch | None, move: Callable[[Tensor], Tensor]) -> VariableArguments:
     """Return the arguments for a variable batch with its tensor moved."""
     if variable is None:
@@ -68,12 +77,12 @@ def copied_variable(
 
 
 def check_keys(keys: Sequence[str], name: str = "keys") -> None:
-    """Check that each key occurs once.
+    """Check that each key occurs once, except in ``RepeatedKeys``.
 
     Raises:
         ValueError: Names the duplicate keys.
     """
-    if len(set(keys)) != len(keys):
+    if len(set(keys)) != len(keys) and not isinstance(keys, RepeatedKeys):
         doubled = sorted({key for key in keys if keys.count(key) > 1})
         raise ValueError(f"{name}: got {doubled} more than once, expected each key once")
 
@@ -125,9 +134,9 @@ def inverse_rows(inverse_indices: tuple[list[str], Tensor], keys: Sequence[str])
     positions = [at[key] for key in keys]
     start = positions[0] if positions else 0
     if positions == list(range(start, start + len(positions))):
-        return list(keys), rows[start : start + len(positions)]
+        return listed_keys(keys), rows[start : start + len(positions)]
     parts = rows.unbind()  # stacked without a tensor of positions, which would need a copy to the device
-    return list(keys), torch.stack([parts[i] for i in positions])
+    return listed_keys(keys), torch.stack([parts[i] for i in positions])
 
 
 def with_stride_per_key(
@@ -217,7 +226,7 @@ def _checked_inverse(keys: Sequence[str], given: InverseIndices) -> tuple[list[s
         names, listed = given
     except (TypeError, ValueError):
         raise ValueError("inverse_indices: expected a pair of keys and a tensor [keys, batch]") from None
-    names, rows = list(names), as_tensor(listed, "inverse_indices", default=torch.int64)
+    names, rows = listed_keys(names), as_tensor(listed, "inverse_indices", default=torch.int64)
     check_keys(names, "inverse_indices")
     known = set(names)
     missing = [key for key in keys if key not in known]

@@ -43,6 +43,7 @@ def test_regroup_takes_columns_from_whichever_tensor() -> None:
     first, second = KeyedTensor.regroup([keyed(), other], [["c", "a"], ["d", "c"]])
     assert first.tolist() == [[10, 0, 1], [12, 5, 6]]
     assert second.tolist() == [[11, 10], [13, 12]]
+    assert KeyedTensor.regroup([keyed(), other], [[]])[0].shape == (2, 0)
     named = KeyedTensor.regroup_as_dict([keyed(), other], [["c", "a"], ["d"]], ["x", "y"])
     assert torch.equal(named["x"], first)
     assert list(named) == ["x", "y"]

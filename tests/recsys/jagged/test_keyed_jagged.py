@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from recsys import JaggedTensor, KeyedJaggedTensor, KeyedTensor
 from recsys.jagged.streamable import Multistreamable, Pipelineable
@@ -265,7 +267,12 @@ WRONG_USES: list[tuple[str, Callable[[], object], type[Exception], str]] = [
     ("negative split", lambda: PLAIN.split([2, -1]), ValueError, "segments: got"),
     ("permute", lambda: PLAIN.permute([1]), ValueError, r"indices: got \[1\]"),
     ("negative permute", lambda: PLAIN.permute([-1]), ValueError, r"indices: got \[-1\]"),
-    ("permute twice", lambda: PLAIN.permute([0, 0]), ValueError, "keys: got"),
+    (
+        "a repeated key once more",
+        lambda: KeyedJaggedTensor.concat([PLAIN, PLAIN.permute([0])]),
+        ValueError,
+        "keys: got",
+    ),
     ("weights", lambda: PLAIN.weights(), ValueError, "weights: this KeyedJaggedTensor has none"),
     ("concat nothing", lambda: KeyedJaggedTensor.concat([]), ValueError, "kjt_list: got no"),
     (
@@ -299,3 +306,26 @@ WRONG_USES: list[tuple[str, Callable[[], object], type[Exception], str]] = [
 def test_wrong_use_is_named(use: Callable[[], object], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         use()
+
+
+def test_a_key_taken_several_times_has_its_rows_each_time() -> None:
+    batch = kjt_of({"a": [[1, 2], [3]], "b": [[], [4]]})
+    repeated = batch.permute([1, 0, 1])
+    assert repeated.keys() == ["b", "a", "b"]
+    for copied in (repeated, repeated.to("cpu"), tree_map(torch.clone, repeated).to("cpu")):
+        assert copied.values().tolist() == [4, 1, 2, 3, 4]
+        assert copied.lengths().tolist() == [0, 1, 2, 1, 0, 1]
+        assert [part.keys() for part in copied.split([2, 1])] == [["b", "a"], ["b"]]
+        assert copied["b"].values().tolist() == [4]
+
+
+@pytest.mark.parametrize("rows", [torch.tensor([]), torch.tensor([[], []])], ids=["flat", "by key"])
+def test_no_rows_are_integers(rows: Tensor) -> None:
+    batch = KeyedJaggedTensor(["a", "b"], torch.tensor([]), lengths=rows)
+    assert batch.lengths().dtype == torch.int64
+    assert batch.length_per_key() == [0, 0]
+    assert batch["a"].offsets().tolist() == [0]
+
+
+def test_lengths_of_no_keys_are_where_the_values_are() -> None:
+    assert KeyedJaggedTensor([], torch.empty(0, device="meta")).lengths().is_meta
