@@ -22,11 +22,12 @@ from export.artifact.single_file import write_single_file
 from export.artifact.writing import make_manifest, sqnr, write_graphs
 from export.config import ALL_FEATURES, AUTO, DENSE_DTYPES, ExportConfig
 from export.graph.adapted import Wanted, adapted, batch_fields
-from export.graph.binding import Binding, Declared, bind, dense_inputs, sparse_inputs
+from export.graph.binding import Binding, Declared, bind, dense_inputs, needed_rows, sparse_inputs
 from export.graph.graph import signature_shapes
 from export.graph.managed import find_managed
 from export.graph.place import naming_places
 from export.graph.prepared import PreparedModel, Progress, skeletons_of
+from export.graph.pruning import pruned
 from export.inputs import with_columns, with_inputs_of
 from export.report import ExportReport, TableReport
 from export.source.torchrec_modules import our_names, with_our_modules
@@ -124,24 +125,27 @@ def prepare(model: nn.Module, config: ExportConfig, progress: Progress) -> Prepa
     progress("plan", 0, 1)
     check_options(model, config)
     config = with_inputs_of(model, config)
-    optional = batch_fields(model)
     wanted = Wanted(
         named={*config.dense_widths, *config.features}, defaults=config.defaults, outputs=config.outputs
     )
+    declared = Declared(
+        dense_widths=config.dense_widths,
+        features=config.features,
+        floats=config.float_features,
+        optional=batch_fields(model),
+        are_chosen=bool(config.outputs),
+    )
+    if config.outputs:
+        model = _with_needed_tables(model, wanted, declared)
     original, model = model, adapted(model, wanted)
     collections = find_collections(model, error=ExportError)
     managed = find_managed(model, collections)
     stored = plan_tables(collections, config, managed.known_ids)
     skeletons = skeletons_of(collections, stored, next(iter(stored.envs)), torch.float32)
-    declared = Declared(
-        dense_widths=config.dense_widths,
-        features=config.features,
-        floats=config.float_features,
-        optional=optional,
-    )
     binding = bind(model, collections, skeletons, declared)
-    if binding.unread & optional:
-        model = adapted(original, replace(wanted, without=binding.unread & optional))
+    without = binding.unread & {*declared.optional}
+    if without or binding.absent:
+        model = adapted(original, replace(wanted, without=without, absent=binding.absent))
     signature = Signature(
         dense=with_columns(dense_inputs(binding), model),
         sparse=_with_hashes(sparse_inputs(binding, collections, stored.policies), config.strings),
@@ -175,6 +179,16 @@ def prepare(model: nn.Module, config: ExportConfig, progress: Progress) -> Prepa
         },
         progress=progress,
     )
+
+
+def _with_needed_tables(model: nn.Module, wanted: Wanted, declared: Declared) -> nn.Module:
+    """Return the model with only the tables whose rows the chosen outputs descend from."""
+    whole = adapted(model, wanted)
+    collections = find_collections(whole, error=ExportError)
+    # Of one device, whatever the plans say of the tables that are left.
+    stored = plan_tables(collections, ExportConfig())
+    skeletons = skeletons_of(collections, stored, next(iter(stored.envs)), torch.float32)
+    return pruned(model, collections, needed_rows(whole, collections, skeletons, declared))
 
 
 def _in_range(signature: Signature, samples: Batch) -> Batch:

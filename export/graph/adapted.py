@@ -6,10 +6,11 @@ Such a model is given a ``forward`` that takes and returns what the signature sa
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from export.graph.arguments import SPARSE, Parameter, parameters
@@ -17,6 +18,35 @@ from recsys.errors import ExportError
 from recsys.jagged.keyed import KeyedTensor
 from recsys.jagged.keyed_jagged import KeyedJaggedTensor
 from recsys.ops import is_traced
+
+
+@dataclass(frozen=True, kw_only=True)
+class StandIn:
+    """What ``forward`` gets for an input that requests do not give: zeros, or bags without IDs.
+
+    Attributes:
+        width: Of a dense input; None for a sparse one.
+        features: Of a sparse one.
+        is_weighted: Whether it has weights.
+    """
+
+    width: int | None = None
+    features: Sequence[str] = ()
+    is_weighted: bool = False
+
+    def made(self, num_rows: int) -> Tensor | KeyedJaggedTensor:
+        """Return it for a batch."""
+        if self.width is not None:
+            return torch.zeros(num_rows, self.width)
+        lengths = torch.zeros(num_rows * len(self.features), dtype=torch.int64)
+        return KeyedJaggedTensor(
+            self.features,
+            lengths[:0],
+            weights=lengths[:0].to(torch.float32) if self.is_weighted else None,
+            lengths=lengths,
+            stride=num_rows,
+            length_per_key=[0] * len(self.features),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,12 +58,14 @@ class Wanted:
         defaults: Inputs that are left at their defaults.
         without: Fields of batches that are None.
         outputs: The names of the outputs to keep; all if it is empty.
+        absent: Inputs that requests do not give because no output that is kept descends from them.
     """
 
     named: Collection[str] = ()
     defaults: Collection[str] = ()
     without: Collection[str] = ()
     outputs: Sequence[str] = ()
+    absent: Mapping[str, StandIn] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +107,9 @@ def adapted(model: nn.Module, wanted: Wanted) -> nn.Module:
         arguments: dict[str, Any] = {
             name: dict.fromkeys(p.fields) for p in found if (name := p.name) in batches
         }
+        if wanted.absent:
+            num_rows = _num_rows(next(iter(given.values())))
+            given = {**given, **{name: absent.made(num_rows) for name, absent in wanted.absent.items()}}
         for one in taken:
             if one.field is None:
                 arguments[one.parameter] = given[one.name]
@@ -84,7 +119,12 @@ def adapted(model: nn.Module, wanted: Wanted) -> nn.Module:
             arguments[name] = batch(**arguments[name])
         return _kept(type(model).forward(self, **arguments), wanted.outputs)
 
-    return _with_forward(model, taken, call)
+    return _with_forward(model, [one for one in taken if one.name not in wanted.absent], call)
+
+
+def _num_rows(argument: Any) -> int:
+    num_rows: int = argument.stride() if isinstance(argument, KeyedJaggedTensor) else argument.size(0)
+    return num_rows
 
 
 def _check_defaults(found: Sequence[Parameter], wanted: Wanted) -> None:
@@ -110,10 +150,10 @@ def _inputs(found: Sequence[Parameter], named: Collection[str]) -> Iterator[_Fie
     plain = {p.name for p in found if p.batch is None}
     for p in found:
         if p.batch is not None and not p.has_default:
-            for field, kind in p.fields.items():
+            for part, kind in p.fields.items():
                 if kind is not None:
-                    name = f"{p.name}_{field}" if field in plain else field
-                    yield _Field(parameter=p.name, field=field, name=name, kind=kind)
+                    name = f"{p.name}_{part}" if part in plain else part
+                    yield _Field(parameter=p.name, field=part, name=name, kind=kind)
         elif not p.has_default or p.name in named:
             yield _Field(parameter=p.name, field=None, name=p.name, kind=p.kind)
 

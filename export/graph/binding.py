@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from torch import fx, nn
 
+from export.graph.adapted import StandIn
 from export.graph.arguments import arguments
 from export.graph.features import discover, input_name
 from recsys.configs import EmbeddingBagConfig
@@ -56,6 +57,8 @@ class Binding:
         floats: The sparse arguments whose values are the weights of their inputs, float32.
         read_weights: For each argument the features whose weights, or float values, the model itself reads.
         unread: Arguments that the model's code does not use.
+        absent: Arguments that requests do not give because none of the chosen outputs descends from them.
+        are_chosen: Whether the outputs are some of the model's.
         casts_outputs: Whether the model returns other dtypes than float32.
         integers: The outputs that hold integers.
     """
@@ -69,6 +72,8 @@ class Binding:
     floats: set[str] = field(default_factory=set)
     read_weights: dict[str, set[str]] = field(default_factory=dict)
     unread: set[str] = field(default_factory=set)
+    absent: dict[str, StandIn] = field(default_factory=dict)
+    are_chosen: bool = False
     casts_outputs: bool = False
     integers: frozenset[str] = frozenset()
 
@@ -100,12 +105,28 @@ class Declared:
         features: The features of sparse arguments, where the trace cannot tell.
         floats: Those whose values are float32 numbers.
         optional: Arguments that are left out where the model's code does not use them.
+        are_chosen: Whether some of the outputs are chosen, so that arguments that they need not are left out.
     """
 
     dense_widths: Mapping[str, int] = field(default_factory=dict)
     features: Mapping[str, Sequence[str]] = field(default_factory=dict)
     floats: Collection[str] = ()
     optional: Collection[str] = ()
+    are_chosen: bool = False
+
+
+def needed_rows(
+    model: nn.Module,
+    collections: Mapping[str, FloatCollection],
+    skeletons: Mapping[str, ShardedCollection],
+    declared: Declared,
+) -> dict[str, set[str]]:
+    """Return for each collection the features whose rows the outputs descend from. The arguments are those of ``bind``.
+
+    Raises:
+        ExportError: The model cannot be traced.
+    """
+    return discover(model, arguments(model), collections, skeletons, declared.features).needed
 
 
 def bind(
@@ -129,11 +150,13 @@ def bind(
     _check_names("features", declared.features, sparse)
     _check_names("dense_widths", declared.dense_widths, dense)
     found = discover(model, (dense, sparse), collections, skeletons, declared.features)
-    binding = Binding(unread={name for name in dense if name not in found.dense})
+    unread = {name for name in dense if name not in found.dense}
+    binding = Binding(unread=unread, are_chosen=declared.are_chosen)
+    absent = {*dense, *sparse} - found.reached_inputs if declared.are_chosen else set()
     for path, collection in collections.items():
         if path not in found.reached:
             raise ExportError(f"collection {path!r}: no KeyedJaggedTensor argument of forward reaches it")
-        binding.collections[path] = sorted(found.reached[path], key=sparse.index)
+        binding.collections[path] = sorted(found.reached[path] - absent, key=sparse.index)
         if found.computed[path] or path in found.weighing:
             binding.computed[path] = found.computed[path]
         if _takes_weights(collection) and path not in found.weighing:
@@ -141,6 +164,10 @@ def bind(
             binding.given_weights.add(path)
     for name in sparse:
         features = list(declared.features.get(name, ())) or found.features[name]
+        if name in absent:
+            weighs = any(_takes_weights(c) and name in found.reached[path] for path, c in collections.items())
+            binding.absent[name] = StandIn(features=features, is_weighted=weighs)
+            continue
         if not features:
             binding.unread.add(name)
             continue
@@ -153,8 +180,17 @@ def bind(
             binding.read_weights[name] = found.weighted[name]
     _check_read(binding, sparse, declared)
     for name in dense:
-        if name not in binding.unread or name not in declared.optional:
-            binding.dense[name] = declared.dense_widths.get(name) or _width(found.root, found.graph, name)
+        if name in binding.unread and name in declared.optional:
+            continue
+        width = declared.dense_widths.get(name) or _width(found.root, found.graph, name)
+        if name in absent:
+            binding.absent[name] = StandIn(width=width or 1)
+            continue
+        if width is None:
+            raise ExportError(
+                f"forward({name}): cannot tell its width from the layers that take it, expected --dense-width {name}=N"
+            )
+        binding.dense[name] = width
     return binding
 
 
@@ -177,8 +213,8 @@ def _check_names(field_name: str, given: Collection[str], expected: Collection[s
         raise ExportError(f"{field_name}: got unknown arguments {unknown}, expected some of {list(expected)}")
 
 
-def _width(root: nn.Module, graph: fx.Graph, name: str) -> int:
-    """Return the width of a dense argument: that of the first layer that it goes into."""
+def _width(root: nn.Module, graph: fx.Graph, name: str) -> int | None:
+    """Return the width of a dense argument: that of the first layer that it goes into; None if no layer tells."""
     same: set[fx.Node] = set()
     for node in graph.nodes:
         if input_name(node) == name:
@@ -191,9 +227,7 @@ def _width(root: nn.Module, graph: fx.Graph, name: str) -> int:
                     return int(width[-1] if isinstance(width, tuple) else width)
             if _keeps_shape(node, layer):
                 same.add(node)
-    raise ExportError(
-        f"forward({name}): cannot tell its width from the layers that take it, expected --dense-width {name}=N"
-    )
+    return None
 
 
 def _keeps_shape(node: fx.Node, layer: nn.Module | None) -> bool:

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass
+from itertools import accumulate
 from typing import Any
 
+import torch
 from torch import Tensor, fx, nn
 
 from export.graph.tracing import trace
 from export.graph.tree import exchanged
+from recsys.configs import embedding_names
 from recsys.embedding import EmbeddingBagCollection, FloatCollection
 from recsys.errors import ExportError
 from recsys.jagged.keyed import KeyedTensor
@@ -40,6 +43,8 @@ class Found:
         weighing: The collections whose weights the model computes.
         weighted: For each argument, the features whose weights the model itself reads.
         dense: The dense arguments that the model's code uses.
+        needed: For each collection the features whose rows the outputs descend from.
+        reached_inputs: The arguments that the outputs descend from.
     """
 
     graph: fx.Graph = field(default_factory=fx.Graph)
@@ -50,6 +55,25 @@ class Found:
     weighing: set[str] = field(default_factory=set)
     weighted: dict[str, set[str]] = field(default_factory=dict)
     dense: set[str] = field(default_factory=set)
+    needed: dict[str, set[str]] = field(default_factory=dict)
+    reached_inputs: set[str] = field(default_factory=set)
+
+
+@dataclass(kw_only=True)
+class _Call:
+    """A call of a collection.
+
+    Attributes:
+        ids: For each feature the nodes of its IDs, and of its weights.
+        rows: What the call returned.
+        own: The nodes of the lookup.
+        needed: The features whose rows the outputs descend from.
+    """
+
+    ids: dict[str, tuple[list[fx.Node], list[fx.Node]]]
+    rows: Any = None
+    own: set[fx.Node] = field(default_factory=set)
+    needed: set[str] = field(default_factory=set)
 
 
 class _Given(KeyedJaggedTensor):
@@ -76,13 +100,13 @@ class _Given(KeyedJaggedTensor):
             stride=lengths.size(0) // max(1, len(features)),
         )
         self._of = jagged
-        self._asked: dict[str, JaggedTensor] = {}
+        self.asked: dict[str, JaggedTensor] = {}
         self._jt_dict = {feature: jagged(feature) for feature in features}
 
     def __getitem__(self, key: str) -> JaggedTensor:
         if key in self.to_dict():
             return self.to_dict()[key]
-        return self._asked.setdefault(key, self._of(key))
+        return self.asked.setdefault(key, self._of(key))
 
 
 class _Probe(nn.Module):
@@ -93,9 +117,19 @@ class _Probe(nn.Module):
         self.sharded = sharded
         self.names = _names(collection)
         self.is_weighted = isinstance(collection, EmbeddingBagCollection) and collection.is_weighted()
-        #: For each call and feature the nodes of its IDs, and of its weights.
-        self.calls: list[dict[str, tuple[list[fx.Node], list[fx.Node]]]] = []
-        self.own: set[fx.Node] = set()
+        self.feature_of = {
+            name: feature
+            for table, names in zip(
+                float_tables(collection), embedding_names(float_tables(collection)), strict=True
+            )
+            for feature, name in zip(table.feature_names, names, strict=True)
+        }
+        self.calls: list[_Call] = []
+
+    @property
+    def own(self) -> set[fx.Node]:
+        """The nodes of all lookups."""
+        return {node for call in self.calls for node in call.own}
 
     def forward(self, features: KeyedJaggedTensor) -> object:
         values: object = features.values()
@@ -104,10 +138,11 @@ class _Probe(nn.Module):
         graph = values.node.graph
         before = len(graph.nodes)
         keys = [name for name in self.names if name in features.keys()]  # noqa: SIM118
-        self.calls.append({name: self._nodes(features[name]) for name in keys})
-        found = self.sharded(features)
-        self.own |= set(list(graph.nodes)[before:])
-        return found
+        call = _Call(ids={name: self._nodes(features[name]) for name in keys})
+        self.calls.append(call)
+        call.rows = self.sharded(features)
+        call.own = set(list(graph.nodes)[before:])
+        return call.rows
 
     def _nodes(self, jagged: JaggedTensor) -> tuple[list[fx.Node], list[fx.Node]]:
         weights = jagged.weights_or_none() if self.is_weighted else None
@@ -120,11 +155,12 @@ class _Root(nn.Module):
         self.model = model
         self._dense, self._features = list(dense), features
         self.outputs: list[fx.Node] = []
+        self.given: dict[str, _Given] = {}
 
     def forward(self, tensors: dict[str, Tensor]) -> object:
         kwargs: dict[str, object] = {name: tensors[name] for name in self._dense}
-        for name, features in self._features.items():
-            kwargs[name] = _Given(name, tensors, features)
+        self.given = {name: _Given(name, tensors, features) for name, features in self._features.items()}
+        kwargs |= self.given
         # A holder of proxies could not leave a graph.
         self.outputs += _nodes_in(self.model(**kwargs))
         return tensors
@@ -178,6 +214,7 @@ def discover(
         if graph is not None:
             closed |= {name for name in sparse if not looked_up[name]}
             _add_reads(found, root, graph, probes)
+            _add_needs(found, root, probes)
 
 
 def _names(collection: FloatCollection) -> list[str]:
@@ -192,7 +229,7 @@ def _found(probes: Mapping[str, _Probe], given: Mapping[str, Sequence[str]]) -> 
             continue
         found.reached[path], found.computed[path] = set(), set()
         for call in probe.calls:
-            for feature, (nodes, weights) in call.items():
+            for feature, (nodes, weights) in call.ids.items():
                 sources = _sources(nodes, set())
                 if probe.is_weighted and all(kind != _WEIGHTS for _, kind, _ in _sources(weights, set())):
                     found.weighing.add(path)
@@ -216,7 +253,7 @@ def _add_reads(found: Found, root: _Root, graph: fx.Graph, probes: Mapping[str, 
     sources = _sources([node for node in root.outputs if node not in own], own)
     for path, probe in probes.items():
         for call in probe.calls:
-            for feature, (nodes, weights) in call.items():
+            for feature, (nodes, weights) in call.ids.items():
                 if feature in found.computed[path]:
                     sources |= _sources(nodes, set())
                 if path in found.weighing:
@@ -229,6 +266,65 @@ def _add_reads(found: Found, root: _Root, graph: fx.Graph, probes: Mapping[str, 
                 found.weighted[name].add(feature)
             if feature not in found.features[name]:
                 found.features[name].append(feature)
+    # What is asked for and goes nowhere must be there all the same.
+    for name, given in root.given.items():
+        found.features[name] += [feature for feature in given.asked if feature not in found.features[name]]
+
+
+def _add_needs(found: Found, root: _Root, probes: Mapping[str, _Probe]) -> None:
+    """Add which rows and which arguments the outputs descend from."""
+    call_of = {node: call for probe in probes.values() for call in probe.calls for node in call.own}
+    reached: dict[fx.Node, set[int]] = {}
+    waiting: list[tuple[fx.Node, int]] = [(node, 0) for node in root.outputs]
+    while waiting:
+        node, user = waiting.pop()
+        if node not in reached:
+            own = id(call_of[node]) if node in call_of else 0
+            waiting += [(source, own) for source in node.all_input_nodes]
+        reached.setdefault(node, set()).add(user)
+    # A node that the call itself made of another is reached by that call alone.
+    for path, probe in probes.items():
+        for call in probe.calls:
+            outside = {node for node in call.own if reached.get(node, set()) - {id(call)}}
+            names = _rows_in(call.rows, outside, {*reached} - call.own, {*root.outputs})
+            call.needed = {probe.feature_of[name] for name in names}
+            found.needed.setdefault(path, set()).update(call.needed)
+    found.reached_inputs = {
+        name.split(_BETWEEN)[0] for node in reached if (name := input_name(node)) is not None
+    }
+
+
+def _rows_in(rows: Any, outside: set[fx.Node], users: set[fx.Node], outputs: set[fx.Node]) -> set[str]:
+    """Return the names of those of a call's rows that are read outside of it.
+
+    Args:
+        rows: What the call returned.
+        outside: Its nodes that are.
+        users: The nodes that read them, among others.
+        outputs: Those of the model.
+    """
+    if not isinstance(rows, KeyedTensor):
+        named = rows if isinstance(rows, dict) else {}
+        return {name for name, jagged in named.items() if outside & {*_nodes_in(jagged)}}
+    [values] = _nodes_in(rows.values())
+    if values not in outside:
+        return set()
+    if values in outputs:
+        return {*rows.keys()}
+    starts = accumulate(rows.length_per_key(), initial=0)
+    cuts: dict[Any, str] = dict(
+        zip(zip(starts, rows.length_per_key(), strict=False), rows.keys(), strict=True)
+    )
+    found: set[str] = set()
+    for user in users & {*values.users}:
+        if user.target == "narrow" and user.args[1] == rows.key_dim() and user.args[2:] in cuts:
+            found.add(cuts[user.args[2:]])
+        elif user.target is torch.split and user.args[1] == rows.length_per_key():
+            parts: list[Any] = [part.args[1] for part in user.users if part in users]
+            found |= {rows.keys()[part] for part in parts}
+        else:
+            return {*rows.keys()}
+    return found
 
 
 def _sources(nodes: Iterable[fx.Node], stops: set[fx.Node]) -> set[tuple[str, str, str]]:

@@ -18,7 +18,7 @@ from export.graph.binding import Binding
 from export.graph.computed import RequestFeatures
 from export.graph.device_check import check_devices
 from export.graph.managed import FrozenCollisions, mapping_in_front
-from export.graph.passes import flatten_cats, relu_in_place
+from export.graph.passes import flatten_cats, relu_in_place, without_unused
 from export.graph.ranking import Expansion, RankingCollection, RankingFeatures
 from export.graph.tracing import trace
 from recsys import torchscript
@@ -366,6 +366,8 @@ def make_graph(
     graph = trace(root)
     # A copy, because the dtype of the model's own layers must not change.
     module = copy.deepcopy(fx.GraphModule(root, graph))
+    if binding.are_chosen:
+        without_unused(module)
     relu_in_place(module)
     if context:
         flatten_cats(module)

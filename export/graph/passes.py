@@ -9,6 +9,8 @@ from torch import fx, nn
 from torch.nn import functional
 
 _RELUS = (torch.relu, functional.relu)
+# Layers that always return a new tensor.
+_MAKING_LAYERS = (nn.Linear, nn.LayerNorm, nn.BatchNorm1d)
 
 
 def relu_in_place(module: fx.GraphModule) -> None:
@@ -27,6 +29,36 @@ def relu_in_place(module: fx.GraphModule) -> None:
         ):
             node.op, node.target, node.args, node.kwargs = "call_function", torch.relu_, (source,), {}
     module.recompile()
+
+
+def without_unused(module: fx.GraphModule) -> None:
+    """Leave out what nothing reads, but for operators that check, or that write to what they are given."""
+    for node in reversed(module.graph.nodes):
+        if not node.users and _is_pure(module, node):
+            module.graph.erase_node(node)
+    module.delete_all_unused_submodules()
+    module.recompile()
+
+
+def _is_pure(module: fx.GraphModule, node: fx.Node) -> bool:
+    if node.op == "call_module":
+        written = node.args[0] if getattr(module.get_submodule(str(node.target)), "inplace", False) else None
+        # What a layer has just made for this one alone may be written to.
+        return not isinstance(written, fx.Node) or (
+            written.op == "call_module"
+            and len(written.users) == 1
+            and isinstance(module.get_submodule(str(written.target)), _MAKING_LAYERS)
+        )
+    if node.op == "get_attr":
+        return True
+    if isinstance(node.target, torch._ops.OpOverloadPacket):
+        schemas = [getattr(node.target, name)._schema for name in node.target.overloads()]
+        return all(schema.returns and not schema.is_mutable for schema in schemas)
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    writes = (
+        name.endswith("_") or name in ("setitem", "_assert", "_check") or {*node.kwargs} & {"out", "inplace"}
+    )
+    return node.op in ("call_function", "call_method") and not writes
 
 
 def _is_relu(module: fx.GraphModule, node: fx.Node) -> bool:

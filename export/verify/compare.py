@@ -97,15 +97,15 @@ def check_tables(
 def _check_call(
     path: str, stored: Mapping[str, Tensor], floats: Mapping[str, Tensor], bounds: Mapping[str, Tensor]
 ) -> None:
-    for name, expected in floats.items():
-        difference = (stored[name].to(torch.float32) - expected.to(torch.float32)).abs()
-        excess = difference - bounds[name]
+    for name, bound in bounds.items():
+        difference = (stored[name].to(torch.float32) - floats[name].to(torch.float32)).abs()
+        excess = difference - bound
         if excess.numel() and not float(excess.max()) <= 0:  # NaN fails too
             at = int(excess.amax(dim=1).argmax())
             raise VerificationError(
                 f"lookup {name!r} of collection {path!r}, row {at} of the samples: the stored rows give "
                 f"{float(difference[at].max()):g} away from the float table, expected at most "
-                f"{float(bounds[name][at].max()):g}, which their scales imply"
+                f"{float(bound[at].max()):g}, which their scales imply"
             )
 
 
