@@ -114,7 +114,7 @@ def _load(args: argparse.Namespace) -> None:
                     ended = time.perf_counter()
                     if began > counted_from:
                         seconds.append(ended - began)
-                    if ended > until:
+                    if ended > until and seconds:
                         return
 
         threads = [threading.Thread(target=answer, args=(seed,)) for seed in range(args.threads)]

@@ -51,6 +51,7 @@ NODE = {
 }
 NUM_SAMPLES = 60
 TOLERANCE = 1e-5
+_DEPLOY_TRIES = 5
 
 
 def free_port() -> int:
@@ -143,7 +144,14 @@ def deploy(path: str) -> None:
         "deployments": [{"name": "recsys", "user_config": {"source.artifact": path}}],
     }
     client = ray_serve.context._get_global_client()
-    client.deploy_apps(ServeDeploySchema(applications=[application]), _blocking=True)
+    schema = ServeDeploySchema(applications=[application])
+    for left in reversed(range(_DEPLOY_TRIES)):
+        try:
+            client.deploy_apps(schema, _blocking=True)
+            return
+        except TimeoutError:  # Ray waits for 60 s; to ask for the same again changes nothing
+            if not left:
+                raise
 
 
 def update(clients: Clients, path: str) -> dict[str, Any]:
