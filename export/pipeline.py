@@ -22,6 +22,7 @@ from export.artifact.single_file import write_single_file
 from export.artifact.writing import make_manifest, sqnr, write_graphs
 from export.config import ALL_FEATURES, AUTO, DENSE_DTYPES, ExportConfig
 from export.graph.adapted import Wanted, adapted, batch_fields
+from export.graph.arguments import DENSE, SPARSE
 from export.graph.binding import Binding, Declared, bind, dense_inputs, needed_rows, sparse_inputs
 from export.graph.graph import signature_shapes
 from export.graph.managed import find_managed
@@ -125,9 +126,8 @@ def prepare(model: nn.Module, config: ExportConfig, progress: Progress) -> Prepa
     progress("plan", 0, 1)
     check_options(model, config)
     config = with_inputs_of(model, config)
-    wanted = Wanted(
-        named={*config.dense_widths, *config.features}, defaults=config.defaults, outputs=config.outputs
-    )
+    kinds = {**dict.fromkeys(config.dense_widths, DENSE), **dict.fromkeys(config.features, SPARSE)}
+    wanted = Wanted(kinds=kinds, defaults=config.defaults, outputs=config.outputs)
     declared = Declared(
         dense_widths=config.dense_widths,
         features=config.features,

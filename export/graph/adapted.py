@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from export.graph.arguments import SPARSE, Parameter, parameters
+from export.graph.arguments import DENSE, SPARSE, Parameter, parameters
 from recsys.errors import ExportError
 from recsys.jagged.keyed import KeyedTensor
 from recsys.jagged.keyed_jagged import KeyedJaggedTensor
@@ -54,14 +54,14 @@ class Wanted:
     """What the user wants of a model's ``forward``.
 
     Attributes:
-        named: Inputs that are taken although they have defaults.
+        kinds: Inputs that are taken although they have defaults or no annotation, and the kind of each.
         defaults: Inputs that are left at their defaults.
         without: Fields of batches that are None.
         outputs: The names of the outputs to keep; all if it is empty.
         absent: Inputs that requests do not give because no output that is kept descends from them.
     """
 
-    named: Collection[str] = ()
+    kinds: Mapping[str, str] = field(default_factory=dict)
     defaults: Collection[str] = ()
     without: Collection[str] = ()
     outputs: Sequence[str] = ()
@@ -89,13 +89,14 @@ def adapted(model: nn.Module, wanted: Wanted) -> nn.Module:
         ExportError: An input has a default and nobody said whether it is taken, two inputs would have one name, or a
             name of ``wanted.outputs`` is unknown (when the model is called).
     """
-    found = parameters(model)
-    is_plain = all(p.batch is None and not (p.kind is not None and p.has_default) for p in found)
+    found = parameters(model, wanted.kinds)
+    is_told = all(not p.is_untold or p.has_default for p in found)
+    is_plain = is_told and all(p.batch is None and not (p.kind is not None and p.has_default) for p in found)
     is_foreign = any(p.kind is None and p.batch is None and not p.has_default for p in found)
     _check_defaults(found, wanted)
     if is_foreign or (is_plain and not wanted.outputs):
         return model
-    taken = list(_inputs(found, wanted.named))
+    taken = list(_inputs(found, wanted.kinds))
     names = [one.name for one in taken]
     doubled = sorted({name for name in names if names.count(name) > 1})
     if doubled:
@@ -128,17 +129,27 @@ def _num_rows(argument: Any) -> int:
 
 
 def _check_defaults(found: Sequence[Parameter], wanted: Wanted) -> None:
-    optional = [p.name for p in found if p.has_default and (p.kind is not None or p.batch is not None)]
-    unknown = sorted(set(wanted.defaults) - set(optional))
+    with_default = {
+        p.name: p
+        for p in found
+        if p.has_default and (p.kind is not None or p.batch is not None or p.is_untold)
+    }
+    unknown = sorted(set(wanted.defaults) - set(with_default))
     if unknown:
-        raise ExportError(f"defaults: got {unknown}, expected inputs of forward that have one: {optional}")
-    for p in found:
-        if p.name in optional and p.name not in {*wanted.named, *wanted.defaults}:
-            take = f"--features {p.name}=F1,F2" if p.kind == SPARSE else f"--dense-width {p.name}=N"
-            raise ExportError(
-                f"forward({p.name}): got an input with a default, expected to know whether requests give it: {take} "
-                f"makes it an input, --default {p.name} leaves it at its default"
-            )
+        raise ExportError(
+            f"defaults: got {unknown}, expected inputs of forward that have one: {list(with_default)}"
+        )
+    open_ = [p for name, p in with_default.items() if name not in {*wanted.kinds, *wanted.defaults}]
+    if open_:
+        what, them = ("inputs", "their defaults") if len(open_) > 1 else ("an input", "its default")
+        takes = {DENSE: "--dense-width {}=N", SPARSE: "--features {}=F1,F2"}
+        takes_any = " or ".join(takes.values())
+        make = "; ".join(takes.get(p.kind or "", takes_any).format(p.name, p.name) for p in open_)
+        leave = " ".join(f"--default {p.name}" for p in open_)
+        raise ExportError(
+            f"forward({', '.join(p.name for p in open_)}): got {what} with a default, expected to know whether "
+            f"requests give it: {make} makes it an input, {leave} leaves it at {them}"
+        )
 
 
 def batch_fields(model: nn.Module) -> set[str]:

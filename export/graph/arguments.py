@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from export.graph.place import place_of_forward
 from recsys.errors import ExportError
 from recsys.jagged.keyed_jagged import KeyedJaggedTensor
 
@@ -27,6 +28,7 @@ class Parameter:
         batch: The dataclass or NamedTuple that it is; None for others.
         fields: Of a batch, each field's kind, as above, by name.
         has_default: Whether ``forward`` can be called without it.
+        is_untold: Whether nothing tells what it is: it has no annotation, and no default but None.
         annotation: As it was found.
     """
 
@@ -35,11 +37,17 @@ class Parameter:
     batch: Any
     fields: Mapping[str, str | None]
     has_default: bool
+    is_untold: bool
     annotation: object
 
 
-def parameters(model: nn.Module) -> list[Parameter]:
-    """Return the parameters of a model's ``forward``."""
+def parameters(model: nn.Module, said: Mapping[str, str] | None = None) -> list[Parameter]:
+    """Return the parameters of a model's ``forward``.
+
+    Args:
+        model: Any module.
+        said: The kinds of parameters as the user says, for those without an annotation.
+    """
     forward = type(model).forward
     hints = _hints(forward)
     found = []
@@ -47,14 +55,18 @@ def parameters(model: nn.Module) -> list[Parameter]:
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
         annotation = _unwrapped(hints.get(name))
+        is_untold = annotation is None and any(
+            parameter.default is one for one in (None, inspect.Parameter.empty)
+        )
         batch = annotation if _is_batch(annotation) else None
         found.append(
             Parameter(
                 name=name,
-                kind=_kind(annotation),
+                kind=(said or {}).get(name) if is_untold else _kind(annotation),
                 batch=batch,
                 fields={} if batch is None else _fields(batch),
                 has_default=parameter.default is not inspect.Parameter.empty,
+                is_untold=is_untold,
                 annotation=annotation,
             )
         )
@@ -67,17 +79,31 @@ def arguments(model: nn.Module) -> tuple[list[str], list[str]]:
     Raises:
         ExportError: An argument without a default is annotated neither Tensor nor KeyedJaggedTensor.
     """
-    dense: list[str] = []
-    sparse: list[str] = []
-    for parameter in parameters(model):
-        if parameter.kind is not None and not parameter.has_default:
-            (dense if parameter.kind == DENSE else sparse).append(parameter.name)
-        elif not parameter.has_default:
-            raise ExportError(
-                f"forward({parameter.name}): got annotation {parameter.annotation!r}, expected torch.Tensor (float32, "
-                "[B, width]), recsys.KeyedJaggedTensor, or a dataclass or NamedTuple of these"
-            )
-    return dense, sparse
+    taken = [parameter for parameter in parameters(model) if not parameter.has_default]
+    foreign = [parameter for parameter in taken if parameter.kind is None]
+    if foreign:
+        names = [parameter.name for parameter in foreign]
+        got = ", ".join(str(_shown(parameter.annotation)) for parameter in foreign)
+        expected = (
+            "torch.Tensor (float32, [B, width]), KeyedJaggedTensor, or a dataclass or NamedTuple of these"
+        )
+        options = [
+            f"--dense-width {one.name}=N or --features {one.name}=F1,F2" for one in foreign if one.is_untold
+        ]
+        say = f", or say what it is: {'; '.join(options)}" if options else ""
+        raise ExportError(
+            f"forward({', '.join(names)}): got annotation {got}, expected {expected}. At {place_of_forward(model)}: "
+            f"annotate it so{say}; what the model takes otherwise, such as a dict, make of these in the forward of a "
+            "module of your own around it, and export that"
+        )
+    return (
+        [parameter.name for parameter in taken if parameter.kind == DENSE],
+        [parameter.name for parameter in taken if parameter.kind == SPARSE],
+    )
+
+
+def _shown(annotation: object) -> object:
+    return annotation.__qualname__ if type(annotation) is type else annotation
 
 
 def _hints(of: Any) -> Mapping[str, object]:

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from torch import fx, nn
+from torch import nn
 
 from export.graph.adapted import StandIn
 from export.graph.arguments import arguments
-from export.graph.features import discover, input_name
+from export.graph.features import discover
+from export.graph.widths import width_of
 from recsys.configs import EmbeddingBagConfig
 from recsys.embedding import EmbeddingBagCollection, FloatCollection
 from recsys.errors import ExportError
@@ -20,27 +21,6 @@ from recsys.quant import float_tables
 from recsys.sharding.plan.device_rows import table_path
 from recsys.sharding.sharded import ShardedCollection
 from recsys.signature import DenseInput, IdPolicy, SparseInput, TableUse
-
-# Operations of one tensor (and perhaps numbers) that keep its shape.
-_SHAPE_KEEPING = {
-    *("to", "float", "double", "half", "bfloat16", "contiguous", "detach", "clone", "dropout"),
-    *(
-        "clamp",
-        "clamp_min",
-        "clamp_max",
-        "nan_to_num",
-        "abs",
-        "neg",
-        "exp",
-        "log",
-        "log1p",
-        "log2",
-        "log10",
-        "sqrt",
-    ),
-    *("sigmoid", "tanh", "relu", "add", "sub", "mul", "div", "truediv", "pow"),
-}
-_SHAPE_KEEPING_LAYERS = (nn.Identity, nn.Dropout, nn.ReLU, nn.Sigmoid, nn.Tanh)
 
 
 @dataclass(kw_only=True)
@@ -179,18 +159,23 @@ def bind(
             binding.weighted.add(name)
             binding.read_weights[name] = found.weighted[name]
     _check_read(binding, sparse, declared)
+    unknown = []
     for name in dense:
         if name in binding.unread and name in declared.optional:
             continue
-        width = declared.dense_widths.get(name) or _width(found.root, found.graph, name)
+        width = declared.dense_widths.get(name) or width_of(found.root, found.graph, name)
         if name in absent:
             binding.absent[name] = StandIn(width=width or 1)
-            continue
-        if width is None:
-            raise ExportError(
-                f"forward({name}): cannot tell its width from the layers that take it, expected --dense-width {name}=N"
-            )
-        binding.dense[name] = width
+        elif width is None:
+            unknown.append(name)
+        else:
+            binding.dense[name] = width
+    if unknown:
+        its, take = ("their widths", "take them") if len(unknown) > 1 else ("its width", "take it")
+        raise ExportError(
+            f"forward({', '.join(unknown)}): cannot tell {its} from the layers that {take}, expected "
+            f"{' '.join(f'--dense-width {name}=N' for name in unknown)}"
+        )
     return binding
 
 
@@ -211,36 +196,6 @@ def _check_names(field_name: str, given: Collection[str], expected: Collection[s
     unknown = sorted(set(given) - set(expected))
     if unknown:
         raise ExportError(f"{field_name}: got unknown arguments {unknown}, expected some of {list(expected)}")
-
-
-def _width(root: nn.Module, graph: fx.Graph, name: str) -> int | None:
-    """Return the width of a dense argument: that of the first layer that it goes into; None if no layer tells."""
-    same: set[fx.Node] = set()
-    for node in graph.nodes:
-        if input_name(node) == name:
-            same.add(node)
-        elif len(node.all_input_nodes) == 1 and node.all_input_nodes[0] in same:
-            layer = _layer(root, node)
-            for attribute in ("in_features", "num_features", "normalized_shape"):
-                width = getattr(layer, attribute, None)
-                if width is not None:
-                    return int(width[-1] if isinstance(width, tuple) else width)
-            if _keeps_shape(node, layer):
-                same.add(node)
-    return None
-
-
-def _keeps_shape(node: fx.Node, layer: nn.Module | None) -> bool:
-    if layer is not None:
-        return isinstance(layer, _SHAPE_KEEPING_LAYERS)
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    return name in _SHAPE_KEEPING
-
-
-def _layer(root: nn.Module, node: fx.Node) -> nn.Module | None:
-    if node.op != "call_module":
-        return None
-    return root.get_submodule(str(node.target))
 
 
 def sparse_inputs(

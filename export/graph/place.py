@@ -81,6 +81,12 @@ def place_of(error: BaseException) -> str:
     return f"{_short(file)}:{line} in {frame.f_code.co_qualname}{of}: `{code[:100]}`"
 
 
+def place_of_forward(model: nn.Module) -> str:
+    """Return where a model's ``forward`` stands, as ``file:line in class.forward``."""
+    code = type(model).forward.__code__
+    return f"{_short(code.co_filename)}:{code.co_firstlineno} in {type(model).__qualname__}.forward"
+
+
 def advice(error: BaseException) -> str:
     """Return what to change for an error of torch or torch.fx; empty for others."""
     text = f"{type(error).__name__}: {error}"

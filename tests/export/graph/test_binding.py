@@ -56,6 +56,19 @@ class _UnknownWidth(_Model):
         return self.ebc(features).values() * dense
 
 
+class _UnknownWidths(_Model):
+    def forward(self, dense: Tensor, other: Tensor, features: KeyedJaggedTensor) -> Tensor:
+        return self.ebc(features).values() * dense + other
+
+
+class _Unannotated(_Model):
+    """As much code is written: nothing says what the arguments are."""
+
+    def forward(self, features, dense, other=None, scale=2.0):  # type: ignore[no-untyped-def]
+        found = self.layer(dense) + self.ebc(features).values() * scale
+        return found if other is None else found + other
+
+
 class _WidthBehindNorms(_Model):
     def __init__(self) -> None:
         super().__init__()
@@ -120,11 +133,20 @@ class _NoCollection(nn.Module):
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (_NoAnnotation, r"forward\(dense\): got annotation None, expected torch.Tensor"),
+        (
+            _NoAnnotation,
+            r"forward\(dense\): got annotation None, expected torch.Tensor.*At tests/export/graph/test_binding.py:\d+ "
+            r"in _NoAnnotation.forward: .*--dense-width dense=N or --features dense=F1,F2",
+        ),
+        (_Unannotated, r"forward\(other\): got an input with a default.* --default other leaves it"),
         (_ForeignArgument, r"forward\(dense\): got annotation list\[float\]"),
         (_UnusedSparse, r"forward\(idle\): no collection looks these up"),
         (_NotReached, "collection 'ebc': no KeyedJaggedTensor argument of forward reaches it"),
         (_UnknownWidth, r"forward\(dense\): cannot tell its width .* --dense-width dense=N"),
+        (
+            _UnknownWidths,
+            r"forward\(dense, other\): cannot tell their widths .* --dense-width dense=N --dense-width other=N",
+        ),
         (_DataDependent, "cannot be traced by torch.fx: TraceError"),
         (_IndexError, "cannot be traced by torch.fx: IndexError"),
         (_Assertion, "cannot be traced by torch.fx: AssertionError: .*the user's own words"),
@@ -152,6 +174,19 @@ def test_a_width_can_be_named(tmp_path: Path) -> None:
     model = _UnknownWidth()
     _, artifact = exported(model, tmp_path / "a", dense_widths={"dense": 4})
     assert [(d.name, d.width) for d in artifact.signature.dense] == [("dense", 4)]
+    batch = batch_of(artifact.signature, 6)
+    expected = predicted(rounded(model, DataType.INT8), arguments(artifact.signature, batch))
+    assert_close(artifact.forward(*batch.inputs()), expected)
+
+
+@pytest.mark.parametrize("other", [False, True])
+def test_options_say_what_arguments_without_annotations_are(tmp_path: Path, other: bool) -> None:
+    model = _Unannotated()
+    widths = {"dense": 3, "other": 4} if other else {"dense": 3}
+    left = () if other else ("other",)
+    said = {"dense_widths": widths, "defaults": left, "features": {"features": ("f",)}}
+    _, artifact = exported(model, tmp_path / "a", **said)
+    assert [d.name for d in artifact.signature.dense] == (["dense", "other"] if other else ["dense"])
     batch = batch_of(artifact.signature, 6)
     expected = predicted(rounded(model, DataType.INT8), arguments(artifact.signature, batch))
     assert_close(artifact.forward(*batch.inputs()), expected)

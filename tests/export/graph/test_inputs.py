@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from export.pipeline import export_model
-from recsys import EmbeddingBagCollection, KeyedJaggedTensor
+from recsys import EmbeddingBagCollection, KeyedJaggedTensor, KeyedTensor
 from recsys.artifact.load import LoadedArtifact
 from recsys.configs import DataType
 from recsys.errors import ExportError
@@ -174,6 +174,8 @@ KEPT: dict[str, Callable[[Tensor], Tensor]] = {
     "clamp": lambda x: x.clamp(-1.0, 1.0),
     "dropout": lambda x: nn.functional.dropout(x, training=False),
     "scaled": lambda x: (x - 0.5) * 2.0,
+    "signed": lambda x: torch.sign(x) * torch.log1p(torch.abs(x)),
+    "finite": lambda x: torch.where(torch.isfinite(x), x, 0.0),
     "all": lambda x: torch.log1p(nn.functional.relu(x.clamp(min=-3.0))) / 2.0,
 }
 
@@ -188,6 +190,57 @@ def test_a_width_is_told_through_layers_that_keep_the_shape(tmp_path: Path) -> N
     model = _Reshaped(6, nn.Sequential(nn.Identity(), nn.ReLU(), nn.Dropout(0.5), nn.Sigmoid(), nn.Tanh()))
     _, artifact = exported(model, tmp_path / "a")
     assert [(d.name, d.width) for d in artifact.signature.dense] == [("x", 6)]
+
+
+class _Filled(nn.Module):
+    """What is no number becomes a buffer's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("fill", torch.tensor(0.5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.where(torch.isfinite(x), x, self.fill)
+
+
+class _Product(nn.Module):
+    """A product with a weight, in the place of a layer."""
+
+    def __init__(self, multiply: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(6, 6))
+        self.multiply = multiply
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.multiply(x, self.weight)
+
+
+@pytest.mark.parametrize(
+    "go", [_Filled(), _Product(torch.matmul), _Product(nn.functional.linear), _Product(lambda x, w: x @ w)]
+)
+def test_a_width_is_told_by_products_and_through_buffers(tmp_path: Path, go: nn.Module) -> None:
+    _, artifact = exported(_Reshaped(6, go), tmp_path / "a")
+    assert [(d.name, d.width) for d in artifact.signature.dense] == [("x", 6)]
+
+
+class _Columns(nn.Module):
+    """Names the columns of a dense input, and takes them by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ebc = EmbeddingBagCollection([bag("t", 20, 8, ["f"])])
+        self.layer = nn.Linear(3, 8)
+
+    def forward(self, x: Tensor, features: KeyedJaggedTensor) -> Tensor:
+        named = KeyedTensor(keys=["price", "counts"], length_per_key=[1, 3], values=x)
+        counts, price = KeyedTensor.regroup([named], [["counts"], ["price"]])
+        found: Tensor = self.layer(counts) * price + self.ebc(features).values()
+        return found
+
+
+def test_a_width_is_told_by_names_of_columns(tmp_path: Path) -> None:
+    _, artifact = exported(_Columns(), tmp_path / "a")
+    assert [(d.name, d.width) for d in artifact.signature.dense] == [("x", 4)]
 
 
 class _SameName(_Model):
