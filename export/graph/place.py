@@ -7,6 +7,7 @@ import re
 import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from traceback import walk_tb
 from types import FrameType
@@ -28,6 +29,7 @@ _NOT_THEIRS = tuple(
         sysconfig.get_paths()["stdlib"],
     )
 )
+_EXPORT = str(Path(export.__file__).parent)
 # Packages there whose modules may be a model's code.
 _PACKAGES = ("site-packages/", "dist-packages/", f"{Path(recsys.__file__).resolve().parent}/models/")
 _ADVICE = (
@@ -64,6 +66,34 @@ _ADVICE = (
 # Errors that say all by themselves.
 _PLAIN = (KeyError, IndexError, AssertionError)
 _DEFAULT_ADVICE = "forward must not depend on the values of tensors (no `if`, `bool`, `int` or `len` of them)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """A line of the model's code, in a function."""
+
+    file: str
+    number: int
+    function: str
+
+    def __str__(self) -> str:
+        """Return ``file:line in function: `code```."""
+        code = linecache.getline(self.file, self.number).strip()
+        return f"{_short(self.file)}:{self.number} in {self.function}: `{code[:100]}`"
+
+
+def line_of_caller(frame: FrameType | None) -> Line | None:
+    """Return the innermost line of the model's code among a frame and its callers, up to the export; None without."""
+    fallback: Line | None = None
+    while frame is not None and not frame.f_code.co_filename.startswith(_EXPORT):
+        if _is_theirs(frame, packages=True):
+            code = frame.f_code
+            line = Line(file=code.co_filename, number=frame.f_lineno, function=code.co_qualname)
+            if _is_theirs(frame, packages=False):
+                return line
+            fallback = fallback or line
+        frame = frame.f_back
+    return fallback
 
 
 def place_of(error: BaseException) -> str:

@@ -5,7 +5,8 @@ Shape letters: B batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -20,13 +21,24 @@ from recsys.signature import Signature
 _NUM_ALONE = 4
 # One of so many rows may differ in integers.
 _MOST_ROUNDED = 16
+# Rows among which the place is searched.
+_NUM_FEW = 16
 _SEED = 20260102
 
 Predict = Callable[[Batch], Mapping[str, Tensor]]
+#: Called with an output's name, a batch, and choices of its rows to predict without the others, by number; returns the
+#: place in the model's code where they begin to differ, or nothing.
+Where = Callable[[str, Batch, Sequence[Tensor]], str]
 
 
-def check_rows(signature: Signature, batch: Batch, predict: Predict, integers: Collection[str] = ()) -> None:
-    """Predict rows in several companies: in another order, among half of the rows, and alone.
+def check_rows(
+    signature: Signature,
+    batch: Batch,
+    predict: Predict,
+    integers: Collection[str] = (),
+    where: Where = lambda *_: "",
+) -> None:
+    """Predict rows again, and in several companies: in another order, among half of the rows, and alone.
 
     Args:
         signature: Of the batch.
@@ -34,29 +46,59 @@ def check_rows(signature: Signature, batch: Batch, predict: Predict, integers: C
         predict: The model.
         integers: The outputs that hold integers, such as the positions of the best. Where scores nearly tie, rounding
             changes them, so some rows may differ.
+        where: Tells where rows begin to differ.
 
     Raises:
         VerificationError: A row's output differs between them; the message names both and says what to do.
     """
     expected = predict(batch)
+    again = predict(batch)
+    for name, of_all in expected.items():
+        if name not in integers and not torch.equal(_numbers(of_all), _numbers(again[name])):
+            few = picked(signature, batch, torch.arange(min(batch.num_rows, _NUM_FEW)))
+            because = where(name, few, [torch.arange(few.num_rows)])
+            raise VerificationError(
+                f"output {name!r}: differs when the same rows are predicted again{because}: forward must not draw "
+                "random numbers: draw them once, into a buffer, or only `if self.training`"
+            )
     order = torch.randperm(batch.num_rows, generator=torch.Generator().manual_seed(_SEED))
     half = order[: (batch.num_rows + 1) // 2]
     cases = [(order, "when its batch is in another order"), (half, "when half of its batch is left out")]
     cases += [(row.view(1), "when it is alone") for row in order[:_NUM_ALONE]]
+
+    def because(name: str, row: int) -> str:
+        few = torch.tensor([row, *(other for other in range(batch.num_rows) if other != row)][:_NUM_FEW])
+        numbers = torch.arange(few.numel())
+        return where(name, picked(signature, batch, few), [numbers[:1], numbers.flip(0), numbers[::2]])
+
     for rows, case in cases:
         found = predict(picked(signature, batch, rows))
         for name, of_all in expected.items():
             at_most = rows.numel() // _MOST_ROUNDED if name in integers else 0
             if name not in integers or at_most:
-                _compare(name, found[name], of_all, rows, case, at_most)
+                _compare(name, found[name], of_all, rows, _Case(text=case, at_most=at_most, because=because))
 
 
-def _compare(name: str, found: Tensor, of_all: Tensor, rows: Tensor, case: str, at_most: int) -> None:
+@dataclass(frozen=True, kw_only=True)
+class _Case:
+    """What was done to the rows, how many integers may differ, and what tells why a row of an output does."""
+
+    text: str
+    at_most: int
+    because: Callable[[str, int], str]
+
+
+def _numbers(values: Tensor) -> Tensor:
+    return values.to(torch.float32).nan_to_num()
+
+
+def _compare(name: str, found: Tensor, of_all: Tensor, rows: Tensor, case: _Case) -> None:
     if tuple(found.shape) != (rows.numel(), *of_all.shape[1:]):
         raise VerificationError(
             f"output {name!r}: got shape {list(found.shape)} for {rows.numel()} rows and {list(of_all.shape)} for "
-            f"{of_all.shape[0]}, expected shapes that differ in the number of rows alone: give to_padded_dense a "
-            "desired_length, and sizes of your own instead of the batch's largest; no squeeze() without dim"
+            f"{of_all.shape[0]}{case.because(name, int(rows[0]))}, expected shapes that differ in the number of rows "
+            "alone: give to_padded_dense a desired_length, and sizes of your own instead of the batch's largest; no "
+            "squeeze() without dim"
         )
     if not found.numel():
         return
@@ -67,12 +109,12 @@ def _compare(name: str, found: Tensor, of_all: Tensor, rows: Tensor, case: str, 
     difference = difference.reshape(rows.numel(), -1).amax(dim=1)
     largest = float(of_all.to(torch.float32).nan_to_num(0.0, 0.0, 0.0).abs().max())
     bound = END_TO_END_TOLERANCES[torch.float32] * max(largest, 2.0**-10)
-    if int((difference > bound).sum()) > at_most:
+    if int((difference > bound).sum()) > case.at_most:
         at = int(difference.argmax())
         raise VerificationError(
-            f"output {name!r}, row {int(rows[at])} of the samples: {float(difference[at]):g} away {case}, expected at "
-            f"most {bound:g}: a row must not depend on the others of its batch, which come from other requests. Take "
-            "out of forward what reads the whole batch (a mean or softmax over dim 0, attention between rows, a "
-            "BatchNorm without running statistics); or, if the rows of a request belong together, export with "
-            "--batch request"
+            f"output {name!r}, row {int(rows[at])} of the samples: {float(difference[at]):g} away {case.text}, "
+            f"expected at most {bound:g}{case.because(name, int(rows[at]))}: a row must not depend on the others of "
+            "its batch, which come from other requests. Take out of forward what reads the whole batch (a mean or "
+            "softmax over dim 0, attention between rows, a BatchNorm without running statistics); or, if the rows of "
+            "a request belong together, export with --batch request"
         )

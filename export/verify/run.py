@@ -6,6 +6,7 @@ Shape letters: B batch, D embedding dim.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from export.verify.compare import (
     integer_outputs,
     model_outputs,
 )
+from export.verify.mixing import Recorded, place_of_mixing, record
 from export.verify.ranking import Predict, PredictRanking, check_ranking
 from export.verify.reference import Reference, arguments, float_model, oracles, with_collections
 from export.verify.retrieval import ItemScores, comparable, item_scores
@@ -141,7 +143,20 @@ def check_independence(prepared: PreparedModel) -> None:
             ) from error
         return comparable(model_outputs(outputs), item_scores(model, call))
 
-    check_rows(signature, batch, predict, prepared.binding.integers)
+    def where(name: str, whole: Batch, choices: Sequence[Tensor]) -> str:
+        def run(part: Batch) -> tuple[Tensor, Recorded]:
+            call = arguments(prepared.binding, part)
+            outputs, recorded = record(lambda: model(**call))
+            return named_outputs(outputs)[name], recorded
+
+        for rows in choices:
+            with suppress(Exception):  # the model's, on so few rows: only the place is missing then
+                line = place_of_mixing(run(whole), run(picked(signature, whole, rows)), rows)
+                if line is not None:
+                    return f", because of {line}"
+        return ""
+
+    check_rows(signature, batch, predict, prepared.binding.integers, where)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -54,10 +54,43 @@ DEPENDENT = ("mean", "softmax", "largest", "batch norm", "neighbour", "attention
 @pytest.mark.parametrize("case", DEPENDENT)
 def test_rows_that_depend_on_others_are_refused(tmp_path: Path, case: str) -> None:
     with pytest.raises(
-        VerificationError, match=r"output 'score', row \d+ of the samples: .* expected .* --batch request"
+        VerificationError,
+        match=r"output 'score', row \d+ of the samples: .* expected .* because of "
+        rf"tests/export/verify/test_rows.py:\d+ in _Rows.*`\"{case}\": lambda.* --batch request",
     ):
         export_model(_Rows(case), tmp_path / "a")
     assert not (tmp_path / "a").exists()
+
+
+class _Placed(_Rows):
+    """Code around what is to blame, which reads the batch too and is not."""
+
+    def forward(self, features: KeyedJaggedTensor) -> dict[str, Tensor]:
+        rows = self.ebc(features).values()
+        numbers = torch.arange(rows.size(0), device=rows.device)
+        scores = rows[numbers] * 2
+        if self.case == "squeezed":
+            scores = scores.sum(dim=1, keepdim=True).squeeze()  # here
+        elif self.case == "random":
+            noise = torch.rand_like(scores)  # here
+            scores = scores + noise
+        elif self.case == "in place":
+            scores = scores.clone()
+            scores -= scores.mean(dim=0)  # here
+        return {"score": scores.sigmoid()}
+
+
+@pytest.mark.parametrize("case", ["squeezed", "random", "in place"])
+def test_the_line_that_is_to_blame_is_named(tmp_path: Path, case: str) -> None:
+    expected = {
+        "squeezed": "no squeeze",
+        "random": "must not draw random numbers",
+        "in place": "--batch request",
+    }
+    with pytest.raises(
+        VerificationError, match=rf"because of .*test_rows.py:\d+ in .*# here`.*{expected[case]}"
+    ):
+        export_model(_Placed(case), tmp_path / "a")
 
 
 @pytest.mark.parametrize("case", ["mean", "softmax", "neighbour"])
