@@ -18,7 +18,7 @@ from export.graph.binding import Binding
 from export.graph.computed import RequestFeatures
 from export.graph.device_check import check_devices
 from export.graph.managed import FrozenCollisions, mapping_in_front
-from export.graph.passes import flatten_cats, relu_in_place, without_unused
+from export.graph.passes import flatten_cats, part_shared_linears, relu_in_place, without_unused
 from export.graph.ranking import Expansion, RankingCollection, RankingFeatures
 from export.graph.tracing import trace
 from recsys import torchscript
@@ -369,6 +369,7 @@ def make_graph(
     if binding.are_chosen:
         without_unused(module)
     relu_in_place(module)
+    part_shared_linears(module)
     if context:
         flatten_cats(module)
     if dense_dtype is not torch.float32:

@@ -69,6 +69,38 @@ def _is_relu(module: fx.GraphModule, node: fx.Node) -> bool:
     )
 
 
+def part_shared_linears(module: fx.GraphModule) -> None:
+    """Part linear layers from the batch norms behind them, where something else reads the layer too.
+
+    ``torch.jit.freeze`` makes one layer of the two, and gives it to whatever else reads the first. A view of the same
+    tensor between them, which costs nothing, keeps it from doing so.
+    """
+    for node in module.graph.nodes:
+        source = node.args[0] if node.args else None
+        if (
+            _is_batch_norm(module, node)
+            and isinstance(source, fx.Node)
+            and _is_linear(module, source)
+            and len(source.users) > 1
+        ):
+            with module.graph.inserting_before(node):
+                view = module.graph.call_method("view_as", (source, source))
+            node.replace_input_with(source, view)
+    module.recompile()
+
+
+def _is_batch_norm(module: fx.GraphModule, node: fx.Node) -> bool:
+    if node.op == "call_module":
+        return isinstance(module.get_submodule(str(node.target)), nn.modules.batchnorm._BatchNorm)
+    return node.op == "call_function" and node.target in (functional.batch_norm, torch.batch_norm)
+
+
+def _is_linear(module: fx.GraphModule, node: fx.Node) -> bool:
+    if node.op == "call_module":
+        return isinstance(module.get_submodule(str(node.target)), nn.Linear)
+    return node.op == "call_function" and node.target is functional.linear
+
+
 def flatten_cats(module: fx.GraphModule) -> None:
     """Merge a cat of columns into a following one, through a reshape, if nothing else reads it.
 

@@ -13,9 +13,12 @@ import torch
 from torch import Tensor, fx, nn
 
 from export.graph.passes import flatten_cats
+from recsys import DataType, EmbeddingBagCollection, KeyedJaggedTensor
 from recsys.torchscript import operators
-from tests.support.export_models import dlrm
+from tests.support.export_models import arguments, assert_close, dlrm, exported, predicted
+from tests.support.export_models import batch_of as export_batch_of
 from tests.support.export_ranking import BATCHES, assert_equal_forms, batch_of, ranked
+from tests.support.helpers import bag
 
 D = 4
 Case = Callable[[Tensor, Tensor], Tensor]
@@ -117,6 +120,42 @@ def test_a_cat_of_a_cat(case: Case, num_cats: int, num_vectors: int) -> None:
         # The checks of IDs stay.
         with pytest.raises(RuntimeError):
             module(x, values, bad)
+
+
+class _Adaptive(nn.Module):
+    """A linear layer that a batch norm and a product read, as activations that adapt to their data do."""
+
+    def __init__(self, call: Callable[[nn.Module, Tensor], Tensor]) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        self.ebc = EmbeddingBagCollection([bag("t", 30, 8, ["f"])])
+        self.layer, self.norm = nn.Linear(8, 6), nn.BatchNorm1d(6)
+        self.norm.running_mean = torch.randn(6)
+        self.norm.running_var = torch.rand(6) + 0.5
+        self.call = call
+
+    def forward(self, features: KeyedJaggedTensor) -> Tensor:
+        rows = self.layer(self.ebc(features).values())
+        return rows * self.call(self.norm, rows).sigmoid()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda norm, x: norm(x),
+        lambda norm, x: nn.functional.batch_norm(
+            x, norm.running_mean, norm.running_var, norm.weight, norm.bias
+        ),
+    ],
+    ids=["layer", "function"],
+)
+def test_a_linear_layer_keeps_its_weights_beside_a_batch_norm(
+    tmp_path: Path, call: Callable[[nn.Module, Tensor], Tensor]
+) -> None:
+    model = _Adaptive(call).eval()
+    _, artifact = exported(model, tmp_path / "a", data_type=DataType.FP32)
+    batch = export_batch_of(artifact.signature, 9)
+    assert_close(artifact.forward(*batch.inputs()), predicted(model, arguments(artifact.signature, batch)))
 
 
 def test_a_ranking_form_copies_pooled_embeddings_once(tmp_path: Path) -> None:
