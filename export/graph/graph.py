@@ -315,9 +315,13 @@ def named_outputs(outputs: Any) -> dict[str, Any]:
         )
     for name, output in named.items():
         if not isinstance(name, str) or not (isinstance(output, Tensor) or is_traced(output)):
+            got, keep = type(output).__name__, ""
+            if isinstance(output, dict) and output:
+                got = f"dict with {list(output)}"
+                keep = f"; or keep some of what is within, such as --outputs {name}.{next(iter(output))}"
             raise ExportError(
-                f"outputs[{name!r}]: got {type(output).__name__}, expected a tensor with one row per row of the "
-                "batch (make sequences dense with to_padded_dense)"
+                f"outputs[{name!r}]: got {got}, expected a tensor with one row per row of the batch (make sequences "
+                f"dense with to_padded_dense){keep}"
             )
     return named
 

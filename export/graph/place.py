@@ -38,7 +38,10 @@ _ADVICE = (
         "cannot be iterated",
         "split it with unbind, split or chunk into a number that the module knows, in place of a loop, * or unpacking",
     ),
-    ("control flow", "choose between values with torch.where, or decide by an attribute of the module"),
+    (
+        "control flow",
+        "choose between values with torch.where, decide by an attribute of the module, and leave out checks of shapes",
+    ),
     ("'len' is not supported|__len__", "take x.size(0) in place of len(x)"),
     (
         "item assignment",
@@ -49,14 +52,35 @@ _ADVICE = (
         "take sizes from shapes (x.size(0)), and no int() or float() of a tensor",
     ),
     (
-        "mat1 and mat2|size mismatch|must match the size|normalized_shape",
+        "must match the size|is invalid for input of size",
+        "sequences of requests may be empty, and those of one row may differ in length: pad each to a length of its "
+        "own, or give --samples with requests as the model expects them; the width of a dense argument is set by "
+        "--dense-width NAME=N",
+    ),
+    (
+        "mat1 and mat2|size mismatch|normalized_shape",
         "the width of a dense argument is that of the first layer it goes into: give another with "
         "--dense-width NAME=N, or change what the layer takes",
     ),
     (
         "index out of range",
         "an ID lies beyond the rows that this layer has: look IDs up in an EmbeddingBagCollection or "
-        "EmbeddingCollection, which checks them, or bring them into range in forward (clamp, %)",
+        "EmbeddingCollection, which checks them, bring them into range in forward (clamp, %), or give --samples "
+        "whose IDs it has",
+    ),
+    (
+        "tensors used as indices|scalar types: Long, Int|if input is 2D",
+        "dense arguments are float32 [B, width]: make IDs of one by x.squeeze(1).long(), or take them from a feature "
+        "of a KeyedJaggedTensor by to_padded_dense(length).long()",
+    ),
+    (
+        "__cuda_array_interface__|new\\(\\): (invalid|data)|could not determine the shape",
+        "torch.tensor takes no traced values: torch.full((x.size(0),), k) makes a tensor of a traced size, "
+        "torch.stack one of traced tensors",
+    ),
+    (
+        "unexpected keyword argument|positional argument",
+        "TorchRec's names take the arguments of TorchRec 1.8",
     ),
     (
         "argument of type",
@@ -158,6 +182,13 @@ def naming_places() -> Iterator[None]:
         raise VerificationError(
             f"model: the artifact's graph failed{at}: {str(error).strip().splitlines()[-1]}"
         ) from error
+
+
+def is_of_model(file: str | None) -> bool:
+    """Return whether a file's code may be a model's, and is not ours, torch's or Python's."""
+    if file is None or "/torch/" in file:
+        return False
+    return any(part in file for part in _PACKAGES) or not str(Path(file).resolve()).startswith(_NOT_THEIRS)
 
 
 def _is_theirs(frame: FrameType, *, packages: bool) -> bool:

@@ -11,7 +11,7 @@ import torch
 from torch import fx, nn
 from torch.fx import _symbolic_trace as symbolic_trace
 
-from export.graph.place import explained
+from export.graph.place import explained, is_of_model
 from export.graph.tree import has_hooks
 from recsys.errors import ExportError
 from recsys.jagged.keyed import KeyedTensor
@@ -49,7 +49,7 @@ def trace(root: nn.Module) -> fx.Graph:
         ExportError: FX does not support the model's code; the message says what failed, and where.
     """
     try:
-        with _wrapped_functions_taking_jagged():
+        with _wrapped_functions_taking_jagged(), _len_of_traced(root):
             graph = ModelTracer().trace(root)
     except ExportError:
         raise
@@ -81,6 +81,33 @@ def _wrapped_functions_taking_jagged() -> Iterator[None]:
         for key, names in ours.items():
             table[key] = names
             names[key[1]] = functions[key]
+
+
+@contextmanager
+def _len_of_traced(root: nn.Module) -> Iterator[None]:
+    """Let ``len`` take traced tensors in the code of a model's modules, where Python wants a number.
+
+    A ``len`` of their own, or under ``torch.fx.wrap``, stays.
+    """
+    scopes = {id(scope): scope for module in root.modules() if (scope := _scope(module)) is not None}
+    own = [scope for scope in scopes.values() if "len" not in scope and is_of_model(scope.get("__file__"))]
+    try:
+        for scope in own:
+            scope["len"] = _len
+        yield
+    finally:
+        for scope in own:
+            del scope["len"]
+
+
+def _scope(module: nn.Module) -> dict[str, Any] | None:
+    return getattr(type(module).forward, "__globals__", None)
+
+
+def _len(value: Any) -> Any:
+    if isinstance(value, fx.Proxy):
+        return value.tracer.create_proxy("call_function", len, (value,), {})
+    return len(value)
 
 
 def _called_or_recorded(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -56,9 +56,9 @@ def check_rows(
     for name, of_all in expected.items():
         if name not in integers and not torch.equal(_numbers(of_all), _numbers(again[name])):
             few = picked(signature, batch, torch.arange(min(batch.num_rows, _NUM_FEW)))
-            because = where(name, few, [torch.arange(few.num_rows)])
+            blamed = where(name, few, [torch.arange(few.num_rows)])
             raise VerificationError(
-                f"output {name!r}: differs when the same rows are predicted again{because}: forward must not draw "
+                f"output {name!r}: differs when the same rows are predicted again{blamed}: forward must not draw "
                 "random numbers: draw them once, into a buffer, or only `if self.training`"
             )
     order = torch.randperm(batch.num_rows, generator=torch.Generator().manual_seed(_SEED))

@@ -5,6 +5,7 @@ Shape letters: B batch, D embedding dim.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -55,6 +56,8 @@ from recsys.sharding.plan.env import ShardingEnv
 _SCRIPTED_SIZES = (1,)
 _COMPILED_SIZES = (1, 2, 3, 17, 1025)
 _EXPECTED = "what the model makes of the stored rows"
+# What torch says of an ID beyond its table.
+_BEYOND = re.compile("valid range|index_size|out of range|out of bounds")
 # Of rows in the place of too few samples.
 _NUM_ROWS = 16
 _SEED = 20260101
@@ -93,7 +96,7 @@ def float_outputs(prepared: PreparedModel) -> FloatOutputs:
         outputs, kept = capture(model, collections, call)
     except Exception as error:  # user code can raise anything
         raise ExportError(
-            f"model: forward failed on the samples: {type(error).__name__}: {error}{_hint(prepared)}"
+            f"model: forward failed on the samples: {type(error).__name__}: {error}{_hint(prepared, error)}"
         ) from error
     named = named_outputs(outputs)
     are_cast = any(o.dtype != torch.float32 for o in named.values())
@@ -106,9 +109,9 @@ def float_outputs(prepared: PreparedModel) -> FloatOutputs:
     )
 
 
-def _hint(prepared: PreparedModel) -> str:
-    """Return what to do about IDs that the model computes, if it computes any."""
-    if not prepared.binding.computed:
+def _hint(prepared: PreparedModel, error: Exception) -> str:
+    """Return what to do about IDs that the model computes, if it computes any and one may have left its table."""
+    if not prepared.binding.computed or not _BEYOND.search(str(error)):
         return ""
     return (
         f". It computes IDs for {sorted(prepared.binding.computed)}: if they leave their tables, take them modulo in "

@@ -40,10 +40,30 @@ class _Loop(_Model):
         return found
 
 
-class _Length(_Model):
+class _Factory(_Model):
+    def forward(self, dense: Tensor, features: KeyedJaggedTensor) -> Tensor:
+        ones = torch.tensor([1] * dense.size(0))  # here
+        found: Tensor = self.layer(dense) + self.ebc(features).values() * ones.unsqueeze(1)
+        return found
+
+
+class _DenseIds(_Model):
     def forward(self, dense: Tensor, features: KeyedJaggedTensor) -> Tensor:
         found: Tensor = self.layer(dense) + self.ebc(features).values()
-        return found * len(dense)  # here
+        return found + self.places(dense)[:, 0]  # here
+
+
+class _Unequal(_Model):
+    def forward(self, dense: Tensor, features: KeyedJaggedTensor) -> Tensor:
+        found: Tensor = self.layer(dense) + self.ebc(features).values()
+        return found * features["f"].values().reshape(-1, 1, 1000).sum()  # here
+
+
+class _Keyword(_Model):
+    def forward(self, dense: Tensor, features: KeyedJaggedTensor) -> Tensor:
+        found: Tensor = self.layer(dense) + self.ebc(features).values()
+        padded = features["f"].to_padded_dense(desired_width=3)  # type: ignore[call-arg]  # here
+        return found + padded.sum(dim=1, keepdim=True)
 
 
 class _Number(_Model):
@@ -91,7 +111,10 @@ def line_of(model: type[nn.Module]) -> int:
     [
         (_Branch, "", "Choose between values with torch.where"),
         (_Loop, "", "Split it with unbind"),
-        (_Length, "", r"Take x.size\(0\) in place of len\(x\)"),
+        (_Factory, "", r"torch.full\(\(x.size\(0\),\), k\) makes a tensor of a traced size"),
+        (_DenseIds, r", layer 'places' \(Embedding\(3, 4\)\)", r"make IDs of one by x.squeeze\(1\).long\(\)"),
+        (_Unequal, "", "give --samples with requests as the model expects them"),
+        (_Keyword, "", "the arguments of TorchRec 1.8"),
         (_Number, "", "Take sizes from shapes"),
         (_Assignment, "", "Make a new tensor with torch.where"),
         (_Width, r", layer 'over\.0' \(Linear\(in_features=5, ", "give another with --dense-width NAME=N"),

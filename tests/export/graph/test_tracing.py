@@ -77,6 +77,14 @@ class _Factories(_Model):
         return found + torch.zeros(found.size(0), 8) + torch.ones((found.size(0), 1)) + torch.arange(8)
 
 
+class _Counting(_Model):
+    """Takes the number of rows by ``len``."""
+
+    def forward(self, features: KeyedJaggedTensor) -> Tensor:
+        num_rows = len(features.lengths()) // len(features.keys())
+        return self.ebc(features).values().view(num_rows, 2, -1).sum(dim=1)
+
+
 class _Asking(_Model):
     """Asks the collection for its tables."""
 
@@ -102,7 +110,7 @@ def _first_only(_: nn.Module, __: Any, output: dict[str, Any]) -> dict[str, Any]
 
 
 @pytest.mark.parametrize(
-    "make", [_Wrapped, _Identity, _Hooks, _Synced, _Factories, _Asking, _SequencesWithHook]
+    "make", [_Wrapped, _Identity, _Hooks, _Synced, _Factories, _Counting, _Asking, _SequencesWithHook]
 )
 def test_code_around_lookups(tmp_path: Path, make: Callable[[], nn.Module]) -> None:
     model = make().eval()
@@ -110,6 +118,11 @@ def test_code_around_lookups(tmp_path: Path, make: Callable[[], nn.Module]) -> N
     signature = artifact.manifest.signature
     batch = batch_of(signature, 7)
     assert_close(artifact.forward(*batch.inputs()), predicted(model, arguments(signature, batch)))
+
+
+def test_len_is_put_back(tmp_path: Path) -> None:
+    exported(_Counting(), tmp_path / "artifact")
+    assert "len" not in globals()
 
 
 def test_functions_under_wrap_are_put_back(tmp_path: Path) -> None:
