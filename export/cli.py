@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from torch import nn
 
-from export.config import ExportConfig
+from export.config import ExportConfig, read_of_forward
 from export.delta.delta import DeltaConfig, check_replaceable, export_delta
 from export.delta.report import print_delta
 from export.graph.prepared import Progress as OnProgress
@@ -110,6 +111,7 @@ def _config(arguments: argparse.Namespace, checkpoint: Path) -> ExportConfig:
             _assignment(text, "--strings") if "=" in text else (text, STRING_HASHES[0])
             for text in arguments.strings
         ),
+        submodule=arguments.submodule,
         batch=arguments.batch,
         samples=arguments.samples,
         graph_format=arguments.graph_format,
@@ -264,6 +266,22 @@ def _refuse_options(names: Sequence[str], expected: str) -> None:
         raise ExportError(f"--{names[0].replace('_', '-')}: got it, expected {expected}")
 
 
+def _part_of(artifact: Path, given: str) -> str:
+    """Return which part of the model an artifact holds.
+
+    Raises:
+        ArtifactError: The artifact cannot be read.
+        ExportError: ``--submodule`` names another part.
+    """
+    options = read_of_forward(read_manifest(artifact).options)
+    made_of: str = options.get("submodule", given)
+    if given not in ("", made_of):
+        raise ExportError(
+            f"--submodule: got {given!r}, expected {made_of!r}, which the artifact was made of, or none"
+        )
+    return made_of
+
+
 def _run_delta(arguments: argparse.Namespace) -> int:
     """Make a delta; return 0 if it was written, 1 if not, 2 for bad usage."""
     old, new = (_named(path) for path in arguments.checkpoint)
@@ -281,8 +299,8 @@ def _run_delta(arguments: argparse.Namespace) -> int:
         return 2
     try:
         check_replaceable(out, config.overwrite)
-        read_manifest(config.artifact)  # fails before anything that takes long
-        before, after = (load_model(source) for source in sources)
+        part = _part_of(config.artifact, arguments.submodule)  # fails before anything that takes long
+        before, after = (load_model(replace(source, submodule=part)) for source in sources)
         with _progress_bar() as progress, our_names():
             report = export_delta(before, after, out, config, progress)
     except (ValueError, OSError) as error:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -26,6 +27,8 @@ GRAPH_FORMATS = ("torchscript", "pt2", "both")
 AUTO = "auto"
 _AUC_BOUND = 0.0005
 _DIFFERENCE_BOUND = 0.01
+# Options of forward that are lists of names.
+_NAMES_OF_FORWARD = ("float_features", "defaults", "outputs")
 DENSE_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -61,6 +64,8 @@ class ExportConfig:
         strings: For features, by the names that the signature gives them, the hash that turns a text into an ID
             (``recsys.hashing.STRING_HASHES``); requests may then give these features' texts. ``all`` stands for every
             feature that is not named.
+        submodule: The path of the part of the checkpoint's model that is exported, which deltas take too; empty for the
+            whole.
         batch: What a batch is: ``rows`` of any requests, which must not depend on each other; or one ``request``, which
             the servers then never put together with others.
         samples: Requests in JSON to verify with; random ones if None.
@@ -90,6 +95,7 @@ class ExportConfig:
     outputs: tuple[str, ...] = ()
     context: tuple[str, ...] = ()
     strings: Mapping[str, str] = field(default_factory=dict)
+    submodule: str = ""
     batch: str = "rows"
     samples: Path | None = None
     graph_format: str = "torchscript"
@@ -151,6 +157,19 @@ class ExportConfig:
         if missing:
             raise ExportError(f"float_features: got {missing}, expected only arguments of features")
 
+    def of_forward(self) -> dict[str, Any]:
+        """Return as plain data the options that say what of the model is exported, without those that were not given.
+
+        A manifest holds them: deltas trace the new checkpoint's model as the old one's was.
+        """
+        plain: dict[str, Any] = {
+            "features": {name: list(features) for name, features in self.features.items()},
+            "dense_widths": dict(self.dense_widths) if self.outputs else {},
+            **{name: list(getattr(self, name)) for name in _NAMES_OF_FORWARD},
+            "submodule": self.submodule,
+        }
+        return {name: value for name, value in plain.items() if value}
+
     @property
     def is_compiled(self) -> bool:
         """Whether graphs are compiled."""
@@ -201,6 +220,36 @@ class ExportConfig:
         missing = operators.why_missing()
         if missing:
             raise ExportError(f"linear_dtype: got {self.linear_dtype!r}, but {missing}")
+
+
+def read_of_forward(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a manifest's options as keyword arguments of ``ExportConfig``.
+
+    Raises:
+        ExportError: They are not what ``of_forward`` returns.
+    """
+    read: dict[str, Any] = {}
+    for name, value in options.items():
+        if name in _NAMES_OF_FORWARD and _are_names(value):
+            read[name] = tuple(value)
+        elif name == "submodule" and isinstance(value, str):
+            read[name] = value
+        elif name == "features" and isinstance(value, dict) and all(map(_are_names, value.values())):
+            read[name] = {argument: tuple(features) for argument, features in value.items()}
+        elif (
+            name == "dense_widths" and isinstance(value, dict) and all(type(w) is int for w in value.values())
+        ):
+            read[name] = value
+        else:
+            raise ExportError(
+                f"manifest.options.{name[:80]}: got {str(value)[:80]!r}, expected an option as this release writes it; "
+                "make the delta with the release that made the artifact"
+            )
+    return read
+
+
+def _are_names(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(name, str) for name in value)
 
 
 def target_name(devices: tuple[str, ...]) -> str:

@@ -189,6 +189,7 @@ def make_manifest(
         targets=tuple(target for target, _ in graphs),
         skeletons=tuple(part for _, parts in graphs for part in parts),
         rows_path=ROWS_NAME,
+        options=prepared.config.of_forward(),
     )
 
 

@@ -18,7 +18,7 @@ from torch.export import ExportedProgram
 
 from export.artifact.compiling import load_program, load_programs, save_program
 from export.artifact.writing import export_graph, make_graphs, write_graphs
-from export.config import ExportConfig
+from export.config import ExportConfig, read_of_forward
 from export.graph.arguments import parameters
 from export.graph.prepared import PreparedModel
 from export.pipeline import prepare, with_outputs
@@ -105,7 +105,12 @@ def _check_storable(path: str, weight: Tensor) -> None:
 def _config_of(model: nn.Module, manifest: Manifest) -> ExportConfig:
     """Return the options that an artifact's graphs were made with, as far as its manifest and the model tell."""
     signature = manifest.signature
-    dense = {one.name for one in signature.dense}
+    dense = {one.name: one.width for one in signature.dense}
+    defaults = tuple(
+        p.name for p in parameters(model) if p.has_default and p.kind is not None and p.name not in dense
+    )
+    given = {"defaults": defaults, **read_of_forward(manifest.options)}
+    given["dense_widths"] = {**given.get("dense_widths", {}), **dense}
     return ExportConfig(
         name=manifest.name,
         table_data_types={info.table.name: info.table.data_type for info in manifest.tables},
@@ -118,12 +123,9 @@ def _config_of(model: nn.Module, manifest: Manifest) -> ExportConfig:
             if use.id_policy is not IdPolicy.MAPPED
         },
         dense_dtype=manifest.targets[0].dense_dtype,
-        dense_widths={one.name: one.width for one in signature.dense},
-        defaults=tuple(
-            p.name for p in parameters(model) if p.has_default and p.kind is not None and p.name not in dense
-        ),
         context=signature.context,
         strings={feature.name: feature.strings for feature in signature.sparse if feature.strings},
+        **given,
     )
 
 

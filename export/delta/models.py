@@ -5,6 +5,8 @@ Shape letters: D embedding dim, R rows.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import torch
 from torch import Tensor, nn
 
@@ -65,8 +67,13 @@ def _apart(model: nn.Module) -> tuple[str, ...]:
     return tuple(f"{path}." if path else "" for path in paths)
 
 
-def check_mappings(old: nn.Module, new: nn.Module) -> None:
+def check_mappings(old: nn.Module, new: nn.Module, tables: Collection[str]) -> None:
     """Check that raw IDs of managed tables have the same rows in both models.
+
+    Args:
+        old: The old model.
+        new: The new one.
+        tables: The paths of the artifact's tables; others are left alone.
 
     Raises:
         ExportError: Names the tables in which rows differ.
@@ -74,7 +81,7 @@ def check_mappings(old: nn.Module, new: nn.Module) -> None:
     before, after = _owners(old), _owners(new)
     changed = sorted(
         table
-        for table in set(before) | set(after)
+        for table in (set(before) | set(after)) & set(tables)
         if table not in before or table not in after or not torch.equal(before[table], after[table])
     )
     if changed:

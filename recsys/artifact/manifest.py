@@ -90,6 +90,7 @@ class Manifest:
         skeletons: The parts that hold graphs.
         rows_path: The part that holds the rows; None in a single file, where the graph holds them.
         verification: The exporter's measurements, for information.
+        options: The export's options that say what of the model is exported, as it wrote them, for deltas.
         schema: The columns that the inputs were made of in training; None if they are not known.
     """
 
@@ -103,6 +104,7 @@ class Manifest:
     skeletons: tuple[Part, ...]
     rows_path: str | None
     verification: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
     schema: Schema | None = None
 
     def dumps(self) -> str:
@@ -144,6 +146,7 @@ class Manifest:
             "targets": [target_to_json(target) for target in self.targets],
             "skeletons": [part.__dict__ for part in self.skeletons],
             "verification": dict(self.verification),
+            **({"options": dict(self.options)} if self.options else {}),
             **({} if self.schema is None else {"schema": self.schema.to_json()}),
         }
 
@@ -207,6 +210,7 @@ class Manifest:
             skeletons=skeletons,
             rows_path=None if path is None else file_name(rows, "path", "manifest.rows"),
             verification=mapping(data, "verification", "manifest"),
+            options=mapping(data, "options", "manifest") if "options" in data else {},
             schema=_schema(data),
         )
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from export.cli import main
 from export.config import ExportConfig
 from export.delta.delta import DeltaConfig, export_delta
 from export.delta.report import DeltaReport
 from export.pipeline import export_model
 from recsys import EmbeddingBagCollection, KeyedJaggedTensor
 from recsys.artifact.delta import apply, prepare
-from recsys.artifact.load import LoadedArtifact, load_artifact
+from recsys.artifact.load import MANIFEST_NAME, LoadedArtifact, load_artifact, read_manifest
 from recsys.artifact.ranking import RankingBatch, ranking_batch
 from recsys.artifact.samples import Batch
 from recsys.errors import DeltaError, ExportError
@@ -252,3 +254,98 @@ def test_an_input_left_at_its_default(tmp_path: Path) -> None:
         new.layer.weight.add_(1.0)
     report = check(old, new, tmp_path, ExportConfig(defaults=("bias",)))
     assert report.num_dense == 1
+
+
+class _Heads(nn.Module):
+    """A tower for each of two outputs; one of them reads two arguments as one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.user = EmbeddingBagCollection([bag("u", 20, 8, ["user", "age"])])
+        self.item = EmbeddingBagCollection([bag("i", 20, 8, ["item"])])
+        self.user_layer, self.item_layer = nn.Linear(16 + 4, 4), nn.Linear(8 + 4, 4)
+
+    def forward(
+        self, user: KeyedJaggedTensor, age: KeyedJaggedTensor, item: KeyedJaggedTensor, mean: Tensor
+    ) -> dict[str, Tensor]:
+        users = self.user(KeyedJaggedTensor.concat([user, age])).values()
+        return {
+            "user": self.user_layer(torch.cat([users, mean * 2], dim=1)),
+            "item": self.item_layer(torch.cat([self.item(item).values(), mean * 2], dim=1)),
+        }
+
+
+class _Within(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.other = EmbeddingBagCollection([bag("o", 20, 8, ["f"])])
+        self.heads = _Heads()
+
+
+def make_within() -> nn.Module:
+    return _Within()
+
+
+_FEATURES = {"user": ("user",), "age": ("age",)}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"outputs": ("user",)},
+        {"outputs": ("item",)},
+        {"outputs": ("item",), "context": ("mean",)},
+        {},
+    ],
+    ids=str,
+)
+def test_options_of_forward(tmp_path: Path, options: dict[str, Any]) -> None:
+    old = _Heads()
+    config = ExportConfig(features=_FEATURES, dense_widths={"mean": 4}, **options)
+    report = check(old, with_dense(trained(old)), tmp_path, config)
+    assert report.num_dense == 4 if not options else 2
+
+
+def test_features_that_are_numbers(tmp_path: Path) -> None:
+    class Numbers(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.ebc = EmbeddingBagCollection([bag("t", 20, 4, ["f"])])
+            self.layer = nn.Linear(4, 2)
+
+        def forward(self, features: KeyedJaggedTensor, prices: KeyedJaggedTensor) -> Tensor:
+            price = prices["price"].to_padded_dense(2).sum(dim=1, keepdim=True)
+            return self.layer(self.ebc(features).values() * price)
+
+    old = Numbers()
+    config = ExportConfig(features={"prices": ("price",)}, float_features=("prices",))
+    assert check(old, with_dense(old), tmp_path, config).num_dense == 2
+
+
+def test_a_part_of_the_model_by_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old = _Within()
+    new = with_dense(trained(old))
+    for name, model in (("old", old), ("new", new)):
+        torch.save(model.state_dict(), tmp_path / f"{name}.pt")
+    factory = ["--model", f"{__name__}:make_within"]
+    part = ["--submodule", "heads", "--outputs", "user", "--features", "user=user", "--features", "age=age"]
+    for name in ("old", "new"):
+        assert main([str(tmp_path / f"{name}.pt"), *factory, *part, "--dense-width", "mean=4"]) == 0
+    both = [str(tmp_path / "old.pt"), str(tmp_path / "new.pt")]
+    assert main(["--delta", *both, *factory]) == 0
+    artifact = load_artifact(tmp_path / "old.artifact")
+    apply(prepare(artifact.rows, tmp_path / "new.delta"))
+    assert_same(artifact, load_artifact(tmp_path / "new.artifact"))
+    capsys.readouterr()
+    assert main(["--delta", *both, *factory, "--submodule", "other", "--force"]) == 1
+    assert "--submodule: got 'other', expected 'heads'" in capsys.readouterr().err
+
+
+def test_options_that_are_not_known_are_refused(tmp_path: Path) -> None:
+    export_model(_Heads(), tmp_path / "a", ExportConfig(features=_FEATURES, dense_widths={"mean": 4}))
+    manifest = read_manifest(tmp_path / "a")
+    options = {"features": {"user": "user"}}
+    (tmp_path / "a" / MANIFEST_NAME).write_text(replace(manifest, options=options).dumps())
+    with pytest.raises(ExportError, match=r"manifest.options.features: got \"{'user': 'user'}\""):
+        delta_of(_Heads(), with_dense(_Heads()), tmp_path / "d", tmp_path / "a")
