@@ -1,4 +1,4 @@
-"""An FX tracer that knows embedding collections and awaitables, by TorchRec's names."""
+"""An FX tracer that knows embedding collections, by TorchRec's names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from torch import fx, nn
 from recsys.embedding import EmbeddingBagCollectionInterface, EmbeddingCollectionInterface
 from recsys.managed.embedding import BaseManagedCollisionEmbeddingCollection
 from recsys.sharding.sharded import ShardedCollection
-from recsys.sharding.transport.awaitable import LazyAwaitable, NoWait
 
 _IS_TRACING: ContextVar[bool] = ContextVar("is_tracing", default=False)
 # They look at a batch's keys, which a batch that is an input of the graph has not got.
@@ -29,7 +28,7 @@ def is_fx_tracing() -> bool:
 
 
 class Tracer(fx.Tracer):
-    """Makes graphs of models: embedding collections are called as they are, awaitables are waited for.
+    """Makes graphs of models: embedding collections are called as they are.
 
     Annotations that are texts (``from __future__ import annotations``) are resolved, so that the graph can be
     compiled with ``torch.jit.script``.
@@ -62,10 +61,6 @@ class Tracer(fx.Tracer):
             if isinstance(node.type, str):
                 node.type = _type_of(function, "return" if node.op == "output" else node.target)
         return graph
-
-    def create_arg(self, a: Any) -> Any:
-        """Return an argument of a node; the results of awaitables take their places."""
-        return super().create_arg(a.wait() if isinstance(a, LazyAwaitable | NoWait) else a)
 
 
 def symbolic_trace(

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from recsys.jagged.recorded import Recorded, call_later
 from recsys.jagged.variable_batch import check_caches
+from recsys.ops import is_traced
 
 
-class KeyedTensor:
+class KeyedTensor(Recorded):
     """Concatenated columns of several features: the output of embedding bag collections.
 
     Args:
@@ -28,6 +31,8 @@ class KeyedTensor:
     Raises:
         ValueError: The widths disagree with the values' shape or with the offsets, or a key occurs twice.
     """
+
+    _looked_into: ClassVar[Mapping[str, int]] = {"keys": 0, "length_per_key": 1}
 
     def __init__(
         self,
@@ -103,6 +108,14 @@ class KeyedTensor:
         """Return the size of the values."""
         return self._values.element_size() * self._values.numel()
 
+    def _arguments(self) -> dict[str, Any]:
+        return {
+            "keys": self._keys,
+            "length_per_key": self._length_per_key,
+            "values": self._values,
+            "key_dim": self._key_dim,
+        }
+
     def __getitem__(self, key: str) -> Tensor:
         if key not in self._keys:
             raise KeyError(f"key {key!r} is not in the KeyedTensor; it has {self._keys}")
@@ -125,6 +138,9 @@ class KeyedTensor:
             KeyError: A key is in none of the tensors.
             ValueError: A key of a group is in several of the tensors.
         """
+        if is_traced(keyed_tensors, groups) or is_traced(*keyed_tensors):
+            made: Any = call_later(_regroup, keyed_tensors, groups)
+            return made if is_traced(groups) else [made[i] for i in range(len(groups))]
         columns: dict[str, Tensor] = {}
         wanted = {key for group in groups for key in group}
         for keyed in keyed_tensors:
@@ -166,3 +182,7 @@ class KeyedTensor:
 
     def __repr__(self) -> str:
         return f"KeyedTensor(keys={self._keys}, length_per_key={self._length_per_key})"
+
+
+def _regroup(keyed_tensors: Sequence[KeyedTensor], groups: Sequence[Sequence[str]]) -> list[Tensor]:
+    return KeyedTensor.regroup(keyed_tensors, groups)

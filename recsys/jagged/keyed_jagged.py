@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, pairwise
-from typing import cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
@@ -31,6 +31,7 @@ from recsys.jagged.keyed_jagged_parts import (
     jagged_by_key,
     read_ids_per_key,
 )
+from recsys.jagged.recorded import call_later
 from recsys.jagged.tensor import JaggedBase, JaggedTensor
 from recsys.jagged.variable_batch import (
     InverseIndices,
@@ -80,6 +81,8 @@ class KeyedJaggedTensor(JaggedBase):
     Raises:
         ValueError: The shapes disagree or a key occurs twice. ``validate()`` also checks the contents.
     """
+
+    _looked_into: ClassVar[Mapping[str, int]] = {"keys": 0}
 
     def __init__(
         self,
@@ -199,6 +202,9 @@ class KeyedJaggedTensor(JaggedBase):
         Raises:
             ValueError: There are no features, or some have weights and some have none.
         """
+        if is_traced(jt_dict):
+            made: KeyedJaggedTensor = call_later(_from_jt_dict, jt_dict)
+            return made
         return KeyedJaggedTensor(**arguments_from_jts(jt_dict))
 
     @staticmethod
@@ -209,6 +215,9 @@ class KeyedJaggedTensor(JaggedBase):
             ValueError: No batches, different (full) batch sizes, duplicate keys, or weights, batch sizes per
                 key or inverse indices in only some of them.
         """
+        if is_traced(kjt_list) or is_traced(*kjt_list):
+            made: KeyedJaggedTensor = call_later(_concat, kjt_list)
+            return made
         return KeyedJaggedTensor(**arguments_from_kjts(kjt_list))
 
     @staticmethod
@@ -344,6 +353,9 @@ class KeyedJaggedTensor(JaggedBase):
 
         On a given device, return one of the same features and shapes whose contents are not set.
         """
+        if is_traced(kjt):
+            made: KeyedJaggedTensor = call_later(_empty_like, kjt, device)
+            return made
         if device is not None:
             return kjt._moved(empty_maker(device))
         tensors = moved(kjt, empty_maker(None)) | {"offsets": None, "lengths": kjt.lengths().new_empty(0)}
@@ -369,13 +381,19 @@ class KeyedJaggedTensor(JaggedBase):
         )
 
     def _moved(self, move: Callable[[Tensor], Tensor]) -> KeyedJaggedTensor:
-        return KeyedJaggedTensor(
-            self._keys,
+        return KeyedJaggedTensor(**self._moved_arguments(move))
+
+    def _moved_arguments(self, move: Callable[[Tensor], Tensor]) -> dict[str, Any]:
+        return {
+            "keys": self._keys,
             **moved(self, move),
             **moved_variable(self._variable, move),
-            stride=self.stride(),
-            length_per_key=self._length_per_key,
-        )
+            "stride": self.stride(),
+            "length_per_key": self._length_per_key,
+        }
+
+    def _arguments(self) -> dict[str, Any]:
+        return self._moved_arguments(lambda t: t)
 
     def split(self, segments: Sequence[int]) -> list[KeyedJaggedTensor]:
         """Split into parts of ``segments[i]`` keys each.
@@ -455,3 +473,15 @@ class KeyedJaggedTensor(JaggedBase):
         strides = "" if self._variable is None else f", stride_per_key={self._variable.stride_per_key}"
         values = printed_shape(self._values)
         return f"KeyedJaggedTensor(keys={self._keys}, values={values}, stride={self.stride()}{strides})"
+
+
+def _from_jt_dict(jt_dict: dict[str, JaggedTensor]) -> KeyedJaggedTensor:
+    return KeyedJaggedTensor.from_jt_dict(jt_dict)
+
+
+def _concat(kjt_list: Sequence[KeyedJaggedTensor]) -> KeyedJaggedTensor:
+    return KeyedJaggedTensor.concat(kjt_list)
+
+
+def _empty_like(kjt: KeyedJaggedTensor, device: torch.device | None) -> KeyedJaggedTensor:
+    return KeyedJaggedTensor.empty_like(kjt, device)

@@ -11,6 +11,7 @@ no hidden synchronization with a device. Only these read tensors: ``validate``, 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,10 +29,11 @@ from recsys.jagged.checks import (
     printed_shape,
     split_rows,
 )
+from recsys.jagged.recorded import Recorded, call_later
 from recsys.ops import fbgemm, is_traced, lengths_to_offsets
 
 
-class JaggedBase:
+class JaggedBase(Recorded):
     """Rows of different lengths; lengths and offsets are computed from each other on first use."""
 
     def __init__(
@@ -112,6 +114,9 @@ class JaggedBase:
         given = (self._values, self._weights, self._lengths, self._offsets)
         return [tensor for tensor in given if tensor is not None]
 
+    def _arguments(self) -> dict[str, Any]:
+        return moved(self, lambda t: t)
+
     def _copy_tensors(self, other: JaggedBase, non_blocking: bool) -> None:
         for name in ("_values", "_weights", "_lengths", "_offsets"):
             mine, theirs = getattr(self, name), getattr(other, name)
@@ -165,6 +170,9 @@ class JaggedTensor(JaggedBase):
     @staticmethod
     def empty_like(jt: JaggedTensor, device: torch.device | None = None) -> JaggedTensor:
         """Return a jagged tensor of no rows; on a given device, one of the same shapes whose contents are not set."""
+        if is_traced(jt):
+            made: JaggedTensor = call_later(_empty_like, jt, device)
+            return made
         return JaggedTensor(**moved(jt, empty_maker(device)))
 
     def copy_(self, jt: JaggedTensor, non_blocking: bool = False) -> JaggedTensor:
@@ -241,3 +249,7 @@ class JaggedTensor(JaggedBase):
 
     def __repr__(self) -> str:
         return f"JaggedTensor(values={printed_shape(self._values)}, rows={printed_shape(self._lengths, self._offsets)})"
+
+
+def _empty_like(jt: JaggedTensor, device: torch.device | None) -> JaggedTensor:
+    return JaggedTensor.empty_like(jt, device)

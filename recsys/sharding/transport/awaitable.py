@@ -53,6 +53,10 @@ class Awaitable(ABC, Generic[W]):
     @abstractmethod
     def _wait_impl(self) -> W: ...
 
+    def __fx_create_arg__(self, tracer: Any) -> Any:
+        # In a graph, the result takes the awaitable's place.
+        return tracer.create_arg(self.wait())
+
 
 class NoWait(Awaitable[W]):
     """A result that is available."""
