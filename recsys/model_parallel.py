@@ -117,7 +117,7 @@ class DistributedModelParallel(nn.Module):
     Args:
         module: The model; tables on the meta device are created shard by shard, other layers on the rank's
             device.
-        env: The ranks; all of the default process group if None.
+        env: The ranks; all of the default process group if None. One rank without a group gets one of its own.
         device: This rank's device; the env's if None.
         plan: The placement; the planner makes one if None.
         sharders: A sharder for each kind of collection; ``get_default_sharders()`` if None.
@@ -130,7 +130,7 @@ class DistributedModelParallel(nn.Module):
     (``recsys.allocator``), unless ``RECSYS_MALLOC=default`` is in the environment.
 
     Raises:
-        PlanError: The plan names collections that the model lacks, or does not fit.
+        PlanError: The plan names collections that the model lacks, or does not fit; several ranks have no group.
     """
 
     def __init__(  # noqa: PLR0913  (TorchRec's)
@@ -150,10 +150,8 @@ class DistributedModelParallel(nn.Module):
             raise ValueError("model_tracker_configs: got some, expected None: there are no trackers")
         env = env or ShardingEnv.from_process_group(cast(dist.ProcessGroup, dist.group.WORLD), device)
         if env.process_group is None:
-            raise PlanError(
-                "env: got ranks without a process group, expected ShardingEnv.from_process_group: one process trains "
-                "over a group of one rank"
-            )
+            env = env.with_group(device)
+        group = cast(dist.ProcessGroup, env.process_group)
         if env.device.type == "cpu" and os.environ.get("RECSYS_MALLOC") != "default":
             tune_malloc()
         self.env = env
@@ -161,8 +159,8 @@ class DistributedModelParallel(nn.Module):
         sharders = list(sharders) if sharders is not None else get_default_sharders()
         found = _collections(module, sharders)
         if plan is None:
-            ranks = topology_here(env.process_group, self.device.type, env.local_world_size)
-            plan = EmbeddingShardingPlanner(ranks).collective_plan(module, sharders, env.process_group)
+            ranks = topology_here(group, self.device.type, env.local_world_size)
+            plan = EmbeddingShardingPlanner(ranks).collective_plan(module, sharders, group)
         unknown = sorted(set(plan.plan) - set(found))
         if unknown:
             raise PlanError(f"plan: got unknown collections {unknown}, expected {sorted(found)}")
@@ -171,7 +169,7 @@ class DistributedModelParallel(nn.Module):
             sharded = sharder.shard(collection, plan.of(path), env, self.device, path)
             module = _replaced(module, path, sharded)
         materialize(module, self.device, initializes=init_parameters)
-        _decide_together(module, env.process_group)
+        _decide_together(module, group)
         self._sharded = {p: m for p, m in module.named_modules() if isinstance(m, ShardedCollection)}
         self._dmp_wrapped_module: nn.Module = module
         self._data_parallel_wrapper = data_parallel_wrapper or DefaultDataParallelWrapper()

@@ -237,7 +237,7 @@ class BaseEmbeddingSharder(ModuleSharder[M]):
             ValueError: A kernel does not support a table or its optimizer.
         """
         del module_fqn
-        source = self._source(module, params, _env_on(env, device))
+        source = self._source(module, params, env.with_group(device))
         layout, by_host = self._layout(source)
         lookups, held = _make_lookups(source, layout)
         sharded = self._sharded_type(
@@ -349,18 +349,6 @@ class EmbeddingCollectionSharder(BaseEmbeddingSharder[EmbeddingCollection]):
 def get_default_sharders() -> list[ModuleSharder[Any]]:
     """Return one sharder for each kind of collection, with FBGEMM's default optimizer."""
     return [EmbeddingBagCollectionSharder(), EmbeddingCollectionSharder()]
-
-
-def _env_on(env: ShardingEnv, device: torch.device | None) -> ShardingEnv:
-    """Return the ranks with this rank on the given device."""
-    if env.process_group is None:
-        raise PlanError(
-            "env: got the devices of one process, expected ShardingEnv.from_process_group: one process trains "
-            "over a group of one rank"
-        )
-    if device is None or torch.device(device) == env.device:
-        return env
-    return ShardingEnv.from_process_group(env.process_group, device, env.local_world_size)
 
 
 def _make_lookups(source: _Source, layout: Layout) -> tuple[list[TrainingLookup], dict[str, list[_Held]]]:

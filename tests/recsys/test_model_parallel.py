@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 from torch import Tensor, nn
+from torch import distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from recsys import DistributedModelParallel, EmbeddingBagCollection
@@ -21,8 +22,9 @@ from recsys.managed import (
 )
 from recsys.model_parallel import get_module, get_unsharded_module_names, get_unwrapped_module
 from recsys.sharding.materialize import init_parameters, materialize
+from recsys.sharding.plan.env import ShardingEnv
 from recsys.train.ranks import ONE_RANK, process_group
-from tests.support.helpers import bag
+from tests.support.helpers import bag, kjt_of
 
 TABLES = [bag("t", 9, 16, ["f"]), bag("u", 7, 16, ["g"], "MEAN")]
 # A device that every host has, for what is moved away from "cpu".
@@ -140,3 +142,26 @@ def test_wrappers_are_taken_off() -> None:
 def test_what_holds_no_sharded_collection() -> None:
     assert get_unsharded_module_names(DistributedModelParallel(_model()).module) == ["over", "sparse.norm"]
     assert get_unsharded_module_names(_model()) == []
+
+
+def test_one_rank_without_a_group_trains_as_the_unsharded_model() -> None:
+    model = nn.Sequential(EmbeddingBagCollection(TABLES))
+    expected = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    trained = DistributedModelParallel(model, ShardingEnv.from_local(1, 0))
+    assert trained.env.process_group is dist.group.WORLD
+    batch = kjt_of({"f": [[1, 2]], "g": [[3]]})
+    trained(batch).values().sum().backward()
+    trained.fused_optimizer.step()
+    for name, tensor in trained.state_dict().items():
+        assert tensor.local_shards()[0].tensor.shape == expected[name].shape
+    assert not torch.equal(
+        trained.state_dict()["0.embedding_bags.t.weight"].local_shards()[0].tensor,
+        expected["0.embedding_bags.t.weight"],
+    )
+
+
+def test_a_group_of_one_is_started_where_there_is_none() -> None:
+    dist.destroy_process_group()
+    env = ShardingEnv.from_local(1, 0).with_group()
+    assert (dist.get_world_size(env.process_group), env.rank, env.device.type) == (1, 0, "cpu")
+    assert env.with_group() is env

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import distributed as dist
@@ -105,9 +106,33 @@ class ShardingEnv:
             local_world_size=local_world_size,
         )
 
+    def with_group(self, device: torch.device | None = None) -> ShardingEnv:
+        """Return these ranks with a process group, and this rank's device, the present one by default.
+
+        One rank without a group gets one of its own. Where ``torch.distributed`` is not initialized, it is initialized
+        for this process alone, and stays so.
+
+        Raises:
+            PlanError: Several ranks have no group.
+        """
+        here = self.device if device is None else torch.device(device)
+        group = self.process_group
+        if group is None:
+            if self.world_size > 1:
+                raise PlanError(
+                    f"env: got {self.world_size} ranks without a process group, expected "
+                    "ShardingEnv.from_process_group, or one rank"
+                )
+            group = _group_of_one(here)
+        elif here == self.device:
+            return self
+        return ShardingEnv.from_process_group(group, here, self.local_world_size)
+
     @classmethod
     def from_local(cls, world_size: int, rank: int) -> ShardingEnv:
-        """Return ranks without a process group, in host memory, for inference: training needs a group.
+        """Return ranks without a process group, in host memory, for inference.
+
+        Training needs a group: one rank gets one of its own (``with_group``), several are refused.
 
         Raises:
             PlanError: The rank is not one of the ranks.
@@ -139,3 +164,13 @@ class ShardingEnv:
                 device = torch.device("cpu")
             found.append(device)
         return ShardingEnv(len(found), 0, devices=found)
+
+
+def _group_of_one(device: torch.device) -> dist.ProcessGroup:
+    if not dist.is_initialized():
+        backend = "nccl" if device.type == "cuda" else "gloo"
+        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+    if dist.get_world_size() > 1:
+        alone: dist.ProcessGroup = dist.new_group([dist.get_rank()], use_local_synchronization=True)
+        return alone
+    return cast(dist.ProcessGroup, dist.group.WORLD)

@@ -147,14 +147,16 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
         "plan['t'].compute_kernel: got 'fused' for a data_parallel table, expected 'dense'",
     ),
     "the devices of one process": (
-        lambda: DistributedModelParallel(EmbeddingBagCollection([TABLE]), ShardingEnv.over_devices(["cpu"])),
-        "env: got ranks without a process group, expected ShardingEnv.from_process_group",
+        lambda: DistributedModelParallel(
+            EmbeddingBagCollection([TABLE]), ShardingEnv.over_devices(["cpu"] * 2)
+        ),
+        "env: got 2 ranks without a process group, expected ShardingEnv.from_process_group, or one rank",
     ),
     "a sharder without a process group": (
         lambda: sharders_for()[0].shard(
-            EmbeddingBagCollection([TABLE]), {"t": table_wise(TABLE, 0)}, ShardingEnv.over_devices(["cpu"])
+            EmbeddingBagCollection([TABLE]), {"t": table_wise(TABLE, 0)}, ShardingEnv.from_local(3, 1)
         ),
-        "env: got the devices of one process, expected ShardingEnv.from_process_group",
+        "env: got 3 ranks without a process group",
     ),
     "hosts of 3 ranks": (
         lambda: ShardingEnv.from_process_group(group_of(2), "cpu", 3),
