@@ -23,8 +23,8 @@ class RowWiseAdagrad(Optimizer):
     """Adagrad with one learning rate per row: the same arithmetic as FBGEMM's fused one.
 
     FBGEMM updates the rows that a batch looked up. A dense gradient does not contain that information, so a
-    row with an all-zero gradient is neither updated nor decayed (TorchRec's decays every row). State of a parameter:
-    ``sum``, ``[R]`` float32 (TorchRec's: ``[R, 1]``), and with ``lr_decay`` the number of steps.
+    row with an all-zero gradient is neither updated nor decayed (TorchRec's decays every row). State of a parameter,
+    as TorchRec's: ``step``, the number of steps, and ``sum``, ``[R, 1]`` float32.
 
     In lookups (``apply_optimizer_in_backward``), ``lr`` and ``eps`` that are left out are FBGEMM's: 0.01 and 1e-8.
 
@@ -79,9 +79,8 @@ class RowWiseAdagrad(Optimizer):
                         "give other parameters to torch.optim.Adagrad"
                     )
                 start = group["initial_accumulator_value"]
-                self.state[param]["sum"] = torch.full((param.shape[0],), float(start), device=param.device)
-                if group["lr_decay"]:
-                    self.state[param]["step"] = torch.tensor(0.0)
+                self.state[param]["step"] = torch.tensor(0.0)
+                self.state[param]["sum"] = torch.full((param.shape[0], 1), float(start), device=param.device)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -100,9 +99,8 @@ class RowWiseAdagrad(Optimizer):
                     continue
                 state = self.state[param]
                 numbers = {"rate": group["lr"], "eps": group["eps"], "weight_decay": group["weight_decay"]}
-                if "step" in state:
-                    numbers["rate"] /= 1 + float(state["step"]) * group["lr_decay"]
-                    state["step"] += 1
+                numbers["rate"] /= 1 + float(state["step"]) * group["lr_decay"]
+                state["step"] += 1
                 gradient = -param.grad if group["maximize"] else param.grad
                 if gradient.is_sparse:
                     _update_rows(param, gradient.coalesce(), state["sum"], numbers)
@@ -113,11 +111,11 @@ class RowWiseAdagrad(Optimizer):
 
 def _update_table(param: Tensor, grad: Tensor, state: Tensor, numbers: dict[str, float]) -> None:
     """Apply a ``[R, D]`` gradient; rows of zeros count as not touched."""
-    touched = grad.ne(0).any(dim=1)
+    touched = grad.ne(0).any(dim=1, keepdim=True)
     step, mean_square = _scaled(param, grad.float(), numbers)
     state.add_(torch.where(touched, mean_square, 0.0))
     rate = torch.where(touched, numbers["rate"] / state.sqrt().add_(numbers["eps"]), 0.0)
-    param.sub_(step.mul_(rate.unsqueeze(1)))
+    param.sub_(step.mul_(rate))
 
 
 def _update_rows(param: Tensor, grad: Tensor, state: Tensor, numbers: dict[str, float]) -> None:
@@ -126,10 +124,10 @@ def _update_rows(param: Tensor, grad: Tensor, state: Tensor, numbers: dict[str, 
     step, mean_square = _scaled(param[rows], grad.values().float(), numbers)
     state.index_add_(0, rows, mean_square)
     rate = numbers["rate"] / state[rows].sqrt().add_(numbers["eps"])
-    param.index_add_(0, rows, step.mul_(rate.unsqueeze(1)).to(param.dtype), alpha=-1)
+    param.index_add_(0, rows, step.mul_(rate).to(param.dtype), alpha=-1)
 
 
 def _scaled(weight: Tensor, grad: Tensor, numbers: dict[str, float]) -> tuple[Tensor, Tensor]:
-    """Return the gradient with its L2 penalty, as a new tensor, and the mean of its square by row."""
+    """Return the gradient with its L2 penalty, as a new tensor, and the mean of its square by row, ``[*, 1]``."""
     step = grad.add(weight, alpha=numbers["weight_decay"])
-    return step, step.square().mean(dim=1)
+    return step, step.square().mean(dim=1, keepdim=True)

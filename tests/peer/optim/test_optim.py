@@ -176,6 +176,26 @@ def test_rowwise_adagrad_steps_alike() -> None:
     torch.testing.assert_close(weights[0], weights[1])
 
 
+@pytest.mark.parametrize("ours_first", [True, False], ids=["ours into theirs", "theirs into ours"])
+@pytest.mark.parametrize("lr_decay", [0.0, 0.5])
+def test_rowwise_adagrad_goes_on_where_the_other_stopped(ours_first: bool, lr_decay: float) -> None:
+    kinds = (recsys.optim.RowWiseAdagrad, torchrec.optim.RowWiseAdagrad)
+    weights = [nn.Parameter(torch.arange(24.0).view(6, 4)) for _ in range(2)]
+    first, second = (
+        kind([weight], lr=0.1, lr_decay=lr_decay)
+        for kind, weight in zip(kinds if ours_first else kinds[::-1], weights, strict=True)
+    )
+    for number, batch in enumerate(batches(5, num_columns=4, max_id=6)):
+        for weight, optimizer in zip(weights, (first, second), strict=True):
+            if number > 2 or optimizer is first:
+                weight.grad = batch.dense_gradient(6)
+                optimizer.step()
+        if number == 2:
+            weights[1].data.copy_(weights[0].data)
+            second.load_state_dict(copy.deepcopy(first.state_dict()))
+    torch.testing.assert_close(weights[0], weights[1])
+
+
 @pytest.fixture
 def alone() -> Iterator[None]:
     """Rank 0 of 1, over gloo."""

@@ -318,4 +318,7 @@ def test_a_wrapper_passes_everything_on() -> None:
 def test_rowwise_adagrad_has_its_state_from_the_start() -> None:
     weight = nn.Parameter(torch.ones(3, 2))
     optimizer = KeyedOptimizerWrapper({"t": weight}, RowWiseAdagrad)
-    assert {n: tuple(v.shape) for n, v in optimizer.state_dict()["state"]["t"].items()} == {"sum": (3,)}
+    assert {n: tuple(v.shape) for n, v in optimizer.state_dict()["state"]["t"].items()} == {
+        "step": (),
+        "sum": (3, 1),
+    }

@@ -30,8 +30,7 @@ def test_weights_and_states_are_those_of_one_optimizer(name: str, optimizer: str
         if sharding.compute_kernel != "fused":
             continue
         parameter = f"{container}.{table.name}.weight"
-        of_blocks = [state["sum"] for state in expected.states[table.name]]
-        whole = torch.cat(of_blocks, dim=1) if of_blocks[0].dim() == 2 else torch.stack(of_blocks, dim=1)
+        whole = torch.cat([state["sum"] for state in expected.states[table.name]], dim=1)
         if whole.shape != (table.num_embeddings, table.embedding_dim) and whole.shape[1] == 1:
             whole = whole[:, 0]
         seen = torch.zeros(whole.shape)
