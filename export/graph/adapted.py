@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from export.graph.arguments import DENSE, SPARSE, Parameter, parameters
+from export.graph.computed import RequestFeatures
 from recsys.errors import ExportError
 from recsys.jagged.keyed import KeyedTensor
 from recsys.jagged.keyed_jagged import KeyedJaggedTensor
@@ -39,7 +40,7 @@ class StandIn:
         if self.width is not None:
             return torch.zeros(num_rows, self.width)
         lengths = torch.zeros(num_rows * len(self.features), dtype=torch.int64)
-        return KeyedJaggedTensor(
+        empty = KeyedJaggedTensor(
             self.features,
             lengths[:0],
             weights=lengths[:0].to(torch.float32) if self.is_weighted else None,
@@ -47,6 +48,7 @@ class StandIn:
             stride=num_rows,
             length_per_key=[0] * len(self.features),
         )
+        return RequestFeatures(empty)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +96,7 @@ def adapted(model: nn.Module, wanted: Wanted) -> nn.Module:
     is_plain = is_told and all(p.batch is None and not (p.kind is not None and p.has_default) for p in found)
     is_foreign = any(p.kind is None and p.batch is None and not p.has_default for p in found)
     _check_defaults(found, wanted)
-    if is_foreign or (is_plain and not wanted.outputs):
+    if is_foreign or (is_plain and not wanted.outputs and not wanted.absent):
         return model
     taken = list(_inputs(found, wanted.kinds))
     names = [one.name for one in taken]

@@ -37,7 +37,8 @@ class Binding:
         floats: The sparse arguments whose values are the weights of their inputs, float32.
         read_weights: For each argument the features whose weights, or float values, the model itself reads.
         unread: Arguments that the model's code does not use.
-        absent: Arguments that requests do not give because none of the chosen outputs descends from them.
+        absent: Arguments that requests do not give: none of the chosen outputs descends from them, or others that they
+            are put together with hold all features.
         are_chosen: Whether the outputs are some of the model's.
         casts_outputs: Whether the model returns other dtypes than float32.
         integers: The outputs that hold integers.
@@ -132,7 +133,7 @@ def bind(
     found = discover(model, (dense, sparse), collections, skeletons, declared.features)
     unread = {name for name in dense if name not in found.dense}
     binding = Binding(unread=unread, are_chosen=declared.are_chosen)
-    absent = {*dense, *sparse} - found.reached_inputs if declared.are_chosen else set()
+    absent = {*found.empty} | ({*dense, *sparse} - found.reached_inputs if declared.are_chosen else set())
     for path, collection in collections.items():
         if path not in found.reached:
             raise ExportError(f"collection {path!r}: no KeyedJaggedTensor argument of forward reaches it")
@@ -145,8 +146,9 @@ def bind(
     for name in sparse:
         features = list(declared.features.get(name, ())) or found.features[name]
         if name in absent:
-            weighs = any(_takes_weights(c) and name in found.reached[path] for path, c in collections.items())
-            binding.absent[name] = StandIn(features=features, is_weighted=weighs)
+            group = found.empty.get(name, {name})
+            reached = [c for path, c in collections.items() if group & found.reached[path]]
+            binding.absent[name] = StandIn(features=features, is_weighted=any(map(_takes_weights, reached)))
             continue
         if not features:
             binding.unread.add(name)

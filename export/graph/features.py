@@ -6,7 +6,9 @@ from tells which of them they are; then it is traced again with these alone, unt
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, is_dataclass
 from itertools import accumulate
 from typing import Any
@@ -14,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from export.graph.place import is_of_model
 from export.graph.tracing import trace
 from export.graph.tree import exchanged
 from recsys.configs import embedding_names
@@ -28,6 +31,22 @@ from recsys.sharding.sharded import ShardedCollection
 _VALUES, _LENGTHS, _WEIGHTS = "values", "lengths", "weights"
 # In the name of an input: its argument, what it is of it, and the feature if it is of one alone.
 _BETWEEN = "\n"
+# Between the names of arguments that are put together.
+_AND = "\t"
+# What tells of all features of a KeyedJaggedTensor.
+_AS_A_WHOLE = {
+    *(
+        "keys",
+        "values",
+        "weights",
+        "weights_or_none",
+        "lengths",
+        "lengths_or_none",
+        "offsets",
+        "offsets_or_none",
+    ),
+    *("to_dict", "split", "permute", "index_per_key", "length_per_key", "offset_per_key", "stride_per_key"),
+}
 
 
 @dataclass(kw_only=True)
@@ -44,6 +63,7 @@ class Found:
         weighted: For each argument, the features whose weights the model itself reads.
         dense: The dense arguments that the model's code uses.
         needed: For each collection the features whose rows the outputs descend from.
+        empty: The arguments that may as well hold nothing, and those that they are put together with.
         reached_inputs: The arguments that the outputs descend from.
     """
 
@@ -56,6 +76,7 @@ class Found:
     weighted: dict[str, set[str]] = field(default_factory=dict)
     dense: set[str] = field(default_factory=set)
     needed: dict[str, set[str]] = field(default_factory=dict)
+    empty: dict[str, set[str]] = field(default_factory=dict)
     reached_inputs: set[str] = field(default_factory=set)
 
 
@@ -100,6 +121,9 @@ class _Given(KeyedJaggedTensor):
             stride=lengths.size(0) // max(1, len(features)),
         )
         self._of = jagged
+        self.argument = argument
+        #: Whether the model's own code reads it as a whole.
+        self.is_read = False
         self.asked: dict[str, JaggedTensor] = {}
         self._jt_dict = {feature: jagged(feature) for feature in features}
 
@@ -107,6 +131,11 @@ class _Given(KeyedJaggedTensor):
         if key in self.to_dict():
             return self.to_dict()[key]
         return self.asked.setdefault(key, self._of(key))
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in _AS_A_WHOLE and is_of_model(sys._getframe(1).f_code.co_filename):
+            self.is_read = True
+        return super().__getattribute__(name)
 
 
 class _Probe(nn.Module):
@@ -156,14 +185,37 @@ class _Root(nn.Module):
         self._dense, self._features = list(dense), features
         self.outputs: list[fx.Node] = []
         self.given: dict[str, _Given] = {}
+        #: Arguments that are put together, and may hold the same features as far as is known.
+        self.together: dict[tuple[str, ...], _Given] = {}
 
     def forward(self, tensors: dict[str, Tensor]) -> object:
         kwargs: dict[str, object] = {name: tensors[name] for name in self._dense}
         self.given = {name: _Given(name, tensors, features) for name, features in self._features.items()}
         kwargs |= self.given
-        # A holder of proxies could not leave a graph.
-        self.outputs += _nodes_in(self.model(**kwargs))
+        with self._concat_of(tensors):
+            # A holder of proxies could not leave a graph.
+            self.outputs += _nodes_in(self.model(**kwargs))
         return tensors
+
+    @contextmanager
+    def _concat_of(self, tensors: dict[str, Tensor]) -> Iterator[None]:
+        """Let arguments that may hold the same features be put together: which one holds a feature is open."""
+        plain = KeyedJaggedTensor.concat
+
+        def concat(kjt_list: Sequence[KeyedJaggedTensor]) -> KeyedJaggedTensor:
+            names = tuple(given.argument for given in kjt_list if isinstance(given, _Given))
+            keys = [key for given in kjt_list for key in given.keys()]  # noqa: SIM118 (not a dict)
+            if len(names) < len(kjt_list) or len(set(names)) < len(names) or len(set(keys)) == len(keys):
+                return plain(kjt_list)
+            return self.together.setdefault(
+                names, _Given(_AND.join(names), tensors, list(dict.fromkeys(keys)))
+            )
+
+        KeyedJaggedTensor.concat = staticmethod(concat)  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            KeyedJaggedTensor.concat = staticmethod(plain)  # type: ignore[method-assign]
 
 
 def discover(
@@ -187,34 +239,116 @@ def discover(
     """
     dense, sparse = arguments
     known = list(dict.fromkeys(name for c in collections.values() for name in _names(c)))
-    free = [name for name in known if all(name not in features for features in declared.values())]
-    looked_up: dict[str, set[str]] = {name: set() for name in sparse}
-    closed: set[str] = set()
-    assumed: dict[str, list[str]] | None = None
-    found, failure = Found(), None
-    while True:
-        now = {name: list(declared.get(name, ())) for name in sparse}
-        for name in set(sparse) - set(declared):
-            is_known = name in closed or bool(looked_up[name])
-            now[name] = [f for f in known if f in looked_up[name]] if is_known else free
-        if now == assumed:
-            if failure is not None:
-                raise failure
-            return found
-        assumed = now
+    holders = _Holders(sparse, known, declared)
+    is_known = False
+    while not is_known:
         probes = {path: _Probe(collection, skeletons[path]) for path, collection in collections.items()}
-        root = _Root(exchanged(model, probes), dense, now)
+        root = _Root(exchanged(model, probes), dense, holders.now)
         try:
             graph, failure = trace(root), None
         except ExportError as error:
             graph, failure = None, error
-        found = _found(probes, now)
-        for name, features in found.features.items():
-            looked_up[name] |= set(features)
+        together = {_AND.join(names): given.keys() for names, given in root.together.items()}
+        found = _found(probes, {**holders.now, **together})
+        holders.add_lookups(found)
         if graph is not None:
-            closed |= {name for name in sparse if not looked_up[name]}
             _add_reads(found, root, graph, probes)
             _add_needs(found, root, probes)
+        is_known = holders.learn(found, root, failure)
+    found.empty = holders.empty(found)
+    return found
+
+
+class _Holders:
+    """Which features each sparse argument holds, as far as is known.
+
+    Args:
+        sparse: The arguments.
+        known: The features of all collections.
+        declared: What the user says of some arguments.
+
+    Attributes:
+        now: What the arguments are traced with.
+    """
+
+    def __init__(
+        self, sparse: Sequence[str], known: Sequence[str], declared: Mapping[str, Sequence[str]]
+    ) -> None:
+        self._known, self._declared = known, declared
+        self._free = [name for name in known if all(name not in features for features in declared.values())]
+        self._looked_up: dict[str, set[str]] = {name: set() for name in sparse}
+        self._closed: set[str] = set()
+        self._together: dict[str, set[str]] = {}
+        # Whether an argument of which nothing is known holds no feature that others hold.
+        self._is_apart = False
+        self.now = self._assumed()
+
+    def _assumed(self) -> dict[str, list[str]]:
+        taken = {feature for features in self._looked_up.values() for feature in features if self._is_apart}
+        assumed = {}
+        for name, features in self._looked_up.items():
+            if name in self._declared:
+                assumed[name] = list(self._declared[name])
+            elif name in self._closed or features:
+                assumed[name] = [f for f in self._known if f in features]
+            else:
+                assumed[name] = [f for f in self._free if f not in taken]
+        return assumed
+
+    def add_lookups(self, found: Found) -> None:
+        """Add the features that collections were given of each argument."""
+        for name, features in self._looked_up.items():
+            features |= set(found.features[name])
+
+    def learn(self, found: Found, root: _Root, failure: ExportError | None) -> bool:
+        """Take what else a trace found; return whether nothing is left to find.
+
+        Raises:
+            ExportError: The trace failed, or it is open which of several arguments holds a feature.
+        """
+        if failure is None:
+            self._closed |= {name for name, features in self._looked_up.items() if not features}
+            for names in root.together:
+                self._place(names, found.features[_AND.join(names)], root)
+        if failure is not None and self.now == self._assumed():
+            self._is_apart = True
+        if self.now != self._assumed():
+            self.now = self._assumed()
+            return False
+        if failure is not None:
+            raise failure
+        for names in root.together:
+            raise _ambiguous(names, root.together[names].keys())
+        return True
+
+    def _place(self, names: tuple[str, ...], features: Sequence[str], root: _Root) -> None:
+        """Give one of several arguments that are put together the features that none of them is known to hold.
+
+        Which one makes no difference if nothing reads them apart.
+        """
+        left = [name for name in features if all(name not in self._looked_up[one] for one in names)]
+        takers = [name for name in names if name not in self._declared]
+        if left and (not takers or any(root.given[name].is_read for name in names)):
+            raise _ambiguous(names, features)
+        if left:
+            self._looked_up[takers[0]] |= set(left)
+        self._together |= {name: set(names) for name in names}
+
+    def empty(self, found: Found) -> dict[str, set[str]]:
+        """Return the arguments that may as well hold nothing, and those that they are put together with."""
+        return {
+            name: names
+            for name, names in self._together.items()
+            if not found.features[name] and name not in self._declared
+        }
+
+
+def _ambiguous(names: Sequence[str], features: Sequence[str]) -> ExportError:
+    options = " ".join(f"--features {name}=F1,F2" for name in names)
+    return ExportError(
+        f"forward({', '.join(names)}): cannot tell which of them holds which of the features {', '.join(features)}: "
+        f"they are put together, and read apart. Say it: {options}"
+    )
 
 
 def _names(collection: FloatCollection) -> list[str]:

@@ -110,10 +110,10 @@ def line_of_caller(frame: FrameType | None) -> Line | None:
     """Return the innermost line of the model's code among a frame and its callers, up to the export; None without."""
     fallback: Line | None = None
     while frame is not None and not frame.f_code.co_filename.startswith(_EXPORT):
-        if _is_theirs(frame, packages=True):
+        if _is_theirs(frame.f_code.co_filename, packages=True):
             code = frame.f_code
             line = Line(file=code.co_filename, number=frame.f_lineno, function=code.co_qualname)
-            if _is_theirs(frame, packages=False):
+            if _is_theirs(frame.f_code.co_filename, packages=False):
                 return line
             fallback = fallback or line
         frame = frame.f_back
@@ -123,8 +123,10 @@ def line_of_caller(frame: FrameType | None) -> Line | None:
 def place_of(error: BaseException) -> str:
     """Return where in the model's code an error arose, as ``file:line in function, layer 'path'``; empty if unknown."""
     frames = [(frame, line) for frame, line in walk_tb(error.__traceback__)]
-    theirs = [(frame, line) for frame, line in frames if _is_theirs(frame, packages=False)]
-    theirs = theirs or [(frame, line) for frame, line in frames if _is_theirs(frame, packages=True)]
+    theirs = [(frame, line) for frame, line in frames if _is_theirs(frame.f_code.co_filename, packages=False)]
+    theirs = theirs or [
+        (frame, line) for frame, line in frames if _is_theirs(frame.f_code.co_filename, packages=True)
+    ]
     if not theirs:
         return ""
     frame, line = theirs[-1]
@@ -185,14 +187,11 @@ def naming_places() -> Iterator[None]:
 
 
 def is_of_model(file: str | None) -> bool:
-    """Return whether a file's code may be a model's, and is not ours, torch's or Python's."""
-    if file is None or "/torch/" in file:
-        return False
-    return any(part in file for part in _PACKAGES) or not str(Path(file).resolve()).startswith(_NOT_THEIRS)
+    """Return whether a file's code may be a model's, a package's among them, and is not ours, torch's or Python's."""
+    return file is not None and (_is_theirs(file, packages=False) or _is_theirs(file, packages=True))
 
 
-def _is_theirs(frame: FrameType, *, packages: bool) -> bool:
-    file = frame.f_code.co_filename
+def _is_theirs(file: str, *, packages: bool) -> bool:
     if file.startswith("<") or "/torch/" in file:
         return False
     if any(part in file for part in _PACKAGES):

@@ -17,6 +17,8 @@ from recsys.jagged.tensor import JaggedTensor
 from tests.support.export_models import assert_close, batch_of, exported, predicted
 from tests.support.helpers import bag, sequence
 
+TARGETS = (("cpu",), ("cpu", "cpu"), ("cuda:0", "cuda:1"))
+
 
 class _Items(nn.Module):
     def __init__(self) -> None:
@@ -156,12 +158,82 @@ def test_a_walk_over_keys(tmp_path: Path) -> None:
     assert names_of(artifact) == ["user", "history", "item"]
 
 
-def test_arguments_put_together_need_to_be_declared(tmp_path: Path) -> None:
-    with pytest.raises(ExportError, match=r"(?s)more than once.*--features ARGUMENT=F1,F2"):
-        exported(_Concat(), tmp_path / "a")
-    declared = {"user": ("user",), "item": ("item",)}
-    artifact, _ = checked(_Concat(), tmp_path / "a", {"user": ["user"], "item": ["item"]}, features=declared)
+def test_arguments_put_together(tmp_path: Path) -> None:
+    artifact, _ = checked(_Concat(), tmp_path / "a", {"user": ["user"], "item": ["item"]}, targets=TARGETS)
     assert names_of(artifact) == ["user", "item"]
+    declared = {"user": ("item",), "item": ("user",)}
+    artifact, _ = checked(_Concat(), tmp_path / "b", {"user": ["item"], "item": ["user"]}, features=declared)
+    assert names_of(artifact) == ["item", "user"]
+
+
+def test_weighted_arguments_put_together(tmp_path: Path) -> None:
+    model = _Concat()
+    model.both = EmbeddingBagCollection([bag("b", 30, 4, ["user", "item"], "MEAN")], is_weighted=True)
+    artifact, _ = checked(model, tmp_path / "a", {"user": ["user"], "item": ["item"]})
+    assert [one.weighted for one in artifact.signature.sparse] == [True, True]
+
+
+class _ConcatFirst(nn.Module):
+    """Puts together arguments of which each has its own tables too, and one a feature that only the whole reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.all = EmbeddingBagCollection([bag("b", 30, 4, ["user", "item", "query"])])
+        self.user = EmbeddingBagCollection([bag("u", 30, 4, ["user"])])
+        self.item = EmbeddingBagCollection([bag("i", 30, 4, ["item"])])
+
+    def forward(self, user: KeyedJaggedTensor, item: KeyedJaggedTensor) -> Tensor:
+        rows = self.all(KeyedJaggedTensor.concat([user, item])).values()
+        return torch.cat([rows, self.user(user).values() * self.item(item).values()], dim=1)
+
+
+def test_arguments_put_together_and_looked_up_apart(tmp_path: Path) -> None:
+    artifact, _ = checked(_ConcatFirst(), tmp_path / "a", {"user": ["user", "query"], "item": ["item"]})
+    assert names_of(artifact) == ["user", "query", "item"]
+
+
+class _ConcatRead(_Concat):
+    """Which argument holds a feature changes the answer."""
+
+    def forward(self, user: KeyedJaggedTensor, item: KeyedJaggedTensor) -> Tensor:
+        return super().forward(user, item) + user.lengths().view(len(user.keys()), -1).sum(dim=0).unsqueeze(1)
+
+
+def test_arguments_put_together_and_read_apart_need_to_be_declared(tmp_path: Path) -> None:
+    with pytest.raises(
+        ExportError,
+        match=r"forward\(user, item\): cannot tell which of them holds which of the features user, item: .*"
+        "Say it: --features user=F1,F2 --features item=F1,F2",
+    ):
+        exported(_ConcatRead(), tmp_path / "a")
+    declared = {"user": ("user",), "item": ("item",)}
+    checked(_ConcatRead(), tmp_path / "a", {"user": ["user"], "item": ["item"]}, features=declared)
+
+
+class _WalkFirst(nn.Module):
+    """Walks over the keys of both arguments; a collection for each feature."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        names = ("user", "history", "item")
+        self.of = nn.ModuleDict({name: EmbeddingBagCollection([bag(name, 20, 4, [name])]) for name in names})
+
+    def forward(self, user: KeyedJaggedTensor, item: KeyedJaggedTensor) -> Tensor:
+        users = [self.of[key](user).values() for key in user.keys() if key != "item"]  # noqa: SIM118
+        return torch.cat([*users, *[self.item(key, item) for key in item.keys()]], dim=1)  # noqa: SIM118
+
+    def item(self, key: str, item: KeyedJaggedTensor) -> Tensor:
+        if key != "item":
+            raise KeyError(key)
+        found: Tensor = self.of[key](item).values()
+        return found
+
+
+def test_a_walk_that_does_not_know_foreign_features(tmp_path: Path) -> None:
+    artifact, _ = checked(_WalkFirst(), tmp_path / "a", {"user": ["user", "history"], "item": ["item"]})
+    assert names_of(artifact) == ["user", "history", "item"]
 
 
 def test_one_of_two_arguments_declared_tells_the_other(tmp_path: Path) -> None:
