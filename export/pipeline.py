@@ -46,7 +46,7 @@ from recsys.files import naming_full_disk
 from recsys.quant import float_weights
 from recsys.rows.quantize import QuantizationError
 from recsys.sharding.plan.device_rows import table_path
-from recsys.signature import IdPolicy, Output, Signature, SparseInput
+from recsys.signature import FLOAT32, INT64, IdPolicy, Output, Signature, SparseInput
 
 #: Rows of the random batch for the verification, and its seed.
 NUM_SAMPLES = 256
@@ -210,7 +210,10 @@ def with_outputs(prepared: PreparedModel, floats: FloatOutputs) -> PreparedModel
         ExportError: An output does not have one row per row of the batch, or has an invalid name.
     """
     shapes = signature_shapes(floats.outputs, prepared.samples.num_rows)
-    outputs = tuple(Output(name=name, shape=shape) for name, shape in shapes.items())
+    outputs = tuple(
+        Output(name=name, shape=shape, dtype=INT64 if name in floats.integers else FLOAT32)
+        for name, shape in shapes.items()
+    )
     signature = replace(prepared.signature, outputs=outputs)
     _check_names(signature)
     return replace(

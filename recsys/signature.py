@@ -10,7 +10,7 @@ The exported ``forward`` takes, in this order,
 * ``weights``, float32 ``[N]``, only if ``Signature.is_weighted``; one weight per ID, and 1.0 (not read) for
   the IDs of unweighted sparse inputs;
 
-and returns one float32 tensor ``[B, *shape]`` for each of ``Signature.outputs``, by name.
+and returns one float32 or int64 tensor ``[B, *shape]`` for each of ``Signature.outputs``, by name.
 
 A model whose ``Signature.context`` is not empty has a second form, ``forward_ranking``, for Q contexts (such
 as the users of Q requests) and B rows (the candidates of all requests). It takes, in this order,
@@ -29,6 +29,7 @@ present even if Fc or Fr is 0; they are then empty.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -39,6 +40,9 @@ from recsys.json_checks import a_list, choice, count, flag, shape, text
 
 #: What may stand in a batch: rows of any requests, or those of one request.
 BATCHES = ("rows", "request")
+#: The types of outputs: ``int64`` holds every integer and bool of a model.
+FLOAT32, INT64 = "float32", "int64"
+OUTPUT_DTYPES = (FLOAT32, INT64)
 
 
 class IdPolicy(StrEnum):
@@ -110,10 +114,27 @@ class SparseInput:
 
 @dataclass(frozen=True, kw_only=True)
 class Output:
-    """A float32 output ``[B, *shape]``; ``shape`` is without the batch dimension, ``()`` for one number."""
+    """An output ``[B, *shape]``.
+
+    Attributes:
+        name: The output's name.
+        shape: Without the batch dimension; ``()`` for one number.
+        dtype: One of ``OUTPUT_DTYPES``.
+    """
 
     name: str
     shape: tuple[int, ...]
+    dtype: str = FLOAT32
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether its numbers are int64."""
+        return self.dtype == INT64
+
+    @property
+    def row_bytes(self) -> int:
+        """The bytes of a row's numbers."""
+        return math.prod(self.shape) * (8 if self.is_integer else 4)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,6 +161,11 @@ class Signature:
     def is_weighted(self) -> bool:
         """Whether ``forward`` takes ``weights``."""
         return any(s.weighted for s in self.sparse)
+
+    @property
+    def has_integers(self) -> bool:
+        """Whether any output is int64."""
+        return any(output.is_integer for output in self.outputs)
 
     @property
     def context_sparse(self) -> tuple[SparseInput, ...]:
@@ -177,7 +203,10 @@ class Signature:
                 }
                 for s in self.sparse
             ],
-            "outputs": [{"name": o.name, "shape": list(o.shape)} for o in self.outputs],
+            "outputs": [
+                {"name": o.name, "shape": list(o.shape), **({"dtype": o.dtype} if o.is_integer else {})}
+                for o in self.outputs
+            ],
             # Omitted without a context, so that the manifest is byte-identical to that of earlier releases.
             **({"context": list(self.context)} if self.context else {}),
             **({"batch": "request"} if self.by_request else {}),
@@ -217,7 +246,11 @@ class Signature:
             for at, s in a_list(data, "sparse", "signature")
         )
         outputs = tuple(
-            Output(name=text(o, "name", at), shape=shape(o, "shape", at))
+            Output(
+                name=text(o, "name", at),
+                shape=shape(o, "shape", at),
+                dtype=choice(o, "dtype", at, OUTPUT_DTYPES) if "dtype" in o else FLOAT32,
+            )
             for at, o in a_list(data, "outputs", "signature")
         )
         for what, names in (

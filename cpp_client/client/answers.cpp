@@ -95,8 +95,12 @@ void Read(Cursor* cursor, TableUse* table) {
 }
 
 void Read(Cursor* cursor, recsys::Output* output) {
+  const Field dtype{DelimitedTag(3), [output](Cursor* at) {
+                      const bool is_integer = at->ReadBytes() == "int64";
+                      output->type = is_integer ? OutputType::kInt64 : OutputType::kFloat32;
+                    }};
   ReadFields(cursor, Text(1, &output->name), PackedInts(2, &output->shape),
-             UnpackedInts(2, &output->shape));
+             UnpackedInts(2, &output->shape), dtype);
 }
 
 void Read(Cursor* cursor, RequestLimits* limits) {
@@ -129,11 +133,16 @@ struct WireOutput {
   std::string_view name;
   std::vector<std::int64_t> dims;
   std::string_view values;
+  OutputType type = OutputType::kFloat32;
+
+  std::size_t element_bytes() const {
+    return type == OutputType::kInt64 ? sizeof(std::int64_t) : sizeof(float);
+  }
 
   /// Whether the number of values matches the shape.
   bool Fits() const {
-    if (values.size() % sizeof(float) != 0) return false;
-    const std::uint64_t count = values.size() / sizeof(float);
+    if (values.size() % element_bytes() != 0) return false;
+    const std::uint64_t count = values.size() / element_bytes();
     std::uint64_t expected = 1;
     for (const std::int64_t dim : dims) {
       if (dim < 0) return false;
@@ -146,9 +155,16 @@ struct WireOutput {
 };
 
 void Read(Cursor* cursor, WireOutput* output) {
-  const Field values{DelimitedTag(3), [output](Cursor* at) { output->values = at->ReadBytes(); }};
+  const auto numbers = [output](OutputType type) {
+    return [output, type](Cursor* at) {
+      output->values = at->ReadBytes();
+      output->type = type;
+    };
+  };
+  const Field floats{DelimitedTag(3), numbers(OutputType::kFloat32)};
+  const Field integers{DelimitedTag(4), numbers(OutputType::kInt64)};
   ReadFields(cursor, Text(1, &output->name), PackedInts(2, &output->dims),
-             UnpackedInts(2, &output->dims), values);
+             UnpackedInts(2, &output->dims), floats, integers);
 }
 
 struct WireResponse {
@@ -215,6 +231,12 @@ void Read(Cursor* cursor, ModelMetadata* metadata) {
   metadata->digest = versions.digest;
 }
 
+template <typename T>
+void CopyNumbers(std::string_view bytes, std::vector<T>* to) {
+  to->resize(bytes.size() / sizeof(T));
+  if (!to->empty()) std::memcpy(to->data(), bytes.data(), bytes.size());
+}
+
 ClientResult Checked(const WireResponse& message) {
   ClientResponse response;
   response.model = message.model;
@@ -227,9 +249,11 @@ ClientResult Checked(const WireResponse& message) {
     ClientOutput& read = response.outputs.emplace_back();
     read.name = output.name;
     read.dims = output.dims;
-    read.values.resize(output.values.size() / sizeof(float));
-    if (!read.values.empty()) {
-      std::memcpy(read.values.data(), output.values.data(), output.values.size());
+    read.type = output.type;
+    if (output.type == OutputType::kInt64) {
+      CopyNumbers(output.values, &read.integers);
+    } else {
+      CopyNumbers(output.values, &read.values);
     }
   }
   return response;

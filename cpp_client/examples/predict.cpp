@@ -53,6 +53,9 @@ int main(int argc, char** argv) {
     for (std::size_t i = 0; i < outputs.values.size(); ++i) {
       std::cout << signature.outputs[i].name << ":";
       for (const float value : outputs.values[i]) std::cout << " " << value;
+      if (!outputs.integers.empty()) {
+        for (const std::int64_t value : outputs.integers[i]) std::cout << " " << value;
+      }
       std::cout << "\n";
     }
   } catch (const recsys::Error& error) {

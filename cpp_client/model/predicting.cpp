@@ -51,8 +51,9 @@ at::Tensor CheckedOutput(const c10::IValue& returned, const Output& output, std:
   const at::Tensor tensor = Find(returned, output.name);
   std::vector<std::int64_t> expected{num_rows};
   expected.insert(expected.end(), output.shape.begin(), output.shape.end());
-  if (tensor.defined() && tensor.scalar_type() == at::kFloat && tensor.sizes() == expected &&
-      tensor.device().is_cpu()) {
+  const bool is_integer = output.type == OutputType::kInt64;
+  if (tensor.defined() && tensor.scalar_type() == (is_integer ? at::kLong : at::kFloat) &&
+      tensor.sizes() == expected && tensor.device().is_cpu()) {
     return tensor.contiguous();
   }
   const std::string got = !tensor.defined()
@@ -61,7 +62,19 @@ at::Tensor CheckedOutput(const c10::IValue& returned, const Output& output, std:
                                     std::string(c10::getDtypeNames(tensor.scalar_type()).first) +
                                     " " + ShapeText(tensor.sizes());
   throw Error(ErrorKind::kExecution, "output " + Repr(output.name) + ": got " + got +
-                                         ", expected float32 " + ShapeText(expected));
+                                         ", expected " + (is_integer ? "int64 " : "float32 ") +
+                                         ShapeText(expected));
+}
+
+/// Adds an output's numbers, or nothing at its place where it has another type.
+template <typename T>
+void AddNumbers(const at::Tensor& tensor, std::vector<Span<const T>>* to) {
+  static constexpr T kNothing = 0;
+  if (tensor.scalar_type() == c10::CppTypeToScalarType<T>::value) {
+    to->emplace_back(tensor.const_data_ptr<T>(), static_cast<std::size_t>(tensor.numel()));
+  } else {
+    to->emplace_back(&kNothing, 0);
+  }
 }
 
 }  // namespace
@@ -87,14 +100,15 @@ Outputs CheckedOutputs(const c10::IValue& returned, const Signature& signature,
   auto tensors = std::make_shared<std::vector<at::Tensor>>();
   tensors->reserve(signature.outputs.size());
   Outputs outputs;
+  const bool has_integers = signature.has_integers();
   for (const Output& output : signature.outputs) {
     at::Tensor tensor = CheckedOutput(returned, output, num_rows);
     const bool is_input = std::any_of(inputs.begin(), inputs.end(), [&](const c10::IValue& input) {
       return input.toTensor().is_alias_of(tensor);
     });
     if (is_input) tensor = tensor.clone();
-    outputs.values.emplace_back(tensor.const_data_ptr<float>(),
-                                static_cast<std::size_t>(tensor.numel()));
+    AddNumbers(tensor, &outputs.values);
+    if (has_integers) AddNumbers(tensor, &outputs.integers);
     tensors->push_back(std::move(tensor));
   }
   outputs.owner = std::move(tensors);
@@ -115,9 +129,11 @@ Error GraphError(const std::string& text) {
 }
 
 Outputs NoRows(const Signature& signature) {
-  static constexpr float kNothing = 0;
+  static constexpr float kNoFloat = 0;
+  static constexpr std::int64_t kNoInteger = 0;
   Outputs outputs;
-  outputs.values.assign(signature.outputs.size(), Span<const float>(&kNothing, 0));
+  outputs.values.assign(signature.outputs.size(), {&kNoFloat, 0});
+  if (signature.has_integers()) outputs.integers.assign(signature.outputs.size(), {&kNoInteger, 0});
   return outputs;
 }
 

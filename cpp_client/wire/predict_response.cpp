@@ -9,9 +9,11 @@ std::size_t TextSize(std::uint32_t field, std::string_view text) {
   return text.empty() ? 0 : DelimitedSize(field, text.size());
 }
 
+bool IsInteger(const Output& output) { return output.type == OutputType::kInt64; }
+
 std::size_t OutputSize(const Output& output, std::int64_t num_rows, std::string_view values) {
   return TextSize(1, output.name) + DelimitedSize(2, ShapeSize(num_rows, output)) +
-         TextSize(3, values);
+         (IsInteger(output) ? DelimitedSize(4, values.size()) : TextSize(3, values));
 }
 
 }  // namespace
@@ -32,8 +34,9 @@ Message WritePredictResponse(std::string_view model, std::string_view version,
     writer.DelimitedHead(1, OutputSize(outputs[i], rows.num_rows, values));
     writer.Text(1, outputs[i].name);
     WriteShape(2, rows.num_rows, outputs[i], &writer);
-    if (values.empty()) continue;
-    writer.DelimitedHead(3, values.size());
+    // Integers are written even if there are none: that tells their type.
+    if (values.empty() && !IsInteger(outputs[i])) continue;
+    writer.DelimitedHead(IsInteger(outputs[i]) ? 4 : 3, values.size());
     writer.Values(values, rows.owner);
   }
   writer.Text(2, model);

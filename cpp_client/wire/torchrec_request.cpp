@@ -187,6 +187,15 @@ class SparseKind {
   std::vector<const SparseInput*> inputs_;
 };
 
+void RefuseIntegers(const std::vector<Output>& outputs) {
+  for (const Output& output : outputs) {
+    if (output.type == OutputType::kFloat32) continue;
+    throw Wrong("outputs: got " + Short(output.name) +
+                " of int64, expected float32 alone: this protocol has no other numbers; call "
+                "recsys.v1.PredictionService or inference.GRPCInferenceService");
+  }
+}
+
 }  // namespace
 
 bool ReadTorchrecRequest(std::string_view message, TorchrecRequest* request) {
@@ -221,6 +230,7 @@ bool ReadTorchrecRequest(std::string_view message, TorchrecRequest* request) {
 
 void NameTorchrecInputs(const TorchrecRequest& request, const Signature& signature,
                         const RequestLimits& limits, OwnedBytes* owned, RawRequest* raw) {
+  RefuseIntegers(signature.outputs);
   owned->Clear();
   raw->dense.clear();
   raw->sparse.clear();

@@ -13,8 +13,8 @@
 
 namespace recsys {
 
-/// One request's rows of a batch's outputs, from which its answer is written: per output
-/// little-endian float32, row-major [num_rows, *shape]. The views are valid as long as `owner`
+/// One request's rows of a batch's outputs, from which its answer is written: per output its
+/// numbers, little-endian, row-major [num_rows, *shape]. The views are valid as long as `owner`
 /// lives.
 struct AnswerRows {
   std::int64_t num_rows;

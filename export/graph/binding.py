@@ -41,7 +41,7 @@ class Binding:
             are put together with hold all features.
         are_chosen: Whether the outputs are some of the model's.
         casts_outputs: Whether the model returns other dtypes than float32.
-        integers: The outputs that hold integers.
+        integers: The outputs that hold integers or bools.
     """
 
     dense: dict[str, int] = field(default_factory=dict)

@@ -31,8 +31,6 @@ from recsys.sharding.transport.inputs import DistInput, PairIds
 from recsys.sharding.transport.local import LocalInputDist, send
 
 _ALLOWED_NAMESPACES = ("aten", "fbgemm", "prim")
-#: float32 represents every whole number up to this one.
-MOST_WHOLE = 2**24
 #: The name of an unnamed single output, as in TorchRec's server.
 DEFAULT_OUTPUT = "default"
 
@@ -163,7 +161,7 @@ class ExportedModel(nn.Module):
         outputs = named_outputs(self.model(**arguments, **features))
         if self._binding.casts_outputs or self._dense_dtype is not torch.float32:
             integers = self._binding.integers
-            outputs = {name: as_float32(output, name in integers) for name, output in outputs.items()}
+            outputs = {name: as_answered(output, name in integers) for name, output in outputs.items()}
         return self._in_host_memory(outputs)
 
     @property
@@ -209,12 +207,17 @@ class ExportedModel(nn.Module):
         return {name: _sent_already(given, inputs[name]) for name, given in features.items()}, dense
 
     def _in_host_memory(self, outputs: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Copy outputs on a device to host memory in one copy."""
+        """Copy outputs on a device to host memory, those of each type in one copy."""
         if self._devices[0].type == "cpu":
             return outputs
-        flat = torch.cat([output.reshape(-1) for output in outputs.values()]).to("cpu")
-        parts = torch.split(flat, [output.numel() for output in outputs.values()])
-        return {name: parts[i].view(output.size()) for i, (name, output) in enumerate(outputs.items())}
+        copied: dict[str, Tensor] = {}
+        for is_integer in (False, True):
+            names = [name for name in outputs if (name in self._binding.integers) == is_integer]
+            if names:
+                flat = torch.cat([outputs[name].reshape(-1) for name in names]).to("cpu")
+                parts = torch.split(flat, [outputs[name].numel() for name in names])
+                copied |= {name: parts[i].view(outputs[name].size()) for i, name in enumerate(names)}
+        return {name: copied[name] for name in outputs}
 
 
 def _with_bags(binding: Binding, ids: Ids, num_bags: int) -> Ids:
@@ -281,14 +284,9 @@ def _values_of(binding: Binding, name: str, values: Tensor, weights: Tensor | No
     return weights if name in binding.floats and weights is not None else values
 
 
-def as_float32(output: Tensor, is_integer: bool) -> Tensor:
-    """Return an output as float32; infinite for whole numbers beyond those that float32 represents."""
-    found = output.to(torch.float32)
-    if not is_integer:
-        return found
-    whole = output.to(torch.int64)
-    is_held = (whole <= MOST_WHOLE) & (whole >= -MOST_WHOLE)
-    return found / is_held.to(torch.float32)
+def as_answered(output: Tensor, is_integer: bool) -> Tensor:
+    """Return an output in the type of its answers: int64 for integers and bools, else float32."""
+    return output.to(torch.int64 if is_integer else torch.float32)
 
 
 def named_outputs(outputs: Any) -> dict[str, Any]:

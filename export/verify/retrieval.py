@@ -43,7 +43,7 @@ class ItemScores:
         Raises:
             VerificationError: A position is no item's, or is in a row twice.
         """
-        is_item = (positions == positions.floor()) & (positions >= 0) & (positions < len(self.items))
+        is_item = (positions >= 0) & (positions < len(self.items))
         in_order = positions.sort(dim=1).values
         for wrong, expected in (
             (~is_item, f"whole numbers from 0 to {len(self.items) - 1}, rows of the items' vectors"),
@@ -55,7 +55,7 @@ class ItemScores:
                 raise VerificationError(
                     f"output 'items', row {at} of the samples: got {positions[at].tolist()[:8]}, expected {expected}"
                 )
-        return torch.einsum("bd,bkd->bk", self.users, self.items[positions.to(torch.int64)])
+        return torch.einsum("bd,bkd->bk", self.users, self.items[positions])
 
 
 def item_scores(model: nn.Module, arguments: Mapping[str, Any]) -> ItemScores | None:

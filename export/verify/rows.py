@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from export.verify.compare import END_TO_END_TOLERANCES
+from export.verify.compare import END_TO_END_TOLERANCES, MOST_ROUNDED, distance
 from recsys.artifact.ranking import picked
 from recsys.artifact.samples import Batch
 from recsys.errors import VerificationError
@@ -19,8 +19,6 @@ from recsys.signature import Signature
 
 # Rows that are predicted alone.
 _NUM_ALONE = 4
-# One of so many rows may differ in integers.
-_MOST_ROUNDED = 16
 # Rows among which the place is searched.
 _NUM_FEW = 16
 _SEED = 20260102
@@ -74,7 +72,7 @@ def check_rows(
     for rows, case in cases:
         found = predict(picked(signature, batch, rows))
         for name, of_all in expected.items():
-            at_most = rows.numel() // _MOST_ROUNDED if name in integers else 0
+            at_most = rows.numel() // MOST_ROUNDED if name in integers else 0
             if name not in integers or at_most:
                 _compare(name, found[name], of_all, rows, _Case(text=case, at_most=at_most, because=because))
 
@@ -102,13 +100,15 @@ def _compare(name: str, found: Tensor, of_all: Tensor, rows: Tensor, case: _Case
         )
     if not found.numel():
         return
-    expected, found = of_all[rows].to(torch.float32), found.to(torch.float32)
+    expected = of_all[rows]
     # What is no number is judged later.
     is_same = (found == expected) | (found.isnan() & expected.isnan())
-    difference = torch.where(is_same, 0.0, (found - expected).abs().nan_to_num(torch.inf))
+    difference = torch.where(is_same, 0.0, distance(found, expected).nan_to_num(torch.inf))
     difference = difference.reshape(rows.numel(), -1).amax(dim=1)
-    largest = float(of_all.to(torch.float32).nan_to_num(0.0, 0.0, 0.0).abs().max())
-    bound = END_TO_END_TOLERANCES[torch.float32] * max(largest, 2.0**-10)
+    bound = 0.0
+    if of_all.is_floating_point():
+        largest = float(of_all.nan_to_num(0.0, 0.0, 0.0).abs().max())
+        bound = END_TO_END_TOLERANCES[torch.float32] * max(largest, 2.0**-10)
     if int((difference > bound).sum()) > case.at_most:
         at = int(difference.argmax())
         raise VerificationError(

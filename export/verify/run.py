@@ -68,10 +68,10 @@ class FloatOutputs:
     """What the float model returns for the samples.
 
     Attributes:
-        outputs: The outputs by name, in float32.
+        outputs: The outputs by name, in float32 or int64.
         collections: The outputs of each collection by path, call by call.
         are_cast: Whether the model returns other dtypes than float32.
-        integers: The outputs that hold integers.
+        integers: The outputs that hold integers or bools.
         item_scores: The scores of any item, if the model retrieves items.
     """
 

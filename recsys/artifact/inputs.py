@@ -57,7 +57,10 @@ def computed_id_error(error: Exception) -> ComputedIdError | None:
 
 def no_rows(signature: Signature) -> dict[str, Tensor]:
     """Return the outputs of a batch without rows."""
-    return {output.name: torch.empty(0, *output.shape) for output in signature.outputs}
+    return {
+        output.name: torch.empty(0, *output.shape, dtype=torch.int64 if output.is_integer else torch.float32)
+        for output in signature.outputs
+    }
 
 
 def checked_inputs(signature: Signature, inputs: Sequence[Tensor], *, is_ranking: bool) -> list[Tensor]:

@@ -46,7 +46,7 @@ FORMAT = "recsys-artifact"
 #: Incremented when readers of the previous version cannot read new manifests. Fields that such readers may
 #: ignore do not increment it: they serve an artifact with a ranking form (``signature.context``,
 #: ``targets[].ranking``) as one without. Version 2 is written only where a target has no TorchScript graph, version 3
-#: only where a batch is one request (``signature.batch``).
+#: only where a batch is one request (``signature.batch``) or an output is int64 (``signature.outputs[].dtype``).
 FORMAT_VERSION = 3
 _DATA_TYPES = tuple(t.value for t in DataType if t is not DataType.BF16)
 
@@ -116,7 +116,7 @@ class Manifest:
     @property
     def format_version(self) -> int:
         """The first version of the format whose readers can load every target, and serve it right."""
-        if self.signature.by_request:
+        if self.signature.by_request or self.signature.has_integers:
             return 3
         return 1 if all(target.skeleton is not None for target in self.targets) else 2
 

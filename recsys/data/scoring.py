@@ -23,7 +23,7 @@ from recsys.signature import Signature
 
 _BATCH_ROWS = 1024
 
-Scores = dict[str, NDArray[np.float32]]
+Scores = dict[str, NDArray[np.float32 | np.int64]]
 
 
 def schema_for(artifact: LoadedArtifact, schema: Schema | None = None) -> Schema:

@@ -25,9 +25,6 @@ from recsys.models.dlrm import BagCollection, SparseArch
 from recsys.models.zoo import TwoTowerModel, flat, towers_of
 from recsys.schema import Schema
 
-#: Positions are float32 on the wire, which represents every whole number up to this one.
-MAX_ITEMS = 2**24
-
 
 class UserTower(nn.Module):
     """The user's part of a two-tower model, with the tables of the user's features alone.
@@ -70,7 +67,7 @@ class RetrievalModel(nn.Module):
         inputs: The same; ``recsys-export`` takes ID policies, text hashes and the dense width from it.
 
     Raises:
-        ValueError: K is not in 1 to N, N is above ``MAX_ITEMS``, or the vectors are no finite float32 ``[N, D]``.
+        ValueError: K is not in 1 to N, or the vectors are no finite float32 ``[N, D]``.
     """
 
     vectors: Tensor
@@ -88,7 +85,7 @@ class RetrievalModel(nn.Module):
         self.register_buffer("vectors", vectors, persistent=False)
 
     def forward(self, dense_features: Tensor, sparse_features: KeyedJaggedTensor) -> dict[str, Tensor]:
-        """Return ``scores``, descending, and ``items``, the items' rows of ``vectors``: float32 ``[B, K]`` each.
+        """Return ``scores``, float32, descending, and ``items``, int64, their rows of ``vectors``: ``[B, K]`` each.
 
         A score is the logit of the two-tower model for the user and the item.
         """
@@ -101,7 +98,7 @@ class RetrievalModel(nn.Module):
 
     def _best(self, users: Tensor) -> dict[str, Tensor]:
         best = torch.topk(functional.linear(users, self.vectors), self.num_results, dim=1)
-        return {"scores": best[0], "items": best[1].to(torch.float32)}
+        return {"scores": best[0], "items": best[1]}
 
     @property
     def dense_widths(self) -> dict[str, int]:
@@ -188,17 +185,12 @@ def _check_vectors(vectors: Tensor, width: int) -> None:
     """Check the items' vectors.
 
     Raises:
-        ValueError: They are too many, of another width, or not finite.
+        ValueError: They are of another width, or not finite.
     """
     if vectors.dim() != 2 or vectors.dtype != torch.float32 or vectors.shape[1] != width:
         raise ValueError(
             f"items: got vectors {vectors.dtype} {list(vectors.shape)}, expected torch.float32 [N, {width}], as the "
             "user tower's; write them with recsys-data item-vectors and the same model"
-        )
-    if len(vectors) > MAX_ITEMS:
-        raise ValueError(
-            f"items: got {len(vectors)} vectors, expected {MAX_ITEMS} at most: their positions are float32 in answers; "
-            "split the items into several artifacts"
         )
     is_finite = vectors.isfinite().all(dim=1)
     if not bool(is_finite.all()):

@@ -149,8 +149,8 @@ def _pack(
     return num_rows
 
 
-class Answer(dict[str, npt.NDArray[np.float32]]):
-    """The outputs of a request by name: float32 ``[B, ...]``, read-only views of the response.
+class Answer(dict[str, npt.NDArray[Any]]):
+    """The outputs of a request by name: float32 or int64 ``[B, ...]``, read-only views of the response.
 
     Attributes:
         model: name of the model that answered.
@@ -158,7 +158,7 @@ class Answer(dict[str, npt.NDArray[np.float32]]):
     """
 
     def __init__(
-        self, outputs: Mapping[str, npt.NDArray[np.float32]], *, model: str = "", version: str = ""
+        self, outputs: Mapping[str, npt.NDArray[Any]], *, model: str = "", version: str = ""
     ) -> None:
         super().__init__(outputs)
         self.model = model
@@ -167,8 +167,15 @@ class Answer(dict[str, npt.NDArray[np.float32]]):
 
 def read_response(response: wire.PredictResponse) -> Answer:
     """Return the outputs of a response."""
-    outputs = {o.name: np.frombuffer(o.values, "<f4").reshape(tuple(o.dims)) for o in response.outputs}
+    outputs = {output.name: output_array(output) for output in response.outputs}
     return Answer(outputs, model=response.model, version=response.version)
+
+
+def output_array(output: wire.Output) -> _Array:
+    """Return an output's numbers as an array, a read-only view of the message."""
+    if output.HasField("int64_values"):
+        return np.frombuffer(output.int64_values, "<i8").reshape(tuple(output.dims))
+    return np.frombuffer(output.values, "<f4").reshape(tuple(output.dims))
 
 
 def _by_feature(sparse: Any) -> dict[str, Any]:

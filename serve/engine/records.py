@@ -169,7 +169,7 @@ class ShadowPair:
         version: the version that answered.
         shadow: the version in the shadow.
         num_rows: rows of the request, B.
-        expected: values of each output of the answering version: little-endian float32, row-major.
+        expected: values of each output of the answering version: little-endian, of its dtype, row-major.
         got: the same of the shadow.
         expected_outputs: outputs of the answering version's signature.
         got_outputs: outputs of the shadow's signature.

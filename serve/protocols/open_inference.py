@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from recsys.signature import Signature
+from recsys.signature import Output, Signature
 from serve.config.models import Priority
 from serve.errors import RequestError, short
 from serve.wire import open_inference_pb2 as wire
@@ -54,7 +54,12 @@ def input_specs(signature: Signature) -> list[TensorSpec]:
 
 def output_specs(signature: Signature) -> list[TensorSpec]:
     """Return the output tensors of a model."""
-    return [TensorSpec(o.name, FLOAT, (-1, *o.shape)) for o in signature.outputs]
+    return [TensorSpec(o.name, output_datatype(o), (-1, *o.shape)) for o in signature.outputs]
+
+
+def output_datatype(output: Output) -> str:
+    """Return the type of an output's tensor."""
+    return ID if output.is_integer else FLOAT
 
 
 def pack_texts(texts: Iterable[bytes]) -> bytes:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from recsys.signature import DenseInput, Signature
+from serve.client.packing import output_array
 from serve.config.models import BatchLimits
 from serve.errors import RequestError, listed
 from serve.protocols.open_inference import DTYPES, FLOAT, ID, LENGTH
@@ -68,10 +69,7 @@ def read_plain(body: dict[str, Any], signature: Signature, limits: BatchLimits) 
 def write_plain(answer: bytes) -> bytes:
     """Return the body of an answer, a serialized ``PredictResponse``: each output by name, one entry per row."""
     response = wire.PredictResponse.FromString(answer)
-    outputs = {
-        output.name: np.frombuffer(output.values, DTYPES[FLOAT]).reshape(tuple(output.dims)).tolist()
-        for output in response.outputs
-    }
+    outputs = {output.name: output_array(output).tolist() for output in response.outputs}
     return write_json({"model": response.model, "version": response.version, "outputs": outputs})
 
 

@@ -18,7 +18,7 @@ from google.protobuf.message import Message
 
 from serve.errors import BodyTooLargeError, RequestError
 from serve.protocols.calls import checked_request_id
-from serve.protocols.open_inference import DTYPES, FLOAT, TEXT, Parameters, pack_texts
+from serve.protocols.open_inference import DTYPES, TEXT, Parameters, pack_texts
 from serve.wire import open_inference_pb2 as wire
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
@@ -122,12 +122,16 @@ class Inference:
         binary = []
         described: list[dict[str, Any]] = []
         for output, data in zip(response.outputs, response.raw_output_contents, strict=True):
-            one: dict[str, Any] = {"name": output.name, "datatype": FLOAT, "shape": list(output.shape)}
+            one: dict[str, Any] = {
+                "name": output.name,
+                "datatype": output.datatype,
+                "shape": list(output.shape),
+            }
             if as_binary.get(output.name, self._all_binary):
                 one["parameters"] = {"binary_data_size": len(data)}
                 binary.append(data)
             else:
-                one["data"] = np.frombuffer(data, DTYPES[FLOAT]).tolist()
+                one["data"] = np.frombuffer(data, DTYPES[output.datatype]).tolist()
             described.append(one)
         content: dict[str, Any] = {
             "model_name": response.model_name,

@@ -149,7 +149,9 @@ def _send(client: Client, request: JsonRequest, args: argparse.Namespace) -> Non
 
 
 def _rounded(values: NDArray[Any]) -> NDArray[Any]:
-    """Return the values with six significant digits, all that is of use in a float32."""
+    """Return floats with six significant digits, all that is of use in a float32; integers as they are."""
+    if values.dtype.kind == "i":
+        return values
     return np.array([float(f"{value:.6g}") for value in values.ravel().tolist()]).reshape(values.shape)
 
 

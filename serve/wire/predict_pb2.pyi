@@ -117,14 +117,16 @@ class StreamError(_message.Message):
     def __init__(self, code: _Optional[int] = ..., message: _Optional[str] = ..., retry_after_ms: _Optional[int] = ...) -> None: ...
 
 class Output(_message.Message):
-    __slots__ = ("name", "dims", "values")
+    __slots__ = ("name", "dims", "values", "int64_values")
     NAME_FIELD_NUMBER: _ClassVar[int]
     DIMS_FIELD_NUMBER: _ClassVar[int]
     VALUES_FIELD_NUMBER: _ClassVar[int]
+    INT64_VALUES_FIELD_NUMBER: _ClassVar[int]
     name: str
     dims: _containers.RepeatedScalarFieldContainer[int]
     values: bytes
-    def __init__(self, name: _Optional[str] = ..., dims: _Optional[_Iterable[int]] = ..., values: _Optional[bytes] = ...) -> None: ...
+    int64_values: bytes
+    def __init__(self, name: _Optional[str] = ..., dims: _Optional[_Iterable[int]] = ..., values: _Optional[bytes] = ..., int64_values: _Optional[bytes] = ...) -> None: ...
 
 class GetModelMetadataRequest(_message.Message):
     __slots__ = ("model", "version")
@@ -197,12 +199,14 @@ class TableUse(_message.Message):
     def __init__(self, name: _Optional[str] = ..., num_embeddings: _Optional[int] = ..., id_policy: _Optional[_Union[IdPolicy, str]] = ...) -> None: ...
 
 class OutputSignature(_message.Message):
-    __slots__ = ("name", "shape")
+    __slots__ = ("name", "shape", "dtype")
     NAME_FIELD_NUMBER: _ClassVar[int]
     SHAPE_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
     name: str
     shape: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, name: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ...) -> None: ...
+    dtype: str
+    def __init__(self, name: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., dtype: _Optional[str] = ...) -> None: ...
 
 class RequestLimits(_message.Message):
     __slots__ = ("max_rows", "max_ids", "max_message_bytes")

@@ -25,6 +25,8 @@ from tests.support.helpers import bag, kjt_of, sequence
 
 _DIM, _DENSE, _SIZE = 8, 3, 6
 _ITEMS = 40
+#: The candidates' own IDs: neighbours among them are one number in float32, and most in float64.
+RAW_ITEM_IDS = 2**53 + torch.arange(_ITEMS)
 Rows = Mapping[str, list[list[int]]]
 
 
@@ -176,7 +178,7 @@ def _tables(features: Mapping[str, tuple[int, int, int]]) -> list[dict[str, Any]
 def _retrieval(towers: several.TwoTowers) -> nn.Module:
     every = kjt_of({"item": [[i] for i in range(_ITEMS)], "genres": [[i % 20] for i in range(_ITEMS)]})
     with torch.no_grad():
-        return several.Retrieval(towers, towers.item(every)).eval()
+        return several.Retrieval(towers, towers.item(every), RAW_ITEM_IDS).eval()
 
 
 _MULTI_HOT = {f"cat_{i}": (20 + 7 * i, 1, 1 + 2 * (i % 3)) for i in range(6)}

@@ -77,19 +77,21 @@ class TwoTowers(nn.Module):
 
 
 class Retrieval(nn.Module):
-    """The user's side of two towers, and the K best of N candidates, whose numbers are integers."""
+    """The user's side of two towers, and the IDs of the K best of N candidates."""
 
     candidates: Tensor
+    ids: Tensor
 
-    def __init__(self, towers: TwoTowers, candidates: Tensor, k: int = 5) -> None:
+    def __init__(self, towers: TwoTowers, candidates: Tensor, ids: Tensor, k: int = 5) -> None:
         super().__init__()
         self.users, self.user_mlp, self.k = towers.users, towers.user_mlp, k
         self.register_buffer("candidates", candidates)
+        self.register_buffer("ids", ids)
 
     def forward(self, sparse_features: KeyedJaggedTensor) -> tuple[Tensor, Tensor]:
         user = nn.functional.normalize(self.user_mlp(self.users(sparse_features).values()), dim=1)
         scores, items = torch.topk(user @ self.candidates.T, k=self.k, dim=1)
-        return scores, items
+        return scores, self.ids[items]
 
 
 def _width(bags: EmbeddingBagCollection) -> int:

@@ -123,4 +123,7 @@ def test_served_answers_are_the_float_models(served: dict[str, Served], name: st
             assert list(found) == list(expected)
             for output, want in expected.items():
                 assert found[output].shape == want.shape
+                if not want.is_floating_point():
+                    assert found[output].dtype == np.int64
+                    np.testing.assert_array_equal(found[output], want.numpy())
                 np.testing.assert_allclose(found[output], want.numpy(), rtol=1e-4, atol=1e-5)

@@ -73,11 +73,11 @@ def as_json(sample: Sample, request_id: str = "") -> dict[str, Any]:
 
 
 def assert_answered(found: Any, model: ServedModel, sample: Sample) -> None:
+    expected = answer(model, sample)
     outputs = {
-        name: np.array(output["values"], np.float32).reshape(output["dims"])
+        name: np.array(output["values"], expected[name].dtype).reshape(output["dims"])
         for name, output in found["outputs"].items()
     }
-    expected = answer(model, sample)
     assert_answers({name: outputs[name] for name in expected}, expected)
 
 

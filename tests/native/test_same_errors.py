@@ -128,6 +128,8 @@ LIES: dict[str, Callable[[Any], None]] = {
     "dense dtype": _set(["targets", 0, "dense_dtype"], "float64"),
     "no inputs": lambda m: m["signature"].update(dense=[], sparse=[]),
     "no outputs": _set(["signature", "outputs"], []),
+    "an unknown type of outputs": _set(["signature", "outputs", 0, "dtype"], "int32"),
+    "no type of outputs": _set(["signature", "outputs", 0, "dtype"], None),
     "a shape of zero": _set(["signature", "outputs", 0, "shape"], [0]),
     "an input twice": lambda m: m["signature"]["dense"].append(m["signature"]["dense"][0]),
     "an unknown hash": _set(["signature", "sparse", 0, "strings"], "md5"),

@@ -77,15 +77,13 @@ class NativeModel:
 
     def predict(
         self, signature: Signature, requests: Sequence[RawRequestLike]
-    ) -> dict[str, npt.NDArray[np.float32]]:
+    ) -> dict[str, npt.NDArray[Any]]:
         """One batch of the requests."""
         found = self.call("predict", requests=[as_json(request) for request in requests])
         num_rows = sum(request.num_rows for request in requests)
         return outputs_of(signature, found, num_rows)
 
-    def predict_one(
-        self, signature: Signature, request: RawRequestLike
-    ) -> dict[str, npt.NDArray[np.float32]]:
+    def predict_one(self, signature: Signature, request: RawRequestLike) -> dict[str, npt.NDArray[Any]]:
         """A request on its own, checked and put together within the library."""
         found = self.call("predict_one", request=as_json(request))
         return outputs_of(signature, found, request.num_rows)
@@ -105,12 +103,12 @@ class NativeModel:
         return code
 
 
-def outputs_of(
-    signature: Signature, found: dict[str, str], num_rows: int
-) -> dict[str, npt.NDArray[np.float32]]:
+def outputs_of(signature: Signature, found: dict[str, str], num_rows: int) -> dict[str, npt.NDArray[Any]]:
     """The program's answer as arrays."""
     return {
-        output.name: np.frombuffer(bytes.fromhex(found[output.name]), "<f4").reshape(num_rows, *output.shape)
+        output.name: np.frombuffer(
+            bytes.fromhex(found[output.name]), "<i8" if output.is_integer else "<f4"
+        ).reshape(num_rows, *output.shape)
         for output in signature.outputs
     }
 

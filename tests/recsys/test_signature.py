@@ -58,6 +58,15 @@ def test_the_columns_of_dense_inputs_survive_json() -> None:
     assert "columns" not in SIGNATURE.to_json()["dense"][0]
 
 
+def test_the_types_of_outputs_survive_json() -> None:
+    score, vector = SIGNATURE.outputs
+    typed = replace(SIGNATURE, outputs=(score, replace(vector, dtype="int64")))
+    data = json.loads(json.dumps(typed.to_json()))
+    assert [output.get("dtype") for output in data["outputs"]] == [None, "int64"]
+    assert Signature.from_json(data) == typed
+    assert [(output.is_integer, output.row_bytes) for output in typed.outputs] == [(False, 4), (True, 64)]
+
+
 def test_what_it_tells() -> None:
     user, items = SIGNATURE.sparse
     assert user.id_limit == 100
@@ -137,6 +146,11 @@ WRONG: list[tuple[str, Change, str]] = [
         r"tables\[1\].id_policy: got 'guess', expected one of reject, hash, zero, mapped",
     ),
     ("shape", lambda d: d["outputs"][1].update(shape=[0]), r"outputs\[1\].shape: got"),
+    (
+        "dtype",
+        lambda d: d["outputs"][1].update(dtype="int32"),
+        r"outputs\[1\].dtype: got 'int32', expected one of float32, int64",
+    ),
     ("doubled input", lambda d: d["dense"][0].update(name="user"), "dense and sparse names are not unique"),
     ("doubled output", lambda d: d["outputs"][1].update(name="score"), "outputs names are not unique"),
 ]

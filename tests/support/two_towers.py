@@ -149,11 +149,9 @@ def check_best(found: dict[str, Any], scores: npt.NDArray[np.float32], error: fl
         The items ``[B, K]``.
     """
     got, items = (np.asarray(found[name]) for name in ("scores", "items"))
-    assert got.dtype == items.dtype == np.float32
-    places = items.astype(np.int64)
-    assert (places == items).all()
+    assert (got.dtype, items.dtype) == (np.float32, np.int64)
     best = -np.sort(-scores, axis=1)[:, : items.shape[1]]
     np.testing.assert_allclose(got, best, rtol=0, atol=error)
-    np.testing.assert_allclose(np.take_along_axis(scores, places, axis=1), got, rtol=0, atol=error)
-    assert all(len(set(row)) == len(row) for row in places.tolist())
-    return places
+    np.testing.assert_allclose(np.take_along_axis(scores, items, axis=1), got, rtol=0, atol=error)
+    assert all(len(set(row)) == len(row) for row in items.tolist())
+    return items

@@ -74,6 +74,7 @@ class PlainService final : public recsys::v1::PredictionService::Service {
     for (const recsys::Output& output : signature.outputs) {
       auto* described = response->add_outputs();
       described->set_name(output.name);
+      described->set_dtype(output.type == recsys::OutputType::kInt64 ? "int64" : "float32");
       for (const std::int64_t dim : output.shape) described->add_shape(dim);
     }
     for (const std::string& name : signature.context) response->add_context(name);
@@ -91,9 +92,13 @@ class PlainService final : public recsys::v1::PredictionService::Service {
       output->set_name(described.name);
       output->add_dims(request.num_rows());
       for (const std::int64_t dim : described.shape) output->add_dims(dim);
-      const auto& values = outputs.values[i];
-      output->set_values(reinterpret_cast<const char*>(values.data()),
-                         values.size() * sizeof(float));
+      if (described.type == recsys::OutputType::kInt64) {
+        const auto& integers = outputs.integers[i];
+        output->set_int64_values(integers.data(), integers.size() * sizeof(std::int64_t));
+      } else {
+        const auto& values = outputs.values[i];
+        output->set_values(values.data(), values.size() * sizeof(float));
+      }
     }
   }
 

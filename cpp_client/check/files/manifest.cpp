@@ -303,7 +303,7 @@ Manifest FromJson(const Json& data) {
 }  // namespace
 
 std::int64_t Manifest::format_version() const {
-  if (signature.by_request) return 3;
+  if (signature.by_request || signature.has_integers()) return 3;
   const bool all_scripted = std::all_of(targets.begin(), targets.end(), [](const Target& target) {
     return !target.graph.skeleton.empty();
   });

@@ -15,6 +15,12 @@ const std::vector<std::string>& IdPolicyNames() {
   return names;
 }
 
+OutputType OutputTypeOf(const Json& data, const std::string& at) {
+  const bool is_integer =
+      data.contains("dtype") && JsonChoice(data, "dtype", at, {"float32", "int64"}) == "int64";
+  return is_integer ? OutputType::kInt64 : OutputType::kFloat32;
+}
+
 IdPolicy IdPolicyOf(const std::string& name) {
   const auto& names = IdPolicyNames();
   return static_cast<IdPolicy>(std::find(names.begin(), names.end(), name) - names.begin());
@@ -98,7 +104,8 @@ Signature SignatureFromJson(const Json& data) {
     inputs.push_back(signature.sparse.back().name);
   });
   ForEachItem(data, "outputs", "signature", [&](const std::string& at, const Json& item) {
-    signature.outputs.push_back({JsonText(item, "name", at), JsonShape(item, "shape", at)});
+    signature.outputs.push_back(
+        {JsonText(item, "name", at), JsonShape(item, "shape", at), OutputTypeOf(item, at)});
     outputs.push_back(signature.outputs.back().name);
   });
   CheckUnique("dense and sparse", inputs);
@@ -135,6 +142,7 @@ Json SignatureToJson(const Signature& signature) {
   }
   for (const Output& output : signature.outputs) {
     outputs.push_back({{"name", output.name}, {"shape", output.shape}});
+    if (output.type == OutputType::kInt64) outputs.back()["dtype"] = "int64";
   }
   Json data = {
       {"dense", std::move(dense)}, {"sparse", std::move(sparse)}, {"outputs", std::move(outputs)}};

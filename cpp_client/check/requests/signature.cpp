@@ -29,6 +29,11 @@ bool Signature::is_weighted() const {
                      [](const SparseInput& input) { return input.weighted; });
 }
 
+bool Signature::has_integers() const {
+  return std::any_of(outputs.begin(), outputs.end(),
+                     [](const Output& output) { return output.type == OutputType::kInt64; });
+}
+
 bool Signature::InContext(const std::string& name) const {
   return std::find(context.begin(), context.end(), name) != context.end();
 }

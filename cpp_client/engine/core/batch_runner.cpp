@@ -51,6 +51,17 @@ void LogFailure(const Servable& servable, Span<const std::shared_ptr<Request>> p
   Log(std::move(record));
 }
 
+template <typename T>
+std::string_view BytesOf(Span<const T> numbers) {
+  return {reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(T)};
+}
+
+/// Returns the numbers of an output, those of the whole batch.
+std::string_view BytesOf(const Outputs& outputs, std::size_t i, OutputType type) {
+  if (type == OutputType::kFloat32) return BytesOf(outputs.values[i]);
+  return i < outputs.integers.size() ? BytesOf(outputs.integers[i]) : std::string_view();
+}
+
 }  // namespace
 
 void GiveExpired(Request& request, const Servable::Deliver& deliver) {
@@ -134,11 +145,13 @@ void BatchRunner::CheckOutputs(const Outputs& outputs, std::int64_t num_rows) co
                                            ", expected " + std::to_string(output_elements_.size()));
   }
   for (std::size_t i = 0; i < output_elements_.size(); ++i) {
+    const Output& output = servable_.signature().outputs[i];
     const auto expected = static_cast<std::size_t>(num_rows * output_elements_[i]);
-    if (outputs.values[i].size() == expected) continue;
-    throw Error(ErrorKind::kExecution, "output " + Repr(servable_.signature().outputs[i].name) +
-                                           ": got " + std::to_string(outputs.values[i].size()) +
-                                           " numbers, expected " + std::to_string(expected));
+    const std::size_t got = BytesOf(outputs, i, output.type).size() / output.element_bytes();
+    if (got == expected) continue;
+    throw Error(ErrorKind::kExecution, "output " + Repr(output.name) + ": got " +
+                                           std::to_string(got) + " numbers, expected " +
+                                           std::to_string(expected));
   }
 }
 
@@ -151,10 +164,12 @@ void BatchRunner::Encode(Part part, const Outputs& outputs) {
     Request& request = *part[number];
     rows_.num_rows = request.checked.num_rows;
     for (std::size_t i = 0; i < output_elements_.size(); ++i) {
-      const std::int64_t num = output_elements_[i];
-      rows_.values[i] =
-          std::string_view(reinterpret_cast<const char*>(outputs.values[i].data() + start * num),
-                           static_cast<std::size_t>(rows_.num_rows * num) * sizeof(float));
+      const Output& output = servable_.signature().outputs[i];
+      const std::size_t row_bytes =
+          static_cast<std::size_t>(output_elements_[i]) * output.element_bytes();
+      rows_.values[i] = BytesOf(outputs, i, output.type)
+                            .substr(static_cast<std::size_t>(start) * row_bytes,
+                                    static_cast<std::size_t>(rows_.num_rows) * row_bytes);
     }
     start += rows_.num_rows;
     EncodeOne(request, &answers_[number]);

@@ -27,7 +27,7 @@ enum class Priority { kHigh = 1, kNormal = 2, kLow = 3 };
 /// as `owner` lives.
 struct Rows {
   std::int64_t num_rows = 0;
-  /// Per output of the signature, its little-endian float32, row-major [B, *shape].
+  /// Per output of the signature, its numbers, little-endian, row-major [B, *shape].
   std::vector<std::string_view> values;
   std::shared_ptr<const void> owner;
 };

@@ -20,7 +20,7 @@
 
 namespace recsys {
 
-/// Copies of one request's outputs: per output of a signature, its float32.
+/// Copies of one request's outputs: per output of a signature, its numbers.
 using OutputCopies = std::vector<std::string>;
 
 /// Both versions' outputs for one request. Owns its memory.

@@ -176,11 +176,15 @@ class ClientRequest {
   std::string packed_;
 };
 
-/// One output of an answer: float32, row-major [dims...], dims[0] is B.
+/// One output of an answer: row-major [dims...], dims[0] is B.
 struct ClientOutput {
   std::string name;
   std::vector<std::int64_t> dims;
+  /// Of a float32 output.
   std::vector<float> values;
+  /// Of an int64 output, such as the IDs of items.
+  std::vector<std::int64_t> integers = {};
+  OutputType type = OutputType::kFloat32;
 };
 
 /// The answer to a request.

@@ -72,10 +72,13 @@ struct Batch {
   Span<std::int64_t> row_context;
 };
 
-/// A batch's outputs, in the signature's order: float32, row-major [B, *shape] each. Valid as long
-/// as `owner` lives.
+/// A batch's outputs, in the signature's order: row-major [B, *shape] each. Valid as long as
+/// `owner` lives.
 struct Outputs {
+  /// Of float32 outputs; empty at the place of an int64 output.
   std::vector<Span<const float>> values;
+  /// Of int64 outputs; empty at the place of a float32 output, and without any int64 output.
+  std::vector<Span<const std::int64_t>> integers;
   std::shared_ptr<const void> owner;
 };
 

@@ -1,6 +1,7 @@
 #ifndef RECSYS_SIGNATURE_H_
 #define RECSYS_SIGNATURE_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -43,13 +44,19 @@ struct SparseInput {
   std::optional<std::int64_t> id_limit() const;
 };
 
-/// A float32 output [B, *shape].
+/// The type of an output's numbers. Integers and bools of a model are int64.
+enum class OutputType { kFloat32, kInt64 };
+
+/// An output [B, *shape].
 struct Output {
   std::string name;
   std::vector<std::int64_t> shape;
+  OutputType type = OutputType::kFloat32;
 
   /// Number of elements per row.
   std::int64_t num_elements() const;
+  /// Bytes of an element.
+  std::size_t element_bytes() const { return type == OutputType::kInt64 ? 8 : 4; }
 };
 
 /// A model's inputs and outputs; recsys/signature.py defines what its graph takes, in which order.
@@ -65,6 +72,8 @@ struct Signature {
 
   /// Whether the graph takes weights, that is, whether any sparse input is weighted.
   bool is_weighted() const;
+  /// Whether any output is int64.
+  bool has_integers() const;
   bool InContext(const std::string& name) const;
 };
 

@@ -113,6 +113,22 @@ TEST(SignatureJsonTest, KeepsTheColumnsOfDenseInputs) {
   }
 }
 
+TEST(SignatureJsonTest, KeepsTheTypesOfOutputs) {
+  const auto read = [](const std::string& dtype) {
+    return SignatureFromJson(ParseJson(R"({"dense": [{"name": "x", "width": 2}], "sparse": [], )"
+                                       R"("outputs": [{"name": "y", "shape": [])" +
+                                       dtype + "}]}"));
+  };
+  EXPECT_EQ(read("").outputs[0].type, OutputType::kFloat32);
+  EXPECT_EQ(read(R"(, "dtype": "float32")").outputs[0].type, OutputType::kFloat32);
+  EXPECT_EQ(SignatureToJson(read(""))["outputs"][0].count("dtype"), 0U);
+  const Signature integers = SignatureFromJson(SignatureToJson(read(R"(, "dtype": "int64")")));
+  EXPECT_EQ(integers.outputs[0].type, OutputType::kInt64);
+  for (const char* wrong : {R"("int32")", R"("")", "8", "null"}) {
+    EXPECT_THROW(read(std::string(", \"dtype\": ") + wrong), Error) << wrong;
+  }
+}
+
 TEST(SignatureJsonTest, KeepsWhatABatchIs) {
   const auto read = [](const std::string& batch) {
     return SignatureFromJson(ParseJson(R"({"dense": [{"name": "x", "width": 2}], "sparse": [], )" +

@@ -295,6 +295,29 @@ TEST(Client, TrustsNoAnswer) {
   }
 }
 
+TEST(Client, ReadsIntegers) {
+  FakeServer server;
+  std::vector<std::int64_t> sent{(std::int64_t{1} << 62) + 1, -1};
+  std::int64_t num_bytes = 16;
+  server.service.on_predict = [&](auto*, const auto&, v1::PredictResponse* response) {
+    auto* output = response->add_outputs();
+    output->set_name("ids");
+    output->add_dims(num_bytes == 0 ? 0 : 2);
+    output->set_int64_values(sent.data(), static_cast<std::size_t>(num_bytes));
+    return grpc::Status::OK;
+  };
+  Client client(server.address());
+  const ClientOutput ids = client.Predict(RowsOf(1)).output("ids");
+  EXPECT_EQ(ids.type, OutputType::kInt64);
+  EXPECT_EQ(ids.integers, sent);
+  EXPECT_TRUE(ids.values.empty());
+  num_bytes = 0;
+  EXPECT_EQ(client.Predict(RowsOf(1)).output("ids").type, OutputType::kInt64);
+  num_bytes = 12;
+  EXPECT_EQ(ErrorOf([&] { client.Predict(RowsOf(1)); }).message(),
+            "output 'ids': its bytes do not fit its shape");
+}
+
 TEST(Client, ReadsTheModelsMetadata) {
   FakeServer server;
   v1::ModelMetadata& metadata = server.service.metadata;
@@ -319,6 +342,9 @@ TEST(Client, ReadsTheModelsMetadata) {
   auto* output = metadata.add_outputs();
   output->set_name("vectors");
   output->add_shape(2);
+  output = metadata.add_outputs();
+  output->set_name("ids");
+  output->set_dtype("int64");
   metadata.add_context("user");
   metadata.mutable_limits()->set_max_rows(10);
   metadata.mutable_artifact()->set_digest("abc");
@@ -334,6 +360,8 @@ TEST(Client, ReadsTheModelsMetadata) {
   EXPECT_EQ(read.id_limits[0], 50);
   EXPECT_EQ(read.id_limits[1], std::nullopt);
   EXPECT_EQ(read.signature.outputs[0].shape, (std::vector<std::int64_t>{2}));
+  EXPECT_EQ(read.signature.outputs[0].type, OutputType::kFloat32);
+  EXPECT_EQ(read.signature.outputs[1].type, OutputType::kInt64);
   EXPECT_EQ(read.signature.context, (std::vector<std::string>{"user"}));
   EXPECT_EQ(read.limits.max_rows, 10);
   EXPECT_EQ(read.digest, "abc");

@@ -168,8 +168,10 @@ class Tool {
   Json Written(const recsys::Outputs& outputs) const {
     Json data = Json::object();
     for (std::size_t i = 0; i < outputs.values.size(); ++i) {
-      const recsys::Span<const float> values = outputs.values[i];
-      data[model_->signature().outputs[i].name] = DigitsOf(values.data(), 4 * values.size());
+      const recsys::Output& output = model_->signature().outputs[i];
+      data[output.name] = output.type == recsys::OutputType::kInt64
+                              ? DigitsOf(outputs.integers[i].data(), 8 * outputs.integers[i].size())
+                              : DigitsOf(outputs.values[i].data(), 4 * outputs.values[i].size());
     }
     return data;
   }

@@ -69,6 +69,29 @@ TEST(PredictResponseTest, SmallValuesAreCopiedAndLargeOnesLeftWhereTheyLie) {
               Field(1, score) + Field(1, vectors) + Field(2, "small") + Field(3, "9f"));
 }
 
+/// The same outputs, of which the second is int64: half as many numbers.
+std::vector<Output> WithIntegers() {
+  std::vector<Output> outputs = SmallSignature().outputs;
+  outputs[1] = {"ids", {3}, OutputType::kInt64};
+  return outputs;
+}
+
+TEST(PredictResponseTest, IntegersHaveAFieldOfTheirOwn) {
+  const Answered answered(2);
+  const std::string score =
+      Field(1, "score") + Field(2, FromHex("02")) + Field(3, answered.texts[0]);
+  const std::string ids = Field(1, "ids") + Field(2, FromHex("0203")) + Field(4, answered.texts[1]);
+  EXPECT_EQ(WritePredictResponse("small", "9f", WithIntegers(), answered.rows()).Joined(),
+            Field(1, score) + Field(1, ids) + Field(2, "small") + Field(3, "9f"));
+}
+
+TEST(PredictResponseTest, NoIntegersAreStillIntegers) {
+  const std::string score = Field(1, "score") + Field(2, std::string(1, 0));
+  const std::string ids = Field(1, "ids") + Field(2, FromHex("0003")) + Field(4, "");
+  EXPECT_EQ(WritePredictResponse("small", "9f", WithIntegers(), Answered(0).rows()).Joined(),
+            Field(1, score) + Field(1, ids) + Field(2, "small") + Field(3, "9f"));
+}
+
 TEST(StreamResponseTest, AnAnswerOnAStreamNamesItsRequest) {
   EXPECT_EQ(WriteStreamResponse("r1", Response(Answered(2))).Joined(),
             FromHex("0a0272311263" + std::string(kResponse)));
@@ -117,6 +140,14 @@ TEST(InferResponseTest, OutputsAreThoseThatWereWantedInTheirOrder) {
                     "2a140a07766563746f72731204465033321a030202032a100a0573636f7265120446503332"
                     "1a0102" +
                     kVectors + "32080000003f000080bf"));
+}
+
+TEST(InferResponseTest, IntegersAreInt64) {
+  const Answered answered(2);
+  const Message message =
+      WriteInferResponse({"small", "9f", "a", {1}, false}, WithIntegers(), answered.rows());
+  const std::string ids = Field(1, "ids") + Field(2, "INT64") + Field(3, FromHex("0203"));
+  EXPECT_EQ(message.Joined(), FromHex(kInferHead) + Field(5, ids) + Field(6, answered.texts[1]));
 }
 
 TEST(InferResponseTest, AnAnswerWithoutRowsHasEmptyContents) {

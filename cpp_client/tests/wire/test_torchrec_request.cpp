@@ -112,6 +112,22 @@ TEST_F(TorchrecRequestTest, BytesThatAreNoMessageAreRefused) {
   EXPECT_TRUE(ReadTorchrecRequest("", &request));
 }
 
+TEST(TorchrecIntegersTest, AreRefused) {
+  Signature signature = SmallSignature();
+  signature.outputs[1] = {"ids", {3}, OutputType::kInt64};
+  const std::string message = Parts().Joined();
+  TorchrecRequest request;
+  ASSERT_TRUE(ReadTorchrecRequest(message, &request));
+  OwnedBytes owned;
+  RawRequest raw;
+  EXPECT_EQ(
+      ErrorOf([&] {
+        NameTorchrecInputs(request, signature, {4096, 1 << 18, 1 << 28}, &owned, &raw);
+      }),
+      "outputs: got 'ids' of int64, expected float32 alone: this protocol has no other numbers; "
+      "call recsys.v1.PredictionService or inference.GRPCInferenceService");
+}
+
 struct Wrong {
   const char* name;
   std::function<void(Parts*)> spoil;

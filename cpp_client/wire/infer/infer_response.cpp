@@ -2,19 +2,21 @@
 
 #include <utility>
 
+#include "wire/infer/infer_tensors.h"
+
 namespace recsys {
 namespace {
 
-constexpr std::string_view kDatatype = "FP32";
 constexpr std::string_view kFinal = "triton_final_response";
 
 /// Writes an InferOutputTensor.
 void WriteOutput(const Output& output, std::int64_t num_rows, Writer* writer) {
   const std::size_t name_bytes = output.name.empty() ? 0 : DelimitedSize(1, output.name.size());
-  writer->DelimitedHead(5, name_bytes + DelimitedSize(2, kDatatype.size()) +
+  const std::string_view datatype = DatatypeOf(output);
+  writer->DelimitedHead(5, name_bytes + DelimitedSize(2, datatype.size()) +
                                DelimitedSize(3, ShapeSize(num_rows, output)));
   writer->Text(1, output.name);
-  writer->Text(2, kDatatype);
+  writer->Text(2, datatype);
   WriteShape(3, num_rows, output, writer);
 }
 

@@ -34,10 +34,14 @@ std::vector<TensorSpec> InputSpecs(const Signature& signature) {
 std::vector<TensorSpec> OutputSpecs(const Signature& signature) {
   std::vector<TensorSpec> specs;
   for (const Output& output : signature.outputs) {
-    specs.push_back({output.name, "FP32", {-1}});
+    specs.push_back({output.name, DatatypeOf(output), {-1}});
     specs.back().shape.insert(specs.back().shape.end(), output.shape.begin(), output.shape.end());
   }
   return specs;
+}
+
+const char* DatatypeOf(const Output& output) {
+  return output.type == OutputType::kInt64 ? "INT64" : "FP32";
 }
 
 std::size_t MostTensors(const Signature& signature) {

@@ -52,6 +52,9 @@ struct TensorSpec {
 std::vector<TensorSpec> InputSpecs(const Signature& signature);
 std::vector<TensorSpec> OutputSpecs(const Signature& signature);
 
+/// Returns the type of an output's tensor.
+const char* DatatypeOf(const Output& output);
+
 /// Returns the maximum number of tensors in a request for such a model.
 std::size_t MostTensors(const Signature& signature);
 

@@ -108,7 +108,8 @@ def check_outputs(outputs: dict[str, Tensor], signature: Signature, num_rows: in
 def _output_bytes(outputs: dict[str, Tensor], output: Output, num_rows: int) -> bytes:
     tensor = outputs.get(output.name)
     expected = (num_rows, *output.shape)
-    if tensor is None or tensor.dtype != torch.float32 or tuple(tensor.shape) != expected:
+    dtype = torch.int64 if output.is_integer else torch.float32
+    if tensor is None or tensor.dtype != dtype or tuple(tensor.shape) != expected:
         got = "nothing" if tensor is None else f"{tensor.dtype} {tuple(tensor.shape)}"
-        raise RuntimeError(f"output {output.name!r}: got {got}, expected float32 {expected}")
-    return tensor.detach().numpy().astype("<f4", copy=False).tobytes()
+        raise RuntimeError(f"output {output.name!r}: got {got}, expected {output.dtype} {expected}")
+    return tensor.detach().numpy().astype("<i8" if output.is_integer else "<f4", copy=False).tobytes()

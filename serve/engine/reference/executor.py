@@ -100,7 +100,7 @@ class Executor:
         # None once closed, so that its memory is freed even if this object is still referenced.
         self._model: ServedModel | None = settings.model
         self._signature = settings.model.signature
-        self._output_bytes = [4 * torch.Size(output.shape).numel() for output in self._signature.outputs]
+        self._output_bytes = [output.row_bytes for output in self._signature.outputs]
         self._counters = settings.counters
         self._clock = settings.clock
         self._deliver = deliver

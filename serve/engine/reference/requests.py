@@ -181,8 +181,8 @@ class Request(Pending):
         """Encode the answer, in an executor's thread. An exception becomes the answer.
 
         Args:
-            values: the request's values of each output of the signature: little-endian float32, ``[B,
-                *shape]``.
+            values: the request's values of each output of the signature: little-endian float32 or int64,
+                ``[B, *shape]``.
         """
         raise NotImplementedError
 

@@ -10,10 +10,10 @@ from typing import Any
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
-from recsys.signature import DenseInput, IdPolicy, Signature, SparseInput
+from recsys.signature import DenseInput, IdPolicy, Output, Signature, SparseInput
 from serve.config.models import BatchLimits, Priority
 from serve.protocols.calls import MAX_REQUEST_ID_BYTES
-from serve.protocols.open_inference import FLOAT, ID, LENGTH, TEXT
+from serve.protocols.open_inference import FLOAT, ID, LENGTH, TEXT, output_datatype
 
 Json = dict[str, Any]
 _NUMBER: Json = {"type": "number"}
@@ -109,7 +109,7 @@ def plain_answer(signature: Signature) -> Json:
     """Return the schema of an answer in plain JSON."""
     outputs = {}
     for output in signature.outputs:
-        schema = _ANSWERED
+        schema = _answered(output)
         for size in reversed(output.shape):
             schema = arrays(schema, size)
         outputs[output.name] = {**arrays(schema), "description": f"{[*'B', *output.shape]}".replace("'", "")}
@@ -167,19 +167,28 @@ def tensor_request(signature: Signature) -> Json:
 
 def tensor_answer(signature: Signature) -> Json:
     """Return the schema of an answer with tensors."""
-    outputs = []
-    for output in signature.outputs:
-        shape = _shape([_size(), *({"const": size} for size in output.shape)])
-        outputs.append(_tensor(output.name, FLOAT, shape, values=_ANSWERED))
     return objects(
         {
             "model_name": {"type": "string"},
             "model_version": {"type": "string"},
             "id": _REQUEST_ID,
-            "outputs": arrays({"anyOf": outputs}),
+            "outputs": arrays({"anyOf": [_answer_tensor(output) for output in signature.outputs]}),
         },
         ["model_name", "model_version", "outputs"],
     )
+
+
+def _answered(output: Output) -> Json:
+    """Return the schema of a number of an answer."""
+    return {"type": "integer", "format": "int64"} if output.is_integer else _ANSWERED
+
+
+def _answer_tensor(output: Output) -> Json:
+    datatype = output_datatype(output)
+    shape = _shape([_size(), *({"const": size} for size in output.shape)])
+    tensor = _tensor(output.name, datatype, shape, values=_answered(output))
+    tensor["properties"]["datatype"] = {"const": datatype}
+    return tensor
 
 
 def ids_text(sparse: SparseInput) -> str:

@@ -130,6 +130,38 @@ def export_list(path: Path) -> Exported:
     return Exported(path)
 
 
+#: The IDs of the candidates of the model that retrieves: neighbours are one number in float32, and most in float64.
+RAW_ITEM_IDS = torch.tensor([(-1) ** i * (2**62 + i) for i in range(50)])
+
+
+class BestModel(nn.Module):
+    """Answers users with the IDs of the best candidates, their scores, and whether the best one is good."""
+
+    raw_ids: Tensor
+    candidates: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(15)
+        self.rows = EmbeddingBagCollection(
+            tables=[
+                EmbeddingBagConfig(name="users", embedding_dim=8, num_embeddings=1000, feature_names=["user"])
+            ]
+        )
+        self.register_buffer("raw_ids", RAW_ITEM_IDS)
+        self.register_buffer("candidates", torch.randn(len(RAW_ITEM_IDS), 8))
+
+    def forward(self, features: KeyedJaggedTensor) -> dict[str, Tensor]:
+        scores, places = torch.topk(self.rows(features).values() @ self.candidates.T, 4, dim=1)
+        return {"ids": self.raw_ids[places], "scores": scores, "good": scores[:, 0] > 0.05}
+
+
+def export_best(path: Path) -> Exported:
+    """A model with outputs of integers, floats and bools."""
+    export_model(BestModel().eval(), path, ExportConfig(name="best", graph_format=GRAPH_FORMAT))
+    return Exported(path)
+
+
 #: Rows of the tables of the crossing model: an ID ``a`` of the first is looked up as ``2 * a`` in the second.
 NUM_CROSSED_ROWS = 100
 

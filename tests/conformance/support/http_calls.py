@@ -107,12 +107,15 @@ def plain_body(sample: Sample, **more: Any) -> dict[str, Any]:
 
 def tensor_outputs(body: dict[str, Any]) -> dict[str, np.ndarray]:
     """The answer to ``tensor_body``."""
-    return {one["name"]: np.array(one["data"], "<f4").reshape(one["shape"]) for one in body["outputs"]}
+    return {
+        one["name"]: np.array(one["data"], _DTYPES[one["datatype"]]).reshape(one["shape"])
+        for one in body["outputs"]
+    }
 
 
 def plain_outputs(body: dict[str, Any], expected: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The answer to ``plain_body``; an empty list has no shape of its own."""
     return {
-        name: np.array(values, "<f4").reshape(expected[name].shape)
+        name: np.array(values, expected[name].dtype).reshape(expected[name].shape)
         for name, values in body["outputs"].items()
     }

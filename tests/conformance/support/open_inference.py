@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from serve.client.packing import read_response
+from serve.protocols.open_inference import DTYPES
 from serve.wire import open_inference_pb2 as wire
 from serve.wire import predict_pb2
 from tests.conformance.support.harness import ServerUnderTest
@@ -24,7 +25,7 @@ def plain(server: ServerUnderTest, sample: Sample) -> dict[str, np.ndarray]:
 def assert_same_bits(got: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
     assert list(got) == list(expected)
     for name, values in expected.items():
-        assert got[name].shape == values.shape
+        assert (got[name].shape, got[name].dtype) == (values.shape, values.dtype)
         assert got[name].tobytes() == values.tobytes(), name
 
 
@@ -37,6 +38,6 @@ def model_infer(
 
 def outputs_of(response: wire.ModelInferResponse) -> dict[str, np.ndarray]:
     return {
-        output.name: np.frombuffer(data, "<f4").reshape(output.shape)
+        output.name: np.frombuffer(data, DTYPES[output.datatype]).reshape(output.shape)
         for output, data in zip(response.outputs, response.raw_output_contents, strict=True)
     }

@@ -1,9 +1,10 @@
-"""Outputs come out as float32, or not at all."""
+"""Outputs come out as float32 or int64, or not at all."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -43,7 +44,7 @@ class _Casting(nn.Module):
     ids=["argmax", "int32", "bool", "uint8"],
 )
 @pytest.mark.parametrize("devices", [("cpu",), ("cpu", "cpu")], ids=",".join)
-def test_whole_numbers_come_out_as_float32(
+def test_whole_numbers_come_out_as_int64(
     tmp_path: Path, cast: Callable[[Tensor], Tensor], devices: tuple[str, ...]
 ) -> None:
     model = _Casting(cast)
@@ -51,29 +52,46 @@ def test_whole_numbers_come_out_as_float32(
     batch = batch_of(artifact.signature, 9)
     found = artifact.forward(*batch.inputs())
     expected = predicted(model, arguments(artifact.signature, batch))
-    assert found["cast"].dtype == torch.float32
-    assert torch.equal(found["cast"], expected["cast"].float())
+    assert [output.dtype for output in artifact.signature.outputs] == ["float32", "int64"]
+    assert artifact.manifest.format_version == 3
+    assert found["cast"].dtype == torch.int64
+    assert torch.equal(found["cast"], expected["cast"].to(torch.int64))
+    assert artifact.forward(*batch_of(artifact.signature, 0).inputs())["cast"].dtype == torch.int64
 
 
 class _Scaled(_Casting):
-    """Whole numbers, which grow with the number of IDs."""
+    """Whole numbers, which follow from the number of IDs."""
 
     def forward(self, features: KeyedJaggedTensor) -> dict[str, Tensor]:
         found = self.ebc(features).values()
-        whole = features.lengths().unsqueeze(1).to(torch.int64) * 2**22
+        whole = features.lengths().unsqueeze(1).to(torch.int64) + 2**53
         return {"score": found, "cast": self.cast(whole)}
 
 
-def test_whole_numbers_that_float32_does_not_represent_are_infinite(tmp_path: Path) -> None:
-    model = _Scaled(lambda x: x)
-    _, artifact = exported(model, tmp_path / "a")
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"dense_dtype": "bfloat16"}, {"single_file": True}, {"graph_format": "pt2"}],
+    ids=["plain", "bfloat16", "single file", "pt2"],
+)
+def test_whole_numbers_are_exact(tmp_path: Path, options: dict[str, Any]) -> None:
+    _, artifact = exported(_Scaled(lambda x: -x), tmp_path / "a", **options)
     found = artifact.forward(torch.tensor([4, 5]), torch.arange(9))["cast"]
-    assert found[0] == 2**24
-    assert found[1] == torch.inf
-    with pytest.raises(
-        ExportError, match=r"outputs\['cast'\]: got 33554432, expected whole numbers up to 16777216"
-    ):
-        exported(_Scaled(lambda x: x * 2), tmp_path / "b")
+    assert found.tolist() == [[-(2**53) - 4], [-(2**53) - 5]]
+    assert found.dtype == torch.int64
+
+
+def test_complex_numbers_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match=r"outputs\['cast'\]: got torch.complex64, expected real numbers"):
+        export_model(_Casting(lambda x: torch.complex(x, x)), tmp_path / "a")
+
+
+@pytest.mark.parametrize("devices", [("cuda:0",), ("cuda:0", "cuda:1")], ids=",".join)
+def test_a_target_of_other_devices_keeps_whole_numbers(tmp_path: Path, devices: tuple[str, ...]) -> None:
+    """No copy to host memory puts them together with floats."""
+    report = export_model(
+        _Scaled(lambda x: x.to(torch.int64)), tmp_path / "a", ExportConfig(targets=(devices,))
+    )
+    assert report.differences[",".join(devices)]["cast"].max_abs == 0.0
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])

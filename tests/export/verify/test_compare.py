@@ -179,8 +179,31 @@ def test_compare_names_output_row_difference_and_bound(bad: float) -> None:
 
 
 def test_compare_wants_the_same_shapes() -> None:
-    with pytest.raises(VerificationError, match=r"output 'score': got shape \[2\], expected \[1\], it"):
+    with pytest.raises(VerificationError, match=r"output 'score': got .* \[2\], expected .* \[1\], it"):
         compare(_outputs(1.0, 1.0), _outputs(1.0), None, "it")
+
+
+def _integers(num_wrong: int) -> dict[str, Tensor]:
+    """40 rows of two numbers beyond what float64 tells apart, of which some rows are wrong by 1."""
+    found = torch.arange(80).view(40, 2) + 2**60
+    found[:num_wrong, 1] += 1
+    return {"ids": found}
+
+
+def test_integers_are_equal_but_for_few_rows() -> None:
+    assert compare(_integers(2), _integers(0), 2.0**-4, "it")["ids"].max_abs == 1.0
+    with pytest.raises(
+        VerificationError,
+        match=rf"output 'ids', row 0 .*: got \[{2**60}, {2**60 + 2}\], expected \[{2**60}, {2**60 + 1}\], it; 3 of 40 "
+        "rows differ, expected at most 2",
+    ):
+        compare(_integers(3), _integers(0), 2.0**-4, "it")
+    one = {"ids": torch.tensor([1])}
+    with pytest.raises(VerificationError, match="1 of 1 rows differ, expected at most 0"):
+        compare(one, {"ids": torch.tensor([2])}, 2.0**-4, "it")
+    with pytest.raises(VerificationError, match=r"got torch.float32 \[1\], expected torch.int64 \[1\]"):
+        compare({"ids": torch.tensor([1.0])}, one, None, "it")
+    compare({"ids": one["ids"][:0]}, {"ids": one["ids"][:0]}, 0.0, "it")
 
 
 def test_compare_measures() -> None:

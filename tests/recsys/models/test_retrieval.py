@@ -10,7 +10,7 @@ from torch import Tensor
 
 from recsys.managed import ManagedCollisionEmbeddingBagCollection
 from recsys.models.click import build_dlrm
-from recsys.models.retrieval import MAX_ITEMS, bags_with, item_digest, retrieval_model
+from recsys.models.retrieval import bags_with, item_digest, retrieval_model
 from recsys.models.zoo import build_two_tower, towers_of
 from tests.support.two_towers import two_towers, vectors_of
 
@@ -53,24 +53,13 @@ def _dlrm() -> Any:
         (two_towers, torch.ones(5, 6), 6, "top_k: got 6, expected 1 to 5"),
         (two_towers, torch.ones(5, 7), 1, "\\[5, 7\\], expected torch.float32 \\[N, 6\\]"),
         (two_towers, torch.ones(5, 6).double(), 1, "torch.float64 \\[5, 6\\], expected torch.float32"),
-        (
-            two_towers,
-            torch.ones(1).expand(MAX_ITEMS + 1, 6),
-            1,
-            "got 16777217 vectors, expected 16777216 at most",
-        ),
         (two_towers, torch.tensor([[0.0] * 6, [torch.inf] * 6]), 1, "row 1 has NaN or infinite numbers"),
     ],
-    ids=["no towers", "no user", "no items", "k", "width", "dtype", "too many", "infinite"],
+    ids=["no towers", "no user", "no items", "k", "width", "dtype", "infinite"],
 )
 def test_what_does_not_fit(make: Any, vectors: Tensor, k: int, text: str) -> None:
     with pytest.raises(ValueError, match=text):
         retrieval_model(make(), vectors, k)
-
-
-def test_the_last_position_that_float32_represents() -> None:
-    assert int(torch.tensor(MAX_ITEMS - 1).to(torch.float32)) == MAX_ITEMS - 1
-    assert int(torch.tensor(MAX_ITEMS + 1).to(torch.float32)) != MAX_ITEMS + 1
 
 
 @pytest.mark.parametrize("kind", ["index", "zero_collision"])

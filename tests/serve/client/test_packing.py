@@ -208,9 +208,14 @@ def test_a_response_becomes_arrays_of_its_dims() -> None:
         outputs=[
             wire.Output(name="a", dims=[2, 3], values=values.tobytes()),
             wire.Output(name="empty", dims=[0, 3]),
+            wire.Output(name="ids", dims=[2], int64_values=np.array([2**53 + 1, -1], "<i8").tobytes()),
+            wire.Output(name="no ids", dims=[0, 3], int64_values=b""),
         ]
     )
     outputs = read_response(response)
+    assert (outputs["ids"].tolist(), outputs["ids"].dtype) == ([2**53 + 1, -1], np.int64)
+    assert (outputs["no ids"].shape, outputs["no ids"].dtype) == ((0, 3), np.int64)
+    assert outputs["empty"].dtype == np.float32
     np.testing.assert_array_equal(outputs["a"], values.reshape(2, 3))
     assert outputs["empty"].shape == (0, 3)
 

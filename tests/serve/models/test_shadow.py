@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -98,6 +99,21 @@ def test_outputs_are_matched_by_name_and_must_have_one_shape() -> None:
     assert not same_rows(rows(a, b), rows(a))
     assert not same_rows(rows(a), rows(("c", [1.0, 2.0])))
     assert not same_rows(rows(a), rows(("a", [1.0])))
+
+
+def test_integers_are_the_same_if_they_are_equal() -> None:
+    def pair(ids: list[int], dtype: str = "int64") -> ShadowPair:
+        outputs = (Output(name="ids", shape=(), dtype="int64"),)
+        values = np.array(ids, "<i8").tobytes()
+        base = np.array([2**53, 7], "<i8").tobytes()
+        got = (Output(name="ids", shape=(), dtype=dtype),)
+        return replace(
+            pair_of([], []), expected=[base], got=[values], expected_outputs=outputs, got_outputs=got
+        )
+
+    assert same_outputs(pair([2**53, 7]))
+    assert not same_outputs(pair([2**53 + 1, 7]))
+    assert not same_outputs(pair([2**53, 7], "float32"))
 
 
 def test_pairs_beyond_what_may_wait_are_dropped_and_counted() -> None:

@@ -30,6 +30,7 @@ json AnswerOf(const ClientResponse& response) {
   json outputs = json::object();
   for (const auto& output : response.outputs) {
     outputs[output.name] = {{"dims", output.dims}, {"values", output.values}};
+    if (output.type == recsys::OutputType::kInt64) outputs[output.name]["values"] = output.integers;
   }
   return {{"model", response.model},
           {"version", response.version},

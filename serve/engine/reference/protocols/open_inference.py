@@ -13,7 +13,16 @@ from serve.engine.reference.requests import RawRequestLike, Request
 from serve.engine.reference.servable import ReferenceServable
 from serve.errors import RequestError, listed
 from serve.protocols.calls import checked_request_id, parse
-from serve.protocols.open_inference import DTYPES, FLOAT, ID, LENGTH, TEXT, Parameters, parameters_of
+from serve.protocols.open_inference import (
+    DTYPES,
+    FLOAT,
+    ID,
+    LENGTH,
+    TEXT,
+    Parameters,
+    output_datatype,
+    parameters_of,
+)
 from serve.wire import open_inference_pb2 as wire
 
 _CONTENTS = {FLOAT: "fp32_contents", ID: "int64_contents", LENGTH: "int_contents", TEXT: "bytes_contents"}
@@ -75,11 +84,13 @@ class InferRequest(Request):
         response = wire.ModelInferResponse(
             model_name=info.name, model_version=info.version, id=self.request_id
         )
-        every = {output.name: (output.shape, data) for output, data in zip(outputs, values, strict=True)}
+        every = {output.name: (output, data) for output, data in zip(outputs, values, strict=True)}
         wanted = [output.name for output in self.message.outputs]
         for name in wanted or every:
-            shape, data = every[name]
-            response.outputs.add(name=name, datatype=FLOAT, shape=(self.num_rows, *shape))
+            output, data = every[name]
+            response.outputs.add(
+                name=name, datatype=output_datatype(output), shape=(self.num_rows, *output.shape)
+            )
             response.raw_output_contents.append(data)
         serialized: bytes = response.SerializeToString()
         return serialized

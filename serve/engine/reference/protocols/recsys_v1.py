@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from recsys.signature import Signature
+from recsys.signature import Output, Signature
 from serve.config.models import Priority
 from serve.engine.interface import ModelInfo
 from serve.engine.reference.requests import RawRequestLike, Request
@@ -72,21 +72,25 @@ def encode_response(info: ModelInfo, signature: Signature, num_rows: int, values
         info: name and version for the answer.
         signature: names and shapes of the outputs.
         num_rows: B.
-        values: values of each output: little-endian float32, row-major ``[B, *shape]``.
+        values: values of each output: little-endian float32 or int64, row-major ``[B, *shape]``.
     """
     parts = []
     for output, data in zip(signature.outputs, values, strict=True):
-        parts.append(_head(output.name, output.shape, num_rows, len(data)))
+        parts.append(_head(output, num_rows, len(data)))
         parts.append(data)
     parts.append(_tail(info.name, info.version))
     return b"".join(parts)
 
 
 @functools.lru_cache(_MAX_HEADS)
-def _head(name: str, shape: tuple[int, ...], num_rows: int, num_bytes: int) -> bytes:
+def _head(output: Output, num_rows: int, num_bytes: int) -> bytes:
     """Return the bytes before the values of one output."""
     message = wire.PredictResponse()
-    message.outputs.add(name=name, dims=(num_rows, *shape), values=bytes(num_bytes))
+    written = message.outputs.add(name=output.name, dims=(num_rows, *output.shape))
+    if output.is_integer:
+        written.int64_values = bytes(num_bytes)
+    else:
+        written.values = bytes(num_bytes)
     data: bytes = message.SerializeToString()
     return data[: len(data) - num_bytes]
 

@@ -17,7 +17,7 @@ from recsys.signature import DenseInput, Signature, SparseInput
 from serve.config.models import BatchLimits
 from serve.engine.reference.requests import RawDense, RawRequest, RawRequestLike, RawSparse, Request
 from serve.engine.reference.servable import ReferenceServable
-from serve.errors import RequestError, listed
+from serve.errors import RequestError, listed, short
 from serve.protocols.calls import parse
 from serve.wire import predictor_pb2 as wire
 
@@ -68,8 +68,15 @@ def raw_request(signature: Signature, message: wire.PredictionRequest, limits: B
         limits: limits of one request.
 
     Raises:
-        RequestError: the message does not fit the signature; the error text names field, got and expected.
+        RequestError: the message does not fit the signature; the error text names field, got and expected. Or an
+            output is int64, which the protocol does not have.
     """
+    integer = next((output.name for output in signature.outputs if output.is_integer), None)
+    if integer is not None:
+        raise RequestError(
+            f"outputs: got {short(integer)} of int64, expected float32 alone: this protocol has no other numbers; call "
+            "recsys.v1.PredictionService or inference.GRPCInferenceService"
+        )
     num_rows = message.batch_size
     if num_rows < 0:
         raise RequestError(f"batch_size: got {num_rows}, expected 0 or more")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -86,6 +88,14 @@ def test_outputs_become_bytes_in_the_signatures_order() -> None:
     score, flat = check_outputs({"pair": pair, "score": torch.ones(3)}, OUTPUTS, 3)
     assert np.frombuffer(score, "<f4").tolist() == [1, 1, 1]
     assert np.frombuffer(flat, "<f4").tolist() == [0, 3, 1, 4, 2, 5]
+
+
+def test_integers_become_int64() -> None:
+    signature = replace(OUTPUTS, outputs=(Output(name="ids", shape=(2,), dtype="int64"),))
+    (ids,) = check_outputs({"ids": torch.tensor([[2**53 + 1, -1]])}, signature, 1)
+    assert np.frombuffer(ids, "<i8").tolist() == [2**53 + 1, -1]
+    with pytest.raises(RuntimeError, match=r"got torch.float32 \(1, 2\), expected int64 \(1, 2\)"):
+        check_outputs({"ids": torch.ones(1, 2)}, signature, 1)
 
 
 @pytest.mark.parametrize(

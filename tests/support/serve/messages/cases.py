@@ -7,6 +7,7 @@ collation nor the batch's neighbours can touch it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -71,17 +72,18 @@ def forward_inputs(signature: Signature, sample: Sample) -> list[torch.Tensor]:
     return [*inputs, torch.tensor(weights, dtype=torch.float32)] if signature.is_weighted else inputs
 
 
-def answer(model: ServedModel, sample: Sample) -> dict[str, npt.NDArray[np.float32]]:
+def answer(model: ServedModel, sample: Sample) -> dict[str, npt.NDArray[Any]]:
     """What the model, called directly, says of the sample."""
     with torch.inference_mode():
         outputs = model.forward(*forward_inputs(model.signature, sample))
     return {name: tensor.numpy() for name, tensor in outputs.items()}
 
 
-def assert_answers(
-    got: dict[str, npt.NDArray[np.float32]], expected: dict[str, npt.NDArray[np.float32]]
-) -> None:
-    """Equal up to what another batch size does to the order of a dense layer's sums."""
+def assert_answers(got: dict[str, npt.NDArray[Any]], expected: dict[str, npt.NDArray[Any]]) -> None:
+    """Equal up to what another batch size does to the order of a dense layer's sums; integers exactly."""
     assert list(got) == list(expected)
     for name, values in expected.items():
+        assert got[name].dtype == values.dtype, name
+        if values.dtype.kind == "i":
+            np.testing.assert_array_equal(got[name], values, err_msg=name)
         np.testing.assert_allclose(got[name], values, rtol=1e-4, atol=1e-5, err_msg=name)

@@ -54,7 +54,8 @@ def torchrec_message(
 ) -> torchrec.PredictionRequest:
     """The sample without names, in the signature's order."""
     message = torchrec.PredictionRequest(batch_size=sample.num_rows)
-    columns = [floats(sample.dense[d.name], d.width) for d in signature.dense]
+    nothing = np.empty((sample.num_rows, 0), "<f4")
+    columns = [nothing, *(floats(sample.dense[d.name], d.width) for d in signature.dense)]
     message.float_features.num_features = sum(d.width for d in signature.dense)
     message.float_features.values = np.concatenate(columns, axis=1).tobytes()
     for weighted, features in ((False, message.id_list_features), (True, message.id_score_list_features)):
