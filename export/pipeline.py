@@ -24,7 +24,6 @@ from export.config import ALL_FEATURES, AUTO, DENSE_DTYPES, ExportConfig
 from export.graph.adapted import Wanted, adapted, batch_fields
 from export.graph.arguments import DENSE, SPARSE
 from export.graph.binding import Binding, Declared, bind, dense_inputs, needed_rows, sparse_inputs
-from export.graph.graph import signature_shapes
 from export.graph.managed import find_managed
 from export.graph.place import naming_places
 from export.graph.prepared import PreparedModel, Progress, skeletons_of
@@ -46,7 +45,7 @@ from recsys.files import naming_full_disk
 from recsys.quant import float_weights
 from recsys.rows.quantize import QuantizationError
 from recsys.sharding.plan.device_rows import table_path
-from recsys.signature import FLOAT32, INT64, IdPolicy, Output, Signature, SparseInput
+from recsys.signature import IdPolicy, Signature, SparseInput
 
 #: Rows of the random batch for the verification, and its seed.
 NUM_SAMPLES = 256
@@ -207,14 +206,9 @@ def with_outputs(prepared: PreparedModel, floats: FloatOutputs) -> PreparedModel
     """Return the model with the float model's outputs in its signature.
 
     Raises:
-        ExportError: An output does not have one row per row of the batch, or has an invalid name.
+        ExportError: An output has an invalid name.
     """
-    shapes = signature_shapes(floats.outputs, prepared.samples.num_rows)
-    outputs = tuple(
-        Output(name=name, shape=shape, dtype=INT64 if name in floats.integers else FLOAT32)
-        for name, shape in shapes.items()
-    )
-    signature = replace(prepared.signature, outputs=outputs)
+    signature = replace(prepared.signature, outputs=floats.signature)
     _check_names(signature)
     return replace(
         prepared,

@@ -10,7 +10,8 @@ The exported ``forward`` takes, in this order,
 * ``weights``, float32 ``[N]``, only if ``Signature.is_weighted``; one weight per ID, and 1.0 (not read) for
   the IDs of unweighted sparse inputs;
 
-and returns one float32 or int64 tensor ``[B, *shape]`` for each of ``Signature.outputs``, by name.
+and returns one float32 or int64 tensor, ``[B, *shape]`` unless ``Output.batch_dims`` says otherwise, for each of
+``Signature.outputs``, by name.
 
 A model whose ``Signature.context`` is not empty has a second form, ``forward_ranking``, for Q contexts (such
 as the users of Q requests) and B rows (the candidates of all requests). It takes, in this order,
@@ -36,13 +37,15 @@ from typing import Any
 
 from recsys.errors import ManifestError
 from recsys.hashing import STRING_HASHES
-from recsys.json_checks import a_list, choice, count, flag, shape, text
+from recsys.json_checks import a_list, choice, count, flag, shape, text, wrong
 
 #: What may stand in a batch: rows of any requests, or those of one request.
 BATCHES = ("rows", "request")
 #: The types of outputs: ``int64`` holds every integer and bool of a model.
 FLOAT32, INT64 = "float32", "int64"
 OUTPUT_DTYPES = (FLOAT32, INT64)
+#: The batch dimensions of most outputs.
+ROWS_FIRST = (0,)
 
 
 class IdPolicy(StrEnum):
@@ -114,27 +117,35 @@ class SparseInput:
 
 @dataclass(frozen=True, kw_only=True)
 class Output:
-    """An output ``[B, *shape]``.
+    """An output, ``[B, *shape]`` for most.
 
     Attributes:
         name: The output's name.
-        shape: Without the batch dimension; ``()`` for one number.
+        shape: Without the batch dimensions; ``()`` for one number per row.
         dtype: One of ``OUTPUT_DTYPES``.
+        batch_dims: The dimensions of size B, ascending: ``(0, 1)`` for ``[B, B]``, none for an output that has no rows.
+            Others than ``(0,)`` only where a batch is one request.
     """
 
     name: str
     shape: tuple[int, ...]
     dtype: str = FLOAT32
+    batch_dims: tuple[int, ...] = ROWS_FIRST
 
     @property
     def is_integer(self) -> bool:
         """Whether its numbers are int64."""
         return self.dtype == INT64
 
-    @property
-    def row_bytes(self) -> int:
-        """The bytes of a row's numbers."""
-        return math.prod(self.shape) * (8 if self.is_integer else 4)
+    def dims(self, num_rows: int) -> tuple[int, ...]:
+        """Return the whole shape for a number of rows."""
+        sizes = iter(self.shape)
+        num_dims = len(self.shape) + len(self.batch_dims)
+        return tuple(num_rows if dim in self.batch_dims else next(sizes) for dim in range(num_dims))
+
+    def num_bytes(self, num_rows: int) -> int:
+        """Return the bytes of its numbers for a number of rows."""
+        return math.prod(self.dims(num_rows)) * (8 if self.is_integer else 4)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,6 +172,11 @@ class Signature:
     def is_weighted(self) -> bool:
         """Whether ``forward`` takes ``weights``."""
         return any(s.weighted for s in self.sparse)
+
+    @property
+    def without_rows(self) -> Output | None:
+        """The first output without a batch dimension, which no batch without rows tells; None for most models."""
+        return next((output for output in self.outputs if not output.batch_dims), None)
 
     @property
     def has_integers(self) -> bool:
@@ -204,7 +220,12 @@ class Signature:
                 for s in self.sparse
             ],
             "outputs": [
-                {"name": o.name, "shape": list(o.shape), **({"dtype": o.dtype} if o.is_integer else {})}
+                {
+                    "name": o.name,
+                    "shape": list(o.shape),
+                    **({"dtype": o.dtype} if o.is_integer else {}),
+                    **({} if o.batch_dims == ROWS_FIRST else {"batch_dims": list(o.batch_dims)}),
+                }
                 for o in self.outputs
             ],
             # Omitted without a context, so that the manifest is byte-identical to that of earlier releases.
@@ -245,11 +266,13 @@ class Signature:
             )
             for at, s in a_list(data, "sparse", "signature")
         )
+        by_request = "batch" in data and choice(data, "batch", "signature", BATCHES) == "request"
         outputs = tuple(
             Output(
                 name=text(o, "name", at),
                 shape=shape(o, "shape", at),
                 dtype=choice(o, "dtype", at, OUTPUT_DTYPES) if "dtype" in o else FLOAT32,
+                batch_dims=_batch_dims(o, at, by_request=by_request),
             )
             for at, o in a_list(data, "outputs", "signature")
         )
@@ -262,8 +285,22 @@ class Signature:
         if not outputs or not (dense or sparse):
             raise ManifestError("signature: got no inputs or no outputs, expected at least one of each")
         context = _context(data, {d.name for d in dense} | {s.name for s in sparse})
-        by_request = "batch" in data and choice(data, "batch", "signature", BATCHES) == "request"
         return cls(dense=dense, sparse=sparse, outputs=outputs, context=context, by_request=by_request)
+
+
+def _batch_dims(data: Any, at: str, *, by_request: bool) -> tuple[int, ...]:
+    """Return the batch dimensions of an output; the first if the field is missing."""
+    if "batch_dims" not in data:
+        return ROWS_FIRST
+    dims = data["batch_dims"]
+    if not isinstance(dims, list) or not all(type(dim) is int for dim in dims):
+        raise wrong(at, "batch_dims", dims, "a list of whole numbers")
+    num_dims = len(data["shape"]) + len(dims)
+    if not num_dims or any(not 0 <= dim < num_dims for dim in dims) or dims != sorted(set(dims)):
+        raise wrong(at, "batch_dims", dims, f"different dimensions of {num_dims}, ascending")
+    if tuple(dims) != ROWS_FIRST and not by_request:
+        raise wrong(at, "batch_dims", dims, "[0], because a batch holds rows of any requests")
+    return tuple(dims)
 
 
 def _columns(data: Any, at: str) -> tuple[str, ...]:

@@ -99,8 +99,20 @@ void Read(Cursor* cursor, recsys::Output* output) {
                       const bool is_integer = at->ReadBytes() == "int64";
                       output->type = is_integer ? OutputType::kInt64 : OutputType::kFloat32;
                     }};
+  std::vector<std::int64_t> dims;
   ReadFields(cursor, Text(1, &output->name), PackedInts(2, &output->shape),
-             UnpackedInts(2, &output->shape), dtype);
+             UnpackedInts(2, &output->shape), dtype, PackedInts(4, &dims), UnpackedInts(4, &dims));
+  // Servers that know no others than [B, *shape] do not send it.
+  if (dims.empty()) return;
+  output->shape.clear();
+  output->batch_dims.clear();
+  for (std::size_t i = 0; i < dims.size(); ++i) {
+    if (dims[i] < 0) {
+      output->batch_dims.push_back(static_cast<std::int64_t>(i));
+    } else {
+      output->shape.push_back(dims[i]);
+    }
+  }
 }
 
 void Read(Cursor* cursor, RequestLimits* limits) {

@@ -49,8 +49,7 @@ at::Tensor Find(const c10::IValue& returned, const std::string& name) {
 
 at::Tensor CheckedOutput(const c10::IValue& returned, const Output& output, std::int64_t num_rows) {
   const at::Tensor tensor = Find(returned, output.name);
-  std::vector<std::int64_t> expected{num_rows};
-  expected.insert(expected.end(), output.shape.begin(), output.shape.end());
+  const std::vector<std::int64_t> expected = output.Dims(num_rows);
   const bool is_integer = output.type == OutputType::kInt64;
   if (tensor.defined() && tensor.scalar_type() == (is_integer ? at::kLong : at::kFloat) &&
       tensor.sizes() == expected && tensor.device().is_cpu()) {
@@ -131,6 +130,11 @@ Error GraphError(const std::string& text) {
 Outputs NoRows(const Signature& signature) {
   static constexpr float kNoFloat = 0;
   static constexpr std::int64_t kNoInteger = 0;
+  if (signature.without_rows() != nullptr) {
+    throw Error(ErrorKind::kExecution, "rows: got none, expected at least one: output " +
+                                           Repr(signature.without_rows()->name) +
+                                           " has no batch dimension");
+  }
   Outputs outputs;
   outputs.values.assign(signature.outputs.size(), {&kNoFloat, 0});
   if (signature.has_integers()) outputs.integers.assign(signature.outputs.size(), {&kNoInteger, 0});

@@ -26,7 +26,8 @@ Outputs CheckedOutputs(const c10::IValue& returned, const Signature& signature,
 Error GraphError(const std::string& text);
 
 /// Returns the outputs of a batch without rows. It reaches no graph: many operations of models do
-/// not define what they make of it (recsys/artifact/inputs.py).
+/// not define what they make of it (recsys/artifact/inputs.py). Throws Error (kExecution) if an
+/// output has no batch dimension.
 Outputs NoRows(const Signature& signature);
 
 }  // namespace recsys

@@ -85,17 +85,17 @@ void Writer::Flush() {
 }
 
 std::size_t ShapeSize(std::int64_t num_rows, const Output& output) {
-  std::size_t num_bytes = VarintSize(static_cast<std::uint64_t>(num_rows));
-  for (const std::int64_t size : output.shape) {
+  std::size_t num_bytes = 0;
+  output.ForEachSize(num_rows, [&](std::int64_t size) {
     num_bytes += VarintSize(static_cast<std::uint64_t>(size));
-  }
+  });
   return num_bytes;
 }
 
 void WriteShape(std::uint32_t field, std::int64_t num_rows, const Output& output, Writer* writer) {
   writer->DelimitedHead(field, ShapeSize(num_rows, output));
-  writer->Varint(static_cast<std::uint64_t>(num_rows));
-  for (const std::int64_t size : output.shape) writer->Varint(static_cast<std::uint64_t>(size));
+  output.ForEachSize(num_rows,
+                     [&](std::int64_t size) { writer->Varint(static_cast<std::uint64_t>(size)); });
 }
 
 }  // namespace recsys

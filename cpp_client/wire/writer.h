@@ -72,7 +72,7 @@ class Writer {
   Message message_;
 };
 
-/// Returns the size of a packed field with [num_rows, *shape].
+/// Returns the size of a packed field with the shape of an output for a number of rows.
 std::size_t ShapeSize(std::int64_t num_rows, const Output& output);
 void WriteShape(std::uint32_t field, std::int64_t num_rows, const Output& output, Writer* writer);
 

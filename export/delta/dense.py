@@ -124,6 +124,7 @@ def _config_of(model: nn.Module, manifest: Manifest) -> ExportConfig:
         },
         dense_dtype=manifest.targets[0].dense_dtype,
         context=signature.context,
+        batch="request" if signature.by_request else "rows",
         strings={feature.name: feature.strings for feature in signature.sparse if feature.strings},
         **given,
     )

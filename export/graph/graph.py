@@ -423,18 +423,3 @@ def _tensor_ranks(root: nn.Module, module: fx.GraphModule) -> tuple[dict[str, in
         elif rank is not None:
             ranks[name] = rank
     return rows, ranks
-
-
-def signature_shapes(outputs: Mapping[str, Tensor], num_rows: int) -> dict[str, tuple[int, ...]]:
-    """Return each output's shape without the batch dimension.
-
-    Raises:
-        ExportError: An output does not have one row per row of the batch.
-    """
-    for name, output in outputs.items():
-        if output.dim() == 0 or output.shape[0] != num_rows:
-            raise ExportError(
-                f"outputs[{name!r}]: got shape {list(output.shape)} for a batch of {num_rows} rows, expected "
-                "one row per row of the batch"
-            )
-    return {name: tuple(output.shape[1:]) for name, output in outputs.items()}

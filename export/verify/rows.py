@@ -73,8 +73,10 @@ def check_rows(
         found = predict(picked(signature, batch, rows))
         for name, of_all in expected.items():
             at_most = rows.numel() // MOST_ROUNDED if name in integers else 0
-            if name not in integers or at_most:
-                _compare(name, found[name], of_all, rows, _Case(text=case, at_most=at_most, because=because))
+            of_case = _Case(text=case, at_most=at_most, because=because)
+            _check_shape(name, found[name], of_all, rows, of_case)
+            if found[name].numel() and (name not in integers or at_most):
+                _compare(name, found[name], of_all, rows, of_case)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,16 +92,17 @@ def _numbers(values: Tensor) -> Tensor:
     return values.to(torch.float32).nan_to_num()
 
 
-def _compare(name: str, found: Tensor, of_all: Tensor, rows: Tensor, case: _Case) -> None:
+def _check_shape(name: str, found: Tensor, of_all: Tensor, rows: Tensor, case: _Case) -> None:
     if tuple(found.shape) != (rows.numel(), *of_all.shape[1:]):
         raise VerificationError(
             f"output {name!r}: got shape {list(found.shape)} for {rows.numel()} rows and {list(of_all.shape)} for "
             f"{of_all.shape[0]}{case.because(name, int(rows[0]))}, expected shapes that differ in the number of rows "
             "alone: give to_padded_dense a desired_length, and sizes of your own instead of the batch's largest; no "
-            "squeeze() without dim"
+            "squeeze() without dim. Outputs of other shapes, such as [B, B] or without rows, need --batch request"
         )
-    if not found.numel():
-        return
+
+
+def _compare(name: str, found: Tensor, of_all: Tensor, rows: Tensor, case: _Case) -> None:
     expected = of_all[rows]
     # What is no number is judged later.
     is_same = (found == expected) | (found.isnan() & expected.isnan())

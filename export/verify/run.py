@@ -6,14 +6,14 @@ Shape letters: B batch, D embedding dim.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from export.artifact.compiling import load_programs
 from export.graph.graph import ExportedModel, Ids, named_outputs
@@ -35,6 +35,7 @@ from export.verify.ranking import Predict, PredictRanking, check_ranking
 from export.verify.reference import Reference, arguments, float_model, oracles, with_collections
 from export.verify.retrieval import ItemScores, comparable, item_scores
 from export.verify.rows import check_rows
+from export.verify.shapes import request_outputs, signature_outputs
 from recsys.artifact.graphs import can_exchange
 from recsys.artifact.inputs import checked_inputs
 from recsys.artifact.load import (
@@ -51,6 +52,7 @@ from recsys.kernels import operators
 from recsys.rows.memory import RowsMemory
 from recsys.sharding.plan.device_rows import DeviceRows
 from recsys.sharding.plan.env import ShardingEnv
+from recsys.signature import Output
 
 # Of the batches that graphs are verified with, beside that of all samples.
 _SCRIPTED_SIZES = (1,)
@@ -71,6 +73,7 @@ class FloatOutputs:
         outputs: The outputs by name, in float32 or int64.
         collections: The outputs of each collection by path, call by call.
         are_cast: Whether the model returns other dtypes than float32.
+        signature: The outputs in the signature.
         integers: The outputs that hold integers or bools.
         item_scores: The scores of any item, if the model retrieves items.
     """
@@ -78,6 +81,7 @@ class FloatOutputs:
     outputs: dict[str, Tensor]
     collections: dict[str, list[Any]]
     are_cast: bool
+    signature: tuple[Output, ...]
     integers: frozenset[str] = frozenset()
     item_scores: ItemScores | None = None
 
@@ -98,15 +102,55 @@ def float_outputs(prepared: PreparedModel) -> FloatOutputs:
         raise ExportError(
             f"model: forward failed on the samples: {type(error).__name__}: {error}{_hint(prepared, error)}"
         ) from error
-    named = named_outputs(outputs)
+    named, found = named_outputs(outputs), model_outputs(outputs)
     are_cast = any(o.dtype != torch.float32 for o in named.values())
     return FloatOutputs(
-        outputs=model_outputs(outputs),
+        outputs=found,
+        signature=_signature(prepared, model, found),
         collections=kept,
         are_cast=are_cast,
         integers=integer_outputs(named),
         item_scores=item_scores(model, call),
     )
+
+
+def _signature(
+    prepared: PreparedModel, model: nn.Module, outputs: Mapping[str, Tensor]
+) -> tuple[Output, ...]:
+    """Return the outputs in the signature.
+
+    Raises:
+        ExportError: Their shapes cannot be served.
+    """
+    batch = prepared.clean
+    if not prepared.signature.by_request:
+        return signature_outputs(outputs, batch.num_rows)
+
+    def predict_more() -> dict[str, Tensor]:
+        rows = torch.arange(batch.num_rows + 1) % batch.num_rows
+        return _predicted(prepared, model, picked(prepared.signature, batch, rows))[0]
+
+    return request_outputs(outputs, batch.num_rows, predict_more)
+
+
+def _predicted(
+    prepared: PreparedModel, model: nn.Module, rows: Batch
+) -> tuple[dict[str, Tensor], ItemScores | None]:
+    """Return what the float model makes of a part of the samples.
+
+    Raises:
+        ExportError: The model fails.
+    """
+    call = arguments(prepared.binding, rows)
+    try:
+        with torch.no_grad():
+            outputs = model(**call)
+    except Exception as error:  # user code can raise anything
+        raise ExportError(
+            f"model: forward failed on {rows.num_rows} rows: {type(error).__name__}: {error}. Expected it to take "
+            f"any number of rows, as it took {prepared.samples.num_rows}"
+        ) from error
+    return model_outputs(outputs), item_scores(model, call)
 
 
 def _hint(prepared: PreparedModel, error: Exception) -> str:
@@ -135,16 +179,7 @@ def check_independence(prepared: PreparedModel) -> None:
         batch = random_batch(signature, _NUM_ROWS, torch.Generator().manual_seed(_SEED), known_ids=known_ids)
 
     def predict(rows: Batch) -> dict[str, Tensor]:
-        call = arguments(prepared.binding, rows)
-        try:
-            with torch.no_grad():
-                outputs = model(**call)
-        except Exception as error:  # user code can raise anything
-            raise ExportError(
-                f"model: forward failed on {rows.num_rows} rows: {type(error).__name__}: {error}. Expected it to take "
-                f"any number of rows, as it took {prepared.samples.num_rows}"
-            ) from error
-        return comparable(model_outputs(outputs), item_scores(model, call))
+        return comparable(*_predicted(prepared, model, rows))
 
     def where(name: str, whole: Batch, choices: Sequence[Tensor]) -> str:
         def run(part: Batch) -> tuple[Tensor, Recorded]:

@@ -33,7 +33,7 @@ def without_rows(
         is_ranking: Whether they are those of the ranking form.
 
     Raises:
-        RuntimeError: It seems to have no rows, but does not fit the signature.
+        RuntimeError: It seems to have no rows, but does not fit the signature; or the model needs rows.
     """
     # Whatever its first input (in the ranking form: its last) holds, it holds none of it without rows.
     if not inputs or inputs[-1 if is_ranking else 0].shape[:1] != (0,):
@@ -56,9 +56,17 @@ def computed_id_error(error: Exception) -> ComputedIdError | None:
 
 
 def no_rows(signature: Signature) -> dict[str, Tensor]:
-    """Return the outputs of a batch without rows."""
+    """Return the outputs of a batch without rows.
+
+    Raises:
+        RuntimeError: An output has no batch dimension, so that the signature does not tell its numbers.
+    """
+    if signature.without_rows is not None:
+        raise RuntimeError(
+            f"rows: got none, expected at least one: output {signature.without_rows.name!r} has no batch dimension"
+        )
     return {
-        output.name: torch.empty(0, *output.shape, dtype=torch.int64 if output.is_integer else torch.float32)
+        output.name: torch.empty(output.dims(0), dtype=torch.int64 if output.is_integer else torch.float32)
         for output in signature.outputs
     }
 

@@ -54,7 +54,7 @@ def input_specs(signature: Signature) -> list[TensorSpec]:
 
 def output_specs(signature: Signature) -> list[TensorSpec]:
     """Return the output tensors of a model."""
-    return [TensorSpec(o.name, output_datatype(o), (-1, *o.shape)) for o in signature.outputs]
+    return [TensorSpec(o.name, output_datatype(o), o.dims(-1)) for o in signature.outputs]
 
 
 def output_datatype(output: Output) -> str:

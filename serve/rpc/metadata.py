@@ -29,7 +29,10 @@ def model_metadata(
             for d in signature.dense
         ],
         sparse=[_sparse(s) for s in signature.sparse],
-        outputs=[wire.OutputSignature(name=o.name, shape=o.shape, dtype=o.dtype) for o in signature.outputs],
+        outputs=[
+            wire.OutputSignature(name=o.name, shape=o.shape, dtype=o.dtype, dims=o.dims(-1))
+            for o in signature.outputs
+        ],
         limits=wire.RequestLimits(
             max_rows=limits.max_request_rows,
             max_ids=limits.max_request_ids,

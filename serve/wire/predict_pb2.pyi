@@ -199,14 +199,16 @@ class TableUse(_message.Message):
     def __init__(self, name: _Optional[str] = ..., num_embeddings: _Optional[int] = ..., id_policy: _Optional[_Union[IdPolicy, str]] = ...) -> None: ...
 
 class OutputSignature(_message.Message):
-    __slots__ = ("name", "shape", "dtype")
+    __slots__ = ("name", "shape", "dtype", "dims")
     NAME_FIELD_NUMBER: _ClassVar[int]
     SHAPE_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
+    DIMS_FIELD_NUMBER: _ClassVar[int]
     name: str
     shape: _containers.RepeatedScalarFieldContainer[int]
     dtype: str
-    def __init__(self, name: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., dtype: _Optional[str] = ...) -> None: ...
+    dims: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, name: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., dtype: _Optional[str] = ..., dims: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class RequestLimits(_message.Message):
     __slots__ = ("max_rows", "max_ids", "max_message_bytes")

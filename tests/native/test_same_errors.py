@@ -130,6 +130,14 @@ LIES: dict[str, Callable[[Any], None]] = {
     "no outputs": _set(["signature", "outputs"], []),
     "an unknown type of outputs": _set(["signature", "outputs", 0, "dtype"], "int32"),
     "no type of outputs": _set(["signature", "outputs", 0, "dtype"], None),
+    "batch dims of rows": _set(["signature", "outputs", 0, "batch_dims"], [0, 1]),
+    **{
+        f"batch dims {dims}": lambda m, dims=dims: (  # type: ignore[misc]
+            m["signature"].update(batch="request"),
+            m["signature"]["outputs"][0].update(batch_dims=dims, shape=[]),
+        )
+        for dims in ([1], [-1], [0, 0], [1, 0], [], ["0"], 0, [True], [0.0], None)
+    },
     "a shape of zero": _set(["signature", "outputs", 0, "shape"], [0]),
     "an input twice": lambda m: m["signature"]["dense"].append(m["signature"]["dense"][0]),
     "an unknown hash": _set(["signature", "sparse", 0, "strings"], "md5"),

@@ -64,7 +64,24 @@ def test_the_types_of_outputs_survive_json() -> None:
     data = json.loads(json.dumps(typed.to_json()))
     assert [output.get("dtype") for output in data["outputs"]] == [None, "int64"]
     assert Signature.from_json(data) == typed
-    assert [(output.is_integer, output.row_bytes) for output in typed.outputs] == [(False, 4), (True, 64)]
+    assert [(output.is_integer, output.num_bytes(2)) for output in typed.outputs] == [(False, 8), (True, 128)]
+
+
+def test_the_batch_dimensions_of_outputs_survive_json() -> None:
+    outputs = (
+        Output(name="logits", shape=(), batch_dims=(0, 1)),
+        Output(name="items", shape=(50, 4), batch_dims=()),
+        Output(name="last", shape=(4, 2), batch_dims=(1,)),
+        Output(name="score", shape=()),
+    )
+    shaped = replace(SIGNATURE, outputs=outputs, by_request=True)
+    data = json.loads(json.dumps(shaped.to_json()))
+    assert [output.get("batch_dims") for output in data["outputs"]] == [[0, 1], [], [1], None]
+    assert Signature.from_json(data) == shaped
+    assert [output.dims(7) for output in outputs] == [(7, 7), (50, 4), (4, 7, 2), (7,)]
+    assert outputs[0].num_bytes(3) == 36
+    assert shaped.without_rows == outputs[1]
+    assert SIGNATURE.without_rows is None
 
 
 def test_what_it_tells() -> None:
@@ -151,6 +168,28 @@ WRONG: list[tuple[str, Change, str]] = [
         lambda d: d["outputs"][1].update(dtype="int32"),
         r"outputs\[1\].dtype: got 'int32', expected one of float32, int64",
     ),
+    (
+        "batch dims of rows",
+        lambda d: d["outputs"][1].update(batch_dims=[0, 1]),
+        r"outputs\[1\].batch_dims: got '\[0, 1\]', expected \[0\], because a batch holds rows of any requests",
+    ),
+    *[
+        (
+            f"batch dims {dims}",
+            lambda d, dims=dims: (d.update(batch="request"), d["outputs"][0].update(batch_dims=dims)),  # type: ignore[misc]
+            rf"outputs\[0\].batch_dims: got .*, expected {expected}",
+        )
+        for dims, expected in (
+            ([1], "different dimensions of 1, ascending"),
+            ([-1], "different dimensions of 1"),
+            ([0, 0], "different dimensions of 2"),
+            ([1, 0], "different dimensions of 2"),
+            ([], "different dimensions of 0"),
+            (["0"], "a list of whole numbers"),
+            (0, "a list of whole numbers"),
+            ([True], "a list of whole numbers"),
+        )
+    ],
     ("doubled input", lambda d: d["dense"][0].update(name="user"), "dense and sparse names are not unique"),
     ("doubled output", lambda d: d["outputs"][1].update(name="score"), "outputs names are not unique"),
 ]

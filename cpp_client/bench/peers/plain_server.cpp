@@ -76,6 +76,7 @@ class PlainService final : public recsys::v1::PredictionService::Service {
       described->set_name(output.name);
       described->set_dtype(output.type == recsys::OutputType::kInt64 ? "int64" : "float32");
       for (const std::int64_t dim : output.shape) described->add_shape(dim);
+      for (const std::int64_t dim : output.Dims(-1)) described->add_dims(dim);
     }
     for (const std::string& name : signature.context) response->add_context(name);
     return grpc::Status::OK;
@@ -90,8 +91,7 @@ class PlainService final : public recsys::v1::PredictionService::Service {
       const recsys::Output& described = model_.signature().outputs[i];
       auto* output = response->add_outputs();
       output->set_name(described.name);
-      output->add_dims(request.num_rows());
-      for (const std::int64_t dim : described.shape) output->add_dims(dim);
+      for (const std::int64_t dim : described.Dims(request.num_rows())) output->add_dims(dim);
       if (described.type == recsys::OutputType::kInt64) {
         const auto& integers = outputs.integers[i];
         output->set_int64_values(integers.data(), integers.size() * sizeof(std::int64_t));

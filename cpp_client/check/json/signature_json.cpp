@@ -21,6 +21,35 @@ OutputType OutputTypeOf(const Json& data, const std::string& at) {
   return is_integer ? OutputType::kInt64 : OutputType::kFloat32;
 }
 
+std::vector<std::int64_t> BatchDimsOf(const Json& data, const std::string& at,
+                                      std::size_t num_sizes, bool by_request) {
+  const std::vector<std::int64_t> first{0};
+  if (!data.contains("batch_dims")) return first;
+  const Json& value = data["batch_dims"];
+  const auto is_whole = [](const Json& dim) { return dim.is_number_integer(); };
+  if (!value.is_array() || !std::all_of(value.begin(), value.end(), is_whole)) {
+    throw WrongField(at, "batch_dims", StrOf(value), "a list of whole numbers");
+  }
+  const std::size_t num_dims = num_sizes + value.size();
+  std::vector<std::int64_t> dims;
+  bool is_ascending = num_dims > 0;
+  for (const Json& dim : value) {
+    is_ascending = is_ascending && IsWhole(dim, dims.empty() ? 0 : dims.back() + 1) &&
+                   dim.get<std::uint64_t>() < num_dims;
+    if (!is_ascending) break;
+    dims.push_back(dim.get<std::int64_t>());
+  }
+  if (!is_ascending) {
+    throw WrongField(at, "batch_dims", StrOf(value),
+                     "different dimensions of " + std::to_string(num_dims) + ", ascending");
+  }
+  if (dims != first && !by_request) {
+    throw WrongField(at, "batch_dims", StrOf(value),
+                     "[0], because a batch holds rows of any requests");
+  }
+  return dims;
+}
+
 IdPolicy IdPolicyOf(const std::string& name) {
   const auto& names = IdPolicyNames();
   return static_cast<IdPolicy>(std::find(names.begin(), names.end(), name) - names.begin());
@@ -103,9 +132,13 @@ Signature SignatureFromJson(const Json& data) {
     signature.sparse.push_back(SparseFromJson(item, at));
     inputs.push_back(signature.sparse.back().name);
   });
+  signature.by_request = data.contains("batch") &&
+                         JsonChoice(data, "batch", "signature", {"rows", "request"}) == "request";
   ForEachItem(data, "outputs", "signature", [&](const std::string& at, const Json& item) {
     signature.outputs.push_back(
-        {JsonText(item, "name", at), JsonShape(item, "shape", at), OutputTypeOf(item, at)});
+        {JsonText(item, "name", at), JsonShape(item, "shape", at), OutputTypeOf(item, at), {}});
+    Output& output = signature.outputs.back();
+    output.batch_dims = BatchDimsOf(item, at, output.shape.size(), signature.by_request);
     outputs.push_back(signature.outputs.back().name);
   });
   CheckUnique("dense and sparse", inputs);
@@ -115,8 +148,6 @@ Signature SignatureFromJson(const Json& data) {
                 "signature: got no inputs or no outputs, expected at least one of each");
   }
   signature.context = ContextFromJson(data, inputs);
-  signature.by_request = data.contains("batch") &&
-                         JsonChoice(data, "batch", "signature", {"rows", "request"}) == "request";
   return signature;
 }
 
@@ -143,6 +174,9 @@ Json SignatureToJson(const Signature& signature) {
   for (const Output& output : signature.outputs) {
     outputs.push_back({{"name", output.name}, {"shape", output.shape}});
     if (output.type == OutputType::kInt64) outputs.back()["dtype"] = "int64";
+    if (output.batch_dims != std::vector<std::int64_t>{0}) {
+      outputs.back()["batch_dims"] = output.batch_dims;
+    }
   }
   Json data = {
       {"dense", std::move(dense)}, {"sparse", std::move(sparse)}, {"outputs", std::move(outputs)}};

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/text.h"
 #include "check/requests/dense_check.h"
 #include "check/requests/picks.h"
 #include "check/requests/sparse_check.h"
@@ -54,6 +55,11 @@ class RequestCheck {
                   "num_rows: got " + std::to_string(num_rows) + ", expected 0 or more");
     }
     CheckSizes(checker_.limits_, num_rows, 0, 0);
+    if (num_rows == 0 && signature_.without_rows() != nullptr) {
+      throw Error(ErrorKind::kRequest, "num_rows: got 0, expected 1 or more: output " +
+                                           Short(signature_.without_rows()->name) +
+                                           " has no batch dimension");
+    }
     Picker<DenseInput, RawDense>("dense", signature_.dense, checker_.dense_by_name_)
         .Pick(request_.dense, request_.context_dense, &dense_);
     Picker<SparseInput, RawSparse>("sparse", signature_.sparse, checker_.sparse_by_name_)

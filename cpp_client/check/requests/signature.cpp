@@ -14,14 +14,20 @@ std::optional<std::int64_t> SparseInput::id_limit() const {
   return limit;
 }
 
-std::int64_t Output::num_elements() const {
+std::vector<std::int64_t> Output::Dims(std::int64_t num_rows) const {
+  std::vector<std::int64_t> dims;
+  ForEachSize(num_rows, [&](std::int64_t size) { dims.push_back(size); });
+  return dims;
+}
+
+std::int64_t Output::num_elements(std::int64_t num_rows) const {
   std::int64_t product = 1;
-  for (const std::int64_t size : shape) {
-    // An untrusted manifest may state any shape; no graph returns that much.
-    if (__builtin_mul_overflow(product, size, &product))
-      return std::numeric_limits<std::int64_t>::max();
-  }
-  return product;
+  bool is_whole = true;
+  ForEachSize(num_rows, [&](std::int64_t size) {
+    is_whole = is_whole && !__builtin_mul_overflow(product, size, &product);
+  });
+  // An untrusted manifest may state any shape; no graph returns that much.
+  return is_whole ? product : std::numeric_limits<std::int64_t>::max();
 }
 
 bool Signature::is_weighted() const {
@@ -32,6 +38,12 @@ bool Signature::is_weighted() const {
 bool Signature::has_integers() const {
   return std::any_of(outputs.begin(), outputs.end(),
                      [](const Output& output) { return output.type == OutputType::kInt64; });
+}
+
+const Output* Signature::without_rows() const {
+  const auto found = std::find_if(outputs.begin(), outputs.end(),
+                                  [](const Output& output) { return output.batch_dims.empty(); });
+  return found == outputs.end() ? nullptr : &*found;
 }
 
 bool Signature::InContext(const std::string& name) const {

@@ -72,7 +72,7 @@ void GiveExpired(Request& request, const Servable::Deliver& deliver) {
 BatchRunner::BatchRunner(Servable& servable, const Servable::Deliver& deliver, const Clock& clock)
     : servable_(servable), deliver_(deliver), clock_(clock), writer_(servable.signature()) {
   for (const Output& output : servable.signature().outputs) {
-    output_elements_.push_back(output.num_elements());
+    output_elements_.push_back(output.num_elements(1));
   }
   rows_.values.resize(output_elements_.size());
 }
@@ -146,7 +146,7 @@ void BatchRunner::CheckOutputs(const Outputs& outputs, std::int64_t num_rows) co
   }
   for (std::size_t i = 0; i < output_elements_.size(); ++i) {
     const Output& output = servable_.signature().outputs[i];
-    const auto expected = static_cast<std::size_t>(num_rows * output_elements_[i]);
+    const auto expected = static_cast<std::size_t>(output.num_elements(num_rows));
     const std::size_t got = BytesOf(outputs, i, output.type).size() / output.element_bytes();
     if (got == expected) continue;
     throw Error(ErrorKind::kExecution, "output " + Repr(output.name) + ": got " +
@@ -167,9 +167,12 @@ void BatchRunner::Encode(Part part, const Outputs& outputs) {
       const Output& output = servable_.signature().outputs[i];
       const std::size_t row_bytes =
           static_cast<std::size_t>(output_elements_[i]) * output.element_bytes();
-      rows_.values[i] = BytesOf(outputs, i, output.type)
-                            .substr(static_cast<std::size_t>(start) * row_bytes,
-                                    static_cast<std::size_t>(rows_.num_rows) * row_bytes);
+      rows_.values[i] = BytesOf(outputs, i, output.type);
+      // A batch that is one request is its request's, of whatever shapes.
+      if (servable_.signature().by_request) continue;
+      rows_.values[i] =
+          rows_.values[i].substr(static_cast<std::size_t>(start) * row_bytes,
+                                 static_cast<std::size_t>(rows_.num_rows) * row_bytes);
     }
     start += rows_.num_rows;
     EncodeOne(request, &answers_[number]);

@@ -176,7 +176,7 @@ class ClientRequest {
   std::string packed_;
 };
 
-/// One output of an answer: row-major [dims...], dims[0] is B.
+/// One output of an answer: row-major [dims...]; for most models dims[0] is B.
 struct ClientOutput {
   std::string name;
   std::vector<std::int64_t> dims;

@@ -47,14 +47,34 @@ struct SparseInput {
 /// The type of an output's numbers. Integers and bools of a model are int64.
 enum class OutputType { kFloat32, kInt64 };
 
-/// An output [B, *shape].
+/// An output, [B, *shape] for most.
 struct Output {
   std::string name;
+  /// Without the batch dimensions.
   std::vector<std::int64_t> shape;
   OutputType type = OutputType::kFloat32;
+  /// The dimensions of size B, ascending: 0 and 1 for [B, B], none for an output that has no rows.
+  /// Others than 0 alone only where a batch is one request.
+  std::vector<std::int64_t> batch_dims = {0};
 
-  /// Number of elements per row.
-  std::int64_t num_elements() const;
+  /// Calls `call` with each size of the whole shape for a number of rows, in order.
+  template <typename Call>
+  void ForEachSize(std::int64_t num_rows, Call call) const {
+    std::size_t num_batch_dims = 0, num_sizes = 0;
+    while (num_batch_dims + num_sizes < batch_dims.size() + shape.size()) {
+      const auto dim = static_cast<std::int64_t>(num_batch_dims + num_sizes);
+      if (num_batch_dims < batch_dims.size() && batch_dims[num_batch_dims] == dim) {
+        ++num_batch_dims;
+        call(num_rows);
+      } else {
+        call(shape[num_sizes++]);
+      }
+    }
+  }
+  /// The whole shape for a number of rows.
+  std::vector<std::int64_t> Dims(std::int64_t num_rows) const;
+  /// Number of elements for a number of rows.
+  std::int64_t num_elements(std::int64_t num_rows) const;
   /// Bytes of an element.
   std::size_t element_bytes() const { return type == OutputType::kInt64 ? 8 : 4; }
 };
@@ -74,6 +94,9 @@ struct Signature {
   bool is_weighted() const;
   /// Whether any output is int64.
   bool has_integers() const;
+  /// The first output without a batch dimension, which no batch without rows tells; null for most
+  /// models.
+  const Output* without_rows() const;
   bool InContext(const std::string& name) const;
 };
 

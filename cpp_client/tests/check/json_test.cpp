@@ -129,6 +129,29 @@ TEST(SignatureJsonTest, KeepsTheTypesOfOutputs) {
   }
 }
 
+TEST(SignatureJsonTest, KeepsWhichDimensionsAreTheBatchs) {
+  const auto read = [](const std::string& dims, const std::string& batch = "request") {
+    return SignatureFromJson(ParseJson(
+        R"({"dense": [{"name": "x", "width": 2}], "sparse": [], "batch": ")" + batch +
+        R"(", "outputs": [{"name": "y", "shape": [4, 2], "batch_dims": )" + dims + "}]}"));
+  };
+  using Dims = std::vector<std::int64_t>;
+  EXPECT_EQ(read("[0]", "rows").outputs[0].Dims(7), (Dims{7, 4, 2}));
+  EXPECT_EQ(SignatureToJson(read("[0]"))["outputs"][0].count("batch_dims"), 0U);
+  EXPECT_EQ(read("[0, 1]").outputs[0].Dims(7), (Dims{7, 7, 4, 2}));
+  EXPECT_EQ(read("[1]").outputs[0].Dims(-1), (Dims{4, -1, 2}));
+  EXPECT_EQ(read("[1, 3]").outputs[0].num_elements(3), 72);
+  EXPECT_EQ(read("[]").outputs[0].Dims(7), (Dims{4, 2}));
+  EXPECT_EQ(read("[]").without_rows()->name, "y");
+  EXPECT_EQ(read("[0]").without_rows(), nullptr);
+  const Signature again = SignatureFromJson(SignatureToJson(read("[0, 1]")));
+  EXPECT_EQ(again.outputs[0].batch_dims, (Dims{0, 1}));
+  EXPECT_THROW(read("[0, 1]", "rows"), Error);
+  for (const char* wrong : {"[3]", "[-1]", "[1, 0]", "[0, 0]", "0", R"(["0"])", "[0.0]", "null"}) {
+    EXPECT_THROW(read(wrong), Error) << wrong;
+  }
+}
+
 TEST(SignatureJsonTest, KeepsWhatABatchIs) {
   const auto read = [](const std::string& batch) {
     return SignatureFromJson(ParseJson(R"({"dense": [{"name": "x", "width": 2}], "sparse": [], )" +

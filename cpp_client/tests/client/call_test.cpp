@@ -345,6 +345,9 @@ TEST(Client, ReadsTheModelsMetadata) {
   output = metadata.add_outputs();
   output->set_name("ids");
   output->set_dtype("int64");
+  output->add_shape(4);
+  output->add_dims(4);
+  output->add_dims(-1);
   metadata.add_context("user");
   metadata.mutable_limits()->set_max_rows(10);
   metadata.mutable_artifact()->set_digest("abc");
@@ -361,7 +364,9 @@ TEST(Client, ReadsTheModelsMetadata) {
   EXPECT_EQ(read.id_limits[1], std::nullopt);
   EXPECT_EQ(read.signature.outputs[0].shape, (std::vector<std::int64_t>{2}));
   EXPECT_EQ(read.signature.outputs[0].type, OutputType::kFloat32);
+  EXPECT_EQ(read.signature.outputs[0].Dims(7), (std::vector<std::int64_t>{7, 2}));
   EXPECT_EQ(read.signature.outputs[1].type, OutputType::kInt64);
+  EXPECT_EQ(read.signature.outputs[1].Dims(7), (std::vector<std::int64_t>{4, 7}));
   EXPECT_EQ(read.signature.context, (std::vector<std::string>{"user"}));
   EXPECT_EQ(read.limits.max_rows, 10);
   EXPECT_EQ(read.digest, "abc");

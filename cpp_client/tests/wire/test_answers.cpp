@@ -85,6 +85,19 @@ TEST(PredictResponseTest, IntegersHaveAFieldOfTheirOwn) {
             Field(1, score) + Field(1, ids) + Field(2, "small") + Field(3, "9f"));
 }
 
+TEST(PredictResponseTest, DimensionsOfTheBatchLieWhereTheOutputSays) {
+  std::vector<Output> outputs = SmallSignature().outputs;
+  outputs[0].batch_dims = {0, 1};
+  outputs[1].batch_dims = {};
+  const Answered answered(2);
+  const std::string score =
+      Field(1, "score") + Field(2, FromHex("0202")) + Field(3, answered.texts[0]);
+  const std::string vectors =
+      Field(1, "vectors") + Field(2, FromHex("0203")) + Field(3, answered.texts[1]);
+  EXPECT_EQ(WritePredictResponse("small", "9f", outputs, answered.rows()).Joined(),
+            Field(1, score) + Field(1, vectors) + Field(2, "small") + Field(3, "9f"));
+}
+
 TEST(PredictResponseTest, NoIntegersAreStillIntegers) {
   const std::string score = Field(1, "score") + Field(2, std::string(1, 0));
   const std::string ids = Field(1, "ids") + Field(2, FromHex("0003")) + Field(4, "");

@@ -34,8 +34,7 @@ std::vector<TensorSpec> InputSpecs(const Signature& signature) {
 std::vector<TensorSpec> OutputSpecs(const Signature& signature) {
   std::vector<TensorSpec> specs;
   for (const Output& output : signature.outputs) {
-    specs.push_back({output.name, DatatypeOf(output), {-1}});
-    specs.back().shape.insert(specs.back().shape.end(), output.shape.begin(), output.shape.end());
+    specs.push_back({output.name, DatatypeOf(output), output.Dims(-1)});
   }
   return specs;
 }

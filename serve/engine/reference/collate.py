@@ -107,7 +107,7 @@ def check_outputs(outputs: dict[str, Tensor], signature: Signature, num_rows: in
 
 def _output_bytes(outputs: dict[str, Tensor], output: Output, num_rows: int) -> bytes:
     tensor = outputs.get(output.name)
-    expected = (num_rows, *output.shape)
+    expected = output.dims(num_rows)
     dtype = torch.int64 if output.is_integer else torch.float32
     if tensor is None or tensor.dtype != dtype or tuple(tensor.shape) != expected:
         got = "nothing" if tensor is None else f"{tensor.dtype} {tuple(tensor.shape)}"

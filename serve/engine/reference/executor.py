@@ -100,7 +100,7 @@ class Executor:
         # None once closed, so that its memory is freed even if this object is still referenced.
         self._model: ServedModel | None = settings.model
         self._signature = settings.model.signature
-        self._output_bytes = [output.row_bytes for output in self._signature.outputs]
+        self._output_bytes = [output.num_bytes(1) for output in self._signature.outputs]
         self._counters = settings.counters
         self._clock = settings.clock
         self._deliver = deliver
@@ -369,10 +369,14 @@ class Executor:
         for request in batch:
             end = start + request.num_rows
             # Slices of bytes are copies, so a pending answer keeps no batch in memory.
-            values = [
-                output[start * size : end * size]
-                for output, size in zip(data, self._output_bytes, strict=True)
-            ]
+            values = (
+                data  # its only request's, of any shapes
+                if self._signature.by_request
+                else [
+                    output[start * size : end * size]
+                    for output, size in zip(data, self._output_bytes, strict=True)
+                ]
+            )
             start = end
             try:
                 answered.append((request, request.encode(values)))

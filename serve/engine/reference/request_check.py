@@ -123,6 +123,11 @@ class RequestChecker:
         if num_rows < 0:
             raise RequestError(f"num_rows: got {num_rows}, expected 0 or more")
         self._limits.check_request(num_rows, 0)
+        if not num_rows and self.signature.without_rows is not None:
+            raise RequestError(
+                f"num_rows: got 0, expected 1 or more: output {short(self.signature.without_rows.name)} has no batch "
+                "dimension"
+            )
         if request.context_sparse or request.context_dense:
             return self._check_ranking(request)
         dense = _by_name("dense", self._few_dense(request.dense), self._dense_names)

@@ -109,10 +109,12 @@ def plain_answer(signature: Signature) -> Json:
     """Return the schema of an answer in plain JSON."""
     outputs = {}
     for output in signature.outputs:
+        dims = output.dims(-1)
         schema = _answered(output)
-        for size in reversed(output.shape):
-            schema = arrays(schema, size)
-        outputs[output.name] = {**arrays(schema), "description": f"{[*'B', *output.shape]}".replace("'", "")}
+        for size in reversed(dims):
+            schema = arrays(schema) if size < 0 else arrays(schema, size)
+        about = ", ".join("B" if size < 0 else str(size) for size in dims)
+        outputs[output.name] = {**schema, "description": f"[{about}]"}
     return objects(
         {"model": {"type": "string"}, "version": {"type": "string"}, "outputs": objects(outputs, [*outputs])},
         ["model", "version", "outputs"],
@@ -185,7 +187,7 @@ def _answered(output: Output) -> Json:
 
 def _answer_tensor(output: Output) -> Json:
     datatype = output_datatype(output)
-    shape = _shape([_size(), *({"const": size} for size in output.shape)])
+    shape = _shape([_size() if size < 0 else {"const": size} for size in output.dims(-1)])
     tensor = _tensor(output.name, datatype, shape, values=_answered(output))
     tensor["properties"]["datatype"] = {"const": datatype}
     return tensor

@@ -162,6 +162,41 @@ def export_best(path: Path) -> Exported:
     return Exported(path)
 
 
+class InBatchModel(nn.Module):
+    """Two towers over the rows of a request: all their logits, the candidates, and each row's vector."""
+
+    candidates: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(17)
+        tables = [
+            EmbeddingBagConfig(name=name, embedding_dim=4, num_embeddings=100, feature_names=[name])
+            for name in ("user", "item")
+        ]
+        self.rows = EmbeddingBagCollection(tables=tables)
+        self.register_buffer("candidates", torch.randn(6, 4))
+
+    def forward(self, features: KeyedJaggedTensor) -> dict[str, Tensor]:
+        users, items = self.rows(features).values().split([4, 4], dim=1)
+        logits = users @ items.T
+        return {
+            "logits": logits,
+            "candidates": self.candidates,
+            "best": logits.argmax(dim=1).unsqueeze(0),
+            "vector": users,
+        }
+
+
+def export_in_batch(path: Path) -> Exported:
+    """A model with outputs ``[B, B]``, ``[6, 4]``, ``[1, B]`` and ``[B, 4]``; a batch is one request."""
+    config = ExportConfig(
+        name="in_batch", data_type=DataType.FP32, batch="request", graph_format=GRAPH_FORMAT
+    )
+    export_model(InBatchModel().eval(), path, config)
+    return Exported(path)
+
+
 #: Rows of the tables of the crossing model: an ID ``a`` of the first is looked up as ``2 * a`` in the second.
 NUM_CROSSED_ROWS = 100
 

@@ -11,7 +11,6 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from export.config import ExportConfig
-from export.graph.graph import signature_shapes
 from export.pipeline import export_model
 from export.report import print_report
 from recsys import EmbeddingBagCollection, KeyedJaggedTensor, torchscript
@@ -101,12 +100,6 @@ def test_a_single_file_predicts_the_same(tmp_path: Path, name: str) -> None:
         batch = batch_of(single.signature, num_rows)
         one, other = directory.forward(*batch.inputs()), single.forward(*batch.inputs())
         assert all(torch.equal(one[output], other[output]) for output in one)
-
-
-@pytest.mark.parametrize("shape", [(), (3,), (7, 1)])
-def test_outputs_without_rows_are_refused(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ExportError, match=r"outputs\['x'\]: got shape .* for a batch of 5 rows"):
-        signature_shapes({"x": torch.zeros(shape)}, 5)
 
 
 def test_progress_is_told_step_by_step(tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ import torch
 from fbgemm_gpu.tbe.config.optimizer_config import WeightDecayMode
 from torch.optim import SGD, Adagrad, Adam, AdamW
 
+from recsys.kernels.training import SplitTableBatchedEmbeddingBagsCodegen
 from recsys.optim import EmbOptimType, FusedConfig, RowWiseAdagrad
 from tests.recsys.optim.lookups import (
-    SplitTableBatchedEmbeddingBagsCodegen,
     TbeLookup,
     batches,
     make_tbe,

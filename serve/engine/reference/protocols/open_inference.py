@@ -89,7 +89,7 @@ class InferRequest(Request):
         for name in wanted or every:
             output, data = every[name]
             response.outputs.add(
-                name=name, datatype=output_datatype(output), shape=(self.num_rows, *output.shape)
+                name=name, datatype=output_datatype(output), shape=output.dims(self.num_rows)
             )
             response.raw_output_contents.append(data)
         serialized: bytes = response.SerializeToString()

@@ -86,7 +86,7 @@ def encode_response(info: ModelInfo, signature: Signature, num_rows: int, values
 def _head(output: Output, num_rows: int, num_bytes: int) -> bytes:
     """Return the bytes before the values of one output."""
     message = wire.PredictResponse()
-    written = message.outputs.add(name=output.name, dims=(num_rows, *output.shape))
+    written = message.outputs.add(name=output.name, dims=output.dims(num_rows))
     if output.is_integer:
         written.int64_values = bytes(num_bytes)
     else:
