@@ -145,7 +145,7 @@ class _Probe(nn.Module):
         super().__init__()
         self.sharded = sharded
         self.names = _names(collection)
-        self.is_weighted = isinstance(collection, EmbeddingBagCollection) and collection.is_weighted()
+        self.takes_weights = isinstance(collection, EmbeddingBagCollection) and collection.is_weighted()
         self.feature_of = {
             name: feature
             for table, names in zip(
@@ -174,7 +174,7 @@ class _Probe(nn.Module):
         return call.rows
 
     def _nodes(self, jagged: JaggedTensor) -> tuple[list[fx.Node], list[fx.Node]]:
-        weights = jagged.weights_or_none() if self.is_weighted else None
+        weights = jagged.weights_or_none() if self.takes_weights else None
         return _nodes_in([jagged.values(), jagged.lengths()]), _nodes_in(weights)
 
 
@@ -365,7 +365,7 @@ def _found(probes: Mapping[str, _Probe], given: Mapping[str, Sequence[str]]) -> 
         for call in probe.calls:
             for feature, (nodes, weights) in call.ids.items():
                 sources = _sources(nodes, set())
-                if probe.is_weighted and all(kind != _WEIGHTS for _, kind, _ in _sources(weights, set())):
+                if probe.takes_weights and all(kind != _WEIGHTS for _, kind, _ in _sources(weights, set())):
                     found.weighing.add(path)
                 holders = {
                     name

@@ -20,7 +20,10 @@ _HOOKS = (
     "_forward_hooks_always_called",
 )
 # What tells of a collection's tables; forward may ask for it.
-_TELLING = ("embedding_configs", "embedding_bag_configs", "embedding_dim", "embedding_names")
+_TELLING = (
+    *("embedding_configs", "embedding_bag_configs", "embedding_dim", "embedding_names"),
+    *("embedding_names_by_table", "is_weighted", "need_indices"),
+)
 
 
 def exchanged(model: nn.Module, replacements: Mapping[str, nn.Module]) -> nn.Module:

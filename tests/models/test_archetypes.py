@@ -37,7 +37,7 @@ def _engines() -> tuple[str, ...]:
     return ("reference", "native")
 
 
-_ENGINES = _engines()
+ENGINES = _engines()
 # Batches of one row and of several, with rows that have no IDs among them.
 _BATCHES = (1, 5, 33)
 
@@ -78,7 +78,7 @@ def served(
         made[name] = Served(model=model, losses=losses, addresses=addresses, failed=failed)
     with ExitStack() as open_servers:
         is_any = any(one.failed is None for one in made.values())
-        for target, engine in itertools.product(map(target_name, _TARGETS), _ENGINES if is_any else ()):
+        for target, engine in itertools.product(map(target_name, _TARGETS), ENGINES if is_any else ()):
             settings = ModelSettings(target=target, num_executors=1)
             config = ServerConfig(port=0, metrics_port=0, defaults=settings)
             addresses[f"{target} {engine}"] = open_servers.enter_context(
@@ -118,7 +118,7 @@ def test_served_answers_are_the_float_models(served: dict[str, Served], name: st
         dense, rows = ARCHETYPES[name].rows(num_rows, seed=100 + num_rows)
         with torch.no_grad():
             expected = named(call(exact, dense, rows))
-        for engine in _ENGINES:
+        for engine in ENGINES:
             found = _answer(one.addresses[f"{target} {engine}"], name, dense, rows)
             assert list(found) == list(expected)
             for output, want in expected.items():

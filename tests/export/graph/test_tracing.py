@@ -94,6 +94,31 @@ class _Asking(_Model):
         return sum((found[name] for name in names[1:]), found[names[0]]) * width**0.5
 
 
+class _AskingWhatItTakes(nn.Module):
+    """Asks a weighted collection, one of sequences and the batch for what the signature tells."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.ebc = EmbeddingBagCollection([bag("t", 20, 4, ["f", "g"], "MEAN")], is_weighted=True)
+        self.ec = EmbeddingCollection([sequence("s", 20, 4, ["f"])])
+
+    def forward(self, features: KeyedJaggedTensor) -> Tensor:
+        assert self.ebc.is_weighted() == (features.weights_or_none() is not None)
+        assert self.ec.embedding_names_by_table() == [["f"]]
+        assert features.stride_per_key_per_rank() == []
+        assert not features.variable_stride_per_key()
+        assert features.inverse_indices_or_none() is None
+        lengths = features.lengths_or_none()
+        assert lengths is not None
+        found = self.ebc(features).values() + features.index_per_key()["g"] + len(features.keys())
+        per_row = lengths.view(len(features.stride_per_key()), features.stride()).sum(dim=0)
+        rows = self.ec(features)["f"].to_padded_dense(2).sum(dim=1)
+        starts = features.offsets()[: features.stride()] * 0 + torch.ones(features.stride())
+        needs = 1 if self.ec.need_indices() else 2
+        return found * per_row.unsqueeze(1) * starts.unsqueeze(1) + torch.cat([rows, rows], dim=1) * needs
+
+
 class _SequencesWithHook(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -110,11 +135,23 @@ def _first_only(_: nn.Module, __: Any, output: dict[str, Any]) -> dict[str, Any]
 
 
 @pytest.mark.parametrize(
-    "make", [_Wrapped, _Identity, _Hooks, _Synced, _Factories, _Counting, _Asking, _SequencesWithHook]
+    "make",
+    [
+        _Wrapped,
+        _Identity,
+        _Hooks,
+        _Synced,
+        _Factories,
+        _Counting,
+        _Asking,
+        _AskingWhatItTakes,
+        _SequencesWithHook,
+    ],
 )
 def test_code_around_lookups(tmp_path: Path, make: Callable[[], nn.Module]) -> None:
     model = make().eval()
-    _, artifact = exported(model, tmp_path / "artifact", data_type=DataType.FP32)
+    targets = (("cpu",), ("cpu", "cpu"))
+    _, artifact = exported(model, tmp_path / "artifact", data_type=DataType.FP32, targets=targets)
     signature = artifact.manifest.signature
     batch = batch_of(signature, 7)
     assert_close(artifact.forward(*batch.inputs()), predicted(model, arguments(signature, batch)))
