@@ -121,6 +121,17 @@ class Table:
         below = [path for path in self.modules if path.startswith(prefix) and "." not in path[len(prefix) :]]
         return [path[len(prefix) :] for path in below if self.is_module(path)]
 
+    def names_of(self, ours: type[Any]) -> list[Name]:
+        """Return the names of TorchRec's that a class of ours stands for."""
+        return self._by_ours.get(f"{ours.__module__}:{ours.__qualname__}", [])
+
+    @functools.cached_property
+    def _by_ours(self) -> dict[str, list[Name]]:
+        found: dict[str, list[Name]] = {}
+        for name in self:
+            found.setdefault(name.ours or "", []).append(name)
+        return found
+
     def missing(self, module: str, name: str) -> str:
         """Return what to say of a name that is not defined.
 
