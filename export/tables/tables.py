@@ -21,7 +21,7 @@ from recsys.rows.quantize import StoredTable, plan_blob
 from recsys.sharding.plan.device_rows import table_path
 from recsys.sharding.plan.env import ShardingEnv
 from recsys.sharding.plan.plan import ParameterSharding, ShardingPlan, ShardMetadata, check_plan
-from recsys.sharding.plan.sharding_types import without_replicas
+from recsys.sharding.plan.sharding_types import table_wise, without_replicas
 from recsys.signature import IdPolicy
 
 T = TypeVar("T")
@@ -163,6 +163,9 @@ def _plan(
     config: ExportConfig,
     plan: ShardingPlan | None,
 ) -> ShardingPlan:
+    if plan is None and env.world_size == 1 and config.device_memory_bytes is None:
+        whole = {path: {t.name: table_wise(t, 0) for t in group} for path, group in tables.items()}
+        return ShardingPlan(plan=whole)
     if plan is None:
         alignment = max(row_alignment_for(device) for device in env.devices)
         options = DeviceOptions(
