@@ -21,14 +21,21 @@ from export.artifact.destination import Destination
 from export.artifact.single_file import write_single_file
 from export.artifact.writing import make_manifest, sqnr, write_graphs
 from export.config import ALL_FEATURES, AUTO, DENSE_DTYPES, ExportConfig
-from export.graph.adapted import Wanted, adapted, batch_fields
-from export.graph.arguments import DENSE, SPARSE
-from export.graph.binding import Binding, Declared, bind, dense_inputs, needed_rows, sparse_inputs
+from export.graph.binding import (
+    Binding,
+    Declared,
+    bind,
+    dense_inputs,
+    sparse_inputs,
+    with_columns,
+    with_inputs_of,
+)
+from export.graph.features import discover
+from export.graph.forward import DENSE, SPARSE, Wanted, adapted, arguments, batch_fields
 from export.graph.managed import find_managed
 from export.graph.place import naming_places
 from export.graph.prepared import PreparedModel, Progress, skeletons_of
-from export.graph.pruning import pruned
-from export.inputs import with_columns, with_inputs_of
+from export.graph.pruning import needed_rows, pruned
 from export.report import ExportReport, TableReport
 from export.source.torchrec_modules import our_names, with_our_modules
 from export.tables.rows_file import write_rows
@@ -187,7 +194,8 @@ def _with_needed_tables(model: nn.Module, wanted: Wanted, declared: Declared) ->
     # Of one device, whatever the plans say of the tables that are left.
     stored = plan_tables(collections, ExportConfig())
     skeletons = skeletons_of(collections, stored, next(iter(stored.envs)), torch.float32)
-    return pruned(model, collections, needed_rows(whole, collections, skeletons, declared))
+    found = discover(whole, arguments(whole), collections, skeletons, declared.features)
+    return pruned(model, collections, needed_rows(found))
 
 
 def _in_range(signature: Signature, samples: Batch) -> Batch:

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from recsys.errors import ManifestError, NewerVersionError
@@ -102,3 +103,14 @@ def shape(data: Any, key: str, at: str) -> tuple[int, ...]:
     if not isinstance(value, list) or not all(type(v) is int and v >= 1 for v in value):
         raise wrong(at, key, value, "a list of whole numbers of at least 1")
     return tuple(value)
+
+
+def check_once(names: Sequence[str], at: str) -> None:
+    """Check that no name occurs twice.
+
+    Raises:
+        ManifestError: A name occurs twice.
+    """
+    doubled = sorted(name for name, times in Counter(names).items() if times > 1)
+    if doubled:
+        raise ManifestError(f"{at}: got {doubled[:8]} more than once, expected each once")

@@ -14,17 +14,16 @@ import torch
 from torch.export import ExportedProgram
 
 from export.artifact.compiling import compile_program, save_program
+from export.graph.binding import schema_of
 from export.graph.graph import Graph, make_graph
 from export.graph.prepared import PreparedModel, target_modules
 from export.graph.program import program
 from export.graph.tree import exchanged
-from export.inputs import schema_of
 from recsys import machine, torchscript
-from recsys.artifact.dtypes import DENSE_DTYPES
 from recsys.artifact.graphs import outside_collections
 from recsys.artifact.load import ROWS_NAME
 from recsys.artifact.manifest import Manifest, Part, TableInfo
-from recsys.artifact.targets import CompiledGraph, RankingGraph, Target, TensorInfo
+from recsys.artifact.targets import DENSE_DTYPES, CompiledGraph, RankingGraph, Target, TensorInfo
 from recsys.configs import EmbeddingBagConfig
 from recsys.rows.quantize import QuantizationError
 from recsys.sharding.plan.device_rows import table_path

@@ -19,16 +19,15 @@ from torch.export import ExportedProgram
 from export.artifact.compiling import load_program, load_programs, save_program
 from export.artifact.writing import export_graph, make_graphs, write_graphs
 from export.config import ExportConfig, read_of_forward
-from export.graph.arguments import parameters
+from export.graph.forward import parameters
 from export.graph.prepared import PreparedModel
 from export.pipeline import prepare, with_outputs
 from export.verify.run import float_outputs
 from recsys import torchscript
-from recsys.artifact.dtypes import DENSE_DTYPES
 from recsys.artifact.graphs import dense_tensors, outside_collections
 from recsys.artifact.load import load_skeletons
 from recsys.artifact.manifest import Manifest
-from recsys.artifact.targets import Target
+from recsys.artifact.targets import DENSE_DTYPES, Target
 from recsys.errors import ExportError
 from recsys.signature import IdPolicy
 

@@ -1,5 +1,7 @@
 """The arguments of a model's ``forward``: which are dense, which are sparse, and which collections look them up.
 
+What the model's schema says of its inputs is added to them, unless the user says otherwise.
+
 Shape letters: B batch, F features, N number of IDs.
 """
 
@@ -7,17 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 
 from torch import nn
 
-from export.graph.adapted import StandIn
-from export.graph.arguments import arguments
+from export.config import ExportConfig
 from export.graph.features import discover
+from export.graph.forward import StandIn, arguments
+from export.graph.pruning import reached_inputs
 from export.graph.widths import width_of
 from recsys.configs import EmbeddingBagConfig
 from recsys.embedding import EmbeddingBagCollection, FloatCollection
 from recsys.errors import ExportError
 from recsys.quant import float_tables
+from recsys.schema import Schema
 from recsys.sharding.plan.device_rows import table_path
 from recsys.sharding.sharded import ShardedCollection
 from recsys.signature import DenseInput, IdPolicy, SparseInput, TableUse
@@ -96,20 +101,6 @@ class Declared:
     are_chosen: bool = False
 
 
-def needed_rows(
-    model: nn.Module,
-    collections: Mapping[str, FloatCollection],
-    skeletons: Mapping[str, ShardedCollection],
-    declared: Declared,
-) -> dict[str, set[str]]:
-    """Return for each collection the features whose rows the outputs descend from. The arguments are those of ``bind``.
-
-    Raises:
-        ExportError: The model cannot be traced.
-    """
-    return discover(model, arguments(model), collections, skeletons, declared.features).needed
-
-
 def bind(
     model: nn.Module,
     collections: Mapping[str, FloatCollection],
@@ -133,7 +124,7 @@ def bind(
     found = discover(model, (dense, sparse), collections, skeletons, declared.features)
     unread = {name for name in dense if name not in found.dense}
     binding = Binding(unread=unread, are_chosen=declared.are_chosen)
-    absent = {*found.empty} | ({*dense, *sparse} - found.reached_inputs if declared.are_chosen else set())
+    absent = {*found.empty} | ({*dense, *sparse} - reached_inputs(found) if declared.are_chosen else set())
     for path, collection in collections.items():
         if path not in found.reached:
             raise ExportError(f"collection {path!r}: no KeyedJaggedTensor argument of forward reaches it")
@@ -245,3 +236,46 @@ def sparse_inputs(
 def dense_inputs(binding: Binding) -> tuple[DenseInput, ...]:
     """Return the signature's dense inputs."""
     return tuple(DenseInput(name=name, width=width) for name, width in binding.dense.items())
+
+
+def schema_of(model: nn.Module) -> Schema | None:
+    """Return the schema that a model has as its attribute ``inputs``; None without one."""
+    found = getattr(model, "inputs", None)
+    return found if isinstance(found, Schema) else None
+
+
+def with_inputs_of(model: nn.Module, config: ExportConfig) -> ExportConfig:
+    """Return the options with what the model's schema says where the user gave none.
+
+    What training did to IDs, serving does: a table that hashed its IDs takes any ID, and columns of texts are
+    sent as texts. ``dense_widths`` of the model are its dense arguments' widths.
+    """
+    widths = {**getattr(model, "dense_widths", {}), **config.dense_widths}
+    config = replace(config, dense_widths=widths)
+    schema = schema_of(model)
+    if schema is None:
+        return config
+    strings = {
+        name: table.strings for table in schema.tables if table.strings for name in table.feature_names
+    }
+    policies: dict[str, IdPolicy] = {}
+    if config.id_policy is None:
+        policies = {table.name: IdPolicy.HASH for table in schema.tables if table.ids == "hash"}
+    return replace(
+        config,
+        strings={**strings, **config.strings},
+        table_id_policies={**policies, **config.table_id_policies},
+    )
+
+
+def with_columns(inputs: tuple[DenseInput, ...], model: nn.Module) -> tuple[DenseInput, ...]:
+    """Return the dense inputs with the names of the schema's columns, and whether the model fills missing numbers."""
+    schema = schema_of(model)
+    if schema is None:
+        return inputs
+    fills = not all(column.is_plain for column in schema.dense)
+    starts = accumulate((one.width for one in inputs), initial=0)
+    return tuple(
+        replace(one, missing=fills, columns=schema.dense_names[start : start + one.width])
+        for one, start in zip(inputs, starts, strict=False)
+    )

@@ -10,10 +10,8 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, is_dataclass
-from itertools import accumulate
 from typing import Any
 
-import torch
 from torch import Tensor, fx, nn
 
 from export.graph.place import is_of_model
@@ -30,7 +28,7 @@ from recsys.sharding.sharded import ShardedCollection
 
 _VALUES, _LENGTHS, _WEIGHTS = "values", "lengths", "weights"
 # In the name of an input: its argument, what it is of it, and the feature if it is of one alone.
-_BETWEEN = "\n"
+BETWEEN = "\n"
 # Between the names of arguments that are put together.
 _AND = "\t"
 # What tells of all features of a KeyedJaggedTensor.
@@ -50,6 +48,23 @@ _AS_A_WHOLE = {
 
 
 @dataclass(kw_only=True)
+class Call:
+    """A call of a collection.
+
+    Attributes:
+        ids: For each feature the nodes of its IDs, and of its weights.
+        rows: What the call returned.
+        own: The nodes of the lookup.
+        feature_of: The feature of each of the rows' names.
+    """
+
+    ids: dict[str, tuple[list[fx.Node], list[fx.Node]]]
+    rows: Any = None
+    own: set[fx.Node] = field(default_factory=set)
+    feature_of: Mapping[str, str]
+
+
+@dataclass(kw_only=True)
 class Found:
     """What a model does with its inputs.
 
@@ -62,9 +77,9 @@ class Found:
         weighing: The collections whose weights the model computes.
         weighted: For each argument, the features whose weights the model itself reads.
         dense: The dense arguments that the model's code uses.
-        needed: For each collection the features whose rows the outputs descend from.
+        calls: The calls of each collection.
+        outputs: The nodes of the outputs.
         empty: The arguments that may as well hold nothing, and those that they are put together with.
-        reached_inputs: The arguments that the outputs descend from.
     """
 
     graph: fx.Graph = field(default_factory=fx.Graph)
@@ -75,26 +90,9 @@ class Found:
     weighing: set[str] = field(default_factory=set)
     weighted: dict[str, set[str]] = field(default_factory=dict)
     dense: set[str] = field(default_factory=set)
-    needed: dict[str, set[str]] = field(default_factory=dict)
+    calls: dict[str, list[Call]] = field(default_factory=dict)
+    outputs: list[fx.Node] = field(default_factory=list)
     empty: dict[str, set[str]] = field(default_factory=dict)
-    reached_inputs: set[str] = field(default_factory=set)
-
-
-@dataclass(kw_only=True)
-class _Call:
-    """A call of a collection.
-
-    Attributes:
-        ids: For each feature the nodes of its IDs, and of its weights.
-        rows: What the call returned.
-        own: The nodes of the lookup.
-        needed: The features whose rows the outputs descend from.
-    """
-
-    ids: dict[str, tuple[list[fx.Node], list[fx.Node]]]
-    rows: Any = None
-    own: set[fx.Node] = field(default_factory=set)
-    needed: set[str] = field(default_factory=set)
 
 
 class _Given(KeyedJaggedTensor):
@@ -102,7 +100,7 @@ class _Given(KeyedJaggedTensor):
 
     def __init__(self, argument: str, tensors: Any, features: Sequence[str]) -> None:
         def tensor(kind: str, *feature: str) -> Tensor:
-            found: Tensor = tensors[_BETWEEN.join([argument, kind, *feature])]
+            found: Tensor = tensors[BETWEEN.join([argument, kind, *feature])]
             return found
 
         def jagged(feature: str) -> JaggedTensor:
@@ -153,7 +151,7 @@ class _Probe(nn.Module):
             )
             for feature, name in zip(table.feature_names, names, strict=True)
         }
-        self.calls: list[_Call] = []
+        self.calls: list[Call] = []
 
     @property
     def own(self) -> set[fx.Node]:
@@ -167,7 +165,7 @@ class _Probe(nn.Module):
         graph = values.node.graph
         before = len(graph.nodes)
         keys = [name for name in self.names if name in features.keys()]  # noqa: SIM118
-        call = _Call(ids={name: self._nodes(features[name]) for name in keys})
+        call = Call(ids={name: self._nodes(features[name]) for name in keys}, feature_of=self.feature_of)
         self.calls.append(call)
         call.rows = self.sharded(features)
         call.own = set(list(graph.nodes)[before:])
@@ -175,7 +173,7 @@ class _Probe(nn.Module):
 
     def _nodes(self, jagged: JaggedTensor) -> tuple[list[fx.Node], list[fx.Node]]:
         weights = jagged.weights_or_none() if self.takes_weights else None
-        return _nodes_in([jagged.values(), jagged.lengths()]), _nodes_in(weights)
+        return nodes_in([jagged.values(), jagged.lengths()]), nodes_in(weights)
 
 
 class _Root(nn.Module):
@@ -194,7 +192,7 @@ class _Root(nn.Module):
         kwargs |= self.given
         with self._concat_of(tensors):
             # A holder of proxies could not leave a graph.
-            self.outputs += _nodes_in(self.model(**kwargs))
+            self.outputs += nodes_in(self.model(**kwargs))
         return tensors
 
     @contextmanager
@@ -253,7 +251,6 @@ def discover(
         holders.add_lookups(found)
         if graph is not None:
             _add_reads(found, root, graph, probes)
-            _add_needs(found, root, probes)
         is_known = holders.learn(found, root, failure)
     found.empty = holders.empty(found)
     return found
@@ -392,7 +389,8 @@ def _add_reads(found: Found, root: _Root, graph: fx.Graph, probes: Mapping[str, 
                     sources |= _sources(nodes, set())
                 if path in found.weighing:
                     sources |= _sources(weights, set())
-    found.graph, found.root = graph, root
+    found.graph, found.root, found.outputs = graph, root, root.outputs
+    found.calls = {path: probe.calls for path, probe in probes.items()}
     found.dense = {name for node in graph.nodes if node.users and (name := input_name(node)) is not None}
     for name, kind, feature in sorted(sources):
         if feature:
@@ -403,62 +401,6 @@ def _add_reads(found: Found, root: _Root, graph: fx.Graph, probes: Mapping[str, 
     # What is asked for and goes nowhere must be there all the same.
     for name, given in root.given.items():
         found.features[name] += [feature for feature in given.asked if feature not in found.features[name]]
-
-
-def _add_needs(found: Found, root: _Root, probes: Mapping[str, _Probe]) -> None:
-    """Add which rows and which arguments the outputs descend from."""
-    call_of = {node: call for probe in probes.values() for call in probe.calls for node in call.own}
-    reached: dict[fx.Node, set[int]] = {}
-    waiting: list[tuple[fx.Node, int]] = [(node, 0) for node in root.outputs]
-    while waiting:
-        node, user = waiting.pop()
-        if node not in reached:
-            own = id(call_of[node]) if node in call_of else 0
-            waiting += [(source, own) for source in node.all_input_nodes]
-        reached.setdefault(node, set()).add(user)
-    # A node that the call itself made of another is reached by that call alone.
-    for path, probe in probes.items():
-        for call in probe.calls:
-            outside = {node for node in call.own if reached.get(node, set()) - {id(call)}}
-            names = _rows_in(call.rows, outside, {*reached} - call.own, {*root.outputs})
-            call.needed = {probe.feature_of[name] for name in names}
-            found.needed.setdefault(path, set()).update(call.needed)
-    found.reached_inputs = {
-        name.split(_BETWEEN)[0] for node in reached if (name := input_name(node)) is not None
-    }
-
-
-def _rows_in(rows: Any, outside: set[fx.Node], users: set[fx.Node], outputs: set[fx.Node]) -> set[str]:
-    """Return the names of those of a call's rows that are read outside of it.
-
-    Args:
-        rows: What the call returned.
-        outside: Its nodes that are.
-        users: The nodes that read them, among others.
-        outputs: Those of the model.
-    """
-    if not isinstance(rows, KeyedTensor):
-        named = rows if isinstance(rows, dict) else {}
-        return {name for name, jagged in named.items() if outside & {*_nodes_in(jagged)}}
-    [values] = _nodes_in(rows.values())
-    if values not in outside:
-        return set()
-    if values in outputs:
-        return {*rows.keys()}
-    starts = accumulate(rows.length_per_key(), initial=0)
-    cuts: dict[Any, str] = dict(
-        zip(zip(starts, rows.length_per_key(), strict=False), rows.keys(), strict=True)
-    )
-    found: set[str] = set()
-    for user in users & {*values.users}:
-        if user.target == "narrow" and user.args[1] == rows.key_dim() and user.args[2:] in cuts:
-            found.add(cuts[user.args[2:]])
-        elif user.target is torch.split and user.args[1] == rows.length_per_key():
-            parts: list[Any] = [part.args[1] for part in user.users if part in users]
-            found |= {rows.keys()[part] for part in parts}
-        else:
-            return {*rows.keys()}
-    return found
 
 
 def _sources(nodes: Iterable[fx.Node], stops: set[fx.Node]) -> set[tuple[str, str, str]]:
@@ -473,7 +415,7 @@ def _sources(nodes: Iterable[fx.Node], stops: set[fx.Node]) -> set[tuple[str, st
         seen.add(node)
         name = input_name(node)
         if name is not None:
-            argument, kind, feature = (*name.split(_BETWEEN, 2), "", "")[:3]
+            argument, kind, feature = (*name.split(BETWEEN, 2), "", "")[:3]
             found.add((argument, kind, feature))
         waiting += node.all_input_nodes
     return found
@@ -487,14 +429,14 @@ def input_name(node: fx.Node) -> str | None:
     return node.args[1] if isinstance(source, fx.Node) and source.op == "placeholder" else None
 
 
-def _nodes_in(output: Any) -> list[fx.Node]:
+def nodes_in(output: Any) -> list[fx.Node]:
     """Return the nodes of an output, whatever it is made of."""
     if isinstance(output, fx.Proxy):
         return [output.node]
     if isinstance(output, (KeyedTensor, JaggedTensor, KeyedJaggedTensor)):
-        return _nodes_in(list(vars(output).values()))
+        return nodes_in(list(vars(output).values()))
     if isinstance(output, dict):
-        return _nodes_in(list(output.values()))
+        return nodes_in(list(output.values()))
     if isinstance(output, (list, tuple)):
-        return [node for part in output for node in _nodes_in(part)]
-    return _nodes_in(list(vars(output).values())) if is_dataclass(output) else []
+        return [node for part in output for node in nodes_in(part)]
+    return nodes_in(list(vars(output).values())) if is_dataclass(output) else []

@@ -6,7 +6,7 @@ Shape letters: B batch, D embedding dim.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -72,11 +72,11 @@ class TargetModules:
 
     Attributes:
         plain: The sharded collections, and the frozen mappings of managed collisions.
-        ranking: The same for the ranking form.
+        ranking: The same for the ranking form; empty without a context.
     """
 
     plain: dict[str, nn.Module]
-    ranking: dict[str, nn.Module]
+    ranking: dict[str, nn.Module] = field(default_factory=dict)
 
 
 def target_modules(
@@ -93,8 +93,10 @@ def target_modules(
     ranks = empty_ranks(prepared.stored, target) if ranks is None else ranks
     sharded = sharded_of(prepared.collections, prepared.stored, target, ranks, prepared.dense_dtype)
     frozen = prepared.managed.frozen()
-    ranking = ranking_of(prepared, target, ranks, sharded)
-    return TargetModules(plain={**sharded, **frozen}, ranking={**ranking, **frozen})
+    made = TargetModules(plain={**sharded, **frozen})
+    if prepared.signature.context:
+        made.ranking.update({**ranking_of(prepared, target, ranks, sharded), **frozen})
+    return made
 
 
 def _options(

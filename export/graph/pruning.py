@@ -8,11 +8,13 @@ Shape letters: B batch, D embedding dim.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from itertools import accumulate
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
+from export.graph.features import BETWEEN, Call, Found, input_name, nodes_in
 from export.graph.tree import exchanged
 from recsys.configs import embedding_names, tables_with
 from recsys.embedding import EmbeddingBagCollection, EmbeddingCollection, FloatCollection
@@ -23,6 +25,72 @@ from recsys.jagged.tensor import JaggedTensor
 from recsys.managed.embedding import BaseManagedCollisionEmbeddingCollection
 from recsys.modules.feature_processors import FeatureProcessedEmbeddingBagCollection
 from recsys.quant import float_tables
+
+
+def needed_rows(found: Found) -> dict[str, set[str]]:
+    """Return for each collection the features whose rows the outputs descend from."""
+    call_of = {node: call for calls in found.calls.values() for call in calls for node in call.own}
+    reached = _reached(found, call_of)
+    needed: dict[str, set[str]] = {path: set() for path in found.calls}
+    for path, calls in found.calls.items():
+        for call in calls:
+            # A node that the call made of another of its own is reached by that call alone.
+            outside = {node for node in call.own if reached.get(node, set()) - {id(call)}}
+            names = _rows_in(call.rows, outside, {*reached} - call.own, {*found.outputs})
+            needed[path] |= {call.feature_of[name] for name in names}
+    return needed
+
+
+def reached_inputs(found: Found) -> set[str]:
+    """Return the arguments that the outputs descend from."""
+    names = [input_name(node) for node in _reached(found, {})]
+    return {name.split(BETWEEN)[0] for name in names if name is not None}
+
+
+def _reached(found: Found, call_of: Mapping[fx.Node, Call]) -> dict[fx.Node, set[int]]:
+    """Return the nodes that the outputs descend from, and the identities of the calls whose nodes read them."""
+    reached: dict[fx.Node, set[int]] = {}
+    waiting: list[tuple[fx.Node, int]] = [(node, 0) for node in found.outputs]
+    while waiting:
+        node, user = waiting.pop()
+        if node not in reached:
+            own = id(call_of[node]) if node in call_of else 0
+            waiting += [(source, own) for source in node.all_input_nodes]
+        reached.setdefault(node, set()).add(user)
+    return reached
+
+
+def _rows_in(rows: Any, outside: set[fx.Node], users: set[fx.Node], outputs: set[fx.Node]) -> set[str]:
+    """Return the names of those of a call's rows that are read outside of it.
+
+    Args:
+        rows: What the call returned.
+        outside: Its nodes that are.
+        users: The nodes that read them, among others.
+        outputs: Those of the model.
+    """
+    if not isinstance(rows, KeyedTensor):
+        named = rows if isinstance(rows, dict) else {}
+        return {name for name, jagged in named.items() if outside & {*nodes_in(jagged)}}
+    [values] = nodes_in(rows.values())
+    if values not in outside:
+        return set()
+    if values in outputs:
+        return {*rows.keys()}
+    starts = accumulate(rows.length_per_key(), initial=0)
+    cuts: dict[Any, str] = dict(
+        zip(zip(starts, rows.length_per_key(), strict=False), rows.keys(), strict=True)
+    )
+    found: set[str] = set()
+    for user in users & {*values.users}:
+        if user.target == "narrow" and user.args[1] == rows.key_dim() and user.args[2:] in cuts:
+            found.add(cuts[user.args[2:]])
+        elif user.target is torch.split and user.args[1] == rows.length_per_key():
+            parts: list[Any] = [part.args[1] for part in user.users if part in users]
+            found |= {rows.keys()[part] for part in parts}
+        else:
+            return {*rows.keys()}
+    return found
 
 
 def pruned(

@@ -9,7 +9,7 @@ those of the model's dense layers on the stored rows, up to the arithmetic of th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 
 from export.graph.graph import as_answered, named_outputs
-from export.verify.oracle import OracleCollection
 from recsys.errors import ExportError, VerificationError
 from recsys.jagged.keyed import KeyedTensor
 from recsys.jagged.tensor import JaggedTensor
@@ -77,24 +76,23 @@ def _columns(output: Any) -> dict[str, Tensor]:
 
 
 def check_tables(
-    oracles: Mapping[str, OracleCollection],
+    bounds: Mapping[str, Sequence[Mapping[str, Tensor]]],
     from_rows: Mapping[str, list[Any]],
     from_floats: Mapping[str, list[Any]],
 ) -> None:
     """Compare collections' outputs, stored rows against floats, within the bound of the rows' scales.
 
     Args:
-        oracles: Oracles by path, after their calls.
-        from_rows: The outputs of each oracle, call by call.
+        bounds: By path, the bounds of each call's outputs.
+        from_rows: The outputs of the stored rows, call by call.
         from_floats: The outputs of each float collection, call by call.
 
     Raises:
         VerificationError: Names the feature (and table), the row of the batch, the difference and the bound.
     """
-    for path, oracle in oracles.items():
-        calls = zip(from_rows[path], from_floats[path], oracle.bounds, strict=True)
-        for stored, floats, bounds in calls:
-            _check_call(path, _columns(stored), _columns(floats), bounds)
+    for path, of_calls in bounds.items():
+        for stored, floats, of_call in zip(from_rows[path], from_floats[path], of_calls, strict=True):
+            _check_call(path, _columns(stored), _columns(floats), of_call)
 
 
 def _check_call(

@@ -321,7 +321,7 @@ def _check_lookups(prepared: PreparedModel, work: Path, from_floats: dict[str, l
     replaced = oracles(prepared, work, torch.float32)
     model = exchanged(prepared.model, replaced)
     _, from_rows = capture(model, replaced, arguments(prepared.binding, prepared.clean))
-    check_tables(replaced, from_rows, from_floats)
+    check_tables({path: oracle.bounds for path, oracle in replaced.items()}, from_rows, from_floats)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -364,16 +364,12 @@ def _on_host(prepared: PreparedModel, work: Path, name: str, env: ShardingEnv) -
     blob = map_rows(work / ROWS_NAME, layout, random_access=True)
     ranks = [DeviceRows(device=device, layout=layout, rows=blob) for device in env.devices]
     modules = target_modules(prepared, name, ranks)
-    plain, second = (
-        ExportedModel(
-            with_collections(prepared, collections),
-            prepared.binding,
-            env.devices,
-            prepared.dense_dtype,
-            context,
-        )
-        for collections, context in ((modules.plain, ()), (modules.ranking, prepared.signature.context))
-    )
+
+    def form(collections: Mapping[str, nn.Module], context: Sequence[str]) -> ExportedModel:
+        model = with_collections(prepared, collections)
+        return ExportedModel(model, prepared.binding, env.devices, prepared.dense_dtype, context)
+
+    plain = form(modules.plain, ())
 
     def predict(batch: Batch) -> dict[str, Tensor]:
         with torch.no_grad():
@@ -382,8 +378,9 @@ def _on_host(prepared: PreparedModel, work: Path, name: str, env: ShardingEnv) -
     def predict_ranking(batch: RankingBatch) -> dict[str, Tensor]:
         context = Ids(batch.context_lengths, batch.context_values, batch.context_weights)
         rows = Ids(batch.lengths, batch.values, batch.weights)
+        ranking = form(modules.ranking, prepared.signature.context)
         with torch.no_grad():
-            return second.run_ranking(batch.dense, context, rows, batch.row_context)
+            return ranking.run_ranking(batch.dense, context, rows, batch.row_context)
 
     return _Target(
         predict=predict, predict_ranking=predict_ranking, ran_on="cpu, the same plan (no such device here)"

@@ -40,8 +40,8 @@ from recsys.artifact.delta_header import (
     DenseDelta,
     TableDelta,
 )
-from recsys.artifact.dtypes import DENSE_DTYPES
 from recsys.artifact.loaded_rows import DIGEST_DIGITS
+from recsys.artifact.targets import DENSE_DTYPES
 from recsys.configs import DataType
 from recsys.errors import (
     ArtifactNotFoundError,

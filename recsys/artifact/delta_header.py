@@ -12,14 +12,14 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from recsys.artifact.dtypes import DENSE_DTYPES
 from recsys.artifact.loaded_rows import DIGEST_DIGITS
-from recsys.artifact.manifest_checks import check_once
+from recsys.artifact.targets import DENSE_DTYPES
 from recsys.configs import DataType
 from recsys.errors import ForeignFileError
 from recsys.json_checks import (
     a_list,
     check_format_version,
+    check_once,
     choice,
     count,
     json_field,

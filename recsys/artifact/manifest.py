@@ -15,20 +15,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from recsys.artifact.manifest_checks import (
-    check_columns,
-    check_once,
+from recsys.artifact.targets import (
+    Target,
     check_ranking,
-    check_signature,
     check_target_plan,
+    file_name,
+    graph_parts,
+    mapping,
+    target_from_json,
+    target_to_json,
 )
-from recsys.artifact.targets import Target, file_name, graph_parts, mapping, target_from_json, target_to_json
 from recsys.configs import DataType
 from recsys.errors import ForeignFileError, ManifestError, PlanError, SchemaError
 from recsys.files import parse_json
 from recsys.json_checks import (
     a_list,
     check_format_version,
+    check_once,
     choice,
     count,
     flag,
@@ -40,7 +43,7 @@ from recsys.json_checks import (
 from recsys.rows.layout import BLOCK_ALIGNMENT_BYTES, BlobLayout, RowBlock
 from recsys.rows.quantize import StoredTable
 from recsys.schema import Schema
-from recsys.signature import Signature
+from recsys.signature import IdPolicy, Signature
 
 FORMAT = "recsys-artifact"
 #: Incremented when readers of the previous version cannot read new manifests. Fields that such readers may
@@ -178,7 +181,7 @@ class Manifest:
         stored = {info.table.name: info.table for info in tables}
         rows = json_field(data, "rows", "manifest")
         layout, digests = _layout_from_json(rows, stored)
-        check_columns(layout, stored)
+        _check_columns(layout, stored)
         path = json_field(rows, "path", "manifest.rows")
         skeletons = tuple(
             Part(path=file_name(p, "path", at), size_bytes=whole(p, "size_bytes", at), sha256=_sha256(p, at))
@@ -197,7 +200,7 @@ class Manifest:
             raise ManifestError(f"manifest.targets: skeletons {sorted(unknown)} are not among the parts")
         check_once([part.path for part in skeletons], "manifest.skeletons")
         signature = Signature.from_json(json_field(data, "signature", "manifest"))
-        check_signature(signature, stored)
+        _check_signature(signature, stored)
         check_ranking(signature, [target.ranking is not None for target in targets], path is None)
         return cls(
             name=text(data, "name", "manifest"),
@@ -302,6 +305,45 @@ def _layout_from_json(rows: Any, tables: dict[str, StoredTable]) -> tuple[BlobLa
             "manifest.rows", "size_bytes", rows["size_bytes"], f"{layout.num_bytes}, as the blocks say"
         )
     return layout, tuple(digests)
+
+
+def _check_columns(layout: BlobLayout, tables: Mapping[str, StoredTable]) -> None:
+    """Check that each table's blocks hold each column once."""
+    columns: dict[str, list[tuple[int, int]]] = {name: [] for name in tables}
+    for block in layout.blocks:
+        columns[block.table].append((block.column_start, block.column_end))
+    for name, found in columns.items():
+        at = 0
+        for start, end in sorted(found):
+            if start != at:
+                break
+            at = end
+        if at != tables[name].embedding_dim or sum(end - start for start, end in found) != at:
+            raise ManifestError(
+                f"manifest.rows.blocks: table {name!r} got columns {sorted(found)}, expected all of its "
+                f"{tables[name].embedding_dim} exactly once"
+            )
+
+
+def _check_signature(signature: Signature, tables: Mapping[str, StoredTable]) -> None:
+    """Check that inputs use tables of the artifact, with the same number of rows."""
+    for i, feature in enumerate(signature.sparse):
+        for j, use in enumerate(feature.tables):
+            at = f"signature.sparse[{i}].tables[{j}]"
+            table = tables.get(use.name)
+            if table is None:
+                raise ManifestError(
+                    f"{at}.name: got {use.name!r}, expected one of the tables {sorted(tables)[:8]}"
+                )
+            if use.num_embeddings != table.num_embeddings:
+                raise ManifestError(
+                    f"{at}.num_embeddings: got {use.num_embeddings}, expected {table.num_embeddings}, as the table says"
+                )
+            if (use.id_policy is IdPolicy.ZERO) != table.zero_row:
+                raise ManifestError(
+                    f"{at}.id_policy: got {use.id_policy.value}, expected zero where the table stores a row of zeros, "
+                    "and nowhere else"
+                )
 
 
 def _texts(data: Any, key: str, at: str) -> dict[str, str]:

@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
-from recsys.artifact.dtypes import DENSE_DTYPES
-from recsys.artifact.manifest_checks import check_devices
-from recsys.errors import ManifestError
+import torch
+
+from recsys.configs import BaseEmbeddingConfig
+from recsys.errors import ManifestError, PlanError
 from recsys.json_checks import a_list, choice, json_field, shape, text, whole, wrong
 from recsys.kernels.operators import LINEAR_DTYPES
+from recsys.rows.layout import BlobLayout
+from recsys.rows.quantize import StoredTable
+from recsys.sharding.plan.device_rows import table_path
 from recsys.sharding.plan.env import ShardingEnv
-from recsys.sharding.plan.plan import ShardingPlan
+from recsys.sharding.plan.plan import ShardingPlan, check_plan
+from recsys.signature import Signature
+
+#: Types of dense weights, by their names.
+DENSE_DTYPES = {
+    "float64": torch.float64,
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "int64": torch.int64,
+    "int32": torch.int32,
+    "int16": torch.int16,
+    "int8": torch.int8,
+    "uint8": torch.uint8,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +160,7 @@ def target_from_json(data: Any, at: str) -> Target:
     devices = [str(d) for _, d in a_list(data, "devices", at)]
     env = ShardingEnv.over_devices(devices)
     name = text(data, "name", at)
-    check_devices(name, env, at)
+    _check_devices(name, env, at)
     plan = ShardingPlan.from_json(json_field(data, "plan", at))
     if any(rank >= env.world_size for rank in plan.ranks()):
         raise wrong(at, "plan", sorted(plan.ranks()), f"ranks below {env.world_size}")
@@ -233,3 +251,69 @@ def file_name(data: Any, key: str, at: str) -> str:
     if len(value.encode("utf-8", "surrogatepass")) > 255 or value != value.encode("utf-8", "ignore").decode():
         raise wrong(at, key, value, "a file name of at most 255 bytes of UTF-8")
     return value
+
+
+def check_ranking(signature: Signature, has_ranking: Sequence[bool], is_single_file: bool) -> None:
+    """Check that targets have a ranking form if, and only if, the signature names a context.
+
+    Args:
+        signature: The signature of the model.
+        has_ranking: For each target, whether it has a ranking form.
+        is_single_file: A single file holds one graph.
+
+    Raises:
+        ManifestError: A target has one too many, or lacks one.
+    """
+    if signature.context and is_single_file:
+        raise ManifestError(
+            "signature.context: got inputs in a single file, expected none: it holds one graph"
+        )
+    for i, has in enumerate(has_ranking):
+        if has != bool(signature.context):
+            expected = "a graph, because signature.context names inputs" if signature.context else "null"
+            raise ManifestError(
+                f"manifest.targets[{i}].ranking: got {'a graph' if has else 'none'}, expected {expected}"
+            )
+
+
+def _check_devices(name: str, env: ShardingEnv, at: str) -> None:
+    """Check that a target's name is its devices, and that their kind is supported."""
+    if any(device.type == "meta" for device in env.devices):
+        raise ManifestError(f"{at}.devices: got 'meta', expected cpu or cuda:N")
+    expected = ",".join(str(device) for device in env.devices)
+    if name != expected:
+        raise ManifestError(f"{at}.name: got {name!r}, expected its devices, {expected!r}")
+
+
+def check_target_plan(
+    plan: ShardingPlan, world_size: int, tables: Mapping[str, StoredTable], layout: BlobLayout, at: str
+) -> None:
+    """Check that a target's plan places every table, in shards of whole column blocks.
+
+    Raises:
+        ManifestError: It does not.
+    """
+    named = {table_path(path, name) for path, group in plan.plan.items() for name in group}
+    if named != set(tables):
+        missing, unknown = sorted(set(tables) - named), sorted(named - set(tables))
+        raise ManifestError(f"{at}.plan: missing tables {missing[:8]}, unknown tables {unknown[:8]}")
+    cuts = {(block.table, block.column_start, block.column_end) for block in layout.blocks}
+    for path, group in plan.plan.items():
+        configs = []
+        for name in group:
+            table = tables[table_path(path, name)]
+            configs.append(
+                BaseEmbeddingConfig(
+                    name=name, num_embeddings=table.num_embeddings, embedding_dim=table.embedding_dim
+                )
+            )
+        try:
+            check_plan(configs, group, world_size)
+        except PlanError as error:
+            raise ManifestError(f"{at}.{error}") from None
+        for name, sharding in group.items():
+            for shard in sharding.shards:
+                if (table_path(path, name), *shard.columns) not in cuts:
+                    raise ManifestError(
+                        f"{at}.plan: table {name!r} got a shard of columns {shard.columns}, expected those of a block"
+                    )
