@@ -18,6 +18,7 @@ from torch.export import Dim, ExportedProgram
 
 from export.graph.computed import checked_ids
 from export.graph.graph import check_namespaces
+from recsys.artifact.graphs import set_attribute
 from recsys.errors import ExportError
 from recsys.signature import Signature
 
@@ -130,6 +131,7 @@ def _prepare(
     module: fx.GraphModule, rows: Sequence[str], signature: Signature, inputs: Inputs, clones: set[str] | None
 ) -> None:
     graph = module.graph
+    _put_in_order(module)
     _trust_checks(graph)
     _take_rows(graph, rows)
     given = {node.name: node for node in graph.nodes if node.op == "placeholder"}
@@ -143,6 +145,13 @@ def _prepare(
         holder, _, name = path.rpartition(".")
         delattr(module.get_submodule(holder), name)
     module.recompile()
+
+
+def _put_in_order(module: fx.GraphModule) -> None:
+    """Copy constants that are views, such as a transposed buffer: torch warns of them when it saves the program."""
+    for path, tensor in list(module.named_buffers()):
+        if not tensor.is_contiguous():
+            set_attribute(module, path, tensor.contiguous())
 
 
 def _trust_checks(graph: fx.Graph) -> None:

@@ -56,6 +56,26 @@ def test_a_program_answers_as_the_torchscript_graph(
     assert (tmp_path / "0.pt2").stat().st_size < 1 << 20
 
 
+class Transposed(nn.Module):
+    """Multiplies by a buffer's transposition, which is a constant of the graph."""
+
+    candidates: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(9)
+        self.ebc = EmbeddingBagCollection([bag("t", 20, 4, ["f"])])
+        self.register_buffer("candidates", torch.randn(7, 4))
+
+    def forward(self, features: KeyedJaggedTensor) -> Tensor:
+        return self.ebc(features).values() @ self.candidates.T
+
+
+def test_transposed_constants_are_saved_without_warnings(tmp_path: Path) -> None:
+    [found] = programs_of(Transposed(), tmp_path, ExportConfig())
+    assert all(tensor.is_contiguous() for tensor in found.buffers())
+
+
 class Rounded(nn.Module):
     """Calls operators of FBGEMM whose shapes torch.export cannot tell."""
 
