@@ -16,7 +16,7 @@ from recsys.artifact.load import LoadedArtifact
 from recsys.hashing import hash_text
 from serve.config.settings import ServerConfig
 from serve.engine.reference.executor import ServedModel
-from tests.conformance.support.artifacts import Exported, export_small
+from tests.conformance.support.artifacts import Exported, export_best, export_small
 from tests.native.tool import BUILD
 from tests.serve.conftest import artifact_path, live, model
 from tests.support.serve.certificates import Authority, write_tls
@@ -138,6 +138,14 @@ def test_texts_get_the_answers_to_their_ids(hashed: Exported) -> None:
         error = tool.call("predict", **wrong)["error"]
         assert error["code"] == "INVALID_ARGUMENT"
         assert "sparse['item'].strings: got '' at position 0" in error["message"]
+
+
+def test_integers_come_exactly(tmp_path: Path) -> None:
+    best = export_best(tmp_path / "best")
+    with LiveServer(best.model) as server, Tool(server.address) as tool:
+        for num_rows in (0, 1, 9):
+            sample = best.sample(num_rows, seed=num_rows)
+            assert_answered(tool.call("predict", **as_json(sample)), best.model, sample)
 
 
 def test_a_ranking_request_gives_the_context_once(tool: Tool, model: LoadedArtifact) -> None:

@@ -27,9 +27,12 @@ from serve.engine.reference.collate import check_outputs, collate
 from serve.engine.reference.request_check import RequestChecker
 from serve.engine.reference.requests import RawRequestLike
 from serve.errors import RequestError
+from tests.conformance.support import artifacts
 from tests.conformance.support.artifacts import (
     Exported,
+    export_best,
     export_crossing,
+    export_in_batch,
     export_list,
     export_policies,
     export_small,
@@ -41,7 +44,7 @@ from tests.serve.engine.reference.test_ranking_check import split
 from tests.support.export_models import Folded
 from tests.support.helpers import bag
 from tests.support.limits import without_memory_locking
-from tests.support.serve.messages.cases import Sample, random_sample
+from tests.support.serve.messages.cases import Sample, assert_answers, random_sample
 from tests.support.serve.messages.texts import text_request, with_texts
 
 pytestmark = needs_tool
@@ -389,6 +392,32 @@ def test_a_batch_without_rows_reaches_no_graph(native: NativeModel, tmp_path: Pa
             "flat": (0, 16),
             "largest": (0, 2),
         }
+
+
+@pytest.mark.parametrize("graph_format", ["torchscript", "pt2"])
+def test_integers_and_other_shapes_are_the_same(
+    native: NativeModel, tmp_path: Path, graph_format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(artifacts, "GRAPH_FORMAT", graph_format)
+    best, in_batch = export_best(tmp_path / "best"), export_in_batch(tmp_path / "in_batch")
+    for made in (best, in_batch):
+        assert native.open(made.path)["digest"] == made.model.digest
+        for num_rows in (1, 2, 65):
+            sample = made.sample(num_rows, seed=num_rows)
+            assert_answers(native.predict_one(made.signature, sample.request()), made.answer(sample))
+    with pytest.raises(NativeError, match="num_rows: got 0, expected 1 or more: output 'candidates'"):
+        native.predict_one(in_batch.signature, in_batch.sample(0).request())
+    native.open(best.path)
+    samples = [best.sample(n, seed=n) for n in (2, 0, 3)]
+    answers = [best.answer(sample) for sample in samples]
+    together = {name: np.concatenate([answer[name] for answer in answers]) for name in answers[0]}
+    assert_answers(native.predict(best.signature, [sample.request() for sample in samples]), together)
+    empty = native.predict_one(best.signature, best.sample(0).request())
+    assert {name: (a.shape, a.dtype) for name, a in empty.items()} == {
+        "ids": ((0, 4), np.int64),
+        "scores": ((0, 4), np.float32),
+        "good": ((0,), np.int64),
+    }
 
 
 def test_a_batch_that_is_one_request_takes_no_other(native: NativeModel, tmp_path: Path) -> None:

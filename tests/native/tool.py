@@ -108,7 +108,7 @@ def outputs_of(signature: Signature, found: dict[str, str], num_rows: int) -> di
     return {
         output.name: np.frombuffer(
             bytes.fromhex(found[output.name]), "<i8" if output.is_integer else "<f4"
-        ).reshape(num_rows, *output.shape)
+        ).reshape(output.dims(num_rows))
         for output in signature.outputs
     }
 
