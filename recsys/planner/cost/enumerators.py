@@ -151,9 +151,10 @@ def _options(table: PlannedTable, estimator: Estimator, *, is_last: bool = False
         of_sharder = table.allowed_kernels(kind)
         for widths, span in _cuts(table, kind, estimator.topology, is_last=is_last):
             is_fusable = _is_fusable(table, widths, estimator)
-            for kernel in kernels_of(
-                kind, estimator, table.constraints.compute_kernels, is_fusable=is_fusable
-            ):
+            asked = table.constraints.compute_kernels
+            if asked is None and is_last and of_sharder is not None and "fused" not in of_sharder:
+                asked = list(of_sharder)
+            for kernel in kernels_of(kind, estimator, asked, is_fusable=is_fusable):
                 if of_sharder is not None and kernel not in of_sharder:
                     continue
                 yield _option(table, estimator, (kind, kernel), (widths, span))
@@ -200,8 +201,10 @@ def _cuts(
     """Yield the widths of the column blocks, and the number of ranks that share a block's rows."""
     dim, num_rows = table.config.embedding_dim, table.config.num_embeddings
     world_size, local = topology.world_size, topology.local_world_size
-    # On one rank or one host types are one and the same; a constraint that leaves only such types gets them.
-    is_asked = is_last and kind in (table.constraints.sharding_types or ())
+    # On one rank or one host types are one and the same; a constraint that leaves only such types gets them, and so
+    # does a sharder.
+    is_named = kind in table.asked_types(is_last=is_last)
+    is_asked = is_last and is_named
     if kind == DATA_PARALLEL and (world_size > 1 or is_asked):
         yield (dim,), world_size
     elif kind == "table_wise":
@@ -209,7 +212,7 @@ def _cuts(
     elif kind == "column_wise":
         for num_parts in _part_counts(table, world_size) or ([1] if is_asked else []):
             yield column_widths(dim, num_parts), 1
-    elif kind == "table_column_wise" and kind in (table.constraints.sharding_types or ()):
+    elif kind == "table_column_wise" and is_named:
         # The columns stay on one host; on the only one, that is column-wise.
         of_host = world_size if topology.num_hosts == 1 else 1
         for num_parts in _part_counts(table, of_host) or ([1] if is_last else []):

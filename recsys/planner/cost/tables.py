@@ -66,6 +66,13 @@ class PlannedTable:
         """Return the kernels that the sharder has for a type; None for all."""
         return None if self.allowed is None else self.allowed.get(sharding_type, ())
 
+    def asked_types(self, *, is_last: bool) -> Collection[str]:
+        """Return the types that the constraint names; as a last resort, without any, those of the sharder."""
+        asked = self.constraints.sharding_types
+        if asked is None and is_last:
+            asked = list(self.allowed or ())
+        return asked or ()
+
     @property
     def is_weighted(self) -> bool:
         """Whether every ID comes with a weight."""

@@ -178,7 +178,11 @@ class _Ranks:
             room = [rank for rank in ranks if self._fits(shard, rank)]
             if not room:
                 raise self._misfit(name, shard)
-            self._put(shard, min(room, key=lambda rank: (self._devices[rank].perf.total, rank)))
+            self._put(shard, min(room, key=self._load))
+
+    def _load(self, rank: int) -> tuple[float, int, int]:
+        """Return what ranks are chosen by: the time, and if that is equal, one host after the other."""
+        return self._devices[rank].perf.total, rank % self._local, rank
 
     def place_together(self, shards: Sequence[Shard], name: str) -> None:
         """Place shards on one rank."""
@@ -186,12 +190,12 @@ class _Ranks:
         for shard in shards:
             assert shard.storage is not None
             total += shard.storage
-        room = [d for d in self._devices if total.fits_in(d.storage)]
+        room = [device.rank for device in self._devices if total.fits_in(device.storage)]
         if not room:
             raise self._misfit(name, shards[0])
-        best = min(room, key=lambda d: (d.perf.total, d.rank))
+        best = min(room, key=self._load)
         for shard in shards:
-            self._put(shard, best.rank)
+            self._put(shard, best)
 
     def place_on_host(self, options: Sequence[ShardingOption]) -> None:
         """Place options on one host, the shards of each in order on its ranks, or one by one if they are columns."""
