@@ -36,6 +36,9 @@ class DataType(Enum):
     INT4 = "INT4"
     INT2 = "INT2"
 
+    def __str__(self) -> str:
+        return self.value
+
 
 #: The bits of a stored number.
 DATA_TYPE_NUM_BITS = {

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Self, cast
 
+import torch
 from torch import fx
 from torch.fx.node import map_aggregate
 
@@ -29,6 +30,7 @@ def call_later(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return found[0].tracer.create_proxy("call_function", function, args, kwargs)
 
 
+@torch.jit.unused  # TorchScript cannot compile these types, and says so by name instead of failing inside of one
 class Recorded:
     """A data type whose constructor FX can record."""
 

@@ -138,3 +138,7 @@ def test_collections_that_are_wrong_as_a_whole() -> None:
     other = EmbeddingConfig(name="u", num_embeddings=4, embedding_dim=8, feature_names=["b"])
     with pytest.raises(ValueError, match=r"tables: got embedding_dim {'t': 4, 'u': 8}, expected the same"):
         EmbeddingCollection([sequence("t", 4, 4, ["a"]), other])
+
+
+def test_data_types_are_printed_by_name() -> None:
+    assert f"{DataType.FP16} {DataType.INT4!s}" == "FP16 INT4"

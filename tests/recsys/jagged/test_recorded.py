@@ -119,3 +119,11 @@ def test_columns_of_collections_that_are_called_as_they_are() -> None:
 
     model = Bags()
     assert torch.equal(symbolic_trace(model)(BATCH), model(BATCH))
+
+
+def test_torchscript_says_that_it_does_not_take_them() -> None:
+    def values_of(batch: KeyedJaggedTensor) -> torch.Tensor:
+        return batch.values()
+
+    with pytest.raises(RuntimeError, match="Unknown type name 'KeyedJaggedTensor'"):
+        torch.jit.script(values_of)
