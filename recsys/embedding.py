@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +28,9 @@ from recsys.configs import (
 from recsys.jagged.conversions import maybe_td_to_kjt
 from recsys.jagged.keyed import KeyedTensor
 from recsys.jagged.keyed_jagged import KeyedJaggedTensor
+from recsys.jagged.recorded import call_later
 from recsys.jagged.tensor import JaggedTensor
+from recsys.ops import is_traced
 from recsys.table_modules import TableModules
 
 FLOAT_DTYPES = {DataType.FP32: torch.float32, DataType.FP16: torch.float16, DataType.BF16: torch.bfloat16}
@@ -57,6 +59,8 @@ def select_features(kjt: KeyedJaggedTensor, features: Sequence[str]) -> dict[str
     Raises:
         ValueError: Names the features that are missing.
     """
+    if is_traced(kjt):  # a graph's input: what it holds shows when the graph runs
+        return {name: kjt[name] for name in dict.fromkeys(features)}
     missing = sorted(set(features) - set(kjt.keys()))
     if missing:
         raise ValueError(f"features: missing {missing}, expected {sorted(set(features))}, got {kjt.keys()}")
@@ -110,6 +114,9 @@ def expand_to_full_batch(
     Raises:
         ValueError: Batch sizes differ and there are no inverse indices.
     """
+    if is_traced(features):
+        made: Any = call_later(expand_to_full_batch, pooled, list(names), features)
+        return [made[i] for i in range(len(pooled))]
     inverse = features.inverse_indices_or_none()
     if inverse is not None:
         rows = dict(zip(inverse[0], inverse[1].unbind(), strict=True))

@@ -175,6 +175,11 @@ def _split_by_key(kjt: Any, data: Tensor) -> Sequence[Tensor]:
         elif not kjt.keys():
             return []
     if known is not None:
+        if not is_traced(data) and not torch.compiler.is_compiling() and sum(known) != data.shape[0]:
+            raise ValueError(
+                f"lengths: got {sum(known)} in all for {data.shape[0]} values or weights, expected them to be equal; "
+                "validate() says more"
+            )
         return torch.split(data, known) if known else []
     # tensor_split takes the bounds as a host tensor, so that they are read neither here nor in a graph.
     return torch.tensor_split(data, ids_per_key(kjt).cumsum(dim=0)[:-1])

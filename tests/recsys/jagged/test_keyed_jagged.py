@@ -273,6 +273,12 @@ WRONG_USES: list[tuple[str, Callable[[], object], type[Exception], str]] = [
         ValueError,
         "keys: got",
     ),
+    (
+        "lengths that miss the values",
+        lambda: KeyedJaggedTensor.from_lengths_sync(["a"], [1, 2, 3], [1]).to_dict(),
+        ValueError,
+        "lengths: got 1 in all for 3 values",
+    ),
     ("weights", lambda: PLAIN.weights(), ValueError, "weights: this KeyedJaggedTensor has none"),
     ("concat nothing", lambda: KeyedJaggedTensor.concat([]), ValueError, "kjt_list: got no"),
     (

@@ -11,7 +11,15 @@ import torch
 from torch import fx, nn
 from torch.utils._pytree import tree_leaves
 
-from recsys import EmbeddingBagCollection, JaggedTensor, KeyedJaggedTensor, KeyedTensor, LazyAwaitable
+from recsys import (
+    EmbeddingBagCollection,
+    EmbeddingCollection,
+    EmbeddingConfig,
+    JaggedTensor,
+    KeyedJaggedTensor,
+    KeyedTensor,
+    LazyAwaitable,
+)
 from recsys.jagged.conversions import ComputeJTDictToKJT, ComputeKJTToJTDict
 from recsys.sharding.transport.awaitable import NoWait
 from recsys.tracer import symbolic_trace
@@ -107,18 +115,35 @@ def test_graphs_are_pickled(name: str) -> None:
     assert_same(pickle.loads(pickle.dumps(graph))(*inputs), graph(*inputs))
 
 
-def test_columns_of_collections_that_are_called_as_they_are() -> None:
-    class Bags(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.bags = EmbeddingBagCollection([bag("t", 9, 4, ["a", "b"])])
+class Bags(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.bags = EmbeddingBagCollection([bag("t", 9, 4, ["a", "b"]), bag("u", 9, 4, ["b"])])
 
-        def forward(self, batch: KeyedJaggedTensor) -> torch.Tensor:
-            first, second = KeyedTensor.regroup([self.bags(batch)], [["b"], ["b", "a"]])
-            return first.sum() + second
+    def forward(self, batch: KeyedJaggedTensor) -> torch.Tensor:
+        first, second = KeyedTensor.regroup([self.bags(batch)], [["a"], ["b@u", "a"]])
+        return first.sum() + second
 
-    model = Bags()
-    assert torch.equal(symbolic_trace(model)(BATCH), model(BATCH))
+
+@pytest.mark.parametrize("trace", [symbolic_trace, fx.symbolic_trace], ids=["ours", "torch's"])
+@pytest.mark.parametrize(
+    "make", [Bags, lambda: Bags().bags, lambda: row_collection(True)], ids=["in a model", "bags", "rows"]
+)
+def test_collections_are_traced(trace: Any, make: Callable[[], nn.Module]) -> None:
+    module = make()
+    graph = trace(module)
+    for batch in (BATCH, BATCH.permute([1, 0])):
+        assert_same(graph(batch), module(batch))
+
+
+def row_collection(need_indices: bool) -> EmbeddingCollection:
+    table = EmbeddingConfig(name="t", num_embeddings=9, embedding_dim=4, feature_names=["a", "b"])
+    return EmbeddingCollection([table], need_indices=need_indices)
+
+
+def test_a_traced_collection_spreads_bags_that_are_stored_once() -> None:
+    collection = Bags().bags
+    assert_same(fx.symbolic_trace(collection)(VARIABLE), collection(VARIABLE))
 
 
 def test_torchscript_says_that_it_does_not_take_them() -> None:
