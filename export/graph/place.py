@@ -33,7 +33,15 @@ _EXPORT = str(Path(export.__file__).parent)
 # Packages there whose modules may be a model's code.
 _PACKAGES = ("site-packages/", "dist-packages/", f"{Path(recsys.__file__).resolve().parent}/models/")
 _ADVICE = (
-    ("keys: got .* more than once", "say which argument holds which features: --features ARGUMENT=F1,F2"),
+    (
+        "keys: got .* more than once|features: missing",
+        "say which argument holds which features: --features ARGUMENT=F1,F2, all of its features",
+    ),
+    (
+        "^KeyError",
+        "if it is a feature that no collection looks up, say which argument holds it: --features ARGUMENT=F1,F2, with "
+        "all of its features",
+    ),
     (
         "cannot be iterated",
         "split it with unbind, split or chunk into a number that the module knows, in place of a loop, * or unpacking",

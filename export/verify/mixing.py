@@ -21,6 +21,8 @@ from export.graph.place import Line, line_of_caller
 
 # Rounding of sums in another order.
 _RELATIVE = 2.0**-16
+# Numbers from this on mask others, and are no measure of rounding.
+_MASK = 1e6
 # Operations beyond which nothing is searched.
 _MOST_CALLS = 20_000
 
@@ -95,40 +97,47 @@ def place_of_mixing(
     (of_whole, whole_run), (_, part_run) = whole, part
     if len(whole_run.calls) != len(part_run.calls) or id(of_whole) not in whole_run.made:
         return None
-    calls = whole_run.calls
+    last = whole_run.made[id(of_whole)]
+    pairs = list(zip(whole_run.calls, part_run.calls, strict=True))
     num_rows = of_whole.shape[0] if of_whole.dim() else 0
-    differs = [_differ(one, other, rows, num_rows) for one, other in zip(calls, part_run.calls, strict=True)]
-    at = whole_run.made[id(of_whole)]
-    while True:
-        earlier = [maker for maker in calls[at].makers if differs[maker] and maker < at]
-        if not earlier:
-            return calls[at].line if differs[at] else None
+    for differs in (_differ_in_numbers, _differ_in_shape):
+        found = [
+            len(one.results) == len(other.results)
+            and any(differs(a, b, rows, num_rows) for a, b in zip(one.results, other.results, strict=True))
+            for one, other in pairs
+        ]
+        if found[last]:
+            return whole_run.calls[_first(whole_run.calls, found, last)].line
+    return None
+
+
+def _first(calls: list[_Call], differs: list[bool], at: int) -> int:
+    """Return the call that a differing call descends from, none of whose own inputs differs."""
+    while earlier := [maker for maker in calls[at].makers if differs[maker] and maker < at]:
         at = max(earlier)
+    return at
 
 
-def _differ(whole: _Call, part: _Call, rows: Tensor, num_rows: int) -> bool:
-    """Return whether an operation's results differ, beyond that they are of fewer rows."""
-    if len(whole.results) != len(part.results):
-        return True
-    return any(
-        _differs(one, other, rows, num_rows) for one, other in zip(whole.results, part.results, strict=True)
-    )
-
-
-def _differs(whole: Tensor, part: Tensor, rows: Tensor, num_rows: int) -> bool:
+def _differ_in_numbers(whole: Tensor, part: Tensor, rows: Tensor, num_rows: int) -> bool:
+    """Return whether what both have differs: rows, values of the first of them, and padding up to the shorter."""
     if whole.dim() != part.dim():
-        return True
+        return False
     if whole.dim() and whole.shape[0] == num_rows and part.shape[0] == rows.numel():
         whole = whole[rows]
-    if whole.shape != part.shape:
-        # Sequences one behind the other are of any number; what has rows is of the same size in each.
-        return whole.shape[0] == part.shape[0]
-    if not whole.numel():
+    elif whole.shape[:1] != part.shape[:1] and rows.tolist() != [0]:
         return False
-    one, other = whole.to(torch.float64), part.to(torch.float64)
-    finite = one[one.isfinite()]
-    bound = _RELATIVE * max(float(finite.abs().max()) if finite.numel() else 0.0, 2.0**-10)
-    return not bool(torch.isclose(one, other, rtol=0, atol=bound, equal_nan=True).all())
+    common = tuple(slice(min(a, b)) for a, b in zip(whole.shape, part.shape, strict=True))
+    one, other = whole[common].to(torch.float64), part[common].to(torch.float64)
+    sizes = one.abs()
+    sizes = sizes[sizes < _MASK]
+    bound = _RELATIVE * max(float(sizes.max()) if sizes.numel() else 0.0, 2.0**-10)
+    return not bool(torch.isclose(one, other, rtol=_RELATIVE, atol=bound, equal_nan=True).all())
+
+
+def _differ_in_shape(whole: Tensor, part: Tensor, rows: Tensor, num_rows: int) -> bool:
+    """Return whether shapes differ beyond the number of rows, or of values one behind the other."""
+    del rows, num_rows
+    return whole.shape[1:] != part.shape[1:] or whole.dim() != part.dim()
 
 
 def _tensors(value: Any) -> Iterable[Tensor]:

@@ -73,11 +73,44 @@ class _Placed(_Rows):
             scores = scores.sum(dim=1, keepdim=True).squeeze()  # here
         elif self.case == "random":
             noise = torch.rand_like(scores)  # here
-            scores = scores + noise
+            scores = torch.minimum(scores + noise, torch.where(scores > 0, 1e30, -1e30))
         elif self.case == "in place":
             scores = scores.clone()
             scores -= scores.mean(dim=0)  # here
         return {"score": scores.sigmoid()}
+
+
+class _Longest(nn.Module):
+    """Pads to the longest sequence of the batch, which is right, and divides by its length, which is not."""
+
+    def __init__(self, *, is_padded: bool) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.is_padded = is_padded
+        self.ec = EmbeddingCollection([sequence("t", 33, 8, ["f"])])
+
+    def forward(self, features: KeyedJaggedTensor) -> Tensor:
+        history = self.ec(features)["f"]
+        longest = history.lengths().max()  # here
+        padded = _padded(history.values() * 2, history.offsets(), longest)
+        if self.is_padded:
+            return padded.sum(dim=2)
+        rows = padded.sum(dim=1)
+        return rows / longest
+
+
+@torch.fx.wrap
+def _padded(values: Tensor, offsets: Tensor, longest: Tensor) -> Tensor:
+    return torch.ops.fbgemm.jagged_to_padded_dense(values, [offsets], [int(longest.item())], 0.0)
+
+
+def test_padding_is_not_to_blame_for_what_is_done_with_it(tmp_path: Path) -> None:
+    with pytest.raises(VerificationError, match=r"because of .*test_rows.py:\d+ in .*# here`"):
+        export_model(_Longest(is_padded=False), tmp_path / "a")
+    with pytest.raises(
+        VerificationError, match=r"got shape .*, because of .*`return torch.ops.*jagged_to_padded_dense"
+    ):
+        export_model(_Longest(is_padded=True), tmp_path / "a")
 
 
 @pytest.mark.parametrize("case", ["squeezed", "random", "in place"])
