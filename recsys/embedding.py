@@ -234,7 +234,8 @@ class EmbeddingBagCollection(EmbeddingBagCollectionInterface):
                 raise ValueError(f"tables[{table.name!r}].pooling: got {table.pooling}, expected SUM or MEAN")
             _check_float(table)
         device = device or _TABLE_DEVICE.get()
-        self._tables = list(tables)
+        # Named as TorchRec names it: public code reads it.
+        self._embedding_bag_configs = list(tables)
         self._is_weighted = is_weighted
         self._embedding_names = [name for names in embedding_names(tables) for name in names]
         self._dims = [table.embedding_dim for table in tables for _ in table.feature_names]
@@ -270,7 +271,7 @@ class EmbeddingBagCollection(EmbeddingBagCollectionInterface):
         if self._is_weighted:
             features.weights()
         pooled = []
-        for table in self._tables:
+        for table in self._embedding_bag_configs:
             weight = cast(Tensor, self.embedding_bags[table.name].weight)
             for name in table.feature_names:
                 ids = jagged[name]
@@ -281,7 +282,7 @@ class EmbeddingBagCollection(EmbeddingBagCollectionInterface):
 
     def reset_parameters(self) -> None:
         """Initialize the tables anew by their configs; on the meta device, do nothing."""
-        _initialize_all(self.embedding_bags, self._tables)
+        _initialize_all(self.embedding_bags, self._embedding_bag_configs)
 
     def is_weighted(self) -> bool:
         """Return whether every ID comes with a weight."""
@@ -289,7 +290,7 @@ class EmbeddingBagCollection(EmbeddingBagCollectionInterface):
 
     def embedding_bag_configs(self) -> list[EmbeddingBagConfig]:
         """Return the tables."""
-        return self._tables
+        return self._embedding_bag_configs
 
     @property
     def device(self) -> torch.device:
@@ -328,7 +329,8 @@ class EmbeddingCollection(EmbeddingCollectionInterface):
         if len(set(dims.values())) > 1:
             raise ValueError(f"tables: got embedding_dim {dims}, expected the same for all")
         device = device or _TABLE_DEVICE.get()
-        self._tables = list(tables)
+        # As in EmbeddingBagCollection.
+        self._embedding_configs = list(tables)
         self._embedding_names_by_table = embedding_names(tables)
         self._features = [feature for table in tables for feature in table.feature_names]
         self.embeddings = TableModules()
@@ -357,7 +359,7 @@ class EmbeddingCollection(EmbeddingCollectionInterface):
         """
         jagged = select_features(maybe_td_to_kjt(features), self._features)
         found: dict[str, JaggedTensor] = {}
-        for table, names in zip(self._tables, self._embedding_names_by_table, strict=True):
+        for table, names in zip(self._embedding_configs, self._embedding_names_by_table, strict=True):
             for feature, name in zip(table.feature_names, names, strict=True):
                 ids = jagged[feature]
                 rows = functional.embedding(ids.values(), cast(Tensor, self.embeddings[table.name].weight))
@@ -379,15 +381,15 @@ class EmbeddingCollection(EmbeddingCollectionInterface):
 
     def reset_parameters(self) -> None:
         """Initialize the tables anew by their configs; on the meta device, do nothing."""
-        _initialize_all(self.embeddings, self._tables)
+        _initialize_all(self.embeddings, self._embedding_configs)
 
     def embedding_dim(self) -> int:
         """Return D."""
-        return self._tables[0].embedding_dim
+        return self._embedding_configs[0].embedding_dim
 
     def embedding_configs(self) -> list[EmbeddingConfig]:
         """Return the tables."""
-        return self._tables
+        return self._embedding_configs
 
     def embedding_names_by_table(self) -> list[list[str]]:
         """Return the outputs' names, table by table."""

@@ -66,6 +66,10 @@ _ADVICE = (
         "--dense-width NAME=N",
     ),
     (
+        "Target size",
+        "leave the loss out: --submodule PATH exports the model within",
+    ),
+    (
         "mat1 and mat2|size mismatch|normalized_shape",
         "the width of a dense argument is that of the first layer it goes into: give another with "
         "--dense-width NAME=N, or change what the layer takes",
@@ -83,8 +87,8 @@ _ADVICE = (
     ),
     (
         "__cuda_array_interface__|new\\(\\): (invalid|data)|could not determine the shape",
-        "torch.tensor takes no traced values: torch.full((x.size(0),), k) makes a tensor of a traced size, "
-        "torch.stack one of traced tensors",
+        "make a tensor of a traced size by torch.full((x.size(0),), k), and one of traced tensors by torch.stack: "
+        "torch.tensor takes neither",
     ),
     (
         "unexpected keyword argument|positional argument",

@@ -111,7 +111,7 @@ def line_of(model: type[nn.Module]) -> int:
     [
         (_Branch, "", "Choose between values with torch.where"),
         (_Loop, "", "Split it with unbind"),
-        (_Factory, "", r"torch.full\(\(x.size\(0\),\), k\) makes a tensor of a traced size"),
+        (_Factory, "", r"Make a tensor of a traced size by torch.full\(\(x.size\(0\),\), k\)"),
         (_DenseIds, r", layer 'places' \(Embedding\(3, 4\)\)", r"make IDs of one by x.squeeze\(1\).long\(\)"),
         (_Unequal, "", "give --samples with requests as the model expects them"),
         (_Keyword, "", "the arguments of TorchRec 1.8"),

@@ -84,3 +84,19 @@ def test_modules_hand_on_the_names_that_torchrecs_do() -> None:
     ]
     assert TABLE.handed_on
     assert not problems, "\n".join(problems)
+
+
+@pytest.mark.parametrize(
+    ("kind", "config", "tables"),
+    [
+        ("EmbeddingBagCollection", "EmbeddingBagConfig", "_embedding_bag_configs"),
+        ("EmbeddingCollection", "EmbeddingConfig", "_embedding_configs"),
+    ],
+)
+def test_collections_keep_their_tables_where_public_code_reads_them(
+    kind: str, config: str, tables: str
+) -> None:
+    for module in (theirs("torchrec"), importlib.import_module("recsys")):
+        table = getattr(module, config)(name="t", embedding_dim=8, num_embeddings=9, feature_names=["f"])
+        collection = getattr(module, kind)(tables=[table])
+        assert [one.name for one in getattr(collection, tables)] == ["t"]
