@@ -239,16 +239,8 @@ class DistributedModelParallel(nn.Module):
     def bare_named_parameters(
         self, prefix: str = "", recurse: bool = True
     ) -> Iterator[tuple[str, nn.Parameter]]:
-        """Yield the parameters that are not of sharded tables."""
-        of_tables = {
-            id(parameter)
-            for part in self.module.modules()
-            if isinstance(part, TableShards)
-            for parameter in part.parameters()
-        }
-        for name, parameter in self.module.named_parameters(prefix, recurse):
-            if id(parameter) not in of_tables:
-                yield name, parameter
+        """Yield the model's parameters, each once; for sharded tables, this rank's shards."""
+        return self.named_parameters(prefix, recurse)
 
     def named_parameters(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
@@ -259,8 +251,11 @@ class DistributedModelParallel(nn.Module):
     def named_buffers(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, Tensor]]:
-        """Yield the model's buffers."""
-        return self.module.named_buffers(prefix, recurse, remove_duplicate)
+        """Yield the model's buffers: as of the unsharded model, none of sharded collections."""
+        of_collections = {id(buffer) for part in self._sharded.values() for buffer in part.buffers()}
+        for name, buffer in self.module.named_buffers(prefix, recurse, remove_duplicate):
+            if id(buffer) not in of_collections:
+                yield name, buffer
 
 
 def _collections(

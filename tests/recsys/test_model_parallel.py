@@ -114,7 +114,7 @@ def test_layers_stay_on_the_meta_device_on_request() -> None:
     with torch.device("meta"):
         model = nn.ModuleDict({"bags": EmbeddingBagCollection(TABLES), "over": nn.Linear(2, 3)})
     sharded = DistributedModelParallel(model, init_parameters=False, init_data_parallel=False)
-    assert [name for name, p in sharded.bare_named_parameters() if p.is_meta] == ["over.weight", "over.bias"]
+    assert [name for name, p in sharded.named_parameters() if p.is_meta] == ["over.weight", "over.bias"]
     assert all(not p.is_meta for name, p in sharded.named_parameters() if "bags" in name)
     init_parameters(sharded.module.get_submodule("over"), torch.device("cpu"))
     sharded.init_data_parallel()
@@ -165,3 +165,11 @@ def test_a_group_of_one_is_started_where_there_is_none() -> None:
     env = ShardingEnv.from_local(1, 0).with_group()
     assert (dist.get_world_size(env.process_group), env.rank, env.device.type) == (1, 0, "cpu")
     assert env.with_group() is env
+
+
+def test_parameters_and_buffers_are_those_of_the_unsharded_model() -> None:
+    model = nn.ModuleDict({"bags": EmbeddingBagCollection(TABLES), "norm": nn.BatchNorm1d(3)})
+    parameters, buffers = ([n for n, _ in found()] for found in (model.named_parameters, model.named_buffers))
+    sharded = DistributedModelParallel(model)
+    assert [name for name, _ in sharded.bare_named_parameters()] == parameters
+    assert [name for name, _ in sharded.named_buffers("m")] == [f"m.{name}" for name in buffers]
