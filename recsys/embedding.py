@@ -156,15 +156,15 @@ def with_indices(
     found: Mapping[str, JaggedTensor], tables: Sequence[BaseEmbeddingConfig], features: KeyedJaggedTensor
 ) -> dict[str, JaggedTensor]:
     """Return the rows of sequence embeddings with the IDs that they were looked up for, as weights."""
-    ids = features.to_dict()
     feature_of = {
         name: feature
         for table, names in zip(tables, embedding_names(tables), strict=True)
         for feature, name in zip(table.feature_names, names, strict=True)
     }
+    ids = select_features(features, list(feature_of.values()))
     return {
-        name: JaggedTensor(rows.values(), ids[feature_of[name]].values(), rows.lengths())
-        for name, rows in found.items()
+        name: JaggedTensor(found[name].values(), ids[feature].values(), found[name].lengths())
+        for name, feature in feature_of.items()
     }
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from recsys import DataType, EmbeddingBagCollection, EmbeddingCollection, KeyedJaggedTensor
+from recsys import DataType, EmbeddingBagCollection, EmbeddingCollection, EmbeddingConfig, KeyedJaggedTensor
 from recsys.configs import QuantConfig
 from recsys.embedding import EmbeddingBagCollectionInterface, EmbeddingCollectionInterface
 from recsys.errors import PlanError
@@ -20,6 +20,7 @@ from recsys.sharding.plan.env import ShardingEnv
 from recsys.sharding.plan.sharding_types import table_wise
 from recsys.sharding.sharded import ShardedOptions
 from recsys.signature import IdPolicy
+from recsys.tracer import symbolic_trace
 from tests.support.helpers import STORED_TYPES, bag, kjt_of, rounding, sequence
 
 TABLES = [
@@ -283,3 +284,15 @@ def test_the_tables_are_told() -> None:
     sequences = QuantEmbeddingCollection.from_float(rows)
     assert isinstance(sequences, EmbeddingCollectionInterface)
     assert (sequences.embedding_dim(), sequences.embedding_names_by_table()) == (16, [["a"]])
+
+
+@pytest.mark.parametrize("need_indices", [False, True])
+def test_a_collection_is_traced_as_the_whole_model(need_indices: bool) -> None:
+    table = EmbeddingConfig(name="t", num_embeddings=9, embedding_dim=8, feature_names=["a", "b"])
+    stored = QuantEmbeddingCollection.from_float(EmbeddingCollection([table], need_indices=need_indices))
+    batch = kjt_of({"a": [[1, 2], []], "b": [[3], [8]]})
+    expected, found = stored(batch), symbolic_trace(stored)(batch)
+    assert list(found) == list(expected)
+    for name, jagged in found.items():
+        assert torch.equal(jagged.values(), expected[name].values())
+        assert (jagged.weights_or_none() is None) != need_indices
