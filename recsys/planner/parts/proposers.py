@@ -113,7 +113,7 @@ class UniformProposer(_ListedProposer):
 
 
 class GridSearchProposer(_ListedProposer):
-    """Proposes every combination, unless there are too many: then none.
+    """Proposes every combination, each table's fast options first, unless there are too many: then none.
 
     Args:
         max_proposals: How many are too many.
@@ -125,7 +125,8 @@ class GridSearchProposer(_ListedProposer):
 
     def _listed(self, tables: list[list[ShardingOption]]) -> Iterator[list[ShardingOption]]:
         if math.prod(map(len, tables)) <= self._max_proposals:
-            yield from map(list, itertools.product(*tables))
+            ordered = [sorted(options, key=lambda o: _time(o, use_depth=True)) for options in tables]
+            yield from map(list, itertools.product(*ordered))
 
 
 class DynamicProgrammingProposer(Proposer):
