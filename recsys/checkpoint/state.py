@@ -104,6 +104,8 @@ def optimizer_views(model: nn.Module, state: Mapping[str, Any]) -> OptimizerView
                     views.values[at] = (holder, last)
                 continue
             at = f"{name}.{_canonical(table.config.name, key)}"
+            if isinstance(value, Tensor) and not isinstance(value, ShardedTensor):
+                value = _by_row(table, value)
             if not isinstance(value, Tensor):
                 views.values[at] = (holder, last)
             elif isinstance(value, ShardedTensor):
@@ -170,6 +172,11 @@ def _rank(shard: Any) -> int:
     rank = shard.placement.rank()
     assert isinstance(rank, int)
     return rank
+
+
+def _by_row(table: TableShards, value: Tensor) -> Tensor:
+    """Return numbers by row as ``[R]``, also where the optimizer holds them as ``[R, 1]``: the same memory."""
+    return value.squeeze(1) if table.size[1] > 1 and value.shape[1:] == (1,) else value
 
 
 def _of_table(table: TableShards, view: View) -> View:

@@ -139,7 +139,8 @@ def numbers(model: DistributedModelParallel, optimizer: CombinedOptimizer) -> di
                 state = lookup.states()[i]["momentum1"]
             else:
                 state = optimizer.state[parameter]["sum"]
-            spread = (state if state.dim() == 2 else state.unsqueeze(1).expand(weight.shape)).clone()
+            by_row = state.numel() == weight.shape[0]
+            spread = (state.view(-1, 1).expand(weight.shape) if by_row else state).clone()
             for kind, tensor in (("weight", weight.clone()), ("state", spread)):
                 found.setdefault(f"{path}.{kind}", []).append((*where.shard_offsets, tensor))
     for name, parameter in model.named_parameters():
