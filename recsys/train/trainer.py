@@ -178,7 +178,7 @@ class Trainer:
                 weight.detach()[states[_FUSED_STATE] == 0] = 0
             lookup.tbe.reset_cache_states()  # a cache on the device may hold rows as they were
         for parameter in _tables_with_gradients(self.model).values():
-            parameter[self.optimizer.state[parameter][_DENSE_STATE] == 0] = 0
+            parameter[self.optimizer.state[parameter][_DENSE_STATE][:, 0] == 0] = 0
 
     def whole_state_dict(self) -> dict[str, Tensor] | None:
         """Return the unsharded model's state dict on rank 0, None on others; every rank must call it."""
