@@ -10,7 +10,7 @@ import copy
 import inspect
 import types
 import typing
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
@@ -22,9 +22,10 @@ from export.graph.place import place_of_forward
 from recsys.errors import ExportError
 from recsys.jagged.keyed import KeyedTensor
 from recsys.jagged.keyed_jagged import KeyedJaggedTensor
-from recsys.ops import is_traced
 
 DENSE, SPARSE = "dense", "sparse"
+#: The name of an unnamed single output, as in TorchRec's server.
+DEFAULT_OUTPUT = "default"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -325,22 +326,29 @@ def _kept(outputs: Any, names: Sequence[str]) -> Any:
 
 def _flat(name: str, output: Any) -> Iterator[tuple[str, Any]]:
     """Return the outputs within an output by their names: keys and fields, joined by dots."""
-    if isinstance(output, Tensor) or is_traced(output):
-        yield name or "default", output
+    parts = parts_of(output, "" if name else "output_")
+    if parts is None:
+        yield name or DEFAULT_OUTPUT, output
         return
-    if isinstance(output, KeyedTensor):
-        output = output.to_dict()
-    parts: Iterable[tuple[Any, Any]]
-    if isinstance(output, dict):
-        parts = output.items()
-    elif isinstance(output, tuple) and hasattr(output, "_fields"):
-        parts = zip(output._fields, output, strict=True)
-    elif isinstance(output, (tuple, list)):
-        parts = ((f"{i}" if name else f"output_{i}", part) for i, part in enumerate(output))
-    elif is_dataclass(output):
-        parts = ((f.name, getattr(output, f.name)) for f in fields(output))
-    else:
-        yield name or "default", output
-        return
-    for part, value in parts:
+    for part, value in parts.items():
         yield from _flat(f"{name}.{part}" if name else str(part), value)
+
+
+def parts_of(output: Any, prefix: str = "output_") -> dict[Any, Any] | None:
+    """Return what a container of outputs holds, by key or field; None for anything else, tensors among it.
+
+    Args:
+        output: What ``forward`` returned, or a part of it.
+        prefix: Before the numbers of what has no names.
+    """
+    if isinstance(output, KeyedTensor):
+        return dict(output.to_dict())
+    if isinstance(output, dict):
+        return dict(output)
+    if isinstance(output, tuple) and hasattr(output, "_fields"):
+        return dict(zip(output._fields, output, strict=True))
+    if isinstance(output, (tuple, list)):
+        return {f"{prefix}{i}": part for i, part in enumerate(output)}
+    if is_dataclass(output) and not isinstance(output, type):
+        return {f.name: getattr(output, f.name) for f in fields(output)}
+    return None

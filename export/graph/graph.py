@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
@@ -17,13 +17,13 @@ from torch import Tensor, fx, nn
 from export.graph.binding import Binding
 from export.graph.computed import RequestFeatures
 from export.graph.device_check import check_devices
+from export.graph.forward import DEFAULT_OUTPUT, parts_of
 from export.graph.managed import FrozenCollisions, mapping_in_front
 from export.graph.passes import flatten_cats, part_shared_linears, relu_in_place, without_unused
 from export.graph.ranking import Expansion, RankingCollection, RankingFeatures
 from export.graph.tracing import trace
 from recsys import torchscript
 from recsys.errors import ExportError
-from recsys.jagged.keyed import KeyedTensor
 from recsys.jagged.keyed_jagged import KeyedJaggedTensor
 from recsys.ops import is_traced
 from recsys.sharding.sharded import DistributedKeyedJaggedTensor, ShardedCollection
@@ -31,8 +31,6 @@ from recsys.sharding.transport.inputs import DistInput, PairIds
 from recsys.sharding.transport.local import LocalInputDist, send
 
 _ALLOWED_NAMESPACES = ("aten", "fbgemm", "prim")
-#: The name of an unnamed single output, as in TorchRec's server.
-DEFAULT_OUTPUT = "default"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -297,17 +295,8 @@ def named_outputs(outputs: Any) -> dict[str, Any]:
     """
     if isinstance(outputs, Tensor) or is_traced(outputs):
         return {DEFAULT_OUTPUT: outputs}
-    if isinstance(outputs, KeyedTensor):
-        return dict(outputs.to_dict())
-    if isinstance(outputs, dict):
-        named = dict(outputs)
-    elif isinstance(outputs, tuple) and hasattr(outputs, "_fields"):
-        named = dict(zip(outputs._fields, outputs, strict=True))
-    elif isinstance(outputs, (tuple, list)):
-        named = {f"output_{i}": output for i, output in enumerate(outputs)}
-    elif is_dataclass(outputs):
-        named = {f.name: getattr(outputs, f.name) for f in fields(outputs)}
-    else:
+    named = parts_of(outputs)
+    if named is None:
         raise ExportError(
             f"outputs: got {type(outputs).__name__}, expected tensors, or a dict or tuple of them"
         )
