@@ -21,6 +21,8 @@ from recsys.errors import ArtifactError, ManifestError
 
 # What TorchScript puts into names of types to keep them apart.
 _MANGLED = re.compile(r"\.?___torch_mangle_\d+")
+# Where the code of a node lies, which torch prints within loops and branches even if it is not asked to.
+_SOURCE = re.compile(r" # \S.*:\d+:\d+$", re.MULTILINE)
 
 
 @contextmanager
@@ -97,9 +99,9 @@ def freeze(module: torch.jit.ScriptModule) -> torch.jit.ScriptModule:
 
 
 def graph_text(module: torch.jit.ScriptModule) -> str:
-    """Return what a loaded module computes as text that does not depend on names that the process gave to types."""
+    """Return what a loaded module computes as text, without names that the process gave to types, or places of code."""
     graph = torch._C._jit_pass_canonicalize(module.inlined_graph)
-    return _MANGLED.sub("", graph.str(False))
+    return _SOURCE.sub("", _MANGLED.sub("", graph.str(False)))
 
 
 def operators(module: torch.jit.ScriptModule) -> Counter[str]:

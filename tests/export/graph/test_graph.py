@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from io import StringIO
 from pathlib import Path
 
@@ -86,6 +88,34 @@ def test_operators_are_counted_in_branches_too() -> None:
     found = torchscript.operators(torchscript.script(Branch()))
     assert found["aten::sin"] == 1
     assert found["aten::cos"] == 2
+
+
+_DOUBLING = """
+import torch
+
+class Doubling(torch.nn.Module):
+    def forward(self, x: list[torch.Tensor]) -> torch.Tensor:
+        return torch.cat([y * 2 for y in x])
+"""
+
+
+def test_the_text_of_a_graph_does_not_tell_where_its_code_lies(tmp_path: Path) -> None:
+    def text_of(file: Path, code: str) -> str:
+        file.write_text(code)
+        spec = importlib.util.spec_from_file_location("doubling", file)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setitem(sys.modules, "doubling", module)
+            spec.loader.exec_module(module)
+            torchscript.save(torchscript.script(module.Doubling()), file.with_suffix(".pt"))
+        return torchscript.graph_text(torchscript.load(file.with_suffix(".pt")))
+
+    # A delta compares graphs that were made in other folders, and of code whose lines have moved.
+    one = text_of(tmp_path / "one.py", _DOUBLING)
+    assert one == text_of(tmp_path / "other.py", "\n" + _DOUBLING)
+    assert one != text_of(tmp_path / "third.py", _DOUBLING.replace("2", "3"))
 
 
 @pytest.mark.parametrize("name", ["dlrm", "weighted and unweighted", "sequences", "mixed row types"])
