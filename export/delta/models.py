@@ -78,10 +78,10 @@ def check_mappings(old: nn.Module, new: nn.Module, tables: Collection[str]) -> N
     Raises:
         ExportError: Names the tables in which rows differ.
     """
-    before, after = _owners(old), _owners(new)
+    before, after = _owners(old, tables), _owners(new, tables)
     changed = sorted(
         table
-        for table in (set(before) | set(after)) & set(tables)
+        for table in set(before) | set(after)
         if table not in before or table not in after or not torch.equal(before[table], after[table])
     )
     if changed:
@@ -91,12 +91,16 @@ def check_mappings(old: nn.Module, new: nn.Module, tables: Collection[str]) -> N
         )
 
 
-def _owners(model: nn.Module) -> dict[str, Tensor]:
-    """Return for each managed table the raw IDs that own rows, and their rows, ``[2, N]``."""
+def _owners(model: nn.Module, tables: Collection[str]) -> dict[str, Tensor]:
+    """Return for each managed table, by its mapping's path, the raw IDs that own rows, and their rows, ``[2, N]``."""
     found = {}
     for path, mapping in find_managed(model, find_collections(model, error=ExportError)).mappings.items():
         for table, module in mapping.managed_collision_modules().items():
             assert isinstance(module, MCHManagedCollisionModule)  # find_managed rejects all others
+            # Both lie side by side in one module, under TorchRec's names.
+            rows_path = path.removesuffix("_managed_collision_collection") + "_embedding_module"
+            if table_path(rows_path, table) not in tables:
+                continue
             owns = module.rows != module.output_size() - 1
             found[table_path(path, table)] = torch.stack([module.raw_ids[owns], module.rows[owns]])
     return found

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from export.config import ExportConfig
 from export.delta.delta import DeltaConfig, export_delta
+from export.delta.models import check_mappings
 from export.delta.report import DeltaReport
 from export.pipeline import export_model
 from recsys import EmbeddingBagCollection
@@ -308,6 +309,9 @@ class TestRefusals:
         module.train()(torch.tensor([123456789]))
         text = self.refused(old, new.eval(), tmp_path / "a")
         assert "managed tables ['bags._managed_collision_collection.users'] map raw IDs to other rows" in text
+
+        # An artifact without the table has no mapping either.
+        check_mappings(old, new, ["other"])
 
     def test_counts_of_a_mapping_are_nothing_that_is_served(self, tmp_path: Path) -> None:
         old = Pooled().eval()
