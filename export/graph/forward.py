@@ -104,7 +104,7 @@ def arguments(model: nn.Module) -> tuple[list[str], list[str]]:
         raise ExportError(
             f"forward({', '.join(names)}): got annotation {got}, expected {expected}. At {place_of_forward(model)}: "
             f"annotate it so{say}; what the model takes otherwise, such as a dict, make of these in the forward of a "
-            "module of your own around it, and export that"
+            "subclass, and export that"
         )
     return (
         [parameter.name for parameter in taken if parameter.kind == DENSE],

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from recsys.artifact.load import read_manifest
 from recsys.as_torchrec.rewrite.files import rewrite_text
 from recsys.as_torchrec.table import load_table
 from tests.docs.pages import ROOT, Block, blocks
@@ -71,3 +72,22 @@ def test_a_model_is_exported_with_torchrec_itself(folder: Path) -> None:
     pytest.importorskip("torchrec", reason="torchrec is not installed (extra: peer)")
     run(folder, "-m", "export", *words("recsys-export state.pt --model clicks:Clicks"))
     assert (folder / "clicks.artifact").exists()
+
+
+@pytest.mark.slow
+def test_a_model_of_dicts_is_exported_with_its_own_state(tmp_path: Path) -> None:
+    (tmp_path / "served.py").write_text(block("python", "class Served").text)
+    code = "import served, torch; torch.save(served.Ranker().state_dict(), 'state.pt')"
+    (tmp_path / "save.py").write_text(code)
+    run(tmp_path, "-m", "recsys.as_torchrec", "save.py")
+    run(
+        tmp_path,
+        "-m",
+        "recsys.as_torchrec",
+        "-m",
+        "export",
+        *words("recsys-export state.pt --model served"),
+        "--json",
+    )
+    manifest = read_manifest(tmp_path / "state.artifact")
+    assert [(one.name, one.width) for one in manifest.signature.dense] == [("numbers", 3)]
