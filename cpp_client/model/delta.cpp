@@ -90,7 +90,7 @@ void CheckTable(const TableDelta& table, const LoadedRows& loaded, const std::st
     throw WrongField(at, key, got, expected + ", as table " + Repr(table.name) + " has it");
   };
   const auto type_name = [](DataType type) {
-    return "DataType." + DataTypeNames()[static_cast<std::size_t>(type)];
+    return DataTypeNames()[static_cast<std::size_t>(type)];
   };
   expect("num_embeddings", std::to_string(table.num_embeddings),
          std::to_string(known->num_embeddings));

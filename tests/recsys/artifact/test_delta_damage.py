@@ -147,7 +147,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], type[ArtifactError], str]] = {
     "other type": (
         lied(set_in(2, "data_type", "INT4")),
         ManifestError,
-        "data_type: got 'DataType.INT4', expected",
+        "data_type: got 'INT4', expected",
     ),
     "type of no rows": (lied(set_in(0, "data_type", "BF16")), ManifestError, "expected one of FP32"),
     "no rows": (lied(set_in(0, "num_rows", 0)), ManifestError, "num_rows: got '0'"),
