@@ -251,7 +251,7 @@ def test_a_sharding_is_made_of_torchs_spec_and_gives_it_back() -> None:
 def test_shardings_that_do_not_exist_here() -> None:
     with pytest.raises(PlanError, match="sharding_spec: got ChunkShardingSpec, expected an Enumerable"):
         ParameterSharding("row_wise", "fused", [0], ChunkShardingSpec(0, ["rank:0/cpu"]))
-    with pytest.raises(PlanError, match=r"output_dtype: got DataType.FP16"):
+    with pytest.raises(PlanError, match=r"output_dtype: got FP16"):
         ParameterSharding("row_wise", "fused", output_dtype=DataType.FP16)
     with pytest.raises(PlanError, match="key_value_params: got some"):
         ParameterSharding("row_wise", "fused", key_value_params=object())
