@@ -8,6 +8,7 @@ import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from traceback import walk_tb
 from types import FrameType
@@ -200,9 +201,10 @@ def naming_places() -> Iterator[None]:
 
 def is_of_model(file: str | None) -> bool:
     """Return whether a file's code may be a model's, a package's among them, and is not ours, torch's or Python's."""
-    return file is not None and (_is_theirs(file, packages=False) or _is_theirs(file, packages=True))
+    return file is not None and _is_theirs(file, packages=True)
 
 
+@cache  # asked of every frame below each operation of a recorded run
 def _is_theirs(file: str, *, packages: bool) -> bool:
     if file.startswith("<") or "/torch/" in file:
         return False
