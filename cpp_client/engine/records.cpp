@@ -91,10 +91,12 @@ void Records::Wake() {
 }
 
 std::vector<Event> Records::Take(std::size_t at_most) {
-  // In this order: an event added from here on wakes the owner again.
-  is_awake_.store(false);
+  // In this order: an event added before the store is taken below, one added after it wakes the
+  // owner again. The other way round, the read could clear the wake-up of an event that is taken
+  // here, and no later event would wake the owner.
   eventfd_t count = 0;
   static_cast<void>(eventfd_read(wake_.number(), &count));
+  is_awake_.store(false);
   std::vector<Event> events;
   const auto take = [&](auto& ring) { return ring.Take(at_most - events.size(), &events); };
   bool is_left = take(answers_);
