@@ -37,7 +37,7 @@ from typing import Any
 
 from recsys.errors import ManifestError
 from recsys.hashing import STRING_HASHES
-from recsys.json_checks import a_list, choice, count, flag, shape, text, wrong
+from recsys.json_checks import a_list, choice, count, flag, shape, text, whole, wrong
 
 #: What may stand in a batch: rows of any requests, or those of one request.
 BATCHES = ("rows", "request")
@@ -94,6 +94,7 @@ class SparseInput:
         weighted: Whether each ID comes with a float32 weight.
         strings: The hash that turns a text into an ID, one of ``recsys.hashing.STRING_HASHES``; empty for an input
             whose texts are decimal int64 numbers.
+        num_ids: IDs in each bag of a row that the model takes. None where made rows with bags of any size do.
     """
 
     name: str
@@ -101,6 +102,7 @@ class SparseInput:
     pooling: str
     weighted: bool = False
     strings: str = ""
+    num_ids: int | None = None
 
     @property
     def id_limit(self) -> int | None:
@@ -216,6 +218,7 @@ class Signature:
                     ],
                     # Omitted without a hash, as ``context`` below.
                     **({"strings": s.strings} if s.strings else {}),
+                    **({} if s.num_ids is None else {"num_ids": s.num_ids}),
                 }
                 for s in self.sparse
             ],
@@ -255,6 +258,7 @@ class Signature:
                 pooling=choice(s, "pooling", at, ("sum", "mean", "none")),
                 weighted=flag(s, "weighted", at),
                 strings=choice(s, "strings", at, STRING_HASHES) if "strings" in s else "",
+                num_ids=whole(s, "num_ids", at) if "num_ids" in s else None,
                 tables=tuple(
                     TableUse(
                         name=text(t, "name", to),

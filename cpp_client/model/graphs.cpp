@@ -49,23 +49,35 @@ std::string SizesText(at::IntArrayRef shape) {
   return text + "]";
 }
 
-/// Returns the inputs of one row without IDs, for the plain or the ranking form.
-std::vector<c10::IValue> OneRow(const Signature& signature, bool is_ranking) {
+/// Adds the inputs of bags without IDs, or with as many as the model takes.
+void AddBags(const std::vector<const SparseInput*>& uses, std::int64_t num_rows, bool is_weighted,
+             std::vector<c10::IValue>* inputs) {
+  std::vector<std::int64_t> lengths;
+  for (const SparseInput* use : uses) {
+    lengths.insert(lengths.end(), static_cast<std::size_t>(num_rows), use->num_ids.value_or(0));
+  }
+  const at::Tensor counts = at::tensor(lengths, at::kLong);
+  const std::int64_t num_ids = counts.sum().item<std::int64_t>();
+  inputs->emplace_back(counts);
+  inputs->emplace_back(at::zeros({num_ids}, at::kLong));
+  if (is_weighted) inputs->emplace_back(at::ones({num_ids}));
+}
+
+/// Returns the inputs of the fewest rows that exports verify, for the plain or the ranking form.
+std::vector<c10::IValue> FewRows(const Signature& signature, bool is_ranking) {
+  const std::int64_t num_rows = signature.by_request ? 2 : 1;
   std::vector<c10::IValue> inputs;
-  for (const DenseInput& dense : signature.dense) inputs.emplace_back(at::zeros({1, dense.width}));
-  std::int64_t num_in_context = 0;
+  for (const DenseInput& dense : signature.dense) {
+    const bool is_shared = is_ranking && signature.InContext(dense.name);
+    inputs.emplace_back(at::zeros({is_shared ? 1 : num_rows, dense.width}));
+  }
+  std::vector<const SparseInput*> shared, own;
   for (const SparseInput& sparse : signature.sparse) {
-    num_in_context += is_ranking && signature.InContext(sparse.name) ? 1 : 0;
+    (is_ranking && signature.InContext(sparse.name) ? shared : own).push_back(&sparse);
   }
-  std::vector<std::int64_t> parts;
-  if (is_ranking) parts.push_back(num_in_context);
-  parts.push_back(static_cast<std::int64_t>(signature.sparse.size()) - num_in_context);
-  for (const std::int64_t num_features : parts) {
-    inputs.emplace_back(at::zeros({num_features}, at::kLong));
-    inputs.emplace_back(at::zeros({0}, at::kLong));
-    if (signature.is_weighted()) inputs.emplace_back(at::zeros({0}));
-  }
-  if (is_ranking) inputs.emplace_back(at::zeros({1}, at::kLong));
+  if (is_ranking) AddBags(shared, 1, signature.is_weighted(), &inputs);
+  AddBags(own, num_rows, signature.is_weighted(), &inputs);
+  if (is_ranking) inputs.emplace_back(at::zeros({num_rows}, at::kLong));
   return inputs;
 }
 
@@ -187,7 +199,7 @@ GraphChange LoadedGraphs::Exchanged(const TensorMap& weights, const Signature& s
     set(held);
   }
   for (std::size_t form = 0; form < change.frozen.size(); ++form) {
-    for (int i = 0; i < kNumWarmUps; ++i) change.frozen[form].Call(OneRow(signature, form > 0));
+    for (int i = 0; i < kNumWarmUps; ++i) change.frozen[form].Call(FewRows(signature, form > 0));
   }
   return change;
 }

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -27,6 +27,7 @@ from recsys import torchscript
 from recsys.artifact.graphs import dense_tensors, outside_collections
 from recsys.artifact.load import load_skeletons
 from recsys.artifact.manifest import Manifest
+from recsys.artifact.samples import made_batch
 from recsys.artifact.targets import DENSE_DTYPES, Target
 from recsys.errors import ExportError
 from recsys.signature import IdPolicy
@@ -131,7 +132,7 @@ def _config_of(model: nn.Module, manifest: Manifest) -> ExportConfig:
 
 def _forms_of_model(model: nn.Module, manifest: Manifest) -> list[_Form]:
     """Trace a model as an export does, for all targets, and script or export it as the artifact's graphs are."""
-    prepared = prepare(model, _config_of(model, manifest), _silent)
+    prepared = _with_fitting_rows(prepare(model, _config_of(model, manifest), _silent), manifest)
     prepared = with_outputs(prepared, float_outputs(prepared))
     forms = []
     with tempfile.TemporaryDirectory() as folder:
@@ -143,6 +144,15 @@ def _forms_of_model(model: nn.Module, manifest: Manifest) -> list[_Form]:
             made, parts = write_graphs(prepared, target.name, work)
             forms += _forms([torchscript.load(work / part.path) for part in parts], made)
     return forms
+
+
+def _with_fitting_rows(prepared: PreparedModel, manifest: Manifest) -> PreparedModel:
+    """Return the model with samples whose bags have the sizes of the artifact's signature."""
+    sizes = {feature.name: feature.num_ids for feature in manifest.signature.sparse}
+    sparse = tuple(replace(f, num_ids=sizes.get(f.name)) for f in prepared.signature.sparse)
+    signature = replace(prepared.signature, sparse=sparse)
+    rows = made_batch(signature, prepared.samples.num_rows)
+    return replace(prepared, signature=signature, samples=rows, clean=rows)
 
 
 def _read_back(prepared: PreparedModel, target: str, work: Path) -> list[ExportedProgram]:

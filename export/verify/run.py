@@ -46,7 +46,7 @@ from recsys.artifact.load import (
     read_manifest,
 )
 from recsys.artifact.ranking import RankingBatch, picked
-from recsys.artifact.samples import Batch, random_batch
+from recsys.artifact.samples import Batch, fewest_rows, random_batch
 from recsys.errors import ExportError
 from recsys.kernels import operators
 from recsys.rows.memory import RowsMemory
@@ -277,7 +277,7 @@ def _check_samples(
 def _sizes(prepared: PreparedModel, *, is_compiled: bool) -> Sequence[int]:
     """Return the sizes of further batches. A model whose rows belong together may not take one row."""
     sizes = _COMPILED_SIZES if is_compiled else _SCRIPTED_SIZES
-    return [max(size, 2) for size in sizes] if prepared.signature.by_request else sizes
+    return [max(size, fewest_rows(prepared.signature)) for size in sizes]
 
 
 def _check_batch_sizes(

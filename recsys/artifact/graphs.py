@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from recsys import torchscript
+from recsys.artifact.samples import fewest_rows
 from recsys.artifact.targets import RankingGraph, Target
 from recsys.errors import ManifestError, TargetError
 from recsys.kernels import operators
@@ -148,7 +149,7 @@ class GraphChange:
         with torch.inference_mode():
             for form, module in enumerate(self.frozen):
                 for _ in range(_NUM_WARM_UPS):
-                    module.forward(*_one_row(signature, is_ranking=form > 0))
+                    module.forward(*_few_rows(signature, is_ranking=form > 0))
 
     def write(self) -> None:
         """Set the new forms."""
@@ -169,15 +170,22 @@ class GraphChange:
 _NUM_WARM_UPS = 2
 
 
-def _one_row(signature: Signature, *, is_ranking: bool) -> list[Tensor]:
-    """Return the inputs of one row without IDs, for the plain or the ranking form."""
-    inputs = [torch.zeros(1, dense.width) for dense in signature.dense]
-    parts = [signature.context_sparse, signature.row_sparse] if is_ranking else [signature.sparse]
-    for features in parts:
-        inputs += [torch.zeros(len(features), dtype=torch.int64), torch.zeros(0, dtype=torch.int64)]
+def _few_rows(signature: Signature, *, is_ranking: bool) -> list[Tensor]:
+    """Return the inputs of the fewest rows, for the plain or the ranking form.
+
+    Bags are empty, or hold as many IDs as the model takes.
+    """
+    num_rows = fewest_rows(signature)
+    shared = signature.context if is_ranking else ()
+    inputs = [torch.zeros(1 if d.name in shared else num_rows, d.width) for d in signature.dense]
+    parts = [(1, signature.context_sparse), (num_rows, signature.row_sparse)]
+    for num_bags, uses in parts if is_ranking else [(num_rows, signature.sparse)]:
+        lengths = torch.tensor([use.num_ids or 0 for use in uses], dtype=torch.int64)
+        num_ids = num_bags * int(lengths.sum())
+        inputs += [lengths.repeat_interleave(num_bags), torch.zeros(num_ids, dtype=torch.int64)]
         if signature.is_weighted:
-            inputs.append(torch.zeros(0))
-    return [*inputs, torch.zeros(1, dtype=torch.int64)] if is_ranking else inputs
+            inputs.append(torch.ones(num_ids))
+    return [*inputs, torch.zeros(num_rows, dtype=torch.int64)] if is_ranking else inputs
 
 
 def place(module: torch.jit.ScriptModule, graph: Target | RankingGraph, ranks: Sequence[DeviceRows]) -> None:

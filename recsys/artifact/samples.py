@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -54,6 +56,37 @@ class Batch:
         return [*self.dense, self.lengths, self.values, *([] if self.weights is None else [self.weights])]
 
 
+def fewest_rows(signature: Signature) -> int:
+    """Return the rows of the smallest batch that exports verify: rows that belong together may not be alone."""
+    return 2 if signature.by_request else 1
+
+
+def spread_ids(uses: Sequence[SparseInput], num_rows: int) -> tuple[list[int], npt.NDArray[np.int64]]:
+    """Return the length of each input's bags, and the IDs of all inputs.
+
+    They are spread over each table, so that its pages are read. Servers warm up with such rows, and exports verify that
+    the model takes them.
+    """
+    lengths = [1 if use.num_ids is None else use.num_ids for use in uses]
+    spread = [
+        np.linspace(0, (use.id_limit or 1) - 1, num_rows * length, dtype=np.int64)
+        for use, length in zip(uses, lengths, strict=True)
+    ]
+    return lengths, np.concatenate([np.empty(0, np.int64), *spread])
+
+
+def made_batch(signature: Signature, num_rows: int) -> Batch:
+    """Return a batch of zeros and spread IDs; see ``spread_ids``."""
+    lengths, values = spread_ids(signature.sparse, num_rows)
+    return Batch(
+        dense=tuple(torch.zeros(num_rows, d.width) for d in signature.dense),
+        lengths=torch.tensor(lengths, dtype=torch.int64).repeat_interleave(num_rows),
+        values=torch.from_numpy(values),
+        weights=torch.ones(values.size) if signature.is_weighted else None,
+        num_rows=num_rows,
+    )
+
+
 def random_batch(
     signature: Signature,
     num_rows: int,
@@ -62,6 +95,8 @@ def random_batch(
     known_ids: Mapping[str, Tensor] | None = None,
 ) -> Batch:
     """Return a batch of uniform IDs in range, bags of 0 to ``max_ids_per_bag`` IDs, and normal dense numbers.
+
+    Bags of inputs with ``num_ids`` have as many.
 
     Args:
         signature: The signature of the model.
@@ -73,7 +108,10 @@ def random_batch(
     """
     lengths, values = [], []
     for feature in signature.sparse:
-        bags = torch.randint(0, max_ids_per_bag + 1, (num_rows,), generator=generator)
+        if feature.num_ids is None:
+            bags = torch.randint(0, max_ids_per_bag + 1, (num_rows,), generator=generator)
+        else:
+            bags = torch.full((num_rows,), feature.num_ids)
         num_ids = int(bags.sum())
         lengths.append(bags)
         if not feature.tables:

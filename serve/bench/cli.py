@@ -152,7 +152,7 @@ def _add_requests(top: argparse.ArgumentParser) -> None:
         "--ids-per-bag",
         metavar="[NAME=]MIX",
         action="append",
-        help="IDs of a row in each sparse input, or in one; may be repeated (default: 1)",
+        help="IDs of a row in each sparse input, or in one; may be repeated (default: 1, or what the model takes)",
     )
     requests.add_argument(
         "--zipf",

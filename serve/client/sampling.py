@@ -14,18 +14,19 @@ JsonRequest = dict[str, dict[str, Any]]
 def example_request(
     metadata: wire.ModelMetadata, num_rows: int, generator: np.random.Generator
 ) -> JsonRequest:
-    """Return a request in its JSON form, to be edited: two IDs, or two texts, in each bag of a pooled input."""
+    """Return a request in its JSON form, to be edited: two IDs or texts in each bag, or as many as the model takes."""
     request: JsonRequest = {"dense": {}, "sparse": {}}
     for dense in metadata.dense:
         values = generator.standard_normal((num_rows, dense.width)).round(3)
         request["dense"][dense.name] = values.tolist()
     for sparse in metadata.sparse:
         has_texts = takes_texts(sparse)
-        ids = generator.integers(0, 1 << 32 if has_texts else id_limit(sparse), (num_rows, 2)).tolist()
+        shape = (num_rows, sparse.num_ids if sparse.HasField("num_ids") else 2)
+        ids = generator.integers(0, 1 << 32 if has_texts else id_limit(sparse), shape).tolist()
         request["sparse"][sparse.name] = [[text_of(i) for i in bag] for bag in ids] if has_texts else ids
         if sparse.weighted:
             weights = request.setdefault("weights", {})
-            weights[sparse.name] = generator.random((num_rows, 2)).round(3).tolist()
+            weights[sparse.name] = generator.random(shape).round(3).tolist()
     return request
 
 

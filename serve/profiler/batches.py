@@ -19,13 +19,13 @@ from recsys.artifact.samples import Batch, random_dense
 from recsys.rows.layout import BlobLayout
 from recsys.signature import IdPolicy, Signature, SparseInput, TableUse
 from serve.bench.load.ids import draw_ids
-from serve.bench.load.requests import Mix, parse_mix
+from serve.bench.load.requests import Mix
 
 #: Samples in rotation at every batch size, at least: more rows than caches hold.
 _NUM_SAMPLES = 16_384
 _MIN_BATCHES = 16
 _MAX_BATCHES = 4096
-_ONE = parse_mix("1")
+_ONE = Mix.of(1)
 
 _Ints = npt.NDArray[np.int64]
 
@@ -35,7 +35,7 @@ class Shape:
     """How batches are drawn.
 
     Attributes:
-        ids_per_bag: IDs of a row in each sparse input.
+        ids_per_bag: IDs of a row in each sparse input whose bags the model takes in any size.
         zipf: Exponent of the IDs' distribution; 0 for uniform.
         ranking: Whether each batch is one context with its candidates.
         samples: Requests whose rows make the batches instead of random ones.
@@ -131,7 +131,8 @@ def _batch(signature: Signature, num_rows: int, shape: Shape, generator: np.rand
         return picked(signature, shape.samples, rows)
     lengths, values = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for feature in signature.sparse:
-        bags = shape.ids_per_bag.draw(num_rows, generator)
+        mix = shape.ids_per_bag if feature.num_ids is None else Mix.of(feature.num_ids)
+        bags = mix.draw(num_rows, generator)
         lengths.append(bags)
         values.append(draw_ids(int(bags.sum()), _num_ids(feature), shape.zipf, generator))
     flat = torch.from_numpy(np.concatenate(values))

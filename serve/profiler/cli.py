@@ -83,7 +83,7 @@ def parser() -> argparse.ArgumentParser:
         type=_bags,
         default="1",
         metavar="MIX",
-        help="IDs of a row in each sparse input, such as 1, 0-20 or 1:0.9,50:0.1 (default: 1)",
+        help="IDs of a row in each sparse input that takes any number, such as 1, 0-20 or 1:0.9,50:0.1 (default: 1)",
     )
     batches.add_argument(
         "--ids",

@@ -71,4 +71,5 @@ def _sparse(sparse: SparseInput) -> wire.SparseSignature:
         ],
         id_limit=sparse.id_limit,
         strings=sparse.strings,
+        num_ids=sparse.num_ids,
     )

@@ -48,6 +48,15 @@ def test_the_hash_of_texts_survives_json() -> None:
     assert all("strings" not in sparse for sparse in SIGNATURE.to_json()["sparse"])
 
 
+def test_the_sizes_of_bags_survive_json() -> None:
+    user, items = SIGNATURE.sparse
+    sized = replace(SIGNATURE, sparse=(replace(user, num_ids=0), replace(items, num_ids=20)))
+    data = json.loads(json.dumps(sized.to_json()))
+    assert [sparse["num_ids"] for sparse in data["sparse"]] == [0, 20]
+    assert Signature.from_json(data) == sized
+    assert all("num_ids" not in sparse for sparse in SIGNATURE.to_json()["sparse"])
+
+
 def test_the_columns_of_dense_inputs_survive_json() -> None:
     (context,) = SIGNATURE.dense
     names = tuple(f"c{i}" for i in range(context.width))
@@ -149,6 +158,11 @@ WRONG: list[tuple[str, Change, str]] = [
         "strings",
         lambda d: d["sparse"][0].update(strings="md5"),
         r"sparse\[0\].strings: got 'md5', expected one of xxh64",
+    ),
+    (
+        "num_ids",
+        lambda d: d["sparse"][1].update(num_ids=-1),
+        r"sparse\[1\].num_ids: got '-1', expected a whole number of at least 0",
     ),
     ("no hash", lambda d: d["sparse"][0].update(strings=""), r"sparse\[0\].strings: got ''"),
     ("tables", lambda d: d["sparse"][0].update(tables=None), r"sparse\[0\].tables: got 'None'"),

@@ -61,6 +61,7 @@ SparseInput SparseFromJson(const Json& data, const std::string& at) {
   input.pooling = JsonChoice(data, "pooling", at, {"sum", "mean", "none"});
   input.weighted = JsonFlag(data, "weighted", at);
   if (data.contains("strings")) input.strings = JsonChoice(data, "strings", at, {"xxh64"});
+  if (data.contains("num_ids")) input.num_ids = JsonWhole(data, "num_ids", at);
   ForEachItem(data, "tables", at, [&](const std::string& to, const Json& table) {
     input.tables.push_back({JsonText(table, "name", to), JsonCount(table, "num_embeddings", to),
                             IdPolicyOf(JsonChoice(table, "id_policy", to, IdPolicyNames()))});
@@ -170,6 +171,7 @@ Json SignatureToJson(const Signature& signature) {
                       {"weighted", input.weighted},
                       {"tables", std::move(tables)}});
     if (!input.strings.empty()) sparse.back()["strings"] = input.strings;
+    if (input.num_ids) sparse.back()["num_ids"] = *input.num_ids;
   }
   for (const Output& output : signature.outputs) {
     outputs.push_back({{"name", output.name}, {"shape", output.shape}});

@@ -14,12 +14,14 @@ struct Size {
 };
 // Batches of one request and of several.
 constexpr Size kSizes[] = {{1, 1}, {1, 2}, {2, 1}, {8, 1}, {32, 1}, {1, 64}, {128, 1}};
+// Where a batch is one request, the model may take few numbers of rows; exports verify two.
+constexpr Size kByRequest = {1, 2};
 
 /// The memory that a made request's views point into; shared by its inputs where possible.
 struct Memory {
   std::vector<float> zeros;
   std::vector<float> ones;
-  std::vector<std::int32_t> lengths;
+  std::vector<std::vector<std::int32_t>> lengths;
   std::vector<std::vector<std::int64_t>> ids;
 };
 
@@ -37,28 +39,33 @@ std::vector<std::int64_t> SpreadIds(std::int64_t limit, std::int64_t num) {
   return ids;
 }
 
-/// Returns an input with one ID in each bag.
+std::int64_t NumIdsOfBag(const SparseInput& input) { return input.num_ids.value_or(1); }
+
+/// Returns an input with one ID in each bag, or as many as the model takes.
 SparseView MakeSparse(const SparseInput& input, std::int64_t num_bags, bool is_weighted,
                       Memory* memory) {
   const std::int64_t limit = input.id_limit().value_or(1);
-  memory->ids.push_back(SpreadIds(limit > 0 ? limit : 1, num_bags));
+  const std::int64_t num_ids = num_bags * NumIdsOfBag(input);
+  memory->ids.push_back(SpreadIds(limit > 0 ? limit : 1, num_ids));
+  memory->lengths.emplace_back(num_bags, static_cast<std::int32_t>(NumIdsOfBag(input)));
   SparseView view;
-  view.lengths = BytesOf(memory->lengths.data());
+  view.lengths = BytesOf(memory->lengths.back().data());
   view.values = BytesOf(memory->ids.back().data());
   view.weights = is_weighted ? BytesOf(memory->ones.data()) : nullptr;
-  view.num_ids = num_bags;
+  view.num_ids = num_ids;
   return view;
 }
 
 OwnedRequest MakeRequest(const Signature& signature, std::int64_t num_rows, bool has_context) {
   auto memory = std::make_shared<Memory>();
-  std::int64_t width = 0;
+  std::int64_t width = 0, num_ids = 0;
   for (const DenseInput& input : signature.dense) width = std::max(width, input.width);
+  for (const SparseInput& input : signature.sparse) num_ids = std::max(num_ids, NumIdsOfBag(input));
   const auto rows = static_cast<std::size_t>(num_rows);
   memory->zeros.resize(rows * static_cast<std::size_t>(width));
-  memory->ones.assign(rows, 1.0F);
-  memory->lengths.assign(rows, 1);
-  // Views point into the inner vectors, so the outer one must not reallocate.
+  memory->ones.assign(rows * static_cast<std::size_t>(num_ids), 1.0F);
+  // Views point into the inner vectors, so the outer ones must not reallocate.
+  memory->lengths.reserve(signature.sparse.size());
   memory->ids.reserve(signature.sparse.size());
 
   OwnedRequest request;
@@ -81,19 +88,22 @@ bool Fits(std::int64_t num_rows, std::int64_t num_ids, const BatchLimits& limits
   return num_rows <= limits.max_batch_rows && num_ids <= limits.max_batch_ids;
 }
 
+void Add(const Size& size, const Signature& signature, const BatchLimits& limits, bool has_context,
+         std::vector<WarmUpBatch>* batches) {
+  const OwnedRequest request = MakeRequest(signature, size.num_rows, has_context);
+  const std::int64_t num_rows = size.num_requests * size.num_rows;
+  const std::int64_t num_ids = size.num_requests * request.checked.num_ids;
+  if (num_rows > 1 && !Fits(num_rows, num_ids, limits)) return;
+  const WarmUpBatch batch(static_cast<std::size_t>(size.num_requests), request);
+  // Code is specialised anew during the first few calls.
+  batches->push_back(batch);
+  batches->push_back(batch);
+}
+
 void AddMade(const Signature& signature, const BatchLimits& limits, bool has_context,
              std::vector<WarmUpBatch>* batches) {
-  for (const Size& size : kSizes) {
-    if (signature.by_request && size.num_requests > 1) continue;
-    const OwnedRequest request = MakeRequest(signature, size.num_rows, has_context);
-    const std::int64_t num_rows = size.num_requests * size.num_rows;
-    const std::int64_t num_ids = size.num_requests * request.checked.num_ids;
-    if (num_rows > 1 && !Fits(num_rows, num_ids, limits)) continue;
-    const WarmUpBatch batch(static_cast<std::size_t>(size.num_requests), request);
-    // Code is specialised anew during the first few calls.
-    batches->push_back(batch);
-    batches->push_back(batch);
-  }
+  if (signature.by_request) return Add(kByRequest, signature, limits, has_context, batches);
+  for (const Size& size : kSizes) Add(size, signature, limits, has_context, batches);
 }
 
 }  // namespace

@@ -38,6 +38,9 @@ struct SparseInput {
   bool weighted = false;
   /// The hash that turns a text into an ID, "xxh64"; empty if texts are decimal int64 numbers.
   std::string strings = {};
+  /// IDs in each bag of a row that the model takes; not set where made rows with bags of any size
+  /// do.
+  std::optional<std::int64_t> num_ids = {};
 
   /// Exclusive upper bound of the IDs, set by the smallest table that rejects; not set if every ID
   /// is accepted.

@@ -129,6 +129,22 @@ TEST(SignatureJsonTest, KeepsTheTypesOfOutputs) {
   }
 }
 
+TEST(SignatureJsonTest, KeepsTheSizesOfBags) {
+  const auto read = [](const std::string& size) {
+    return SignatureFromJson(ParseJson(
+        R"({"dense": [], "sparse": [{"name": "x", "pooling": "sum", "weighted": false, "tables": [])" +
+        size + R"(}], "outputs": [{"name": "y", "shape": []}]})"));
+  };
+  EXPECT_EQ(read("").sparse[0].num_ids, std::nullopt);
+  EXPECT_EQ(SignatureToJson(read(""))["sparse"][0].count("num_ids"), 0U);
+  EXPECT_EQ(read(R"(, "num_ids": 0)").sparse[0].num_ids, 0);
+  const Signature sized = SignatureFromJson(SignatureToJson(read(R"(, "num_ids": 20)")));
+  EXPECT_EQ(sized.sparse[0].num_ids, 20);
+  for (const char* wrong : {"-1", "1.0", R"("3")", "null"}) {
+    EXPECT_THROW(read(std::string(", \"num_ids\": ") + wrong), Error) << wrong;
+  }
+}
+
 TEST(SignatureJsonTest, KeepsWhichDimensionsAreTheBatchs) {
   const auto read = [](const std::string& dims, const std::string& batch = "request") {
     return SignatureFromJson(ParseJson(

@@ -49,7 +49,9 @@ TEST_P(EachRequest, HasTheOutcomeThatPythonGivesIt) {
   for (const auto& [name, id] : item["first_ids"].items()) {
     const std::optional<std::int64_t> first = checker.FirstId(checked, name);
     EXPECT_EQ(first.has_value(), !id.is_null()) << name;
-    if (first) EXPECT_EQ(*first, id.get<std::int64_t>()) << name;
+    if (first) {
+      EXPECT_EQ(*first, id.get<std::int64_t>()) << name;
+    }
   }
   EXPECT_EQ(checker.FirstId(checked, "no such input"), std::nullopt);
   BatchWriter writer(checker.signature());

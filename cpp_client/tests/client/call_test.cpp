@@ -338,6 +338,7 @@ TEST(Client, ReadsTheModelsMetadata) {
   table->set_id_policy(v1::ID_POLICY_REJECT);
   auto* item = metadata.add_sparse();
   item->set_name("item");
+  item->set_num_ids(3);
   item->add_tables()->set_id_policy(v1::ID_POLICY_HASH);
   auto* output = metadata.add_outputs();
   output->set_name("vectors");
@@ -360,6 +361,8 @@ TEST(Client, ReadsTheModelsMetadata) {
   EXPECT_TRUE(read.signature.sparse[0].weighted);
   EXPECT_EQ(read.signature.sparse[0].tables[0].num_embeddings, 50);
   EXPECT_EQ(read.signature.sparse[1].tables[0].id_policy, IdPolicy::kHash);
+  EXPECT_EQ(read.signature.sparse[0].num_ids, std::nullopt);
+  EXPECT_EQ(read.signature.sparse[1].num_ids, 3);
   EXPECT_EQ(read.id_limits[0], 50);
   EXPECT_EQ(read.id_limits[1], std::nullopt);
   EXPECT_EQ(read.signature.outputs[0].shape, (std::vector<std::int64_t>{2}));

@@ -56,7 +56,7 @@ void ExpectUsable(const Signature& signature, const std::vector<WarmUpBatch>& ba
         const bool is_shared = request->has_context && signature.InContext(input.name);
         const SparseView& view =
             is_shared ? request->context.at(shared++) : request->sparse.at(own++);
-        EXPECT_EQ(view.num_ids, is_shared ? 1 : request->num_rows);
+        EXPECT_EQ(view.num_ids, (is_shared ? 1 : request->num_rows) * input.num_ids.value_or(1));
         for (std::int64_t i = 0; i < view.num_ids; ++i) {
           std::int64_t id = -1;
           std::memcpy(&id, view.values + 8 * i, sizeof(id));
@@ -85,11 +85,19 @@ TEST(MadeBatches, AreForRankingTooWhereThereIsAContext) {
   }
 }
 
-TEST(MadeBatches, AreOfOneRequestEachWhereABatchIsOne) {
+TEST(MadeBatches, HoldAsManyIdsAsTheModelTakes) {
+  Signature signature = LargeSignature({"small"});
+  signature.sparse[0].num_ids = 3;
+  signature.sparse[1].num_ids = 20;
+  signature.sparse[2].num_ids = 0;
+  ExpectUsable(signature, MadeBatches(signature, {}));
+}
+
+TEST(MadeBatches, AreOfOneRequestWithTwoRowsWhereABatchIsOne) {
   Signature signature = LargeSignature({"id"});
   signature.by_request = true;
   const auto batches = MadeBatches(signature, {});
-  EXPECT_EQ(batches.size(), 12U);
+  EXPECT_EQ(ShapesOf(batches), (std::vector<Shape>(4, {1, 2})));
   ExpectUsable(signature, batches);
 }
 

@@ -1,12 +1,12 @@
 // The engine's events for its owner: none is lost, whenever it is added.
 
-#include "engine/records.h"
-
 #include <gtest/gtest.h>
 #include <poll.h>
 
 #include <thread>
 #include <utility>
+
+#include "engine/records.h"
 
 namespace recsys {
 namespace {

@@ -61,6 +61,11 @@ class Mix:
 
     parts: tuple[Part, ...]
 
+    @classmethod
+    def of(cls, number: int) -> Mix:
+        """Return the mix of one number."""
+        return cls((Part(number, number, 1.0),))
+
     @property
     def most(self) -> int:
         """The largest number that can be drawn."""
@@ -158,7 +163,7 @@ def _weighted(text: str) -> Sequence[tuple[str, float]]:
     return found
 
 
-_ONE = Mix((Part(1, 1, 1.0),))
+_ONE = Mix.of(1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,8 +173,8 @@ class Shape:
     Attributes:
         rows: rows of each request; of a ranking request its candidates.
         ranking: whether to give the model's context inputs once per request.
-        ids_per_bag: IDs of a row in each sparse input.
-        ids_per_bag_of: the same for inputs by name.
+        ids_per_bag: IDs of a row in each sparse input whose bags the model takes in any size.
+        ids_per_bag_of: the same for inputs by name, whatever the model says.
         zipf: exponent of the IDs' distribution; 0 for uniform.
         priorities: numbers of the wire's priorities; None for requests without one.
         deadlines_ms: deadline of each request; None for the tool's timeout.
@@ -297,7 +302,9 @@ def _draw_sparse(
 ) -> Iterator[wire.SparseInput]:
     """Yield one sparse input of all requests; ``rows`` says how many rows each request has of it."""
     borders = _borders(rows)
-    mix = shape.ids_per_bag_of.get(sparse.name, shape.ids_per_bag)
+    mix = shape.ids_per_bag_of.get(sparse.name)
+    if mix is None:
+        mix = Mix.of(sparse.num_ids) if sparse.HasField("num_ids") else shape.ids_per_bag
     lengths = mix.draw(int(borders[-1]), generator)
     ends = _borders(lengths)
     ids = draw_ids(int(ends[-1]), id_limit(sparse), shape.zipf, generator).astype("<i8")

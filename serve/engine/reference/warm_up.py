@@ -15,6 +15,7 @@ from itertools import cycle
 
 import numpy as np
 
+from recsys.artifact.samples import spread_ids
 from recsys.signature import Signature, SparseInput
 from serve.config.models import BatchLimits
 from serve.engine.reference.request_check import CheckedRequest, RequestChecker
@@ -26,6 +27,8 @@ from serve.wire import predict_pb2 as wire
 _log = logging.getLogger("serve")
 # One request and many: the collation has different code paths for them.
 _SIZES = ((1, 1), (1, 2), (2, 1), (8, 1), (32, 1), (1, 64), (128, 1))
+# Where a batch is one request, the model may take few numbers of rows; exports verify two.
+_BY_REQUEST = (1, 2)
 # Numbers of captured requests per batch, in turn.
 _CAPTURED_SIZES = (1, 8, 64)
 # More would delay a model's first request for little benefit.
@@ -33,16 +36,17 @@ _MAX_CAPTURED = 2000
 
 
 def warm_up_batches(signature: Signature, limits: BatchLimits) -> Iterator[list[CheckedRequest]]:
-    """Yield batches of several sizes, one ID in each bag, each size twice; with a context, also for ranking.
+    """Yield batches of several sizes, each twice; with a context, also for ranking.
+
+    Bags hold one ID, or as many as the model takes (``SparseInput.num_ids``). Of a model whose batches are one request
+    only the size that its export has verified.
 
     Args:
         signature: signature of the model.
         limits: bounds of the batches, except of the one with one row.
     """
     for context in ((), signature.context) if signature.context else ((),):
-        for num_requests, num_rows in _SIZES:
-            if signature.by_request and num_requests > 1:
-                continue
+        for num_requests, num_rows in [_BY_REQUEST] if signature.by_request else _SIZES:
             batch = [_request(signature, num_rows, context) for _ in range(num_requests)]
             if num_requests * num_rows > 1 and not _fits(batch, limits):
                 continue
@@ -114,13 +118,10 @@ def _request(signature: Signature, num_rows: int, context: Sequence[str]) -> Che
 
 
 def _arrays(uses: Sequence[SparseInput], num_rows: int, weighted: bool) -> SparseArrays:
-    """Return one ID per bag, spread over each table so that its pages are loaded."""
-    limits = [use.id_limit or 1 for use in uses]
-    spread = [np.linspace(0, limit - 1, num_rows, dtype=np.int64) for limit in limits]
-    values = np.concatenate([np.empty(0, np.int64), *spread])
+    lengths, values = spread_ids(uses, num_rows)
     return SparseArrays(
-        lengths=np.ones(values.size, np.int64),
+        lengths=np.repeat(np.array(lengths, np.int64), num_rows),
         values=values,
         weights=np.ones(values.size, np.float32) if weighted else None,
-        num_ids=[num_rows] * len(uses),
+        num_ids=[num_rows * length for length in lengths],
     )

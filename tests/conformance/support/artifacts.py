@@ -17,7 +17,13 @@ from torch import Tensor, nn
 
 from export.config import ExportConfig
 from export.pipeline import export_model
-from recsys import EmbeddingBagCollection, EmbeddingBagConfig, KeyedJaggedTensor
+from recsys import (
+    EmbeddingBagCollection,
+    EmbeddingBagConfig,
+    EmbeddingCollection,
+    EmbeddingConfig,
+    KeyedJaggedTensor,
+)
 from recsys.artifact.load import LoadedArtifact, load_artifact
 from recsys.configs import DataType
 from recsys.hashing import hash_text
@@ -199,6 +205,38 @@ def export_in_batch(path: Path) -> Exported:
 
 #: Rows of the tables of the crossing model: an ID ``a`` of the first is looked up as ``2 * a`` in the second.
 NUM_CROSSED_ROWS = 100
+
+
+#: The IDs that each bag of the slots' model must hold.
+NUM_SLOTS = 3
+
+
+class SlotsModel(nn.Module):
+    """A sequence of exactly three IDs, beside bags of any size; context inputs in neither."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(17)
+        slots = EmbeddingConfig(name="s", embedding_dim=4, num_embeddings=40, feature_names=["slots"])
+        user = EmbeddingBagConfig(name="u", embedding_dim=4, num_embeddings=30, feature_names=["user"])
+        self.slots = EmbeddingCollection(tables=[slots])
+        self.users = EmbeddingBagCollection(tables=[user])
+        self.out = nn.Linear((NUM_SLOTS + 1) * 4, 1)
+
+    def forward(self, features: KeyedJaggedTensor) -> dict[str, Tensor]:
+        slots = self.slots(features)["slots"].values().reshape(-1, NUM_SLOTS * 4)
+        scores: Tensor = self.out(torch.cat([slots, self.users(features).values()], dim=1))
+        return {"score": scores.squeeze(1)}
+
+
+def export_slots(path: Path) -> Exported:
+    """A model that takes no made rows but those whose bags have the sizes of its signature; ``user`` is its context."""
+    samples = path.parent / "samples.json"
+    slots = [[i, 39 - i, (7 * i) % 40] for i in range(20)]
+    samples.write_text(json.dumps({"sparse": {"slots": slots, "user": [[i] for i in range(20)]}}))
+    config = ExportConfig(name="slots", samples=samples, context=("user",), graph_format=GRAPH_FORMAT)
+    export_model(SlotsModel().eval(), path, config)
+    return Exported(path)
 
 
 class CrossingModel(nn.Module):

@@ -26,3 +26,11 @@ def test_texts_where_the_server_hashes_them_to_ids_that_it_takes(
     assert {type(value) for bag in bags for value in bag} == {str if has_texts else int}
     (packed,) = build_request(**example).sparse
     assert (len(packed.strings), len(packed.values) // 8) == ((6, 0) if has_texts else (0, 6))
+
+
+def test_bags_have_the_size_that_the_model_takes() -> None:
+    tables = [wire.TableUse(name="items", num_embeddings=9)]
+    sparse = wire.SparseSignature(name="slots", tables=tables, weighted=True, num_ids=3)
+    example = example_request(wire.ModelMetadata(sparse=[sparse]), 4, np.random.default_rng(0))
+    assert [len(bag) for bag in example["sparse"]["slots"]] == [3] * 4
+    assert [len(bag) for bag in example["weights"]["slots"]] == [3] * 4

@@ -1,0 +1,87 @@
+"""The sizes of bags that a model takes, where it does not take bags of any size.
+
+Servers make rows to warm up with, and tools make random ones: the signature says how many IDs each bag must hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from export.graph.prepared import PreparedModel
+from export.verify.reference import arguments, float_model
+from recsys.artifact.samples import Batch, fewest_rows, made_batch, random_batch
+from recsys.errors import ExportError
+from recsys.signature import Signature
+
+_NUM_ROWS = 16
+_SEED = 20260101
+
+
+def with_bag_sizes(prepared: PreparedModel) -> PreparedModel:
+    """Return the model with ``SparseInput.num_ids`` in its signature, for the inputs that need them.
+
+    The sizes are those of the first sample with which it takes made rows. An input does not need its own if the model
+    takes both one ID and random numbers of IDs in its bags.
+
+    Raises:
+        ExportError: It takes made rows with the sizes of no sample.
+    """
+    plain = prepared.signature
+    error = _failure(prepared, plain)
+    if error is None and _takes_drawn(prepared, plain):
+        return prepared
+    lengths = prepared.samples.lengths.view(len(plain.sparse), prepared.samples.num_rows)
+    for sizes in dict.fromkeys(zip(*lengths.tolist(), strict=True)):
+        sized = _sized(plain, sizes)
+        if _failure(prepared, sized) is None:
+            return replace(prepared, signature=_only_needed(prepared, sized))
+    if error is None:
+        return prepared
+    num_rows = fewest_rows(plain)
+    raise ExportError(
+        f"model: forward failed on {num_rows} made row{'s' if num_rows > 1 else ''}: {type(error).__name__}: {error}. "
+        "Servers warm up with such rows: expected it to take zeros for dense inputs, and any IDs of the tables, as "
+        "many in each bag as a sample has"
+    ) from error
+
+
+def _sized(signature: Signature, sizes: Sequence[int | None]) -> Signature:
+    sparse = tuple(replace(use, num_ids=size) for use, size in zip(signature.sparse, sizes, strict=True))
+    return replace(signature, sparse=sparse)
+
+
+def _only_needed(prepared: PreparedModel, sized: Signature) -> Signature:
+    """Return the signature without the sizes that the model does not need."""
+    for i in range(len(sized.sparse)):
+        sizes = [None if i == at else use.num_ids for at, use in enumerate(sized.sparse)]
+        without = _sized(sized, sizes)
+        if _failure(prepared, without) is None and _takes_drawn(prepared, without):
+            sized = without
+    return sized
+
+
+def _takes_drawn(prepared: PreparedModel, signature: Signature) -> bool:
+    """Return whether the model takes rows with bags of random sizes, where the signature names none.
+
+    Their numbers are zeros: some stand for IDs, and random ones would be out of range.
+    """
+    generator = torch.Generator().manual_seed(_SEED)
+    rows = random_batch(signature, _NUM_ROWS, generator, known_ids=prepared.managed.known_ids)
+    zeros = tuple(torch.zeros_like(numbers) for numbers in rows.dense)
+    return _failure_on(prepared, replace(rows, dense=zeros)) is None
+
+
+def _failure(prepared: PreparedModel, signature: Signature) -> Exception | None:
+    return _failure_on(prepared, made_batch(signature, fewest_rows(signature)))
+
+
+def _failure_on(prepared: PreparedModel, rows: Batch) -> Exception | None:
+    try:
+        with torch.no_grad():
+            float_model(prepared)(**arguments(prepared.binding, rows))
+    except Exception as error:  # user code can raise anything
+        return error
+    return None
