@@ -40,7 +40,7 @@ from export.report import ExportReport, TableReport
 from export.source.torchrec_modules import our_names, with_our_modules
 from export.tables.rows_file import write_rows
 from export.tables.tables import plan_tables
-from export.verify.bags import with_bag_sizes
+from export.verify.bags import check_made_rows, with_bag_sizes
 from export.verify.compare import Difference
 from export.verify.linear_dtypes import LinearTrial, choose_linear_dtype, with_linear_dtype
 from export.verify.retrieval import check_options, num_samples
@@ -91,6 +91,7 @@ def export_model(
         floats = float_outputs(prepared)
         prepared = with_bag_sizes(with_outputs(prepared, floats))
         check_independence(prepared)
+        check_made_rows(prepared)
         digests, errors = write_rows(work / ROWS_NAME, prepared.stored, prepared.weights, progress)
         graphs = [write_graphs(prepared, target, work) for target in prepared.stored.envs]
         manifest = make_manifest(prepared, graphs, digests, errors)

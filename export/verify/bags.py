@@ -23,24 +23,30 @@ _SEED = 20260101
 def with_bag_sizes(prepared: PreparedModel) -> PreparedModel:
     """Return the model with ``SparseInput.num_ids`` in its signature, for the inputs that need them.
 
-    The sizes are those of the first sample with which it takes made rows. An input does not need its own if the model
-    takes both one ID and random numbers of IDs in its bags.
-
-    Raises:
-        ExportError: It takes made rows with the sizes of no sample.
+    The sizes are those of the first sample with which it takes made rows, if there is one. An input does not need its
+    own if the model takes both one ID and random numbers of IDs in its bags.
     """
     plain = prepared.signature
-    error = _failure(prepared, plain)
-    if error is None and _takes_drawn(prepared, plain):
+    if _failure(prepared, plain) is None and _takes_drawn(prepared, plain):
         return prepared
     lengths = prepared.samples.lengths.view(len(plain.sparse), prepared.samples.num_rows)
     for sizes in dict.fromkeys(zip(*lengths.tolist(), strict=True)):
         sized = _sized(plain, sizes)
         if _failure(prepared, sized) is None:
             return replace(prepared, signature=_only_needed(prepared, sized))
+    return prepared
+
+
+def check_made_rows(prepared: PreparedModel) -> None:
+    """Verify that the model takes the rows that servers warm up with.
+
+    Raises:
+        ExportError: It fails on them.
+    """
+    error = _failure(prepared, prepared.signature)
     if error is None:
-        return prepared
-    num_rows = fewest_rows(plain)
+        return
+    num_rows = fewest_rows(prepared.signature)
     raise ExportError(
         f"model: forward failed on {num_rows} made row{'s' if num_rows > 1 else ''}: {type(error).__name__}: {error}. "
         "Servers warm up with such rows: expected it to take zeros for dense inputs, and any IDs of the tables, as "
