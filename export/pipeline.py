@@ -23,14 +23,13 @@ from export.artifact.writing import make_manifest, sqnr, write_graphs
 from export.config import ALL_FEATURES, AUTO, DENSE_DTYPES, ExportConfig
 from export.graph.binding import (
     Binding,
-    Declared,
     bind,
     dense_inputs,
     sparse_inputs,
     with_columns,
     with_inputs_of,
 )
-from export.graph.features import discover
+from export.graph.features import Declared, discover
 from export.graph.forward import DENSE, SPARSE, Wanted, adapted, arguments, batch_fields
 from export.graph.managed import find_managed
 from export.graph.place import naming_places
@@ -196,7 +195,7 @@ def _with_needed_tables(model: nn.Module, wanted: Wanted, declared: Declared) ->
     # Of one device, whatever the plans say of the tables that are left.
     stored = plan_tables(collections, ExportConfig())
     skeletons = skeletons_of(collections, stored, next(iter(stored.envs)), torch.float32)
-    found = discover(whole, arguments(whole), collections, skeletons, declared.features)
+    found = discover(whole, arguments(whole), collections, skeletons, declared)
     return pruned(model, collections, needed_rows(found))
 
 

@@ -14,7 +14,7 @@ from itertools import accumulate
 from torch import nn
 
 from export.config import ExportConfig
-from export.graph.features import discover
+from export.graph.features import Declared, discover
 from export.graph.forward import StandIn, arguments
 from export.graph.pruning import reached_inputs
 from export.graph.widths import width_of
@@ -82,25 +82,6 @@ class Binding:
         return [self.wire_name(name, f) for name, features in self.sparse.items() for f in features]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Declared:
-    """What the user says of arguments.
-
-    Attributes:
-        dense_widths: Widths of dense arguments that do not follow from a layer.
-        features: The features of sparse arguments, where the trace cannot tell.
-        floats: Those whose values are float32 numbers.
-        optional: Arguments that are left out where the model's code does not use them.
-        are_chosen: Whether some of the outputs are chosen, so that arguments that they need not are left out.
-    """
-
-    dense_widths: Mapping[str, int] = field(default_factory=dict)
-    features: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    floats: Collection[str] = ()
-    optional: Collection[str] = ()
-    are_chosen: bool = False
-
-
 def bind(
     model: nn.Module,
     collections: Mapping[str, FloatCollection],
@@ -121,7 +102,7 @@ def bind(
     dense, sparse = arguments(model)
     _check_names("features", declared.features, sparse)
     _check_names("dense_widths", declared.dense_widths, dense)
-    found = discover(model, (dense, sparse), collections, skeletons, declared.features)
+    found = discover(model, (dense, sparse), collections, skeletons, declared)
     unread = {name for name in dense if name not in found.dense}
     binding = Binding(unread=unread, are_chosen=declared.are_chosen)
     absent = {*found.empty} | ({*dense, *sparse} - reached_inputs(found) if declared.are_chosen else set())

@@ -7,16 +7,19 @@ from tells which of them they are; then it is traced again with these alone, unt
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, is_dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, fx, nn
 
 from export.graph.place import is_of_model
+from export.graph.sizes import BatchSizes
 from export.graph.tracing import trace
 from export.graph.tree import exchanged
+from export.graph.widths import input_name, width_of
 from recsys.configs import embedding_names
 from recsys.embedding import EmbeddingBagCollection, FloatCollection
 from recsys.errors import ExportError
@@ -45,6 +48,25 @@ _AS_A_WHOLE = {
     ),
     *("to_dict", "split", "permute", "index_per_key", "length_per_key", "offset_per_key", "stride_per_key"),
 }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declared:
+    """What the user says of arguments.
+
+    Attributes:
+        dense_widths: Widths of dense arguments that do not follow from a layer.
+        features: The features of sparse arguments, where the trace cannot tell.
+        floats: Those whose values are float32 numbers.
+        optional: Arguments that are left out where the model's code does not use them.
+        are_chosen: Whether some of the outputs are chosen, so that arguments that they need not are left out.
+    """
+
+    dense_widths: Mapping[str, int] = field(default_factory=dict)
+    features: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    floats: Collection[str] = ()
+    optional: Collection[str] = ()
+    are_chosen: bool = False
 
 
 @dataclass(kw_only=True)
@@ -176,17 +198,35 @@ class _Probe(nn.Module):
         return nodes_in([jagged.values(), jagged.lengths()]), nodes_in(weights)
 
 
+@dataclass(frozen=True)
+class _Tensors:
+    """A batch, in the place of the traced module's inputs."""
+
+    root: _Root
+    sizes: BatchSizes
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.root.tensor(name, self.sizes)
+
+
 class _Root(nn.Module):
-    def __init__(self, model: nn.Module, dense: Sequence[str], features: Mapping[str, Sequence[str]]) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        dense: Sequence[str],
+        features: Mapping[str, Sequence[str]],
+        widths: Mapping[str, int],
+    ) -> None:
         super().__init__()
         self.model = model
-        self._dense, self._features = list(dense), features
+        self._dense, self._features, self._widths = list(dense), features, widths
         self.outputs: list[fx.Node] = []
         self.given: dict[str, _Given] = {}
         #: Arguments that are put together, and may hold the same features as far as is known.
         self.together: dict[tuple[str, ...], _Given] = {}
 
     def forward(self, tensors: dict[str, Tensor]) -> object:
+        self._graph = tensors.node.graph  # type: ignore[attr-defined]
         kwargs: dict[str, object] = {name: tensors[name] for name in self._dense}
         self.given = {name: _Given(name, tensors, features) for name, features in self._features.items()}
         kwargs |= self.given
@@ -194,6 +234,20 @@ class _Root(nn.Module):
             # A holder of proxies could not leave a graph.
             self.outputs += nodes_in(self.model(**kwargs))
         return tensors
+
+    def example(self, sizes: BatchSizes) -> dict[str, Any]:
+        """Return the argument of ``forward`` for a batch."""
+        return {"tensors": _Tensors(self, sizes)}
+
+    def tensor(self, name: str, sizes: BatchSizes) -> Tensor:
+        """Return the input of a name for a batch."""
+        argument, kind, feature = (*name.split(BETWEEN, 2), "", "")[:3]
+        if not kind:
+            width = self._widths.get(argument) or width_of(self, self._graph, argument) or sizes.another()
+            return torch.empty(sizes.rows, width)
+        given = self.together.get(tuple(argument.split(_AND))) or self.given[argument]
+        num_features = 1 if feature else len(given.keys())
+        return sizes.sparse("", num_features * sizes.rows, is_weighted=True)[kind]
 
     @contextmanager
     def _concat_of(self, tensors: dict[str, Tensor]) -> Iterator[None]:
@@ -221,7 +275,7 @@ def discover(
     arguments: tuple[Sequence[str], Sequence[str]],
     collections: Mapping[str, FloatCollection],
     skeletons: Mapping[str, ShardedCollection],
-    declared: Mapping[str, Sequence[str]],
+    declared: Declared,
 ) -> Found:
     """Trace a model until the features of its arguments are known.
 
@@ -230,20 +284,20 @@ def discover(
         arguments: The names of its dense and of its sparse arguments.
         collections: Its collections by path.
         skeletons: For each of them a sharded collection without rows.
-        declared: The features of sparse arguments as the user says.
+        declared: What the user says of arguments.
 
     Raises:
         ExportError: The model cannot be traced.
     """
     dense, sparse = arguments
     known = list(dict.fromkeys(name for c in collections.values() for name in _names(c)))
-    holders = _Holders(sparse, known, declared)
+    holders = _Holders(sparse, known, declared.features)
     is_known = False
     while not is_known:
         probes = {path: _Probe(collection, skeletons[path]) for path, collection in collections.items()}
-        root = _Root(exchanged(model, probes), dense, holders.now)
+        root = _Root(exchanged(model, probes), dense, holders.now, declared.dense_widths)
         try:
-            graph, failure = trace(root), None
+            graph, failure = trace(root, root.example), None
         except ExportError as error:
             graph, failure = None, error
         together = {_AND.join(names): given.keys() for names, given in root.together.items()}
@@ -419,14 +473,6 @@ def _sources(nodes: Iterable[fx.Node], stops: set[fx.Node]) -> set[tuple[str, st
             found.add((argument, kind, feature))
         waiting += node.all_input_nodes
     return found
-
-
-def input_name(node: fx.Node) -> str | None:
-    """Return the name under which a node takes an input from the root's argument; that of a dense one is its own."""
-    if node.op != "call_function" or len(node.args) != 2 or not isinstance(node.args[1], str):
-        return None
-    source = node.args[0]
-    return node.args[1] if isinstance(source, fx.Node) and source.op == "placeholder" else None
 
 
 def nodes_in(output: Any) -> list[fx.Node]:

@@ -21,6 +21,7 @@ from export.graph.forward import DEFAULT_OUTPUT, parts_of
 from export.graph.managed import FrozenCollisions, mapping_in_front
 from export.graph.passes import flatten_cats, part_shared_linears, relu_in_place, without_unused
 from export.graph.ranking import Expansion, RankingCollection, RankingFeatures
+from export.graph.sizes import BatchSizes
 from export.graph.tracing import trace
 from recsys import torchscript
 from recsys.errors import ExportError
@@ -125,6 +126,20 @@ class ExportedModel(nn.Module):
             for tensor, name in zip(dense, self._binding.dense, strict=True)
         ]
         return self._predicted(dense, features)
+
+    def example(self, sizes: BatchSizes) -> dict[str, Tensor]:
+        """Return arguments of ``forward`` for a batch."""
+        is_ranking, is_weighted = bool(self._context), bool(self._binding.weighted or self._binding.floats)
+        found = {
+            f"dense_{i}": torch.empty(sizes.contexts if name in self._context else sizes.rows, width)
+            for i, (name, width) in enumerate(self._binding.dense.items())
+        }
+        if is_ranking:
+            num_bags = len(self._of_context.wire_names) * sizes.contexts
+            found |= sizes.sparse("context_", num_bags, is_weighted=is_weighted)
+            found["row_context"] = torch.empty(sizes.rows, dtype=torch.int64)
+        num_bags = len(self._of_rows.wire_names) * sizes.rows
+        return found | sizes.sparse("", num_bags, is_weighted=is_weighted)
 
     def _num_contexts(self, dense: Sequence[Tensor], context: Ids) -> int:
         num_features = len(self._of_context.wire_names)
@@ -354,7 +369,7 @@ def make_graph(
     """
     kind = _exported_type(len(binding.dense), bool(binding.weighted or binding.floats), bool(context))
     root = kind(model, binding, devices, dense_dtype, context)
-    graph = trace(root)
+    graph = trace(root, root.example)
     # A copy, because the dtype of the model's own layers must not change.
     module = copy.deepcopy(fx.GraphModule(root, graph))
     if binding.are_chosen:

@@ -49,8 +49,10 @@ _ADVICE = (
     ),
     (
         "control flow",
-        "choose between values with torch.where, decide by an attribute of the module, and leave out checks of shapes",
+        "choose between values with torch.where, and decide by an attribute of the module or a size that every batch "
+        "has; the width of a dense argument is told by its first layer, or by --dense-width NAME=N",
     ),
+    (r"^TypeError: squeeze\(\)", "name the dimension, such as squeeze(1)"),
     ("'len' is not supported|__len__", "take x.size(0) in place of len(x)"),
     (
         "item assignment",

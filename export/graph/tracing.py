@@ -10,8 +10,10 @@ from typing import Any
 import torch
 from torch import fx, nn
 from torch.fx import _symbolic_trace as symbolic_trace
+from torch.fx.proxy import Attribute
 
 from export.graph.place import explained, is_of_model
+from export.graph.sizes import OPEN, Example, Sizes
 from export.graph.tree import has_hooks
 from recsys.errors import ExportError
 from recsys.jagged.keyed import KeyedTensor
@@ -24,12 +26,107 @@ _JAGGED = (JaggedTensor, KeyedJaggedTensor, KeyedTensor)
 _FACTORIES = (torch.zeros, torch.ones, torch.empty, torch.full, torch.arange, torch.eye)
 
 
-class ModelTracer(fx.Tracer):
-    """Traces through everything except torch's layers, so that no other class is left in the graph."""
+class _Number:
+    """A part of a placeholder: the number that it stands for where Python wants one, if batches agree on it."""
 
-    def __init__(self) -> None:
+    def __index__(self) -> int:
+        found = self._constant()
+        if not isinstance(found, int):
+            raise TypeError("'Proxy' object cannot be interpreted as an integer")
+        return found
+
+    def __int__(self) -> int:
+        return int(float(self))
+
+    def __float__(self) -> float:
+        found = self._constant()
+        if not isinstance(found, (int, float)):
+            raise TypeError("a number must be real, not 'Proxy'")
+        return float(found)
+
+    def _constant(self) -> Any:
+        return self.tracer.sizes.constant(self.node)  # type: ignore[attr-defined]
+
+
+class _Placeholder(_Number, fx.Proxy):
+    def __getattr__(self, k: str) -> Attribute:
+        return _PlaceholderAttribute(self, k)
+
+    def __setitem__(self, key: object, value: object) -> None:
+        raise TypeError("'Proxy' object does not support item assignment")
+
+
+class _PlaceholderAttribute(_Number, Attribute):
+    pass
+
+
+class ModelTracer(fx.Tracer):
+    """Traces through everything except torch's layers, so that no other class is left in the graph.
+
+    Args:
+        example: Returns the arguments of a traced module's ``forward`` for a batch. Without it, no size is a constant.
+    """
+
+    sizes: Sizes
+
+    def __init__(self, example: Example = lambda _: {}) -> None:
         super().__init__(autowrap_functions=_FACTORIES)
         self._autowrap_search.append(torch)
+        self._example = example
+
+    def trace(self, root: Any, concrete_args: dict[str, Any] | None = None) -> fx.Graph:
+        """Trace a module."""
+        self.sizes = Sizes(root, self._example)
+        graph = super().trace(root, concrete_args)
+        self.sizes.remove_asked(graph)
+        return graph
+
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        """Return a node's placeholder."""
+        return _Placeholder(node, self)
+
+    def to_bool(self, obj: fx.Proxy) -> bool:
+        """Return what a decision of the model's code is in every batch.
+
+        Raises:
+            TraceError: It depends on the batch.
+        """
+        found = self.sizes.constant(obj.node)
+        return super().to_bool(obj) if found is OPEN else bool(found)
+
+    def iter(self, obj: fx.Proxy) -> Iterator[Any]:
+        """Return an iterator over parts whose number is the same in every batch.
+
+        Raises:
+            TraceError: It is not.
+        """
+        count = self.sizes.num_parts(obj.node)
+        parts: Any = obj
+        return super().iter(obj) if count is None else iter([parts[i] for i in range(count)])
+
+    def create_proxy(
+        self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *more: Any, **named: Any
+    ) -> Any:
+        """Add a node. A ``squeeze`` without dimensions takes out those that have the size 1 in every batch.
+
+        Raises:
+            TypeError: Which these are is open.
+        """
+        if target in ("squeeze", torch.squeeze) and len(args) == 1 and not kwargs:
+            source = args[0]
+            dims = self.sizes.single_dims(source.node)
+            if dims is None:
+                raise TypeError(
+                    "squeeze() without dim: which dimensions have the size 1 in every batch is open"
+                )
+            if not dims:
+                return source
+            args = (source, dims[0] if len(dims) == 1 else tuple(dims))
+        return super().create_proxy(kind, target, args, kwargs, *more, **named)
+
+    def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, fx.Proxy]) -> Any:
+        """Return an attribute of a module: a placeholder for a parameter, unless the module is run."""
+        return attr_val if self.sizes.is_running else super().getattr(attr, attr_val, parameter_proxy_cache)
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:  # noqa: ARG002
         """Return whether a module is a layer of torch, which is not traced through unless hooks run around it."""
@@ -37,20 +134,24 @@ class ModelTracer(fx.Tracer):
 
     def call_module(self, m: nn.Module, forward: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a layer with our data types, which no node can take, directly: it is traced through."""
-        if _has_jagged(args) or _has_jagged(kwargs):
+        if self.sizes.is_running or _has_jagged(args) or _has_jagged(kwargs):
             return forward(*args, **kwargs)
         return super().call_module(m, forward, args, kwargs)
 
 
-def trace(root: nn.Module) -> fx.Graph:
+def trace(root: nn.Module, example: Example) -> fx.Graph:
     """Trace a model.
+
+    Args:
+        root: The model.
+        example: Returns the arguments of its ``forward`` for a batch.
 
     Raises:
         ExportError: FX does not support the model's code; the message says what failed, and where.
     """
     try:
         with _wrapped_functions_taking_jagged(), _len_of_traced(root):
-            graph = ModelTracer().trace(root)
+            graph = ModelTracer(example).trace(root)
     except ExportError:
         raise
     except Exception as error:  # user code can raise anything

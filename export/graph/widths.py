@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from torch import Tensor, fx, nn
 
-from export.graph.features import input_name
-
 # Operations of one tensor (and perhaps numbers) that keep its shape.
 _SHAPE_KEEPING = {
     *("to", "float", "double", "half", "bfloat16", "contiguous", "detach", "clone", "dropout"),
@@ -32,6 +30,14 @@ _SHAPE_KEEPING = {
 # Operations of a tensor [B, K] and a weight, and the dimension of the weight that is K.
 _PRODUCTS = {"linear": -1, "matmul": 0, "mm": 0}
 _SHAPE_KEEPING_LAYERS = (nn.Identity, nn.Dropout, nn.ReLU, nn.Sigmoid, nn.Tanh)
+
+
+def input_name(node: fx.Node) -> str | None:
+    """Return the name under which a node takes an input from the root's argument; that of a dense one is its own."""
+    if node.op != "call_function" or len(node.args) != 2 or not isinstance(node.args[1], str):
+        return None
+    source = node.args[0]
+    return node.args[1] if isinstance(source, fx.Node) and source.op == "placeholder" else None
 
 
 def width_of(root: nn.Module, graph: fx.Graph, name: str) -> int | None:

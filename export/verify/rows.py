@@ -64,7 +64,8 @@ def check_rows(
     order = torch.randperm(batch.num_rows, generator=torch.Generator().manual_seed(_SEED))
     half = order[: (batch.num_rows + 1) // 2]
     cases = [(order, "when its batch is in another order"), (half, "when half of its batch is left out")]
-    cases += [(row.view(1), "when it is alone") for row in order[:_NUM_ALONE]]
+    # Twice: at one row, what squeezes every dimension of size 1 would return no rows.
+    cases += [(row.repeat(2), "when it is alone") for row in order[:_NUM_ALONE]]
 
     def because(name: str, row: int) -> str:
         few = torch.tensor([row, *(other for other in range(batch.num_rows) if other != row)][:_NUM_FEW])
@@ -103,8 +104,8 @@ def _check_shape(name: str, found: Tensor, of_all: Tensor, rows: Tensor, case: _
         raise VerificationError(
             f"output {name!r}: got shape {list(found.shape)} for {rows.numel()} rows and {list(of_all.shape)} for "
             f"{of_all.shape[0]}{case.because(name, int(rows[0]))}, expected shapes that differ in the number of rows "
-            "alone: give to_padded_dense a desired_length, and sizes of your own instead of the batch's largest; no "
-            "squeeze() without dim. Outputs of other shapes, such as [B, B] or without rows, need --batch request"
+            "alone: give to_padded_dense a desired_length, and sizes of your own instead of the batch's largest. "
+            "Outputs of other shapes, such as [B, B] or without rows, need --batch request"
         )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pytest
 import torch
@@ -69,9 +69,7 @@ class _Placed(_Rows):
         rows = self.ebc(features).values()
         numbers = torch.arange(rows.size(0), device=rows.device)
         scores = rows[numbers] * 2
-        if self.case == "squeezed":
-            scores = scores.sum(dim=1, keepdim=True).squeeze()  # here
-        elif self.case == "random":
+        if self.case == "random":
             noise = torch.rand_like(scores)  # here
             scores = torch.minimum(scores + noise, torch.where(scores > 0, 1e30, -1e30))
         elif self.case == "in place":
@@ -113,10 +111,9 @@ def test_padding_is_not_to_blame_for_what_is_done_with_it(tmp_path: Path) -> Non
         export_model(_Longest(is_padded=True), tmp_path / "a")
 
 
-@pytest.mark.parametrize("case", ["squeezed", "random", "in place"])
+@pytest.mark.parametrize("case", ["random", "in place"])
 def test_the_line_that_is_to_blame_is_named(tmp_path: Path, case: str) -> None:
     expected = {
-        "squeezed": "no squeeze",
         "random": "must not draw random numbers",
         "in place": "--batch request",
     }
@@ -175,34 +172,21 @@ def test_one_sample_is_no_company(tmp_path: Path) -> None:
     export_model(EmbeddingBagCollection([bag("t", 33, 8, ["f"])]), tmp_path / "a", config)
 
 
-class _Sizes(nn.Module):
-    """Outputs whose shape follows from the batch's IDs, or from its number of rows."""
+class _ConstantSize(nn.Module):
+    """An output whose shape is that of one number of rows."""
 
-    def __init__(self, case: str) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.case = case
         self.ec = EmbeddingCollection([sequence("t", 33, 8, ["f"])])
 
-    def forward(self, features: KeyedJaggedTensor) -> Any:
-        found = self.ec(features)["f"]
-        if self.case == "squeezed":
-            return found.to_padded_dense(4).sum(dim=(1, 2)).unsqueeze(1).squeeze()
-        return found.to_padded_dense(4).view(256, 32)
+    def forward(self, features: KeyedJaggedTensor) -> Tensor:
+        return self.ec(features)["f"].to_padded_dense(4).view(256, 32)
 
 
-@pytest.mark.parametrize(
-    ("case", "message"),
-    [
-        ("squeezed", r"output 'default': got shape \[\] for 1 rows and \[256\] for 256, .* no squeeze"),
-        (
-            "constant",
-            r"forward failed on 128 rows: .* Expected it to take any number of rows, as it took 256",
-        ),
-    ],
-)
-def test_shapes_that_follow_from_the_batch_are_refused(tmp_path: Path, case: str, message: str) -> None:
+def test_a_shape_of_one_number_of_rows_is_refused(tmp_path: Path) -> None:
+    message = r"forward failed on 128 rows: .* Expected it to take any number of rows, as it took 256"
     with pytest.raises(ExportError, match=message):
-        export_model(_Sizes(case), tmp_path / "a")
+        export_model(_ConstantSize(), tmp_path / "a")
 
 
 def test_the_command_takes_the_option(tmp_path: Path) -> None:
