@@ -240,14 +240,9 @@ class Tiles {
       case StepKind::kLinear:
         return kernels_.linear(bound_.weights[static_cast<std::size_t>(step.index)], Read(step.a),
                                num_rows_, static_cast<Activation>(step.extra), out, &ahead_);
-      case StepKind::kDot: {
-        const Rows in = Read(step.a);
-        for (std::int64_t row = 0; row < num_rows_; ++row) {
-          kernels_.dot(static_cast<WeightType>(step.index), in.data + row * in.stride,
-                       step.a.width / step.extra, step.extra, out.data + row * out.stride);
-        }
-        return;
-      }
+      case StepKind::kDot:
+        return kernels_.dot(static_cast<WeightType>(step.index), Read(step.a), num_rows_,
+                            {step.a.width / step.extra, step.extra}, out);
       case StepKind::kElementwise:
         return kernels_.elementwise(ElementwiseOf(step), out);
     }

@@ -6,6 +6,16 @@
 namespace recsys::ops {
 namespace {
 
+/// From so many rows on, one lane for each is faster than one row after the other.
+constexpr std::int64_t kLeastLanes = 12;
+/// More numbers and products of 16 rows would leave the cache between two uses.
+constexpr std::int64_t kMostNumbersOfLanes = 1 << 13;
+
+template <WeightType kType>
+constexpr std::int64_t NumGroups(std::int64_t dim) {
+  return kType == WeightType::kBfloat16 ? (dim + 1) / 2 : dim;
+}
+
 /// Products of kRows vectors of so many groups with 16 others, which are given as columns.
 template <WeightType kType, int kRows>
 void Products(const float* vectors, std::int64_t num_groups, const float* columns,
@@ -67,23 +77,25 @@ inline void CopyAbove(const float* products, std::int64_t num_vectors, std::int6
   }
 }
 
-/// Returns vectors as groups of two bfloat16, in the place of floats.
-inline const float* ToPairs(const float* vectors, std::int64_t num_vectors, std::int64_t dim) {
+/// Writes vectors as groups of two bfloat16.
+inline void WritePairs(const float* vectors, std::int64_t num_vectors, std::int64_t dim,
+                       std::uint16_t* pairs) {
   const std::int64_t num_pairs = (dim + 1) / 2;
-  char* const pairs = ScratchOf(Scratch::kTile, num_vectors * num_pairs * 4);
   for (std::int64_t i = 0; i < num_vectors; ++i) {
-    auto* const to = reinterpret_cast<std::uint16_t*>(pairs) + i * num_pairs * 2;
+    std::uint16_t* const to = pairs + i * num_pairs * 2;
     Lanes::ToBfloat16(vectors + i * dim, dim, to);
     if (dim % 2 != 0) to[dim] = 0;
   }
-  return reinterpret_cast<const float*>(pairs);
 }
 
+/// One row: products of vectors with 16 others at a time.
 template <WeightType kType>
-void DotOf(const float* vectors, std::int64_t num_vectors, std::int64_t dim, float* out) {
+void DotOfRow(const float* vectors, VectorsShape shape, float* out) {
+  const std::int64_t num_vectors = shape.num_vectors, dim = NumGroups<kType>(shape.dim);
   if constexpr (kType == WeightType::kBfloat16) {
-    vectors = ToPairs(vectors, num_vectors, dim);
-    dim = (dim + 1) / 2;
+    char* const pairs = ScratchOf(Scratch::kTile, num_vectors * dim * 4);
+    WritePairs(vectors, num_vectors, shape.dim, reinterpret_cast<std::uint16_t*>(pairs));
+    vectors = reinterpret_cast<const float*>(pairs);
   }
   const std::int64_t stride = (num_vectors + kLane - 1) / kLane * kLane;
   const auto room = [stride](Scratch use, std::int64_t rows) {
@@ -106,12 +118,143 @@ void DotOf(const float* vectors, std::int64_t num_vectors, std::int64_t dim, flo
   CopyAbove(products, num_vectors, stride, out);
 }
 
-void Dot(WeightType type, const float* vectors, std::int64_t num_vectors, std::int64_t dim,
-         float* out) {
-  if (type == WeightType::kBfloat16) {
-    DotOf<WeightType::kBfloat16>(vectors, num_vectors, dim, out);
+/// Of 16 rows, products of the vectors `i` to `i + kFirst` with those from `j` on, summed over
+/// groups. Where both begin at the same vector, products of pairs.
+template <WeightType kType, int kFirst, int kSecond, bool kIsPairs>
+void ProductsOfRows(const float* columns, std::int64_t num_groups, std::int64_t num_vectors,
+                    std::int64_t i, std::int64_t j, float* products) {
+  const float* const first = columns + i * num_groups * kLane;
+  const float* const second = columns + j * num_groups * kLane;
+  Lanes::Sums<kType> sums[kFirst][kSecond];
+  for (std::int64_t k = 0; k < num_groups; ++k) {
+#pragma GCC unroll 8
+    for (int a = 0; a < kFirst; ++a) {
+#pragma GCC unroll 8
+      for (int b = kIsPairs ? a + 1 : 0; b < kSecond; ++b) {
+        sums[a][b].AddLanes(first + (a * num_groups + k) * kLane,
+                            second + (b * num_groups + k) * kLane);
+      }
+    }
+  }
+#pragma GCC unroll 8
+  for (int a = 0; a < kFirst; ++a) {
+    const std::int64_t before = (i + a) * (2 * num_vectors - (i + a) - 1) / 2 - (i + a) - 1;
+#pragma GCC unroll 8
+    for (int b = kIsPairs ? a + 1 : 0; b < kSecond; ++b) {
+      Lanes::Store(products + (before + j + b) * kLane, sums[a][b].AsFloats());
+    }
+  }
+}
+
+/// Calls ProductsOfRows for as many vectors as there are.
+template <WeightType kType, int kFirst = Lanes::kMaxVectors, int kSecond = Lanes::kMaxVectors>
+void ProductsOfRowsOf(std::int64_t num_first, std::int64_t num_second, const float* columns,
+                      std::int64_t num_groups, std::int64_t num_vectors, std::int64_t i,
+                      std::int64_t j, float* products) {
+  if (num_first < kFirst) {
+    if constexpr (kFirst > 1) {
+      ProductsOfRowsOf<kType, kFirst - 1, kSecond>(num_first, num_second, columns, num_groups,
+                                                   num_vectors, i, j, products);
+    }
+  } else if (num_second < kSecond) {
+    if constexpr (kSecond > 1) {
+      ProductsOfRowsOf<kType, kFirst, kSecond - 1>(num_first, num_second, columns, num_groups,
+                                                   num_vectors, i, j, products);
+    }
+  } else if (i == j) {
+    ProductsOfRows<kType, kFirst, kSecond, true>(columns, num_groups, num_vectors, i, j, products);
   } else {
-    DotOf<WeightType::kFloat32>(vectors, num_vectors, dim, out);
+    ProductsOfRows<kType, kFirst, kSecond, false>(columns, num_groups, num_vectors, i, j, products);
+  }
+}
+
+/// Returns memory for so many numbers of 16 rows.
+inline float* RoomOfLanes(Scratch use, std::int64_t count) {
+  return reinterpret_cast<float*>(ScratchOf(use, count * kLaneBytes));
+}
+
+/// Writes up to 16 rows of groups as columns of 16.
+inline void ToLanes(Rows in, std::int64_t num_rows, std::int64_t num_groups, float* columns) {
+  std::int64_t k = 0;
+  for (; k + kLane <= num_groups; k += kLane) {
+    Lanes::Transpose(in.data + k, in.stride, num_rows, columns + k * kLane, kLane);
+  }
+  for (; k < num_groups; ++k) {
+    for (std::int64_t row = 0; row < kLane; ++row) {
+      columns[k * kLane + row] = row < num_rows ? in.data[row * in.stride + k] : 0;
+    }
+  }
+}
+
+/// Writes columns of up to 16 rows as rows. There is room for 16 columns more.
+inline void OfLanes(float* columns, std::int64_t num_columns, std::int64_t num_rows, OutRows out) {
+  float* const rest = columns + num_columns * kLane;
+  for (std::int64_t k = 0; k < num_columns; k += kLane) {
+    const std::int64_t count = std::min(kLane, num_columns - k);
+    if (count == kLane && num_rows == kLane) {
+      Lanes::Transpose(columns + k * kLane, kLane, kLane, out.data + k, out.stride);
+      continue;
+    }
+    Lanes::Transpose(columns + k * kLane, kLane, count, rest, kLane);
+    for (std::int64_t row = 0; row < num_rows; ++row) {
+      std::copy_n(rest + row * kLane, count, out.data + row * out.stride + k);
+    }
+  }
+}
+
+/// Up to 16 rows, each in a lane of its own: no product is computed twice.
+template <WeightType kType>
+void DotOfRows(Rows in, std::int64_t num_rows, VectorsShape shape, OutRows out) {
+  const std::int64_t num_vectors = shape.num_vectors, num_groups = NumGroups<kType>(shape.dim);
+  const std::int64_t width = num_vectors * num_groups;
+  if constexpr (kType == WeightType::kBfloat16) {
+    const std::int64_t stride = width + kLane;
+    char* const pairs = ScratchOf(Scratch::kTile, num_rows * stride * 4);
+    for (std::int64_t row = 0; row < num_rows; ++row) {
+      WritePairs(in.data + row * in.stride, num_vectors, shape.dim,
+                 reinterpret_cast<std::uint16_t*>(pairs + row * stride * 4));
+    }
+    in = {reinterpret_cast<const float*>(pairs), stride};
+  }
+  float* const columns = RoomOfLanes(Scratch::kColumns, width);
+  ToLanes(in, num_rows, width, columns);
+  const std::int64_t num_products = num_vectors * (num_vectors - 1) / 2;
+  float* const products = RoomOfLanes(Scratch::kProducts, num_products + kLane);
+  constexpr std::int64_t kMost = Lanes::kMaxVectors;
+  for (std::int64_t i = 0; i < num_vectors; i += kMost) {
+    for (std::int64_t j = i; j < num_vectors; j += kMost) {
+      ProductsOfRowsOf<kType>(std::min(kMost, num_vectors - i), std::min(kMost, num_vectors - j),
+                              columns, num_groups, num_vectors, i, j, products);
+    }
+  }
+  OfLanes(products, num_products, num_rows, out);
+}
+
+/// Both ways add in the same order: a row's bits do not depend on which one it goes.
+template <WeightType kType>
+void DotOf(Rows in, std::int64_t num_rows, VectorsShape shape, OutRows out) {
+  const std::int64_t num_numbers = shape.num_vectors * NumGroups<kType>(shape.dim) +
+                                   shape.num_vectors * (shape.num_vectors - 1) / 2;
+  const bool fits = num_numbers <= kMostNumbersOfLanes;
+  for (std::int64_t first = 0; first < num_rows; first += kLane) {
+    const std::int64_t count = std::min(kLane, num_rows - first);
+    const float* const from = in.data + first * in.stride;
+    float* const to = out.data + first * out.stride;
+    if (fits && count >= kLeastLanes) {
+      DotOfRows<kType>({from, in.stride}, count, shape, {to, out.stride});
+      continue;
+    }
+    for (std::int64_t row = 0; row < count; ++row) {
+      DotOfRow<kType>(from + row * in.stride, shape, to + row * out.stride);
+    }
+  }
+}
+
+void Dot(WeightType type, Rows in, std::int64_t num_rows, VectorsShape shape, OutRows out) {
+  if (type == WeightType::kBfloat16) {
+    DotOf<WeightType::kBfloat16>(in, num_rows, shape, out);
+  } else {
+    DotOf<WeightType::kFloat32>(in, num_rows, shape, out);
   }
 }
 

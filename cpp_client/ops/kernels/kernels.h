@@ -79,6 +79,12 @@ struct Lookup {
 /// Returns the number of IDs in the bags of all slots.
 std::int64_t NumIds(const Lookup& lookup);
 
+/// The vectors of a row whose pairs are multiplied.
+struct VectorsShape {
+  std::int64_t num_vectors = 0;
+  std::int64_t dim = 0;
+};
+
 /// What becomes of the numbers of a row.
 enum class ElementwiseKind : std::int32_t {
   kCopy = 0,
@@ -133,10 +139,10 @@ struct Kernels {
   /// Fetches some of `ahead` meanwhile, which may be null.
   void (*linear)(const Packed& weights, Rows in, std::int64_t num_rows, Activation activation,
                  OutRows out, Ahead* ahead);
-  /// Writes the products of each pair (i, j) of `num_vectors` vectors that follow each other, i <
-  /// j, ordered by i and then by j. `type`: float32, or bfloat16 to which the numbers are rounded.
-  void (*dot)(WeightType type, const float* vectors, std::int64_t num_vectors, std::int64_t dim,
-              float* out);
+  /// Writes, for each row of vectors that follow each other, the products of each pair (i, j) of
+  /// them, i < j, ordered by i and then by j. `type`: float32, or bfloat16 to which the numbers are
+  /// rounded.
+  void (*dot)(WeightType type, Rows in, std::int64_t num_rows, VectorsShape shape, OutRows out);
   /// Looks up. Row b of `out` takes the bags first_bag + b of all slots; without pooling, row i
   /// takes ID i.
   /// Returns the position of the first ID out of range; -1 if there is none.

@@ -12,6 +12,7 @@ namespace {
 struct Lanes : LanesBase {
   static constexpr int kMaxRows = 3;
   static constexpr int kSinglePanels = 2;
+  static constexpr int kMaxVectors = 2;
   struct Floats {
     __m256 low, high;
   };
@@ -23,6 +24,10 @@ struct Lanes : LanesBase {
       const __m256i in = _mm256_set1_epi32(group);
       sums.low = Add8(in, Bytes(weights), sums.low);
       sums.high = Add8(in, Bytes(weights + 32), sums.high);
+    }
+    void AddLanes(const float* a, const float* b) {
+      sums.low = Add8(Bytes(a), Bytes(b), sums.low);
+      sums.high = Add8(Bytes(a + 8), Bytes(b + 8), sums.high);
     }
     static __m256 Add8(__m256i in, __m256i by, __m256 sums) {
       if constexpr (kType == WeightType::kFloat32) {

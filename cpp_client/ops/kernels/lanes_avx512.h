@@ -13,6 +13,7 @@ namespace {
 struct Lanes : LanesBase {
   static constexpr int kMaxRows = 12;
   static constexpr int kSinglePanels = 4;
+  static constexpr int kMaxVectors = 5;
   using Floats = __m512;
 
   template <WeightType kType>
@@ -22,6 +23,14 @@ struct Lanes : LanesBase {
       const __m512i in = _mm512_set1_epi32(group), by = _mm512_loadu_si512(weights);
       if constexpr (kType == WeightType::kFloat32) {
         sums = _mm512_fmadd_ps(_mm512_castsi512_ps(in), _mm512_castsi512_ps(by), sums);
+      } else {
+        sums = _mm512_dpbf16_ps(sums, (__m512bh)in, (__m512bh)by);
+      }
+    }
+    void AddLanes(const float* a, const float* b) {
+      const __m512 in = _mm512_loadu_ps(a), by = _mm512_loadu_ps(b);
+      if constexpr (kType == WeightType::kFloat32) {
+        sums = _mm512_fmadd_ps(in, by, sums);
       } else {
         sums = _mm512_dpbf16_ps(sums, (__m512bh)in, (__m512bh)by);
       }

@@ -14,6 +14,8 @@ struct Lanes : LanesBase {
   static constexpr int kMaxRows = 2;
   /// Panels that are summed together for a single row.
   static constexpr int kSinglePanels = 1;
+  /// Vectors of which each is multiplied with as many others together.
+  static constexpr int kMaxVectors = 2;
   struct Floats {
     float values[16];
   };
@@ -37,6 +39,20 @@ struct Lanes : LanesBase {
         for (int i = 0; i < 16; ++i) {
           sums[i] += low * FloatOf(by[i] << 16);
           sums[i] += high * FloatOf(by[i] & 0xffff0000U);
+        }
+      }
+    }
+    /// Adds the products of groups of 16 rows.
+    void AddLanes(const float* a, const float* b) {
+      for (int i = 0; i < 16; ++i) {
+        if constexpr (kType == WeightType::kFloat32) {
+          sums[i] += a[i] * b[i];
+        } else {
+          std::uint32_t in = 0, by = 0;
+          std::memcpy(&in, a + i, sizeof(in));
+          std::memcpy(&by, b + i, sizeof(by));
+          sums[i] += FloatOf(in << 16) * FloatOf(by << 16);
+          sums[i] += FloatOf(in & 0xffff0000U) * FloatOf(by & 0xffff0000U);
         }
       }
     }

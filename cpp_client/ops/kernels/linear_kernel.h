@@ -28,10 +28,10 @@ constexpr std::int64_t kCacheLine = 64;
 /// Fetches a row into the cache of a level: 3 for the nearest, 2 for the one behind it.
 template <int kLevel>
 inline void Prefetch(const std::uint8_t* row, std::int64_t row_bytes) {
-  for (std::int64_t at = 0; at < row_bytes; at += kCacheLine) {
+  const auto into = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(row) % kCacheLine);
+  for (std::int64_t at = -into; at < row_bytes; at += kCacheLine) {
     __builtin_prefetch(row + at, 0, kLevel);
   }
-  __builtin_prefetch(row + row_bytes - 1, 0, kLevel);
 }
 
 inline void FetchSome(Ahead* ahead) {

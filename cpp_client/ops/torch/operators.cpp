@@ -21,6 +21,8 @@ namespace {
 
 // Fewer rows are not worth waking a thread for.
 constexpr std::int64_t kRowsOfThread = 64;
+/// Rows of vectors that are put one behind the other at a time.
+constexpr std::int64_t kRowsTogether = 16;
 
 Activation ActivationOf(std::string_view name) {
   if (name == "none") return Activation::kNone;
@@ -137,13 +139,17 @@ at::Tensor DotOp(const at::Tensor& dense, const at::Tensor& sparse) {
   const Kernels& kernels = ChosenKernels();
   at::parallel_for(0, num_rows, kRowsOfThread, [&](std::int64_t begin, std::int64_t end) {
     thread_local std::vector<float> vectors;
-    vectors.resize(static_cast<std::size_t>(num * dim));
-    for (std::int64_t row = begin; row < end; ++row) {
-      std::copy_n(a + row * dim, dim, vectors.data());
-      std::copy_n(b + row * (num - 1) * dim, (num - 1) * dim, vectors.data() + dim);
-      float* const out = to + row * width;
-      std::copy_n(a + row * dim, dim, out);
-      kernels.dot(WeightType::kFloat32, vectors.data(), num, dim, out + dim);
+    vectors.resize(static_cast<std::size_t>(kRowsTogether * num * dim));
+    for (std::int64_t row = begin; row < end; row += kRowsTogether) {
+      const std::int64_t count = std::min(kRowsTogether, end - row);
+      for (std::int64_t i = 0; i < count; ++i) {
+        float* const of_row = vectors.data() + i * num * dim;
+        std::copy_n(a + (row + i) * dim, dim, of_row);
+        std::copy_n(b + (row + i) * (num - 1) * dim, (num - 1) * dim, of_row + dim);
+        std::copy_n(a + (row + i) * dim, dim, to + (row + i) * width);
+      }
+      kernels.dot(WeightType::kFloat32, {vectors.data(), num * dim}, count, {num, dim},
+                  {to + row * width + dim, width});
     }
   });
   return output;

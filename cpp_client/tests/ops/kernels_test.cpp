@@ -176,13 +176,12 @@ TEST_P(EachIsa, ProductsOfPairsAreRight) {
                                                           {17, 16}, {27, 64}, {33, 31}, {40, 33}};
   for (const auto& [num_vectors, dim] : shapes) {
     const std::int64_t num_pairs = num_vectors * (num_vectors - 1) / 2;
-    for (const std::int64_t num_rows : {0, 1, 3}) {
+    for (const std::int64_t num_rows : {0, 1, 3, 13, 16, 39}) {
       const Floats in = Random(static_cast<std::size_t>(num_rows * num_vectors * dim), &random);
       Floats out(static_cast<std::size_t>(num_rows * num_pairs));
-      for (std::int64_t row = 0; row < num_rows; ++row) {
-        ChosenKernels().dot(WeightType::kFloat32, in.data() + row * num_vectors * dim, num_vectors,
-                            dim, out.data() + row * num_pairs);
-      }
+      const Rows rows{in.data(), num_vectors * dim};
+      ChosenKernels().dot(WeightType::kFloat32, rows, num_rows, {num_vectors, dim},
+                          {out.data(), num_pairs});
       std::size_t at = 0;
       for (std::int64_t row = 0; row < num_rows; ++row) {
         for (std::int64_t i = 0; i < num_vectors; ++i) {
@@ -196,6 +195,31 @@ TEST_P(EachIsa, ProductsOfPairsAreRight) {
             ASSERT_NEAR(out[at], sum, 1e-4) << num_vectors << " x " << dim;
           }
         }
+      }
+    }
+  }
+}
+
+TEST_P(EachIsa, ProductsOfARowDoNotDependOnTheOthers) {
+  std::mt19937 random(5);
+  const std::pair<std::int64_t, std::int64_t> shapes[] = {
+      {2, 3}, {5, 16}, {27, 64}, {28, 33}, {200, 9}};
+  for (const WeightType type : {WeightType::kFloat32, WeightType::kBfloat16}) {
+    for (const auto& [num_vectors, dim] : shapes) {
+      const std::int64_t num_pairs = num_vectors * (num_vectors - 1) / 2, width = num_vectors * dim;
+      for (const std::int64_t num_rows : {12, 15, 16, 48, 61}) {
+        const Floats in = Random(static_cast<std::size_t>(num_rows * width), &random);
+        // Nothing is written between the rows.
+        const std::int64_t stride = num_pairs + 3;
+        Floats together(static_cast<std::size_t>(num_rows * stride), -7.0F), alone = together;
+        ChosenKernels().dot(type, {in.data(), width}, num_rows, {num_vectors, dim},
+                            {together.data(), stride});
+        for (std::int64_t row = 0; row < num_rows; ++row) {
+          ChosenKernels().dot(type, {in.data() + row * width, width}, 1, {num_vectors, dim},
+                              {alone.data() + row * stride, stride});
+        }
+        ASSERT_EQ(together, alone) << num_vectors << " x " << dim << ", " << num_rows;
+        ASSERT_EQ(together.back(), -7.0F);
       }
     }
   }

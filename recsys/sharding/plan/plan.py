@@ -351,7 +351,8 @@ def _share(data: Any, key: str, at: str) -> float:
 
 def _pair(data: Any, key: str, at: str) -> tuple[int, int]:
     value = json_field(data, key, at)
-    if not isinstance(value, list) or len(value) != 2 or not all(type(v) is int and v >= 0 for v in value):
+    is_pair = isinstance(value, list) and len(value) == 2
+    if not is_pair or not all(type(v) is int and 0 <= v < 2**63 for v in value):
         raise PlanError(f"{at}.{key}: got {str(value)[:80]}, expected two whole numbers (rows, columns)")
     return value[0], value[1]
 

@@ -94,6 +94,7 @@ WRONG_JSON: list[tuple[str, Any, str]] = [
     ("sizes", changed(lambda d: shard_of(d).update(shard_sizes=[4, -8])), r"shard_sizes: got \[4, -8\]"),
     ("float sizes", changed(lambda d: shard_of(d).update(shard_sizes=[4.0, 8])), "shard_sizes: got"),
     ("no sizes", changed(lambda d: shard_of(d).pop("shard_sizes")), "shard_sizes: missing"),
+    ("huge offsets", changed(lambda d: shard_of(d).update(shard_offsets=[2**63, 0])), "shard_offsets: got"),
 ]
 
 
