@@ -15,7 +15,7 @@ from rich.table import Table
 from torch import Tensor, fx, nn
 
 from benchmarks.measure.machine import prepare, wide_console
-from export.graph.tracing import ModelTracer
+from export.graph.tracing import trace
 from recsys.configs import EmbeddingBagConfig
 from recsys.jagged.keyed_jagged import KeyedJaggedTensor
 from recsys.managed import LFU_EvictionPolicy, ManagedCollisionCollection, MCHManagedCollisionModule
@@ -39,7 +39,7 @@ class _OfTensors(nn.Module):
 
 def _scripted(mapping: nn.Module, keys: Sequence[str]) -> torch.jit.ScriptModule:
     root = _OfTensors(mapping, keys)
-    return script(fx.GraphModule(root, ModelTracer().trace(root)))
+    return script(fx.GraphModule(root, trace(root)))
 
 
 def _collection(num_tables: int, num_ids: int, generator: torch.Generator) -> ManagedCollisionCollection:

@@ -53,7 +53,7 @@ class ExportConfig:
         auto_bound: The bound of ``auto``: of the difference in AUC with ``auto_data``, else of the largest difference
             of an output; None for 0.0005 and 0.01.
         auto_data: For ``auto``, a table of labelled examples, read by the schema of the model.
-        dense_widths: Of dense arguments whose width no layer tells.
+        dense_widths: Of dense arguments where several widths fit the model.
         features: The features of sparse arguments, in order, where the model's code does not tell: those that no table
             reads, and which of two arguments that are put together holds which.
         float_features: The arguments of ``features`` whose values are float32 numbers; requests send them as weights.

@@ -17,7 +17,6 @@ from export.config import ExportConfig
 from export.graph.features import Declared, discover
 from export.graph.forward import StandIn, arguments
 from export.graph.pruning import reached_inputs
-from export.graph.widths import width_of
 from recsys.configs import EmbeddingBagConfig
 from recsys.embedding import EmbeddingBagCollection, FloatCollection
 from recsys.errors import ExportError
@@ -137,7 +136,7 @@ def bind(
     for name in dense:
         if name in binding.unread and name in declared.optional:
             continue
-        width = declared.dense_widths.get(name) or width_of(found.root, found.graph, name)
+        width = found.widths.get(name)
         if name in absent:
             binding.absent[name] = StandIn(width=width or 1)
         elif width is None:

@@ -16,10 +16,9 @@ import torch
 from torch import Tensor, fx, nn
 
 from export.graph.place import is_of_model
-from export.graph.sizes import BatchSizes
+from export.graph.sizes import BatchSizes, Sizes
 from export.graph.tracing import trace
 from export.graph.tree import exchanged
-from export.graph.widths import input_name, width_of
 from recsys.configs import embedding_names
 from recsys.embedding import EmbeddingBagCollection, FloatCollection
 from recsys.errors import ExportError
@@ -92,7 +91,6 @@ class Found:
 
     Attributes:
         graph: The trace.
-        root: The module that was traced.
         features: The features of each sparse argument.
         reached: For each collection, by path, the arguments whose features it looks up under their own names.
         computed: For each collection the features whose IDs the model computes.
@@ -101,11 +99,11 @@ class Found:
         dense: The dense arguments that the model's code uses.
         calls: The calls of each collection.
         outputs: The nodes of the outputs.
+        widths: Of the dense arguments, as far as they are known.
         empty: The arguments that may as well hold nothing, and those that they are put together with.
     """
 
     graph: fx.Graph = field(default_factory=fx.Graph)
-    root: nn.Module = field(default_factory=nn.Module)
     features: dict[str, list[str]] = field(default_factory=dict)
     reached: dict[str, set[str]] = field(default_factory=dict)
     computed: dict[str, set[str]] = field(default_factory=dict)
@@ -114,6 +112,7 @@ class Found:
     dense: set[str] = field(default_factory=set)
     calls: dict[str, list[Call]] = field(default_factory=dict)
     outputs: list[fx.Node] = field(default_factory=list)
+    widths: dict[str, int] = field(default_factory=dict)
     empty: dict[str, set[str]] = field(default_factory=dict)
 
 
@@ -210,23 +209,16 @@ class _Tensors:
 
 
 class _Root(nn.Module):
-    def __init__(
-        self,
-        model: nn.Module,
-        dense: Sequence[str],
-        features: Mapping[str, Sequence[str]],
-        widths: Mapping[str, int],
-    ) -> None:
+    def __init__(self, model: nn.Module, dense: Sequence[str], features: Mapping[str, Sequence[str]]) -> None:
         super().__init__()
         self.model = model
-        self._dense, self._features, self._widths = list(dense), features, widths
+        self._dense, self._features = list(dense), features
         self.outputs: list[fx.Node] = []
         self.given: dict[str, _Given] = {}
         #: Arguments that are put together, and may hold the same features as far as is known.
         self.together: dict[tuple[str, ...], _Given] = {}
 
     def forward(self, tensors: dict[str, Tensor]) -> object:
-        self._graph = tensors.node.graph  # type: ignore[attr-defined]
         kwargs: dict[str, object] = {name: tensors[name] for name in self._dense}
         self.given = {name: _Given(name, tensors, features) for name, features in self._features.items()}
         kwargs |= self.given
@@ -243,8 +235,7 @@ class _Root(nn.Module):
         """Return the input of a name for a batch."""
         argument, kind, feature = (*name.split(BETWEEN, 2), "", "")[:3]
         if not kind:
-            width = self._widths.get(argument) or width_of(self, self._graph, argument) or sizes.another()
-            return torch.empty(sizes.rows, width)
+            return torch.empty(sizes.rows, sizes.width(argument))
         given = self.together.get(tuple(argument.split(_AND))) or self.given[argument]
         num_features = 1 if feature else len(given.keys())
         return sizes.sparse("", num_features * sizes.rows, is_weighted=True)[kind]
@@ -292,14 +283,20 @@ def discover(
     dense, sparse = arguments
     known = list(dict.fromkeys(name for c in collections.values() for name in _names(c)))
     holders = _Holders(sparse, known, declared.features)
+    widths = dict(declared.dense_widths)
     is_known = False
     while not is_known:
         probes = {path: _Probe(collection, skeletons[path]) for path, collection in collections.items()}
-        root = _Root(exchanged(model, probes), dense, holders.now, declared.dense_widths)
+        root = _Root(exchanged(model, probes), dense, holders.now)
+        sizes = Sizes(root, root.example, widths)
         try:
-            graph, failure = trace(root, root.example), None
+            graph, failure = trace(root, sizes), None
         except ExportError as error:
             graph, failure = None, error
+        is_open = any(name not in sizes.widths for name in dense) and sizes.learn(graph)
+        widths = sizes.widths
+        if is_open:
+            continue
         together = {_AND.join(names): given.keys() for names, given in root.together.items()}
         found = _found(probes, {**holders.now, **together})
         holders.add_lookups(found)
@@ -307,6 +304,7 @@ def discover(
             _add_reads(found, root, graph, probes)
         is_known = holders.learn(found, root, failure)
     found.empty = holders.empty(found)
+    found.widths = widths
     return found
 
 
@@ -443,7 +441,7 @@ def _add_reads(found: Found, root: _Root, graph: fx.Graph, probes: Mapping[str, 
                     sources |= _sources(nodes, set())
                 if path in found.weighing:
                     sources |= _sources(weights, set())
-    found.graph, found.root, found.outputs = graph, root, root.outputs
+    found.graph, found.outputs = graph, root.outputs
     found.calls = {path: probe.calls for path, probe in probes.items()}
     found.dense = {name for node in graph.nodes if node.users and (name := input_name(node)) is not None}
     for name, kind, feature in sorted(sources):
@@ -473,6 +471,14 @@ def _sources(nodes: Iterable[fx.Node], stops: set[fx.Node]) -> set[tuple[str, st
             found.add((argument, kind, feature))
         waiting += node.all_input_nodes
     return found
+
+
+def input_name(node: fx.Node) -> str | None:
+    """Return the name under which a node takes an input from the root's argument; that of a dense one is its own."""
+    if node.op != "call_function" or len(node.args) != 2 or not isinstance(node.args[1], str):
+        return None
+    source = node.args[0]
+    return node.args[1] if isinstance(source, fx.Node) and source.op == "placeholder" else None
 
 
 def nodes_in(output: Any) -> list[fx.Node]:

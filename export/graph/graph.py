@@ -19,9 +19,15 @@ from export.graph.computed import RequestFeatures
 from export.graph.device_check import check_devices
 from export.graph.forward import DEFAULT_OUTPUT, parts_of
 from export.graph.managed import FrozenCollisions, mapping_in_front
-from export.graph.passes import flatten_cats, part_shared_linears, relu_in_place, without_unused
+from export.graph.passes import (
+    flatten_cats,
+    floats_for_functions,
+    part_shared_linears,
+    relu_in_place,
+    without_unused,
+)
 from export.graph.ranking import Expansion, RankingCollection, RankingFeatures
-from export.graph.sizes import BatchSizes
+from export.graph.sizes import BatchSizes, Sizes
 from export.graph.tracing import trace
 from recsys import torchscript
 from recsys.errors import ExportError
@@ -369,11 +375,12 @@ def make_graph(
     """
     kind = _exported_type(len(binding.dense), bool(binding.weighted or binding.floats), bool(context))
     root = kind(model, binding, devices, dense_dtype, context)
-    graph = trace(root, root.example)
+    graph = trace(root, Sizes(root, root.example, {}))
     # A copy, because the dtype of the model's own layers must not change.
     module = copy.deepcopy(fx.GraphModule(root, graph))
     if binding.are_chosen:
         without_unused(module)
+    floats_for_functions(module)
     relu_in_place(module)
     part_shared_linears(module)
     if context:

@@ -59,6 +59,11 @@ _ADVICE = (
         "make a new tensor with torch.where, masked_fill, scatter or cat in place of an assignment",
     ),
     (
+        "differs between batches",
+        "work on whole tensors: no loop, index or size of Python's may follow from the number of rows or IDs, or from "
+        "what tensors hold",
+    ),
+    (
         r"interpreted as an integer|must be (real|int)|(int|float)\(\) argument|not an integer",
         "take sizes from shapes (x.size(0)), and no int() or float() of a tensor",
     ),

@@ -1,8 +1,10 @@
-"""Sizes that every batch has, while a model is traced.
+"""Sizes that every batch has, and widths of dense arguments, while a model is traced.
 
 Traced tensors are placeholders. Where the model's code decides by a size, such as ``if x.dim() == 2`` or ``for i in
 range(x.size(1))``, what was traced so far is run for a batch of symbolic sizes, whose tensors have shapes and no
 numbers. What follows from no symbol is a constant.
+
+A width that nobody has told is a symbol too. The first operation that does not take it tells what it expects.
 
 Shape letters: B batch, Q contexts, N number of IDs.
 """
@@ -14,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import sympy
 import torch
 import torch.fx.experimental._config
 from torch import SymBool, SymFloat, SymInt, Tensor, fx, nn
@@ -27,21 +30,30 @@ _shape_config: Any = torch.fx.experimental._config
 OPEN = object()
 # What symbols stand for where a kernel must choose: a prime, which hardly is a size of a model's own.
 _ANY = 10_007
+# Up to which widths are searched where an operation does not expect a multiple of them.
+_MOST_WIDTH = 4096
 
 
 class BatchSizes:
     """The sizes of a batch, as symbols.
 
+    Args:
+        widths: Those of dense arguments, as far as they are known.
+
     Attributes:
+        symbols: What holds of them.
         rows: B.
         contexts: Q.
         ids: N.
+        unknown: The arguments whose widths are symbols, by symbol.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, widths: Mapping[str, int]) -> None:
         self.symbols = ShapeEnv(specialize_zero_one=False, duck_shape=False)
+        self._widths = widths
         self._count = 0
         self.rows, self.contexts, self.ids = (self.another() for _ in range(3))
+        self.unknown: dict[Any, str] = {}
 
     def another(self) -> Any:
         """Return a size that equals no other."""
@@ -52,6 +64,14 @@ class BatchSizes:
             _ANY + self._count, ConstantSource(f"size_{self._count}"), DimDynamic.DYNAMIC
         )
 
+    def width(self, argument: str) -> Any:
+        """Return the width of a dense argument."""
+        if argument in self._widths:
+            return self._widths[argument]
+        width = self.another()
+        self.unknown[width.node.expr] = argument
+        return width
+
     def sparse(self, prefix: str, num_bags: int, *, is_weighted: bool) -> dict[str, Tensor]:
         """Return flat lengths, values, and weights, by these names behind a prefix."""
         found = {
@@ -59,6 +79,34 @@ class BatchSizes:
             f"{prefix}values": torch.empty(self.ids, dtype=torch.int64),
         }
         return {**found, f"{prefix}weights": torch.empty(self.ids)} if is_weighted else found
+
+    def follow_from_widths(self, expression: Any) -> bool:
+        """Return whether an expression has unknown widths as its only symbols."""
+        return bool(expression.free_symbols) and expression.free_symbols <= set(self.unknown)
+
+    def solved(self, expression: Any) -> tuple[str, int] | None:
+        """Return the argument, and its width, for which the two sides of a comparison are equal; None without one."""
+        found = set()
+        for one in expression.atoms(sympy.Eq, sympy.Ne):
+            symbols = [symbol for symbol in one.free_symbols if symbol in self.unknown]
+            if len(symbols) == 1:
+                found |= {(symbols[0], width) for width in _roots(one.lhs - one.rhs, symbols[0])}
+        others = {(symbol, width) for symbol, width in found if width != 1} or found
+        if len(others) != 1:
+            return None
+        [(symbol, width)] = others
+        return self.unknown[symbol], width
+
+
+def _roots(expression: Any, symbol: Any) -> list[int]:
+    """Return the widths at which an expression is zero, whatever its other symbols are."""
+    expression = sympy.expand(expression)
+    if expression.is_polynomial(symbol) and sympy.degree(expression, symbol) == 1:
+        roots = [sympy.cancel(-expression.coeff(symbol, 0) / expression.coeff(symbol, 1))]
+    else:
+        widths = (sympy.Integer(width) for width in range(1, _MOST_WIDTH))
+        roots = [width for width in widths if expression.xreplace({symbol: width}) == 0]
+    return [int(root) for root in roots if root.is_Integer and root > 0]
 
 
 #: Returns the arguments of a traced module's ``forward`` for a batch, by name.
@@ -71,19 +119,33 @@ class Sizes:
     Args:
         root: The module that is traced.
         example: Returns its arguments for a batch.
+        widths: Those of dense arguments, as far as they are known.
+
+    Attributes:
+        widths: Those that are known by now.
+        is_running: Whether the traced modules are being run, and not traced.
     """
 
-    def __init__(self, root: nn.Module, example: Example) -> None:
+    def __init__(self, root: nn.Module, example: Example, widths: Mapping[str, int]) -> None:
         self._root, self._example = root, example
         self._run: _Run | None = None
         self._asked: list[fx.Node] = []
-        #: Whether the traced modules are being run, and not traced.
+        self._guessed: list[tuple[BatchSizes, Any]] = []
+        self.widths = dict(widths)
         self.is_running = False
 
     def constant(self, node: fx.Node) -> Any:
-        """Return a node's value if it is a number, bool or type that every batch has; else ``OPEN``."""
+        """Return a node's value if it is a number, bool or type that every batch has; else ``OPEN``.
+
+        Comparisons of widths that are not known are answered as if these were unlike any other number.
+        """
         value = self._value(node)
         self._asked.append(node)
+        if self._run is not None and isinstance(value, SymBool):
+            sizes = self._run.sizes
+            if sizes.follow_from_widths(value.node.expr):
+                self._guessed.append((sizes, value.node.expr))
+                return bool(value)
         return OPEN if isinstance(value, (Tensor, SymInt, SymFloat, SymBool)) else value
 
     def remove_asked(self, graph: fx.Graph) -> None:
@@ -109,42 +171,113 @@ class Sizes:
             return None
         return [i for i, size in enumerate(value.shape) if isinstance(size, int) and size == 1]
 
+    def learn(self, graph: fx.Graph | None) -> bool:
+        """Learn widths; return whether the module must be traced again with them.
+
+        Args:
+            graph: The trace; None if it failed, perhaps because a width was not what the model's code expects.
+        """
+        before = len(self.widths)
+        if graph is not None:
+            while self._learn_from(graph):
+                pass
+            return bool(self._guessed) and len(self.widths) > before
+        for sizes, expression in reversed(self._guessed):
+            solved = sizes.solved(expression)
+            if solved is not None and solved[0] not in self.widths:
+                self.widths[solved[0]] = solved[1]
+                return True
+        return len(self.widths) > before
+
+    def _learn_from(self, graph: fx.Graph) -> bool:
+        """Learn a width from the first operation that tells one; return whether there is one."""
+        run = self._new_run(graph)
+        failed: set[fx.Node] = set()
+        for node in graph.nodes:
+            if failed.intersection(node.all_input_nodes):
+                failed.add(node)
+                continue
+            try:
+                with self._running():
+                    run.value(node)
+            except Exception:  # torch's, and the model's: what cannot be run without numbers tells nothing
+                if self._learn_width(run, node):
+                    return True
+                failed.add(node)
+        return False
+
     def _value(self, node: fx.Node) -> Any:
-        self.is_running = True
+        while True:
+            run = self._run = self._run or self._new_run(node.graph)
+            try:
+                with self._running():
+                    value = run.value(node)
+            except Exception:  # torch's, and the model's: it stays open
+                self._run = None
+                if run.failed is None or not self._learn_width(run, run.failed):
+                    return OPEN
+            else:
+                self._guessed += [(run.sizes, expression) for expression in run.guessed]
+                run.guessed.clear()
+                return value
+
+    def _learn_width(self, run: _Run, node: fx.Node) -> bool:
+        """Learn a width from the operation that has just failed; return whether it tells one."""
+        guards = run.sizes.symbols.guards[run.before :]
+        solved = run.sizes.solved(guards[-1].expr) if guards else None
+        if solved is None or not self._is_sure(run, node, solved):
+            return False
+        self.widths[solved[0]] = solved[1]
+        return True
+
+    def _is_sure(self, run: _Run, node: fx.Node, solved: tuple[str, int]) -> bool:
+        """Return whether the operation takes no other width: batches could also be multiplied by a column."""
+        name, width = solved
+        inputs = [run.env[one] for one in node.all_input_nodes]
+        if width == 1 or node.op == "call_module" or any(_is_fixed(value) for value in inputs):
+            return True
         try:
-            with _quiet(), _shape_config.patch(backed_size_oblivious=True):
-                for _ in range(2):
-                    self._run = self._run or _Run(self._root, node.graph, self._example)
-                    try:
-                        return self._run.value(node)
-                    except Exception:  # torch's, and the model's: it stays open
-                        # By now the graph may tell a width that was not known when its tensor was made.
-                        self._run = None
+            with self._running():
+                self._new_run(node.graph, {name: 1}).value(node)
+        except Exception:  # torch's
+            return True
+        return False
+
+    def _new_run(self, graph: fx.Graph, widths: Mapping[str, int] | None = None) -> _Run:
+        with self._running():
+            return _Run(self._root, graph, self._example, {**self.widths, **(widths or {})})
+
+    @contextmanager
+    def _running(self) -> Iterator[None]:
+        # Let torch not print what fails without numbers.
+        log = logging.getLogger("torch._subclasses.fake_tensor")
+        before, log.disabled, self.is_running = log.disabled, True, True
+        try:
+            with _shape_config.patch(backed_size_oblivious=True):
+                yield
         finally:
-            self.is_running = False
-        return OPEN
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Let torch not print what fails without numbers."""
-    log = logging.getLogger("torch._subclasses.fake_tensor")
-    before, log.disabled = log.disabled, True
-    try:
-        yield
-    finally:
-        log.disabled = before
+            log.disabled, self.is_running = before, False
 
 
 class _Run(fx.Interpreter):
-    """The nodes of a graph for a batch."""
+    """The nodes of a graph for a batch.
 
-    def __init__(self, root: nn.Module, graph: fx.Graph, example: Example) -> None:
+    Attributes:
+        sizes: Of the batch.
+        failed: The node that could not be run.
+        before: How many guards there were before the last node.
+        guessed: Comparisons of unknown widths that Python made.
+    """
+
+    def __init__(self, root: nn.Module, graph: fx.Graph, example: Example, widths: Mapping[str, int]) -> None:
         super().__init__(root, garbage_collect_values=False, graph=graph)
-        self._sizes = BatchSizes()
-        self._mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=self._sizes.symbols)
+        self.sizes = BatchSizes(widths)
+        self.failed: fx.Node | None = None
+        self.before = 0
+        self.guessed: list[Any] = []
+        self._mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=self.sizes.symbols)
         with self._mode:
-            self._arguments = example(self._sizes)
+            self._arguments = example(self.sizes)
 
     def value(self, node: fx.Node) -> Any:
         """Return a node's value; those that it descends from are computed once."""
@@ -156,27 +289,35 @@ class _Run(fx.Interpreter):
                 needed.add(one)
                 waiting += one.all_input_nodes
         with self._mode, torch.no_grad():
-            for one in self.graph.nodes:
+            for one in self.graph.nodes if needed else ():
                 if one in needed:
+                    self.failed = one
                     self.env[one] = self._value(one)
         return self.env[node]
 
     def _value(self, node: fx.Node) -> Any:
         if node.op == "placeholder":
             return self._arguments[str(node.target)]
-        before = len(self._sizes.symbols.guards)
+        symbols = self.sizes.symbols
+        self.before = len(symbols.guards)
         value = self.run_node(node)
-        is_chosen = len(self._sizes.symbols.guards) > before
+        chosen = [guard.expr for guard in symbols.guards[self.before :]]
+        if not chosen or _holds_tensors(value):
+            return value
         # Python has compared symbols for it, and took what they stand for.
-        return OPEN if is_chosen and not _holds_tensors(value) else value
+        if all(map(self.sizes.follow_from_widths, chosen)):
+            self.guessed += chosen
+            return value
+        return OPEN
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a function; not those that read numbers."""
         if target is checked_ids:
             return args[0]
         if target is torch.tensor_split and isinstance(args[1], Tensor):
-            # The IDs of each argument, of which there is any number.
-            return tuple(args[0].new_empty(self._sizes.another()) for _ in range(args[1].numel() + 1))
+            # The IDs or the rows of each argument or feature, of which there is any number.
+            whole, counts = args[0], (self.sizes.another() for _ in range(args[1].numel() + 1))
+            return tuple(whole.new_empty((count, *whole.shape[1:])) for count in counts)
         return super().call_function(target, args, kwargs)
 
     def call_method(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -190,6 +331,11 @@ def _holds_tensors(value: Any) -> bool:
     if isinstance(value, (tuple, list)):
         return any(_holds_tensors(part) for part in value)
     return isinstance(value, Tensor)
+
+
+def _is_fixed(value: Any) -> bool:
+    """Return whether a value is a tensor whose sizes every batch has."""
+    return isinstance(value, Tensor) and all(isinstance(size, int) for size in value.shape)
 
 
 def _is_float(value: Any) -> bool:

@@ -13,7 +13,7 @@ from torch.fx import _symbolic_trace as symbolic_trace
 from torch.fx.proxy import Attribute
 
 from export.graph.place import explained, is_of_model
-from export.graph.sizes import OPEN, Example, Sizes
+from export.graph.sizes import OPEN, Sizes
 from export.graph.tree import has_hooks
 from recsys.errors import ExportError
 from recsys.jagged.keyed import KeyedTensor
@@ -32,7 +32,7 @@ class _Number:
     def __index__(self) -> int:
         found = self._constant()
         if not isinstance(found, int):
-            raise TypeError("'Proxy' object cannot be interpreted as an integer")
+            raise TypeError("a number that differs between batches cannot be interpreted as an integer")
         return found
 
     def __int__(self) -> int:
@@ -41,7 +41,7 @@ class _Number:
     def __float__(self) -> float:
         found = self._constant()
         if not isinstance(found, (int, float)):
-            raise TypeError("a number must be real, not 'Proxy'")
+            raise TypeError("must be real number, not one that differs between batches")
         return float(found)
 
     def _constant(self) -> Any:
@@ -64,19 +64,16 @@ class ModelTracer(fx.Tracer):
     """Traces through everything except torch's layers, so that no other class is left in the graph.
 
     Args:
-        example: Returns the arguments of a traced module's ``forward`` for a batch. Without it, no size is a constant.
+        sizes: What is known of the module's sizes.
     """
 
-    sizes: Sizes
-
-    def __init__(self, example: Example = lambda _: {}) -> None:
+    def __init__(self, sizes: Sizes) -> None:
         super().__init__(autowrap_functions=_FACTORIES)
         self._autowrap_search.append(torch)
-        self._example = example
+        self.sizes = sizes
 
     def trace(self, root: Any, concrete_args: dict[str, Any] | None = None) -> fx.Graph:
         """Trace a module."""
-        self.sizes = Sizes(root, self._example)
         graph = super().trace(root, concrete_args)
         self.sizes.remove_asked(graph)
         return graph
@@ -139,19 +136,19 @@ class ModelTracer(fx.Tracer):
         return super().call_module(m, forward, args, kwargs)
 
 
-def trace(root: nn.Module, example: Example) -> fx.Graph:
+def trace(root: nn.Module, sizes: Sizes | None = None) -> fx.Graph:
     """Trace a model.
 
     Args:
         root: The model.
-        example: Returns the arguments of its ``forward`` for a batch.
+        sizes: What is known of its sizes; None if nothing is.
 
     Raises:
         ExportError: FX does not support the model's code; the message says what failed, and where.
     """
     try:
         with _wrapped_functions_taking_jagged(), _len_of_traced(root):
-            graph = ModelTracer(example).trace(root)
+            graph = ModelTracer(sizes or Sizes(root, lambda _: {}, {})).trace(root)
     except ExportError:
         raise
     except Exception as error:  # user code can raise anything

@@ -27,7 +27,6 @@ def test_the_pages_model_is_exported_with_the_pages_plan(tmp_path: Path) -> None
         name="ranker",
         targets=(("cpu", "cpu"),),
         plan=ShardingPlan.from_json(json.loads(plan)),
-        dense_widths={"context": 4},
     )
     export_model(names["Ranker"](dim=64), tmp_path / "a", config)
     manifest = load_artifact(tmp_path / "a").manifest

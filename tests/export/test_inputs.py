@@ -147,8 +147,10 @@ CHANGED: dict[str, tuple[int, Callable[[Tensor], Tensor], int]] = {
     "sliced": (4, lambda x: x[:, :4], 6),
     "narrowed": (4, lambda x: x.narrow(1, 0, 4), 6),
     "summed": (1, lambda x: x.sum(dim=1, keepdim=True), 6),
-    "doubled": (12, lambda x: torch.cat([x, x], dim=1), 6),
-    "reshaped": (3, lambda x: x.reshape(-1, 2, 3), 6),
+}
+TOLD: dict[str, tuple[int, Callable[[Tensor], Tensor]]] = {
+    "doubled": (12, lambda x: torch.cat([x, x], dim=1)),
+    "reshaped": (3, lambda x: x.reshape(-1, 2, 3)),
 }
 
 
@@ -164,6 +166,14 @@ def test_a_width_is_not_told_by_a_layer_behind_another_shape(
     assert [tuple(d.shape) for d in batch.dense] == [(9, width)]
     expected = predicted(rounded(model, DataType.INT8), arguments(artifact.signature, batch))
     assert_close(artifact.forward(*batch.inputs()), expected)
+
+
+@pytest.mark.parametrize(("layer", "go"), TOLD.values(), ids=TOLD)
+def test_a_width_is_told_by_a_layer_behind_another_shape(
+    tmp_path: Path, layer: int, go: Callable[[Tensor], Tensor]
+) -> None:
+    _, artifact = exported(_Reshaped(layer, go), tmp_path / "a")
+    assert [(d.name, d.width) for d in artifact.signature.dense] == [("x", 6)]
 
 
 KEPT: dict[str, Callable[[Tensor], Tensor]] = {

@@ -165,3 +165,28 @@ def test_a_ranking_form_copies_pooled_embeddings_once(tmp_path: Path) -> None:
     assert operators(artifact.ranking)["aten::cat"] == 2
     for rows_per_context in BATCHES.values():
         assert_equal_forms(artifact, batch_of(artifact, rows_per_context))
+
+
+class _WholeNumbers(nn.Module):
+    """Whole numbers where functions of torch take floats."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(2)
+        self.ebc = EmbeddingBagCollection([bag("t", 20, 6, ["f"])])
+
+    def forward(self, features: KeyedJaggedTensor) -> dict[str, Tensor]:
+        found = self.ebc(features).values()
+        normal = nn.functional.normalize(found, 2, dim=-1, eps=1)
+        other = nn.functional.normalize(found, p=1, dim=1)
+        clipped = nn.functional.hardtanh(found, -1, 1) + nn.functional.leaky_relu(found, 0)
+        joined = torch.einsum("bi,bi->b", normal, other)
+        return {"normal": normal, "other": other, "clipped": clipped, "joined": joined}
+
+
+def test_functions_get_floats(tmp_path: Path) -> None:
+    model = _WholeNumbers().eval()
+    _, artifact = exported(model, tmp_path / "a", data_type=DataType.FP32)
+    batch = export_batch_of(artifact.signature, 9)
+    expected = predicted(model, arguments(artifact.signature, batch))
+    assert_close(artifact.forward(*batch.inputs()), expected)

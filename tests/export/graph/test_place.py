@@ -115,7 +115,7 @@ def line_of(model: type[nn.Module]) -> int:
         (_DenseIds, r", layer 'places' \(Embedding\(3, 4\)\)", r"make IDs of one by x.squeeze\(1\).long\(\)"),
         (_Unequal, "", "give --samples with requests as the model expects them"),
         (_Keyword, "", "the arguments of TorchRec 1.8"),
-        (_Number, "", "Take sizes from shapes"),
+        (_Number, "", "Work on whole tensors"),
         (_Assignment, "", "Make a new tensor with torch.where"),
         (_Width, r", layer 'over\.0' \(Linear\(in_features=5, ", "give another with --dense-width NAME=N"),
         (_Index, r", layer 'places' \(Embedding\(3, 4\)\)", "An ID lies beyond the rows that this layer has"),

@@ -143,14 +143,6 @@ def test_the_ranking_form(tmp_path: Path) -> None:
     assert report.ranking_differences["cpu"]
 
 
-class _Asserts(_Model):
-    """Asks for a width that nothing has told yet."""
-
-    def forward(self, dense: Tensor, features: KeyedJaggedTensor) -> Tensor:
-        assert dense.shape[1] == 3  # here
-        return self.rows(dense, features)
-
-
 @torch.fx.wrap
 def _without_torch(x: Tensor) -> Tensor:
     return torch.from_numpy(x.numpy() * 2)
@@ -176,12 +168,6 @@ class _Rows(_Model):
         return found.sum(dim=1) if len(list(found)) == 3 else found  # here
 
 
-def test_a_width_that_is_not_known_is_asked_for(tmp_path: Path) -> None:
-    with pytest.raises(ExportError, match=r"(?s)test_sizes.py:\d+ in _Asserts.*# here.*--dense-width"):
-        export_model(_Asserts(), tmp_path / "a")
-    export_model(_Asserts(), tmp_path / "a", ExportConfig(dense_widths={"dense": 3}))
-
-
 @pytest.mark.parametrize("case", ["rows", "values", "number of IDs", "squeezed", "parts"])
 def test_what_differs_between_batches_is_refused(tmp_path: Path, case: str) -> None:
     with pytest.raises(ExportError, match=r"(?s)At \S*test_sizes.py:\d+ in _Rows.forward: `.*# here`"):
@@ -201,3 +187,58 @@ def test_the_model_is_not_changed(tmp_path: Path) -> None:
     export_model(model, tmp_path / "a")
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert type(model.norm.running_mean) is Tensor
+
+
+class _Widths(_Model):
+    """Layers and checks that tell the width of ``dense``, or do not."""
+
+    def __init__(self, case: str) -> None:
+        super().__init__()
+        self.case = case
+        self.layer, self.over = nn.Linear(11, 8), nn.Linear(8, 1)
+        self.narrow = nn.Linear(2, 8)
+        self.norm = nn.BatchNorm1d(3)
+        self.convolution = nn.Conv1d(3, 8, 1)
+        self.register_buffer("mean", torch.zeros(3))
+
+    def forward(self, dense: Tensor, features: KeyedJaggedTensor) -> Tensor:
+        found: Tensor = self.ebc(features).values()
+        made: dict[str, Callable[[], Tensor]] = {
+            "joined": lambda: self.layer(torch.cat([dense, found], dim=1)),
+            "checked": lambda: self.layer(torch.cat([self._checked(dense), found], dim=1)),
+            "special": lambda: self.layer(
+                torch.cat([dense[:, :1] if dense.size(1) == 1 else dense, found], 1)
+            ),
+            "scaled": lambda: (torch.log1p(dense.clamp_min(0)) - self.mean).sum(dim=1, keepdim=True) * found,
+            "norm": lambda: self.norm(dense).sum(dim=1, keepdim=True) * found,
+            "sliced": lambda: self.narrow(dense[:, 1:]) + found,
+            "split": lambda: self.narrow(dense.split([1, 2], dim=1)[1]) + found,
+            "viewed": lambda: dense.view(-1, 3, 1).sum(dim=1) * found,
+            "convolution": lambda: self.convolution(dense.unsqueeze(2)).squeeze() + found,
+            "einsum": lambda: torch.einsum("bi,io->bo", dense, self.scales.view(1, 8).expand(3, 8)) + found,
+            "product": lambda: torch.bmm(dense.unsqueeze(1), found[:, :6].view(-1, 3, 2)).sum(dim=2) + found,
+            "column": lambda: dense * found,
+            "any": lambda: dense.mean(dim=1, keepdim=True) * found,
+            "half": lambda: self.narrow(dense.chunk(2, dim=1)[0]) + found,
+        }
+        return made[self.case]()
+
+    def _checked(self, dense: Tensor) -> Tensor:
+        if dense.dim() != 2 or dense.shape[1] != 3:
+            raise ValueError(f"got {dense.shape}")
+        return dense
+
+
+_TOLD = ("joined", "checked", "special", "scaled", "norm", "sliced", "split", "viewed", "convolution")
+
+
+@pytest.mark.parametrize("case", [*_TOLD, "einsum", "product"])
+def test_what_does_not_fit_tells_the_width(tmp_path: Path, case: str) -> None:
+    _, artifact = exported(_Widths(case).eval(), tmp_path / "a")
+    assert [(one.name, one.width) for one in artifact.signature.dense] == [("dense", 3)]
+
+
+@pytest.mark.parametrize("case", ["column", "any", "half"])
+def test_a_width_is_asked_for_where_several_fit(tmp_path: Path, case: str) -> None:
+    with pytest.raises(ExportError, match=r"cannot tell its width .* --dense-width dense=N"):
+        export_model(_Widths(case), tmp_path / "a")

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import fx
 
-from export.graph.tracing import ModelTracer
+from export.graph.tracing import trace
 from recsys import torchscript
 from recsys.models.dense import DenseTransforms
 from recsys.schema import DenseColumn
@@ -63,7 +63,7 @@ def test_a_scripted_graph_gives_the_same() -> None:
             return self.transforms(features)
 
     root = Root()
-    scripted = torchscript.script(fx.GraphModule(root, ModelTracer().trace(root)))
+    scripted = torchscript.script(fx.GraphModule(root, trace(root)))
     for num_rows in (0, 1, 40):
         features = torch.from_numpy(_features(max(num_rows, 2))[:num_rows])
         assert torch.equal(scripted(features), transforms(features))
