@@ -173,15 +173,39 @@ inline float* RoomOfLanes(Scratch use, std::int64_t count) {
   return reinterpret_cast<float*>(ScratchOf(use, count * kLaneBytes));
 }
 
-/// Writes up to 16 rows of groups as columns of 16.
-inline void ToLanes(Rows in, std::int64_t num_rows, std::int64_t num_groups, float* columns) {
-  std::int64_t k = 0;
-  for (; k + kLane <= num_groups; k += kLane) {
-    Lanes::Transpose(in.data + k, in.stride, num_rows, columns + k * kLane, kLane);
-  }
-  for (; k < num_groups; ++k) {
-    for (std::int64_t row = 0; row < kLane; ++row) {
-      columns[k * kLane + row] = row < num_rows ? in.data[row * in.stride + k] : 0;
+/// Writes the groups of up to 16 rows of vectors as columns of 16. Vectors of whole groups may as
+/// well be one.
+template <WeightType kType>
+void ToLanes(Rows in, std::int64_t num_rows, VectorsShape shape, float* columns) {
+  constexpr bool kIsPairs = kType == WeightType::kBfloat16;
+  constexpr std::int64_t kNumbers = kIsPairs ? 2 : 1;
+  const std::int64_t num_groups = NumGroups<kType>(shape.dim);
+  for (std::int64_t i = 0; i < shape.num_vectors; ++i, columns += num_groups * kLane) {
+    const float* const from = in.data + i * shape.dim;
+    std::int64_t group = 0;
+    for (; (group + kLane) * kNumbers <= shape.dim; group += kLane) {
+      if constexpr (kIsPairs) {
+        Lanes::TransposePairs(from + group * 2, in.stride, num_rows, columns + group * kLane,
+                              kLane);
+      } else {
+        Lanes::Transpose(from + group, in.stride, num_rows, columns + group * kLane, kLane);
+      }
+    }
+    for (; group < num_groups; ++group) {
+      for (std::int64_t row = 0; row < kLane; ++row) {
+        float* const to = columns + group * kLane + row;
+        const float* const at = from + row * in.stride + group * kNumbers;
+        if (row >= num_rows) {
+          *to = 0;
+        } else if constexpr (kIsPairs) {
+          const bool is_whole = group * 2 + 1 < shape.dim;
+          const std::uint16_t pair[2] = {ToBfloat16(at[0]),
+                                         is_whole ? ToBfloat16(at[1]) : std::uint16_t{0}};
+          std::memcpy(to, pair, sizeof(pair));
+        } else {
+          *to = *at;
+        }
+      }
     }
   }
 }
@@ -206,18 +230,9 @@ inline void OfLanes(float* columns, std::int64_t num_columns, std::int64_t num_r
 template <WeightType kType>
 void DotOfRows(Rows in, std::int64_t num_rows, VectorsShape shape, OutRows out) {
   const std::int64_t num_vectors = shape.num_vectors, num_groups = NumGroups<kType>(shape.dim);
-  const std::int64_t width = num_vectors * num_groups;
-  if constexpr (kType == WeightType::kBfloat16) {
-    const std::int64_t stride = width + kLane;
-    char* const pairs = ScratchOf(Scratch::kTile, num_rows * stride * 4);
-    for (std::int64_t row = 0; row < num_rows; ++row) {
-      WritePairs(in.data + row * in.stride, num_vectors, shape.dim,
-                 reinterpret_cast<std::uint16_t*>(pairs + row * stride * 4));
-    }
-    in = {reinterpret_cast<const float*>(pairs), stride};
-  }
-  float* const columns = RoomOfLanes(Scratch::kColumns, width);
-  ToLanes(in, num_rows, width, columns);
+  float* const columns = RoomOfLanes(Scratch::kColumns, num_vectors * num_groups);
+  const bool is_one = kType != WeightType::kBfloat16 || shape.dim % 2 == 0;
+  ToLanes<kType>(in, num_rows, is_one ? VectorsShape{1, num_vectors * shape.dim} : shape, columns);
   const std::int64_t num_products = num_vectors * (num_vectors - 1) / 2;
   float* const products = RoomOfLanes(Scratch::kProducts, num_products + kLane);
   constexpr std::int64_t kMost = Lanes::kMaxVectors;

@@ -60,6 +60,10 @@ struct Lanes : LanesBase {
 
   static void ToBfloat16(const float* from, std::int64_t count, std::uint16_t* to) {
     std::int64_t i = 0;
+    for (; i + 32 <= count; i += 32) {
+      const __m512i pairs = Pairs(from + i);
+      std::memcpy(to + i, &pairs, sizeof(pairs));
+    }
     for (; i + 16 <= count; i += 16) {
       const __m256bh some = _mm512_cvtneps_pbh(_mm512_loadu_ps(from + i));
       std::memcpy(to + i, &some, sizeof(some));
@@ -67,7 +71,29 @@ struct Lanes : LanesBase {
     for (; i < count; ++i) to[i] = ops::ToBfloat16(from[i]);
   }
   static void Transpose(const float* from, std::int64_t stride, std::int64_t count, float* to,
-                        std::int64_t to_stride);
+                        std::int64_t to_stride) {
+    __m512 rows[16];
+    for (int i = 0; i < 16; ++i) {
+      rows[i] = i < count ? _mm512_loadu_ps(from + i * stride) : _mm512_setzero_ps();
+    }
+    Turn(rows, to, to_stride);
+  }
+  static void TransposePairs(const float* from, std::int64_t stride, std::int64_t count, float* to,
+                             std::int64_t to_stride) {
+    __m512 rows[16];
+    for (int i = 0; i < 16; ++i) {
+      rows[i] = i < count ? _mm512_castsi512_ps(Pairs(from + i * stride)) : _mm512_setzero_ps();
+    }
+    Turn(rows, to, to_stride);
+  }
+
+ private:
+  /// 32 numbers as bfloat16.
+  static __m512i Pairs(const float* from) {
+    return (__m512i)_mm512_cvtne2ps_pbh(_mm512_loadu_ps(from + 16), _mm512_loadu_ps(from));
+  }
+  /// Writes 16 columns of `rows` as rows.
+  static void Turn(__m512* rows, float* to, std::int64_t to_stride);
 };
 
 template <>
@@ -85,12 +111,8 @@ inline Lanes::Floats Lanes::Shifted(const Sums<WeightType::kInt8>& sums, std::in
   return _mm512_cvtepi32_ps(_mm512_sub_epi32(sums.sums, shift));
 }
 
-inline void Lanes::Transpose(const float* from, std::int64_t stride, std::int64_t count, float* to,
-                             std::int64_t to_stride) {
-  __m512 rows[16], some[16];
-  for (int i = 0; i < 16; ++i) {
-    rows[i] = i < count ? _mm512_loadu_ps(from + i * stride) : _mm512_setzero_ps();
-  }
+inline void Lanes::Turn(__m512* rows, float* to, std::int64_t to_stride) {
+  __m512 some[16];
   for (int i = 0; i < 8; ++i) {
     some[2 * i] = _mm512_unpacklo_ps(rows[2 * i], rows[2 * i + 1]);
     some[2 * i + 1] = _mm512_unpackhi_ps(rows[2 * i], rows[2 * i + 1]);

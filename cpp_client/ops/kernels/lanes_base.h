@@ -23,6 +23,21 @@ struct LanesBase {
     }
   }
 
+  /// The same of 16 groups of two numbers each, which become bfloat16.
+  static void TransposePairs(const float* from, std::int64_t stride, std::int64_t count, float* to,
+                             std::int64_t to_stride) {
+    for (std::int64_t i = 0; i < 16; ++i) {
+      for (std::int64_t k = 0; k < 16; ++k) {
+        std::uint16_t pair[2] = {};
+        if (i < count) {
+          pair[0] = ops::ToBfloat16(from[i * stride + 2 * k]);
+          pair[1] = ops::ToBfloat16(from[i * stride + 2 * k + 1]);
+        }
+        std::memcpy(to + k * to_stride + i, pair, sizeof(pair));
+      }
+    }
+  }
+
   static float OfHalf(const std::uint8_t* from) {
     std::uint16_t half = 0;
     std::memcpy(&half, from, sizeof(half));
