@@ -62,67 +62,6 @@ def test_rows_that_depend_on_others_are_refused(tmp_path: Path, case: str) -> No
     assert not (tmp_path / "a").exists()
 
 
-class _Placed(_Rows):
-    """Code around what is to blame, which reads the batch too and is not."""
-
-    def forward(self, features: KeyedJaggedTensor) -> dict[str, Tensor]:
-        rows = self.ebc(features).values()
-        numbers = torch.arange(rows.size(0), device=rows.device)
-        scores = rows[numbers] * 2
-        if self.case == "random":
-            noise = torch.rand_like(scores)  # here
-            scores = torch.minimum(scores + noise, torch.where(scores > 0, 1e30, -1e30))
-        elif self.case == "in place":
-            scores = scores.clone()
-            scores -= scores.mean(dim=0)  # here
-        return {"score": scores.sigmoid()}
-
-
-class _Longest(nn.Module):
-    """Pads to the longest sequence of the batch, which is right, and divides by its length, which is not."""
-
-    def __init__(self, *, is_padded: bool) -> None:
-        super().__init__()
-        torch.manual_seed(3)
-        self.is_padded = is_padded
-        self.ec = EmbeddingCollection([sequence("t", 33, 8, ["f"])])
-
-    def forward(self, features: KeyedJaggedTensor) -> Tensor:
-        history = self.ec(features)["f"]
-        longest = history.lengths().max()  # here
-        padded = _padded(history.values() * 2, history.offsets(), longest)
-        if self.is_padded:
-            return padded.sum(dim=2)
-        rows = padded.sum(dim=1)
-        return rows / longest
-
-
-@torch.fx.wrap
-def _padded(values: Tensor, offsets: Tensor, longest: Tensor) -> Tensor:
-    return torch.ops.fbgemm.jagged_to_padded_dense(values, [offsets], [int(longest.item())], 0.0)
-
-
-def test_padding_is_not_to_blame_for_what_is_done_with_it(tmp_path: Path) -> None:
-    with pytest.raises(VerificationError, match=r"because of .*test_rows.py:\d+ in .*# here`"):
-        export_model(_Longest(is_padded=False), tmp_path / "a")
-    with pytest.raises(
-        VerificationError, match=r"got shape .*, because of .*`return torch.ops.*jagged_to_padded_dense"
-    ):
-        export_model(_Longest(is_padded=True), tmp_path / "a")
-
-
-@pytest.mark.parametrize("case", ["random", "in place"])
-def test_the_line_that_is_to_blame_is_named(tmp_path: Path, case: str) -> None:
-    expected = {
-        "random": "must not draw random numbers",
-        "in place": "--batch request",
-    }
-    with pytest.raises(
-        VerificationError, match=rf"because of .*test_rows.py:\d+ in .*# here`.*{expected[case]}"
-    ):
-        export_model(_Placed(case), tmp_path / "a")
-
-
 @pytest.mark.parametrize("case", ["mean", "softmax", "neighbour"])
 def test_a_batch_may_be_one_request(tmp_path: Path, case: str) -> None:
     model = _Rows(case)
