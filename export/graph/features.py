@@ -293,7 +293,7 @@ def discover(
             graph, failure = trace(root, sizes), None
         except ExportError as error:
             graph, failure = None, error
-        is_open = any(name not in sizes.widths for name in dense) and sizes.learn(graph)
+        is_open = sizes.learn(graph, dense)
         widths = sizes.widths
         if is_open:
             continue

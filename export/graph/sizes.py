@@ -12,7 +12,7 @@ Shape letters: B batch, Q contexts, N number of IDs.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -132,6 +132,7 @@ class Sizes:
         self._asked: list[fx.Node] = []
         self._guessed: list[tuple[BatchSizes, Any]] = []
         self.widths = dict(widths)
+        self._num_told = len(widths)
         self.is_running = False
 
     def constant(self, node: fx.Node) -> Any:
@@ -171,23 +172,23 @@ class Sizes:
             return None
         return [i for i, size in enumerate(value.shape) if isinstance(size, int) and size == 1]
 
-    def learn(self, graph: fx.Graph | None) -> bool:
-        """Learn widths; return whether the module must be traced again with them.
+    def learn(self, graph: fx.Graph | None, arguments: Sequence[str]) -> bool:
+        """Learn the widths of dense arguments; return whether the module must be traced again with them.
 
         Args:
             graph: The trace; None if it failed, perhaps because a width was not what the model's code expects.
+            arguments: The dense arguments.
         """
-        before = len(self.widths)
-        if graph is not None:
-            while self._learn_from(graph):
-                pass
-            return bool(self._guessed) and len(self.widths) > before
-        for sizes, expression in reversed(self._guessed):
-            solved = sizes.solved(expression)
-            if solved is not None and solved[0] not in self.widths:
-                self.widths[solved[0]] = solved[1]
-                return True
-        return len(self.widths) > before
+        while graph is not None and any(name not in self.widths for name in arguments):
+            if not self._learn_from(graph):
+                break
+        if graph is None and len(self.widths) == self._num_told:
+            for sizes, expression in reversed(self._guessed):
+                solved = sizes.solved(expression)
+                if solved is not None:
+                    self.widths[solved[0]] = solved[1]
+                    break
+        return bool(self._guessed) and len(self.widths) > self._num_told
 
     def _learn_from(self, graph: fx.Graph) -> bool:
         """Learn a width from the first operation that tells one; return whether there is one."""
