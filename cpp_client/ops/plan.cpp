@@ -207,19 +207,20 @@ class Tiles {
   void FetchNext(std::int64_t num_rows, bool is_behind) {
     ahead_ = {};
     if (last_lookup_ < 0) return;
-    std::int64_t num_blocks = 0;
+    std::int64_t num_fetches = 0;
     const std::vector<Step>& steps = bound_.plan->steps;
     for (std::size_t i = 0; i < steps.size(); ++i) {
       if (steps[i].kind != StepKind::kLinear) continue;
       if (static_cast<std::int64_t>(i) > last_lookup_ && !is_behind) continue;
-      num_blocks += NumBlocks(steps[i].out.width, num_rows);
+      const Packed& weights = bound_.weights[static_cast<std::size_t>(steps[i].index)];
+      num_fetches += NumFetches(weights.num_groups(), weights.num_outputs, num_rows);
     }
-    if (num_blocks == 0) return;
+    if (num_fetches == 0) return;
     const Slot& slot = bound_.lookups[0].slots[0];
     ahead_.rows = next_->rows.data();
     ahead_.num_rows = std::min(next_->count(), kMostAhead);
     ahead_.row_bytes = RowBytes(slot.type, slot.dim);
-    ahead_.at_once = std::min(ahead_.num_rows / num_blocks + 1, kMostAtOnce);
+    ahead_.at_once = std::min(ahead_.num_rows / num_fetches + 1, kMostAtOnce);
   }
 
   static Lookup PartOf(const Lookup& lookup, std::int64_t first, std::int64_t num_rows) {

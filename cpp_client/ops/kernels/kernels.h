@@ -123,10 +123,16 @@ struct Ahead {
   std::int64_t at_once = 1;
 };
 
+/// Groups of inputs that a linear layer multiplies between two times that it fetches some.
+constexpr std::int64_t kGroupsBetween = 64;
+
 /// Returns about how often a linear layer fetches some.
-constexpr std::int64_t NumBlocks(std::int64_t num_outputs, std::int64_t num_rows) {
-  return num_rows == 1 ? (num_outputs + 127) / 128
-                       : (num_outputs + 31) / 32 * ((num_rows + 11) / 12);
+constexpr std::int64_t NumFetches(std::int64_t num_groups, std::int64_t num_outputs,
+                                  std::int64_t num_rows) {
+  const std::int64_t num_blocks = num_rows == 1
+                                      ? (num_outputs + 127) / 128
+                                      : (num_outputs + 31) / 32 * ((num_rows + 11) / 12);
+  return num_blocks * ((num_groups + kGroupsBetween - 1) / kGroupsBetween);
 }
 
 /// Pointers that may be read behind the rows of a lookup.

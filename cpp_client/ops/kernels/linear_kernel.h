@@ -34,8 +34,8 @@ inline void Prefetch(const std::uint8_t* row, std::int64_t row_bytes) {
   }
 }
 
+/// Fetches some of the rows that are left.
 inline void FetchSome(Ahead* ahead) {
-  if (ahead == nullptr) return;
   const std::int64_t count = std::min(ahead->at_once, ahead->num_rows);
   for (std::int64_t i = 0; i < count; ++i) Prefetch<2>(ahead->rows[i], ahead->row_bytes);
   ahead->rows += count;
@@ -124,37 +124,41 @@ Tile TileOf(const Packed& weights, Rows in, std::int64_t first, std::int64_t num
 
 inline float Sigmoid(float value) { return 1 / (1 + std::exp(-value)); }
 
-/// Finishes 16 outputs of a row and writes those that exist.
+/// What the sums of 16 columns are multiplied by.
 template <WeightType kType>
-inline void Finish(const Packed& weights, const Lanes::Sums<kType>& sums, const ByteScale* scale,
-                   std::int64_t column, Activation activation, float* to) {
-  Lanes::Floats values;
-  if constexpr (kType == WeightType::kInt8) {
-    values =
-        Lanes::Times(Lanes::Shifted(sums, scale->zero, weights.sum + column),
-                     Lanes::Times(Lanes::Load(weights.scale + column), Lanes::All(scale->scale)));
-  } else {
-    values = sums.AsFloats();
+struct Scales {
+  Scales(const Packed& /*weights*/, std::int64_t /*column*/) {}
+  Lanes::Floats Of(const Lanes::Sums<kType>& sums, const Tile& /*tile*/,
+                   std::int64_t /*row*/) const {
+    return sums.AsFloats();
   }
-  values = Lanes::Add(values, Lanes::Load(weights.bias + column));
-  if (activation == Activation::kRelu) values = Lanes::Max(values, Lanes::All(0));
-  const std::int64_t count = std::min(kLane, weights.num_outputs - column);
-  if (count == kLane) {
-    Lanes::Store(to + column, values);
-  } else {
-    float all[kLane];
-    Lanes::Store(all, values);
-    std::copy_n(all, count, to + column);
+};
+
+template <>
+struct Scales<WeightType::kInt8> {
+  Scales(const Packed& weights, std::int64_t column)
+      : scale(Lanes::Load(weights.scale + column)), weight_sums(weights.sum + column) {}
+  Lanes::Floats Of(const Lanes::Sums<WeightType::kInt8>& sums, const Tile& tile,
+                   std::int64_t row) const {
+    const ByteScale of_row = tile.scales[row];
+    return Lanes::Times(Lanes::Shifted(sums, of_row.zero, weight_sums),
+                        Lanes::Times(scale, Lanes::All(of_row.scale)));
   }
-  if (activation == Activation::kSigmoid) {
-    for (std::int64_t i = column; i < column + count; ++i) to[i] = Sigmoid(to[i]);
-  }
-}
+  Lanes::Floats scale;
+  const std::int32_t* weight_sums;
+};
+
+/// Where a layer's outputs go, and what becomes of them first.
+struct Outputs {
+  OutRows rows;
+  Activation activation = Activation::kNone;
+};
 
 /// Computes kRows rows of kLanes times 16 columns, from `column` on.
 template <WeightType kType, int kRows, int kLanes>
 void Block(const Packed& weights, const Tile& tile, std::int64_t row, std::int64_t column,
-           Activation activation, float* out, std::int64_t out_stride) {
+           Outputs outputs, Ahead* ahead) {
+  const OutRows out = outputs.rows;
   const std::int64_t num_groups = weights.num_groups();
   const char* at[kLanes];
   for (int lane = 0; lane < kLanes; ++lane) {
@@ -163,36 +167,59 @@ void Block(const Packed& weights, const Tile& tile, std::int64_t row, std::int64
                first % kPanelColumns / kLane * kLaneBytes;
   }
   Lanes::Sums<kType> sums[kRows][kLanes];
-  for (std::int64_t group = 0; group < num_groups; ++group) {
+  for (std::int64_t group = 0; group < num_groups;) {
+    FetchSome(ahead);
+    const std::int64_t end = std::min(group + kGroupsBetween, num_groups);
+    for (; group < end; ++group) {
 #pragma GCC unroll 12
-    for (int r = 0; r < kRows; ++r) {
-      const std::int32_t in = tile.Group(row + r, group);
+      for (int r = 0; r < kRows; ++r) {
+        const std::int32_t in = tile.Group(row + r, group);
 #pragma GCC unroll 8
-      for (int lane = 0; lane < kLanes; ++lane) {
-        sums[r][lane].Add(in, at[lane] + group * kGroupBytes);
+        for (int lane = 0; lane < kLanes; ++lane) {
+          sums[r][lane].Add(in, at[lane] + group * kGroupBytes);
+        }
       }
     }
   }
-#pragma GCC unroll 12
-  for (int r = 0; r < kRows; ++r) {
+  constexpr std::int64_t kColumns = kLanes * kLane;
+  const std::int64_t num_columns = std::min(kColumns, weights.num_outputs - column);
+  float* const to = out.data + row * out.stride + column;
+  // Whole lanes are written: of the last columns beside the output.
+  float ends[kRows * kColumns];
+  const bool is_whole = num_columns == kColumns;
+  const OutRows at_first = is_whole ? OutRows{to, out.stride} : OutRows{ends, kColumns};
+  const Lanes::Floats least = Lanes::All(
+      outputs.activation == Activation::kRelu ? 0 : -std::numeric_limits<float>::infinity());
 #pragma GCC unroll 8
-    for (int lane = 0; lane < kLanes; ++lane) {
-      Finish<kType>(weights, sums[r][lane],
-                    kType == WeightType::kInt8 ? tile.scales + row + r : nullptr,
-                    column + lane * kLane, activation, out + (row + r) * out_stride);
+  for (int lane = 0; lane < kLanes; ++lane) {
+    const std::int64_t from = column + lane * kLane;
+    const Lanes::Floats bias = Lanes::Load(weights.bias + from);
+    const Scales<kType> scales(weights, from);
+#pragma GCC unroll 12
+    for (int r = 0; r < kRows; ++r) {
+      const Lanes::Floats products = scales.Of(sums[r][lane], tile, row + r);
+      Lanes::Store(at_first.data + r * at_first.stride + lane * kLane,
+                   Lanes::Max(Lanes::Add(products, bias), least));
     }
+  }
+  const bool is_sigmoid = outputs.activation == Activation::kSigmoid;
+  if (is_whole && !is_sigmoid) return;
+  for (int r = 0; r < kRows; ++r) {
+    float* const row_to = to + r * out.stride;
+    if (!is_whole) std::copy_n(ends + r * kColumns, num_columns, row_to);
+    if (!is_sigmoid) continue;
+    for (std::int64_t i = 0; i < num_columns; ++i) row_to[i] = Sigmoid(row_to[i]);
   }
 }
 
 /// Calls Block for as many rows as `num_rows` says.
 template <WeightType kType, int kLanes, int kRows = Lanes::kMaxRows>
 void BlockOf(std::int64_t num_rows, const Packed& weights, const Tile& tile, std::int64_t row,
-             std::int64_t column, Activation activation, float* out, std::int64_t out_stride) {
+             std::int64_t column, Outputs outputs, Ahead* ahead) {
   if (num_rows == kRows) {
-    Block<kType, kRows, kLanes>(weights, tile, row, column, activation, out, out_stride);
+    Block<kType, kRows, kLanes>(weights, tile, row, column, outputs, ahead);
   } else if constexpr (kRows > 1) {
-    BlockOf<kType, kLanes, kRows - 1>(num_rows, weights, tile, row, column, activation, out,
-                                      out_stride);
+    BlockOf<kType, kLanes, kRows - 1>(num_rows, weights, tile, row, column, outputs, ahead);
   }
 }
 
@@ -204,22 +231,20 @@ void LinearOf(const Packed& weights, Rows in, std::int64_t num_rows, Activation 
   for (std::int64_t first = 0; first < num_rows; first += kTileRows) {
     const std::int64_t rows = std::min(kTileRows, num_rows - first);
     const Tile tile = TileOf<kType>(weights, in, first, rows);
-    float* const to = out.data + first * out.stride;
+    const Outputs outputs = {{out.data + first * out.stride, out.stride}, activation};
     const auto block = [&](auto lanes, std::int64_t lane, std::int64_t row, std::int64_t count) {
-      BlockOf<kType, lanes()>(count, weights, tile, row, lane * kLane, activation, to, out.stride);
+      BlockOf<kType, lanes()>(count, weights, tile, row, lane * kLane, outputs, ahead);
     };
     std::int64_t lane = 0;
     if (rows == 1) {
       for (; lane + kTogether <= num_lanes; lane += kTogether) {
-        FetchSome(ahead);
-        Block<kType, 1, kTogether>(weights, tile, 0, lane * kLane, activation, to, out.stride);
+        Block<kType, 1, kTogether>(weights, tile, 0, lane * kLane, outputs, ahead);
       }
     }
     // Blocks of about the same number of rows.
     const std::int64_t num_blocks = (rows + Lanes::kMaxRows - 1) / Lanes::kMaxRows;
     for (; lane < num_lanes; lane += 2) {
       for (std::int64_t i = 0; i < num_blocks; ++i) {
-        FetchSome(ahead);
         const std::int64_t row = rows * i / num_blocks;
         const std::int64_t count = rows * (i + 1) / num_blocks - row;
         if (lane + 1 < num_lanes) {
@@ -234,6 +259,8 @@ void LinearOf(const Packed& weights, Rows in, std::int64_t num_rows, Activation 
 
 void Linear(const Packed& weights, Rows in, std::int64_t num_rows, Activation activation,
             OutRows out, Ahead* ahead) {
+  Ahead none;
+  if (ahead == nullptr) ahead = &none;
   switch (weights.type) {
     case WeightType::kFloat32:
       return LinearOf<WeightType::kFloat32>(weights, in, num_rows, activation, out, ahead);
