@@ -37,7 +37,7 @@ from export.graph.prepared import PreparedModel, Progress, skeletons_of
 from export.graph.pruning import needed_rows, pruned
 from export.report import ExportReport, TableReport
 from export.source.torchrec_modules import our_names, with_our_modules
-from export.tables.rows_file import write_rows
+from export.tables.rows_file import drop_cached, write_rows
 from export.tables.tables import plan_tables
 from export.verify.bags import check_made_rows, with_bag_sizes
 from export.verify.compare import Difference
@@ -107,6 +107,7 @@ def export_model(
             write_single_file(prepared, work, manifest, destination.file)
         else:
             (work / MANIFEST_NAME).write_text(manifest.dumps())
+            drop_cached(work / ROWS_NAME)
         artifact_bytes = destination.commit()
     return ExportReport(
         path=str(path),

@@ -55,15 +55,28 @@ class RowsWriter:
         """Close the file and return the digest of each block."""
         assert self._next == self._ends
         os.fsync(self._file.fileno())
-        # The verification reads a few rows. Without this, cached neighbouring pages would be mapped with them
+        # The verification reads a few rows. Otherwise cached neighbouring pages would be mapped with them
         # and count as the export's memory.
-        os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        _drop_cached(self._file.fileno())
         self._file.close()
         return tuple(digest.hexdigest() for digest in self._digests)
 
     def close(self) -> None:
         """Close the file, finished or not."""
         self._file.close()
+
+
+def drop_cached(path: Path) -> None:
+    """Drop the pages of a file that is on disk from the system's cache, unless they are mapped.
+
+    The verification reads single pages. As long as these are cached, a server that maps the file gets no huge pages.
+    """
+    with path.open("rb") as file:
+        _drop_cached(file.fileno())
+
+
+def _drop_cached(descriptor: int) -> None:
+    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def _write_all(descriptor: int, data: Any, offset: int) -> None:

@@ -1,17 +1,25 @@
-"""The rows file: blocks that lie side by side without a gap keep apart."""
+"""The rows file: blocks that lie side by side without a gap keep apart; nothing of it stays cached."""
 
 from __future__ import annotations
 
 import hashlib
+import mmap
+import os
 from pathlib import Path
 
+import pytest
 import torch
 
-from export.tables.rows_file import write_rows
+from export.config import ExportConfig
+from export.pipeline import export_model
+from export.tables.rows_file import drop_cached, write_rows
 from export.tables.tables import StoredModel
+from recsys.artifact.load import ROWS_NAME
 from recsys.configs import DataType
+from recsys.embedding import EmbeddingBagCollection
 from recsys.rows.layout import BLOCK_ALIGNMENT_BYTES
 from recsys.rows.quantize import StoredTable, memory_writer, plan_blob, store_table
+from tests.support.helpers import bag
 
 
 def test_a_block_that_ends_where_the_next_one_starts(tmp_path: Path) -> None:
@@ -32,3 +40,32 @@ def test_a_block_that_ends_where_the_next_one_starts(tmp_path: Path) -> None:
     for block, digest in zip(layout.blocks, digests, strict=True):
         end = block.offset_bytes + block.num_bytes
         assert digest == hashlib.sha256(data[block.offset_bytes : end]).hexdigest()
+
+
+def test_nothing_of_an_artifact_stays_cached(tmp_path: Path) -> None:
+    # Single cached pages, as the verification reads them, would keep servers from mapping huge ones.
+    probe = tmp_path / "probe"
+    with probe.open("wb") as file:
+        file.write(bytes(1 << 16))
+        os.fsync(file.fileno())
+    drop_cached(probe)
+    if _num_cached(probe) != 0:
+        pytest.skip("this file system keeps files in memory")
+    model = EmbeddingBagCollection([bag("t", 5_000, 32, ["f"])])
+    export_model(model, tmp_path / "model", ExportConfig())
+    rows = tmp_path / "model" / ROWS_NAME
+    assert rows.stat().st_size > 40 * mmap.PAGESIZE
+    assert _num_cached(rows) == 0
+
+
+def _num_cached(path: Path) -> int:
+    """The number of a file's pages that can be read without waiting for the disk."""
+    count = 0
+    with path.open("rb", buffering=0) as file:
+        for start in range(0, path.stat().st_size, mmap.PAGESIZE):
+            try:
+                os.preadv(file.fileno(), [bytearray(1)], start, os.RWF_NOWAIT)
+                count += 1
+            except BlockingIOError:
+                pass
+    return count
