@@ -12,8 +12,8 @@ NATIVE := build/native
 export NATIVE_JOBS ?= $(shell nproc)
 # Processes that run the cases with the native engine, which is seldom the one that is waited for.
 NATIVE_TEST_JOBS ?= 3
-# The engine that answers the conformance cases.
-# Tests run side by side: more threads of each would wait for the others', for more than half of the time.
+# The engine that answers the conformance cases, and one thread: tests run side by side, and threads of each would wait
+# for the others' for more than half of the time.
 ON_REFERENCE := OMP_NUM_THREADS=1 RECSYS_CONFORMANCE_ENGINE=reference
 ON_NATIVE := OMP_NUM_THREADS=1 RECSYS_CONFORMANCE_ENGINE=native
 .PHONY: help setup demo test lint docs bench protos native native-peers wheel native-build native-test native-run native-conformance native-test-packages native-thread soak wheel-check clean

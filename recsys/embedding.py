@@ -413,6 +413,11 @@ def _check_float(table: BaseEmbeddingConfig) -> None:
 FloatCollection = EmbeddingBagCollection | EmbeddingCollection
 
 
+def takes_weights(module: nn.Module) -> bool:
+    """Return whether a module is a collection that weighs each ID."""
+    return isinstance(module, EmbeddingBagCollection) and module.is_weighted()
+
+
 def find_collections(
     model: nn.Module,
     module_types: tuple[type[nn.Module], ...] = (EmbeddingBagCollection, EmbeddingCollection),

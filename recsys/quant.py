@@ -27,6 +27,7 @@ from recsys.embedding import (
     EmbeddingCollection,
     EmbeddingCollectionInterface,
     FloatCollection,
+    takes_weights,
     with_indices,
 )
 from recsys.errors import PlanError
@@ -142,8 +143,7 @@ class QuantCollection(nn.Module):
                 output_dtype=torch.float32 if config is None else config.activation().dtype
             )
         # The blob belongs to the collection, so its tables' names need no path.
-        is_weighted = isinstance(module, EmbeddingBagCollection) and module.is_weighted()
-        options = replace(options, path="", is_weighted=is_weighted)
+        options = replace(options, path="", is_weighted=takes_weights(module))
         known = {table.name for table in float_tables(module)}
         unknown = sorted(set(table_data_types or {}) - known)
         if unknown:

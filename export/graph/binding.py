@@ -18,7 +18,7 @@ from export.graph.features import Declared, discover
 from export.graph.forward import StandIn, arguments
 from export.graph.pruning import reached_inputs
 from recsys.configs import EmbeddingBagConfig
-from recsys.embedding import EmbeddingBagCollection, FloatCollection
+from recsys.embedding import FloatCollection, takes_weights
 from recsys.errors import ExportError
 from recsys.quant import float_tables
 from recsys.schema import Schema
@@ -61,6 +61,11 @@ class Binding:
     are_chosen: bool = False
     casts_outputs: bool = False
     integers: frozenset[str] = frozenset()
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether requests carry weights, or float values, beside IDs."""
+        return bool(self.weighted or self.floats)
 
     def wire_name(self, argument: str, feature: str) -> str:
         """Return a feature's wire name; prefixed with the argument if two arguments have the feature."""
@@ -111,7 +116,7 @@ def bind(
         binding.collections[path] = sorted(found.reached[path] - absent, key=sparse.index)
         if found.computed[path] or path in found.weighing:
             binding.computed[path] = found.computed[path]
-        if _takes_weights(collection) and path not in found.weighing:
+        if takes_weights(collection) and path not in found.weighing:
             binding.weighted |= set(binding.collections[path])
             binding.given_weights.add(path)
     for name in sparse:
@@ -119,7 +124,7 @@ def bind(
         if name in absent:
             group = found.empty.get(name, {name})
             reached = [c for path, c in collections.items() if group & found.reached[path]]
-            binding.absent[name] = StandIn(features=features, is_weighted=any(map(_takes_weights, reached)))
+            binding.absent[name] = StandIn(features=features, is_weighted=any(map(takes_weights, reached)))
             continue
         if not features:
             binding.unread.add(name)
@@ -150,10 +155,6 @@ def bind(
             f"{' '.join(f'--dense-width {name}=N' for name in unknown)}"
         )
     return binding
-
-
-def _takes_weights(collection: FloatCollection) -> bool:
-    return isinstance(collection, EmbeddingBagCollection) and collection.is_weighted()
 
 
 def _check_read(binding: Binding, sparse: Sequence[str], declared: Declared) -> None:

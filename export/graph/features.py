@@ -20,7 +20,7 @@ from export.graph.sizes import BatchSizes, Sizes
 from export.graph.tracing import trace
 from export.graph.tree import exchanged
 from recsys.configs import embedding_names
-from recsys.embedding import EmbeddingBagCollection, FloatCollection
+from recsys.embedding import FloatCollection, takes_weights
 from recsys.errors import ExportError
 from recsys.jagged.keyed import KeyedTensor
 from recsys.jagged.keyed_jagged import KeyedJaggedTensor
@@ -54,7 +54,7 @@ class Declared:
     """What the user says of arguments.
 
     Attributes:
-        dense_widths: Widths of dense arguments that do not follow from a layer.
+        dense_widths: Widths of dense arguments, where several would fit the model.
         features: The features of sparse arguments, where the trace cannot tell.
         floats: Those whose values are float32 numbers.
         optional: Arguments that are left out where the model's code does not use them.
@@ -164,7 +164,7 @@ class _Probe(nn.Module):
         super().__init__()
         self.sharded = sharded
         self.names = _names(collection)
-        self.takes_weights = isinstance(collection, EmbeddingBagCollection) and collection.is_weighted()
+        self.takes_weights = takes_weights(collection)
         self.feature_of = {
             name: feature
             for table, names in zip(

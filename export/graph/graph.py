@@ -135,7 +135,7 @@ class ExportedModel(nn.Module):
 
     def example(self, sizes: BatchSizes) -> dict[str, Tensor]:
         """Return arguments of ``forward`` for a batch."""
-        is_ranking, is_weighted = bool(self._context), bool(self._binding.weighted or self._binding.floats)
+        is_ranking, is_weighted = bool(self._context), self._binding.has_weights
         found = {
             f"dense_{i}": torch.empty(sizes.contexts if name in self._context else sizes.rows, width)
             for i, (name, width) in enumerate(self._binding.dense.items())
@@ -373,7 +373,7 @@ def make_graph(
     Raises:
         ExportError: FX or TorchScript cannot follow the model, or the graph calls foreign operators.
     """
-    kind = _exported_type(len(binding.dense), bool(binding.weighted or binding.floats), bool(context))
+    kind = _exported_type(len(binding.dense), binding.has_weights, bool(context))
     root = kind(model, binding, devices, dense_dtype, context)
     graph = trace(root, Sizes(root, root.example, {}))
     # A copy, because the dtype of the model's own layers must not change.

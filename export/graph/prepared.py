@@ -19,7 +19,7 @@ from export.graph.ranking import RankingCollection
 from export.tables.tables import StoredModel
 from recsys.artifact.samples import Batch
 from recsys.configs import BaseEmbeddingConfig, tables_with
-from recsys.embedding import EmbeddingBagCollection, FloatCollection
+from recsys.embedding import EmbeddingBagCollection, FloatCollection, takes_weights
 from recsys.sharding.plan.device_rows import DeviceRows, device_layouts, empty, table_path
 from recsys.sharding.sharded import (
     ShardedCollection,
@@ -104,7 +104,7 @@ def _options(
 ) -> ShardedOptions:
     return ShardedOptions(
         path=path,
-        is_weighted=isinstance(collection, EmbeddingBagCollection) and collection.is_weighted(),
+        is_weighted=takes_weights(collection),
         output_dtype=dtype,
         id_policies={t.name: stored.policies[table_path(path, t.name)] for t in stored.tables[path]},
     )

@@ -57,7 +57,7 @@ class BatchSizes:
 
     def another(self) -> Any:
         """Return a size that equals no other."""
-        from torch._dynamo.source import ConstantSource  # takes a second to import; few models need it
+        from torch._dynamo.source import ConstantSource  # takes a second to import
 
         self._count += 1
         return self.symbols.create_unspecified_symint_and_symbol(

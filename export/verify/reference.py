@@ -26,7 +26,7 @@ from recsys.artifact.load import ROWS_NAME, map_rows
 from recsys.artifact.ranking import picked
 from recsys.artifact.samples import Batch
 from recsys.configs import BaseEmbeddingConfig, EmbeddingBagConfig, PoolingType, embedding_names
-from recsys.embedding import EmbeddingBagCollection, pool
+from recsys.embedding import pool, takes_weights
 from recsys.jagged.keyed import KeyedTensor
 from recsys.jagged.keyed_jagged import KeyedJaggedTensor
 from recsys.jagged.tensor import JaggedTensor
@@ -180,9 +180,8 @@ def _oracle(
     prepared: PreparedModel, path: str, rows: StoredRows | FloatRows, dtype: torch.dtype
 ) -> OracleCollection:
     collection = prepared.collections[path]
-    is_weighted = isinstance(collection, EmbeddingBagCollection) and collection.is_weighted()
     tables, policies = prepared.stored.tables[path], prepared.stored.policies
-    return OracleCollection(path, tables, rows, policies, is_weighted, dtype)
+    return OracleCollection(path, tables, rows, policies, takes_weights(collection), dtype)
 
 
 def with_collections(prepared: PreparedModel, collections: Mapping[str, nn.Module]) -> nn.Module:

@@ -16,7 +16,7 @@ from rich.console import Console
 from recsys.checkpoint import build_model, load_checkpoint
 from recsys.cli import Parser, add_program_options, count, size
 from recsys.configs import DataType
-from recsys.embedding import EmbeddingBagCollection, find_collections
+from recsys.embedding import find_collections, takes_weights
 from recsys.errors import PlanError
 from recsys.files import read_json, replacing
 from recsys.planner.cost.calibrate import CalibrateOptions, calibrate
@@ -230,9 +230,7 @@ def _problem(source: Path, planner: EmbeddingShardingPlanner, data_type: str | N
     if stored is None:
         return planner.problem(model)
     collections = find_collections(model, error=PlanError)
-    weighted = frozenset(
-        path for path, c in collections.items() if isinstance(c, EmbeddingBagCollection) and c.is_weighted()
-    )
+    weighted = frozenset(path for path, found in collections.items() if takes_weights(found))
     return planner.problem_of(collection_tables(collections, stored), weighted)
 
 

@@ -16,7 +16,7 @@ from torch import distributed as dist
 from torch import nn
 
 from recsys.configs import BaseEmbeddingConfig
-from recsys.embedding import EmbeddingBagCollection, EmbeddingCollection, find_collections
+from recsys.embedding import EmbeddingBagCollection, EmbeddingCollection, find_collections, takes_weights
 from recsys.errors import PlanError
 from recsys.planner.constants import BATCH_SIZE
 from recsys.planner.cost.constraints import ParameterConstraints
@@ -274,11 +274,7 @@ class EmbeddingShardingPlanner:
         """
         topology = topology or self._topology or topology_here()
         collections = find_collections(module, _module_types(sharders), PlanError)
-        weighted = frozenset(
-            path
-            for path, found in collections.items()
-            if isinstance(found, EmbeddingBagCollection) and found.is_weighted()
-        )
+        weighted = frozenset(path for path, found in collections.items() if takes_weights(found))
         held = {id(parameter) for found in collections.values() for parameter in found.parameters()}
         dense_bytes = sum(p.numel() * p.element_size() for p in module.parameters() if id(p) not in held)
         problem = self.problem_of(collection_tables(collections), weighted, topology)

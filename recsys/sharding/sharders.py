@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from recsys.configs import BaseEmbeddingConfig, DataType
-from recsys.embedding import EmbeddingBagCollection, EmbeddingCollection
+from recsys.embedding import EmbeddingBagCollection, EmbeddingCollection, takes_weights
 from recsys.errors import PlanError
 from recsys.kernels.training import KernelConfig, ShardConfig, TrainingLookup, check_shard, training_lookup
 from recsys.optim.fused import FusedOptimizer
@@ -270,7 +270,7 @@ class BaseEmbeddingSharder(ModuleSharder[M]):
             weights=weights,
             kernels={t.name: self._kernel(t.name, params[t.name], weights[t.name]) for t in tables},
             env=env,
-            is_weighted=isinstance(module, EmbeddingBagCollection) and module.is_weighted(),
+            is_weighted=takes_weights(module),
         )
         _check_shards(source)
         return source

@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from recsys.configs import BaseEmbeddingConfig
-from recsys.embedding import EmbeddingBagCollection, find_collections
+from recsys.embedding import EmbeddingBagCollection, find_collections, takes_weights
 from recsys.errors import PlanError
 from recsys.planner.constants import BATCH_SIZE
 from recsys.planner.cost.capacity import Perf, Storage
@@ -184,7 +184,7 @@ class EmbeddingEnumerator(Enumerator):
                 {path: float_tables(part) for path, part in collections.items()},
                 self._constraints,
                 self._batch_size,
-                frozenset(p for p, c in collections.items() if _is_weighted(c)),
+                frozenset(p for p, c in collections.items() if takes_weights(c)),
             )
             tables = as_sharders_allow(tables, collections, sharders, self._topology.compute_device)
             costs = Estimator(self._topology, Workload())
@@ -294,10 +294,6 @@ def _planned(option: ShardingOption, constraints: Constraints | None) -> Planned
     )
     weighted = frozenset([path]) if option.is_weighted else frozenset[str]()
     return planned_tables({path: configs}, {option.name: asked}, option.batch_size, weighted)[0]
-
-
-def _is_weighted(part: nn.Module) -> bool:
-    return isinstance(part, EmbeddingBagCollection) and part.is_weighted()
 
 
 def _weight(part: nn.Module, name: str) -> nn.Parameter:
