@@ -129,9 +129,8 @@ constexpr std::int64_t kGroupsBetween = 64;
 /// Returns about how often a linear layer fetches some.
 constexpr std::int64_t NumFetches(std::int64_t num_groups, std::int64_t num_outputs,
                                   std::int64_t num_rows) {
-  const std::int64_t num_blocks = num_rows == 1
-                                      ? (num_outputs + 127) / 128
-                                      : (num_outputs + 31) / 32 * ((num_rows + 11) / 12);
+  const std::int64_t num_blocks =
+      num_rows == 1 ? (num_outputs + 127) / 128 : (num_outputs + 31) / 32 * ((num_rows + 11) / 12);
   return num_blocks * ((num_groups + kGroupsBetween - 1) / kGroupsBetween);
 }
 
