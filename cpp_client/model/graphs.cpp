@@ -9,6 +9,7 @@
 
 #include "base/text.h"
 #include "check/json/checked_json.h"
+#include "ops/torch/graph/direct.h"
 #include "ops/torch/graph/exchange.h"
 #include "recsys/error.h"
 
@@ -81,10 +82,20 @@ std::vector<c10::IValue> FewRows(const Signature& signature, bool is_ranking) {
   return inputs;
 }
 
+c10::IValue CallDirect(const ops::DirectGraph& graph, const std::vector<c10::IValue>& inputs) {
+  std::vector<at::Tensor> tensors;
+  tensors.reserve(inputs.size());
+  for (const c10::IValue& input : inputs) tensors.push_back(input.toTensor());
+  c10::Dict<std::string, at::Tensor> outputs;
+  for (auto& [name, tensor] : graph.Run(tensors)) outputs.insert(name, std::move(tensor));
+  return outputs;
+}
+
 }  // namespace
 
 c10::IValue Callable::Call(std::vector<c10::IValue> inputs) const {
   if (compiled_ != nullptr) return compiled_->Call(inputs);
+  if (direct_ != nullptr) return CallDirect(*direct_, inputs);
   torch::jit::Stack stack = std::move(inputs);
   stack.insert(stack.begin(), self_);
   forward_->run(stack);
@@ -136,8 +147,12 @@ std::vector<Callable> LoadedGraphs::Frozen() const {
   std::vector<Callable> frozen;
   for (const torch::jit::Module& module : modules_) {
     torch::jit::Module form = Freeze(module);
-    if (!linear_dtype_.empty()) ops::Exchange(&form, linear_dtype_);
-    frozen.emplace_back(form);
+    std::shared_ptr<const ops::DirectGraph> direct;
+    if (!linear_dtype_.empty()) {
+      ops::Exchange(&form, linear_dtype_);
+      direct = ops::DirectGraph::Of(form);
+    }
+    frozen.emplace_back(form, std::move(direct));
   }
   return frozen;
 }

@@ -16,12 +16,18 @@
 #include "recsys/signature.h"
 
 namespace recsys {
+namespace ops {
+class DirectGraph;
+}
 
 /// A graph that can be called from any number of threads.
 class Callable {
  public:
-  explicit Callable(torch::jit::Module module)
-      : self_(module._ivalue()), forward_(&module.get_method("forward").function()) {}
+  /// Takes a frozen form. `direct`: the same called directly, or null.
+  Callable(torch::jit::Module module, std::shared_ptr<const ops::DirectGraph> direct)
+      : self_(module._ivalue()),
+        forward_(&module.get_method("forward").function()),
+        direct_(std::move(direct)) {}
   explicit Callable(std::shared_ptr<const CompiledGraph> compiled)
       : compiled_(std::move(compiled)) {}
 
@@ -35,6 +41,7 @@ class Callable {
   /// Null if the graph is compiled.
   torch::jit::ObjectPtr self_;
   torch::jit::Function* forward_ = nullptr;
+  std::shared_ptr<const ops::DirectGraph> direct_;
   std::shared_ptr<const CompiledGraph> compiled_;
 };
 

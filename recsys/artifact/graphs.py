@@ -90,8 +90,12 @@ class LoadedGraphs:
 
     def _set_frozen(self, frozen: tuple[torch.jit.ScriptModule, ...]) -> None:
         self.frozen = frozen
-        # Bypass torch.nn.Module's hooks, which cost as much as a small layer.
-        self.calls: tuple[Callable[..., dict[str, Tensor]], ...] = tuple(module.forward for module in frozen)
+        self.calls: tuple[Callable[..., dict[str, Tensor]], ...] = tuple(map(self._call, frozen))
+
+    def _call(self, frozen: torch.jit.ScriptModule) -> Callable[..., dict[str, Tensor]]:
+        direct = operators.direct(frozen) if self._has_own_operators else None
+        # Its method bypasses torch.nn.Module's hooks, which cost as much as a small layer.
+        return frozen.forward if direct is None else direct
 
     def _set(self, weights: Sequence[Mapping[str, Tensor]]) -> None:
         for module, form in zip(self._modules, weights, strict=True):

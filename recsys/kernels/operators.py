@@ -8,11 +8,13 @@ with the checks before them.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from recsys.native_module import NotBuiltError, load_native
 
@@ -105,6 +107,22 @@ def exchange(frozen: torch.jit.ScriptModule, linear_dtype: str, *, plans: bool =
         num_planned=num_planned,
         left=tuple(left),
     )
+
+
+def direct(frozen: torch.jit.ScriptModule) -> Callable[..., dict[str, Tensor]] | None:
+    """Return a call of a graph that ``exchange`` has made one plan, without TorchScript's interpreter.
+
+    Args:
+        frozen: The graph; its weights are shared.
+
+    Returns:
+        The call, which may be made from any thread; None if the graph does anything else.
+
+    Raises:
+        NotBuiltError: The operators cannot be used.
+    """
+    call: Callable[..., dict[str, Tensor]] | None = _usable().direct(frozen._c)
+    return call
 
 
 def _usable() -> Any:

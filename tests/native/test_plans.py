@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -185,8 +186,53 @@ def test_a_plan_refuses_inputs_that_do_not_fit(tmp_path: Path) -> None:
         ((dense, lengths, values[:-1]), "lengths: got"),
         ((dense, lengths, values - 10**6), "values: got ID"),
     ]:
-        with pytest.raises((RuntimeError, ValueError, TypeError), match=text):
+        with pytest.raises(RuntimeError, match=text):
             own.forward(*inputs)
+        with pytest.raises((RuntimeError, ValueError, TypeError), match=text):
+            own.module.forward(*inputs)
+
+
+def is_direct(artifact: LoadedArtifact) -> bool:
+    """Return whether a graph is called without TorchScript's interpreter."""
+    return type(artifact.graphs.calls[0]).__name__ == "DirectGraph"
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_one_plan_is_called_directly_with_the_same_bits(tmp_path: Path, name: str) -> None:
+    plain, own = loaded(tmp_path / "a", MODELS[name]())
+    assert is_direct(own) == (name not in LEFT)
+    assert not is_direct(plain)
+    for num_rows in (1, 2, 49):
+        inputs = batch_of(own.signature, num_rows, seed=num_rows).inputs()
+        found = own.forward(*inputs)
+        expected = own.module.forward(*inputs)
+        assert list(found) == list(expected)
+        assert all(torch.equal(found[output], expected[output]) for output in expected)
+
+
+def test_direct_calls_take_views_and_run_side_by_side(tmp_path: Path) -> None:
+    _, own = loaded(tmp_path / "a", dlrm())
+    dense, lengths, values = batch_of(own.signature, 20).inputs()
+    (expected,) = own.forward(dense, lengths, values).values()
+    views = (dense.t().contiguous().t(), lengths.repeat_interleave(2)[::2], values.repeat_interleave(2)[::2])
+    with ThreadPoolExecutor(4) as pool:
+        for (found,) in pool.map(lambda _: own.forward(*views).values(), range(50)):
+            assert torch.equal(found, expected)
+
+
+def test_direct_calls_refuse_what_is_no_input(tmp_path: Path) -> None:
+    _, own = loaded(tmp_path / "a", dlrm())
+    dense, lengths, values = batch_of(own.signature, 6).inputs()
+    for inputs, text in [
+        ((dense, lengths), "inputs: got 2 tensors, expected 3"),
+        ((dense.to("meta"), lengths, values), "expected a tensor in host memory"),
+        ((dense, lengths.to_sparse(), values), "expected a tensor in host memory"),
+        ((dense, lengths, values.int()), "expected int64"),
+    ]:
+        with pytest.raises(RuntimeError, match=text):
+            own.graphs.calls[0](*inputs)
+    with pytest.raises(RuntimeError, match="Unable to cast"):
+        own.graphs.calls[0](dense, lengths, 3)  # type: ignore[arg-type]
 
 
 @pytest.mark.usefixtures("isa")

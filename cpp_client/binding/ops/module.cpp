@@ -4,12 +4,15 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <cstdint>
+#include <memory>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "binding/build.h"
 #include "ops/isa.h"
 #include "ops/probe.h"
+#include "ops/torch/graph/direct.h"
 #include "ops/torch/graph/exchange.h"
 #include "ops/torch/operators.h"
 
@@ -52,6 +55,21 @@ std::uint8_t CheckedReadRows(const py::buffer& data, const py::buffer& offsets,
                                ahead);
 }
 
+/// Returns the outputs of a graph by name.
+py::dict CallDirect(const recsys::ops::DirectGraph& graph, const py::args& args) {
+  std::vector<at::Tensor> inputs;
+  inputs.reserve(args.size());
+  for (const py::handle& arg : args) inputs.push_back(arg.cast<at::Tensor>());
+  recsys::ops::DirectGraph::Outputs found;
+  {
+    const py::gil_scoped_release released;
+    found = graph.Run(inputs);
+  }
+  py::dict outputs;
+  for (const auto& [name, tensor] : found) outputs[py::str(name)] = tensor;
+  return outputs;
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_ops, module) {
@@ -62,6 +80,10 @@ PYBIND11_MODULE(_ops, module) {
     return py::make_tuple(found.num_linear, found.num_dot, found.num_lookup, found.num_planned,
                           found.left);
   });
+  py::class_<recsys::ops::DirectGraph, std::shared_ptr<recsys::ops::DirectGraph>>(module,
+                                                                                  "DirectGraph")
+      .def("__call__", &CallDirect);
+  module.def("direct", &recsys::ops::DirectGraph::Of);
   module.def("isa", [] { return recsys::ops::NameOf(recsys::ops::ChosenIsa()); });
   module.def("force_isa", &recsys::ops::ForceIsa);
   module.def("read_rows", &CheckedReadRows);

@@ -10,41 +10,8 @@ constexpr std::int64_t kMostRows = std::int64_t{1} << 40, kMostDim = 1 << 20;
 
 }  // namespace
 
-LookupCall::LookupCall(const LookupTensors& tensors) {
-  ReadSlots(tensors);
-  const auto num_slots = static_cast<std::int64_t>(slots_.size());
-  const at::Tensor &lengths = tensors.lengths, &values = tensors.values;
-  const bool is_whole = lengths.scalar_type() == at::kLong || lengths.scalar_type() == at::kInt;
-  TORCH_CHECK_TYPE(
-      is_whole && values.scalar_type() == at::kLong && lengths.dim() == 1 && values.dim() == 1,
-      "lengths, values: got ", lengths.scalar_type(), ' ', lengths.sizes(), " and ",
-      values.scalar_type(), ' ', values.sizes(), ", expected int64 [S * B] and [N]");
-  TORCH_CHECK_VALUE(lengths.numel() % num_slots == 0, "lengths: got ", lengths.numel(),
-                    ", expected a multiple of ", num_slots);
-  const std::int64_t pooling = tensors.pooling;
-  TORCH_CHECK_VALUE(pooling >= 0 && pooling <= 2, "pooling: got ", pooling, ", expected 0 to 2");
-  if (tensors.weights.defined()) {
-    const at::Tensor& weights = tensors.weights;
-    TORCH_CHECK_TYPE(weights.scalar_type() == at::kFloat && weights.dim() == 1 &&
-                         weights.numel() == values.numel(),
-                     "weights: got ", weights.scalar_type(), ' ', weights.sizes(),
-                     ", expected float32 [", values.numel(), ']');
-    weights_ = weights.contiguous();
-    lookup_.weights = weights_.const_data_ptr<float>();
-  }
-  ids_ = values.contiguous();
-  ReadOffsets(lengths.to(at::kLong).contiguous(), ids_.numel());
-  lookup_.slots = slots_.data();
-  lookup_.num_slots = num_slots;
-  lookup_.num_bags = lengths.numel() / num_slots;
-  lookup_.ids = ids_.const_data_ptr<std::int64_t>();
-  lookup_.offsets = offsets_.data();
-  lookup_.pooling = static_cast<Pooling>(pooling);
-}
-
-void LookupCall::ReadSlots(const LookupTensors& tensors) {
-  const at::Tensor &rows = tensors.rows, &slots = tensors.slots;
-  const std::int64_t width = tensors.width;
+LookupTables::LookupTables(const at::Tensor& rows, const at::Tensor& slots, std::int64_t width)
+    : rows_(rows) {
   TORCH_CHECK_TYPE(rows.scalar_type() == at::kByte && rows.dim() == 1 && rows.is_contiguous(),
                    "rows: expected contiguous bytes");
   TORCH_CHECK_TYPE(slots.scalar_type() == at::kLong && slots.dim() == 2 &&
@@ -74,6 +41,38 @@ void LookupCall::ReadSlots(const LookupTensors& tensors) {
   }
 }
 
+LookupCall::LookupCall(const LookupTables& tables, const LookupInputs& ids) {
+  const auto num_slots = static_cast<std::int64_t>(tables.slots().size());
+  const at::Tensor &lengths = ids.lengths, &values = ids.values;
+  const bool is_whole = lengths.scalar_type() == at::kLong || lengths.scalar_type() == at::kInt;
+  TORCH_CHECK_TYPE(
+      is_whole && values.scalar_type() == at::kLong && lengths.dim() == 1 && values.dim() == 1,
+      "lengths, values: got ", lengths.scalar_type(), ' ', lengths.sizes(), " and ",
+      values.scalar_type(), ' ', values.sizes(), ", expected int64 [S * B] and [N]");
+  TORCH_CHECK_VALUE(lengths.numel() % num_slots == 0, "lengths: got ", lengths.numel(),
+                    ", expected a multiple of ", num_slots);
+  const std::int64_t pooling = ids.pooling;
+  TORCH_CHECK_VALUE(pooling >= 0 && pooling <= 2, "pooling: got ", pooling, ", expected 0 to 2");
+  if (ids.weights.defined()) {
+    const at::Tensor& weights = ids.weights;
+    TORCH_CHECK_TYPE(weights.scalar_type() == at::kFloat && weights.dim() == 1 &&
+                         weights.numel() == values.numel(),
+                     "weights: got ", weights.scalar_type(), ' ', weights.sizes(),
+                     ", expected float32 [", values.numel(), ']');
+    weights_ = weights.contiguous();
+    lookup_.weights = weights_.const_data_ptr<float>();
+  }
+  ids_ = values.contiguous();
+  const bool is_read = lengths.scalar_type() == at::kLong && lengths.is_contiguous();
+  ReadOffsets(is_read ? lengths : lengths.to(at::kLong).contiguous(), ids_.numel());
+  lookup_.slots = tables.slots().data();
+  lookup_.num_slots = num_slots;
+  lookup_.num_bags = lengths.numel() / num_slots;
+  lookup_.ids = ids_.const_data_ptr<std::int64_t>();
+  lookup_.offsets = offsets_.data();
+  lookup_.pooling = static_cast<Pooling>(pooling);
+}
+
 void LookupCall::ReadOffsets(const at::Tensor& lengths, std::int64_t num_ids) {
   const std::int64_t* const from = lengths.const_data_ptr<std::int64_t>();
   offsets_.resize(static_cast<std::size_t>(lengths.numel()) + 1);
@@ -94,7 +93,7 @@ void LookupCall::ThrowWrongId(std::int64_t position) const {
       std::upper_bound(offsets_.begin(), offsets_.end(), position) - offsets_.begin() - 1;
   const std::int64_t slot = bag / lookup_.num_bags;
   TORCH_CHECK(false, "values: got ID ", lookup_.ids[position], " in slot ", slot,
-              ", expected 0 <= ID < ", slots_[static_cast<std::size_t>(slot)].num_rows);
+              ", expected 0 <= ID < ", lookup_.slots[slot].num_rows);
 }
 
 }  // namespace recsys::ops

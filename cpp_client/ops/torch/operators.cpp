@@ -158,8 +158,8 @@ at::Tensor DotOp(const at::Tensor& dense, const at::Tensor& sparse) {
 at::Tensor LookupOp(const at::Tensor& rows, const at::Tensor& slots, const at::Tensor& lengths,
                     const at::Tensor& values, const c10::optional<at::Tensor>& weights,
                     std::int64_t pooling, std::int64_t width) {
-  const LookupCall call(
-      {rows, slots, lengths, values, weights.value_or(at::Tensor()), pooling, width});
+  const LookupTables tables(rows, slots, width);
+  const LookupCall call(tables, {lengths, values, weights.value_or(at::Tensor()), pooling});
   const Lookup& lookup = call.lookup();
   const bool is_pooled = lookup.pooling != Pooling::kNone;
   at::Tensor output = at::empty({is_pooled ? lookup.num_bags : values.numel(), width},

@@ -4,12 +4,9 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <deque>
 #include <mutex>
 #include <string>
 
-#include "ops/plan.h"
-#include "ops/torch/lookup_call.h"
 #include "ops/torch/operators.h"
 
 namespace recsys::ops {
@@ -18,24 +15,93 @@ namespace {
 /// Fewer tiles are not worth waking a thread for.
 constexpr std::int64_t kTilesOfThread = 2;
 
-/// A call's tensors, bound to its plan.
+void CheckRowsOf(std::int64_t num_inputs, std::int64_t rows_of, std::int64_t per_row) {
+  TORCH_CHECK_VALUE(rows_of >= 0 && rows_of < num_inputs, "rows_of: got ", rows_of,
+                    ", expected one of ", num_inputs, " inputs");
+  TORCH_CHECK_VALUE(per_row >= 1, "per_row: got ", per_row, ", expected at least 1");
+}
+
+}  // namespace
+
+PreparedPlan::PreparedPlan(const at::Tensor& plan, at::TensorList constants,
+                           std::int64_t num_inputs, const PlanSizes& sizes)
+    : constants_(constants.vec()),
+      num_inputs_(num_inputs),
+      rows_of_(sizes.rows_of),
+      per_row_(sizes.per_row),
+      widths_(sizes.widths.vec()) {
+  CheckRowsOf(num_inputs, rows_of_, per_row_);
+  TORCH_CHECK_TYPE(plan.scalar_type() == at::kLong && plan.dim() == 1 && plan.is_contiguous(),
+                   "plan: got ", plan.scalar_type(), ' ', plan.sizes(), ", expected int64 [N]");
+  const std::string error = ReadPlan(plan.const_data_ptr<std::int64_t>(), plan.numel(), num_inputs,
+                                     static_cast<std::int64_t>(constants_.size()), &plan_);
+  TORCH_CHECK_VALUE(error.empty(), "plan: ", error);
+  bound_.plan = &plan_;
+  BindWeights();
+  BindLookups();
+  BindBuffers();
+  const std::string wrong = CheckBound(bound_);
+  TORCH_CHECK_VALUE(wrong.empty(), "constants: ", wrong);
+}
+
+void PreparedPlan::BindWeights() {
+  bound_.weights.resize(constants_.size());
+  for (const Step& step : plan_.steps) {
+    if (step.kind != StepKind::kLinear) continue;
+    const auto at = static_cast<std::size_t>(step.index);
+    bound_.weights[at] = WeightsOf(&constants_[at]);
+  }
+}
+
+void PreparedPlan::BindLookups() {
+  std::vector<std::int64_t> widths(plan_.lookups.size(), 1);
+  for (const Step& step : plan_.steps) {
+    if (step.kind == StepKind::kLookup) {
+      widths[static_cast<std::size_t>(step.index)] = step.out.width;
+    }
+  }
+  for (std::size_t i = 0; i < plan_.lookups.size(); ++i) {
+    const LookupSource& from = plan_.lookups[i];
+    const std::vector<Slot>& slots =
+        tables_.emplace_back(Constant(from.rows), Constant(from.slots), widths[i]).slots();
+    Lookup& lookup = bound_.lookups.emplace_back();
+    lookup.slots = slots.data();
+    lookup.num_slots = static_cast<std::int64_t>(slots.size());
+  }
+}
+
+void PreparedPlan::BindBuffers() {
+  TORCH_CHECK_VALUE(plan_.num_outputs == static_cast<std::int64_t>(widths_.size()), "widths: got ",
+                    widths_.size(), ", expected ", plan_.num_outputs);
+  bound_.reads.resize(plan_.buffers.size());
+  bound_.writes.resize(plan_.buffers.size());
+  for (std::size_t i = 0; i < plan_.buffers.size(); ++i) {
+    const Buffer& buffer = plan_.buffers[i];
+    if (buffer.kind == BufferKind::kConstant) {
+      const at::Tensor& numbers = Constant(buffer.index);
+      TORCH_CHECK_VALUE(numbers.scalar_type() == at::kFloat && numbers.is_contiguous() &&
+                            numbers.numel() == buffer.width,
+                        "constants: expected ", buffer.width, " numbers in float32");
+      // The same for every row.
+      bound_.reads[i] = {numbers.const_data_ptr<float>(), 0};
+    } else if (buffer.kind == BufferKind::kOutput) {
+      const std::int64_t width = widths_[static_cast<std::size_t>(buffer.index)];
+      TORCH_CHECK_VALUE(buffer.width == std::max(width, std::int64_t{1}), "widths: got ",
+                        at::IntArrayRef(widths_), ", which are not those of the plan");
+    }
+  }
+}
+
+/// The tensors of one call, bound to its plan.
 class PlanCall {
  public:
-  PlanCall(const at::Tensor& plan, at::TensorList inputs, at::TensorList constants,
-           std::int64_t num_rows, at::IntArrayRef widths)
-      : inputs_(inputs), constants_(constants), num_rows_(num_rows) {
-    TORCH_CHECK_TYPE(plan.scalar_type() == at::kLong && plan.dim() == 1 && plan.is_contiguous(),
-                     "plan: got ", plan.scalar_type(), ' ', plan.sizes(), ", expected int64 [N]");
-    const std::string error = ReadPlan(plan.const_data_ptr<std::int64_t>(), plan.numel(),
-                                       static_cast<std::int64_t>(inputs.size()),
-                                       static_cast<std::int64_t>(constants.size()), &plan_);
-    TORCH_CHECK_VALUE(error.empty(), "plan: ", error);
-    bound_.plan = &plan_;
-    BindWeights();
+  PlanCall(const PreparedPlan& prepared, at::TensorList inputs)
+      : prepared_(prepared), inputs_(inputs), bound_(prepared.bound_) {
+    TORCH_CHECK_VALUE(static_cast<std::int64_t>(inputs.size()) == prepared.num_inputs_,
+                      "inputs: got ", inputs.size(), ", expected ", prepared.num_inputs_);
+    num_rows_ = Input(prepared.rows_of_).numel() / prepared.per_row_;
     BindLookups();
-    BindBuffers(widths);
-    const std::string wrong = CheckBound(bound_);
-    TORCH_CHECK_VALUE(wrong.empty(), "constants: ", wrong);
+    BindBuffers();
   }
 
   std::vector<at::Tensor> Run() {
@@ -57,73 +123,43 @@ class PlanCall {
   }
 
  private:
-  void BindWeights() {
-    bound_.weights.resize(constants_.size());
-    for (const Step& step : plan_.steps) {
-      if (step.kind != StepKind::kLinear) continue;
-      held_.push_back(constants_[static_cast<std::size_t>(step.index)]);
-      bound_.weights[static_cast<std::size_t>(step.index)] = WeightsOf(&held_.back());
-    }
-  }
-
   void BindLookups() {
-    std::vector<std::int64_t> widths(plan_.lookups.size(), 1);
-    for (const Step& step : plan_.steps) {
-      if (step.kind == StepKind::kLookup) {
-        widths[static_cast<std::size_t>(step.index)] = step.out.width;
-      }
-    }
-    for (std::size_t i = 0; i < plan_.lookups.size(); ++i) {
-      const LookupSource& from = plan_.lookups[i];
-      calls_.emplace_back(LookupTensors{
-          Constant(from.rows), Constant(from.slots), Input(from.lengths), Input(from.values),
-          from.weights < 0 ? at::Tensor() : Input(from.weights), from.pooling, widths[i]});
-      bound_.lookups.push_back(calls_.back().lookup());
-      const std::int64_t num_bags = bound_.lookups.back().num_bags;
+    const std::vector<LookupSource>& sources = bound_.plan->lookups;
+    for (std::size_t i = 0; i < sources.size(); ++i) {
+      const LookupSource& from = sources[i];
+      calls_.emplace_back(
+          prepared_.tables_[i],
+          LookupInputs{Input(from.lengths), Input(from.values),
+                       from.weights < 0 ? at::Tensor() : Input(from.weights), from.pooling});
+      bound_.lookups[i] = calls_.back().lookup();
+      const std::int64_t num_bags = bound_.lookups[i].num_bags;
       TORCH_CHECK_VALUE(num_bags == num_rows_, "lengths: got ", num_bags, " rows, expected ",
                         num_rows_);
     }
   }
 
-  void BindBuffers(at::IntArrayRef widths) {
-    bound_.reads.resize(plan_.buffers.size());
-    bound_.writes.resize(plan_.buffers.size());
-    for (std::size_t i = 0; i < plan_.buffers.size(); ++i) {
-      const Buffer& buffer = plan_.buffers[i];
-      if (buffer.kind == BufferKind::kConstant) {
-        const at::Tensor& numbers = Constant(buffer.index);
-        TORCH_CHECK_VALUE(numbers.scalar_type() == at::kFloat && numbers.is_contiguous() &&
-                              numbers.numel() == buffer.width,
-                          "constants: expected ", buffer.width, " numbers in float32");
-        // The same for every row.
-        bound_.reads[i] = {numbers.const_data_ptr<float>(), 0};
-      } else if (buffer.kind == BufferKind::kInput) {
-        bound_.reads[i] = RowsOf(Input(buffer.index), buffer.width);
-      }
-    }
-    TORCH_CHECK_VALUE(plan_.num_outputs == static_cast<std::int64_t>(widths.size()), "widths: got ",
-                      widths.size(), ", expected ", plan_.num_outputs);
-    for (const std::int64_t width : widths) {
+  void BindBuffers() {
+    for (const std::int64_t width : prepared_.widths_) {
       outputs_.push_back(width == 0 ? at::empty({num_rows_}, at::kFloat)
                                     : at::empty({num_rows_, width}, at::kFloat));
     }
-    for (std::size_t i = 0; i < plan_.buffers.size(); ++i) {
-      const Buffer& buffer = plan_.buffers[i];
-      if (buffer.kind != BufferKind::kOutput) continue;
-      const auto at = static_cast<std::size_t>(buffer.index);
-      TORCH_CHECK_VALUE(buffer.width == std::max(widths[at], std::int64_t{1}), "widths: got ",
-                        widths, ", which are not those of the plan");
-      bound_.writes[i] = {outputs_[at].mutable_data_ptr<float>(), buffer.width};
+    const std::vector<Buffer>& buffers = bound_.plan->buffers;
+    for (std::size_t i = 0; i < buffers.size(); ++i) {
+      const Buffer& buffer = buffers[i];
+      if (buffer.kind == BufferKind::kInput) {
+        bound_.reads[i] = RowsOf(Input(buffer.index), buffer.width);
+      } else if (buffer.kind == BufferKind::kOutput) {
+        at::Tensor& output = outputs_[static_cast<std::size_t>(buffer.index)];
+        bound_.writes[i] = {output.mutable_data_ptr<float>(), buffer.width};
+      }
     }
   }
 
   Rows RowsOf(const at::Tensor& input, std::int64_t width) {
     TORCH_CHECK_TYPE(input.scalar_type() == at::kFloat, "inputs: got ", input.scalar_type(),
                      ", expected float32");
-    TORCH_CHECK_VALUE(
-        input.numel() % width == 0 && (num_rows_ < 0 || input.numel() == num_rows_ * width),
-        "inputs: got ", input.sizes(), ", expected ", width, " numbers for each of ", num_rows_,
-        " rows");
+    TORCH_CHECK_VALUE(input.numel() == num_rows_ * width, "inputs: got ", input.sizes(),
+                      ", expected ", width, " numbers for each of ", num_rows_, " rows");
     if (input.dim() == 2 && input.size(1) == width && input.stride(1) == 1 &&
         input.stride(0) >= 0) {
       return {input.const_data_ptr<float>(), input.stride(0)};
@@ -135,39 +171,32 @@ class PlanCall {
   const at::Tensor& Input(std::int64_t index) const {
     return inputs_[static_cast<std::size_t>(index)];
   }
-  const at::Tensor& Constant(std::int64_t index) const {
-    return constants_[static_cast<std::size_t>(index)];
-  }
 
-  const at::TensorList inputs_, constants_;
-  Plan plan_;
+  const PreparedPlan& prepared_;
+  const at::TensorList inputs_;
   BoundPlan bound_;
+  std::int64_t num_rows_ = 0;
   /// Their places in memory stay.
   std::deque<LookupCall> calls_;
   std::vector<at::Tensor> held_, outputs_;
-  const std::int64_t num_rows_;
 };
 
-void CheckRowsOf(at::TensorList inputs, std::int64_t rows_of, std::int64_t per_row) {
-  TORCH_CHECK_VALUE(rows_of >= 0 && rows_of < static_cast<std::int64_t>(inputs.size()),
-                    "rows_of: got ", rows_of, ", expected one of ", inputs.size(), " inputs");
-  TORCH_CHECK_VALUE(per_row >= 1, "per_row: got ", per_row, ", expected at least 1");
+std::vector<at::Tensor> PreparedPlan::Run(at::TensorList inputs) const {
+  return PlanCall(*this, inputs).Run();
 }
-
-}  // namespace
 
 std::vector<at::Tensor> CallPlan(const at::Tensor& plan, at::TensorList inputs,
                                  at::TensorList constants, std::int64_t rows_of,
                                  std::int64_t per_row, at::IntArrayRef widths) {
-  CheckRowsOf(inputs, rows_of, per_row);
-  const std::int64_t num_rows = inputs[static_cast<std::size_t>(rows_of)].numel() / per_row;
-  return PlanCall(plan, inputs, constants, num_rows, widths).Run();
+  const PreparedPlan prepared(plan, constants, static_cast<std::int64_t>(inputs.size()),
+                              {rows_of, per_row, widths});
+  return prepared.Run(inputs);
 }
 
 std::vector<at::Tensor> PlanShapes(const at::Tensor& plan, at::TensorList inputs,
                                    at::TensorList /*constants*/, std::int64_t rows_of,
                                    std::int64_t per_row, at::IntArrayRef widths) {
-  CheckRowsOf(inputs, rows_of, per_row);
+  CheckRowsOf(static_cast<std::int64_t>(inputs.size()), rows_of, per_row);
   const c10::SymInt num_rows = inputs[static_cast<std::size_t>(rows_of)].sym_numel() / per_row;
   std::vector<at::Tensor> outputs;
   for (const std::int64_t width : widths) {

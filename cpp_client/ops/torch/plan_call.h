@@ -4,18 +4,63 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <deque>
 #include <vector>
+
+#include "ops/plan.h"
+#include "ops/torch/lookup_call.h"
 
 namespace recsys::ops {
 
-/// Runs a plan, the numbers of ops/plan.h: its steps over the rows of a batch, as one operator.
-/// inputs[rows_of] has per_row numbers for each row. Returns the outputs, [B, width] each, or [B]
-/// where the width is 0.
+/// The shapes of a plan's inputs and outputs: inputs[rows_of] has per_row numbers for each row, and
+/// outputs are [B, width] each, or [B] where the width is 0.
+struct PlanSizes {
+  std::int64_t rows_of = 0;
+  std::int64_t per_row = 1;
+  at::IntArrayRef widths;
+};
+
+/// A plan with its constants, checked: what stays the same between calls. Threads may share it. Not
+/// to be moved.
+class PreparedPlan {
+ public:
+  /// `plan`: the numbers of ops/plan.h. The constants are held, not copied. Throws for what does
+  /// not fit.
+  PreparedPlan(const at::Tensor& plan, at::TensorList constants, std::int64_t num_inputs,
+               const PlanSizes& sizes);
+  PreparedPlan(const PreparedPlan&) = delete;
+  PreparedPlan& operator=(const PreparedPlan&) = delete;
+
+  /// Runs the plan's steps over the rows of a batch. Throws for inputs that do not fit, and for IDs
+  /// out of range.
+  std::vector<at::Tensor> Run(at::TensorList inputs) const;
+
+ private:
+  friend class PlanCall;
+
+  void BindWeights();
+  void BindLookups();
+  void BindBuffers();
+  const at::Tensor& Constant(std::int64_t index) const {
+    return constants_[static_cast<std::size_t>(index)];
+  }
+
+  Plan plan_;
+  /// Weights among them may be aligned copies.
+  std::vector<at::Tensor> constants_;
+  const std::int64_t num_inputs_, rows_of_, per_row_;
+  const std::vector<std::int64_t> widths_;
+  std::deque<LookupTables> tables_;
+  /// Without inputs and outputs.
+  BoundPlan bound_;
+};
+
+/// The operator: prepares a plan and runs it.
 std::vector<at::Tensor> CallPlan(const at::Tensor& plan, at::TensorList inputs,
                                  at::TensorList constants, std::int64_t rows_of,
                                  std::int64_t per_row, at::IntArrayRef widths);
 
-/// Returns outputs of these shapes without numbers.
+/// Returns outputs of its shapes without numbers.
 std::vector<at::Tensor> PlanShapes(const at::Tensor& plan, at::TensorList inputs,
                                    at::TensorList constants, std::int64_t rows_of,
                                    std::int64_t per_row, at::IntArrayRef widths);
