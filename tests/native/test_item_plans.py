@@ -5,17 +5,28 @@ Shape letters: B batch, H items of a history, D embedding dim.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from recsys import EmbeddingCollection, EmbeddingConfig, JaggedTensor, KeyedJaggedTensor, torchscript
+from recsys import (
+    EmbeddingBagCollection,
+    EmbeddingCollection,
+    EmbeddingConfig,
+    JaggedTensor,
+    KeyedJaggedTensor,
+    torchscript,
+)
+from recsys.artifact.load import LoadedArtifact
 from recsys.kernels import operators
+from recsys.kernels.operators import LINEAR_DTYPES
 from tests.native.test_operators import assert_near
 from tests.native.test_plans import SIZES, loaded, row_alone
 from tests.support.export_models import batch_of
+from tests.support.helpers import bag
 
 pytestmark = pytest.mark.skipif(
     bool(operators.why_missing()), reason="needs the library of operators; make native"
@@ -131,3 +142,64 @@ def test_a_row_has_the_same_bits_in_every_batch(tmp_path: Path, kind: type[Inter
     for row in (0, 1, 7, 8, 59):
         found = own.forward(*row_alone(lengths, values, 60, row))["default"]
         assert torch.equal(found[0], expected[row])
+
+
+class Folded(nn.Module):
+    """A layer over vectors and their sums.
+
+    Args:
+        join: What the layer takes, of two vectors ``[B, D]``.
+    """
+
+    def __init__(self, join: Callable[[Tensor, Tensor], Sequence[Tensor]]) -> None:
+        super().__init__()
+        tables = [bag("t", 20, DIM, ["f"]), bag("u", 30, DIM, ["g"])]
+        self.rows = EmbeddingBagCollection(tables=tables)
+        self.join = join
+        vector = torch.zeros(1, DIM)
+        self.layer = nn.Linear(sum(part.size(1) for part in join(vector, vector)), 5)
+
+    def forward(self, features: KeyedJaggedTensor) -> Tensor:
+        pooled = self.rows(features)
+        return torch.relu(self.layer(torch.cat(list(self.join(pooled["f"], pooled["g"])), dim=1)))
+
+
+def _sum_of_sum(x: Tensor, y: Tensor) -> Sequence[Tensor]:
+    both = x + y
+    return (x, y, both, both - y)
+
+
+#: What a layer takes, and the sums of it that are not computed any more.
+FOLDED: dict[str, tuple[Callable[[Tensor, Tensor], Sequence[Tensor]], int]] = {
+    "difference": (lambda x, y: (x, y, x - y, x * y), 1),
+    "sum and difference": (lambda x, y: (x + y, y, x - y, x), 2),
+    "of itself": (lambda x, y: (y, x, x - x), 1),
+    "sum of sum": (_sum_of_sum, 2),
+    "scaled": (lambda x, y: (x, y, torch.sub(x, y, alpha=2)), 0),
+    "of others": (lambda x, y: (x, x - y), 0),
+    "of parts": (lambda x, y: (x, y, x[:, :4] + y[:, :4]), 0),
+    "broadcast": (lambda x, y: (x, y, y[:, :1], x - y[:, :1]), 0),
+}
+
+
+def num_sums(artifact: LoadedArtifact) -> int:
+    """Return the number of sums and differences in a graph."""
+    kinds = torchscript.operators(artifact.module)
+    return kinds.get("aten::add", 0) + kinds.get("aten::sub", 0)
+
+
+@pytest.mark.parametrize("dtype", LINEAR_DTYPES)
+@pytest.mark.parametrize("name", FOLDED)
+def test_sums_of_what_a_layer_takes_are_folded_into_its_weights(
+    tmp_path: Path, name: str, dtype: str
+) -> None:
+    join, num_folded = FOLDED[name]
+    plain, own = loaded(tmp_path / "a", Folded(join), linear_dtype=dtype)
+    for num_rows in (1, 5, 50):
+        batch = batch_of(own.signature, num_rows, seed=num_rows)
+        (expected,) = plain.forward(*batch.inputs()).values()
+        (found,) = own.forward(*batch.inputs()).values()
+        assert_near(found, expected, dtype)
+    before = num_sums(plain)
+    operators.exchange(plain.module, dtype, plans=False)
+    assert num_sums(plain) == before - num_folded

@@ -11,6 +11,7 @@
 
 #include "ops/isa.h"
 #include "ops/packed.h"
+#include "ops/torch/graph/folding.h"
 #include "ops/torch/graph/lookup_ids.h"
 #include "ops/torch/graph/nodes.h"
 #include "ops/torch/graph/planning.h"
@@ -73,7 +74,7 @@ class Exchanging {
   }
 
   void Linear(Node* node) {
-    const auto weight = TensorOf(node->input(1));
+    auto weight = TensorOf(node->input(1));
     const bool has_bias = !node->input(2)->mustBeNone();
     const auto bias = has_bias ? TensorOf(node->input(2)) : std::nullopt;
     const std::string reason = WhyNot(weight, has_bias, bias);
@@ -81,6 +82,7 @@ class Exchanging {
       found_.left.push_back("aten::linear: " + reason);
       return;
     }
+    FoldSums(graph_.get(), node, &*weight);
     const c10::optional<at::Tensor> given = bias ? c10::optional<at::Tensor>(*bias) : c10::nullopt;
     const at::Tensor packed = PackWeights(*weight, given, dtype_);
     Node* const next = OnlyUser(node->output());
