@@ -15,25 +15,31 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from rich.progress import track
 from rich.table import Table
 
 from benchmarks.measure.bars import MISSED_TEXT, Bar, add_bar_options, bar_table, bars_json, exit_status
 from benchmarks.measure.machine import Machine, prepare, wide_console
 from benchmarks.models.dlrm import build, export_and_load
+from recsys.artifact.graphs import LoadedGraphs
+from recsys.artifact.load import LoadedArtifact
 from recsys.cli import count, counts
-from serve.profiler.limits import Limits
+from serve.profiler.batches import Shape, draw, grouped, num_batches
+from serve.profiler.limits import ROWS_OF_CALL, Limits, gather_ways
 from serve.profiler.report.texts import limit_rows, percent, time_text
 from serve.profiler.result import Profile, SizeProfile, linear_layers, lookups
-from serve.profiler.rounds import RoundsConfig
+from serve.profiler.rounds import Contestant, RoundsConfig, run_rounds
 from serve.profiler.run import Options, measure
 
 _DESCRIPTION = """\
 The share of the machine's limits that an exported DLRM (13-512-256-64, 26 tables of dim 64, 512-256-1) reaches: rows
 gathered, and products of the linear layers' type. Limits and operators are measured in turns, the steps of plans as
 operators of their own, in one process, on the processor's clock; one intra-op thread, one ID per feature. The lookups
-of a batch are compared with reads of the very same rows, which a probe in C++ touches and does nothing with.
-recsys-profile measures any artifact so.
+of a batch are compared with reads of the very same rows, which a probe in C++ touches and does nothing with: within the
+batch, where linear layers have taken the caches before, and by themselves, as the probe is. recsys-profile measures any
+artifact so, within batches.
 """
 _EPILOG = f"""\
 examples:
@@ -56,21 +62,21 @@ class Report:
         machine: The machine and the versions.
         num_table_rows: Rows of each table.
         profiles: By variant, as ``benchmarks.models.dlrm.export_and_load`` names it.
+        lookups_alone: By batch size, the share of the gather limit that own lookups reach by themselves; empty without
+            own operators.
     """
 
     machine: Machine
     num_table_rows: int
     profiles: dict[str, Profile]
+    lookups_alone: dict[int, float]
 
     @property
     def bars(self) -> list[Bar]:
         """The bars of the own lookups."""
         return [
-            Bar(f"batch {size.batch_size}, {name}: lookups ÷ gather limit", _LOOKUP_BAR, reached)
-            for name, profile in self.profiles.items()
-            if name.startswith("own")
-            for size in profile.sizes
-            if (reached := lookup_share(size)) is not None
+            Bar(f"batch {size}, own lookups by themselves ÷ gather limit", _LOOKUP_BAR, reached)
+            for size, reached in self.lookups_alone.items()
         ]
 
     def to_json(self) -> dict[str, Any]:
@@ -92,6 +98,7 @@ class Report:
                 for name, profile in self.profiles.items()
                 for size in profile.sizes
             ],
+            "lookups_alone": {str(size): share for size, share in self.lookups_alone.items()},
             "bars": bars_json(self.bars),
         }
 
@@ -151,7 +158,31 @@ def _measure(args: argparse.Namespace, folder: Path) -> Report:
         )
         profiles[name] = measure(artifact, options, limits=limits)
         limits = profiles[name].limits
-    return Report(machine=machine, num_table_rows=num_rows, profiles=profiles)
+    own = next((artifact for name, artifact in artifacts.items() if name.startswith("own")), None)
+    alone = {} if own is None else {size: _lookups_alone(own, size, rounds) for size in sizes}
+    return Report(machine=machine, num_table_rows=num_rows, profiles=profiles, lookups_alone=alone)
+
+
+def _lookups_alone(artifact: LoadedArtifact, batch_size: int, rounds: RoundsConfig) -> float:
+    """Return the share of the gather limit that own lookups reach in turns with the probe."""
+    assert isinstance(artifact.graphs, LoadedGraphs)
+    graph: Any = artifact.graphs.unplanned(0).graph
+    (node,) = graph.findAllNodes("recsys_ops::lookup")
+    # The IDs come from the batch.
+    rows, slots, _, _, *rest = (value.toIValue() for value in node.inputs())
+    drawn = draw(artifact.manifest, batch_size, Shape(), np.random.default_rng(0), num_batches(batch_size))
+    groups = grouped([batch.reads for batch in drawn], ROWS_OF_CALL)
+    contestants = {
+        "lookup": Contestant(
+            torch.ops.recsys_ops.lookup, [(rows, slots, *batch.inputs[1:], *rest) for batch in drawn]
+        ),
+        **gather_ways(artifact.rows.ranks[0].rows, groups),
+    }
+    with torch.inference_mode():
+        timings = run_rounds(contestants, rounds)
+    looked_up = drawn[0].reads.num_rows / timings.pop("lookup").median_s
+    read = sum(each.num_rows for each in groups) / len(groups)
+    return looked_up * min(timing.median_s for timing in timings.values()) / read
 
 
 def _print(report: Report) -> None:
