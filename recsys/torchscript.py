@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -36,12 +36,19 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-def script(module: nn.Module) -> torch.jit.ScriptModule:
+def script(module: nn.Module, methods: Mapping[str, nn.Module] | None = None) -> torch.jit.ScriptModule:
     """Compile a traced module.
+
+    Args:
+        module: The module; it gets the methods too.
+        methods: By name, traced modules over the same attributes, whose ``forward`` becomes a further method.
 
     Raises:
         RuntimeError: With TorchScript's message.
     """
+    # FX gives each traced module a class of its own.
+    for name, method in (methods or {}).items():
+        setattr(type(module), name, torch.jit.export(type(method).forward))
     with _quiet():
         scripted: torch.jit.ScriptModule = torch.jit.script(module)
     return scripted
@@ -87,14 +94,18 @@ def load(path: Path) -> torch.jit.ScriptModule:
     return loaded
 
 
-def freeze(module: torch.jit.ScriptModule) -> torch.jit.ScriptModule:
+def freeze(module: torch.jit.ScriptModule, methods: Sequence[str] = ()) -> torch.jit.ScriptModule:
     """Return the module with its tensors as constants of the graph, by reference: they must be in place already.
 
     Calls become faster, especially for small batches, because no attributes are fetched.
+
+    Args:
+        module: The module.
+        methods: Those to keep beside ``forward``.
     """
     module.eval()
     with _quiet():
-        frozen: torch.jit.ScriptModule = torch.jit.freeze(module)
+        frozen: torch.jit.ScriptModule = torch.jit.freeze(module, preserved_attrs=list(methods))
     return frozen
 
 

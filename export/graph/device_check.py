@@ -38,8 +38,10 @@ _MAKERS = {
 _CUTTERS = {"tensor_split", "split", "chunk"}
 
 
-def check_devices(module: fx.GraphModule, devices: Sequence[torch.device], ranks: Mapping[str, int]) -> None:
-    """Check the devices of every node.
+def check_devices(
+    module: fx.GraphModule, devices: Sequence[torch.device], ranks: Mapping[str, int]
+) -> Mapping[fx.Node, str | None]:
+    """Check the devices of every node, and return them: None for nodes that are no tensors.
 
     Args:
         module: A traced model.
@@ -49,7 +51,9 @@ def check_devices(module: fx.GraphModule, devices: Sequence[torch.device], ranks
     Raises:
         ExportError: Names the operation and the devices of its arguments.
     """
-    _Follower(module, [str(device) for device in devices], ranks).follow()
+    follower = _Follower(module, [str(device) for device in devices], ranks)
+    follower.follow()
+    return follower.found
 
 
 class _Follower:
@@ -58,11 +62,11 @@ class _Follower:
         self._devices = devices
         self._ranks = ranks
         # A tensor's device; for a node that is a device itself (`x.device`), that device; None for numbers.
-        self._found: dict[fx.Node, str | None] = {}
+        self.found: dict[fx.Node, str | None] = {}
 
     def follow(self) -> None:
         for node in self._module.graph.nodes:
-            self._found[node] = self._device(node)
+            self.found[node] = self._device(node)
 
     def _device(self, node: fx.Node) -> str | None:
         if node.op == "placeholder":
@@ -81,11 +85,11 @@ class _Follower:
             return _HOST
         if name in _CUTTERS:
             source = node.args[0] if node.args else node.kwargs.get("input", node.kwargs.get("self"))
-            return self._found[source] if isinstance(source, fx.Node) else None
+            return self.found[source] if isinstance(source, fx.Node) else None
         return self._common(node)
 
     def _common(self, node: fx.Node) -> str | None:
-        given = {self._found[source] for source in node.all_input_nodes} - {None}
+        given = {self.found[source] for source in node.all_input_nodes} - {None}
         if node.op == "call_module":
             prefix = f"{node.target}."
             given |= {self._of_attribute(path) for path in self._ranks if path.startswith(prefix)}
@@ -107,9 +111,9 @@ class _Follower:
             device = next((arg for arg in node.args[1:] if _names_device(arg)), None)
             if device is None:
                 other = next((arg for arg in node.args[1:] if isinstance(arg, fx.Node)), None)
-                device = other if other is not None and self._found[other] is not None else None
+                device = other if other is not None and self.found[other] is not None else None
         if isinstance(device, fx.Node):
-            return self._found[device]
+            return self.found[device]
         return None if device is None else str(torch.device(device))
 
 

@@ -16,6 +16,7 @@ from torch import Tensor, fx, nn
 
 from export.graph.binding import Binding
 from export.graph.computed import RequestFeatures
+from export.graph.cutting import cut
 from export.graph.device_check import check_devices
 from export.graph.forward import DEFAULT_OUTPUT, parts_of
 from export.graph.managed import FrozenCollisions, mapping_in_front
@@ -389,14 +390,23 @@ def make_graph(
         module.to(dense_dtype)
     module.eval().requires_grad_(False)
     rows, ranks = _tensor_ranks(root, module)
+    methods: dict[str, fx.GraphModule] = {}
     if any(device.type != "cpu" for device in devices):
-        check_devices(module, devices, {**rows, **ranks})
-    return Graph(module=module, script=_scripted(module) if is_scripted else None, rows=rows, ranks=ranks)
+        found = check_devices(module, devices, {**rows, **ranks})
+        if not context and len(set(devices)) == 1 and not _has_sequences(root):
+            methods = cut(module, found)
+    script = _scripted(module, methods) if is_scripted else None
+    return Graph(module=module, script=script, rows=rows, ranks=ranks)
 
 
-def _scripted(module: fx.GraphModule) -> torch.jit.ScriptModule:
+def _has_sequences(root: nn.Module) -> bool:
+    """Return whether some lookups return a row for each ID, so that the sizes of a batch follow its IDs."""
+    return any(isinstance(part, ShardedCollection) and part.sequence for part in root.modules())
+
+
+def _scripted(module: fx.GraphModule, methods: Mapping[str, fx.GraphModule]) -> torch.jit.ScriptModule:
     try:
-        script = torchscript.script(module)
+        script = torchscript.script(module, methods)
     except RuntimeError as error:
         raise ExportError(f"model: cannot be scripted: {error}") from error
     check_namespaces(torchscript.operators(script))

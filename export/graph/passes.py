@@ -62,13 +62,14 @@ def _taking_floats(function: Callable[..., Any]) -> set[str]:
 def without_unused(module: fx.GraphModule) -> None:
     """Leave out what nothing reads, but for operators that check, or that write to what they are given."""
     for node in reversed(module.graph.nodes):
-        if not node.users and _is_pure(module, node):
+        if not node.users and is_pure(module, node):
             module.graph.erase_node(node)
     module.delete_all_unused_submodules()
     module.recompile()
 
 
-def _is_pure(module: fx.GraphModule, node: fx.Node) -> bool:
+def is_pure(module: fx.GraphModule, node: fx.Node) -> bool:
+    """Return whether all that a node does is what it returns."""
     if node.op == "call_module":
         written = node.args[0] if getattr(module.get_submodule(str(node.target)), "inplace", False) else None
         # What a layer has just made for this one alone may be written to.

@@ -253,10 +253,13 @@ def _change(target: Tensor, places: Tensor, rows: Tensor) -> BlockChange:
 
 
 def _synchronize(changes: Sequence[BlockChange]) -> None:
-    """Synchronize devices: later work may run on another stream."""
+    """Wait for the present streams of devices: later work may run on another stream.
+
+    Not for whole devices, which may be recording the CUDA graphs of another model.
+    """
     for device in {change.target.device for change in changes}:
         if device.type == "cuda":
-            torch.cuda.synchronize(device)
+            torch.cuda.current_stream(device).synchronize()
 
 
 def _distinct(ranks: Sequence[DeviceRows]) -> list[DeviceRows]:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from recsys import torchscript
+from recsys.artifact.cuda_graphs import METHODS, BucketedForward, Capture, check_recordable
 from recsys.artifact.samples import fewest_rows
 from recsys.artifact.targets import RankingGraph, Target
 from recsys.errors import ManifestError, TargetError
@@ -36,20 +37,37 @@ class LoadedGraphs:
         modules: The scripted forms with their tensors in place, not frozen.
         target: The target that they belong to.
         own_operators: Whether to use the operators of recsys_ops where they are built.
+        capture: How to record the plain form's batches as CUDA graphs; None for not at all.
 
     Attributes:
-        frozen: The frozen forms. Replaced as a whole.
+        forms: The frozen forms. Replaced as a whole.
         own_operators: What became of each form's operators; empty if they stay as they are.
         calls: Their ``forward`` methods.
+
+    Raises:
+        TargetError: The batches cannot be recorded.
     """
 
     def __init__(
-        self, modules: Sequence[torch.jit.ScriptModule], target: Target, *, own_operators: bool = True
+        self,
+        modules: Sequence[torch.jit.ScriptModule],
+        target: Target,
+        *,
+        own_operators: bool = True,
+        capture: Capture | None = None,
     ) -> None:
+        if capture is not None:
+            check_recordable(modules[0], target, capture.options)
         self._modules = tuple(modules)
         self._target = target
         self._has_own_operators = own_operators and can_exchange(target)
-        self._set_frozen(self._freeze())
+        self._capture = capture
+        self._set_forms(self._freeze())
+
+    @property
+    def frozen(self) -> tuple[torch.jit.ScriptModule, ...]:
+        """The modules of the frozen forms."""
+        return self.forms.modules
 
     def unplanned(self, form: int) -> torch.jit.ScriptModule:
         """Return a form with the same own operators, but each by itself, for profiles."""
@@ -74,40 +92,42 @@ class LoadedGraphs:
         with torch.inference_mode(False):
             self._set(placed)
             try:
-                frozen = self._freeze()
+                forms = self._freeze()
             finally:
                 self._set(replaced)
         return GraphChange(
-            graphs=self, weights=placed, replaced=replaced, frozen=frozen, replaced_frozen=self.frozen
+            graphs=self, weights=placed, replaced=replaced, forms=forms, replaced_forms=self.forms
         )
 
-    def set(
-        self, weights: Sequence[Mapping[str, Tensor]], frozen: tuple[torch.jit.ScriptModule, ...]
-    ) -> None:
+    def set(self, weights: Sequence[Mapping[str, Tensor]], forms: Forms) -> None:
         """Set other forms, frozen of the weights, which are given by form and path."""
         self._set(weights)
-        self._set_frozen(frozen)
+        self._set_forms(forms)
 
-    def _set_frozen(self, frozen: tuple[torch.jit.ScriptModule, ...]) -> None:
-        self.frozen = frozen
-        self.calls: tuple[Callable[..., dict[str, Tensor]], ...] = tuple(map(self._call, frozen))
-
-    def _call(self, frozen: torch.jit.ScriptModule) -> Callable[..., dict[str, Tensor]]:
-        direct = operators.direct(frozen) if self._has_own_operators else None
-        # Its method bypasses torch.nn.Module's hooks, which cost as much as a small layer.
-        return frozen.forward if direct is None else direct
+    def _set_forms(self, forms: Forms) -> None:
+        self.forms = forms
+        self.calls = forms.calls
 
     def _set(self, weights: Sequence[Mapping[str, Tensor]]) -> None:
         for module, form in zip(self._modules, weights, strict=True):
             for path, tensor in form.items():
                 set_attribute(module, path, tensor)
 
-    def _freeze(self) -> tuple[torch.jit.ScriptModule, ...]:
-        frozen = tuple(torchscript.freeze(module) for module in self._modules)
+    def _freeze(self) -> Forms:
+        kept = [() if self._capture is None or form > 0 else METHODS for form in range(len(self._modules))]
+        frozen = tuple(map(torchscript.freeze, self._modules, kept))
         self.own_operators: tuple[operators.Exchanged, ...] = ()
         if self._has_own_operators:
             self.own_operators = tuple(operators.exchange(form, self._target.linear_dtype) for form in frozen)
-        return frozen
+        calls = list(map(self._call, frozen))
+        if self._capture is not None:
+            calls[0] = BucketedForward(frozen[0], self._capture)
+        return Forms(modules=frozen, calls=tuple(calls))
+
+    def _call(self, frozen: torch.jit.ScriptModule) -> Callable[..., dict[str, Tensor]]:
+        direct = operators.direct(frozen) if self._has_own_operators else None
+        # Its method bypasses torch.nn.Module's hooks, which cost as much as a small layer.
+        return frozen.forward if direct is None else direct
 
 
 def can_exchange(target: Target) -> bool:
@@ -127,6 +147,19 @@ def can_exchange(target: Target) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Forms:
+    """Forms of a model, frozen of the same weights.
+
+    Attributes:
+        modules: The plain form, and the ranking form if there is one.
+        calls: How each is called: as CUDA graphs, directly as one plan, or by its ``forward``.
+    """
+
+    modules: tuple[torch.jit.ScriptModule, ...]
+    calls: tuple[Callable[..., dict[str, Tensor]], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class GraphChange:
     """Other weights of a model's graphs.
 
@@ -134,15 +167,15 @@ class GraphChange:
         graphs: The graphs.
         weights: The new weights by form and path.
         replaced: The old ones.
-        frozen: The forms, frozen with the new weights.
-        replaced_frozen: The old ones.
+        forms: The forms, frozen with the new weights.
+        replaced_forms: The old ones.
     """
 
     graphs: LoadedGraphs
     weights: Sequence[Mapping[str, Tensor]]
     replaced: Sequence[Mapping[str, Tensor]]
-    frozen: tuple[torch.jit.ScriptModule, ...]
-    replaced_frozen: tuple[torch.jit.ScriptModule, ...]
+    forms: Forms
+    replaced_forms: Forms
 
     def warm(self, signature: Signature) -> None:
         """Call the new forms until the executor has optimized them, so that the first batch does not wait for it.
@@ -151,13 +184,13 @@ class GraphChange:
             RuntimeError: A form fails; torch's words.
         """
         with torch.inference_mode():
-            for form, module in enumerate(self.frozen):
+            for form, module in enumerate(self.forms.modules):
                 for _ in range(_NUM_WARM_UPS):
                     module.forward(*_few_rows(signature, is_ranking=form > 0))
 
     def write(self) -> None:
         """Set the new forms."""
-        self.graphs.set(self.weights, self.frozen)
+        self.graphs.set(self.weights, self.forms)
 
     def inverse(self) -> GraphChange:
         """Return the change back."""
@@ -165,8 +198,8 @@ class GraphChange:
             graphs=self.graphs,
             weights=self.replaced,
             replaced=self.weights,
-            frozen=self.replaced_frozen,
-            replaced_frozen=self.frozen,
+            forms=self.replaced_forms,
+            replaced_forms=self.forms,
         )
 
 

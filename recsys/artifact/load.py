@@ -24,6 +24,7 @@ from torch import Tensor
 
 from recsys import torchscript
 from recsys.artifact.compiled import CompiledGraphs, CompiledModel, Package, check_usable
+from recsys.artifact.cuda_graphs import Capture, CudaGraphOptions
 from recsys.artifact.graphs import LoadedGraphs, place, share, tensor_at
 from recsys.artifact.inputs import computed_id_error, without_rows
 from recsys.artifact.loaded_rows import LoadedRows
@@ -51,6 +52,7 @@ _EXPECTED = "expected a folder or file that recsys-export wrote"
 ROWS_NAME = "rows.bin"
 _CHUNK_BYTES = 1 << 24
 _DEFAULT_MEMORY = RowsMemory()
+_NO_CUDA_GRAPHS = CudaGraphOptions()
 # Errors of zipfile for damaged files.
 _ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError, ValueError)
 
@@ -218,6 +220,7 @@ def load_artifact(
     verify_checksums: bool = True,
     memory: RowsMemory = _DEFAULT_MEMORY,
     own_operators: bool = True,
+    cuda_graphs: CudaGraphOptions = _NO_CUDA_GRAPHS,
 ) -> LoadedArtifact:
     """Load a model: its TorchScript graphs, or those that are compiled if the target has no others.
 
@@ -231,13 +234,16 @@ def load_artifact(
             copied.
         own_operators: Use the operators of recsys_ops where ``make native`` has built them
             (``recsys.kernels.operators``).
+        cuda_graphs: Which batches run as CUDA graphs, on a target of one CUDA device.
 
     Raises:
         ArtifactError: The artifact cannot be used; the subclass says why, the message names the part.
+        RuntimeError: A device cannot record the model's work, or has too little memory; torch's words.
     """
     where = Path(path)
     manifest = read_manifest(where)
     chosen = _choose(manifest, target)
+    capture = Capture.on_target(chosen, manifest.signature, cuda_graphs) if cuda_graphs.rows else None
     if chosen.skeleton is None:
         return load_compiled_artifact(
             path, target=chosen.name, verify_checksums=verify_checksums, memory=memory
@@ -257,7 +263,7 @@ def load_artifact(
         place(module, graph, ranks)
     for other in modules[1:]:
         share(modules[0], other)
-    graphs = LoadedGraphs(modules, chosen, own_operators=own_operators)
+    graphs = LoadedGraphs(modules, chosen, own_operators=own_operators, capture=capture)
     return LoadedArtifact(
         manifest=manifest,
         target=chosen,
