@@ -268,36 +268,33 @@ class BucketedForward:
 
 
 class _Bucket:
-    """Recorded work for batches of up to R rows.
+    """Recorded work for batches of up to R rows and C IDs.
 
     Args:
         module: The frozen model.
         num_rows: R.
         capture: How to record.
         recorder: Records.
+
+    Attributes:
+        num_rows: R.
+        max_ids: C. Each group of lookups has room for as many: one that looks a feature up twice may need more.
     """
 
     def __init__(self, module: Any, num_rows: int, capture: Capture, recorder: Recorder) -> None:
         signature, options, device = capture.signature, capture.options, recorder.device
         self.num_rows = num_rows
         per_row = options.ids_per_row or _IDS_PER_BAG * len(signature.sparse)
+        self.max_ids = max(num_rows * per_row, _LEAST_IDS)
         made = made_batch(signature, num_rows)
         parts, self._sizes = module.to_send(*made.inputs())
         fewest, _ = module.to_send(*_with_fewest_ids(made, signature).inputs())
         # The parts that hold something for each ID, whose size tells two batches of the same rows apart.
         self._of_ids = [part.shape != few.shape for part, few in zip(parts, fewest, strict=True)]
-        capacity = max(num_rows * per_row, _LEAST_IDS)
         shapes = [
-            (max(capacity, part.numel()),) if of_ids else tuple(part.shape)
+            (max(self.max_ids, part.numel()),) if of_ids else tuple(part.shape)
             for part, of_ids in zip(parts, self._of_ids, strict=True)
         ]
-        self.max_ids = sum(
-            shape[0]
-            for shape, part, of_ids in zip(shapes, parts, self._of_ids, strict=True)
-            if of_ids and part.dtype is torch.int64
-        )
-        if not any(self._of_ids):
-            self.max_ids = made.values.numel()
         self._parts = _Packed(shapes, [part.dtype for part in parts], device)
         self._names = [output.name for output in signature.outputs]
         self._outputs = _Packed(

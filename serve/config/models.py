@@ -10,9 +10,13 @@ import re
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from recsys.rows.memory import RowsMemory
 from serve.errors import RequestTooLargeError
+
+if TYPE_CHECKING:  # clients read settings too, without torch
+    from recsys.artifact.cuda_graphs import CudaGraphOptions
 
 LATEST = "latest"
 _MAY_BE_ZERO = ("max_delay_us", "priority_window_us")
@@ -205,6 +209,10 @@ class ModelSettings:
         keep_previous: whether the previously serving version stays in memory, so that a rollback is instant.
         deltas: a folder of deltas to apply as they appear, each after its predecessor; None for none.
         poll_deltas_s: interval between listings of that folder.
+        cuda_graph_rows: numbers of rows, such as 1,8,32,128, to which batches on a CUDA device are padded so that they
+            run as CUDA graphs; empty for none. Larger batches run without. Reference engine only.
+        cuda_graph_ids_per_row: IDs for each of these rows that a batch may hold in all, 1024 at least; 0 for four for
+            each sparse input. Batches with more run without.
 
     Raises:
         ValueError: a setting is out of its range; the text names it.
@@ -225,6 +233,8 @@ class ModelSettings:
     keep_previous: bool = True
     deltas: Path | None = None
     poll_deltas_s: float = 10.0
+    cuda_graph_rows: tuple[int, ...] = ()
+    cuda_graph_ids_per_row: int = 0
 
     def __post_init__(self) -> None:
         if not 0 < self.poll_deltas_s < math.inf:
@@ -236,6 +246,8 @@ class ModelSettings:
         if self.target == "":
             raise ValueError("target: got an empty text, expected the name of a target such as cpu")
         _ = self.rows_memory
+        if self.cuda_graph_rows or self.cuda_graph_ids_per_row:
+            _ = self.cuda_graphs
 
     @property
     def rows_memory(self) -> RowsMemory:
@@ -246,6 +258,13 @@ class ModelSettings:
             numa=self.numa,
             random_access=self.random_access,
         )
+
+    @property
+    def cuda_graphs(self) -> CudaGraphOptions:
+        """Return which batches run as CUDA graphs."""
+        from recsys.artifact.cuda_graphs import CudaGraphOptions  # imports torch
+
+        return CudaGraphOptions(rows=self.cuda_graph_rows, ids_per_row=self.cuda_graph_ids_per_row)
 
     @property
     def max_executors(self) -> int:

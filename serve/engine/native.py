@@ -203,6 +203,11 @@ class NativeEngine:
         warm_up: Iterable[bytes] = (),
     ) -> NativeServable:
         """See ``Engine``."""
+        if settings.cuda_graph_rows:
+            _log.warning(
+                "cuda_graph_rows: got %s, which the native engine does not use; --engine reference does",
+                list(settings.cuda_graph_rows),
+            )
         memory = settings.rows_memory
         is_random = not memory.copy_rows and memory.reads_at_random(read_manifest(path).layout.num_bytes)
         values = {

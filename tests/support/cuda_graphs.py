@@ -20,8 +20,8 @@ from recsys.artifact.cuda_graphs import Capture, CudaGraphOptions
 from recsys.artifact.graphs import LoadedGraphs, place, set_attribute
 from recsys.artifact.load import LoadedArtifact, load_artifact, load_skeletons
 from recsys.artifact.loaded_rows import LoadedRows
-from recsys.sharding.plan.device_rows import DeviceRows, device_layouts
 from recsys.rows.layout import copy_blocks
+from recsys.sharding.plan.device_rows import DeviceRows, device_layouts
 from tests.support.export_models import ModelCase
 
 TARGET = "cuda:0"
@@ -86,9 +86,7 @@ def stand_in(
     path: Path, case: ModelCase, rows: tuple[int, ...], *, ids_per_row: int = 0, **options: Any
 ) -> StandIn:
     """Export a model for the CPU and for a CUDA device, and load both."""
-    config = ExportConfig(
-        targets=(("cpu",), (TARGET,)), table_data_types=case.table_data_types, **options
-    )
+    config = ExportConfig(targets=(("cpu",), (TARGET,)), table_data_types=case.table_data_types, **options)
     export_model(case.make(), path, config)
     on_cpu = load_artifact(path, target="cpu", own_operators=False)
     recorder = HostRecorder()

@@ -148,6 +148,7 @@ def load_model(path: Path, settings: ModelSettings) -> tuple[LoadedArtifact, Mod
         target=settings.target,
         verify_checksums=settings.verify_checksums,
         memory=settings.rows_memory,
+        cuda_graphs=settings.cuda_graphs,
     )
     info = ModelInfo.of_manifest(artifact.manifest)
     return artifact, replace(info, target=artifact.target_name, rows_pages=artifact.rows.pages())

@@ -52,6 +52,12 @@ NAN = math.nan
         pytest.param(ModelSettings, {"poll_deltas_s": NAN}, "poll_deltas_s: got nan", id="poll-deltas-nan"),
         pytest.param(ModelSettings, {"num_executors": -1}, "num_executors: got -1", id="executors"),
         pytest.param(ModelSettings, {"cpus": (0, -1)}, r"cpus: got \[0, -1\]", id="cpus"),
+        pytest.param(
+            ModelSettings, {"cuda_graph_rows": (0, 8)}, r"cuda_graph_rows: got \[0, 8\]", id="graph-rows"
+        ),
+        pytest.param(
+            ModelSettings, {"cuda_graph_ids_per_row": -1}, "cuda_graph_ids_per_row: got -1", id="graph-ids"
+        ),
         pytest.param(ModelSettings, {"target": ""}, "target: got an empty text", id="target"),
         pytest.param(ConnectionLimits, {"max_message_bytes": 10}, "max_message_bytes: got 10", id="bytes"),
         pytest.param(
