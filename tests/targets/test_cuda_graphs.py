@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
-from benchmarks.gpu import num_synchronizations
+from benchmarks.measure.gpu import num_synchronizations
 from export.config import ExportConfig
 from export.pipeline import export_model
 from recsys.artifact import delta
@@ -49,7 +50,15 @@ def dlrm(tmp_path: Path) -> tuple[LoadedArtifact, LoadedArtifact]:
 
 
 def _assert_equal(plain: LoadedArtifact, recorded: LoadedArtifact, relative: float = RELATIVE) -> None:
-    for num_rows, empty in ((0, False), (1, False), (2, False), (8, False), (9, True), (32, False), (33, False)):
+    for num_rows, empty in (
+        (0, False),
+        (1, False),
+        (2, False),
+        (8, False),
+        (9, True),
+        (32, False),
+        (33, False),
+    ):
         batch = batch_of(plain.signature, num_rows, seed=num_rows, empty=empty)
         assert_close(recorded.forward(*batch.inputs()), plain.forward(*batch.inputs()), relative)
 
@@ -75,10 +84,10 @@ def test_batches_are_replayed(dlrm: tuple[LoadedArtifact, LoadedArtifact]) -> No
 
 def test_each_batch_waits_once(dlrm: tuple[LoadedArtifact, LoadedArtifact]) -> None:
     for artifact in dlrm:
-        batch = batch_of(artifact.signature, 5)
+        call = partial(artifact.forward, *batch_of(artifact.signature, 5).inputs())
         for _ in range(3):
-            artifact.forward(*batch.inputs())
-        assert num_synchronizations(lambda artifact=artifact, batch=batch: artifact.forward(*batch.inputs())) == 1
+            call()
+        assert num_synchronizations(call) == 1
 
 
 def test_nothing_else_synchronizes(dlrm: tuple[LoadedArtifact, LoadedArtifact]) -> None:
@@ -109,7 +118,9 @@ def test_threads_get_their_own_answers(dlrm: tuple[LoadedArtifact, LoadedArtifac
 def test_deltas(tmp_path: Path, with_dense: bool) -> None:
     plain, recorded = _loaded(tmp_path / "a", "weighted and unweighted")
     path = tmp_path / "one.delta"
-    write_delta(path, plain.rows, {"plain.users": range(40), "weighted.tags": range(25)}, with_dense=with_dense)
+    write_delta(
+        path, plain.rows, {"plain.users": range(40), "weighted.tags": range(25)}, with_dense=with_dense
+    )
     batch = batch_of(plain.signature, 7)
     before = recorded.forward(*batch.inputs())
     prepared = delta.prepare(recorded.rows, path)

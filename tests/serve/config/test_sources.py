@@ -69,6 +69,7 @@ _EXAMPLES: dict[str, tuple[str, str]] = {
     "trace.endpoint": ('"http://127.0.0.1:4317"', "http://127.0.0.1:4317"),
     "defaults.numa": ('"local"', "local"),
     "defaults.cpus": ("[0, 1, 2, 5]", "0-2,5"),
+    "defaults.cuda_graph_rows": ("[1, 8, 32]", "1,8,32"),
     "source.models": ('["a", "b"]', "a,b"),
 }
 # What else must be there so that a setting may be.

@@ -1,0 +1,232 @@
+"""A DLRM on a GPU: lookups ÷ bandwidth of its memory, how often a batch waits, latency with CUDA graphs and without.
+
+Shape letters: B batch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import warnings
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.table import Table
+
+from benchmarks.measure.bars import MISSED_TEXT, Bar, add_bar_options, bar_table, bars_json, exit_status
+from benchmarks.measure.gpu import (
+    Bandwidth,
+    Latency,
+    LookupShape,
+    bandwidth,
+    latencies,
+    lookup_rate,
+    num_synchronizations,
+)
+from benchmarks.measure.machine import Machine, prepare, wide_console
+from benchmarks.models.dlrm import EMBEDDING_DIM, NUM_TABLES, build, requests
+from export.config import ExportConfig
+from export.pipeline import export_model
+from recsys.artifact.cuda_graphs import CudaGraphOptions
+from recsys.artifact.load import LoadedArtifact, load_artifact
+from recsys.cli import count, counts
+from recsys.sharding.plan.env import num_cuda_devices
+
+_DESCRIPTION = """\
+An exported DLRM (13-512-256-64, 26 tables of dim 64 in INT8, 512-256-1) on the first CUDA device: the bytes per second
+that lookups of random rows need, as a share of the memory's bandwidth, which is measured in the same run; how often a
+batch waits for the device; and the latency of calls, from inputs in host memory to outputs there, with CUDA graphs and
+without.
+"""
+_EPILOG = f"""\
+examples:
+  python -m benchmarks.gpu
+  python -m benchmarks.gpu --json --check
+
+exit codes: 0 measured, 1 no CUDA device or the measurement failed, 2 bad usage, {MISSED_TEXT}
+"""
+_TARGET = "cuda:0"
+_BATCH_SIZES = (1, 8, 32, 128, 512)
+_PLAIN, _RECORDED = "forward", "CUDA graphs"
+# Batch size and IDs of each bag: many bags, and long ones.
+_LOOKUPS = ((512, 20), (4096, 20), (65536, 1))
+_LOOKUP_BAR = 0.5
+_NUM_CALLS = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """The measurements.
+
+    Attributes:
+        machine: the machine and the versions.
+        gpu: the device's name.
+        memory: bandwidth of the device's memory.
+        lookups: for each shape the bytes per second that lookups need.
+        waits: how often a batch waits for the device, by contestant.
+        latencies: by batch size and contestant.
+    """
+
+    machine: Machine
+    gpu: str
+    memory: Bandwidth
+    lookups: dict[LookupShape, float]
+    waits: dict[str, int]
+    latencies: dict[int, dict[str, Latency]]
+
+    @property
+    def bars(self) -> list[Bar]:
+        """The bars."""
+        best = max(self.lookups.values()) / self.memory.best
+        found = [Bar("INT8 lookups ÷ bandwidth of the memory", _LOOKUP_BAR, best)]
+        found += [
+            Bar(f"{name}: waits of a batch", 1, waits, is_most=True) for name, waits in self.waits.items()
+        ]
+        for batch_size, by_name in self.latencies.items():
+            ratio = by_name[_PLAIN].p50_us / by_name[_RECORDED].p50_us
+            found.append(Bar(f"batch {batch_size}, p50: forward ÷ CUDA graphs", 1.0, ratio))
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {
+            "machine": self.machine.to_json(),
+            "gpu": self.gpu,
+            "memory": self.memory.to_json(),
+            "lookups": [
+                {**asdict(shape), "bytes_per_s": rate, "of_memory": rate / self.memory.best}
+                for shape, rate in self.lookups.items()
+            ],
+            "waits": self.waits,
+            "latencies": [
+                {"batch_size": batch_size, "contestant": name, **asdict(latency)}
+                for batch_size, by_name in self.latencies.items()
+                for name, latency in by_name.items()
+            ],
+            "bars": bars_json(self.bars),
+        }
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit status."""
+    args = _parser().parse_args(argv)
+    if not num_cuda_devices():
+        print(
+            "benchmarks.gpu: devices: got no CUDA device, expected one: run it where there is a GPU",
+            file=sys.stderr,
+        )
+        return 1
+    warnings.filterwarnings("ignore", category=DeprecationWarning)
+    try:
+        with tempfile.TemporaryDirectory(dir=args.dir) as folder:
+            report = _measure(args, Path(folder))
+    except (OSError, RuntimeError) as error:
+        print(f"benchmarks.gpu: {error}", file=sys.stderr)
+        return 1
+    if args.json:
+        print(json.dumps(report.to_json()))
+    else:
+        _print(report)
+    return exit_status(report.bars, args)
+
+
+def _measure(args: argparse.Namespace, folder: Path) -> Report:
+    machine = prepare()
+    device = torch.device(_TARGET)
+    num_rounds = args.rounds or (2 if args.quick else 21)
+    num_rows = args.rows or (1_000 if args.quick else 100_000)
+    batch_sizes = args.batch_sizes or _BATCH_SIZES
+    memory = bandwidth(device, num_rounds)
+    shapes = [
+        LookupShape(
+            batch_size=batch_size,
+            num_ids=num_ids,
+            num_tables=NUM_TABLES,
+            num_rows=args.lookup_rows or (10_000 if args.quick else 1_000_000),
+            dim=EMBEDDING_DIM,
+        )
+        for batch_size, num_ids in _LOOKUPS
+    ]
+    lookups = {shape: lookup_rate(shape, device, num_rounds) for shape in shapes}
+    artifacts = _artifacts(folder / "a", num_rows, batch_sizes)
+    found = {}
+    for batch_size in batch_sizes:
+        batches = [(r.dense, r.lengths, r.values) for r in requests(batch_size, num_rows)[:_NUM_CALLS]]
+        calls = {name: artifact.forward for name, artifact in artifacts.items()}
+        found[batch_size] = latencies(calls, batches, num_rounds)
+    one = requests(batch_sizes[0], num_rows)[0]
+    waits = {
+        name: num_synchronizations(partial(artifact.forward, one.dense, one.lengths, one.values))
+        for name, artifact in artifacts.items()
+    }
+    return Report(
+        machine=machine,
+        gpu=torch.cuda.get_device_name(device),
+        memory=memory,
+        lookups=lookups,
+        waits=waits,
+        latencies=found,
+    )
+
+
+def _artifacts(path: Path, num_rows: int, batch_sizes: Sequence[int]) -> dict[str, LoadedArtifact]:
+    export_model(build(num_rows), path, ExportConfig(targets=((_TARGET,),)))
+    options = CudaGraphOptions(rows=tuple(batch_sizes), ids_per_row=NUM_TABLES)
+    return {_PLAIN: load_artifact(path), _RECORDED: load_artifact(path, cuda_graphs=options)}
+
+
+def _print(report: Report) -> None:
+    console = wide_console()
+    console.print(report.machine.text(), soft_wrap=True)
+    memory = report.memory
+    console.print(
+        f"{report.gpu}; memory: {memory.copied / 1e9:,.0f} GB/s copied, {memory.read / 1e9:,.0f} GB/s read"
+    )
+    lookups = Table(title="INT8 lookups of random rows", title_justify="left")
+    for heading in ("batch", "IDs of a bag", "tables", "GB/s needed", "of the memory's"):
+        lookups.add_column(heading, justify="right")
+    for shape, rate in report.lookups.items():
+        sizes = (str(shape.batch_size), str(shape.num_ids), str(shape.num_tables))
+        lookups.add_row(*sizes, f"{rate / 1e9:,.0f}", f"{rate / memory.best:.0%}")
+    console.print(lookups)
+    calls = Table(title="calls, one after the other", title_justify="left")
+    for heading in ("batch", "contestant", "p50 µs", "p99 µs"):
+        calls.add_column(heading, justify="left" if heading == "contestant" else "right")
+    for batch_size, by_name in report.latencies.items():
+        for name, latency in by_name.items():
+            calls.add_row(str(batch_size), name, f"{latency.p50_us:,.0f}", f"{latency.p99_us:,.0f}")
+    console.print(calls)
+    console.print(bar_table(report.bars))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.gpu",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--quick", action="store_true", help="small tables, few rounds: does it run at all?")
+    add_bar_options(parser)
+    parser.add_argument(
+        "--rows", type=count, metavar="R", help="rows of each table of the model (default 100000)"
+    )
+    parser.add_argument(
+        "--lookup-rows", type=count, metavar="R", help="rows of each table of the lookups (default 1000000)"
+    )
+    parser.add_argument(
+        "--batch-sizes", type=counts, metavar="B,B", help=f"default {','.join(map(str, _BATCH_SIZES))}"
+    )
+    parser.add_argument("--rounds", type=count, metavar="N", help="of each measurement (default 21)")
+    parser.add_argument("--dir", type=Path, metavar="DIR", help="where the temporary artifact goes")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
