@@ -138,7 +138,7 @@ def num_synchronizations(call: Callable[[], object]) -> int:
     ):
         call()
     events = profiled.events() or []
-    [region] = [event for event in events if event.name == _REGION and event.device_type is DeviceType.CPU]
+    [region] = [event for event in events if event.name == _REGION and event.device_type == DeviceType.CPU]
     start, end = region.time_range.start, region.time_range.end
     return sum(event.name in _WAITS and start <= event.time_range.start < end for event in events)
 

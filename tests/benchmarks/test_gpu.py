@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from benchmarks.gpu import main
-from benchmarks.measure.gpu import LookupShape, latencies
+from benchmarks.measure.gpu import LookupShape, latencies, num_synchronizations
 from tests.support.helpers import needs_gpu
 
 
@@ -25,6 +25,10 @@ def test_contestants_take_turns() -> None:
     found = latencies(contestants, [(torch.zeros(1),)] * 2, num_rounds=2)
     assert "".join(called) == "aabb" * 3
     assert all(0 < latency.p50_us <= latency.p99_us for latency in found.values())
+
+
+def test_a_call_that_does_not_wait() -> None:
+    assert num_synchronizations(lambda: torch.ones(3) + 1) == 0
 
 
 def test_without_a_device(capsys: pytest.CaptureFixture[str]) -> None:
