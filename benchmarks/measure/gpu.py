@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import Tensor
 from torch.autograd import DeviceType
-from torch.profiler import ProfilerActivity, profile, record_function
+from torch.profiler import profile, record_function
 
 from recsys.configs import DataType, PoolingType
 from recsys.kernels.int_nbit import IntNBitLookup, LookupSlot
@@ -132,10 +132,7 @@ def _device_s(calls: Sequence[Callable[[], object]], num_rounds: int) -> float:
 
 def num_synchronizations(call: Callable[[], object]) -> int:
     """Return how often a call waits for a device."""
-    with (
-        profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiled,
-        record_function(_REGION),
-    ):
+    with profile() as profiled, record_function(_REGION):
         call()
     events = profiled.events() or []
     [region] = [event for event in events if event.name == _REGION and event.device_type == DeviceType.CPU]

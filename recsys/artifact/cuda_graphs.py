@@ -39,7 +39,7 @@ _LEAST_IDS = 1024
 _ALIGNMENT_WORDS = 16
 # torch.cuda.graph wants some calls before a capture. TorchScript profiles in the first, and optimizes in the second.
 _NUM_WARM_UPS = 3
-# torch.cuda.graph waits for the whole device, which would break another thread's capture.
+# Held to record: torch.cuda.graph waits for the whole device, which would break another thread's capture.
 _capturing = threading.Lock()
 # Torch 2.11 to 2.13: c10::cuda has a pool of 32 streams per device and priority.
 _NUM_STREAMS = 32
@@ -98,9 +98,10 @@ class CudaRecorder:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.stream = _unused_stream(device)
         self._pool: Any = None
-        _recorders.add(self)
+        with _capturing:
+            self.stream = _unused_stream(device)
+            _recorders.add(self)
 
     def record(self, work: Callable[[], None]) -> Callable[[], None]:
         """Record work, after some calls of it.
