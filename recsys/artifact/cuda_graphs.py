@@ -258,11 +258,8 @@ class BucketedForward:
         num_dense = len(self._widths)
         if len(inputs) < num_dense + 2:
             return None
-        lengths = inputs[num_dense]
-        if self._num_features:
-            num_rows, rest = divmod(lengths.numel(), self._num_features)
-        else:
-            num_rows, rest = inputs[0].size(0), lengths.numel()
+        # Exported models have at least one sparse input.
+        num_rows, rest = divmod(inputs[num_dense].numel(), self._num_features)
         shapes = [(num_rows, width) for width in self._widths]
         is_whole = rest == 0 and [tuple(tensor.shape) for tensor in inputs[:num_dense]] == shapes
         return num_rows if is_whole else None

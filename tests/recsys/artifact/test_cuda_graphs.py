@@ -74,7 +74,7 @@ def ranker(tmp_path: Path) -> StandIn:
 def padded(signature: Signature, batch: Batch, num_rows: int) -> Batch:
     """The same with rows of zeros and without IDs behind."""
     more = num_rows - batch.num_rows
-    by_feature = batch.lengths.view(len(signature.sparse), batch.num_rows)
+    by_feature = batch.lengths.reshape(len(signature.sparse), batch.num_rows)
     return replace(
         batch,
         dense=tuple(torch.cat([tensor, torch.zeros(more, tensor.size(1))]) for tensor in batch.dense),
