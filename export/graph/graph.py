@@ -393,7 +393,7 @@ def make_graph(
     methods: dict[str, fx.GraphModule] = {}
     if any(device.type != "cpu" for device in devices):
         found = check_devices(module, devices, {**rows, **ranks})
-        if not context and len(set(devices)) == 1 and not _has_sequences(root):
+        if is_scripted and not context and len(set(devices)) == 1 and not _has_sequences(root):
             methods = cut(module, found)
     script = _scripted(module, methods) if is_scripted else None
     return Graph(module=module, script=script, rows=rows, ranks=ranks)

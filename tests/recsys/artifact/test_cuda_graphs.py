@@ -6,9 +6,7 @@ Shape letters: B batch, F features, N number of IDs.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +17,7 @@ from torch import Tensor, nn
 
 from recsys import EmbeddingBagCollection, KeyedJaggedTensor
 from recsys.artifact import delta
-from recsys.artifact.cuda_graphs import BucketedForward, Capture, CudaGraphOptions, CudaRecorder
+from recsys.artifact.cuda_graphs import BucketedForward, Capture, CudaGraphOptions
 from recsys.artifact.graphs import GraphChange, LoadedGraphs
 from recsys.artifact.load import load_artifact
 from recsys.artifact.samples import Batch
@@ -308,71 +306,6 @@ class TestRefusals:
         )
         with pytest.raises(TargetError, match="export it again with this release"):
             LoadedGraphs(artifact.graphs._modules, artifact.target, capture=capture)  # type: ignore[union-attr]
-
-
-class _FakeCuda:
-    """Notes what a recorder asks torch.cuda for."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.noted: list[str] = []
-        self.num_streams = 0
-        fakes = {
-            "Stream": self._stream,
-            "current_stream": lambda _: "current",
-            "stream": lambda stream: self._within(f"on {stream.cuda_stream}"),
-            "graph": lambda _, pool, stream, capture_error_mode: self._within(
-                f"capture on {stream.cuda_stream}, {pool}, {capture_error_mode}"
-            ),
-            "CUDAGraph": lambda: SimpleNamespace(replay=self._note("replay"), pool=lambda: "pool"),
-            "Event": lambda: SimpleNamespace(record=self._note("record"), synchronize=self._note("wait")),
-        }
-        for name, fake in fakes.items():
-            monkeypatch.setattr(torch.cuda, name, fake)
-
-    def _stream(self, _: torch.device) -> SimpleNamespace:
-        self.num_streams += 1
-        number = self.num_streams % 32
-        return SimpleNamespace(
-            cuda_stream=number, wait_stream=lambda _: None, synchronize=self._note("synchronize")
-        )
-
-    def _note(self, text: str) -> Callable[[], None]:
-        return lambda: self.noted.append(text)
-
-    @contextmanager
-    def _within(self, text: str) -> Iterator[None]:
-        self.noted.append(text)
-        yield
-        self.noted.append("end")
-
-
-class TestCudaRecorder:
-    """What it asks of torch.cuda; tests/targets/test_cuda_graphs.py has the rest."""
-
-    def test_work_is_called_then_captured_then_replayed(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        cuda = _FakeCuda(monkeypatch)
-        recorder = CudaRecorder(torch.device("cuda:0"))
-        first = recorder.record(lambda: cuda.noted.append("work"))
-        warm = ["on 1", "work", "work", "work", "end", "synchronize"]
-        assert cuda.noted == [*warm, "capture on 1, None, thread_local", "work", "end"]
-        cuda.noted.clear()
-        recorder.record(lambda: cuda.noted.append("work"))
-        assert cuda.noted == [*warm, "capture on 1, pool, thread_local", "work", "end"]
-        cuda.noted.clear()
-        first()
-        assert cuda.noted == ["on 1", "replay", "record", "end", "wait"]
-
-    def test_no_two_recorders_have_one_stream(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        _FakeCuda(monkeypatch)
-        device = torch.device("cuda:0")
-        recorders = [CudaRecorder(device) for _ in range(32)]
-        assert len({recorder.stream.cuda_stream for recorder in recorders}) == 32
-        with pytest.raises(
-            RuntimeError, match="got more than 32 models and deltas with CUDA graphs on cuda:0"
-        ):
-            CudaRecorder(device)
-        freed = recorders.pop(7).stream.cuda_stream
-        assert CudaRecorder(device).stream.cuda_stream == freed
 
 
 def test_what_no_bucket_takes_is_called(ranker: StandIn) -> None:

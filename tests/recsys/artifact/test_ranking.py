@@ -81,7 +81,7 @@ class TestLoading:
 
     def test_rows_and_weights_are_there_once(self, sound: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         # Frozen modules do not tell their tensors.
-        monkeypatch.setattr(torchscript, "freeze", lambda module, methods: module)
+        monkeypatch.setattr(torchscript, "freeze", lambda module, _: module)
         artifact = load_artifact(sound)
         assert artifact.ranking is not None
         plain = {**dict(artifact.module.named_parameters()), **dict(artifact.module.named_buffers())}
