@@ -1,7 +1,4 @@
-"""Work of a CUDA device, recorded as CUDA graphs and replayed.
-
-Shape letters: none; shapes play no part here.
-"""
+"""Work of a CUDA device, recorded as CUDA graphs and replayed."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class LoadedGraphs:
     Attributes:
         forms: The frozen forms. Replaced as a whole.
         own_operators: What became of each form's operators; empty if they stay as they are.
-        calls: Their ``forward`` methods.
+        calls: How each is called.
 
     Raises:
         TargetError: The batches cannot be recorded.

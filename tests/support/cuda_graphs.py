@@ -16,7 +16,7 @@ from torch import Tensor
 
 from export.config import ExportConfig
 from export.pipeline import export_model
-from recsys.artifact.cuda_graphs import Capture, CudaGraphOptions
+from recsys.artifact.cuda_graphs import BucketedForward, Capture, CudaGraphOptions
 from recsys.artifact.graphs import LoadedGraphs, place, set_attribute
 from recsys.artifact.load import LoadedArtifact, load_artifact, load_skeletons
 from recsys.artifact.loaded_rows import LoadedRows
@@ -77,9 +77,10 @@ class StandIn:
 
     def replayed(self, *inputs: Tensor) -> dict[str, Tensor] | None:
         """The outputs of a batch; None where it would run by ``forward``, on the device."""
-        assert self.graphs.forms.bucketed is not None
+        bucketed = self.graphs.calls[0]
+        assert isinstance(bucketed, BucketedForward)
         with torch.inference_mode():
-            return self.graphs.forms.bucketed._replayed(inputs)
+            return bucketed._replayed(inputs)
 
 
 def stand_in(

@@ -17,7 +17,7 @@ from benchmarks.measure.gpu import num_synchronizations
 from export.config import ExportConfig
 from export.pipeline import export_model
 from recsys.artifact import delta
-from recsys.artifact.cuda_graphs import CudaGraphOptions
+from recsys.artifact.cuda_graphs import BucketedForward, CudaGraphOptions
 from recsys.artifact.graphs import LoadedGraphs
 from recsys.artifact.load import LoadedArtifact, load_artifact
 from tests.recsys.artifact.deltas import write_delta
@@ -75,11 +75,12 @@ def test_dense_layers_in_bfloat16(tmp_path: Path) -> None:
 def test_batches_are_replayed(dlrm: tuple[LoadedArtifact, LoadedArtifact]) -> None:
     _, recorded = dlrm
     assert isinstance(recorded.graphs, LoadedGraphs)
-    assert recorded.graphs.forms.bucketed is not None
+    bucketed = recorded.graphs.calls[0]
+    assert isinstance(bucketed, BucketedForward)
     for num_rows in (1, 5, 32):
         batch = batch_of(recorded.signature, num_rows)
         with torch.inference_mode():
-            assert recorded.graphs.forms.bucketed._replayed(batch.inputs()) is not None
+            assert bucketed._replayed(batch.inputs()) is not None
 
 
 def test_each_batch_waits_once(dlrm: tuple[LoadedArtifact, LoadedArtifact]) -> None:

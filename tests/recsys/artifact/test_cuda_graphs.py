@@ -165,8 +165,9 @@ class TestCapacity:
     def test_zeros_lie_behind_the_ids(self, ranker: StandIn) -> None:
         signature = ranker.on_cpu.signature
         many, few = batch_of(signature, 8, seed=1), batch_of(signature, 8, empty=True)
-        assert ranker.graphs.forms.bucketed is not None
-        places = ranker.graphs.forms.bucketed._buckets[1]._parts.on_host
+        bucketed = ranker.graphs.calls[0]
+        assert isinstance(bucketed, BucketedForward)
+        places = bucketed._buckets[1]._parts.on_host
         assert_replayed(ranker, many)
         assert any(int(place[-1]) == 0 and bool(place.any()) for place in places if place.dim() == 1)
         assert_replayed(ranker, few)
