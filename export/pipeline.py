@@ -21,7 +21,7 @@ from export.artifact.destination import Destination
 from export.artifact.single_file import write_single_file
 from export.artifact.writing import make_manifest, sqnr, write_graphs
 from export.config import ALL_FEATURES, AUTO, DENSE_DTYPES, ExportConfig
-from export.graph.binding import (
+from export.graph.inputs.binding import (
     Binding,
     bind,
     dense_inputs,
@@ -29,12 +29,12 @@ from export.graph.binding import (
     with_columns,
     with_inputs_of,
 )
-from export.graph.features import Declared, discover
-from export.graph.forward import DENSE, SPARSE, Wanted, adapted, arguments, batch_fields
+from export.graph.inputs.features import Declared, discover
+from export.graph.inputs.forward import DENSE, SPARSE, Wanted, adapted, arguments, batch_fields
+from export.graph.inputs.pruning import needed_rows, pruned
 from export.graph.managed import find_managed
 from export.graph.place import naming_places
 from export.graph.prepared import PreparedModel, Progress, skeletons_of
-from export.graph.pruning import needed_rows, pruned
 from export.report import ExportReport, TableReport
 from export.source.torchrec_modules import our_names, with_our_modules
 from export.tables.rows_file import drop_cached, write_rows

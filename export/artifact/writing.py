@@ -14,8 +14,8 @@ import torch
 from torch.export import ExportedProgram
 
 from export.artifact.compiling import compile_program, save_program
-from export.graph.binding import schema_of
 from export.graph.graph import Graph, make_graph
+from export.graph.inputs.binding import schema_of
 from export.graph.prepared import PreparedModel, target_modules
 from export.graph.program import program
 from export.graph.tree import exchanged

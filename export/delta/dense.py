@@ -19,7 +19,7 @@ from torch.export import ExportedProgram
 from export.artifact.compiling import load_program, load_programs, save_program
 from export.artifact.writing import export_graph, make_graphs, write_graphs
 from export.config import ExportConfig, read_of_forward
-from export.graph.forward import parameters
+from export.graph.inputs.forward import parameters
 from export.graph.prepared import PreparedModel
 from export.pipeline import prepare, with_outputs
 from export.verify.run import float_outputs

@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from export.graph.binding import Binding
-from export.graph.computed import RequestFeatures
 from export.graph.cutting import cut
 from export.graph.device_check import check_devices
-from export.graph.forward import DEFAULT_OUTPUT, parts_of
+from export.graph.inputs.binding import Binding
+from export.graph.inputs.computed import RequestFeatures
+from export.graph.inputs.forward import DEFAULT_OUTPUT, parts_of
 from export.graph.managed import FrozenCollisions, mapping_in_front
 from export.graph.passes import (
     flatten_cats,

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from export.config import ExportConfig
-from export.graph.binding import Binding
-from export.graph.computed import check_computed
+from export.graph.inputs.binding import Binding
+from export.graph.inputs.computed import check_computed
 from export.graph.managed import ManagedTables
 from export.graph.ranking import RankingCollection
 from export.tables.tables import StoredModel

@@ -23,7 +23,7 @@ from torch import SymBool, SymFloat, SymInt, Tensor, fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
-from export.graph.computed import checked_ids
+from export.graph.inputs.computed import checked_ids
 
 _shape_config: Any = torch.fx.experimental._config
 #: In the place of what differs between batches, or follows from numbers in tensors.

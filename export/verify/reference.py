@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from export.graph.binding import Binding
 from export.graph.graph import split_features
+from export.graph.inputs.binding import Binding
 from export.graph.prepared import PreparedModel
 from export.graph.tree import exchanged
 from export.verify.compare import model_outputs

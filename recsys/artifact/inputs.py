@@ -13,7 +13,7 @@ from torch import Tensor
 from recsys.errors import ComputedIdError
 from recsys.signature import Signature
 
-# With it the message of ``export.graph.computed`` begins.
+# With it the message of ``export.graph.inputs.computed`` begins.
 _COMPUTED_ID = "computed ID: table '"
 # The words of FBGEMM's bounds check. The servers have checked the IDs of requests before.
 _BEYOND_TABLE = "Expected idx < num_rows"

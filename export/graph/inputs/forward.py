@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from export.graph.computed import RequestFeatures
+from export.graph.inputs.computed import RequestFeatures
 from export.graph.place import place_of_forward
 from recsys.errors import ExportError
 from recsys.jagged.keyed import KeyedTensor

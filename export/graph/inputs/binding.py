@@ -14,9 +14,9 @@ from itertools import accumulate
 from torch import nn
 
 from export.config import ExportConfig
-from export.graph.features import Declared, discover
-from export.graph.forward import StandIn, arguments
-from export.graph.pruning import reached_inputs
+from export.graph.inputs.features import Declared, discover
+from export.graph.inputs.forward import StandIn, arguments
+from export.graph.inputs.pruning import reached_inputs
 from recsys.configs import EmbeddingBagConfig
 from recsys.embedding import FloatCollection, takes_weights
 from recsys.errors import ExportError

@@ -135,8 +135,9 @@ class _NoCollection(nn.Module):
     [
         (
             _NoAnnotation,
-            r"forward\(dense\): got annotation None, expected torch.Tensor.*At tests/export/graph/test_binding.py:\d+ "
-            r"in _NoAnnotation.forward: .*--dense-width dense=N or --features dense=F1,F2",
+            r"forward\(dense\): got annotation None, expected torch.Tensor.*"
+            r"At tests/export/graph/inputs/test_binding.py:\d+ in _NoAnnotation.forward: "
+            r".*--dense-width dense=N or --features dense=F1,F2",
         ),
         (_Unannotated, r"forward\(other\): got an input with a default.* --default other leaves it"),
         (_ForeignArgument, r"forward\(dense\): got annotation list\[float\]"),

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from export.graph.features import BETWEEN, Call, Found, input_name, nodes_in
+from export.graph.inputs.features import BETWEEN, Call, Found, input_name, nodes_in
 from export.graph.tree import exchanged
 from recsys.configs import embedding_names, tables_with
 from recsys.embedding import EmbeddingBagCollection, EmbeddingCollection, FloatCollection
