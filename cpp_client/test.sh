@@ -27,7 +27,7 @@ configure() {
 build() {
   cmake --build "$build" --target "${programs[@]}"
   # Weak code, such as a template's, may be chosen for callers on processors without these instructions.
-  if nm -C "$build"/CMakeFiles/recsys_ops.dir/ops/kernels/avx*.o | grep ' [VWu] '; then
+  if nm -C "$build"/CMakeFiles/recsys_ops.dir/ops/kernels/{avx*,amx}.cpp.o | grep ' [VWu] '; then
     echo "kernels for special instructions must leave no code that others could call" >&2
     return 1
   fi
@@ -39,7 +39,7 @@ style() {
   find . \( -name '*.h' -o -name '*.cpp' \) -print0 | xargs -0 clang-format-14 --dry-run -Werror
   # The rooms that every request passes, and those that read untrusted bytes.
   find base wire ops engine/core engine/counters engine/http2 engine/routes engine/settings -name '*.cpp' \
-    ! -name 'avx*.cpp' ! -path 'ops/torch/*' -print0 |
+    ! -name 'avx*.cpp' ! -path 'ops/kernels/amx.cpp' ! -path 'ops/torch/*' -print0 |
     xargs -0 -P "$(nproc)" -I{} clang-tidy-14 --quiet {} -- -std=c++17 -I. -Iinclude 2>/dev/null
 }
 

@@ -5,6 +5,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "ops/amx.h"
+
 namespace recsys::ops {
 namespace {
 
@@ -18,23 +20,32 @@ std::atomic<int>& Chosen() {
 }
 
 Isa IsaOf(std::string_view name) {
-  for (const Isa isa : {Isa::kPlain, Isa::kAvx2, Isa::kAvx512}) {
+  for (const Isa isa : {Isa::kPlain, Isa::kAvx2, Isa::kAvx512, Isa::kAmx}) {
     if (name != NameOf(isa)) continue;
-    if (isa > BestIsa()) {
-      throw std::runtime_error(std::string(kVariable) + ": got " + std::string(name) +
-                               ", expected at most " + NameOf(BestIsa()) +
-                               ": this processor has no more");
+    const std::string got = std::string(kVariable) + ": got " + NameOf(isa) + ", expected ";
+    if (!HasIsa(isa)) {
+      const bool is_denied = isa == Isa::kAmx && AmxOfThis() == Amx::kDenied;
+      throw std::runtime_error(
+          got + "at most " + NameOf(BestIsa()) +
+          (is_denied ? ": the system does not let this process use tiles (Linux 5.16 or later may)"
+                     : ": this processor has no more"));
+    }
+    if (isa == Isa::kAmx && !AmxIsRight()) {
+      throw std::runtime_error(got + NameOf(BestIsa()) +
+                               ": this processor's tiles compute other numbers than they should");
     }
     return isa;
   }
   throw std::runtime_error(std::string(kVariable) + ": got '" + std::string(name) +
-                           "', expected plain, avx2 or avx512");
+                           "', expected plain, avx2, avx512 or amx");
 }
 
 }  // namespace
 
 const char* NameOf(Isa isa) {
   switch (isa) {
+    case Isa::kAmx:
+      return "amx";
     case Isa::kAvx512:
       return "avx512";
     case Isa::kAvx2:
@@ -55,6 +66,11 @@ Isa BestIsa() {
   if (has_avx2) return has_avx512 ? Isa::kAvx512 : Isa::kAvx2;
 #endif
   return Isa::kPlain;
+}
+
+bool HasIsa(Isa isa) {
+  if (isa != Isa::kAmx) return isa <= BestIsa();
+  return BestIsa() == Isa::kAvx512 && AmxOfThis() == Amx::kUsable;
 }
 
 Isa ChosenIsa() {

@@ -13,16 +13,22 @@ enum class Isa {
   kAvx2,
   /// AVX-512 F, BW, DQ and VL, with VNNI and BF16.
   kAvx512,
+  /// AMX with INT8 and BF16. By name only: it has not run yet on a processor that has it.
+  kAmx,
 };
 
-/// Returns the name: "plain", "avx2" or "avx512".
+/// Returns the name: "plain", "avx2", "avx512" or "amx".
 const char* NameOf(Isa isa);
 
-/// Returns the most that this processor can do.
+/// Returns the most that this processor can do, AMX aside.
 Isa BestIsa();
 
+/// Returns whether this processor, and for AMX the system, can do it.
+bool HasIsa(Isa isa);
+
 /// Returns what kernels use: the environment variable RECSYS_ISA, else BestIsa().
-/// Throws std::runtime_error if the variable names none, or one that this processor lacks.
+/// Throws std::runtime_error if the variable names none, one that this processor lacks, or AMX that
+/// computes wrong numbers here.
 Isa ChosenIsa();
 
 /// Sets what kernels use from now on; for tests. Throws as ChosenIsa does.

@@ -8,7 +8,7 @@
 
 namespace recsys::ops {
 
-const Kernels& Avx512Kernels() {
+const Kernels& Avx512Kernels() noexcept {
   static constexpr Kernels kKernels{&Linear, &Dot, &LookUp, &Find, &Pool, &Compute};
   return kKernels;
 }

@@ -14,6 +14,8 @@ std::int64_t NumIds(const Lookup& lookup) {
 const Kernels& ChosenKernels() {
   switch (ChosenIsa()) {
 #if defined(__x86_64__)
+    case Isa::kAmx:
+      return AmxKernels();
     case Isa::kAvx512:
       return Avx512Kernels();
     case Isa::kAvx2:

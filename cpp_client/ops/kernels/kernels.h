@@ -163,7 +163,12 @@ struct Kernels {
 const Kernels& PlainKernels();
 #if defined(__x86_64__)
 const Kernels& Avx2Kernels();
-const Kernels& Avx512Kernels();
+const Kernels& Avx512Kernels() noexcept;
+/// Linear layers in bfloat16 and int8 by tiles, all else as Avx512Kernels().
+const Kernels& AmxKernels();
+/// The same on processors that have AVX-512 only: what each tile instruction does in plain C++.
+/// Slow, for checks.
+const Kernels& EmulatedAmxKernels();
 #endif
 
 /// Returns those of ChosenIsa().

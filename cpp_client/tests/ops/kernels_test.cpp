@@ -8,44 +8,16 @@
 #include <cstring>
 #include <limits>
 #include <random>
-#include <vector>
+
+#include "tests/ops/layer.h"
 
 namespace recsys::ops {
 namespace {
 
-using Floats = std::vector<float>;
-
-Floats Random(std::size_t count, std::mt19937* random, float low = -1) {
-  std::uniform_real_distribution<float> draw(low, 1);
-  Floats values(count);
-  for (float& value : values) value = draw(*random);
-  return values;
-}
-
-/// Packed weights in memory that is aligned.
-struct Layer {
-  Layer(const Floats& weight, const Floats* bias, std::int64_t num_outputs, std::int64_t num_inputs,
-        WeightType type) {
-    const std::vector<char> data = Pack(weight.data(), bias == nullptr ? nullptr : bias->data(),
-                                        num_outputs, num_inputs, type);
-    size = static_cast<std::int64_t>(data.size());
-    bytes.reset(static_cast<char*>(std::aligned_alloc(64, (data.size() + 63) / 64 * 64)));
-    std::memcpy(bytes.get(), data.data(), data.size());
-    error = ReadPacked(bytes.get(), size, &packed);
-  }
-  struct Free {
-    void operator()(char* data) const { std::free(data); }
-  };
-  std::unique_ptr<char, Free> bytes;
-  std::int64_t size = 0;
-  Packed packed;
-  std::string error;
-};
-
 class EachIsa : public testing::TestWithParam<Isa> {
  protected:
   void SetUp() override {
-    if (GetParam() > BestIsa()) GTEST_SKIP() << "this processor has no " << NameOf(GetParam());
+    if (!HasIsa(GetParam())) GTEST_SKIP() << "this processor has no " << NameOf(GetParam());
     ForceIsa(NameOf(GetParam()));
   }
   void TearDown() override { ForceIsa(NameOf(BestIsa())); }
@@ -68,7 +40,8 @@ class EachIsa : public testing::TestWithParam<Isa> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Isas, EachIsa, testing::Values(Isa::kPlain, Isa::kAvx2, Isa::kAvx512),
+INSTANTIATE_TEST_SUITE_P(Isas, EachIsa,
+                         testing::Values(Isa::kPlain, Isa::kAvx2, Isa::kAvx512, Isa::kAmx),
                          [](const auto& given) { return NameOf(given.param); });
 
 double Activated(double value, Activation activation) {
@@ -249,6 +222,10 @@ TEST(Isa, NamesAreChecked) {
   if (BestIsa() < Isa::kAvx512) {
     EXPECT_THROW(ForceIsa("avx512"), std::runtime_error);
   }
+  if (!HasIsa(Isa::kAmx)) {
+    EXPECT_THROW(ForceIsa("amx"), std::runtime_error);
+  }
+  EXPECT_LT(BestIsa(), Isa::kAmx) << "only by name";
   ForceIsa("plain");
   EXPECT_EQ(ChosenIsa(), Isa::kPlain);
   ForceIsa(NameOf(BestIsa()));
