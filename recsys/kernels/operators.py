@@ -58,11 +58,11 @@ def why_missing() -> str:
 
 
 def instructions() -> str:
-    """Return the instruction set that the operators use: ``plain``, ``avx2`` or ``avx512``.
+    """Return the instruction set that the operators use: ``plain``, ``avx2``, ``avx512`` or ``amx``.
 
     Raises:
         NotBuiltError: They cannot be used.
-        RuntimeError: The environment variable ``RECSYS_ISA`` names another one than this processor has.
+        RuntimeError: The environment variable ``RECSYS_ISA`` names one that cannot be used here.
     """
     name: str = _usable().isa()
     return name
