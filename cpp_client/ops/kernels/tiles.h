@@ -1,10 +1,9 @@
 // The tile instructions of AMX, twice: the processor's, and what Intel's manual says of each, in
-// plain C++. A tile register holds up to 16 rows of 64 bytes. Both structs have the same members,
-// whose template arguments are numbers of registers.
+// plain C++. A tile register holds up to 16 rows of 64 bytes. Both have the same members.
 
-#include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "ops/packed.h"
 
@@ -31,6 +30,10 @@ struct alignas(64) TileShapes {
 };
 static_assert(sizeof(TileShapes) == 64, "the processor reads 64 bytes");
 
+/// The number of a register. It converts to an int.
+template <int kNumber>
+using Register = std::integral_constant<int, kNumber>;
+
 /// The processor's. Written as assembly, because GCC's intrinsics take no template arguments.
 struct AmxTiles {
   void Configure(const TileShapes& shapes) {
@@ -39,25 +42,25 @@ struct AmxTiles {
   /// Ends the use of the registers. Until then, the system saves them when it switches threads.
   void Release() { __asm__ volatile("tilerelease" : : : "memory"); }
   template <int kTile>
-  void Zero() {
+  void Zero(Register<kTile> /*tile*/) {
     __asm__ volatile("tilezero %%tmm%c0" : : "i"(kTile));
   }
   template <int kTile>
-  void Load(const char* from, std::int64_t stride) {
+  void Load(Register<kTile> /*tile*/, const char* from, std::int64_t stride) {
     __asm__ volatile("tileloadd (%0,%1,1), %%tmm%c2"
                      :
                      : "r"(from), "r"(stride), "i"(kTile)
                      : "memory");
   }
   template <int kTile>
-  void Store(char* to, std::int64_t stride) {
+  void Store(Register<kTile> /*tile*/, char* to, std::int64_t stride) {
     __asm__ volatile("tilestored %%tmm%c2, (%0,%1,1)"
                      :
                      : "r"(to), "r"(stride), "i"(kTile)
                      : "memory");
   }
   template <WeightType kType, int kSum, int kA, int kB>
-  void Dot() {
+  void Dot(Register<kSum> /*sum*/, Register<kA> /*a*/, Register<kB> /*b*/) {
     if constexpr (kType == WeightType::kBfloat16) {
       __asm__ volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kSum), "i"(kA), "i"(kB));
     } else {
@@ -81,39 +84,36 @@ class PlainTiles {
     std::memset(tiles_, 0, sizeof(tiles_));
   }
   void Release() { shapes_ = {}; }
-  template <int kTile>
-  void Zero() {
-    static_assert(kTile < kNumTiles, "no such register");
-    Check(Rows(kTile) > 0 && Groups(kTile) > 0);
-    std::memset(tiles_[kTile], 0, sizeof(tiles_[kTile]));
+  void Zero(int tile) {
+    CheckUsed(tile);
+    std::memset(tiles_[tile], 0, sizeof(tiles_[tile]));
   }
   /// Reads the rows of a register, which lie `stride` bytes apart; zeros behind them.
-  template <int kTile>
-  void Load(const char* from, std::int64_t stride) {
-    Zero<kTile>();
-    for (int row = 0; row < Rows(kTile); ++row) {
-      std::memcpy(tiles_[kTile][row], from + row * stride, shapes_.row_bytes[kTile]);
+  void Load(int tile, const char* from, std::int64_t stride) {
+    Zero(tile);
+    for (int row = 0; row < Rows(tile); ++row) {
+      std::memcpy(tiles_[tile][row], from + row * stride, shapes_.row_bytes[tile]);
     }
   }
-  template <int kTile>
-  void Store(char* to, std::int64_t stride) {
-    Check(Rows(kTile) > 0 && Groups(kTile) > 0);
-    for (int row = 0; row < Rows(kTile); ++row) {
-      std::memcpy(to + row * stride, tiles_[kTile][row], shapes_.row_bytes[kTile]);
+  void Store(int tile, char* to, std::int64_t stride) {
+    CheckUsed(tile);
+    for (int row = 0; row < Rows(tile); ++row) {
+      std::memcpy(to + row * stride, tiles_[tile][row], shapes_.row_bytes[tile]);
     }
   }
-  /// Adds products: number (m, n) of kSum gets those of row m of kA and column n of kB, whose rows
-  /// are groups. Of bfloat16, TDPBF16PS; of unsigned bytes in kA and signed ones in kB, TDPBUSD.
-  template <WeightType kType, int kSum, int kA, int kB>
-  void Dot() {
-    static_assert(kSum != kA && kA != kB && kB != kSum, "the processor takes three registers");
-    Check(Rows(kSum) > 0 && Groups(kSum) > 0 && Rows(kB) > 0);
-    Check(Rows(kSum) == Rows(kA) && Groups(kA) == Rows(kB) && Groups(kSum) == Groups(kB));
-    for (int m = 0; m < Rows(kSum); ++m) {
+  /// Adds products: number (m, n) of `sum` gets those of row m of `a` and column n of `b`, whose
+  /// rows are groups. Of bfloat16, TDPBF16PS; of unsigned bytes in `a` and signed ones in `b`,
+  /// TDPBUSD.
+  template <WeightType kType>
+  void Dot(int sum, int a, int b) {
+    for (const int tile : {sum, a, b}) CheckUsed(tile);
+    Check(sum != a && a != b && b != sum);
+    Check(Rows(sum) == Rows(a) && Groups(a) == Rows(b) && Groups(sum) == Groups(b));
+    for (int m = 0; m < Rows(sum); ++m) {
       if constexpr (kType == WeightType::kBfloat16) {
-        DotFloats(tiles_[kA][m], tiles_[kB], Groups(kA), Groups(kSum), tiles_[kSum][m]);
+        DotFloats(tiles_[a][m], tiles_[b], Groups(a), Groups(sum), tiles_[sum][m]);
       } else {
-        DotBytes(tiles_[kA][m], tiles_[kB], Groups(kA), Groups(kSum), tiles_[kSum][m]);
+        DotBytes(tiles_[a][m], tiles_[b], Groups(a), Groups(sum), tiles_[sum][m]);
       }
     }
   }
@@ -124,6 +124,7 @@ class PlainTiles {
   static void Check(bool is_right) {
     if (!is_right) __builtin_trap();
   }
+  void CheckUsed(int tile) const { Check(tile < kNumTiles && Rows(tile) > 0 && Groups(tile) > 0); }
   int Rows(int tile) const { return shapes_.num_rows[tile]; }
   int Groups(int tile) const { return shapes_.row_bytes[tile] / 4; }
 

@@ -1,5 +1,8 @@
 // The kernels for AMX with emulated tiles, at odd sizes, against those of other instruction sets.
-// kernels_test.cpp tests them with the processor's tiles, where it has them.
+// amx_test.cpp tests them with the instructions, kernels_test.cpp with them where the processor has
+// them.
+
+#if defined(__x86_64__)
 
 #include <gtest/gtest.h>
 
@@ -221,11 +224,11 @@ float DotOf(std::uint32_t a, std::uint32_t b, float sum) {
   std::memcpy(bytes[0], &sum, 4);
   std::memcpy(bytes[1], &a, 4);
   std::memcpy(bytes[2], &b, 4);
-  tiles.Load<0>(bytes[0], 64);
-  tiles.Load<1>(bytes[1], 64);
-  tiles.Load<2>(bytes[2], 64);
-  tiles.Dot<WeightType::kBfloat16, 0, 1, 2>();
-  tiles.Store<0>(bytes[0], 64);
+  tiles.Load(0, bytes[0], 64);
+  tiles.Load(1, bytes[1], 64);
+  tiles.Load(2, bytes[2], 64);
+  tiles.Dot<WeightType::kBfloat16>(0, 1, 2);
+  tiles.Store(0, bytes[0], 64);
   std::memcpy(&sum, bytes[0], 4);
   return sum;
 }
@@ -249,14 +252,16 @@ TEST(PlainTiles, TrapWhereTheProcessorWould) {
     shapes.Set(1, 2, groups);
     shapes.Set(2, rows, 3);
     tiles.Configure(shapes);
-    tiles.Dot<WeightType::kInt8, 0, 1, 2>();
+    tiles.Dot<WeightType::kInt8>(0, 1, 2);
   };
   dot(4, 4);
   EXPECT_DEATH(dot(4, 5), "");
   EXPECT_DEATH(dot(0, 0), "");
   EXPECT_DEATH(dot(17, 17), "");
-  EXPECT_DEATH(PlainTiles().Zero<3>(), "");
+  EXPECT_DEATH(PlainTiles().Zero(3), "");
 }
 
 }  // namespace
 }  // namespace recsys::ops
+
+#endif
