@@ -134,7 +134,7 @@ def can_exchange(target: Target) -> bool:
     """Return whether the operators of recsys_ops are there for a target.
 
     Raises:
-        TargetError: They are not, and the target needs them.
+        TargetError: They are not, and the target needs them; or ``RECSYS_ISA`` names instructions that cannot be used.
     """
     if target.dense_dtype != "float32" or any(device != "cpu" for device in target.devices):
         return False
@@ -143,7 +143,13 @@ def can_exchange(target: Target) -> bool:
         raise TargetError(
             f"target {target.name!r}: needs linear layers in {target.linear_dtype}, but {missing}"
         )
-    return not missing
+    if missing:
+        return False
+    try:
+        operators.instructions()
+    except RuntimeError as error:
+        raise TargetError(str(error)) from None
+    return True
 
 
 @dataclass(frozen=True, kw_only=True)

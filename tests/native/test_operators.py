@@ -462,3 +462,19 @@ def test_the_environment_names_the_instructions(isa: str) -> None:
 
     assert run(isa).stdout == f"{isa}\n"
     assert "RECSYS_ISA: got 'sse', expected plain, avx2, avx512 or amx" in run("sse").stderr
+
+
+def test_commands_say_in_one_line_that_instructions_are_unknown(tmp_path: Path) -> None:
+    export_model(dlrm(), tmp_path / "a", ExportConfig())
+    done = subprocess.run(
+        [sys.executable, "-m", "serve.profiler", str(tmp_path / "a"), "--batch-sizes", "1", "--no-html"],
+        env={**os.environ, "RECSYS_ISA": "sse"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode != 0
+    assert done.stderr.splitlines() == [
+        "recsys-profile: RECSYS_ISA: got 'sse', expected plain, avx2, avx512 or amx"
+    ]
