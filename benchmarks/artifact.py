@@ -33,9 +33,8 @@ from benchmarks.measure.speed import (
     measure_zoo,
 )
 from benchmarks.models import zoo
-from benchmarks.models.dlrm import build, export_and_load, requests
+from benchmarks.models.dlrm import add_options, build, export_and_load, requests
 from benchmarks.models.peer import PeerMissingError, check_installed, script_peer
-from recsys.cli import count, counts
 from serve.profiler.rounds import CLOCKS, RoundsConfig
 
 _DESCRIPTION = """\
@@ -57,6 +56,7 @@ exit codes: 0 measured, 1 the contestants disagree or the AUC moved, 2 bad usage
 """
 # Rows of each table of the other models, whose tables are wider.
 _ZOO_ROWS = 20_000
+_NUM_ROUNDS = 15
 # Forwards under the profiler, by batch size.
 _PROFILED = {1: 2000, 128: 200}
 
@@ -136,7 +136,7 @@ def _measure(args: argparse.Namespace, folder: Path) -> Report:
     machine = prepare()
     num_rows = args.rows or (1_000 if args.quick else 100_000)
     rounds = RoundsConfig(
-        num_rounds=args.rounds or (3 if args.quick else 15),
+        num_rounds=args.rounds or (3 if args.quick else _NUM_ROUNDS),
         turn_s=0.02 if args.quick else 0.3,
         clock=args.clock,
     )
@@ -241,23 +241,17 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--quick", action="store_true", help="small tables, short turns: does it run at all?")
     add_bar_options(parser)
+    add_options(parser, BATCH_SIZES, _NUM_ROUNDS)
     parser.add_argument("--profile", action="store_true", help="also print where the artifact's time goes")
     parser.add_argument("--no-zoo", action="store_true", help="leave the models beside the DLRM out")
     parser.add_argument("--no-auc", action="store_true", help="leave the training and the AUC out")
-    parser.add_argument("--rows", type=count, metavar="R", help="rows of each table (default 100000)")
-    parser.add_argument(
-        "--batch-sizes", type=counts, metavar="B,B", help=f"default {','.join(map(str, BATCH_SIZES))}"
-    )
-    parser.add_argument("--rounds", type=count, metavar="N", help="turns of each contestant (default 15)")
     parser.add_argument(
         "--clock",
         choices=tuple(CLOCKS),
         default="wall",
         help="cpu: leave out the time that others had the core",
     )
-    parser.add_argument("--dir", type=Path, metavar="DIR", help="where temporary artifacts go")
     return parser
 
 

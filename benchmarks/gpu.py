@@ -30,12 +30,12 @@ from benchmarks.measure.gpu import (
     num_synchronizations,
 )
 from benchmarks.measure.machine import Machine, prepare, wide_console
-from benchmarks.models.dlrm import EMBEDDING_DIM, NUM_TABLES, build, requests
+from benchmarks.models.dlrm import EMBEDDING_DIM, NUM_TABLES, add_options, build, requests
 from export.config import ExportConfig
 from export.pipeline import export_model
 from recsys.artifact.cuda_graphs import CudaGraphOptions
 from recsys.artifact.load import LoadedArtifact, load_artifact
-from recsys.cli import count, counts
+from recsys.cli import count
 from recsys.sharding.plan.env import num_cuda_devices
 
 _DESCRIPTION = """\
@@ -53,6 +53,7 @@ exit codes: 0 measured, 1 no CUDA device or the measurement failed, 2 bad usage,
 """
 _TARGET = "cuda:0"
 _BATCH_SIZES = (1, 8, 32, 128, 512)
+_NUM_ROUNDS = 21
 _PLAIN, _RECORDED = "forward", "CUDA graphs"
 # Batch size and IDs of each bag: many bags, and long ones.
 _LOOKUPS = ((512, 20), (4096, 20), (65536, 1))
@@ -139,7 +140,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _measure(args: argparse.Namespace, folder: Path) -> Report:
     machine = prepare()
     device = torch.device(_TARGET)
-    num_rounds = args.rounds or (2 if args.quick else 21)
+    num_rounds = args.rounds or (2 if args.quick else _NUM_ROUNDS)
     num_rows = args.rows or (1_000 if args.quick else 100_000)
     batch_sizes = args.batch_sizes or _BATCH_SIZES
     memory = bandwidth(device, num_rounds)
@@ -212,19 +213,11 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--quick", action="store_true", help="small tables, few rounds: does it run at all?")
     add_bar_options(parser)
-    parser.add_argument(
-        "--rows", type=count, metavar="R", help="rows of each table of the model (default 100000)"
-    )
+    add_options(parser, _BATCH_SIZES, _NUM_ROUNDS)
     parser.add_argument(
         "--lookup-rows", type=count, metavar="R", help="rows of each table of the lookups (default 1000000)"
     )
-    parser.add_argument(
-        "--batch-sizes", type=counts, metavar="B,B", help=f"default {','.join(map(str, _BATCH_SIZES))}"
-    )
-    parser.add_argument("--rounds", type=count, metavar="N", help="of each measurement (default 21)")
-    parser.add_argument("--dir", type=Path, metavar="DIR", help="where the temporary artifact goes")
     return parser
 
 

@@ -22,10 +22,9 @@ from rich.table import Table
 
 from benchmarks.measure.bars import MISSED_TEXT, Bar, add_bar_options, bar_table, bars_json, exit_status
 from benchmarks.measure.machine import Machine, prepare, wide_console
-from benchmarks.models.dlrm import build, export_and_load
+from benchmarks.models.dlrm import add_options, build, export_and_load
 from recsys.artifact.graphs import LoadedGraphs
 from recsys.artifact.load import LoadedArtifact
-from recsys.cli import count, counts
 from serve.profiler.batches import Shape, draw, grouped, num_batches
 from serve.profiler.limits import ROWS_OF_CALL, Limits, gather_ways
 from serve.profiler.report.texts import limit_rows, percent, time_text
@@ -50,6 +49,7 @@ examples:
 exit codes: 0 measured, 2 bad usage, {MISSED_TEXT}
 """
 _BATCH_SIZES = (128, 512)
+_NUM_ROUNDS = 11
 #: The share of the gather limit that own lookups should reach.
 _LOOKUP_BAR = 0.8
 
@@ -73,10 +73,17 @@ class Report:
 
     @property
     def bars(self) -> list[Bar]:
-        """The bars of the own lookups."""
-        return [
+        """The bars of the own lookups, by themselves and within each batch."""
+        alone = [
             Bar(f"batch {size}, own lookups by themselves ÷ gather limit", _LOOKUP_BAR, reached)
             for size, reached in self.lookups_alone.items()
+        ]
+        return alone + [
+            Bar(f"batch {size.batch_size}, {name}: lookups ÷ gather limit", _LOOKUP_BAR, reached)
+            for name, profile in self.profiles.items()
+            if name.startswith("own")
+            for size in profile.sizes
+            if (reached := lookup_share(size)) is not None
         ]
 
     def to_json(self) -> dict[str, Any]:
@@ -142,7 +149,9 @@ def _measure(args: argparse.Namespace, folder: Path) -> Report:
     num_rows = args.rows or (1_000 if args.quick else 100_000)
     artifacts = export_and_load(build(num_rows), folder)
     rounds = RoundsConfig(
-        num_rounds=args.rounds or (1 if args.quick else 11), turn_s=0.002 if args.quick else 0.05, clock="cpu"
+        num_rounds=args.rounds or (1 if args.quick else _NUM_ROUNDS),
+        turn_s=0.002 if args.quick else 0.05,
+        clock="cpu",
     )
     sizes = args.batch_sizes or _BATCH_SIZES
     profiles: dict[str, Profile] = {}
@@ -215,14 +224,8 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--quick", action="store_true", help="small tables, short turns: does it run at all?")
     add_bar_options(parser)
-    parser.add_argument("--rows", type=count, metavar="R", help="rows of each table (default 100000)")
-    parser.add_argument(
-        "--batch-sizes", type=counts, metavar="B,B", help=f"default {','.join(map(str, _BATCH_SIZES))}"
-    )
-    parser.add_argument("--rounds", type=count, metavar="N", help="turns of each measurement (default 11)")
-    parser.add_argument("--dir", type=Path, metavar="DIR", help="where temporary artifacts go")
+    add_options(parser, _BATCH_SIZES, _NUM_ROUNDS)
     return parser
 
 

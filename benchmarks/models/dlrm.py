@@ -5,6 +5,8 @@ Shape letters: B batch, F features, R rows.
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from torch import Tensor
 from export.config import DENSE_DTYPES, ExportConfig
 from export.pipeline import export_model
 from recsys.artifact.load import LoadedArtifact, load_artifact
+from recsys.cli import count, counts
 from recsys.kernels import operators
 from recsys.models.click import ClickModel, build_dlrm
 
@@ -45,6 +48,24 @@ class Request:
     dense: Tensor
     lengths: Tensor
     values: Tensor
+
+
+def add_options(parser: argparse.ArgumentParser, batch_sizes: Sequence[int], num_rounds: int) -> None:
+    """Add the options of benchmarks of this model: ``--quick``, ``--rows``, ``--batch-sizes``, ``--rounds``, ``--dir``.
+
+    Args:
+        parser: Of the benchmark.
+        batch_sizes: Those that it measures by default.
+        num_rounds: Its turns by default.
+    """
+    sizes = ",".join(map(str, batch_sizes))
+    parser.add_argument("--quick", action="store_true", help="small tables, short turns: does it run at all?")
+    parser.add_argument("--rows", type=count, metavar="R", help="rows of each table (default 100000)")
+    parser.add_argument("--batch-sizes", type=counts, metavar="B,B", help=f"default {sizes}")
+    parser.add_argument(
+        "--rounds", type=count, metavar="N", help=f"turns of each measurement (default {num_rounds})"
+    )
+    parser.add_argument("--dir", type=Path, metavar="DIR", help="where temporary artifacts go")
 
 
 def build(num_rows: int, seed: int = 0) -> ClickModel:

@@ -139,12 +139,12 @@ def can_exchange(target: Target) -> bool:
     if target.dense_dtype != "float32" or any(device != "cpu" for device in target.devices):
         return False
     missing = operators.why_missing()
-    if missing and target.linear_dtype != "float32":
+    if missing:
+        if target.linear_dtype == "float32":
+            return False
         raise TargetError(
             f"target {target.name!r}: needs linear layers in {target.linear_dtype}, but {missing}"
         )
-    if missing:
-        return False
     try:
         operators.instructions()
     except RuntimeError as error:

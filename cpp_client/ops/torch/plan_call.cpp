@@ -92,10 +92,9 @@ void PreparedPlan::BindBuffers() {
   }
 }
 
-/// The tensors of one call, bound to its plan.
-class PlanCall {
+class PreparedPlan::Call {
  public:
-  PlanCall(const PreparedPlan& prepared, at::TensorList inputs)
+  Call(const PreparedPlan& prepared, at::TensorList inputs)
       : prepared_(prepared), inputs_(inputs), bound_(prepared.bound_) {
     TORCH_CHECK_VALUE(static_cast<std::int64_t>(inputs.size()) == prepared.num_inputs_,
                       "inputs: got ", inputs.size(), ", expected ", prepared.num_inputs_);
@@ -182,7 +181,7 @@ class PlanCall {
 };
 
 std::vector<at::Tensor> PreparedPlan::Run(at::TensorList inputs) const {
-  return PlanCall(*this, inputs).Run();
+  return Call(*this, inputs).Run();
 }
 
 std::vector<at::Tensor> CallPlan(const at::Tensor& plan, at::TensorList inputs,

@@ -36,7 +36,8 @@ class PreparedPlan {
   std::vector<at::Tensor> Run(at::TensorList inputs) const;
 
  private:
-  friend class PlanCall;
+  /// The tensors of one call, bound to the plan.
+  class Call;
 
   void BindWeights();
   void BindLookups();
