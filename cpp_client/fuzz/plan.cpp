@@ -99,7 +99,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t siz
   std::vector<std::uint8_t> rows(5 * recsys::ops::RowBytes(recsys::ops::RowType::kInt8, 4));
   std::vector<recsys::ops::Slot> slots(kNumSlots);
   for (std::int64_t i = 0; i < kNumSlots; ++i) {
-    slots[static_cast<std::size_t>(i)] = {rows.data(), 5, recsys::ops::RowType::kInt8, 4, 4 * i};
+    recsys::ops::Slot& slot = slots[static_cast<std::size_t>(i)];
+    slot = {rows.data(), 5, recsys::ops::RowType::kInt8, 4, 4 * i};
+    slot.feature = kNumSlots - 1 - i;
   }
   const std::vector<std::int64_t> offsets = {0, 1, 3, 3, 4, 5, 8};
   std::vector<std::int64_t> ids(8);

@@ -8,8 +8,8 @@
 namespace recsys::ops {
 namespace {
 
-constexpr std::int64_t kPlanVersion = 1;
-constexpr std::int64_t kHeader = 4, kOfBuffer = 3, kOfLookup = 6, kOfPlace = 3, kOfStep = 15;
+constexpr std::int64_t kPlanVersion = 2;
+constexpr std::int64_t kHeader = 4, kOfBuffer = 3, kOfLookup = 7, kOfPlace = 3, kOfStep = 15;
 /// Bounds against sums that overflow.
 constexpr std::int64_t kMostItems = 1 << 12, kMostWidth = 1 << 24;
 
@@ -63,7 +63,8 @@ class Checking {
     return IsBelow(lookup.rows, num_constants_) && IsBelow(lookup.slots, num_constants_) &&
            IsBelow(lookup.lengths, num_inputs_) && IsBelow(lookup.values, num_inputs_) &&
            (lookup.weights == -1 || IsBelow(lookup.weights, num_inputs_)) &&
-           IsBelow(lookup.pooling, static_cast<std::int64_t>(Pooling::kNone));
+           IsBelow(lookup.pooling, static_cast<std::int64_t>(Pooling::kNone)) &&
+           lookup.num_features >= 1 && lookup.num_features <= kMostItems;
   }
 
   bool IsRight(const Step& step) const {
@@ -308,7 +309,7 @@ std::vector<std::int64_t> WritePlan(const Plan& plan) {
   }
   for (const LookupSource& lookup : plan.lookups) {
     numbers.insert(numbers.end(), {lookup.rows, lookup.slots, lookup.lengths, lookup.values,
-                                   lookup.weights, lookup.pooling});
+                                   lookup.weights, lookup.pooling, lookup.num_features});
   }
   for (const Step& step : plan.steps) {
     numbers.push_back(static_cast<std::int64_t>(step.kind));
@@ -345,7 +346,7 @@ std::string ReadPlan(const std::int64_t* numbers, std::int64_t count, std::int64
   }
   plan->lookups.clear();
   for (std::int64_t i = 0; i < num_lookups; ++i, at += kOfLookup) {
-    plan->lookups.push_back({at[0], at[1], at[2], at[3], at[4], at[5]});
+    plan->lookups.push_back({at[0], at[1], at[2], at[3], at[4], at[5], at[6]});
   }
   plan->steps.clear();
   for (std::int64_t i = 0; i < num_steps; ++i, at += kOfStep) {

@@ -55,6 +55,8 @@ struct LookupSource {
   /// Inputs; -1 for no weights.
   std::int64_t lengths = 0, values = 0, weights = -1;
   std::int64_t pooling = 0;
+  /// Of which the lengths tell the bags; slots read some of them.
+  std::int64_t num_features = 1;
 };
 
 struct Plan {

@@ -9,11 +9,9 @@ from typing import Any
 
 from serve.profiler.limits import Limits
 
+_OWN_LOOKUP = "recsys_ops::lookup"
 #: Operators that look rows up, and the place of the IDs among their arguments.
-LOOKUPS = {
-    "recsys_ops::lookup": 3,
-    "fbgemm::int_nbit_split_embedding_codegen_lookup_function": 12,
-}
+LOOKUPS = {_OWN_LOOKUP: 3, "fbgemm::int_nbit_split_embedding_codegen_lookup_function": 12}
 _OWN_LINEAR, _OWN_DOT = "recsys_ops::linear", "recsys_ops::dot_interaction"
 #: Operators that are linear layers.
 LINEAR = ("aten::linear", "aten::addmm", _OWN_LINEAR)
@@ -112,7 +110,10 @@ def work_of(call: Call, linear_dtype: str) -> Work:
     shapes = call.shapes
     try:
         if call.name in LOOKUPS:
-            return Work(num_rows=math.prod(shapes[LOOKUPS[call.name]]))
+            num_ids = math.prod(shapes[LOOKUPS[call.name]])
+            # It gets the IDs of all features: those of its slots are taken for as many as the others'.
+            share = shapes[1][0] / int(call.values[7]) if call.name == _OWN_LOOKUP else 1.0
+            return Work(num_rows=num_ids * share)
         if call.name == _OWN_LINEAR:
             flops = 2.0 * math.prod(shapes[0]) * int(call.values[2])
             return Work(flops=flops, dtype=linear_dtype, num_bytes=_bytes(call))

@@ -146,22 +146,15 @@ def test_interactions_are_those_of_torch(shape: tuple[int, int, int]) -> None:
         assert torch.equal(ops().dot_interaction(dense[row : row + 1], sparse[row : row + 1])[0], found[row])
 
 
-#: Two slots of 4 rows of 2 float32 numbers: offset, rows, type, dim, column, modulus, last ID.
-SLOTS = torch.tensor([[0, 4, 0, 2, 0, 0, -1], [32, 4, 0, 2, 2, 0, -1]])
+#: Two slots of 4 rows of 2 float32 numbers: offset, rows, type, dim, column, modulus, last ID, feature.
+SLOTS = torch.tensor([[0, 4, 0, 2, 0, 0, -1, 0], [32, 4, 0, 2, 2, 0, -1, 1]])
 ROWS = torch.arange(16.0).view(torch.uint8)
 
 
-def looked_up(
-    lengths: list[int],
-    values: list[int],
-    *,
-    rows: Tensor = ROWS,
-    slots: Tensor = SLOTS,
-    weights: Tensor | None = None,
-    pooling: int = 0,
-) -> Tensor:
+def looked_up(lengths: list[int], values: list[int], **changes: Any) -> Tensor:
+    given = {"rows": ROWS, "slots": SLOTS, "weights": None, "pooling": 0, "width": 4, "num_features": 2}
     bags, ids = torch.tensor(lengths, dtype=torch.int64), torch.tensor(values, dtype=torch.int64)
-    found: Tensor = ops().lookup(rows, slots, bags, ids, weights, pooling, 4)
+    found: Tensor = ops().lookup(**{**given, **changes}, lengths=bags, values=ids)
     return found
 
 
@@ -174,11 +167,25 @@ def test_lookups_pool_rows() -> None:
     assert looked_up([], []).shape == (0, 4)
 
 
+@pytest.mark.usefixtures("isa")
+def test_slots_read_the_bags_of_their_features() -> None:
+    slots = SLOTS.clone()
+    slots[:, 7] = torch.tensor([3, 1])
+    lengths, values = [1, 1, 2, 0, 1, 1, 1, 1], [9, 9, 3, 2, 9, 9, 1, 2]
+    found = looked_up(lengths, values, slots=slots, num_features=4)
+    assert found.tolist() == [[2, 3, 26, 28], [4, 5, 0, 0]]
+    weights = torch.tensor([0, 0, 1, 2, 0, 0, 3, 4.0])
+    found = looked_up(lengths, values, slots=slots, num_features=4, weights=weights)
+    assert found.tolist() == [[6, 9, 38, 41], [16, 20, 0, 0]]
+    with pytest.raises(RuntimeError, match="got ID 7 for feature 3, expected 0 <= ID < 4"):
+        looked_up(lengths, [*values[:-1], 7], slots=slots, num_features=4)
+
+
 @pytest.mark.parametrize(
     ("call", "text"),
     [
-        (lambda: looked_up([1, 1], [0, 4]), "values: got ID 4 in slot 1, expected 0 <= ID < 4"),
-        (lambda: looked_up([1, 1], [-1, 0]), "values: got ID -1 in slot 0, expected 0 <= ID < 4"),
+        (lambda: looked_up([1, 1], [0, 4]), "values: got ID 4 for feature 1, expected 0 <= ID < 4"),
+        (lambda: looked_up([1, 1], [-1, 0]), "values: got ID -1 for feature 0, expected 0 <= ID < 4"),
         (lambda: looked_up([1, 2], [0, 0]), "lengths: got 2 at position 1 for 2 values"),
         (lambda: looked_up([1, 0], [0, 0]), "lengths: got a sum of 1 for 2 values"),
         (lambda: looked_up([-1, 3], [0, 0]), "lengths: got -1 at position 0"),
@@ -186,18 +193,24 @@ def test_lookups_pool_rows() -> None:
         (lambda: looked_up([1], [0]), "lengths: got 1, expected a multiple of 2"),
         (
             lambda: looked_up([1, 0], [0], weights=torch.ones(2)),
-            r"weights: got Float \[2\], expected float32 \[1\]",
+            r"weights: got Float \[2\], expected floating-point numbers \[1\]",
         ),
         (lambda: looked_up([1, 0], [0], rows=ROWS[:-1]), "slots: got 4 rows of 8 bytes, expected at most 3"),
         (
             lambda: looked_up([1, 0], [0], slots=SLOTS + 5),
-            "slots: got a type, dim, column, offset or modulus out of its range",
+            "slots: got a type, dim, column, offset, modulus or feature out of its range",
         ),
         (
-            lambda: looked_up([1, 0], [0], slots=SLOTS[:, :6]),
-            r"slots: got Long \[2, 6\], expected int64 \[S, 7\]",
+            lambda: looked_up([1, 0], [0], slots=SLOTS[:, :7]),
+            r"slots: got Long \[2, 7\], expected int64 \[S, 8\]",
         ),
         (lambda: looked_up([1, 0], [0], pooling=3), "pooling: got 3, expected 0 to 2"),
+        (lambda: looked_up([1], [0], num_features=1), "slots: got a type, dim, column"),
+        (lambda: looked_up([], [], num_features=0), "num_features: got 0, expected at least 1"),
+        (
+            lambda: looked_up([1, 0, 0], [0], pooling=2, num_features=3),
+            "slots: expected feature 0 in slot 0 without pooling",
+        ),
     ],
 )
 @pytest.mark.usefixtures("isa")
@@ -211,7 +224,7 @@ def test_a_slot_without_a_number_of_rows_stays_inside_the_rows() -> None:
     slots = SLOTS.clone()
     slots[:, 1] = -1
     assert looked_up([1, 1], [7, 3], slots=slots).tolist() == [[14, 15, 14, 15]]
-    with pytest.raises(RuntimeError, match="got ID 8 in slot 0, expected 0 <= ID < 8"):
+    with pytest.raises(RuntimeError, match="got ID 8 for feature 0, expected 0 <= ID < 8"):
         looked_up([1, 1], [8, 3], slots=slots)
 
 
@@ -277,7 +290,7 @@ def test_torch_can_check_and_trace_the_operators() -> None:
     _, _, packed = layer(9, 6, "int8")
     checks = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
     torch.library.opcheck(ops().linear.default, (torch.randn(4, 6), packed, 9, "relu"), test_utils=checks)
-    arguments = (ROWS, SLOTS, torch.tensor([1, 0, 2, 1]), torch.tensor([3, 0, 1, 2]), None, 0, 4)
+    arguments = (ROWS, SLOTS, torch.tensor([1, 0, 2, 1]), torch.tensor([3, 0, 1, 2]), None, 0, 4, 2)
     torch.library.opcheck(ops().lookup.default, arguments, test_utils=checks)
     dot = ops().dot_interaction.default
     torch.library.opcheck(dot, (torch.randn(4, 8), torch.randn(4, 3, 8)), test_utils=checks)

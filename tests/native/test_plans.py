@@ -240,7 +240,7 @@ def test_wrong_plans_are_refused(tmp_path: Path) -> None:
     _, own = loaded(tmp_path / "a", dlrm())
     plan = plan_of(own)[0]
     inputs = list(batch_of(own.signature, 6).inputs())
-    with pytest.raises(ValueError, match="plan: got numbers that are no plan of version 1"):
+    with pytest.raises(ValueError, match="plan: got numbers that are no plan of version 2"):
         called(own, plan + 1, inputs)
     with pytest.raises(ValueError, match="which are not those of a plan"):
         called(own, plan[:-1], inputs)

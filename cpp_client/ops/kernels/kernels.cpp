@@ -5,7 +5,7 @@ namespace recsys::ops {
 std::int64_t NumIds(const Lookup& lookup) {
   std::int64_t count = 0;
   for (std::int64_t i = 0; i < lookup.num_slots; ++i) {
-    const std::int64_t* const offsets = lookup.offsets + i * lookup.num_bags;
+    const std::int64_t* const offsets = OffsetsOf(lookup, lookup.slots[i]);
     count += offsets[lookup.end_bag] - offsets[lookup.first_bag];
   }
   return count;

@@ -58,16 +58,28 @@ struct Slot {
   std::int64_t modulus = 0;
   /// IDs above it, and negative ones, read this row instead.
   std::uint64_t last_id = kAnyId;
+  /// Whose bags it reads.
+  std::int64_t feature = 0;
 };
+
+/// Returns the row that an ID reads; not below num_rows if the ID is out of range.
+inline std::uint64_t RowOfId(const Slot& slot, std::int64_t id) {
+  auto row = static_cast<std::uint64_t>(id);
+  if (slot.modulus > 0) {
+    const std::int64_t rest = id % slot.modulus;
+    row = static_cast<std::uint64_t>(rest < 0 ? rest + slot.modulus : rest);
+  }
+  return row < slot.last_id ? row : slot.last_id;
+}
 
 /// What to look up, for bags `first_bag` to `end_bag` of each slot.
 struct Lookup {
   const Slot* slots = nullptr;
   std::int64_t num_slots = 0;
-  /// Of each slot.
+  /// Of each feature.
   std::int64_t num_bags = 0;
   const std::int64_t* ids = nullptr;
-  /// Slot by slot; one more than bags.
+  /// Feature by feature; one more than bags.
   const std::int64_t* offsets = nullptr;
   /// Null if each ID counts once.
   const float* weights = nullptr;
@@ -75,6 +87,11 @@ struct Lookup {
   std::int64_t first_bag = 0;
   std::int64_t end_bag = 0;
 };
+
+/// Returns where the bags of a slot begin and end.
+inline const std::int64_t* OffsetsOf(const Lookup& lookup, const Slot& slot) {
+  return lookup.offsets + slot.feature * lookup.num_bags;
+}
 
 /// Returns the number of IDs in the bags of all slots.
 std::int64_t NumIds(const Lookup& lookup);

@@ -175,16 +175,6 @@ void OfType(RowType type, const Run& run) {
   }
 }
 
-/// Returns the row that an ID reads; not below num_rows if the ID is out of range.
-inline std::uint64_t RowOfId(const Slot& slot, std::int64_t id) {
-  auto row = static_cast<std::uint64_t>(id);
-  if (slot.modulus > 0) {
-    const std::int64_t rest = id % slot.modulus;
-    row = static_cast<std::uint64_t>(rest < 0 ? rest + slot.modulus : rest);
-  }
-  return std::min(row, slot.last_id);
-}
-
 /// Finds the rows of IDs `from` to `to`. Returns the position of the first ID out of range, or -1.
 inline std::int64_t FindRows(const Slot& slot, const std::int64_t* ids, std::int64_t from,
                              std::int64_t to, const std::uint8_t** rows) {
@@ -199,7 +189,7 @@ inline std::int64_t FindRows(const Slot& slot, const std::int64_t* ids, std::int
 
 std::int64_t Find(const Lookup& lookup, const std::uint8_t** rows) {
   for (std::int64_t i = 0; i < lookup.num_slots; ++i) {
-    const std::int64_t* const offsets = lookup.offsets + i * lookup.num_bags;
+    const std::int64_t* const offsets = OffsetsOf(lookup, lookup.slots[i]);
     const std::int64_t from = offsets[lookup.first_bag], to = offsets[lookup.end_bag];
     const std::int64_t wrong = FindRows(lookup.slots[i], lookup.ids, from, to, rows);
     if (wrong >= 0) return wrong;
@@ -213,7 +203,7 @@ void Pool(const Lookup& lookup, const std::uint8_t* const* rows, OutRows out) {
   for (std::int64_t i = 0; i < kRowsAhead; ++i) Prefetch<3>(rows[i], row_bytes);
   for (std::int64_t i = 0; i < lookup.num_slots; ++i) {
     const Slot& slot = lookup.slots[i];
-    const std::int64_t* const offsets = lookup.offsets + i * lookup.num_bags;
+    const std::int64_t* const offsets = OffsetsOf(lookup, slot);
     OfType(slot.type, [&](auto type) {
       SlotLookup<decltype(type)::value>(lookup, slot, offsets, rows).Run(out);
     });

@@ -11,15 +11,21 @@
 namespace recsys::ops {
 
 /// Columns of the tensor that describes a lookup's slots: offset of the rows, number of rows (-1:
-/// all that fit), type, dim, first column of the output, modulus, last ID.
-constexpr std::int64_t kSlotColumns = 7;
+/// all that fit), type, dim, first column of the output, modulus, last ID, feature.
+constexpr std::int64_t kSlotColumns = 8;
+
+/// What a lookup's slots must stay within: columns of the output, and features of the batch.
+struct LookupSizes {
+  std::int64_t width = 1;
+  std::int64_t num_features = 1;
+};
 
 /// The tables of a lookup, checked.
 class LookupTables {
  public:
-  /// `rows`: uint8; `slots`: int64 [S, kSlotColumns]; `width`: columns of the output. Throws for
-  /// tensors that do not fit, and for rows outside of `rows`.
-  LookupTables(const at::Tensor& rows, const at::Tensor& slots, std::int64_t width);
+  /// `rows`: uint8; `slots`: int64 [S, kSlotColumns]. Throws for tensors that do not fit, and for
+  /// rows outside of `rows`.
+  LookupTables(const at::Tensor& rows, const at::Tensor& slots, const LookupSizes& sizes);
 
   const std::vector<Slot>& slots() const { return slots_; }
 
@@ -28,34 +34,29 @@ class LookupTables {
   std::vector<Slot> slots_;
 };
 
-/// What a call of a lookup takes.
-struct LookupInputs {
-  /// int64 [S * B] and [N].
-  const at::Tensor &lengths, &values;
-  /// float32 [N]; undefined if each ID counts once.
-  at::Tensor weights;
-  std::int64_t pooling = 0;
-};
-
-/// One call of a lookup, checked, with what kernels read of it. The tables must outlive it. Not to
-/// be moved.
-class LookupCall {
+/// The IDs of a batch, checked: a bag for each feature and row. Not to be moved.
+class BatchIds {
  public:
-  /// Throws for tensors that do not fit.
-  LookupCall(const LookupTables& tables, const LookupInputs& ids);
-  LookupCall(const LookupCall&) = delete;
-  LookupCall& operator=(const LookupCall&) = delete;
+  /// `lengths`: int64 [F * B], feature by feature; `values`: int64 [N]; `weights`: numbers [N], or
+  /// undefined if each ID counts once. Throws for tensors that do not fit.
+  BatchIds(const at::Tensor& lengths, const at::Tensor& values, const at::Tensor& weights,
+           std::int64_t num_features);
+  BatchIds(const BatchIds&) = delete;
+  BatchIds& operator=(const BatchIds&) = delete;
 
-  const Lookup& lookup() const { return lookup_; }
-  /// Throws for the ID at a position, which is out of range.
-  [[noreturn]] void ThrowWrongId(std::int64_t position) const;
+  /// B.
+  std::int64_t num_bags() const { return num_bags_; }
+  /// Makes a lookup read these IDs, which must outlive it.
+  void BindTo(Lookup* lookup) const;
+  /// Throws for the ID at a position, which is out of range for a slot of the lookup.
+  [[noreturn]] void ThrowWrongId(const Lookup& lookup, std::int64_t position) const;
 
  private:
-  void ReadOffsets(const at::Tensor& lengths, std::int64_t num_ids);
+  void ReadOffsets(const at::Tensor& lengths);
 
   at::Tensor ids_, weights_;
+  std::int64_t num_bags_ = 0;
   std::vector<std::int64_t> offsets_;
-  Lookup lookup_;
 };
 
 }  // namespace recsys::ops

@@ -157,11 +157,21 @@ at::Tensor DotOp(const at::Tensor& dense, const at::Tensor& sparse) {
 
 at::Tensor LookupOp(const at::Tensor& rows, const at::Tensor& slots, const at::Tensor& lengths,
                     const at::Tensor& values, const c10::optional<at::Tensor>& weights,
-                    std::int64_t pooling, std::int64_t width) {
-  const LookupTables tables(rows, slots, width);
-  const LookupCall call(tables, {lengths, values, weights.value_or(at::Tensor()), pooling});
-  const Lookup& lookup = call.lookup();
+                    std::int64_t pooling, std::int64_t width, std::int64_t num_features) {
+  TORCH_CHECK_VALUE(pooling >= 0 && pooling <= 2, "pooling: got ", pooling, ", expected 0 to 2");
+  const BatchIds ids(lengths, values, weights.value_or(at::Tensor()), num_features);
+  const LookupTables tables(rows, slots, {width, num_features});
+  Lookup lookup;
+  lookup.slots = tables.slots().data();
+  lookup.num_slots = static_cast<std::int64_t>(tables.slots().size());
+  lookup.pooling = static_cast<Pooling>(pooling);
+  ids.BindTo(&lookup);
   const bool is_pooled = lookup.pooling != Pooling::kNone;
+  // Each ID's row is written: at its position.
+  for (std::int64_t i = 0; !is_pooled && i < std::max(lookup.num_slots, num_features); ++i) {
+    TORCH_CHECK_VALUE(lookup.num_slots == num_features && lookup.slots[i].feature == i,
+                      "slots: expected feature ", i, " in slot ", i, " without pooling");
+  }
   at::Tensor output = at::empty({is_pooled ? lookup.num_bags : values.numel(), width},
                                 rows.options().dtype(at::kFloat));
   float* const to = output.mutable_data_ptr<float>();
@@ -174,16 +184,18 @@ at::Tensor LookupOp(const at::Tensor& rows, const at::Tensor& slots, const at::T
     const std::int64_t found = kernels.lookup(part, {is_pooled ? to + begin * width : to, width});
     if (found >= 0) wrong = found;
   });
-  if (wrong >= 0) call.ThrowWrongId(wrong);
+  if (wrong >= 0) ids.ThrowWrongId(lookup, wrong);
   return output;
 }
 
-at::Tensor LookupShape(const at::Tensor& rows, const at::Tensor& slots, const at::Tensor& lengths,
-                       const at::Tensor& values, const c10::optional<at::Tensor>& /*weights*/,
-                       std::int64_t pooling, std::int64_t width) {
+at::Tensor LookupShape(const at::Tensor& rows, const at::Tensor& /*slots*/,
+                       const at::Tensor& lengths, const at::Tensor& values,
+                       const c10::optional<at::Tensor>& /*weights*/, std::int64_t pooling,
+                       std::int64_t width, std::int64_t num_features) {
+  TORCH_CHECK_VALUE(num_features >= 1, "num_features: got ", num_features, ", expected at least 1");
   const bool is_pooled = pooling != static_cast<std::int64_t>(Pooling::kNone);
   return at::empty_symint(
-      {is_pooled ? lengths.sym_size(0) / slots.sym_size(0) : values.sym_size(0), width},
+      {is_pooled ? lengths.sym_size(0) / num_features : values.sym_size(0), width},
       rows.options().dtype(at::kFloat));
 }
 
@@ -222,7 +234,7 @@ void RegisterOperators() {
   schemas.def("dot_interaction(Tensor dense, Tensor sparse) -> Tensor");
   schemas.def(
       "lookup(Tensor rows, Tensor slots, Tensor lengths, Tensor values, Tensor? weights, int "
-      "pooling, int width) -> Tensor");
+      "pooling, int width, int num_features) -> Tensor");
   schemas.def(
       "plan(Tensor plan, Tensor[] inputs, Tensor[] constants, int rows_of, int per_row, int[] "
       "widths) -> Tensor[]");

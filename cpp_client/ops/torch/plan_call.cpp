@@ -62,11 +62,17 @@ void PreparedPlan::BindLookups() {
   }
   for (std::size_t i = 0; i < plan_.lookups.size(); ++i) {
     const LookupSource& from = plan_.lookups[i];
+    const LookupSizes sizes{widths[i], from.num_features};
     const std::vector<Slot>& slots =
-        tables_.emplace_back(Constant(from.rows), Constant(from.slots), widths[i]).slots();
+        tables_.emplace_back(Constant(from.rows), Constant(from.slots), sizes).slots();
     Lookup& lookup = bound_.lookups.emplace_back();
     lookup.slots = slots.data();
     lookup.num_slots = static_cast<std::int64_t>(slots.size());
+    lookup.pooling = static_cast<Pooling>(from.pooling);
+    const IdInputs ids{from.lengths, from.values, from.weights, from.num_features};
+    const auto found = std::find(ids_.begin(), ids_.end(), ids);
+    ids_of_lookups_.push_back(static_cast<std::size_t>(found - ids_.begin()));
+    if (found == ids_.end()) ids_.push_back(ids);
   }
 }
 
@@ -116,24 +122,23 @@ class PreparedPlan::Call {
       wrong = found;
     });
     if (wrong.lookup >= 0) {
-      calls_[static_cast<std::size_t>(wrong.lookup)].ThrowWrongId(wrong.position);
+      const auto at = static_cast<std::size_t>(wrong.lookup);
+      ids_[prepared_.ids_of_lookups_[at]].ThrowWrongId(bound_.lookups[at], wrong.position);
     }
     return std::move(outputs_);
   }
 
  private:
   void BindLookups() {
-    const std::vector<LookupSource>& sources = bound_.plan->lookups;
-    for (std::size_t i = 0; i < sources.size(); ++i) {
-      const LookupSource& from = sources[i];
-      calls_.emplace_back(
-          prepared_.tables_[i],
-          LookupInputs{Input(from.lengths), Input(from.values),
-                       from.weights < 0 ? at::Tensor() : Input(from.weights), from.pooling});
-      bound_.lookups[i] = calls_.back().lookup();
-      const std::int64_t num_bags = bound_.lookups[i].num_bags;
-      TORCH_CHECK_VALUE(num_bags == num_rows_, "lengths: got ", num_bags, " rows, expected ",
-                        num_rows_);
+    for (const IdInputs& from : prepared_.ids_) {
+      const BatchIds& ids = ids_.emplace_back(Input(from.lengths), Input(from.values),
+                                              from.weights < 0 ? at::Tensor() : Input(from.weights),
+                                              from.num_features);
+      TORCH_CHECK_VALUE(ids.num_bags() == num_rows_, "lengths: got ", ids.num_bags(),
+                        " rows, expected ", num_rows_);
+    }
+    for (std::size_t i = 0; i < bound_.lookups.size(); ++i) {
+      ids_[prepared_.ids_of_lookups_[i]].BindTo(&bound_.lookups[i]);
     }
   }
 
@@ -176,7 +181,7 @@ class PreparedPlan::Call {
   BoundPlan bound_;
   std::int64_t num_rows_ = 0;
   /// Their places in memory stay.
-  std::deque<LookupCall> calls_;
+  std::deque<BatchIds> ids_;
   std::vector<at::Tensor> held_, outputs_;
 };
 

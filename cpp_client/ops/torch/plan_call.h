@@ -46,12 +46,24 @@ class PreparedPlan {
     return constants_[static_cast<std::size_t>(index)];
   }
 
+  /// The inputs that hold a lookup's IDs: lengths, values, weights or -1.
+  struct IdInputs {
+    std::int64_t lengths, values, weights, num_features;
+    bool operator==(const IdInputs& other) const {
+      return lengths == other.lengths && values == other.values && weights == other.weights &&
+             num_features == other.num_features;
+    }
+  };
+
   Plan plan_;
   /// Weights among them may be aligned copies.
   std::vector<at::Tensor> constants_;
   const std::int64_t num_inputs_, rows_of_, per_row_;
   const std::vector<std::int64_t> widths_;
   std::deque<LookupTables> tables_;
+  /// Each once, and which of them each lookup reads.
+  std::vector<IdInputs> ids_;
+  std::vector<std::size_t> ids_of_lookups_;
   /// Without inputs and outputs.
   BoundPlan bound_;
 };

@@ -75,6 +75,7 @@ struct Request {
     offsets.push_back(0);
     for (const Table& table : tables) {
       slots.push_back(table.SlotAt(width));
+      slots.back().feature = static_cast<std::int64_t>(slots.size()) - 1;
       width += table.dim;
       for (std::int64_t bag = 0; bag < num_bags; ++bag) {
         const std::int64_t count = (*random)() % 5;
@@ -151,6 +152,29 @@ TEST_P(EachIsaLooksUp, BagsOfEveryTypeAndDimAreRight) {
           }
         }
       }
+    }
+  }
+}
+
+TEST_P(EachIsaLooksUp, SlotsReadTheBagsOfTheirFeatures) {
+  std::mt19937 random(5);
+  std::vector<Table> tables;
+  for (int i = 0; i < 4; ++i) tables.emplace_back(RowType::kInt8, 24, 60, &random);
+  const Request every(tables, 50, &random);
+  std::vector<float> all(static_cast<std::size_t>(50 * every.width));
+  ASSERT_EQ(ChosenKernels().lookup(every.Of(Pooling::kMean, true), {all.data(), every.width}), -1);
+  // The same slots in another order, one of them left out.
+  Request some = every;
+  some.slots = {every.slots[3], every.slots[0], every.slots[2]};
+  for (std::size_t i = 0; i < 3; ++i) some.slots[i].column = static_cast<std::int64_t>(i) * 24;
+  std::vector<float> found(std::size_t{50} * 72);
+  ASSERT_EQ(ChosenKernels().lookup(some.Of(Pooling::kMean, true), {found.data(), 72}), -1);
+  for (std::size_t bag = 0; bag < 50; ++bag) {
+    for (std::size_t slot = 0; slot < 3; ++slot) {
+      const auto feature = static_cast<std::size_t>(some.slots[slot].feature);
+      EXPECT_EQ(std::memcmp(found.data() + bag * 72 + slot * 24,
+                            all.data() + bag * 96 + feature * 24, 24 * sizeof(float)),
+                0);
     }
   }
 }

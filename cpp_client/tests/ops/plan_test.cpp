@@ -62,12 +62,13 @@ struct Dlrm {
     for (std::int64_t i = 0; i < kNumSlots; ++i) {
       slots.push_back({reinterpret_cast<const std::uint8_t*>(table.data()), kTableRows,
                        RowType::kFloat32, kDim, i * kDim});
+      slots.back().feature = i;
     }
     plan.buffers = {{BufferKind::kInput, 0, kNumDense},
                     {BufferKind::kScratch, 0, kNumVectors * kDim},
                     {BufferKind::kScratch, ScratchWidth(kNumVectors * kDim), kJoined},
                     {BufferKind::kOutput, 0, 1}};
-    plan.lookups = {{0, 1, 1, 2, -1, 0}};
+    plan.lookups = {{0, 1, 1, 2, -1, 0, kNumSlots}};
     const Place first{1, 0, kDim};
     plan.steps = {
         {StepKind::kLinear, first, {0, 0, kNumDense}, {}, {}, 0, 1},
@@ -200,7 +201,7 @@ TEST(PlanTest, WrongNumbersAreRefused) {
     return ReadPlan(numbers.data(), static_cast<std::int64_t>(numbers.size()), 3, 2, &plan);
   };
   EXPECT_EQ(read(right), "");
-  EXPECT_EQ(read({}), "got numbers that are no plan of version 1");
+  EXPECT_EQ(read({}), "got numbers that are no plan of version 2");
   std::vector<std::int64_t> shorter = right;
   shorter.pop_back();
   EXPECT_EQ(read(shorter),
@@ -214,18 +215,19 @@ TEST(PlanTest, WrongNumbersAreRefused) {
   EXPECT_EQ(changed(4, 9), "got a wrong buffer at position 0");
   EXPECT_EQ(changed(5, 3), "got a wrong buffer at position 0");
   EXPECT_EQ(changed(6, 0), "got a wrong buffer at position 0");
-  // The lookup's rows, and its pooling.
+  // The lookup's rows, its pooling, and its number of features.
   EXPECT_EQ(changed(16, 2), "got a wrong lookup at position 0");
   EXPECT_EQ(changed(21, 2), "got a wrong lookup at position 0");
+  EXPECT_EQ(changed(22, 0), "got a wrong lookup at position 0");
   // The first step: where it writes, and its constant.
   for (const std::int64_t number : {std::int64_t{0}, std::int64_t{4}, std::int64_t{-1}}) {
-    EXPECT_EQ(changed(23, number), "got a wrong step at position 0") << number;
+    EXPECT_EQ(changed(24, number), "got a wrong step at position 0") << number;
   }
-  EXPECT_EQ(changed(24, std::numeric_limits<std::int64_t>::max()),
+  EXPECT_EQ(changed(25, std::numeric_limits<std::int64_t>::max()),
             "got a wrong step at position 0");
   // A place that it does not read.
-  EXPECT_EQ(changed(31, 6), "got a wrong step at position 0");
-  EXPECT_EQ(changed(35, 2), "got a wrong step at position 0");
+  EXPECT_EQ(changed(32, 6), "got a wrong step at position 0");
+  EXPECT_EQ(changed(36, 2), "got a wrong step at position 0");
 }
 
 }  // namespace

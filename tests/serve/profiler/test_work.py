@@ -66,8 +66,17 @@ OWN_LINEAR = call(
             Work(flops=2 * 8 * 351 * 64, dtype="float32", num_bytes=4 * 8 * 27 * 64),
         ),
         (
-            call("recsys_ops::lookup", *[([5], "unsigned char")] * 3, ([3328], "long int"), *[([], "")] * 3),
-            Work(num_rows=3328),
+            # Three slots, which read some of eight features.
+            call(
+                "recsys_ops::lookup",
+                ([5], "unsigned char"),
+                ([3, 8], "long int"),
+                ([1024], "long int"),
+                ([3328], "long int"),
+                *[([], "")] * 4,
+                values=(*[None] * 5, 0, 48, 8),
+            ),
+            Work(num_rows=1248),
         ),
         (call("aten::view", ([8, 13], "float"), ([], "ScalarList")), Work()),
         (call("aten::sigmoid", ([8, 13], "float")), Work(num_bytes=4 * 8 * 13)),

@@ -12,7 +12,7 @@
 #include "ops/isa.h"
 #include "ops/packed.h"
 #include "ops/torch/graph/folding.h"
-#include "ops/torch/graph/lookup_ids.h"
+#include "ops/torch/graph/lookups.h"
 #include "ops/torch/graph/nodes.h"
 #include "ops/torch/graph/planning.h"
 #include "ops/torch/operators.h"
@@ -37,12 +37,12 @@ const char* ActivationOf(const Node* node) {
 class Exchanging {
  public:
   Exchanging(std::shared_ptr<Graph> graph, std::string dtype)
-      : graph_(std::move(graph)), dtype_(std::move(dtype)) {}
+      : graph_(std::move(graph)), dtype_(std::move(dtype)), lookups_(graph_) {}
 
   Exchanged Run(bool plans) {
     Visit(graph_->block());
     // Before plans: what checks and policies have left is no user of values.
-    torch::jit::EliminateDeadCode(graph_);
+    lookups_.RemoveChecks();
     if (plans) {
       const bool is_float = dtype_ == "float32";
       found_.num_planned =
@@ -153,46 +153,13 @@ class Exchanging {
     ++found_.num_dot;
   }
 
-  /// A lookup by FBGEMM, with the rejection of IDs out of range before it if nothing else needs it.
   void Lookup(Node* node) {
-    const auto rows = TensorOf(node->input(0)), offsets = TensorOf(node->input(3)),
-               types = TensorOf(node->input(4)), columns = TensorOf(node->input(5));
-    Node* const sums = node->input(13)->node();
-    std::string reason;
-    if (!rows || !offsets || !types || !columns) {
-      reason = "its tables are computed";
-    } else if (!rows->device().is_cpu()) {
-      reason = "its rows are on " + rows->device().str();
-    } else if (!IsNumber(node->input(16), 0) || !IsNumber(node->input(19), 1)) {
-      reason = "its outputs are not float32";
-    } else if (!Is(sums, "fbgemm::asynchronous_complete_cumsum")) {
-      reason = "its offsets are computed";
-    }
-    if (!reason.empty()) {
+    const std::string reason = lookups_.Exchange(node);
+    if (reason.empty()) {
+      ++found_.num_lookup;
+    } else {
       found_.left.push_back("fbgemm lookup: " + reason);
-      return;
     }
-    const std::int64_t num_slots = offsets->numel();
-    const LookupIds ids = IdsOf(node, num_slots);
-    for (Node* const check : ids.checks) check->destroy();
-    const at::Tensor ends = columns->to(at::kLong);
-    const at::Tensor starts = ends.slice(0, 0, num_slots);
-    const at::Tensor dims = ends.slice(0, 1) - starts;
-    const bool is_pooled = !IsNumber(node->input(14), 2);
-    const at::Tensor slots =
-        at::stack({*offsets, ids.num_rows, types->to(at::kLong), dims,
-                   is_pooled ? starts : at::zeros_like(starts), ids.moduli, ids.last_ids},
-                  1)
-            .contiguous();
-    const std::int64_t width = is_pooled ? *NumberOf(node->input(6)) : dims[0].item<std::int64_t>();
-    const torch::jit::WithInsertPoint here(node);
-    Value* const output =
-        Call(graph_.get(), "recsys_ops::lookup",
-             {node->input(0), graph_->insertConstant(slots), sums->input(0), ids.values,
-              node->input(15), node->input(14), graph_->insertConstant(width)});
-    node->output()->replaceAllUsesWith(output);
-    node->destroy();
-    ++found_.num_lookup;
   }
 
   /// Returns the parts of a cat along dimension 1; none for another node or null.
@@ -225,6 +192,7 @@ class Exchanging {
 
   const std::shared_ptr<Graph> graph_;
   const std::string dtype_;
+  LookupExchange lookups_;
   Exchanged found_;
 };
 

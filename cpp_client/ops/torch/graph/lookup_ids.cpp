@@ -1,8 +1,10 @@
 #include "ops/torch/graph/lookup_ids.h"
 
 #include <limits>
+#include <optional>
 
 #include "ops/torch/graph/nodes.h"
+#include "ops/torch/graph/picked_features.h"
 
 namespace recsys::ops {
 namespace {
@@ -12,119 +14,173 @@ using torch::jit::Value;
 
 constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
 
-/// Reads what stands before one lookup.
-class Reading {
- public:
-  Reading(Node* lookup, std::int64_t num_slots)
-      : lookup_(lookup), lengths_(lookup->input(13)->node()->input(0)), num_slots_(num_slots) {}
+/// What a check and the policies before it do with IDs, by feature.
+struct Checked {
+  Value* values = nullptr;
+  Value* lengths = nullptr;
+  std::vector<TracedFeature> features;
+};
 
-  /// Returns false if the IDs are made in another way.
-  bool Run(LookupIds* ids) const {
-    Value* value = lookup_->input(12);
-    Node* const check = CheckOf(value);
-    if (check == nullptr) return false;
-    ids->num_rows = *TensorOf(check->input(0));
-    ids->moduli = at::zeros({num_slots_}, at::kLong);
-    ids->last_ids = at::full({num_slots_}, -1, at::kLong);
+/// Reads what stands between IDs and a check of them.
+class CheckReading {
+ public:
+  CheckReading(Node* check, Value* checked)
+      : check_(check),
+        checked_(checked),
+        lengths_(check->input(2)->node()->input(0)),
+        num_rows_(*TensorOf(check->input(0))) {}
+
+  std::optional<Checked> Run() const {
+    Value* value = checked_;
+    at::Tensor moduli = at::zeros_like(num_rows_), last_ids = at::full_like(num_rows_, -1);
     if (Is(value->node(), "aten::minimum")) {
-      const auto limits = OfSlots(value->node()->input(1));
-      if (!limits) return false;
-      ids->last_ids = *limits;
+      const auto limits = OfFeatures(value->node()->input(1));
+      if (!limits) return std::nullopt;
+      last_ids = *limits;
       value = value->node()->input(0);
     }
     Value* hashed = nullptr;
     if (Is(value->node(), "aten::where")) {
       Node* const rest = value->node()->input(1)->node();
-      const auto is_hashed = OfSlots(value->node()->input(0));
-      if (!is_hashed || !Is(rest, "aten::remainder")) return false;
-      const auto moduli = OfSlots(rest->input(1));
-      if (!moduli) return false;
-      ids->moduli = *moduli * *is_hashed;
+      const auto is_hashed = OfFeatures(value->node()->input(0));
+      if (!is_hashed || !Is(rest, "aten::remainder")) return std::nullopt;
+      const auto of_features = OfFeatures(rest->input(1));
+      if (!of_features) return std::nullopt;
+      moduli = *of_features * *is_hashed;
       hashed = rest->input(0);
       value = value->node()->input(2);
     }
-    const Node* const threshold = value->node();
+    Node* const threshold = value->node();
     if (!Is(threshold, "aten::threshold") || !IsNumber(threshold->input(1), -1) ||
         !IsNumber(threshold->input(2), kMost)) {
-      return false;
+      return std::nullopt;
     }
-    ids->values = const_cast<Value*>(threshold->input(0));
-    if (hashed != nullptr && hashed != ids->values) return false;
-    ids->checks.push_back(check);
-    for (Node* const structure : StructureChecks(ids->values)) ids->checks.push_back(structure);
-    return true;
+    Checked found{threshold->input(0), lengths_, {}};
+    if (hashed != nullptr && hashed != found.values) return std::nullopt;
+    for (std::int64_t i = 0; i < num_rows_.numel(); ++i) {
+      found.features.push_back({i, num_rows_[i].item<std::int64_t>(),
+                                moduli[i].item<std::int64_t>(), last_ids[i].item<std::int64_t>(),
+                                check_, i});
+    }
+    return found;
   }
 
  private:
-  /// Returns the only other user of IDs, if it is a check of each against its table.
-  Node* CheckOf(const Value* ids) const {
-    if (ids->uses().size() != 2) return nullptr;
-    Node* const first = ids->uses()[0].user;
-    Node* const check = first == lookup_ ? ids->uses()[1].user : first;
-    if (!IsCheck(check) || check->input(1) != ids || check->input(2) != lookup_->input(13)) {
-      return nullptr;
-    }
-    const auto num_rows = TensorOf(check->input(0));
-    return num_rows && num_rows->numel() == num_slots_ ? check : nullptr;
-  }
-
-  /// The mode is FATAL: anything wrong raises.
-  static bool IsCheck(const Node* node) {
-    return Is(node, "fbgemm::bounds_check_indices") && IsNumber(node->input(3), 0);
-  }
-
-  /// Returns a constant of which each ID takes its slot's item.
-  std::optional<at::Tensor> OfSlots(const Value* value) const {
+  /// Returns a constant of which each ID takes its feature's item.
+  std::optional<at::Tensor> OfFeatures(const Value* value) const {
     const Node* const node = value->node();
+    const std::int64_t num_features = num_rows_.numel();
     if (!Is(node, "aten::index_select") || !IsNumber(node->input(1), 0)) return std::nullopt;
     const auto items = TensorOf(node->input(0));
-    const Node* const slots = node->input(2)->node();
-    if (!items || items->numel() != num_slots_ || !Is(slots, "aten::repeat_interleave") ||
-        slots->inputs().size() != 4) {
+    const Node* const features = node->input(2)->node();
+    if (!items || items->numel() != num_features || !Is(features, "aten::repeat_interleave") ||
+        features->inputs().size() != 4) {
       return std::nullopt;
     }
-    const auto order = TensorOf(slots->input(0));
-    const Node* const counts = slots->input(1)->node();
-    if (!order || !at::equal(*order, at::arange(num_slots_)) || !Is(counts, "aten::sum")) {
+    const auto order = TensorOf(features->input(0));
+    const Node* const counts = features->input(1)->node();
+    if (!order || !at::equal(*order, at::arange(num_features)) || !Is(counts, "aten::sum")) {
       return std::nullopt;
     }
-    const Node* const by_slot = counts->input(0)->node();
-    if (!Is(by_slot, "aten::view") || by_slot->input(0) != lengths_) return std::nullopt;
+    const Node* const by_feature = counts->input(0)->node();
+    if (!Is(by_feature, "aten::view") || by_feature->input(0) != lengths_) return std::nullopt;
     return items;
   }
 
-  /// Returns the checks of lengths against a number of IDs, by zeros in their place.
-  std::vector<Node*> StructureChecks(const Value* ids) const {
-    std::vector<Node*> checks;
-    for (const auto& use : ids->uses()) {
-      if (!Is(use.user, "aten::zeros_like")) continue;
-      for (const auto& of : use.user->output()->uses()) {
-        Node* const sums = IsCheck(of.user) ? of.user->input(2)->node() : nullptr;
-        if (sums != nullptr && Is(sums, "fbgemm::asynchronous_complete_cumsum") &&
-            sums->input(0) == lengths_) {
-          checks.push_back(of.user);
-        }
-      }
-    }
-    return checks;
-  }
-
-  Node* const lookup_;
+  Node* const check_;
+  Value* const checked_;
   Value* const lengths_;
-  const std::int64_t num_slots_;
+  const at::Tensor num_rows_;
 };
+
+/// Returns the check of IDs against the rows of their tables, and what stands before it.
+std::optional<Checked> CheckedBy(Value* values) {
+  for (const auto& use : values->uses()) {
+    Node* const check = use.user;
+    if (!IsCheck(check) || check->input(1) != values) continue;
+    const auto num_rows = TensorOf(check->input(0));
+    if (!num_rows || num_rows->scalar_type() != at::kLong || num_rows->dim() != 1) continue;
+    if (auto found = CheckReading(check, values).Run()) return found;
+  }
+  return std::nullopt;
+}
+
+TracedIds Trace(Value* values, Value* lengths, std::int64_t num_features, bool is_picked) {
+  TracedIds found{values, lengths, num_features, {}};
+  found.features.resize(static_cast<std::size_t>(num_features));
+  for (std::int64_t i = 0; i < num_features; ++i) {
+    found.features[static_cast<std::size_t>(i)].feature = i;
+  }
+  for (bool is_checked = false;;) {
+    const auto picked = is_picked ? PickedIds(found.values) : std::nullopt;
+    if (picked) {
+      // The lengths must have come the same way.
+      const auto bags = FeaturesOfBags({found.lengths, found.num_features}, picked->from);
+      if (bags != picked->features) return found;
+      for (TracedFeature& feature : found.features) {
+        feature.feature = picked->features[static_cast<std::size_t>(feature.feature)];
+      }
+      found.values = picked->ids;
+      found.lengths = picked->from.lengths;
+      found.num_features = picked->from.num_features;
+      continue;
+    }
+    const auto checked = is_checked ? std::nullopt : CheckedBy(found.values);
+    if (!checked || checked->lengths != found.lengths ||
+        static_cast<std::int64_t>(checked->features.size()) != found.num_features) {
+      return found;
+    }
+    for (TracedFeature& feature : found.features) {
+      feature = checked->features[static_cast<std::size_t>(feature.feature)];
+    }
+    found.values = checked->values;
+    is_checked = true;
+  }
+}
+
+/// Returns the input of a graph of which weights are a view in float32, as a lookup takes any; the
+/// weights themselves if they are no such view.
+Value* AsGiven(Value* weights) {
+  Value* given = weights;
+  for (;;) {
+    Node* const node = given->node();
+    if (Is(node, "prim::Param")) return given;
+    const bool is_same = Is(node, "aten::contiguous") || Is(node, "aten::view") ||
+                         (Is(node, "aten::to") && node->inputs().size() > 1 &&
+                          IsNumber(node->input(1), static_cast<std::int64_t>(at::kFloat)));
+    if (!is_same) return weights;
+    given = node->input(0);
+  }
+}
+
+std::vector<std::int64_t> FeaturesOf(const TracedIds& ids) {
+  std::vector<std::int64_t> features;
+  for (const TracedFeature& feature : ids.features) features.push_back(feature.feature);
+  return features;
+}
 
 }  // namespace
 
-LookupIds IdsOf(Node* lookup, std::int64_t num_slots) {
-  LookupIds ids;
-  if (Reading(lookup, num_slots).Run(&ids)) return ids;
-  ids.values = lookup->input(12);
-  ids.num_rows = at::full({num_slots}, -1, at::kLong);
-  ids.moduli = at::zeros({num_slots}, at::kLong);
-  ids.last_ids = at::full({num_slots}, -1, at::kLong);
-  ids.checks.clear();
-  return ids;
+// The mode is FATAL.
+bool IsCheck(const Node* node) {
+  return Is(node, "fbgemm::bounds_check_indices") && IsNumber(node->input(3), 0) &&
+         Is(node->input(2)->node(), "fbgemm::asynchronous_complete_cumsum");
+}
+
+TracedIds TraceIds(Value* values, Value* lengths, std::int64_t num_features) {
+  return Trace(values, lengths, num_features, true);
+}
+
+TracedIds TraceChecked(Value* values, Value* lengths, std::int64_t num_features) {
+  return Trace(values, lengths, num_features, false);
+}
+
+Value* TraceWeights(Value* weights, Value* lengths, const TracedIds& ids) {
+  const auto num_features = static_cast<std::int64_t>(ids.features.size());
+  const TracedIds found = Trace(weights, lengths, num_features, true);
+  const bool is_same = found.lengths == ids.lengths && found.num_features == ids.num_features &&
+                       FeaturesOf(found) == FeaturesOf(ids);
+  return is_same ? AsGiven(found.values) : nullptr;
 }
 
 }  // namespace recsys::ops

@@ -320,6 +320,7 @@ class Planning {
     Value* const weights = node->input(4);
     source.weights = weights->mustBeNone() ? -1 : InputOf(weights);
     source.pooling = *NumberOf(node->input(5));
+    source.num_features = *NumberOf(node->input(7));
     made_.plan.lookups.push_back(source);
     return static_cast<std::int64_t>(made_.plan.lookups.size()) - 1;
   }
@@ -392,7 +393,7 @@ class Planning {
   void FindRows() {
     for (const LookupSource& lookup : made_.plan.lookups) {
       made_.rows_of = lookup.lengths;
-      made_.per_row = made_.constants[static_cast<std::size_t>(lookup.slots)].size(0);
+      made_.per_row = lookup.num_features;
       return;
     }
     for (const Buffer& buffer : made_.plan.buffers) {

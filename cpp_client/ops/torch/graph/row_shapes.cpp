@@ -58,60 +58,14 @@ bool IsSumOverFirst(const Node* node) {
          node->input(3)->mustBeNone();
 }
 
-/// What tells a B: a tensor, and how many of its numbers belong to a row.
-using Source = std::pair<const Value*, std::int64_t>;
-
-/// Returns the source of a size that tells B: size(lengths, 0) // F.
-std::optional<Source> SourceOfSize(const Value* size) {
-  const Node* const divided = size->node();
-  const bool is_divided = Is(divided, "aten::floordiv");
-  const auto per_row = is_divided ? NumberOf(divided->input(1)) : std::int64_t{1};
-  const Node* const of = is_divided ? divided->input(0)->node() : divided;
-  if (!per_row || !Is(of, "aten::size") || of->inputs().size() != 2 || !IsNumber(of->input(1), 0)) {
-    return std::nullopt;
-  }
-  return Source{of->input(0), *per_row};
-}
-
-/// A number that is so many times B. `of` is empty of zero alone.
-struct Times {
-  std::optional<Source> of;
-  std::int64_t count = 0;
-};
-
-std::optional<Times> TimesOf(const Value* number) {
-  if (const auto source = SourceOfSize(number)) return Times{source, 1};
-  if (IsNumber(number, 0)) return Times{};
-  const Node* const node = number->node();
-  if (Is(node, "aten::mul")) {
-    auto times = TimesOf(node->input(0));
-    const auto factor = NumberOf(node->input(1));
-    if (!times || !factor || *factor < 0 || *factor > 1 << 16 || times->count > 1 << 16) {
-      return std::nullopt;
-    }
-    times->count *= *factor;
-    return times;
-  }
-  if (!Is(node, "aten::add")) return std::nullopt;
-  const auto a = TimesOf(node->input(0)), b = TimesOf(node->input(1));
-  if (!a || !b || (a->of && b->of && a->of != b->of)) return std::nullopt;
-  return Times{a->of ? a->of : b->of, a->count + b->count};
-}
-
 /// Returns the source of B numbers: the lengths of one feature, lengths[k * B : (k + 1) * B].
-Source SourceOfPart(const Value* lengths) {
-  const Node* const node = lengths->node();
-  const Source by_itself{lengths, 1};
-  if (!Is(node, "aten::slice") || !IsNumber(node->input(1), 0) || !IsNumber(node->input(4), 1)) {
-    return by_itself;
+SizeSource SourceOfPart(const Value* lengths) {
+  const auto part = SlicedBagsOf(lengths);
+  if (!part || part->of.first != lengths->node()->input(0) || part->end != part->begin + 1 ||
+      part->end > part->of.second) {
+    return {lengths, 1};
   }
-  const auto start = TimesOf(node->input(2)), end = TimesOf(node->input(3));
-  if (!start || !end || !end->of || end->of->first != node->input(0) ||
-      (start->of && start->of != end->of) || end->count != start->count + 1 ||
-      end->count > end->of->second) {
-    return by_itself;
-  }
-  return *end->of;
+  return part->of;
 }
 
 /// Returns the dim of the vectors in a sequence lookup, or in its part for one feature.
@@ -183,10 +137,10 @@ std::optional<RowShape> RowShapes::Of(const Value* value) const {
 
 std::optional<RowShape> RowShapes::ShapeOf(Node* node) {
   if (Is(node, "recsys_ops::lookup")) {
-    const auto slots = TensorOf(node->input(1));
     const auto pooling = NumberOf(node->input(5)), width = NumberOf(node->input(6));
-    if (!slots || !pooling || *pooling == 2 || !width) return std::nullopt;
-    return RowShape{{*width}, BatchOf({node->input(2), slots->size(0)})};
+    const auto num_features = NumberOf(node->input(7));
+    if (!pooling || *pooling == 2 || !width || !num_features) return std::nullopt;
+    return RowShape{{*width}, BatchOf({node->input(2), *num_features})};
   }
   if (IsOneOf(node, {"aten::reshape", "aten::view"})) return OfReshape(node);
   if (Is(node, "aten::cat") || Is(node, "aten::stack"))
@@ -404,7 +358,7 @@ std::optional<RowShape> RowShapes::OfSummedItems(const Node* node, const RowShap
   return RowShape{from.dims, Root(history->second.first)};
 }
 
-int RowShapes::BatchOf(const Source& source) {
+int RowShapes::BatchOf(const SizeSource& source) {
   const auto [found, is_new] = batches_.emplace(source, static_cast<int>(roots_.size()));
   if (is_new) roots_.push_back(found->second);
   return Root(found->second);

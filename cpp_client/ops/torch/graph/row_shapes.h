@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "ops/torch/graph/batch_sizes.h"
+
 namespace recsys::ops {
 
 /// A tensor [B, ...] of which row b depends on row b of others alone. Of a history [B, H, ...] each
@@ -34,9 +36,6 @@ class RowShapes {
   std::optional<RowShape> Of(const torch::jit::Value* value) const;
 
  private:
-  /// What tells a B: a tensor, and how many of its numbers belong to a row.
-  using Source = std::pair<const torch::jit::Value*, std::int64_t>;
-
   /// Those of a plan that is there already.
   void AddOutputsOf(const torch::jit::Node* plan, at::ArrayRef<torch::jit::Value*> outputs);
   std::optional<RowShape> ShapeOf(torch::jit::Node* node);
@@ -48,7 +47,7 @@ class RowShapes {
   std::optional<RowShape> OfPadded(const torch::jit::Node* node);
   std::optional<RowShape> OfExpanded(const torch::jit::Node* node, const RowShape& from);
   std::optional<RowShape> OfSummedItems(const torch::jit::Node* node, const RowShape& from) const;
-  int BatchOf(const Source& source);
+  int BatchOf(const SizeSource& source);
   /// The rows are the items of histories of `num_items` each.
   int ItemsOf(int batch, std::int64_t num_items);
   int Root(int batch) const;
@@ -56,7 +55,7 @@ class RowShapes {
   void Unite(int a, int b);
 
   std::map<const torch::jit::Value*, RowShape> shapes_;
-  std::map<Source, int> batches_;
+  std::map<SizeSource, int> batches_;
   /// By the batch and the length of histories, their items; and back.
   std::map<std::pair<int, std::int64_t>, int> items_;
   std::map<int, std::pair<int, std::int64_t>> histories_;
