@@ -69,13 +69,18 @@ def _exported(folder: Path, num_rows: int) -> tuple[dict[str, Load], dict[str, i
         compiled: CompiledGraph | None = target.compiled
         assert compiled is not None
         assert target.skeleton is not None
-        loads[f"pt2, {isa}"] = partial(load_compiled_artifact, path, verify_checksums=False)
+        loads[f"pt2, {isa}"] = partial(
+            load_compiled_artifact, path, verify_checksums=False, own_operators=False
+        )
         sizes[f"pt2, {isa}"] = (path / compiled.package).stat().st_size
         sizes["TorchScript"] = (path / target.skeleton).stat().st_size
         sizes["ExportedProgram"] = (path / compiled.exported).stat().st_size
         loads["TorchScript"] = partial(load_artifact, path, verify_checksums=False, own_operators=False)
         if not operators.why_missing():
             loads["TorchScript, own operators"] = partial(load_artifact, path, verify_checksums=False)
+            assert compiled.operators is not None
+            sizes["pt2, own operators"] = (path / compiled.operators).stat().st_size
+            loads["pt2, own operators"] = partial(load_compiled_artifact, path, verify_checksums=False)
     return loads, sizes
 
 

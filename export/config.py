@@ -187,11 +187,6 @@ class ExportConfig:
                 f"format: got {self.graph_format!r} for targets {elsewhere}, expected 'torchscript': graphs are "
                 "compiled for the CPU only"
             )
-        if self.linear_dtype != "float32":
-            raise ExportError(
-                f"format: got {self.graph_format!r} with linear_dtype {self.linear_dtype!r}, expected 'torchscript': "
-                "operators of recsys_ops are put into TorchScript graphs only"
-            )
         if self.single_file:
             raise ExportError(
                 f"format: got {self.graph_format!r} for a single file, expected 'torchscript': it is a TorchScript file"

@@ -92,8 +92,8 @@ def export_model(
         check_independence(prepared)
         check_made_rows(prepared)
         digests, errors = write_rows(work / ROWS_NAME, prepared.stored, prepared.weights, progress)
-        graphs = [write_graphs(prepared, target, work) for target in prepared.stored.envs]
-        manifest = make_manifest(prepared, graphs, digests, errors)
+        targets = [write_graphs(prepared, target, work) for target in prepared.stored.envs]
+        manifest = make_manifest(prepared, targets, digests, errors)
         trials: tuple[LinearTrial, ...] = ()
         if config.linear_dtype == AUTO:
             trials = choose_linear_dtype(prepared, work, manifest)
@@ -116,6 +116,7 @@ def export_model(
         ranking_differences=verified.ranking,
         verified_on=verified.ran_on,
         operators=verified.exchanged,
+        without_operators={of.target.name: of.without_operators for of in targets if of.target.compiled},
         linear_dtypes=trials,
         num_samples=prepared.samples.num_rows,
         artifact_bytes=artifact_bytes,

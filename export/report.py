@@ -49,6 +49,7 @@ class ExportReport:
         ranking_differences: The ranking form against the plain form of the expanded batch; empty without a context.
         verified_on: The device on which each target was verified.
         operators: By target, which operators loaders exchange for those of recsys_ops here; empty without these.
+        without_operators: By target with compiled graphs, of each that holds no own operators, why.
         num_samples: Rows that were compared.
         linear_dtypes: What each type of linear layers gives, where the export has chosen it; else empty.
         peak_rss_bytes: The process's largest resident set so far.
@@ -61,6 +62,7 @@ class ExportReport:
     ranking_differences: dict[str, dict[str, Difference]]
     verified_on: dict[str, str]
     operators: dict[str, Exchanged]
+    without_operators: dict[str, tuple[str, ...]]
     num_samples: int
     linear_dtypes: tuple[LinearTrial, ...]
     artifact_bytes: int
@@ -117,6 +119,11 @@ def print_report(report: ExportReport, console: Console) -> None:
             f"own operators on {target}: {exchanged.num_linear} linear layers, {exchanged.num_dot} interactions, "
             f"{exchanged.num_lookup} lookups; plans compute {exchanged.num_planned} nodes{left}"
         )
+    for target, reasons in report.without_operators.items():
+        held = (
+            "the graph as one plan" if not reasons else "".join(f"none: {r}" for r in dict.fromkeys(reasons))
+        )
+        console.print(f"own operators beside the compiled graph of {target}: {held}")
     console.print(
         f"{report.num_samples} sample rows verified; {report.seconds:.1f} s, peak RSS "
         f"{size_text(report.peak_rss_bytes)}; wrote {size_text(report.artifact_bytes)}"

@@ -1,4 +1,4 @@
-// Fuzzes untrusted manifests and headers of deltas. The digest that protects a manifest against
+// Fuzzes untrusted manifests, and headers of deltas and of own operators. The digest that protects a manifest against
 // damage is corrected, so that the code behind its check is reached.
 #include "check/files/manifest.h"
 
@@ -9,6 +9,7 @@
 
 #include "base/sha256.h"
 #include "check/files/delta_header.h"
+#include "check/files/plan_file.h"
 #include "check/files/zip_directory.h"
 #include "recsys/error.h"
 
@@ -32,6 +33,26 @@ void ReadZip(std::string_view text) {
   }
 }
 
+/// Reads the text as the header of a part with own operators.
+void ReadPlan(std::string_view text) {
+  constexpr std::size_t kDataBytes = 1 << 14;
+  const std::uint64_t length = text.size();
+  std::string bytes(reinterpret_cast<const char*>(&length), sizeof(length));
+  bytes += text;
+  bytes.resize(bytes.size() + kDataBytes);
+  try {
+    const recsys::PlanFile file = recsys::ReadPlanFile(bytes);
+    for (const auto* tensors : {&file.tensors, &file.weights}) {
+      for (const auto& [name, tensor] : *tensors) {
+        if (tensor.offset > bytes.size() || tensor.num_bytes > bytes.size() - tensor.offset) {
+          __builtin_trap();
+        }
+      }
+    }
+  } catch (const recsys::Error&) {
+  }
+}
+
 void ReadManifest(std::string_view text) {
   try {
     const recsys::Manifest manifest = recsys::ReadManifest(text);
@@ -47,6 +68,7 @@ void ReadManifest(std::string_view text) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(bytes), size);
   ReadZip(text);
+  ReadPlan(text);
   ReadManifest(text);
   Json data;
   try {

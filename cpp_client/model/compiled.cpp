@@ -15,6 +15,7 @@
 #include "base/sha256.h"
 #include "base/text.h"
 #include "model/artifact_files.h"
+#include "ops/torch/stored_plan.h"
 #include "recsys/error.h"
 
 namespace recsys {
@@ -206,11 +207,32 @@ std::vector<at::Tensor> CheckedInputs(const std::vector<c10::IValue>& given,
   return placed;
 }
 
+/// Calls `make`; says of its errors which part they are in.
+template <typename Make>
+auto InPart(const std::string& name, Make make) {
+  try {
+    return make();
+  } catch (const Error& error) {
+    throw Error(ErrorKind::kManifest,
+                "part " + Repr(name) + ": not readable as own operators: " + error.what());
+  }
+}
+
 }  // namespace
 
-void CheckUsable(const Target& target) {
-  CheckUsable(target, target.graph);
-  if (target.ranking) CheckUsable(target, *target.ranking);
+void CheckUsable(const Target& target, const std::string& linear_dtype) {
+  for (const Graph* graph : {&target.graph, target.ranking ? &*target.ranking : nullptr}) {
+    if (graph == nullptr) continue;
+    const bool is_plan = graph->compiled && !graph->compiled->operators.empty();
+    if (is_plan && !linear_dtype.empty()) continue;
+    if (graph->compiled && !linear_dtype.empty() && linear_dtype != "float32") {
+      throw Error(ErrorKind::kTarget,
+                  "target " + Repr(target.name) + ": needs linear layers in " + linear_dtype +
+                      ", but its compiled graph holds no own operators; export it with --format "
+                      "torchscript");
+    }
+    CheckUsable(target, *graph);
+  }
 }
 
 /// As many runners as threads may profit from. A runner serves one caller at a time. Callers wait
@@ -275,6 +297,16 @@ Package::Package(const std::string& file, const Part& part) : name_(part.path) {
 }
 
 Package::~Package() { close(file_); }
+
+PlanPart::PlanPart(std::string name, std::string bytes) : name_(std::move(name)) {
+  plan_ = InPart(name_, [&] { return std::make_shared<ops::StoredPlan>(std::move(bytes)); });
+}
+
+std::shared_ptr<const ops::DirectGraph> PlanPart::Bind(
+    const at::Tensor& rows, const std::map<std::string, at::Tensor>& weights,
+    const std::string& linear_dtype) const {
+  return InPart(name_, [&] { return plan_->Bind(rows, weights, linear_dtype); });
+}
 
 CompiledGraph::CompiledGraph(CompiledForm form, const std::map<std::string, at::Tensor>& weights)
     : form_(std::move(form)) {

@@ -16,9 +16,15 @@
 
 namespace recsys {
 
-/// Checks that this machine and this torch can run a target's compiled graphs. Throws Error
+namespace ops {
+class DirectGraph;
+class StoredPlan;
+}  // namespace ops
+
+/// Checks that this machine and this torch can run a target's compiled graphs. Those that are plans
+/// of own operators run anywhere, with `linear_dtype` as LoadedGraphs takes it. Throws Error
 /// (kTarget): says what to do.
-void CheckUsable(const Target& target);
+void CheckUsable(const Target& target, const std::string& linear_dtype);
 
 /// An open package: it can be loaded again after another file has taken its name.
 class Package {
@@ -38,14 +44,35 @@ class Package {
   int file_;
 };
 
+/// A part that holds a graph as one plan of own operators.
+class PlanPart {
+ public:
+  /// `bytes`: its digest was compared. Throws Error (kManifest).
+  PlanPart(std::string name, std::string bytes);
+
+  /// Returns the graph over these rows. `weights`: in the place of the part's, by path. Throws
+  /// Error (kManifest).
+  std::shared_ptr<const ops::DirectGraph> Bind(const at::Tensor& rows,
+                                               const std::map<std::string, at::Tensor>& weights,
+                                               const std::string& linear_dtype) const;
+
+ private:
+  const std::string name_;
+  std::shared_ptr<const ops::StoredPlan> plan_;
+};
+
 /// What is needed to load a form, as often as its weights change.
 struct CompiledForm {
+  /// One of the two is null.
   std::shared_ptr<const Package> package;
+  std::shared_ptr<const PlanPart> plan;
   std::vector<CompiledPart::Tensor> dense;
   const Signature* signature = nullptr;
   bool is_ranking = false;
   /// Those of all lookups, in host memory.
   at::Tensor rows;
+  /// In which linear layers of a plan multiply.
+  std::string linear_dtype;
 };
 
 /// A compiled graph that can be called from any number of threads.

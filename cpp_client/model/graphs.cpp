@@ -9,6 +9,7 @@
 
 #include "base/text.h"
 #include "check/json/checked_json.h"
+#include "ops/torch/dtypes.h"
 #include "ops/torch/graph/direct.h"
 #include "ops/torch/graph/exchange.h"
 #include "recsys/error.h"
@@ -18,29 +19,6 @@ namespace {
 
 // The executor profiles a graph in its first call, and optimizes it in the second.
 constexpr int kNumWarmUps = 2;
-
-const std::vector<std::pair<std::string, at::ScalarType>>& Dtypes() {
-  static const std::vector<std::pair<std::string, at::ScalarType>> dtypes = {
-      {"float64", at::kDouble},    {"float32", at::kFloat}, {"float16", at::kHalf},
-      {"bfloat16", at::kBFloat16}, {"int64", at::kLong},    {"int32", at::kInt},
-      {"int16", at::kShort},       {"int8", at::kChar},     {"uint8", at::kByte}};
-  return dtypes;
-}
-
-std::string DtypeName(at::ScalarType type) {
-  for (const auto& [name, known] : Dtypes()) {
-    if (known == type) return name;
-  }
-  return std::string(c10::getDtypeNames(type).first);
-}
-
-at::ScalarType DtypeOf(const std::string& wanted) {
-  at::ScalarType type = at::kByte;
-  for (const auto& [name, known] : Dtypes()) {
-    if (name == wanted) type = known;
-  }
-  return type;
-}
 
 std::string SizesText(at::IntArrayRef shape) {
   std::string text = "[";
@@ -109,19 +87,26 @@ LoadedGraphs::LoadedGraphs(std::vector<torch::jit::Module> modules, Plan plan,
       linear_dtype_(std::move(linear_dtype)),
       frozen_(Frozen()) {}
 
-LoadedGraphs::LoadedGraphs(const std::vector<CompiledForm>& forms) {
-  for (const CompiledForm& form : forms) {
-    frozen_.emplace_back(std::make_shared<CompiledGraph>(form, TensorMap{}));
+LoadedGraphs::LoadedGraphs(std::vector<CompiledForm> forms)
+    : forms_(std::move(forms)), frozen_(Compiled({})) {}
+
+std::vector<Callable> LoadedGraphs::Compiled(const TensorMap& weights) const {
+  std::vector<Callable> compiled;
+  for (const CompiledForm& form : forms_) {
+    if (form.plan == nullptr) {
+      compiled.emplace_back(std::make_shared<const CompiledGraph>(form, weights));
+    } else {
+      compiled.emplace_back(form.plan->Bind(form.rows, weights, form.linear_dtype));
+    }
   }
+  return compiled;
 }
 
 GraphChange LoadedGraphs::Recompiled(const TensorMap& weights) const {
   GraphChange change;
   TensorMap together = weights;
   together.insert(exchanged_.begin(), exchanged_.end());
-  for (const Callable& form : frozen_) {
-    change.frozen.emplace_back(std::make_shared<CompiledGraph>(form.compiled()->form(), together));
-  }
+  change.frozen = Compiled(together);
   change.weights.push_back(std::move(together));
   return change;
 }
@@ -129,15 +114,18 @@ GraphChange LoadedGraphs::Recompiled(const TensorMap& weights) const {
 std::vector<TensorMap> LoadedGraphs::Dense() const {
   std::vector<TensorMap> forms;
   for (const torch::jit::Module& module : modules_) forms.push_back(DenseTensors(module, plan_));
-  for (const Callable& form : frozen_) {
-    if (form.compiled() == nullptr) continue;
+  for (std::size_t i = 0; i < forms_.size(); ++i) {
     TensorMap& tensors = forms.emplace_back();
-    for (const CompiledPart::Tensor& tensor : form.compiled()->Dense()) {
+    const CompiledGraph* const compiled = frozen_[i].compiled();
+    for (const CompiledPart::Tensor& tensor :
+         compiled != nullptr ? compiled->Dense() : forms_[i].dense) {
+      // Whole numbers, such as positions, are a part of a plan itself.
+      if (compiled == nullptr && tensor.dtype.find("float") == std::string::npos) continue;
       // Without numbers: only its type and shape are looked at.
       tensors.emplace(
           tensor.path,
           at::empty(tensor.shape,
-                    at::TensorOptions().dtype(DtypeOf(tensor.dtype)).device(at::kMeta)));
+                    at::TensorOptions().dtype(ScalarTypeOf(tensor.dtype)).device(at::kMeta)));
     }
   }
   return forms;
@@ -227,7 +215,8 @@ void LoadedGraphs::Write(const GraphChange& change) {
 
 at::Tensor ReadDense(DeltaFile* file, const DenseDelta& weight) {
   const std::vector<unsigned char> data = file->ReadDense(weight);
-  at::Tensor tensor = at::empty(weight.shape, at::TensorOptions().dtype(DtypeOf(weight.dtype)));
+  at::Tensor tensor =
+      at::empty(weight.shape, at::TensorOptions().dtype(ScalarTypeOf(weight.dtype)));
   std::memcpy(tensor.mutable_data_ptr(), data.data(), data.size());
   return tensor;
 }

@@ -30,15 +30,16 @@ class Callable {
         direct_(std::move(direct)) {}
   explicit Callable(std::shared_ptr<const CompiledGraph> compiled)
       : compiled_(std::move(compiled)) {}
+  explicit Callable(std::shared_ptr<const ops::DirectGraph> direct) : direct_(std::move(direct)) {}
 
-  /// Null if it is TorchScript.
+  /// Null if it is another kind of graph.
   const CompiledGraph* compiled() const { return compiled_.get(); }
 
   /// Runs the graph. Throws torch's exceptions.
   c10::IValue Call(std::vector<c10::IValue> inputs) const;
 
  private:
-  /// Null if the graph is compiled.
+  /// Null if the graph is not TorchScript.
   torch::jit::ObjectPtr self_;
   torch::jit::Function* forward_ = nullptr;
   std::shared_ptr<const ops::DirectGraph> direct_;
@@ -61,7 +62,7 @@ class LoadedGraphs {
   /// linear layers multiply; empty leaves all operators as they are.
   LoadedGraphs(std::vector<torch::jit::Module> modules, Plan plan, std::string linear_dtype);
   /// Loads compiled forms. Throws Error (kManifest).
-  explicit LoadedGraphs(const std::vector<CompiledForm>& forms);
+  explicit LoadedGraphs(std::vector<CompiledForm> forms);
 
   const Callable& plain() const { return frozen_[0]; }
   /// Null if the model has no ranking form.
@@ -80,6 +81,8 @@ class LoadedGraphs {
 
  private:
   std::vector<Callable> Frozen() const;
+  /// Returns the compiled forms with weights in the place of their own.
+  std::vector<Callable> Compiled(const TensorMap& weights) const;
   /// Returns the compiled forms with other weights beside those that were exchanged before.
   GraphChange Recompiled(const TensorMap& weights) const;
   /// Returns the dense weights of each form.
@@ -88,6 +91,8 @@ class LoadedGraphs {
   std::vector<torch::jit::Module> modules_;
   Plan plan_;
   std::string linear_dtype_;
+  /// In the place of modules.
+  std::vector<CompiledForm> forms_;
   std::vector<Callable> frozen_;
   /// In the place of those of compiled forms.
   TensorMap exchanged_;

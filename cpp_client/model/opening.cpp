@@ -59,6 +59,8 @@ class Opening {
     return {&target_->graph, &*target_->ranking};
   }
 
+  /// Returns the type in which linear layers of own operators multiply; empty without these.
+  std::string linear_dtype() const;
   void LoadFolder();
   void LoadFile();
   std::string ReadPart(const std::string& name) const;
@@ -74,6 +76,13 @@ class Opening {
   std::optional<LoadedGraphs> compiled_;
   at::Tensor blob_;
 };
+
+std::string Opening::linear_dtype() const {
+  const bool is_on_cpu = std::all_of(target_->device_names.begin(), target_->device_names.end(),
+                                     [](const std::string& name) { return name == "cpu"; });
+  const bool exchanges = is_on_cpu && target_->dense_dtype == "float32" && options_.own_operators;
+  return exchanges ? target_->linear_dtype : std::string();
+}
 
 /// Returns the bytes of a part with a graph.
 std::string Opening::ReadPart(const std::string& name) const {
@@ -91,11 +100,21 @@ void Opening::LoadCompiled() {
   std::vector<CompiledForm> forms;
   for (const Graph* graph : Graphs()) {
     const CompiledPart& compiled = *graph->compiled;
-    const Part& part = *manifest().FindSkeleton(compiled.package);
-    forms.push_back({std::make_shared<Package>(path_ + "/" + part.path, part), compiled.dense,
-                     &manifest().signature, !forms.empty(), blob_});
+    CompiledForm form;
+    form.dense = compiled.dense;
+    form.signature = &manifest().signature;
+    form.is_ranking = !forms.empty();
+    form.rows = blob_;
+    form.linear_dtype = linear_dtype();
+    if (compiled.operators.empty() || form.linear_dtype.empty()) {
+      const Part& part = *manifest().FindSkeleton(compiled.package);
+      form.package = std::make_shared<Package>(path_ + "/" + part.path, part);
+    } else {
+      form.plan = std::make_shared<PlanPart>(compiled.operators, ReadPart(compiled.operators));
+    }
+    forms.push_back(std::move(form));
   }
-  compiled_.emplace(forms);
+  compiled_.emplace(std::move(forms));
 }
 
 void Opening::LoadFolder() {
@@ -145,7 +164,7 @@ std::unique_ptr<Model::Parts> Opening::Run() {
   rows_->manifest = ManifestAt(path_);
   target_ = &ChooseTarget(manifest(), options_.target);
   is_compiled_ = options_.compiled || target_->graph.skeleton.empty();
-  if (is_compiled_) CheckUsable(*target_);
+  if (is_compiled_) CheckUsable(*target_, linear_dtype());
   LoadFbgemm(options_.fbgemm_path);
   if (IsArtifactFolder(path_)) {
     LoadFolder();
@@ -165,14 +184,10 @@ std::unique_ptr<Model::Parts> Opening::Run() {
     if (rank.rows.is_same(blob_)) parts->description.rows_pages = PagesOf(blob_);
   }
   rows_->digest = rows_->state_now = parts->description.digest;
-  const bool is_on_cpu = std::all_of(target_->device_names.begin(), target_->device_names.end(),
-                                     [](const std::string& name) { return name == "cpu"; });
-  const bool exchanges = is_on_cpu && target_->dense_dtype == "float32" && options_.own_operators;
   if (compiled_) {
     parts->graphs = std::move(compiled_);
   } else {
-    parts->graphs.emplace(std::move(modules_), target_->plan,
-                          exchanges ? target_->linear_dtype : std::string());
+    parts->graphs.emplace(std::move(modules_), target_->plan, linear_dtype());
   }
   constexpr std::int64_t kAny = std::numeric_limits<std::int64_t>::max();
   parts->checker.emplace(manifest().signature, RequestLimits{kAny, kAny, kAny});

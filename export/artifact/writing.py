@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from torch.export import ExportedProgram
 
 from export.artifact.compiling import compile_program, save_program
+from export.artifact.plan_part import NoPlanError, plan_part
 from export.graph.graph import Graph, make_graph
 from export.graph.inputs.binding import schema_of
 from export.graph.prepared import PreparedModel, target_modules
@@ -21,16 +22,32 @@ from export.graph.program import program
 from export.graph.tree import exchanged
 from recsys import machine, torchscript
 from recsys.artifact.graphs import outside_collections
-from recsys.artifact.load import ROWS_NAME
+from recsys.artifact.load import ROWS_NAME, map_rows
 from recsys.artifact.manifest import Manifest, Part, TableInfo
 from recsys.artifact.targets import DENSE_DTYPES, CompiledGraph, RankingGraph, Target, TensorInfo
 from recsys.configs import EmbeddingBagConfig
+from recsys.errors import ExportError
 from recsys.rows.quantize import QuantizationError
 from recsys.sharding.plan.device_rows import table_path
 from recsys.sharding.plan.plan import ShardingPlan
 
 
-def write_graphs(prepared: PreparedModel, target: str, work: Path) -> tuple[Target, list[Part]]:
+@dataclass(frozen=True, kw_only=True)
+class WrittenTarget:
+    """A target for the manifest.
+
+    Attributes:
+        target: The target.
+        parts: The files of its graphs.
+        without_operators: Of each compiled graph that holds no own operators, why.
+    """
+
+    target: Target
+    parts: tuple[Part, ...]
+    without_operators: tuple[str, ...]
+
+
+def write_graphs(prepared: PreparedModel, target: str, work: Path) -> WrittenTarget:
     """Trace and script the graphs of a target, and write them.
 
     Args:
@@ -39,7 +56,7 @@ def write_graphs(prepared: PreparedModel, target: str, work: Path) -> tuple[Targ
         work: The directory that holds the artifact.
 
     Returns:
-        The target for the manifest, and the files of its graphs.
+        The target, for the manifest.
 
     Raises:
         ExportError: FX or TorchScript does not support the model, or the graph calls foreign operators.
@@ -64,7 +81,9 @@ def write_graphs(prepared: PreparedModel, target: str, work: Path) -> tuple[Targ
         ranking=None if ranking is None else replace(ranking, ranks={} if on_host else ranking.ranks),
         compiled=plain.compiled,
     )
-    return made, writing.parts
+    return WrittenTarget(
+        target=made, parts=tuple(writing.parts), without_operators=tuple(writing.without_operators)
+    )
 
 
 def make_graphs(prepared: PreparedModel, target: str, *, is_scripted: bool) -> list[Graph]:
@@ -114,6 +133,7 @@ class _GraphWriting:
 
     Attributes:
         parts: The files.
+        without_operators: Of each compiled graph that holds no own operators, why.
     """
 
     def __init__(self, prepared: PreparedModel, target: str, work: Path) -> None:
@@ -121,6 +141,7 @@ class _GraphWriting:
         self._target = target
         self._work = work
         self.parts: list[Part] = []
+        self.without_operators: list[str] = []
 
     def write(self, graph: Graph, name: str, *, is_ranking: bool) -> RankingGraph:
         """Write a graph; ``name`` is that of its files without a suffix."""
@@ -147,7 +168,28 @@ class _GraphWriting:
             isa=prepared.config.pt2_isa,
             torch=str(torch.__version__),
             dense=dense_weights(exported, prepared.stored.plans[self._target]),
+            operators=self._plan(graph, name),
         )
+
+    def _plan(self, graph: Graph, name: str) -> str | None:
+        """Write a graph as one plan of own operators, if it is one."""
+        stored, config = self._prepared.stored, self._prepared.config
+        try:
+            if config.dense_dtype != "float32":
+                raise NoPlanError(f"its dense layers are {config.dense_dtype}")
+            blob = map_rows(self._work / ROWS_NAME, stored.layout, random_access=True)
+            data = plan_part(graph, stored.plans[self._target], blob)
+        except NoPlanError as error:
+            if config.linear_dtype != "float32":
+                raise ExportError(
+                    f"format: got {config.graph_format!r} with linear_dtype {config.linear_dtype!r}, expected "
+                    f"'torchscript': the compiled graph {name!r} holds no own operators: {error}"
+                ) from None
+            self.without_operators.append(str(error))
+            return None
+        file = self._work / f"{name}.operators.safetensors"
+        file.write_bytes(data)
+        return self._add(file)
 
     def _add(self, file: Path) -> str:
         self.parts.append(Part(path=file.name, size_bytes=file.stat().st_size, sha256=_sha256(file)))
@@ -165,7 +207,7 @@ def dense_weights(exported: ExportedProgram, plan: ShardingPlan) -> dict[str, Te
 
 def make_manifest(
     prepared: PreparedModel,
-    graphs: Sequence[tuple[Target, list[Part]]],
+    targets: Sequence[WrittenTarget],
     digests: tuple[str, ...],
     errors: Mapping[str, QuantizationError],
 ) -> Manifest:
@@ -173,7 +215,7 @@ def make_manifest(
 
     Args:
         prepared: The model.
-        graphs: The result of ``write_graphs`` for each target.
+        targets: Their graphs.
         digests: The digest of each block of rows.
         errors: The quantization error of each table.
     """
@@ -185,8 +227,8 @@ def make_manifest(
         tables=_table_infos(prepared, errors),
         layout=prepared.stored.layout,
         block_sha256=digests,
-        targets=tuple(target for target, _ in graphs),
-        skeletons=tuple(part for _, parts in graphs for part in parts),
+        targets=tuple(written.target for written in targets),
+        skeletons=tuple(part for written in targets for part in written.parts),
         rows_path=ROWS_NAME,
         options=prepared.config.of_forward(),
     )

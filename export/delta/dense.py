@@ -141,8 +141,8 @@ def _forms_of_model(model: nn.Module, manifest: Manifest) -> list[_Form]:
             if target.skeleton is None:
                 forms += _programs(_read_back(prepared, target.name, work), target)
                 continue
-            made, parts = write_graphs(prepared, target.name, work)
-            forms += _forms([torchscript.load(work / part.path) for part in parts], made)
+            written = write_graphs(prepared, target.name, work)
+            forms += _forms([torchscript.load(work / part.path) for part in written.parts], written.target)
     return forms
 
 

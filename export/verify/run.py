@@ -241,8 +241,9 @@ def verify(prepared: PreparedModel, work: Path, floats: FloatOutputs) -> Verifie
                     prepared, predict, reference, tolerance, _sizes(prepared, is_compiled=is_compiled)
                 )
             if target.can_exchange:
-                target = _target(prepared, work, name, own_operators=True, is_compiled=False)
-                verified.exchanged[name] = target.exchanged[0]
+                target = _target(prepared, work, name, own_operators=True, is_compiled=is_compiled)
+                if target.exchanged:
+                    verified.exchanged[name] = target.exchanged[0]
                 linear = max(tolerance, LINEAR_TOLERANCES[prepared.config.linear_dtype])
                 outputs = _check_samples(target, reference, samples, linear)
             # The float model has no ID policies, so it is compared on samples to which none applies.
@@ -344,17 +345,16 @@ def _target(
         # Without such a device: the same plan in host memory, not scripted.
         return _on_host(prepared, work, name, on_host(env))
     memory = RowsMemory(random_access=True)
-    if is_compiled:
-        artifact = load_compiled_artifact(work, target=name, verify_checksums=False, memory=memory)
-    else:
-        artifact = load_artifact(
-            work, target=name, verify_checksums=False, memory=memory, own_operators=own_operators
-        )
+    load = load_compiled_artifact if is_compiled else load_artifact
+    artifact = load(work, target=name, verify_checksums=False, memory=memory, own_operators=own_operators)
+    has_operators = not is_compiled or any(
+        graph.compiled is not None and graph.compiled.operators for graph in artifact.target.graphs
+    )
     return _Target(
         predict=lambda batch: artifact.forward(*batch.inputs()),
         predict_ranking=lambda batch: artifact.forward_ranking(*batch.inputs()),
         ran_on=name,
-        can_exchange=not is_compiled and can_exchange(artifact.target),
+        can_exchange=has_operators and can_exchange(artifact.target),
         exchanged=artifact.graphs.own_operators,
     )
 

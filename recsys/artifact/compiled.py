@@ -1,7 +1,8 @@
 """Compiled graphs of a loaded model: machine code that AOTInductor made, for one version of torch.
 
 The code trusts its inputs: it checks neither their shapes nor their order in memory, nor what lengths say. All that it
-trusts is checked before each call (``recsys.artifact.inputs``); only IDs are checked by the graph itself.
+trusts is checked before each call (``recsys.artifact.inputs``); only IDs are checked by the graph itself. Where a graph
+is one plan of own operators and these are built, the plan runs in its place.
 
 Shape letters: B batch, Q contexts, F features, N number of IDs.
 """
@@ -12,7 +13,7 @@ import os
 import platform
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -20,8 +21,9 @@ import torch
 from torch import Tensor
 
 import recsys.ops  # noqa: F401  (loads the operators that graphs name)
+from recsys.artifact.graphs import can_exchange
 from recsys.artifact.inputs import checked_inputs
-from recsys.artifact.targets import Target
+from recsys.artifact.targets import CompiledGraph, RankingGraph, Target, TensorInfo
 from recsys.errors import ManifestError, TargetError
 from recsys.kernels import operators
 from recsys.signature import Signature
@@ -43,6 +45,9 @@ ISAS = {
 }
 
 
+Call = Callable[..., dict[str, Tensor]]
+
+
 def lacking_features(isa: str) -> list[str]:
     """Return the features of the processor that an instruction set needs and this machine lacks."""
     if platform.machine() != "x86_64":
@@ -56,38 +61,50 @@ def public_version(version: str) -> str:
     return version.partition("+")[0]
 
 
-def check_usable(target: Target) -> list[str]:
-    """Return the packages of a target's forms, which this machine and this torch can run.
+def usable_part(target: Target, graph: Target | RankingGraph, *, own_operators: bool) -> tuple[str, bool]:
+    """Return the part that runs a compiled graph here, and whether it is a plan of own operators.
+
+    A plan runs under any torch, on any processor.
 
     Raises:
-        TargetError: They cannot, or there are none; the message says what to do.
+        TargetError: Nothing does; the message says what to do.
     """
-    packages = []
-    for graph in target.graphs:
-        compiled = graph.compiled
-        if compiled is None:
+    compiled = graph.compiled
+    if own_operators and compiled is not None:
+        if compiled.operators is not None and can_exchange(target):
+            return compiled.operators, True
+        if compiled.operators is None and target.linear_dtype != "float32":
             raise TargetError(
-                f"target {target.name!r}: holds no compiled graph, expected one; export it with --format pt2 or both"
+                f"target {target.name!r}: needs linear layers in {target.linear_dtype}, but its compiled graph holds "
+                "no own operators; export it with --format torchscript"
             )
-        if compiled.isa not in ISAS:
-            raise TargetError(
-                f"target {target.name!r}: compiled for the instructions {compiled.isa[:40]!r}, expected one of "
-                f"{list(ISAS)}; install a newer release"
-            )
-        lacking = lacking_features(compiled.isa)
-        if lacking:
-            raise TargetError(
-                f"target {target.name!r}: compiled for {compiled.isa}, but this processor lacks {', '.join(lacking)}; "
-                "export it with another --pt2-isa, or with --format torchscript"
-            )
-        here = public_version(str(torch.__version__))
-        if public_version(compiled.torch) != here:
-            raise TargetError(
-                f"target {target.name!r}: compiled for torch {compiled.torch[:40]}, but this is torch {here}; export "
-                "it with this torch, or with --format torchscript"
-            )
-        packages.append(compiled.package)
-    return packages
+    return _usable_package(target, compiled), False
+
+
+def _usable_package(target: Target, compiled: CompiledGraph | None) -> str:
+    """Return the package of a graph, which this machine and this torch can run."""
+    if compiled is None:
+        raise TargetError(
+            f"target {target.name!r}: holds no compiled graph, expected one; export it with --format pt2 or both"
+        )
+    if compiled.isa not in ISAS:
+        raise TargetError(
+            f"target {target.name!r}: compiled for the instructions {compiled.isa[:40]!r}, expected one of "
+            f"{list(ISAS)}; install a newer release"
+        )
+    lacking = lacking_features(compiled.isa)
+    if lacking:
+        raise TargetError(
+            f"target {target.name!r}: compiled for {compiled.isa}, but this processor lacks {', '.join(lacking)}; "
+            "export it with another --pt2-isa, or with --format torchscript"
+        )
+    here = public_version(str(torch.__version__))
+    if public_version(compiled.torch) != here:
+        raise TargetError(
+            f"target {target.name!r}: compiled for torch {compiled.torch[:40]}, but this is torch {here}; export "
+            "it with this torch, or with --format torchscript"
+        )
+    return compiled.package
 
 
 class Package:
@@ -110,13 +127,16 @@ class CompiledForm:
     Args:
         package: The package.
         model: What its calls need to know of the model.
+        weights: Dense weights in the place of the package's, by path; others are ignored.
         is_ranking: Whether it is the ranking form.
 
     Raises:
         ManifestError: The package cannot be loaded.
     """
 
-    def __init__(self, package: Package, model: CompiledModel, *, is_ranking: bool) -> None:
+    def __init__(
+        self, package: Package, model: CompiledModel, weights: Mapping[str, Tensor], *, is_ranking: bool
+    ) -> None:
         try:
             # Python's lock is held during calls, so one runner is enough.
             self._loader: Any = torch._C._aoti.AOTIModelPackageLoader(package.path, "model", False, 1, -1)
@@ -127,9 +147,13 @@ class CompiledForm:
         self._run: Callable[[list[Tensor]], list[Tensor]] = self._loader.run
         self._model = model
         self._is_ranking = is_ranking
-        self._weights: dict[str, Tensor] = {}
+        self._names = set(self._loader.get_constant_fqns())
+        # Not copied, so they are kept.
+        self._weights = {path: tensor for path, tensor in weights.items() if path in self._names}
+        if self._weights:
+            self._loader.load_constants(dict(self._weights), False, False, True)
 
-    def __call__(self, *inputs: Tensor) -> dict[str, Tensor]:
+    def call(self, *inputs: Tensor) -> dict[str, Tensor]:
         """Predict.
 
         Raises:
@@ -141,16 +165,46 @@ class CompiledForm:
         )
         return {output.name: tensor for output, tensor in zip(signature.outputs, outputs, strict=True)}
 
-    def names(self) -> set[str]:
-        """Return the paths of the tensors that are kept apart from the code."""
-        return set(self._loader.get_constant_fqns())
+    def changeable(self, dense: Mapping[str, TensorInfo]) -> set[str]:
+        """Return which dense weights are kept apart from the code."""
+        return self._names & set(dense)
 
-    def set_weights(self, weights: Mapping[str, Tensor]) -> None:
-        """Read other dense weights from now on, while no call runs: tensors of ``names``, of their types and shapes."""
-        # Not copied, so they are kept.
-        self._weights |= weights
-        if weights:
-            self._loader.load_constants(dict(weights), False, False, True)
+
+class PlannedForm:
+    """A graph that own operators run as one plan. It can be called from any thread.
+
+    Args:
+        part: What ``export.artifact.plan_part`` has written, and the name of the part.
+        model: What its calls need to know of the model.
+        weights: Dense weights in the place of the part's, by path; others are ignored.
+        linear_dtype: In which linear layers multiply.
+
+    Attributes:
+        call: Predicts, as ``CompiledForm.call`` does.
+
+    Raises:
+        ManifestError: The part cannot be used.
+    """
+
+    def __init__(
+        self, part: PlanPart, model: CompiledModel, weights: Mapping[str, Tensor], linear_dtype: str
+    ) -> None:
+        try:
+            self.call: Call = operators.stored_plan(part.data).bind(model.rows, dict(weights), linear_dtype)
+        except RuntimeError as error:
+            raise ManifestError(f"part {part.name!r}: not readable as own operators: {error}") from None
+
+    def changeable(self, dense: Mapping[str, TensorInfo]) -> set[str]:
+        """Return which dense weights may change: whole numbers, such as positions, are a part of the plan itself."""
+        return {path for path, weight in dense.items() if "float" in weight.dtype}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanPart:
+    """The bytes of a part, whose digest was compared, and its name."""
+
+    name: str
+    data: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,38 +224,40 @@ class CompiledGraphs:
     """The compiled forms of a model, in the place of ``LoadedGraphs``.
 
     Args:
-        packages: Those of the plain form, and of the ranking form if there is one.
+        parts: What runs the plain form, and the ranking form if there is one.
         target: The target that they belong to.
         model: What calls need to know of the model.
 
     Attributes:
-        calls: The forms. Replaced as a whole.
+        calls: How each form is called. Replaced as a whole.
         own_operators: Always empty.
 
     Raises:
-        ManifestError: A package cannot be loaded.
+        ManifestError: A part cannot be used.
     """
 
     own_operators: tuple[operators.Exchanged, ...] = ()
 
-    def __init__(self, packages: Sequence[Package], target: Target, model: CompiledModel) -> None:
-        self._packages = tuple(packages)
+    def __init__(self, parts: Sequence[Package | PlanPart], target: Target, model: CompiledModel) -> None:
+        self._parts = tuple(parts)
         self._target = target
         self._model = model
-        self._weights: Mapping[str, Tensor] = {}
-        self.calls: tuple[CompiledForm, ...] = self._load()
+        self.set({}, self._load({}))
 
-    def _load(self) -> tuple[CompiledForm, ...]:
+    def _load(self, weights: Mapping[str, Tensor]) -> tuple[CompiledForm | PlannedForm, ...]:
         return tuple(
-            CompiledForm(package, self._model, is_ranking=i > 0) for i, package in enumerate(self._packages)
+            PlannedForm(part, self._model, weights, self._target.linear_dtype)
+            if isinstance(part, PlanPart)
+            else CompiledForm(part, self._model, weights, is_ranking=i > 0)
+            for i, part in enumerate(self._parts)
         )
 
     def tensors(self) -> list[dict[str, Tensor]]:
         """Return the dense weights of each form by path, without their numbers."""
         found = []
-        for graph, form in zip(self._target.graphs, self.calls, strict=True):
+        for graph, form in zip(self._target.graphs, self._forms, strict=True):
             assert graph.compiled is not None
-            names = form.names()
+            names = form.changeable(graph.compiled.dense)
             found.append(
                 {
                     path: torch.empty(weight.shape, dtype=getattr(torch, weight.dtype), device="meta")
@@ -218,18 +274,19 @@ class CompiledGraphs:
             weights: By path; each a tensor of at least one form, with its shape and dtype, in host memory.
         """
         together = {**self._weights, **weights}
-        forms = self._load()
-        for form in forms:
-            names = form.names()
-            form.set_weights({path: tensor for path, tensor in together.items() if path in names})
         return CompiledChange(
-            graphs=self, weights=together, forms=forms, replaced=self._weights, replaced_forms=self.calls
+            graphs=self,
+            weights=together,
+            forms=self._load(together),
+            replaced=self._weights,
+            replaced_forms=self._forms,
         )
 
-    def set(self, weights: Mapping[str, Tensor], forms: tuple[CompiledForm, ...]) -> None:
-        """Set other forms, which have these weights in the place of the package's."""
+    def set(self, weights: Mapping[str, Tensor], forms: tuple[CompiledForm | PlannedForm, ...]) -> None:
+        """Set other forms, which have these weights in the place of the parts'."""
         self._weights = weights
-        self.calls = forms
+        self._forms = forms
+        self.calls = tuple(form.call for form in forms)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,7 +295,7 @@ class CompiledChange:
 
     Attributes:
         graphs: The graphs.
-        weights: The new weights by path, where they are not the packages'.
+        weights: The new weights by path, where they are not the parts'.
         forms: The forms with them.
         replaced: The old weights.
         replaced_forms: The old forms.
@@ -246,9 +303,9 @@ class CompiledChange:
 
     graphs: CompiledGraphs
     weights: Mapping[str, Tensor]
-    forms: tuple[CompiledForm, ...]
+    forms: tuple[CompiledForm | PlannedForm, ...]
     replaced: Mapping[str, Tensor]
-    replaced_forms: tuple[CompiledForm, ...]
+    replaced_forms: tuple[CompiledForm | PlannedForm, ...]
 
     def warm(self, signature: Signature) -> None:
         """Do nothing: compiled graphs are as fast in the first call as in later ones."""

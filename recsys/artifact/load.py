@@ -23,7 +23,13 @@ import torch
 from torch import Tensor
 
 from recsys import torchscript
-from recsys.artifact.compiled import CompiledGraphs, CompiledModel, Package, check_usable
+from recsys.artifact.compiled import (
+    CompiledGraphs,
+    CompiledModel,
+    Package,
+    PlanPart,
+    usable_part,
+)
 from recsys.artifact.cuda_graphs import Capture, CudaGraphOptions
 from recsys.artifact.graphs import LoadedGraphs, place, share, tensor_at
 from recsys.artifact.inputs import computed_id_error, without_rows
@@ -246,7 +252,11 @@ def load_artifact(
     capture = Capture.on_target(chosen, manifest.signature, cuda_graphs) if cuda_graphs.rows else None
     if chosen.skeleton is None:
         return load_compiled_artifact(
-            path, target=chosen.name, verify_checksums=verify_checksums, memory=memory
+            path,
+            target=chosen.name,
+            verify_checksums=verify_checksums,
+            memory=memory,
+            own_operators=own_operators,
         )
     if where.is_dir():
         blob, file = _rows_of(where, manifest, memory)
@@ -278,6 +288,7 @@ def load_compiled_artifact(
     target: str | None = None,
     verify_checksums: bool = True,
     memory: RowsMemory = _DEFAULT_MEMORY,
+    own_operators: bool = True,
 ) -> LoadedArtifact:
     """Load a model's compiled graphs, also where the target has TorchScript. Arguments as for ``load_artifact``.
 
@@ -288,15 +299,15 @@ def load_compiled_artifact(
     where = Path(path)
     manifest = read_manifest(where)
     chosen = _choose(manifest, target)
-    package_names = check_usable(chosen)
+    usable = [usable_part(chosen, graph, own_operators=own_operators) for graph in chosen.graphs]
     blob, file = _rows_of(where, manifest, memory)
     if verify_checksums:
         check_rows(manifest, blob)
-    packages = []
-    for name in package_names:
+    parts: list[Package | PlanPart] = []
+    for name, is_plan in usable:
         with checked_part(where, manifest, name) as opened:
-            packages.append(Package(opened))
-    graphs = CompiledGraphs(packages, chosen, CompiledModel(signature=manifest.signature, rows=blob))
+            parts.append(PlanPart(name=name, data=opened.read()) if is_plan else Package(opened))
+    graphs = CompiledGraphs(parts, chosen, CompiledModel(signature=manifest.signature, rows=blob))
     ranks = rank_rows(manifest, chosen, blob)
     rows = LoadedRows(manifest=manifest, ranks=ranks, file=file, graphs=graphs)
     return LoadedArtifact(manifest=manifest, target=chosen, graphs=graphs, rows=rows)
@@ -375,6 +386,7 @@ def checked_part(where: Path, manifest: Manifest, name: str) -> BinaryIO:
         # wrong numbers.
         if hashlib.file_digest(file, "sha256").hexdigest() != part.sha256:
             raise _changed(f"part {part.path!r}")
+        file.seek(0)
         opened.pop_all()
     return file
 

@@ -55,6 +55,8 @@ class CompiledGraph:
         isa: The instructions that the package needs, one of ``recsys.artifact.compiled.ISAS``.
         torch: The version of torch that the package was compiled for.
         dense: The dense weights by path, which deltas may change.
+        operators: The part that holds the graph as one plan of own operators (``export.artifact.plan_part``), which
+            loaders run in the package's place where these are built; None for a graph that is none.
     """
 
     package: str
@@ -62,6 +64,7 @@ class CompiledGraph:
     isa: str
     torch: str
     dense: Mapping[str, TensorInfo]
+    operators: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,13 +144,18 @@ def target_to_json(target: Target) -> dict[str, Any]:
 
 def _compiled_to_json(compiled: CompiledGraph) -> dict[str, Any]:
     dense = {path: {"dtype": t.dtype, "shape": list(t.shape)} for path, t in compiled.dense.items()}
-    return {**compiled.__dict__, "dense": dense}
+    data = {**compiled.__dict__, "dense": dense}
+    if compiled.operators is None:
+        del data["operators"]
+    return data
 
 
 def graph_parts(graph: Target | RankingGraph) -> list[str]:
     """Return the parts that hold a graph."""
-    compiled = [] if graph.compiled is None else [graph.compiled.package, graph.compiled.exported]
-    return [*([] if graph.skeleton is None else [graph.skeleton]), *compiled]
+    parts = [graph.skeleton]
+    if graph.compiled is not None:
+        parts += [graph.compiled.package, graph.compiled.exported, graph.compiled.operators]
+    return [part for part in parts if part is not None]
 
 
 def target_from_json(data: Any, at: str) -> Target:
@@ -211,6 +219,7 @@ def _compiled_of(graph: Any, at: str) -> CompiledGraph | None:
             )
             for path, tensor in mapping(data, "dense", at).items()
         },
+        operators=file_name(data, "operators", at) if "operators" in data else None,
     )
 
 

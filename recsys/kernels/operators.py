@@ -125,6 +125,37 @@ def direct(frozen: torch.jit.ScriptModule) -> Callable[..., dict[str, Tensor]] |
     return call
 
 
+def plan_parts(frozen: torch.jit.ScriptModule) -> dict[str, Any] | None:
+    """Exchange operators of a frozen graph as ``exchange`` does for float32, and return the plan that it has become.
+
+    Returns:
+        ``plan``, ``constants``, ``rows_of``, ``per_row`` and ``widths`` as ``recsys_ops::plan`` takes them;
+        ``num_inputs`` of the graph, and which of them are the plan's ``inputs``; ``outputs``, their names and which of
+        the plan's they are; and the ``layers`` that were packed: packed, weight and bias or None. None if the graph
+        does anything else.
+
+    Raises:
+        NotBuiltError: The operators cannot be used.
+    """
+    parts: dict[str, Any] | None = _usable().plan_parts(frozen._c)
+    return parts
+
+
+def stored_plan(part: bytes) -> Any:
+    """Return a plan that ``export.artifact.plan_part`` has written.
+
+    Returns:
+        An object with ``weights()``, the dense weights that it reads by path; and ``bind(rows, weights,
+        linear_dtype)``, which returns a call as ``direct`` does: over these rows, with these weights in the place of
+        those of the same paths.
+
+    Raises:
+        NotBuiltError: The operators cannot be used.
+        RuntimeError: The part is no such plan; so does ``bind``, if rows or weights do not fit it.
+    """
+    return _usable().StoredPlan(part)
+
+
 def _usable() -> Any:
     module, reason = _loaded()
     if module is None:

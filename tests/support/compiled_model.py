@@ -93,7 +93,7 @@ def without_torchscript(both: Path, path: Path) -> Path:
         data["format_version"] = 2
         dropped = set()
         for target in data["targets"]:
-            for graph in (target, target["ranking"]):
+            for graph in (target, *([target["ranking"]] if "ranking" in target else [])):
                 dropped.add(graph["skeleton"])
                 graph |= {"skeleton": None, "rows": {}, "ranks": {}}
         data["skeletons"] = [part for part in data["skeletons"] if part["path"] not in dropped]

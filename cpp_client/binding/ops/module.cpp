@@ -15,6 +15,7 @@
 #include "ops/torch/graph/direct.h"
 #include "ops/torch/graph/exchange.h"
 #include "ops/torch/operators.h"
+#include "ops/torch/stored_plan.h"
 
 namespace py = pybind11;
 
@@ -70,6 +71,30 @@ py::dict CallDirect(const recsys::ops::DirectGraph& graph, const py::args& args)
   return outputs;
 }
 
+/// Exchanges a frozen graph's operators, and returns the plan that it becomes with all that
+/// export/artifact/plan_part.py needs to write it; None for a graph that does anything else.
+py::object PlanParts(torch::jit::Module& frozen) {
+  const recsys::ops::Exchanged found = recsys::ops::Exchange(&frozen, "float32");
+  const auto parts = recsys::ops::DirectGraph::PartsOf(frozen);
+  if (!parts) return py::none();
+  py::list layers;
+  for (const recsys::ops::PackedLayer& layer : found.layers) {
+    layers.append(py::make_tuple(layer.packed, layer.weight,
+                                 layer.bias.defined() ? py::cast(layer.bias) : py::none()));
+  }
+  py::dict made;
+  made["plan"] = parts->plan;
+  made["constants"] = parts->constants;
+  made["layers"] = layers;
+  made["rows_of"] = parts->rows_of;
+  made["per_row"] = parts->per_row;
+  made["widths"] = parts->widths;
+  made["num_inputs"] = parts->num_inputs;
+  made["inputs"] = parts->inputs;
+  made["outputs"] = parts->outputs;
+  return made;
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_ops, module) {
@@ -84,6 +109,14 @@ PYBIND11_MODULE(_ops, module) {
                                                                                   "DirectGraph")
       .def("__call__", &CallDirect);
   module.def("direct", &recsys::ops::DirectGraph::Of);
+  module.def("plan_parts", &PlanParts);
+  py::class_<recsys::ops::StoredPlan, std::shared_ptr<recsys::ops::StoredPlan>>(module,
+                                                                                "StoredPlan")
+      .def(py::init([](const py::bytes& bytes) {
+        return std::make_shared<recsys::ops::StoredPlan>(static_cast<std::string>(bytes));
+      }))
+      .def("weights", &recsys::ops::StoredPlan::weights)
+      .def("bind", &recsys::ops::StoredPlan::Bind, py::call_guard<py::gil_scoped_release>());
   module.def("isa", [] { return recsys::ops::NameOf(recsys::ops::ChosenIsa()); });
   module.def("force_isa", &recsys::ops::ForceIsa);
   module.def("read_rows", &CheckedReadRows);

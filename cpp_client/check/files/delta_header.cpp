@@ -41,11 +41,6 @@ DeltaSection SectionOf(const Json& data, const char* key, const std::string& tab
 constexpr std::size_t kMaxDims = 16;
 constexpr std::int64_t kMaxDim = std::int64_t{1} << 48;
 
-Wide ItemBytes(const std::string& dtype) {
-  // The names end in the number of bits.
-  return std::stoi(dtype.substr(dtype.find_first_of("0123456789"))) / 8;
-}
-
 DenseDelta DenseOf(const Json& item, const std::string& at, std::int64_t end, std::int64_t* start) {
   DenseDelta weight;
   weight.dtype = JsonChoice(item, "dtype", at, DenseDtypeNames());
@@ -58,7 +53,7 @@ DenseDelta DenseOf(const Json& item, const std::string& at, std::int64_t end, st
   }
   // No section has this many bytes, and the product with another dimension does not overflow.
   constexpr Wide kMany = std::numeric_limits<std::int64_t>::max();
-  Wide num_bytes = ItemBytes(weight.dtype);
+  Wide num_bytes = DtypeBytes(weight.dtype);
   for (const std::int64_t dim : weight.shape) num_bytes = std::min(num_bytes * dim, kMany);
   weight.values = SectionOf(item, "values", at, num_bytes, end, start);
   weight.name = JsonText(item, "name", at);
@@ -79,6 +74,11 @@ const std::vector<std::string>& DenseDtypeNames() {
   static const std::vector<std::string> names = {
       "float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8"};
   return names;
+}
+
+std::int64_t DtypeBytes(const std::string& dtype) {
+  // The names end in the number of bits.
+  return std::stoi(dtype.substr(dtype.find_first_of("0123456789"))) / 8;
 }
 
 DeltaHeader DeltaHeaderFromJson(const Json& data, std::int64_t end) {

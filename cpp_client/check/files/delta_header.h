@@ -44,6 +44,9 @@ struct DenseDelta {
 /// The types of dense weights: "float64", "float32" and so on.
 const std::vector<std::string>& DenseDtypeNames();
 
+/// Returns the bytes of a number of one of these types.
+std::int64_t DtypeBytes(const std::string& dtype);
+
 /// The header of a delta (recsys/artifact/delta_header.py, docs/deltas.md).
 struct DeltaHeader {
   std::string model;

@@ -80,6 +80,9 @@ std::optional<CompiledPart> CompiledFromJson(const Json& graph, const std::strin
                               JsonChoice(item.value(), "dtype", inner, DenseDtypeNames()),
                               JsonShape(item.value(), "shape", inner)});
   }
+  if (data->find("operators") != data->end()) {
+    compiled.operators = FileName(*data, "operators", to);
+  }
   return compiled;
 }
 
@@ -233,6 +236,7 @@ std::vector<std::string> PartsOf(const Graph& graph) {
   if (graph.compiled) {
     parts.push_back(graph.compiled->package);
     parts.push_back(graph.compiled->exported);
+    if (!graph.compiled->operators.empty()) parts.push_back(graph.compiled->operators);
   }
   return parts;
 }

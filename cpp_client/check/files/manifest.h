@@ -42,6 +42,8 @@ struct CompiledPart {
   std::string torch;
   /// The dense weights, which deltas may change.
   std::vector<Tensor> dense;
+  /// The part with the graph as one plan of own operators; empty for a graph that is none.
+  std::string operators;
 };
 
 /// A graph of a target: the part that contains it, the buffers that take rows, and the ranks of its

@@ -30,6 +30,7 @@ void CompiledToJson(const Graph& graph, Json* data) {
                          {"isa", compiled.isa},
                          {"torch", compiled.torch},
                          {"dense", dense}};
+  if (!compiled.operators.empty()) (*data)["compiled"]["operators"] = compiled.operators;
 }
 
 Json TargetToJson(const Target& target) {

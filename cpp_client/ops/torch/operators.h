@@ -17,6 +17,11 @@ void RegisterOperators();
 at::Tensor PackWeights(const at::Tensor& weight, const c10::optional<at::Tensor>& bias,
                        c10::string_view dtype);
 
+/// Returns the type in which interactions multiply beside linear layers of a type.
+inline WeightType DotTypeOf(std::string_view linear_dtype) {
+  return linear_dtype == "float32" ? WeightType::kFloat32 : WeightType::kBfloat16;
+}
+
 /// Reads packed weights and checks them; copies them if they are not aligned. `packed` must outlive
 /// what is returned.
 Packed WeightsOf(at::Tensor* packed);

@@ -18,16 +18,6 @@ using torch::jit::Graph;
 using torch::jit::Node;
 using torch::jit::Value;
 
-struct DirectGraph::Parts {
-  at::Tensor plan;
-  std::vector<at::Tensor> constants;
-  std::int64_t rows_of = 0, per_row = 0;
-  std::vector<std::int64_t> widths;
-  std::size_t num_inputs = 0;
-  std::vector<std::size_t> inputs;
-  std::vector<std::pair<std::string, std::size_t>> outputs;
-};
-
 namespace {
 
 /// Returns the only node of a kind; null if there are none or several.
@@ -49,10 +39,15 @@ std::optional<std::size_t> PositionOf(const Value* value, at::ArrayRef<const Val
 
 }  // namespace
 
-std::shared_ptr<DirectGraph> DirectGraph::Of(const torch::jit::Module& frozen) {
+std::optional<DirectGraph::Parts> DirectGraph::PartsOf(const torch::jit::Module& frozen) {
   Parts parts;
-  if (!Read(*frozen.get_method("forward").graph(), &parts)) return nullptr;
-  return std::shared_ptr<DirectGraph>(new DirectGraph(parts));
+  if (!Read(*frozen.get_method("forward").graph(), &parts)) return std::nullopt;
+  return parts;
+}
+
+std::shared_ptr<DirectGraph> DirectGraph::Of(const torch::jit::Module& frozen) {
+  const auto parts = PartsOf(frozen);
+  return parts ? std::make_shared<DirectGraph>(*parts) : nullptr;
 }
 
 bool DirectGraph::Read(const Graph& graph, Parts* parts) {

@@ -44,9 +44,7 @@ class Exchanging {
     // Before plans: what checks and policies have left is no user of values.
     lookups_.RemoveChecks();
     if (plans) {
-      const bool is_float = dtype_ == "float32";
-      found_.num_planned =
-          PlanRows(graph_, is_float ? WeightType::kFloat32 : WeightType::kBfloat16);
+      found_.num_planned = PlanRows(graph_, DotTypeOf(dtype_));
     }
     torch::jit::EliminateDeadCode(graph_);
     return std::move(found_);
@@ -85,6 +83,7 @@ class Exchanging {
     FoldSums(graph_.get(), node, &*weight);
     const c10::optional<at::Tensor> given = bias ? c10::optional<at::Tensor>(*bias) : c10::nullopt;
     const at::Tensor packed = PackWeights(*weight, given, dtype_);
+    found_.layers.push_back({packed, *weight, bias.value_or(at::Tensor())});
     Node* const next = OnlyUser(node->output());
     const char* const activation = ActivationOf(next);
     const bool is_fused = std::string_view(activation) != "none";

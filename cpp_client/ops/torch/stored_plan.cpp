@@ -1,0 +1,98 @@
+#include "ops/torch/stored_plan.h"
+
+#include <cstring>
+#include <utility>
+
+#include "ops/packed.h"
+#include "ops/plan.h"
+#include "ops/torch/dtypes.h"
+#include "ops/torch/operators.h"
+#include "recsys/error.h"
+
+namespace recsys::ops {
+namespace {
+
+/// Returns a plan whose interactions multiply in a type. Throws for numbers that are no plan.
+at::Tensor WithDots(const at::Tensor& numbers, std::int64_t num_inputs, std::int64_t num_constants,
+                    WeightType type) {
+  Plan plan;
+  const std::string error = ReadPlan(numbers.const_data_ptr<std::int64_t>(), numbers.numel(),
+                                     num_inputs, num_constants, &plan);
+  TORCH_CHECK(error.empty(), error);
+  for (Step& step : plan.steps) {
+    if (step.kind == StepKind::kDot) step.index = static_cast<std::int64_t>(type);
+  }
+  return at::tensor(WritePlan(plan), at::kLong);
+}
+
+}  // namespace
+
+StoredPlan::StoredPlan(std::string bytes) : bytes_(std::move(bytes)), file_(ReadPlanFile(bytes_)) {
+  RegisterOperators();
+  for (const auto& [path, tensor] : file_.weights) weights_.emplace(path, TensorOf(tensor));
+}
+
+at::Tensor StoredPlan::TensorOf(const FileTensor& tensor) const {
+  at::Tensor made = at::empty(tensor.shape, ScalarTypeOf(tensor.dtype));
+  std::memcpy(made.mutable_data_ptr(), bytes_.data() + tensor.offset, tensor.num_bytes);
+  return made;
+}
+
+at::Tensor StoredPlan::ConstantOf(const PlanConstant& constant, const at::Tensor& rows,
+                                  const Weights& weights, const std::string& linear_dtype) const {
+  const auto weight_at = [&](const std::string& path) {
+    const auto found = weights.find(path);
+    const at::Tensor& stored = weights_.at(path);
+    if (found == weights.end()) return stored;
+    TORCH_CHECK(found->second.scalar_type() == stored.scalar_type() &&
+                    found->second.sizes() == stored.sizes(),
+                "dense weight ", path, ": got ", found->second.scalar_type(), ' ',
+                found->second.sizes(), ", expected ", stored.scalar_type(), ' ', stored.sizes());
+    return found->second;
+  };
+  switch (constant.kind) {
+    case PlanConstant::Kind::kRows:
+      return rows;
+    case PlanConstant::Kind::kTensor:
+      return TensorOf(file_.tensors.at(constant.name));
+    case PlanConstant::Kind::kWeight:
+      return weight_at(constant.name);
+    case PlanConstant::Kind::kLayer:
+      break;
+  }
+  const at::Tensor weight = weight_at(constant.name);
+  c10::optional<at::Tensor> bias;
+  if (!constant.bias.empty()) bias = weight_at(constant.bias).reshape({-1});
+  TORCH_CHECK(weight.scalar_type() == at::kFloat && weight.dim() == 2 &&
+                  IsPackable(weight.size(0), weight.size(1)) &&
+                  weight.isfinite().all().item<bool>(),
+              "dense weight ", constant.name, ": got ", weight.scalar_type(), ' ', weight.sizes(),
+              ", expected finite float32 of a linear layer");
+  TORCH_CHECK(!bias || (bias->scalar_type() == at::kFloat && bias->size(0) == weight.size(0)),
+              "dense weight ", constant.bias, ": expected float32 [", weight.size(0), ']');
+  return PackWeights(weight, bias, linear_dtype);
+}
+
+std::shared_ptr<DirectGraph> StoredPlan::Bind(const at::Tensor& rows, const Weights& weights,
+                                              const std::string& linear_dtype) const try {
+  DirectGraph::Parts parts;
+  parts.plan = WithDots(TensorOf(file_.plan), static_cast<std::int64_t>(file_.inputs.size()),
+                        static_cast<std::int64_t>(file_.constants.size()), DotTypeOf(linear_dtype));
+  for (const PlanConstant& constant : file_.constants) {
+    parts.constants.push_back(ConstantOf(constant, rows, weights, linear_dtype));
+  }
+  parts.rows_of = file_.rows_of;
+  parts.per_row = file_.per_row;
+  parts.widths = file_.widths;
+  parts.num_inputs = static_cast<std::size_t>(file_.num_inputs);
+  parts.inputs.assign(file_.inputs.begin(), file_.inputs.end());
+  for (const auto& [name, index] : file_.outputs) {
+    parts.outputs.emplace_back(name, static_cast<std::size_t>(index));
+  }
+  return std::make_shared<DirectGraph>(parts);
+} catch (const c10::Error& error) {
+  throw recsys::Error(ErrorKind::kManifest,
+                      std::string("operators: ") + error.what_without_backtrace());
+}
+
+}  // namespace recsys::ops

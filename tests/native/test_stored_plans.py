@@ -1,0 +1,310 @@
+"""Compiled graphs that are one plan: own operators run them, from a part of the artifact, as they run TorchScript's."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from export.artifact.plan_part import plan_part
+from export.artifact.writing import _GraphWriting
+from export.config import ExportConfig
+from export.graph.graph import Graph
+from export.pipeline import export_model
+from recsys.artifact.compiled import CompiledGraphs
+from recsys.artifact.delta import apply, prepare
+from recsys.artifact.delta_file import DeltaWriter
+from recsys.artifact.delta_header import DeltaHeader
+from recsys.artifact.load import ROWS_NAME, LoadedArtifact, load_artifact, load_compiled_artifact, map_rows
+from recsys.artifact.targets import RankingGraph
+from recsys.errors import ChecksumError, ExportError, ManifestError, TargetError
+from recsys.kernels import operators
+from recsys.kernels.operators import LINEAR_DTYPES
+from tests.native.test_model import batches, python_answer
+from tests.native.test_plans import MODELS, NUM_DENSE, is_direct, loaded
+from tests.native.tool import NativeModel, assert_same_error, needs_tool
+from tests.recsys.artifact.damage import Json, flip, lie, manifest_of, resize_part, same
+from tests.support.compiled_model import needs_compiler, without_torchscript
+from tests.support.export_models import batch_of
+
+pytestmark = [
+    pytest.mark.skipif(bool(operators.why_missing()), reason="needs the library of operators; make native"),
+    needs_compiler,
+]
+PART = "target-0.operators.safetensors"
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A DLRM in both formats. Not to be written to."""
+    path = tmp_path_factory.mktemp("planned") / "both"
+    loaded(path, MODELS["dlrm"](), graph_format="both")
+    return path
+
+
+@pytest.fixture(scope="module")
+def native() -> Iterator[NativeModel]:
+    model = NativeModel()
+    yield model
+    assert model.close() == 0
+
+
+@pytest.fixture
+def pt2(both: Path, tmp_path: Path) -> Path:
+    return without_torchscript(both, tmp_path / "pt2")
+
+
+def set_linear_dtype(path: Path, dtype: str) -> None:
+    """Let a manifest name another type, where an export would have put it."""
+
+    def change(data: Json) -> None:
+        (target,) = data["targets"]
+        fields = list(target.items())
+        if dtype != "float32":
+            fields.insert(list(target).index("dense_dtype") + 1, ("linear_dtype", dtype))
+        data["targets"] = [dict(fields)]
+
+    lie(path, change)
+
+
+@pytest.mark.parametrize("dtype", LINEAR_DTYPES)
+def test_a_stored_plan_gives_the_bits_of_the_torchscript_graph(
+    both: Path, tmp_path: Path, dtype: str
+) -> None:
+    path = Path(shutil.copytree(both, tmp_path / "a"))
+    set_linear_dtype(path, dtype)
+    scripted, stored = load_artifact(path), load_compiled_artifact(path)
+    assert isinstance(stored.graphs, CompiledGraphs)
+    assert is_direct(scripted)
+    assert is_direct(stored)
+    for num_rows in (0, 1, 2, 49, 300):
+        inputs = batch_of(stored.signature, num_rows, seed=num_rows).inputs()
+        assert same(stored.forward(*inputs), scripted.forward(*inputs))
+
+
+def test_neither_the_package_nor_its_torch_is_needed(pt2: Path) -> None:
+    expected = load_artifact(pt2)
+    lie(pt2, lambda data: data["targets"][0]["compiled"].update(torch="1.0", isa="armv9"))
+    (pt2 / "target-0.pt2").unlink()
+    inputs = batch_of(expected.signature, 5).inputs()
+    assert same(load_artifact(pt2).forward(*inputs), expected.forward(*inputs))
+    with pytest.raises(TargetError, match="compiled for the instructions 'armv9'"):
+        load_artifact(pt2, own_operators=False)
+
+
+def test_without_own_operators_the_package_runs(pt2: Path) -> None:
+    plain, own = load_artifact(pt2, own_operators=False), load_artifact(pt2)
+    assert not is_direct(plain)
+    inputs = batch_of(plain.signature, 20).inputs()
+    (found,), (expected,) = own.forward(*inputs).values(), plain.forward(*inputs).values()
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["low_rank_dcn", "full_rank_dcn", "deepfm", "mmoe"])
+def test_models_of_the_zoo_are_stored_as_plans(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    parts: list[bytes] = []
+
+    def keep(writing: Any, graph: Graph, file: str, *, is_ranking: bool) -> RankingGraph:
+        # Not by --format pt2: compiling is not what this is about, and takes ten seconds a graph.
+        stored = writing._prepared.stored
+        blob = map_rows(writing._work / ROWS_NAME, stored.layout)
+        parts.append(plan_part(graph, stored.plans[writing._target], blob))
+        return written(writing, graph, file, is_ranking=is_ranking)
+
+    written = _GraphWriting.write
+    monkeypatch.setattr(_GraphWriting, "write", keep)
+    _, own = loaded(tmp_path / "a", MODELS[name]())
+    call = operators.stored_plan(parts[0]).bind(own.rows.ranks[0].rows, {}, "float32")
+    for num_rows in (1, 50):
+        inputs = batch_of(own.signature, num_rows, seed=num_rows).inputs()
+        assert same(call(*inputs), own.forward(*inputs))
+
+
+def write_delta(path: Path, artifact: LoadedArtifact, weights: Mapping[str, Tensor]) -> None:
+    """Write a delta of dense weights."""
+    rows = artifact.rows
+    header = DeltaHeader(model="model", artifact=rows.digest, base=rows.state, num_dense_left=0)
+    writer = DeltaWriter(path, header)
+    for name, weight in weights.items():
+        writer.add_dense(name, weight)
+    writer.finish()
+
+
+@pytest.mark.parametrize("dtype", LINEAR_DTYPES)
+def test_deltas_pack_the_dense_weights_anew(both: Path, pt2: Path, tmp_path: Path, dtype: str) -> None:
+    path = Path(shutil.copytree(both, tmp_path / "a"))
+    for each in (path, pt2):
+        set_linear_dtype(each, dtype)
+    scripted, stored = load_artifact(path), load_artifact(pt2)
+    inputs = batch_of(stored.signature, 60, seed=1).inputs()
+    before = stored.forward(*inputs)
+    generator = torch.Generator().manual_seed(0)
+    weights = {
+        name: torch.randn(tensor.shape, generator=generator)
+        for name, tensor in stored.graphs.tensors()[0].items()
+    }
+    for artifact, name in ((scripted, "scripted"), (stored, "stored")):
+        write_delta(tmp_path / name, artifact, weights)
+    apply(prepare(scripted.rows, tmp_path / "scripted"))
+    undo = apply(prepare(stored.rows, tmp_path / "stored"))
+    after = stored.forward(*inputs)
+    assert same(after, scripted.forward(*inputs))
+    assert not same(after, before)
+    apply(undo)
+    assert same(stored.forward(*inputs), before)
+
+
+def test_positions_are_a_part_of_the_plan(both: Path, pt2: Path, tmp_path: Path) -> None:
+    stored = load_artifact(pt2)
+    positions = {
+        name: tensor
+        for name, tensor in load_artifact(both).graphs.tensors()[0].items()
+        if not tensor.is_floating_point()
+    }
+    assert positions
+    write_delta(tmp_path / "delta", stored, {name: tensor.flip(0) for name, tensor in positions.items()})
+    with pytest.raises(ManifestError, match="expected the path of a dense weight of the artifact"):
+        prepare(stored.rows, tmp_path / "delta")
+
+
+def test_what_is_no_plan_is_compiled_alone(tmp_path: Path) -> None:
+    config = ExportConfig(dense_widths={"dense_features": NUM_DENSE}, graph_format="pt2", linear_dtype="int8")
+    with pytest.raises(
+        ExportError, match=r"'pt2' with linear_dtype 'int8', expected 'torchscript'.*no own operators"
+    ):
+        export_model(MODELS["two_towers"]().eval(), tmp_path / "a", config)
+
+
+def metadata_of(part: bytes) -> Json:
+    (length,) = struct.unpack_from("<Q", part)
+    header: Json = json.loads(part[8 : 8 + length])
+    return header
+
+
+def with_header(part: bytes, change: Callable[[Json, Json], object]) -> bytes:
+    """Return a part whose header and metadata are changed."""
+    (length,) = struct.unpack_from("<Q", part)
+    header = metadata_of(part)
+    about = json.loads(header["__metadata__"]["recsys"])
+    change(header, about)
+    if "recsys" in header.get("__metadata__", {}):
+        header["__metadata__"]["recsys"] = json.dumps(about)
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + part[8 + length :]
+
+
+def _set(key: str, value: object) -> Callable[[Json, Json], object]:
+    return lambda _, about: about.update({key: value})
+
+
+WRONG = {
+    "no metadata": (lambda header, _: header.pop("__metadata__"), "operators.__metadata__: missing"),
+    "no plan": (lambda header, _: header.pop("plan"), "operators: hold no plan"),
+    "format": (_set("format", "x"), "operators.format: got 'x', expected recsys-plan"),
+    "version": (_set("format_version", 2), "got format version 2, expected at most 1; install a newer release"),
+    "no inputs": (_set("inputs", []), "operators.rows_of"),
+    "inputs": (_set("inputs", [0, 1, 3]), "operators.inputs: got '3', expected"),
+    "a negative input": (_set("inputs", [0, -1, 2]), "operators.inputs: got '-1', expected"),
+    "rows_of": (_set("rows_of", 3), "operators.rows_of: got '3', expected a number below 3"),
+    "per_row": (_set("per_row", 0), "operators.per_row: got '0'"),
+    "widths": (_set("widths", [2**40]), "operators.widths"),
+    "more widths": (_set("widths", [0, 7]), "widths: got 2, expected 1"),
+    "an output": (_set("outputs", [{"name": "score", "index": 1}]), "index: got '1', expected one of the widths"),
+    "a constant": (_set("constants", [{"kind": "rows"}] * 4), "operators: "),
+    "a kind": (_set("constants", [{"kind": "x"}]), r"constants\[0\].kind: got 'x', expected one of rows, tensor"),
+    "a tensor": (_set("constants", [{"kind": "tensor", "name": "x"}]), "got 'x', expected a tensor of the file"),
+    "dtype": (lambda header, _: header["plan"].update(dtype="F8"), "operators.tensors.plan.dtype: got 'F8'"),
+    "offsets": (lambda header, _: header["plan"].update(data_offsets=[0, 2**63]), "plan.data_offsets: got"),
+    "shape": (lambda header, _: header["plan"].update(shape=[2**62, 2**62]), "plan.data_offsets: got"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_parts_are_refused(pt2: Path, name: str) -> None:
+    change, text = WRONG[name]
+    (pt2 / PART).write_bytes(with_header((pt2 / PART).read_bytes(), change))
+    resize_part(pt2, PART)
+    with pytest.raises(ManifestError, match=rf"part '{PART}': not readable as own operators: .*{text}"):
+        load_artifact(pt2)
+
+
+@needs_tool
+@pytest.mark.parametrize("dtype", LINEAR_DTYPES)
+def test_the_native_library_gives_the_same_bits(
+    native: NativeModel, pt2: Path, tmp_path: Path, dtype: str
+) -> None:
+    set_linear_dtype(pt2, dtype)
+    lie(pt2, lambda data: data["targets"][0]["compiled"].update(torch="1.0", isa="armv9"))
+    model = load_artifact(pt2)
+    native.open(pt2)
+
+    def check() -> None:
+        for requests in batches(model.signature, 1):
+            found = native.predict(model.signature, requests)
+            assert [values.tobytes() for values in found.values()] == python_answer(model, requests)
+
+    check()
+    generator = torch.Generator().manual_seed(3)
+    held = model.graphs.tensors()[0]
+    write_delta(
+        tmp_path / "d", model, {n: torch.randn(t.shape, generator=generator) for n, t in held.items()}
+    )
+    native.call("prepare", path=str(tmp_path / "d"))
+    native.call("apply")
+    apply(prepare(model.rows, tmp_path / "d"))
+    check()
+
+
+@needs_tool
+@pytest.mark.parametrize("name", WRONG)
+def test_the_native_library_refuses_wrong_parts_alike(native: NativeModel, pt2: Path, name: str) -> None:
+    (pt2 / PART).write_bytes(with_header((pt2 / PART).read_bytes(), WRONG[name][0]))
+    resize_part(pt2, PART)
+    assert_same_error(lambda: native.open(pt2), lambda: load_artifact(pt2))
+
+
+@needs_tool
+def test_the_native_library_refuses_what_needs_operators_alike(native: NativeModel, pt2: Path) -> None:
+    set_linear_dtype(pt2, "int8")
+    lie(pt2, lambda data: data["targets"][0]["compiled"].pop("operators"))
+    assert_same_error(lambda: native.open(pt2), lambda: load_artifact(pt2))
+    lie(pt2, lambda data: data["targets"][0]["compiled"].update(operators=None))
+    assert_same_error(lambda: native.open(pt2), lambda: load_artifact(pt2))
+
+
+def test_damage_is_noticed(pt2: Path) -> None:
+    assert PART in {part["path"] for part in manifest_of(pt2)["skeletons"]}
+    flip(pt2 / PART, -1)
+    with pytest.raises(ChecksumError, match=f"part '{PART}'"):
+        load_artifact(pt2)
+
+
+def test_no_bytes_make_a_plan_that_reads_elsewhere(both: Path) -> None:
+    part = (both / PART).read_bytes()
+    rows = load_artifact(both).rows.ranks[0].rows
+    (length,) = struct.unpack_from("<Q", part)
+    inputs = batch_of(load_artifact(both).signature, 4).inputs()
+    start = 8 + length + metadata_of(part)["plan"]["data_offsets"][0]
+    end = 8 + length + metadata_of(part)["plan"]["data_offsets"][1]
+    num_refused = 0
+    for at in [*range(0, 8 + length, 5), *range(start, end)]:
+        for mask in (0x01, 0x80):
+            changed = bytearray(part)
+            changed[at] ^= mask
+            try:
+                operators.stored_plan(bytes(changed)).bind(rows, {}, "float32")(*inputs)
+            except (RuntimeError, ValueError, TypeError):
+                num_refused += 1
+    for size in (*range(0, 64), length, 8 + length, len(part) - 1):
+        with pytest.raises(RuntimeError):
+            operators.stored_plan(part[:size])
+    assert num_refused > length // 10
