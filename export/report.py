@@ -120,9 +120,7 @@ def print_report(report: ExportReport, console: Console) -> None:
             f"{exchanged.num_lookup} lookups; plans compute {exchanged.num_planned} nodes{left}"
         )
     for target, reasons in report.without_operators.items():
-        held = (
-            "the graph as one plan" if not reasons else "".join(f"none: {r}" for r in dict.fromkeys(reasons))
-        )
+        held = "the whole graph" if not reasons else "".join(f"none: {r}" for r in dict.fromkeys(reasons))
         console.print(f"own operators beside the compiled graph of {target}: {held}")
     console.print(
         f"{report.num_samples} sample rows verified; {report.seconds:.1f} s, peak RSS "

@@ -1,5 +1,5 @@
-// Fuzzes untrusted manifests, and headers of deltas and of own operators. The digest that protects a manifest against
-// damage is corrected, so that the code behind its check is reached.
+// Fuzzes untrusted manifests, and headers of deltas and of own operators. The digest that protects
+// a manifest against damage is corrected, so that the code behind its check is reached.
 #include "check/files/manifest.h"
 
 #include <cstddef>

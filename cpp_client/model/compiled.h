@@ -44,7 +44,7 @@ class Package {
   int file_;
 };
 
-/// A part that holds a graph as one plan of own operators.
+/// A part that holds a graph as plans of own operators.
 class PlanPart {
  public:
   /// `bytes`: its digest was compared. Throws Error (kManifest).

@@ -1,9 +1,9 @@
-"""The part of an artifact that holds a compiled graph's own operators: the graph as one plan, with its dense weights.
+"""The part of an artifact that holds a compiled graph's own operators: the graph as plans, with its dense weights.
 
 Loaders where ``make native`` has built the operators run it in the compiled graph's place, under any version of torch.
-It is a file of the format safetensors. Tensor ``plan`` holds the plan's numbers (``cpp_client/ops/plan.h``),
-``weights.PATH`` each dense weight that it reads, all others its constants; metadata ``recsys`` says, in JSON, what each
-is to the plan. ``cpp_client/check/files/plan_file.cpp`` reads it.
+It is a file of the format safetensors. Tensors ``plans.I`` hold each plan's numbers (``cpp_client/ops/plan.h``),
+``weights.PATH`` each dense weight that they read, all others their constants; metadata ``recsys`` says, in JSON, what
+the graph does step by step. ``cpp_client/check/files/plan_file.cpp`` reads it.
 """
 
 from __future__ import annotations
@@ -34,35 +34,26 @@ _SEED = 20261124
 
 
 class NoPlanError(Exception):
-    """A graph is not one plan; the message says why."""
+    """A graph is not made of plans; the message says why."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Read:
-    """A plan, and what it takes as constants: by kind and names, and the tensors among them.
+    """A graph of plans.
 
     Attributes:
-        parts: What ``operators.plan_parts`` returns.
-        constants: As the metadata have them.
+        about: The metadata.
         tensors: By name, all but dense weights.
+        weights: The paths of these.
     """
 
-    parts: Mapping[str, Any]
-    constants: list[dict[str, Any]]
+    about: dict[str, Any]
     tensors: dict[str, Tensor]
-
-    def about(self) -> dict[str, Any]:
-        """Return the metadata."""
-        same = {name: self.parts[name] for name in ("num_inputs", "inputs", "rows_of", "per_row", "widths")}
-        outputs = [{"name": name, "index": index} for name, index in self.parts["outputs"]]
-        return {
-            "format": _FORMAT, "format_version": _FORMAT_VERSION, **same, "outputs": outputs,
-            "constants": self.constants,
-        }  # fmt: skip
+    weights: set[str]
 
 
 def plan_part(graph: Graph, plan: ShardingPlan, blob: Tensor) -> bytes:
-    """Return a graph as one plan, which is the same whatever the type is in which linear layers multiply.
+    """Return a graph as plans, which are the same whatever the type is in which linear layers multiply.
 
     Which dense weights a constant is made of is found by values: the graph is exchanged twice, each time with other
     random weights. What is equal both times is no weight; all else must be a weight itself, or a layer's.
@@ -92,14 +83,13 @@ def plan_part(graph: Graph, plan: ShardingPlan, blob: Tensor) -> bytes:
     finally:
         for path in graph.rows:
             set_attribute(script, path, held[path])
-    is_same = first.about() == second.about() and all(
+    is_same = first.about == second.about and all(
         torch.equal(tensor, second.tensors[name]) for name, tensor in first.tensors.items()
     )
     if not is_same:
         raise NoPlanError("it computes with its dense weights before a batch is there")
-    read = {constant[key] for constant in first.constants for key in ("name", "bias") if constant.get(key)}
-    stored = {f"weights.{path}": weights[path] for path in sorted(read & set(weights))}
-    return _written({**first.tensors, **stored}, first.about())
+    stored = {f"weights.{path}": weights[path] for path in sorted(first.weights)}
+    return _written({**first.tensors, **stored}, first.about)
 
 
 def _with_random(
@@ -121,27 +111,65 @@ def _with_random(
         for path, tensor in weights.items():
             set_attribute(script, path, tensor)
     if parts is None:
-        raise NoPlanError("it does more than a plan can, or takes its rows apart in several plans")
-    constants: list[dict[str, Any]] = []
-    tensors: dict[str, Tensor] = {"plan": parts["plan"]}
-    for i, constant in enumerate(parts["constants"]):
-        if constant.data_ptr() == blob.data_ptr() and constant.shape == blob.shape:
-            constants.append({"kind": "rows"})
-            continue
-        layer = next((of for of in parts["layers"] if of[0].data_ptr() == constant.data_ptr()), None)
-        weight = _path_of(constant if layer is None else layer[1], randoms)
-        if layer is not None and weight is not None:
-            bias = None if layer[2] is None else _path_of(layer[2], randoms)
-            if layer[2] is None or bias is not None:
-                constants.append({"kind": "layer", "name": weight, "bias": bias})
-                continue
-        if layer is None and weight is not None:
-            constants.append({"kind": "weight", "name": weight})
-            continue
-        key = f"constants.{i}"
-        constants.append({"kind": "tensor", "name": key})
-        tensors[key] = constant
-    return _Read(parts=parts, constants=constants, tensors=tensors)
+        raise NoPlanError("it does more than plans can")
+    return _Reading(parts, randoms, blob).run()
+
+
+class _Reading:
+    """Reads what ``operators.plan_parts`` returns.
+
+    Args:
+        parts: That.
+        weights: The dense weights that the graph had, by path.
+        blob: Its rows.
+    """
+
+    def __init__(self, parts: Mapping[str, Any], weights: Mapping[str, Tensor], blob: Tensor) -> None:
+        self._parts = parts
+        self._weights = weights
+        self._blob = blob
+        self._tensors: dict[str, Tensor] = {}
+        self._paths: set[str] = set()
+
+    def run(self) -> _Read:
+        """Return the graph."""
+        parts = self._parts
+        about = {
+            "format": _FORMAT,
+            "format_version": _FORMAT_VERSION,
+            "num_inputs": parts["num_inputs"],
+            "checks": parts["checks"],
+            "steps": [self._step(i, step) for i, step in enumerate(parts["steps"])],
+            "outputs": [{"name": name, "place": place} for name, place in parts["outputs"]],
+        }
+        return _Read(about=about, tensors=self._tensors, weights=self._paths)
+
+    def _step(self, number: int, step: Mapping[str, Any]) -> dict[str, Any]:
+        if "plan" not in step:
+            return {"kind": "gather", **step}
+        name = f"plans.{number}"
+        self._tensors[name] = step["plan"]
+        constants = [
+            self._constant(constant, f"constants.{number}.{i}")
+            for i, constant in enumerate(step["constants"])
+        ]
+        return {**step, "kind": "plan", "plan": name, "constants": constants}
+
+    def _constant(self, constant: Tensor, name: str) -> dict[str, Any]:
+        """Return what a plan's constant is, and note the tensor or the weights that it is made of."""
+        if constant.data_ptr() == self._blob.data_ptr() and constant.shape == self._blob.shape:
+            return {"kind": "rows"}
+        layers = self._parts["layers"]
+        layer = next((layer for layer in layers if layer[0].data_ptr() == constant.data_ptr()), None)
+        weight = _path_of(constant if layer is None else layer[1], self._weights)
+        bias = None if layer is None or layer[2] is None else _path_of(layer[2], self._weights)
+        if weight is None or (layer is not None and layer[2] is not None and bias is None):
+            self._tensors[name] = constant
+            return {"kind": "tensor", "name": name}
+        self._paths.update({weight} if bias is None else {weight, bias})
+        if layer is None:
+            return {"kind": "weight", "name": weight}
+        return {"kind": "layer", "name": weight, "bias": bias}
 
 
 def _path_of(tensor: Tensor, weights: Mapping[str, Tensor]) -> str | None:

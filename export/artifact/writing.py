@@ -156,6 +156,8 @@ class _GraphWriting:
 
     def _compile(self, graph: Graph, name: str, *, is_ranking: bool) -> CompiledGraph:
         prepared = self._prepared
+        # Compiling takes long, and is for nothing where the plans that are asked for cannot be made.
+        plans = self._plan(graph, name)
         prepared.progress("compile", 0, 1)
         exported = export_graph(prepared, graph, is_ranking=is_ranking)
         portable, package = self._work / f"{name}.exported.pt2", self._work / f"{name}.pt2"
@@ -168,11 +170,11 @@ class _GraphWriting:
             isa=prepared.config.pt2_isa,
             torch=str(torch.__version__),
             dense=dense_weights(exported, prepared.stored.plans[self._target]),
-            operators=self._plan(graph, name),
+            operators=plans,
         )
 
     def _plan(self, graph: Graph, name: str) -> str | None:
-        """Write a graph as one plan of own operators, if it is one."""
+        """Write a graph as plans of own operators, if it is made of these alone."""
         stored, config = self._prepared.stored, self._prepared.config
         try:
             if config.dense_dtype != "float32":

@@ -2,7 +2,7 @@
 
 The code trusts its inputs: it checks neither their shapes nor their order in memory, nor what lengths say. All that it
 trusts is checked before each call (``recsys.artifact.inputs``); only IDs are checked by the graph itself. Where a graph
-is one plan of own operators and these are built, the plan runs in its place.
+is made of plans of own operators and these are built, the plans run in its place.
 
 Shape letters: B batch, Q contexts, F features, N number of IDs.
 """
@@ -62,9 +62,9 @@ def public_version(version: str) -> str:
 
 
 def usable_part(target: Target, graph: Target | RankingGraph, *, own_operators: bool) -> tuple[str, bool]:
-    """Return the part that runs a compiled graph here, and whether it is a plan of own operators.
+    """Return the part that runs a compiled graph here, and whether it holds plans of own operators.
 
-    A plan runs under any torch, on any processor.
+    Plans run under any torch, on any processor.
 
     Raises:
         TargetError: Nothing does; the message says what to do.
@@ -171,7 +171,7 @@ class CompiledForm:
 
 
 class PlannedForm:
-    """A graph that own operators run as one plan. It can be called from any thread.
+    """A graph that own operators run as plans. It can be called from any thread.
 
     Args:
         part: What ``export.artifact.plan_part`` has written, and the name of the part.

@@ -158,7 +158,7 @@ class Forms:
 
     Attributes:
         modules: The plain form, and the ranking form if there is one.
-        calls: How each is called: as CUDA graphs, directly as one plan, or by its ``forward``.
+        calls: How each is called: as CUDA graphs, directly as plans, or by its ``forward``.
     """
 
     modules: tuple[torch.jit.ScriptModule, ...]

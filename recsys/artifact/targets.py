@@ -55,8 +55,8 @@ class CompiledGraph:
         isa: The instructions that the package needs, one of ``recsys.artifact.compiled.ISAS``.
         torch: The version of torch that the package was compiled for.
         dense: The dense weights by path, which deltas may change.
-        operators: The part that holds the graph as one plan of own operators (``export.artifact.plan_part``), which
-            loaders run in the package's place where these are built; None for a graph that is none.
+        operators: The part that holds the graph as plans of own operators (``export.artifact.plan_part``), which
+            loaders run in the package's place where these are built; None for a graph that does more.
     """
 
     package: str

@@ -110,7 +110,7 @@ def exchange(frozen: torch.jit.ScriptModule, linear_dtype: str, *, plans: bool =
 
 
 def direct(frozen: torch.jit.ScriptModule) -> Callable[..., dict[str, Tensor]] | None:
-    """Return a call of a graph that ``exchange`` has made one plan, without TorchScript's interpreter.
+    """Return a call of a graph that ``exchange`` has made plans, without TorchScript's interpreter.
 
     Args:
         frozen: The graph; its weights are shared.
@@ -126,13 +126,13 @@ def direct(frozen: torch.jit.ScriptModule) -> Callable[..., dict[str, Tensor]] |
 
 
 def plan_parts(frozen: torch.jit.ScriptModule) -> dict[str, Any] | None:
-    """Exchange operators of a frozen graph as ``exchange`` does for float32, and return the plan that it has become.
+    """Exchange operators of a frozen graph as ``exchange`` does for float32, and return the plans that it has become.
 
     Returns:
-        ``plan``, ``constants``, ``rows_of``, ``per_row`` and ``widths`` as ``recsys_ops::plan`` takes them;
-        ``num_inputs`` of the graph, and which of them are the plan's ``inputs``; ``outputs``, their names and which of
-        the plan's they are; and the ``layers`` that were packed: packed, weight and bias or None. None if the graph
-        does anything else.
+        ``num_inputs``; ``checks`` of their shapes; ``steps``, each what ``recsys_ops::plan`` takes, or ``rows`` that
+        are gathered by an ``index``; ``outputs``, by name. All by places, of which the inputs are the first, followed
+        by the outputs of each step. And the ``layers`` that were packed: packed, weight and bias or None. None if the
+        graph does anything else.
 
     Raises:
         NotBuiltError: The operators cannot be used.
@@ -142,10 +142,10 @@ def plan_parts(frozen: torch.jit.ScriptModule) -> dict[str, Any] | None:
 
 
 def stored_plan(part: bytes) -> Any:
-    """Return a plan that ``export.artifact.plan_part`` has written.
+    """Return a graph of plans that ``export.artifact.plan_part`` has written.
 
     Returns:
-        An object with ``weights()``, the dense weights that it reads by path; and ``bind(rows, weights,
+        An object with ``weights()``, the dense weights that they read by path; and ``bind(rows, weights,
         linear_dtype)``, which returns a call as ``direct`` does: over these rows, with these weights in the place of
         those of the same paths.
 

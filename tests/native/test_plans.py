@@ -14,6 +14,7 @@ from export.config import ExportConfig
 from export.pipeline import export_model
 from recsys import EmbeddingBagCollection, KeyedJaggedTensor, torchscript
 from recsys.artifact.load import LoadedArtifact, load_artifact
+from recsys.artifact.ranking import ranking_batch
 from recsys.kernels import operators
 from recsys.kernels.operators import LINEAR_DTYPES
 from recsys.models import click, zoo
@@ -134,11 +135,48 @@ def test_a_row_has_the_same_bits_in_every_batch(tmp_path: Path, name: str, dtype
 @pytest.mark.parametrize("context", [("f0",), ("dense_features", "f0", "f2")], ids=str)
 def test_ranking_forms_are_planned_too(tmp_path: Path, name: str, context: tuple[str, ...]) -> None:
     # The exporter compares the two forms with each other and with the float model.
-    _, own = loaded(tmp_path / "a", MODELS[name](), context=context)
+    plain, own = loaded(tmp_path / "a", MODELS[name](), context=context)
     assert own.ranking is not None
     found = torchscript.operators(own.ranking)
-    assert found["recsys_ops::plan"] == 1
+    assert found["recsys_ops::plan"] >= 1
     assert "recsys_ops::linear" not in found
+    assert is_direct(own, 1)
+    for rows in ((), (0,), (1,), (3, 0, 2), (100, 7)):
+        inputs = ranking_inputs(own, rows)
+        found_scores, expected = own.forward_ranking(*inputs), plain.forward_ranking(*inputs)
+        for output in expected:
+            assert_near(found_scores[output], expected[output], "float32")
+
+
+def ranking_inputs(artifact: LoadedArtifact, rows: tuple[int, ...]) -> list[Tensor]:
+    """Return a batch of contexts with so many rows each."""
+    row_context = torch.repeat_interleave(torch.arange(len(rows)), torch.tensor(rows, dtype=torch.int64))
+    contexts, candidates = (
+        batch_of(artifact.signature, num, seed=seed) for seed, num in enumerate((len(rows), sum(rows)))
+    )
+    return list(ranking_batch(artifact.signature, contexts, candidates, row_context).inputs())
+
+
+def test_a_direct_ranking_form_refuses_what_does_not_fit(tmp_path: Path) -> None:
+    _, own = loaded(tmp_path / "a", dlrm(), context=("dense_features", "f0", "f2"))
+    sound = ranking_inputs(own, (3, 2))
+    dense, context_lengths, context_values, lengths, values, row_context = range(6)
+    for at, make, text in [
+        (dense, lambda x: x[:-1], "inputs: got"),
+        (context_lengths, lambda x: x[:-1], "lengths: got|inputs: got"),
+        (context_values, lambda x: x + 10**9, "values: got ID"),
+        (lengths, lambda x: x[:-3], "inputs: got"),
+        (values, lambda x: x[:-1], "lengths: got"),
+        (row_context, lambda x: x[:-1], "inputs: got"),
+        (row_context, lambda x: x + 1, "index out of range"),
+        (row_context, lambda x: x - 1, "index out of range"),
+        (row_context, lambda x: x.float(), "index"),
+    ]:
+        inputs = list(sound)
+        inputs[at] = make(sound[at])
+        with pytest.raises(RuntimeError, match=text):
+            own.forward_ranking(*inputs)
+    own.forward_ranking(*sound)
 
 
 @pytest.mark.parametrize("policy", [IdPolicy.REJECT, IdPolicy.HASH, IdPolicy.ZERO])
@@ -192,9 +230,9 @@ def test_a_plan_refuses_inputs_that_do_not_fit(tmp_path: Path) -> None:
             own.module.forward(*inputs)
 
 
-def is_direct(artifact: LoadedArtifact) -> bool:
+def is_direct(artifact: LoadedArtifact, form: int = 0) -> bool:
     """Return whether a graph is called without TorchScript's interpreter."""
-    return type(artifact.graphs.calls[0]).__name__ == "DirectGraph"
+    return type(artifact.graphs.calls[form]).__name__ == "DirectGraph"
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -28,7 +28,7 @@ from recsys.errors import ChecksumError, ExportError, ManifestError, TargetError
 from recsys.kernels import operators
 from recsys.kernels.operators import LINEAR_DTYPES
 from tests.native.test_model import batches, python_answer
-from tests.native.test_plans import MODELS, NUM_DENSE, is_direct, loaded
+from tests.native.test_plans import MODELS, NUM_DENSE, is_direct, loaded, ranking_inputs
 from tests.native.tool import NativeModel, assert_same_error, needs_tool
 from tests.recsys.artifact.damage import Json, flip, lie, manifest_of, resize_part, same
 from tests.support.compiled_model import needs_compiler, without_torchscript
@@ -122,11 +122,13 @@ def test_models_of_the_zoo_are_stored_as_plans(
 
     written = _GraphWriting.write
     monkeypatch.setattr(_GraphWriting, "write", keep)
-    _, own = loaded(tmp_path / "a", MODELS[name]())
-    call = operators.stored_plan(parts[0]).bind(own.rows.ranks[0].rows, {}, "float32")
+    _, own = loaded(tmp_path / "a", MODELS[name](), context=("dense_features", "f0", "f2"))
+    call, rank = (operators.stored_plan(part).bind(own.rows.ranks[0].rows, {}, "float32") for part in parts)
     for num_rows in (1, 50):
         inputs = batch_of(own.signature, num_rows, seed=num_rows).inputs()
         assert same(call(*inputs), own.forward(*inputs))
+        inputs = ranking_inputs(own, (num_rows, 2))
+        assert same(rank(*inputs), own.forward_ranking(*inputs))
 
 
 def write_delta(path: Path, artifact: LoadedArtifact, weights: Mapping[str, Tensor]) -> None:
@@ -206,25 +208,35 @@ def _set(key: str, value: object) -> Callable[[Json, Json], object]:
     return lambda _, about: about.update({key: value})
 
 
+def _set_plan(key: str, value: object) -> Callable[[Json, Json], object]:
+    return lambda _, about: about["steps"][0].update({key: value})
+
+
+CHECK = ("input", "of", "per_row", "times", "width")
 WRONG = {
     "no metadata": (lambda header, _: header.pop("__metadata__"), "operators.__metadata__: missing"),
-    "no plan": (lambda header, _: header.pop("plan"), "operators: hold no plan"),
+    "no plan": (lambda header, _: header.pop("plans.0"), r"steps\[0\].plan: got 'plans.0', expected a tensor of the"),
     "format": (_set("format", "x"), "operators.format: got 'x', expected recsys-plan"),
     "version": (_set("format_version", 2), "got format version 2, expected at most 1; install a newer release"),
-    "no inputs": (_set("inputs", []), "operators.rows_of"),
-    "inputs": (_set("inputs", [0, 1, 3]), "operators.inputs: got '3', expected"),
-    "a negative input": (_set("inputs", [0, -1, 2]), "operators.inputs: got '-1', expected"),
-    "rows_of": (_set("rows_of", 3), "operators.rows_of: got '3', expected a number below 3"),
-    "per_row": (_set("per_row", 0), "operators.per_row: got '0'"),
-    "widths": (_set("widths", [2**40]), "operators.widths"),
-    "more widths": (_set("widths", [0, 7]), "widths: got 2, expected 1"),
-    "an output": (_set("outputs", [{"name": "score", "index": 1}]), "index: got '1', expected one of the widths"),
-    "a constant": (_set("constants", [{"kind": "rows"}] * 4), "operators: "),
-    "a kind": (_set("constants", [{"kind": "x"}]), r"constants\[0\].kind: got 'x', expected one of rows, tensor"),
-    "a tensor": (_set("constants", [{"kind": "tensor", "name": "x"}]), "got 'x', expected a tensor of the file"),
-    "dtype": (lambda header, _: header["plan"].update(dtype="F8"), "operators.tensors.plan.dtype: got 'F8'"),
-    "offsets": (lambda header, _: header["plan"].update(data_offsets=[0, 2**63]), "plan.data_offsets: got"),
-    "shape": (lambda header, _: header["plan"].update(shape=[2**62, 2**62]), "plan.data_offsets: got"),
+    "no inputs": (_set_plan("inputs", []), "rows_of: got"),
+    "inputs": (_set_plan("inputs", [0, 1, 3]), "inputs: got '3', expected"),
+    "a negative input": (_set_plan("inputs", [0, -1, 2]), "inputs: got '-1', expected"),
+    "rows_of": (_set_plan("rows_of", 3), "rows_of: got '3', expected a number below 3"),
+    "per_row": (_set_plan("per_row", 0), "per_row: got '0'"),
+    "widths": (_set_plan("widths", [2**40]), "widths"),
+    "more widths": (_set_plan("widths", [0, 7]), "widths: got 2, expected 1"),
+    "an output": (_set("outputs", [{"name": "score", "place": 4}]), "place: got '4', expected a number below 4"),
+    "a constant": (_set_plan("constants", [{"kind": "rows"}] * 4), "operators: "),
+    "a kind": (_set_plan("constants", [{"kind": "x"}]), r"constants\[0\].kind: got 'x', expected one of rows, tensor"),
+    "a tensor": (_set_plan("constants", [{"kind": "tensor", "name": "x"}]), "got 'x', expected a tensor of the file"),
+    "a step": (_set_plan("kind", "x"), "kind: got 'x', expected one of plan, gather"),
+    "a gather": (_set("steps", [{"kind": "gather", "rows": 3, "index": 0}]), "rows: got '3', expected a number"),
+    "a check": (_set("checks", [dict.fromkeys(CHECK, 1) | {"per_row": 0}]), "per_row: got '0', expected"),
+    "a check elsewhere": (_set("checks", [dict.fromkeys(CHECK, 3)]), "input: got '3', expected a number below 3"),
+    "dtype": (lambda header, _: header["plans.0"].update(dtype="F8"), "operators.tensors.plans.0.dtype: got 'F8'"),
+    "numbers": (lambda header, _: header["plans.0"].update(dtype="U8"), "data_offsets: got"),
+    "offsets": (lambda header, _: header["plans.0"].update(data_offsets=[0, 2**63]), "plans.0.data_offsets: got"),
+    "shape": (lambda header, _: header["plans.0"].update(shape=[2**62, 2**62]), "plans.0.data_offsets: got"),
 }  # fmt: skip
 
 
@@ -293,8 +305,8 @@ def test_no_bytes_make_a_plan_that_reads_elsewhere(both: Path) -> None:
     rows = load_artifact(both).rows.ranks[0].rows
     (length,) = struct.unpack_from("<Q", part)
     inputs = batch_of(load_artifact(both).signature, 4).inputs()
-    start = 8 + length + metadata_of(part)["plan"]["data_offsets"][0]
-    end = 8 + length + metadata_of(part)["plan"]["data_offsets"][1]
+    start = 8 + length + metadata_of(part)["plans.0"]["data_offsets"][0]
+    end = 8 + length + metadata_of(part)["plans.0"]["data_offsets"][1]
     num_refused = 0
     for at in [*range(0, 8 + length, 5), *range(start, end)]:
         for mask in (0x01, 0x80):

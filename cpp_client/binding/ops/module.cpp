@@ -71,27 +71,50 @@ py::dict CallDirect(const recsys::ops::DirectGraph& graph, const py::args& args)
   return outputs;
 }
 
-/// Exchanges a frozen graph's operators, and returns the plan that it becomes with all that
-/// export/artifact/plan_part.py needs to write it; None for a graph that does anything else.
+/// Returns a step as a dict.
+py::dict StepOf(const recsys::ops::DirectStep& step) {
+  py::dict made;
+  if (!step.plan) {
+    made["rows"] = step.gather.rows;
+    made["index"] = step.gather.index;
+    return made;
+  }
+  made["plan"] = step.plan->plan;
+  made["constants"] = step.plan->constants;
+  made["inputs"] = step.plan->inputs;
+  made["rows_of"] = step.plan->rows_of;
+  made["per_row"] = step.plan->per_row;
+  made["widths"] = step.plan->widths;
+  return made;
+}
+
+/// Exchanges a frozen graph's operators, and returns the plans that it becomes with all that
+/// export/artifact/plan_part.py needs to write them; None for a graph that does anything else.
 py::object PlanParts(torch::jit::Module& frozen) {
   const recsys::ops::Exchanged found = recsys::ops::Exchange(&frozen, "float32");
-  const auto parts = recsys::ops::DirectGraph::PartsOf(frozen);
+  const auto parts = recsys::ops::DirectPartsOf(*frozen.get_method("forward").graph());
   if (!parts) return py::none();
-  py::list layers;
+  py::list layers, steps, checks;
   for (const recsys::ops::PackedLayer& layer : found.layers) {
     layers.append(py::make_tuple(layer.packed, layer.weight,
                                  layer.bias.defined() ? py::cast(layer.bias) : py::none()));
   }
+  for (const recsys::ops::DirectStep& step : parts->steps) steps.append(StepOf(step));
+  for (const recsys::ops::ShapeCheck& check : parts->checks) {
+    py::dict made;
+    made["input"] = check.input;
+    made["of"] = check.of;
+    made["per_row"] = check.per_row;
+    made["times"] = check.times;
+    made["width"] = check.width;
+    checks.append(made);
+  }
   py::dict made;
-  made["plan"] = parts->plan;
-  made["constants"] = parts->constants;
-  made["layers"] = layers;
-  made["rows_of"] = parts->rows_of;
-  made["per_row"] = parts->per_row;
-  made["widths"] = parts->widths;
   made["num_inputs"] = parts->num_inputs;
-  made["inputs"] = parts->inputs;
+  made["checks"] = checks;
+  made["steps"] = steps;
   made["outputs"] = parts->outputs;
+  made["layers"] = layers;
   return made;
 }
 

@@ -42,7 +42,7 @@ struct CompiledPart {
   std::string torch;
   /// The dense weights, which deltas may change.
   std::vector<Tensor> dense;
-  /// The part with the graph as one plan of own operators; empty for a graph that is none.
+  /// The part with the graph as plans of own operators; empty for a graph that does more.
   std::string operators;
 };
 

@@ -53,13 +53,14 @@ FileTensor TensorOf(const Json& data, const std::string& at, std::size_t start, 
 }
 
 /// Returns a list of whole numbers from 0 to below `end`.
-std::vector<std::int64_t> NumbersOf(const Json& data, const char* key, std::int64_t end) {
+std::vector<std::int64_t> NumbersOf(const Json& data, const char* key, const std::string& at,
+                                    std::int64_t end) {
   std::vector<std::int64_t> numbers;
-  for (const Json& item : JsonList(data, key, kAt)) {
+  for (const Json& item : JsonList(data, key, at)) {
     if (!IsWhole(item, 0) || item.get<std::int64_t>() >= end ||
         static_cast<std::int64_t>(numbers.size()) == kMostItems) {
       throw WrongField(
-          kAt, key, StrOf(item),
+          at, key, StrOf(item),
           "at most " + std::to_string(kMostItems) + " whole numbers below " + std::to_string(end));
     }
     numbers.push_back(item.get<std::int64_t>());
@@ -67,10 +68,11 @@ std::vector<std::int64_t> NumbersOf(const Json& data, const char* key, std::int6
   return numbers;
 }
 
-std::int64_t NumberOf(const Json& data, const char* key, std::int64_t least, std::int64_t end) {
-  const std::int64_t number = JsonWhole(data, key, kAt, least);
+std::int64_t NumberOf(const Json& data, const char* key, const std::string& at, std::int64_t least,
+                      std::int64_t end) {
+  const std::int64_t number = JsonWhole(data, key, at, least);
   if (number >= end) {
-    throw WrongField(kAt, key, std::to_string(number), "a number below " + std::to_string(end));
+    throw WrongField(at, key, std::to_string(number), "a number below " + std::to_string(end));
   }
   return number;
 }
@@ -99,25 +101,60 @@ PlanConstant ConstantOf(const Json& item, const std::string& at, const PlanFile&
   return constant;
 }
 
+FileCheck CheckOf(const Json& item, const std::string& at, const PlanFile& file) {
+  FileCheck check;
+  check.input = NumberOf(item, "input", at, 0, file.num_inputs);
+  check.of = NumberOf(item, "of", at, 0, file.num_inputs);
+  check.per_row = NumberOf(item, "per_row", at, 1, kMostPerRow);
+  check.times = NumberOf(item, "times", at, 1, kMostPerRow);
+  check.width = NumberOf(item, "width", at, 0, kMostPerRow);
+  return check;
+}
+
+/// `num_places`: those before the step.
+FileStep StepOf(const Json& item, const std::string& at, const PlanFile& file,
+                std::int64_t num_places) {
+  FileStep step;
+  step.is_plan = JsonChoice(item, "kind", at, {"plan", "gather"}) == "plan";
+  if (!step.is_plan) {
+    step.rows = NumberOf(item, "rows", at, 0, num_places);
+    step.index = NumberOf(item, "index", at, 0, num_places);
+    return step;
+  }
+  step.plan = NameOf(item, "plan", at, file.tensors);
+  const FileTensor& plan = file.tensors.at(step.plan);
+  if (plan.dtype != "int64" || plan.shape.size() != 1) {
+    throw WrongField(at, "plan", StrOf(Json(step.plan)), "a tensor of int64 [N]");
+  }
+  step.inputs = NumbersOf(item, "inputs", at, num_places);
+  const auto num_inputs = static_cast<std::int64_t>(step.inputs.size());
+  step.rows_of = NumberOf(item, "rows_of", at, 0, num_inputs);
+  step.per_row = NumberOf(item, "per_row", at, 1, kMostPerRow);
+  step.widths = NumbersOf(item, "widths", at, kMostPerRow);
+  ForEachItem(item, "constants", at, [&](const std::string& to, const Json& constant) {
+    step.constants.push_back(ConstantOf(constant, to, file));
+  });
+  return step;
+}
+
 void ReadMetadata(const Json& data, PlanFile* file) {
   if (JsonText(data, "format", kAt) != "recsys-plan") {
     throw WrongField(kAt, "format", StrOf(data["format"]), "recsys-plan");
   }
   CheckFormatVersion(data, kPlanFileVersion, kAt);
-  file->num_inputs = NumberOf(data, "num_inputs", 1, kMostItems);
-  file->inputs = NumbersOf(data, "inputs", file->num_inputs);
-  file->rows_of = NumberOf(data, "rows_of", 0, static_cast<std::int64_t>(file->inputs.size()));
-  file->per_row = NumberOf(data, "per_row", 1, kMostPerRow);
-  file->widths = NumbersOf(data, "widths", kMostPerRow);
-  ForEachItem(data, "outputs", kAt, [&](const std::string& at, const Json& item) {
-    const std::int64_t index = JsonWhole(item, "index", at);
-    if (index >= static_cast<std::int64_t>(file->widths.size())) {
-      throw WrongField(at, "index", std::to_string(index), "one of the widths");
-    }
-    file->outputs.emplace_back(JsonText(item, "name", at), index);
+  file->num_inputs = NumberOf(data, "num_inputs", kAt, 1, kMostItems);
+  std::int64_t num_places = file->num_inputs;
+  ForEachItem(data, "checks", kAt, [&](const std::string& at, const Json& item) {
+    file->checks.push_back(CheckOf(item, at, *file));
   });
-  ForEachItem(data, "constants", kAt, [&](const std::string& at, const Json& item) {
-    file->constants.push_back(ConstantOf(item, at, *file));
+  ForEachItem(data, "steps", kAt, [&](const std::string& at, const Json& item) {
+    file->steps.push_back(StepOf(item, at, *file, num_places));
+    const FileStep& step = file->steps.back();
+    num_places += step.is_plan ? static_cast<std::int64_t>(step.widths.size()) : 1;
+  });
+  ForEachItem(data, "outputs", kAt, [&](const std::string& at, const Json& item) {
+    const std::int64_t place = NumberOf(item, "place", at, 0, num_places);
+    file->outputs.emplace_back(JsonText(item, "name", at), place);
   });
 }
 
@@ -142,23 +179,15 @@ PlanFile ReadPlanFile(std::string_view bytes) try {
   PlanFile file;
   const std::string prefix = kWeightPrefix;
   const Json& metadata = JsonMapping(header, "__metadata__", kAt);
-  bool has_plan = false;
   for (const auto& item : header.items()) {
     const std::string& name = item.key();
     if (name == "__metadata__") continue;
-    const FileTensor tensor =
-        TensorOf(item.value(), "operators.tensors." + name, start, bytes.size());
-    if (name == "plan") {
-      file.plan = tensor;
-      has_plan = tensor.dtype == "int64" && tensor.shape.size() == 1;
-    } else if (name.compare(0, prefix.size(), prefix) == 0) {
-      file.weights.emplace(name.substr(prefix.size()), tensor);
+    FileTensor tensor = TensorOf(item.value(), "operators.tensors." + name, start, bytes.size());
+    if (name.compare(0, prefix.size(), prefix) == 0) {
+      file.weights.emplace(name.substr(prefix.size()), std::move(tensor));
     } else {
-      file.tensors.emplace(name, tensor);
+      file.tensors.emplace(name, std::move(tensor));
     }
-  }
-  if (!has_plan) {
-    throw Error(ErrorKind::kManifest, "operators: hold no plan, expected a tensor of int64 [N]");
   }
   ReadMetadata(ParseJson(JsonText(metadata, "recsys", kAt)), &file);
   return file;

@@ -1,9 +1,9 @@
 #ifndef RECSYS_CHECK_FILES_PLAN_FILE_H_
 #define RECSYS_CHECK_FILES_PLAN_FILE_H_
 
-// A graph that is one plan of own operators, as a part of an artifact
+// A graph that is made of plans of own operators, as a part of an artifact
 // (export/artifact/plan_part.py): a file of the format safetensors, whose metadata says what the
-// tensors are to the plan.
+// graph does with the tensors.
 
 #include <cstdint>
 #include <map>
@@ -42,27 +42,41 @@ struct PlanConstant {
   std::string bias;
 };
 
-struct PlanFile {
-  /// Those of the graph; and which of them the plan takes, one after the other.
-  std::int64_t num_inputs = 0;
+/// What a graph does in a step. Each tensor has a place: the graph's inputs first, then the outputs
+/// of each step; a step reads places before its own.
+struct FileStep {
+  /// Whether it is a plan; else it gathers rows of a place by the numbers in another.
+  bool is_plan = true;
+  /// Of a plan: the tensor with its numbers, int64; and what it reads.
+  std::string plan;
   std::vector<std::int64_t> inputs;
-  /// Which of the plan's inputs tells the number of rows, and how many of its numbers belong to
-  /// one.
+  /// Which of its inputs tells the number of rows, and how many of its numbers belong to one.
   std::int64_t rows_of = 0, per_row = 1;
-  /// The widths of the plan's outputs; 0 for numbers of rows without another dimension.
+  /// Of its outputs; 0 for numbers of rows without another dimension.
   std::vector<std::int64_t> widths;
-  /// The names of the graph's outputs, and which of the plan's they are.
-  std::vector<std::pair<std::string, std::int64_t>> outputs;
   std::vector<PlanConstant> constants;
-  /// The plan's numbers, int64.
-  FileTensor plan;
+  /// Of a gather.
+  std::int64_t rows = 0, index = 0;
+};
+
+/// The shape that an input must have: ops/torch/graph/direct_parts.h.
+struct FileCheck {
+  std::int64_t input = 0, of = 0, per_row = 1, times = 1, width = 0;
+};
+
+struct PlanFile {
+  std::int64_t num_inputs = 0;
+  std::vector<FileCheck> checks;
+  std::vector<FileStep> steps;
+  /// Names and places.
+  std::vector<std::pair<std::string, std::int64_t>> outputs;
   /// By name.
   std::map<std::string, FileTensor> tensors;
   /// Dense weights by path.
   std::map<std::string, FileTensor> weights;
 };
 
-/// Reads an untrusted file. Throws Error (kManifest, kNewerFormat). The plan's numbers are not
+/// Reads an untrusted file. Throws Error (kManifest, kNewerFormat). The plans' numbers are not
 /// looked at.
 PlanFile ReadPlanFile(std::string_view bytes);
 

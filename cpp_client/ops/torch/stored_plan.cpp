@@ -75,21 +75,35 @@ at::Tensor StoredPlan::ConstantOf(const PlanConstant& constant, const at::Tensor
 
 std::shared_ptr<DirectGraph> StoredPlan::Bind(const at::Tensor& rows, const Weights& weights,
                                               const std::string& linear_dtype) const try {
-  DirectGraph::Parts parts;
-  parts.plan = WithDots(TensorOf(file_.plan), static_cast<std::int64_t>(file_.inputs.size()),
-                        static_cast<std::int64_t>(file_.constants.size()), DotTypeOf(linear_dtype));
-  for (const PlanConstant& constant : file_.constants) {
-    parts.constants.push_back(ConstantOf(constant, rows, weights, linear_dtype));
-  }
-  parts.rows_of = file_.rows_of;
-  parts.per_row = file_.per_row;
-  parts.widths = file_.widths;
+  DirectParts parts;
   parts.num_inputs = static_cast<std::size_t>(file_.num_inputs);
-  parts.inputs.assign(file_.inputs.begin(), file_.inputs.end());
-  for (const auto& [name, index] : file_.outputs) {
-    parts.outputs.emplace_back(name, static_cast<std::size_t>(index));
+  for (const FileCheck& check : file_.checks) {
+    parts.checks.push_back({static_cast<std::size_t>(check.input),
+                            static_cast<std::size_t>(check.of), check.per_row, check.times,
+                            check.width});
   }
-  return std::make_shared<DirectGraph>(parts);
+  for (const FileStep& step : file_.steps) {
+    DirectStep& made = parts.steps.emplace_back();
+    if (!step.is_plan) {
+      made.gather = {static_cast<std::size_t>(step.rows), static_cast<std::size_t>(step.index)};
+      continue;
+    }
+    PlanStep& plan = made.plan.emplace();
+    plan.plan = WithDots(TensorOf(file_.tensors.at(step.plan)),
+                         static_cast<std::int64_t>(step.inputs.size()),
+                         static_cast<std::int64_t>(step.constants.size()), DotTypeOf(linear_dtype));
+    for (const PlanConstant& constant : step.constants) {
+      plan.constants.push_back(ConstantOf(constant, rows, weights, linear_dtype));
+    }
+    plan.inputs.assign(step.inputs.begin(), step.inputs.end());
+    plan.rows_of = step.rows_of;
+    plan.per_row = step.per_row;
+    plan.widths = step.widths;
+  }
+  for (const auto& [name, place] : file_.outputs) {
+    parts.outputs.emplace_back(name, static_cast<std::size_t>(place));
+  }
+  return std::make_shared<DirectGraph>(std::move(parts));
 } catch (const c10::Error& error) {
   throw recsys::Error(ErrorKind::kManifest,
                       std::string("operators: ") + error.what_without_backtrace());

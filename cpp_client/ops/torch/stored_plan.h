@@ -13,7 +13,7 @@
 
 namespace recsys::ops {
 
-/// A graph that is one plan, read from a part of an artifact. Neither TorchScript nor the compiled
+/// A graph that is plans, read from a part of an artifact. Neither TorchScript nor the compiled
 /// graph is needed to run it. Threads may share it.
 class StoredPlan {
  public:
@@ -22,7 +22,7 @@ class StoredPlan {
   /// Throws recsys::Error for a file that does not fit.
   explicit StoredPlan(std::string bytes);
 
-  /// The dense weights that the plan reads, by path: those of the file.
+  /// The dense weights that the plans read, by path: those of the file.
   const Weights& weights() const { return weights_; }
 
   /// Returns the graph over an artifact's rows. `weights`: in the place of the file's; others are

@@ -22,8 +22,9 @@ std::optional<Times> TimesOf(const Value* number) {
   if (IsNumber(number, 0)) return Times{};
   const Node* const node = number->node();
   if (Is(node, "aten::mul")) {
-    auto times = TimesOf(node->input(0));
-    const auto factor = NumberOf(node->input(1));
+    const bool is_first = NumberOf(node->input(0)).has_value();
+    auto times = TimesOf(node->input(is_first ? 1 : 0));
+    const auto factor = NumberOf(node->input(is_first ? 0 : 1));
     if (!times || !factor || *factor < 0 || *factor > kMostTimes || times->count > kMostTimes) {
       return std::nullopt;
     }
@@ -49,6 +50,12 @@ std::optional<SizeSource> SourceOfSize(const Value* size) {
     return std::nullopt;
   }
   return SizeSource{of->input(0), *per_row};
+}
+
+std::optional<RowMultiple> RowMultipleOf(const Value* number) {
+  const auto times = TimesOf(number);
+  if (!times || !times->of) return std::nullopt;
+  return RowMultiple{*times->of, times->count};
 }
 
 std::optional<SlicedBags> SlicedBagsOf(const Value* lengths) {

@@ -15,6 +15,15 @@ using SizeSource = std::pair<const torch::jit::Value*, std::int64_t>;
 /// Returns the source of a size that tells B: size(lengths, 0) // F.
 std::optional<SizeSource> SourceOfSize(const torch::jit::Value* size);
 
+/// A number that is so many times B.
+struct RowMultiple {
+  SizeSource of;
+  std::int64_t count = 0;
+};
+
+/// Returns nothing for other numbers, and for 0.
+std::optional<RowMultiple> RowMultipleOf(const torch::jit::Value* number);
+
 /// lengths[begin * B : end * B].
 struct SlicedBags {
   SizeSource of;

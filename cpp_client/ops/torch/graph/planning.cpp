@@ -15,7 +15,7 @@ using torch::jit::Graph;
 using torch::jit::Node;
 using torch::jit::Value;
 
-/// Fewer steps are not worth a plan.
+/// Fewer steps are not worth a plan, but for lookups: each prepares as much by itself.
 constexpr std::ptrdiff_t kLeastSteps = 2;
 
 /// Whether plans may change what a graph computes: it has blocks, which run again or not at all, or
@@ -108,7 +108,10 @@ bool FindRegion(Graph* graph, const RowShapes& shapes, std::set<const Node*>* do
       const auto num_steps =
           std::count_if(region.nodes.begin(), region.nodes.end(),
                         [&](Node* node) { return KindOf(node, shapes) == NodeKind::kStep; });
-      if (num_steps >= kLeastSteps) {
+      const bool looks_up =
+          std::any_of(region.nodes.begin(), region.nodes.end(),
+                      [](const Node* node) { return Is(node, "recsys_ops::lookup"); });
+      if (num_steps >= kLeastSteps || looks_up) {
         *found = region;
         return true;
       }
