@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,7 @@ from export.pipeline import export_model
 from recsys import EmbeddingBagCollection, EmbeddingCollection, KeyedJaggedTensor, torchscript
 from recsys.artifact.load import LoadedArtifact, load_artifact
 from recsys.kernels import operators
+from recsys.sharding.plan.plan import ShardingPlan
 from recsys.signature import IdPolicy
 from tests.native.test_operators import assert_near, isa
 from tests.native.test_plans import is_direct, row_alone
@@ -157,8 +159,34 @@ def test_wrong_ids_and_lengths_are_refused_as_by_the_graph(tmp_path: Path, name:
     assert num_refused >= 4
 
 
-class HalfExchanged(nn.Module):
-    """Two groups of one collection, of which one answers in a type that FBGEMM's operator alone has."""
+def test_tables_cut_by_rows_are_looked_up_too(tmp_path: Path) -> None:
+    def sharded(rows: int, dim: int, *, is_cut: bool) -> dict[str, Any]:
+        bounds = [0, rows // 2, rows] if is_cut else [0, rows]
+        shards = [
+            {"shard_offsets": [start, 0], "shard_sizes": [end - start, dim], "rank": rank}
+            for rank, (start, end) in enumerate(itertools.pairwise(bounds))
+        ]
+        return {"sharding_type": "row_wise" if is_cut else "table_wise", "shards": shards}
+
+    tables = {table.name: (table.num_embeddings, table.embedding_dim) for table in MIXED}
+    plan = {name: sharded(*size, is_cut=name in "ad") for name, size in tables.items()}
+    model = Scored(MIXED)
+    options = {"plan": ShardingPlan.from_json({"collections.0": plan})}
+    plain, own = loaded(tmp_path / "a", Case(make=lambda: model, options=options, devices=("cpu", "cpu")))
+    assert torchscript.operators(own.module)["fbgemm::block_bucketize_sparse_features"]
+    for num_rows in (0, 1, 2, 49):
+        inputs = batch_of(plain.signature, num_rows, seed=num_rows).inputs()
+        (found,), (expected,) = own.forward(*inputs).values(), plain.forward(*inputs).values()
+        assert_near(found, expected, "float32")
+    lengths, values = batch_of(plain.signature, 20).inputs()
+    of_feature = torch.repeat_interleave(torch.arange(5), lengths.view(5, 20).sum(1))
+    for feature, bad in ((0, 30), (0, -1), (1, 40), (4, 60), (4, 2**62)):
+        with pytest.raises(RuntimeError):
+            own.forward(lengths, torch.where(of_feature == feature, bad, values))
+
+
+class WithSequences(nn.Module):
+    """Pooled tables, and a table of single rows."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -171,7 +199,7 @@ class HalfExchanged(nn.Module):
 
 
 def test_sequences_keep_the_order_of_their_ids(tmp_path: Path) -> None:
-    plain, own = loaded(tmp_path / "a", Case(make=HalfExchanged))
+    plain, own = loaded(tmp_path / "a", Case(make=WithSequences))
     assert "fbgemm::int_nbit_split_embedding_codegen_lookup_function" not in torchscript.operators(own.module)
     for num_rows in (0, 1, 2, 30):
         inputs = batch_of(plain.signature, num_rows, seed=num_rows).inputs()

@@ -12,9 +12,9 @@
 #include "ops/isa.h"
 #include "ops/packed.h"
 #include "ops/torch/graph/folding.h"
-#include "ops/torch/graph/lookups.h"
+#include "ops/torch/graph/lookups/lookups.h"
 #include "ops/torch/graph/nodes.h"
-#include "ops/torch/graph/planning.h"
+#include "ops/torch/graph/plans/planning.h"
 #include "ops/torch/operators.h"
 
 namespace recsys::ops {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "ops/torch/graph/nodes.h"
-#include "ops/torch/graph/row_shapes.h"
+#include "ops/torch/graph/plans/row_shapes.h"
 
 namespace recsys::ops {
 namespace {

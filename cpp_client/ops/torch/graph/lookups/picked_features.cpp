@@ -1,4 +1,4 @@
-#include "ops/torch/graph/picked_features.h"
+#include "ops/torch/graph/lookups/picked_features.h"
 
 #include <numeric>
 

@@ -1,10 +1,10 @@
-#include "ops/torch/graph/lookup_ids.h"
+#include "ops/torch/graph/lookups/lookup_ids.h"
 
 #include <limits>
 #include <optional>
 
+#include "ops/torch/graph/lookups/picked_features.h"
 #include "ops/torch/graph/nodes.h"
-#include "ops/torch/graph/picked_features.h"
 
 namespace recsys::ops {
 namespace {

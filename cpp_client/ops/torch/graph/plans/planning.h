@@ -1,5 +1,5 @@
-#ifndef RECSYS_OPS_TORCH_GRAPH_PLANNING_H_
-#define RECSYS_OPS_TORCH_GRAPH_PLANNING_H_
+#ifndef RECSYS_OPS_TORCH_GRAPH_PLANS_PLANNING_H_
+#define RECSYS_OPS_TORCH_GRAPH_PLANS_PLANNING_H_
 
 #include <torch/csrc/jit/ir/ir.h>
 
@@ -17,4 +17,4 @@ int PlanRows(const std::shared_ptr<torch::jit::Graph>& graph, WeightType dot_typ
 
 }  // namespace recsys::ops
 
-#endif  // RECSYS_OPS_TORCH_GRAPH_PLANNING_H_
+#endif  // RECSYS_OPS_TORCH_GRAPH_PLANS_PLANNING_H_

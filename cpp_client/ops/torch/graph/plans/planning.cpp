@@ -1,12 +1,12 @@
-#include "ops/torch/graph/planning.h"
+#include "ops/torch/graph/plans/planning.h"
 
 #include <algorithm>
 #include <set>
 #include <vector>
 
 #include "ops/torch/graph/nodes.h"
-#include "ops/torch/graph/region.h"
-#include "ops/torch/graph/row_shapes.h"
+#include "ops/torch/graph/plans/region.h"
+#include "ops/torch/graph/plans/row_shapes.h"
 
 namespace recsys::ops {
 namespace {

@@ -1,5 +1,5 @@
-#ifndef RECSYS_OPS_TORCH_GRAPH_LOOKUP_IDS_H_
-#define RECSYS_OPS_TORCH_GRAPH_LOOKUP_IDS_H_
+#ifndef RECSYS_OPS_TORCH_GRAPH_LOOKUPS_LOOKUP_IDS_H_
+#define RECSYS_OPS_TORCH_GRAPH_LOOKUPS_LOOKUP_IDS_H_
 
 #include <torch/csrc/jit/ir/ir.h>
 
@@ -47,4 +47,4 @@ bool IsCheck(const torch::jit::Node* node);
 
 }  // namespace recsys::ops
 
-#endif  // RECSYS_OPS_TORCH_GRAPH_LOOKUP_IDS_H_
+#endif  // RECSYS_OPS_TORCH_GRAPH_LOOKUPS_LOOKUP_IDS_H_

@@ -1,5 +1,5 @@
-#ifndef RECSYS_OPS_TORCH_GRAPH_REGION_H_
-#define RECSYS_OPS_TORCH_GRAPH_REGION_H_
+#ifndef RECSYS_OPS_TORCH_GRAPH_PLANS_REGION_H_
+#define RECSYS_OPS_TORCH_GRAPH_PLANS_REGION_H_
 
 #include <torch/csrc/jit/ir/ir.h>
 
@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "ops/plan.h"
-#include "ops/torch/graph/row_shapes.h"
+#include "ops/torch/graph/plans/row_shapes.h"
 
 namespace recsys::ops {
 
@@ -56,4 +56,4 @@ RegionPlan PlanOf(const Region& region, const RowShapes& shapes, WeightType dot_
 
 }  // namespace recsys::ops
 
-#endif  // RECSYS_OPS_TORCH_GRAPH_REGION_H_
+#endif  // RECSYS_OPS_TORCH_GRAPH_PLANS_REGION_H_

@@ -1,5 +1,5 @@
-#ifndef RECSYS_OPS_TORCH_GRAPH_PICKED_FEATURES_H_
-#define RECSYS_OPS_TORCH_GRAPH_PICKED_FEATURES_H_
+#ifndef RECSYS_OPS_TORCH_GRAPH_LOOKUPS_PICKED_FEATURES_H_
+#define RECSYS_OPS_TORCH_GRAPH_LOOKUPS_PICKED_FEATURES_H_
 
 #include <torch/csrc/jit/ir/ir.h>
 
@@ -34,4 +34,4 @@ std::optional<std::vector<std::int64_t>> FeaturesOfBags(const Bags& bags, const 
 
 }  // namespace recsys::ops
 
-#endif  // RECSYS_OPS_TORCH_GRAPH_PICKED_FEATURES_H_
+#endif  // RECSYS_OPS_TORCH_GRAPH_LOOKUPS_PICKED_FEATURES_H_

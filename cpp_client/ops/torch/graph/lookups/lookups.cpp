@@ -1,4 +1,4 @@
-#include "ops/torch/graph/lookups.h"
+#include "ops/torch/graph/lookups/lookups.h"
 
 #include <torch/csrc/jit/passes/dead_code_elimination.h>
 
@@ -6,8 +6,8 @@
 #include <optional>
 #include <vector>
 
+#include "ops/torch/graph/lookups/picked_features.h"
 #include "ops/torch/graph/nodes.h"
-#include "ops/torch/graph/picked_features.h"
 
 namespace recsys::ops {
 

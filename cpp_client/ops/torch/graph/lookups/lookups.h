@@ -1,5 +1,5 @@
-#ifndef RECSYS_OPS_TORCH_GRAPH_LOOKUPS_H_
-#define RECSYS_OPS_TORCH_GRAPH_LOOKUPS_H_
+#ifndef RECSYS_OPS_TORCH_GRAPH_LOOKUPS_LOOKUPS_H_
+#define RECSYS_OPS_TORCH_GRAPH_LOOKUPS_LOOKUPS_H_
 
 #include <torch/csrc/jit/ir/ir.h>
 
@@ -9,7 +9,7 @@
 #include <string>
 #include <utility>
 
-#include "ops/torch/graph/lookup_ids.h"
+#include "ops/torch/graph/lookups/lookup_ids.h"
 
 namespace recsys::ops {
 
@@ -40,4 +40,4 @@ class LookupExchange {
 
 }  // namespace recsys::ops
 
-#endif  // RECSYS_OPS_TORCH_GRAPH_LOOKUPS_H_
+#endif  // RECSYS_OPS_TORCH_GRAPH_LOOKUPS_LOOKUPS_H_

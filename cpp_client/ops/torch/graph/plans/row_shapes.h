@@ -1,5 +1,5 @@
-#ifndef RECSYS_OPS_TORCH_GRAPH_ROW_SHAPES_H_
-#define RECSYS_OPS_TORCH_GRAPH_ROW_SHAPES_H_
+#ifndef RECSYS_OPS_TORCH_GRAPH_PLANS_ROW_SHAPES_H_
+#define RECSYS_OPS_TORCH_GRAPH_PLANS_ROW_SHAPES_H_
 
 #include <torch/csrc/jit/ir/ir.h>
 
@@ -71,4 +71,4 @@ std::optional<std::int64_t> OffsetOfView(const torch::jit::Node* node, const Row
 
 }  // namespace recsys::ops
 
-#endif  // RECSYS_OPS_TORCH_GRAPH_ROW_SHAPES_H_
+#endif  // RECSYS_OPS_TORCH_GRAPH_PLANS_ROW_SHAPES_H_

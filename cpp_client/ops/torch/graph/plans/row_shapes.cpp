@@ -1,4 +1,4 @@
-#include "ops/torch/graph/row_shapes.h"
+#include "ops/torch/graph/plans/row_shapes.h"
 
 #include <torch/csrc/jit/ir/constants.h>
 

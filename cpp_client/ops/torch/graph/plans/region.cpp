@@ -1,4 +1,4 @@
-#include "ops/torch/graph/region.h"
+#include "ops/torch/graph/plans/region.h"
 
 #include <torch/csrc/jit/ir/constants.h>
 
