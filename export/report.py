@@ -120,8 +120,8 @@ def print_report(report: ExportReport, console: Console) -> None:
             f"{exchanged.num_lookup} lookups; plans compute {exchanged.num_planned} nodes{left}"
         )
     for target, reasons in report.without_operators.items():
-        held = "the whole graph" if not reasons else "".join(f"none: {r}" for r in dict.fromkeys(reasons))
-        console.print(f"own operators beside the compiled graph of {target}: {held}")
+        lacking = "; ".join(f"not {reason}" for reason in reasons)
+        console.print(f"own operators beside the compiled graphs of {target}: {lacking or 'all graphs'}")
     console.print(
         f"{report.num_samples} sample rows verified; {report.seconds:.1f} s, peak RSS "
         f"{size_text(report.peak_rss_bytes)}; wrote {size_text(report.artifact_bytes)}"

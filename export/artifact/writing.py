@@ -187,7 +187,7 @@ class _GraphWriting:
                     f"format: got {config.graph_format!r} with linear_dtype {config.linear_dtype!r}, expected "
                     f"'torchscript': the compiled graph {name!r} holds no own operators: {error}"
                 ) from None
-            self.without_operators.append(str(error))
+            self.without_operators.append(f"{name}: {error}")
             return None
         file = self._work / f"{name}.operators.safetensors"
         file.write_bytes(data)

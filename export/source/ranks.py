@@ -156,8 +156,14 @@ class _ShardedTensor(Tensor):
         self.state = state
 
 
-def _attribute(owner: Any, name: Any) -> type[_Record]:
-    """Replace getattr, which pickles of protocol 2 call to name a class in a class."""
+class _MemoryFormat(_Record):
+    """A stand-in for a member of an enumeration."""
+
+
+def _attribute(owner: Any, name: Any) -> _Record | type[_Record]:
+    """Replace getattr: it names a class in a class (protocol 2), or a member of an enumeration (Python 3.11.0 to 3)."""
+    if owner is _MemoryFormat and type(name) is str:
+        return _MemoryFormat(name)
     if owner is not _ShardedTensor or name != "ProcessGroupState":
         raise CheckpointError("only a ShardedTensor's ProcessGroupState is named so")
     return _Record
@@ -167,11 +173,11 @@ _SHARD = "torch.distributed._shard"
 _STAND_INS: list[Any] = [
     (_ShardedTensor, f"{_SHARD}.sharded_tensor.api.ShardedTensor"),
     (_attribute, "builtins.getattr"),
+    (_MemoryFormat, f"{_SHARD}.sharded_tensor.metadata.MEM_FORMAT_ENCODING"),
     *(
         (_Record, name)
         for name in (
             f"{_SHARD}.metadata.ShardMetadata",
-            f"{_SHARD}.sharded_tensor.metadata.MEM_FORMAT_ENCODING",
             f"{_SHARD}.sharded_tensor.metadata.ShardedTensorMetadata",
             f"{_SHARD}.sharded_tensor.metadata.TensorProperties",
             f"{_SHARD}.sharded_tensor.shard.Shard",

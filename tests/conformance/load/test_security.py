@@ -144,8 +144,12 @@ def test_tls_below_1_2_is_refused(secured: Secured, port: str) -> None:
         pytest.raises(ssl.SSLError) as caught,
     ):
         context.wrap_socket(plain)
-    # Both are the server's doing: an alert, or the end of the connection.
-    assert caught.value.reason in ("TLSV1_ALERT_PROTOCOL_VERSION", "UNEXPECTED_EOF_WHILE_READING")
+    # Both are the server's doing: an alert, or the end of the connection, of which Python may give no reason.
+    is_closed = isinstance(caught.value, (ssl.SSLEOFError, ssl.SSLZeroReturnError))
+    assert is_closed or caught.value.reason in (
+        "TLSV1_ALERT_PROTOCOL_VERSION",
+        "UNEXPECTED_EOF_WHILE_READING",
+    )
 
 
 def let_it_see() -> None:

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import warnings
+import zipfile
 from collections import namedtuple
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import torch.distributed.checkpoint as dcp
 from torch import Tensor
 from torch.distributed._shard.metadata import ShardMetadata
 from torch.distributed._shard.sharded_tensor import Shard, ShardedTensorMetadata, TensorProperties
+from torch.distributed._shard.sharded_tensor.metadata import MEM_FORMAT_ENCODING
 
 from export.source import shards as source_shards
 from export.source.load import Source, load_model
@@ -230,6 +232,17 @@ def test_the_handmade_states_are_what_torch_writes(tmp_path: Path) -> None:
     assert isinstance(found, LocalShards)
     assert found.shape == (2, 2)
     assert torch.equal(found.shards[0][1], torch.ones(2, 2))
+
+
+def test_members_of_enumerations_may_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Python 3.11.0 to 3.11.3 write them, of which 3.11.2 is Debian 12's."""
+    monkeypatch.setattr(
+        MEM_FORMAT_ENCODING, "__reduce_ex__", lambda member, _: (getattr, (type(member), member._name_))
+    )
+    torch.save({"w": _sharded(_state())}, tmp_path / "x.pt")
+    with zipfile.ZipFile(tmp_path / "x.pt") as file:
+        assert b"getattr" in file.read("x/data.pkl")
+    assert isinstance(read_rank_file(tmp_path / "x.pt")["w"], LocalShards)
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,22 @@ def test_every_protocol_that_torch_may_write(written: Path, protocol: int) -> No
     assert read_stored_tensors(written) == before
 
 
+@pytest.mark.parametrize("protocol", range(2, 6))
+def test_members_of_enumerations_may_be_named(
+    written: Path, monkeypatch: pytest.MonkeyPatch, protocol: int
+) -> None:
+    """As Python 3.11.0 to 3.11.3 write them, of which 3.11.2 is Debian 12's."""
+    path = written / METADATA_NAME
+    before, metadata = read_stored_tensors(written), pickle.loads(path.read_bytes())
+    enumeration = torch.distributed.checkpoint.metadata._MEM_FORMAT_ENCODING
+    monkeypatch.setattr(
+        enumeration, "__reduce_ex__", lambda member, _: (getattr, (type(member), member._name_))
+    )
+    path.write_bytes(pickle.dumps(metadata, protocol=protocol))
+    assert b"getattr" in path.read_bytes()
+    assert read_stored_tensors(written) == before
+
+
 class _Call:
     """Unpickled, it calls a function."""
 
@@ -90,6 +106,8 @@ def _hostile(kind: str, evidence: Path) -> bytes:
         return pickle.dumps(Metadata(state_dict_metadata={}, storage_data={(1, call): 2}))
     if kind == "through getattr":
         return pickle.dumps(_Call(getattr, int, "from_bytes"))
+    if kind == "through getattr of a record":
+        return pickle.dumps(_Call(getattr, Metadata, "__init__"))
     if kind == "a class of torch's":
         return pickle.dumps(_Call(torch.load, str(evidence)))
     if kind == "protocol 0":
@@ -110,6 +128,7 @@ def _hostile(kind: str, evidence: Path) -> bytes:
         "in the metadata",
         "as a key",
         "through getattr",
+        "through getattr of a record",
         "a class of torch's",
         "protocol 0",
         "instance opcode",
