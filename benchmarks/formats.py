@@ -24,7 +24,8 @@ from benchmarks.models.dlrm import build, requests
 from export.config import ExportConfig
 from export.pipeline import export_model
 from recsys.artifact.compiled import ISAS, lacking_features
-from recsys.artifact.load import LoadedArtifact, load_artifact, load_compiled_artifact, read_manifest
+from recsys.artifact.load import LoadedArtifact, load_artifact, load_compiled_artifact
+from recsys.artifact.parts import read_manifest
 from recsys.artifact.targets import CompiledGraph
 from recsys.kernels import operators
 from serve.profiler.rounds import Contestant, RoundsConfig, run_rounds

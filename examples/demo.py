@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from recsys import KeyedJaggedTensor
-from recsys.artifact.load import read_manifest
+from recsys.artifact.parts import read_manifest
 from recsys.artifact.samples import Batch, random_batch
 from recsys.checkpoint import build_model, load_checkpoint
 from recsys.signature import Signature

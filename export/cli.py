@@ -25,7 +25,7 @@ from export.pipeline import export_model
 from export.report import print_report
 from export.source.load import Source, load_model, read_arguments
 from export.source.torchrec_modules import our_names
-from recsys.artifact.load import read_manifest
+from recsys.artifact.parts import read_manifest
 from recsys.cli import size
 from recsys.errors import ExportError, PlanError
 from recsys.hashing import STRING_HASHES

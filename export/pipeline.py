@@ -44,7 +44,7 @@ from export.verify.compare import Difference
 from export.verify.linear_dtypes import LinearTrial, choose_linear_dtype, with_linear_dtype
 from export.verify.retrieval import check_options, num_samples
 from export.verify.run import FloatOutputs, Verified, check_independence, float_outputs, verify
-from recsys.artifact.load import MANIFEST_NAME, ROWS_NAME
+from recsys.artifact.parts import MANIFEST_NAME, ROWS_NAME
 from recsys.artifact.samples import Batch, random_batch, read_samples
 from recsys.embedding import find_collections
 from recsys.errors import ExportError, ManifestError

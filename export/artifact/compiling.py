@@ -18,8 +18,8 @@ import torch.fx.experimental._config
 from torch.export import ExportedProgram
 
 from recsys.artifact.compiled import ISAS, lacking_features
-from recsys.artifact.load import checked_part
 from recsys.artifact.manifest import Manifest
+from recsys.artifact.parts import checked_part
 from recsys.artifact.targets import Target
 from recsys.errors import ExportError, ManifestError
 

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 from types import TracebackType
 
-from recsys.artifact.load import MANIFEST_NAME, read_manifest
+from recsys.artifact.parts import MANIFEST_NAME, read_manifest
 from recsys.errors import ArtifactError, ExportError
 from recsys.files import sync
 

@@ -22,8 +22,8 @@ from export.graph.program import program
 from export.graph.tree import exchanged
 from recsys import machine, torchscript
 from recsys.artifact.graphs import outside_collections
-from recsys.artifact.load import ROWS_NAME, map_rows
 from recsys.artifact.manifest import Manifest, Part, TableInfo
+from recsys.artifact.parts import ROWS_NAME, map_rows
 from recsys.artifact.targets import DENSE_DTYPES, CompiledGraph, RankingGraph, Target, TensorInfo
 from recsys.configs import EmbeddingBagConfig
 from recsys.errors import ExportError

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from export.source.ranks import LocalShards, rank_parts, read_rank_file
 from export.source.shards import Parts, directory_parts, put_together
 from export.source.torchrec_modules import their_tables_on, with_our_modules
-from recsys.artifact.load import read_manifest
+from recsys.artifact.parts import read_manifest
 from recsys.checkpoint.dcp_metadata import METADATA_NAME
 from recsys.checkpoint.run import TRAINING_NAME, newest, read_record
 from recsys.checkpoint.single_file import build_model, empty_model, load_checkpoint

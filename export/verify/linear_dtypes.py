@@ -15,8 +15,9 @@ import numpy as np
 import torch
 
 from export.graph.prepared import PreparedModel
-from recsys.artifact.load import MANIFEST_NAME, LoadedArtifact, load_artifact
+from recsys.artifact.load import LoadedArtifact, load_artifact
 from recsys.artifact.manifest import Manifest
+from recsys.artifact.parts import MANIFEST_NAME
 from recsys.artifact.samples import random_batch
 from recsys.data.scoring import label_outputs, schema_for, scores
 from recsys.data.tables.dataset import rows_of

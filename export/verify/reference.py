@@ -22,7 +22,7 @@ from export.graph.prepared import PreparedModel
 from export.graph.tree import exchanged
 from export.verify.compare import model_outputs
 from export.verify.retrieval import ItemScores, comparable, item_scores
-from recsys.artifact.load import ROWS_NAME, map_rows
+from recsys.artifact.parts import ROWS_NAME, map_rows
 from recsys.artifact.ranking import picked
 from recsys.artifact.samples import Batch
 from recsys.configs import BaseEmbeddingConfig, EmbeddingBagConfig, PoolingType, embedding_names

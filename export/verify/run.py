@@ -38,13 +38,8 @@ from export.verify.rows import check_rows
 from export.verify.shapes import request_outputs, signature_outputs
 from recsys.artifact.graphs import can_exchange
 from recsys.artifact.inputs import checked_inputs
-from recsys.artifact.load import (
-    ROWS_NAME,
-    load_artifact,
-    load_compiled_artifact,
-    map_rows,
-    read_manifest,
-)
+from recsys.artifact.load import load_artifact, load_compiled_artifact
+from recsys.artifact.parts import ROWS_NAME, map_rows, read_manifest
 from recsys.artifact.ranking import RankingBatch, picked
 from recsys.artifact.samples import Batch, fewest_rows, random_batch
 from recsys.errors import ExportError

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from recsys.artifact.load import check_sizes, read_manifest
 from recsys.artifact.manifest import Manifest
+from recsys.artifact.parts import check_sizes, read_manifest
 from recsys.cli import near_misses, whole_table
 from recsys.errors import ArtifactError
 from recsys.machine import install_command

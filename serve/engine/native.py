@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from recsys import errors as artifact_errors
-from recsys.artifact.load import read_manifest
+from recsys.artifact.parts import read_manifest
 from recsys.machine import num_processors
 from recsys.native_module import load_native
 from recsys.rows.memory import RowsPages

@@ -16,8 +16,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from recsys.artifact.load import read_manifest
 from recsys.artifact.loaded_rows import artifact_digest
+from recsys.artifact.parts import read_manifest
 from recsys.errors import ArtifactError
 from serve.config.models import LATEST, ModelSettings, Routing
 from serve.engine.routes import Plan, RouteTable

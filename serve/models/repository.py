@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from recsys.artifact.load import MANIFEST_NAME, read_manifest
+from recsys.artifact.parts import MANIFEST_NAME, read_manifest
 from serve.errors import ModelNotFoundError, RequestError
 from serve.models.routing import version_order
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from recsys.artifact.load import read_manifest
+from recsys.artifact.parts import read_manifest
 from recsys.artifact.samples import read_samples
 from recsys.cli import Parser, add_program_options, count, counts
 from recsys.errors import ArtifactError

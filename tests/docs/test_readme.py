@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from recsys.artifact.load import read_manifest
+from recsys.artifact.parts import read_manifest
 from recsys.sharding.plan.plan_file import read_plan
 from tests.docs.pages import ROOT, Block, blocks
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from recsys.artifact.load import read_manifest
+from recsys.artifact.parts import read_manifest
 from recsys.as_torchrec.rewrite.files import rewrite_text
 from recsys.as_torchrec.table import load_table
 from tests.docs.pages import ROOT, Block, blocks

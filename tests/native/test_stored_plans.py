@@ -22,7 +22,8 @@ from recsys.artifact.compiled import CompiledGraphs
 from recsys.artifact.delta import apply, prepare
 from recsys.artifact.delta_file import DeltaWriter
 from recsys.artifact.delta_header import DeltaHeader
-from recsys.artifact.load import ROWS_NAME, LoadedArtifact, load_artifact, load_compiled_artifact, map_rows
+from recsys.artifact.load import LoadedArtifact, load_artifact, load_compiled_artifact
+from recsys.artifact.parts import ROWS_NAME, map_rows
 from recsys.artifact.targets import RankingGraph
 from recsys.errors import ChecksumError, ExportError, ManifestError, TargetError
 from recsys.kernels import operators

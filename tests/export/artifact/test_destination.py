@@ -10,7 +10,8 @@ import pytest
 from export.artifact.destination import Destination
 from export.config import ExportConfig
 from export.pipeline import export_model
-from recsys.artifact.load import MANIFEST_NAME, load_artifact
+from recsys.artifact.load import load_artifact
+from recsys.artifact.parts import MANIFEST_NAME
 from recsys.errors import ExportError
 from tests.support.export_models import bare
 

@@ -20,7 +20,8 @@ from export.graph.prepared import PreparedModel, empty_ranks, ranking_of, sharde
 from export.graph.ranking import jagged_places
 from export.graph.tree import exchanged
 from export.pipeline import prepare
-from recsys.artifact.load import LoadedArtifact, map_rows
+from recsys.artifact.load import LoadedArtifact
+from recsys.artifact.parts import map_rows
 from recsys.artifact.ranking import expand
 from recsys.configs import DataType
 from recsys.errors import ExportError

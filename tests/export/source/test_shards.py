@@ -26,7 +26,7 @@ from export.source.ranks import LocalShards, rank_parts, read_rank_file
 from export.source.shards import put_together
 from export.tables import mapped
 from export.tables.mapped import MappedTensor, release
-from recsys.artifact.load import ROWS_NAME
+from recsys.artifact.parts import ROWS_NAME
 from recsys.errors import CheckpointError, ExportError
 from tests.support import sharded_memory_child
 from tests.support.export_models import dlrm

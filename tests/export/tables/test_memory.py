@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from recsys.artifact.load import ROWS_NAME
+from recsys.artifact.parts import ROWS_NAME
 from tests.support.memory_child import LARGEST_TABLE_BYTES, MODEL_BYTES, NUM_ROWS
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -14,7 +14,7 @@ from export.config import ExportConfig
 from export.pipeline import export_model
 from export.tables.rows_file import drop_cached, write_rows
 from export.tables.tables import StoredModel
-from recsys.artifact.load import ROWS_NAME
+from recsys.artifact.parts import ROWS_NAME
 from recsys.configs import DataType
 from recsys.embedding import EmbeddingBagCollection
 from recsys.rows.layout import BLOCK_ALIGNMENT_BYTES

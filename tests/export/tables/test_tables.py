@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from export.config import ExportConfig, target_name
 from export.pipeline import export_model
 from recsys import EmbeddingBagCollection
-from recsys.artifact.load import MANIFEST_NAME, ROWS_NAME, load_artifact
+from recsys.artifact.load import load_artifact
+from recsys.artifact.parts import MANIFEST_NAME, ROWS_NAME
 from recsys.configs import BaseEmbeddingConfig, DataType
 from recsys.errors import ExportError, PlanError, TargetError
 from recsys.quant import float_tables, float_weights

@@ -23,7 +23,8 @@ from export.config import ExportConfig
 from export.graph.graph import Graph
 from export.pipeline import export_model
 from export.verify.compare import compare
-from recsys.artifact.load import ROWS_NAME, load_artifact
+from recsys.artifact.load import load_artifact
+from recsys.artifact.parts import ROWS_NAME
 from recsys.configs import DataType
 from recsys.errors import VerificationError
 from recsys.rows.quantize import Writer, store_table

@@ -17,7 +17,8 @@ from export.delta.dense import dense_changes
 from export.pipeline import export_model
 from export.verify.shapes import request_outputs, signature_outputs
 from recsys import EmbeddingBagCollection, KeyedJaggedTensor
-from recsys.artifact.load import load_compiled_artifact, read_manifest
+from recsys.artifact.load import load_compiled_artifact
+from recsys.artifact.parts import read_manifest
 from recsys.configs import DataType
 from recsys.errors import ExportError
 from recsys.signature import Output

@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from recsys.artifact.load import MANIFEST_NAME, LoadedArtifact
+from recsys.artifact.load import LoadedArtifact
+from recsys.artifact.parts import MANIFEST_NAME
 from recsys.artifact.samples import random_batch
 
 Json = Any

@@ -19,7 +19,8 @@ from recsys.artifact.compiled import CompiledGraphs
 from recsys.artifact.delta import apply, prepare
 from recsys.artifact.delta_file import DeltaWriter
 from recsys.artifact.delta_header import DeltaHeader
-from recsys.artifact.load import LoadedArtifact, load_artifact, load_compiled_artifact, read_manifest
+from recsys.artifact.load import LoadedArtifact, load_artifact, load_compiled_artifact
+from recsys.artifact.parts import read_manifest
 from recsys.artifact.ranking import ranking_batch
 from recsys.artifact.samples import Batch, random_batch
 from recsys.errors import (

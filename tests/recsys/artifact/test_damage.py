@@ -12,7 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from recsys.artifact.load import MANIFEST_NAME, ROWS_NAME, load_artifact, read_manifest
+from recsys.artifact.load import load_artifact
+from recsys.artifact.parts import MANIFEST_NAME, ROWS_NAME, read_manifest
 from recsys.errors import (
     ArtifactError,
     ArtifactNotFoundError,

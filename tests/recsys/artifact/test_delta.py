@@ -20,8 +20,9 @@ from export.pipeline import export_model
 from recsys.artifact.delta import BlockChange, apply, prepare
 from recsys.artifact.delta_file import DeltaFile, DeltaWriter
 from recsys.artifact.delta_header import DeltaHeader, TableDelta
-from recsys.artifact.load import MANIFEST_NAME, ROWS_NAME, LoadedArtifact, load_artifact, load_rows
+from recsys.artifact.load import LoadedArtifact, load_artifact, load_rows
 from recsys.artifact.loaded_rows import LoadedRows
+from recsys.artifact.parts import MANIFEST_NAME, ROWS_NAME
 from recsys.errors import (
     ArtifactError,
     ChecksumError,

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from recsys.artifact.load import MANIFEST_NAME, load_artifact, read_manifest
+from recsys.artifact.load import load_artifact
 from recsys.artifact.manifest import Manifest
+from recsys.artifact.parts import MANIFEST_NAME, read_manifest
 from recsys.errors import ArtifactError, ManifestError, NewerVersionError, PartSizeError
 from tests.recsys.artifact.damage import answers, digest_of, lie, manifest_of, same, write_manifest
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from recsys.allocator import tune_malloc
-from recsys.artifact.load import read_manifest
+from recsys.artifact.parts import read_manifest
 from serve.config.models import ModelSettings
 from serve.models.repository import Repository
 from tests.support.serve.managing import managing

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from export.cli import main as export_main
-from recsys.artifact.load import read_manifest
+from recsys.artifact.parts import read_manifest
 from recsys.checkpoint import build_model, load_checkpoint
 from recsys.data.tables.dataset import table_dataset
 from recsys.data.tables.schema_file import read_schema

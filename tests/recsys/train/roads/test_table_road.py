@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from export.cli import main as export_main
-from recsys.artifact.load import load_artifact, read_manifest
+from recsys.artifact.load import load_artifact
+from recsys.artifact.parts import read_manifest
 from recsys.data.examples import Bags, Examples
 from recsys.data.scoring import model_inputs
 from recsys.data.tables.infer import infer

@@ -1,0 +1,189 @@
+"""The parts of an artifact on the disk: its manifest, graphs and rows, found and checked.
+
+Artifacts are not trusted: sizes are always checked, and so are the digests of all parts but the rows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import zipfile
+import zlib
+from contextlib import ExitStack
+from pathlib import Path
+from typing import BinaryIO
+
+from torch import Tensor
+
+from recsys.artifact.manifest import Manifest
+from recsys.errors import (
+    ArtifactNotFoundError,
+    ChecksumError,
+    ForeignFileError,
+    ManifestError,
+    MissingPartError,
+    PartSizeError,
+)
+from recsys.rows.file import RowsFile
+from recsys.rows.layout import BlobLayout
+from recsys.rows.memory import RowsMemory
+
+MANIFEST_NAME = "manifest.json"
+ROWS_NAME = "rows.bin"
+_EXPECTED = "expected a folder or file that recsys-export wrote"
+_CHUNK_BYTES = 1 << 24
+# Errors of zipfile for damaged files.
+_ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError, ValueError)
+
+
+def read_manifest(path: str | os.PathLike[str]) -> Manifest:
+    """Return the manifest of a directory or a single file, without loading the model.
+
+    Raises:
+        ArtifactError: It cannot be used; the subclass says why.
+    """
+    where = Path(path)
+    if not where.exists():
+        raise ArtifactNotFoundError(f"artifact: got {where.name!r}, which does not exist; {_EXPECTED}")
+    if where.is_dir():
+        manifest = where / MANIFEST_NAME
+        if not manifest.is_file():
+            raise ForeignFileError(
+                f"artifact: got the folder {where.resolve().name!r} without {MANIFEST_NAME}; {_EXPECTED} (the models "
+                "of a folder: recsys-serve --repository)"
+            )
+        return Manifest.loads(manifest.read_bytes())
+    return Manifest.loads(_manifest_of_file(where))
+
+
+def check_sizes(path: Path, manifest: Manifest) -> None:
+    """Check that every part of a directory exists and has the manifest's size, without reading it.
+
+    Args:
+        path: The artifact; a single file has no parts to check.
+        manifest: Its manifest.
+
+    Raises:
+        MissingPartError: A part does not exist.
+        PartSizeError: A part has another size.
+    """
+    if not path.is_dir():
+        return
+    for part in manifest.skeletons:
+        _check_size(path / part.path, part.size_bytes)
+    if manifest.rows_path is not None:
+        _check_size(path / manifest.rows_path, manifest.layout.num_bytes)
+
+
+def _manifest_of_file(path: Path) -> bytes:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = [n for n in archive.namelist() if n.endswith(f"/extra/{MANIFEST_NAME}")]
+            if len(names) != 1:
+                raise ForeignFileError(
+                    f"artifact: got {path.name!r}, which holds no manifest; {_EXPECTED} (a checkpoint is exported "
+                    "first: recsys-export CHECKPOINT)"
+                )
+            return archive.read(names[0])
+    except ForeignFileError:
+        raise
+    except _ZIP_ERRORS as error:
+        raise ForeignFileError(
+            f"artifact: got {path.name!r}, which is of another kind, or damaged ({type(error).__name__}); {_EXPECTED}"
+        ) from None
+
+
+def checked_part(where: Path, manifest: Manifest, name: str) -> BinaryIO:
+    """Open a part with a graph.
+
+    Raises:
+        ArtifactError: It is missing or damaged; the subclass says which.
+    """
+    part = next(part for part in manifest.skeletons if part.path == name)
+    path = where / part.path
+    _check_size(path, part.size_bytes)
+    with ExitStack() as opened:
+        file = opened.enter_context(path.open("rb"))
+        # Always checked: it is small, and a damaged graph can crash the process, while damaged rows only give
+        # wrong numbers.
+        if hashlib.file_digest(file, "sha256").hexdigest() != part.sha256:
+            raise _changed(f"part {part.path!r}")
+        file.seek(0)
+        opened.pop_all()
+    return file
+
+
+def open_rows(where: Path, manifest: Manifest, memory: RowsMemory) -> tuple[Tensor, RowsFile | None]:
+    """Return the rows of a directory, not yet verified, and the file that they are read from in place.
+
+    Raises:
+        ArtifactError: They are missing, or of another size; the subclass says which.
+    """
+    if manifest.rows_path is None:
+        raise ManifestError("manifest.rows.path: got null in a directory, expected the rows' file name")
+    rows = where / manifest.rows_path
+    num_bytes = manifest.layout.num_bytes
+    _check_size(rows, num_bytes)
+    file = RowsFile(rows)
+    blob = file.held(num_bytes, memory)
+    return blob, None if memory.copy_rows else file
+
+
+def map_rows(path: Path, layout: BlobLayout, *, random_access: bool = False) -> Tensor:
+    """Map a rows file, which must be at least as long as its layout.
+
+    Args:
+        path: The file.
+        layout: Its layout.
+        random_access: Set if few rows will be read, to keep the others out of memory.
+    """
+    return RowsFile(path).held(layout.num_bytes, RowsMemory(random_access=random_access))
+
+
+def check_rows(manifest: Manifest, blob: Tensor) -> None:
+    """Compare every block's digest.
+
+    Args:
+        manifest: Names the blocks and their digests.
+        blob: ``[size of the rows]`` uint8 in host memory.
+
+    Raises:
+        ChecksumError: Names the table.
+    """
+    data = blob.numpy().data
+    for block, expected in zip(manifest.layout.blocks, manifest.block_sha256, strict=True):
+        digest = hashlib.sha256()
+        end = block.offset_bytes + block.num_bytes
+        for start in range(block.offset_bytes, end, _CHUNK_BYTES):
+            digest.update(data[start : min(start + _CHUNK_BYTES, end)])
+        if digest.hexdigest() != expected:
+            raise ChecksumError(
+                f"rows of table {block.table!r}: the checksum does not match; they were changed"
+            )
+
+
+def damaged_member(path: Path, unread_bytes: int | None) -> str | None:
+    """Return the first damaged member of a zip file; members of ``unread_bytes`` are not read."""
+    with zipfile.ZipFile(path) as archive:
+        for name in archive.namelist():
+            if archive.getinfo(name).file_size == unread_bytes:
+                continue
+            try:
+                with archive.open(name) as member:
+                    while member.read(_CHUNK_BYTES):
+                        pass
+            except _ZIP_ERRORS:
+                return name
+    return None
+
+
+def _check_size(path: Path, size_bytes: int) -> None:
+    if not path.is_file():
+        raise MissingPartError(f"part {path.name!r}: missing")
+    found = path.stat().st_size
+    if found != size_bytes:
+        raise PartSizeError(f"part {path.name!r}: got {found} bytes, expected {size_bytes}")
+
+
+def _changed(what: str) -> ChecksumError:
+    return ChecksumError(f"{what}: its checksum does not match; it was changed or damaged")
