@@ -84,8 +84,6 @@ class CompiledGraph {
   CompiledGraph(const CompiledGraph&) = delete;
   CompiledGraph& operator=(const CompiledGraph&) = delete;
 
-  const CompiledForm& form() const { return form_; }
-
   /// Returns the dense weights that can be replaced.
   std::vector<CompiledPart::Tensor> Dense() const;
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from export.graph.graph import Graph
 from recsys import torchscript
-from recsys.artifact.graphs import outside_collections, set_attribute
+from recsys.artifact.graphs import dense_tensors, set_attribute, tensor_at
 from recsys.kernels import operators
 from recsys.sharding.plan.plan import ShardingPlan
 
@@ -73,16 +73,16 @@ def plan_part(graph: Graph, plan: ShardingPlan, blob: Tensor) -> bytes:
         script = graph.script or torchscript.script(graph.module, {})
     except RuntimeError as error:
         raise NoPlanError(f"TorchScript, which finds the plan, cannot follow it: {error}") from error
-    held = {**dict(script.named_parameters()), **dict(script.named_buffers())}
-    weights = {path: t for path, t in outside_collections(held, plan).items() if t.is_floating_point()}
+    weights = {path: t for path, t in dense_tensors(script, plan).items() if t.is_floating_point()}
+    rows = {path: tensor_at(script, path) for path in graph.rows}
     generator = torch.Generator().manual_seed(_SEED)
     try:
-        for path in graph.rows:
+        for path in rows:
             set_attribute(script, path, blob)
         first, second = (_with_random(script, weights, blob, generator) for _ in range(2))
     finally:
-        for path in graph.rows:
-            set_attribute(script, path, held[path])
+        for path, empty in rows.items():
+            set_attribute(script, path, empty)
     is_same = first.about == second.about and all(
         torch.equal(tensor, second.tensors[name]) for name, tensor in first.tensors.items()
     )

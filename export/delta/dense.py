@@ -177,7 +177,7 @@ def _programs(programs: Sequence[ExportedProgram], target: Target) -> list[_Form
 
 
 def _forms(modules: Sequence[torch.jit.ScriptModule], target: Target) -> list[_Form]:
-    return [_Form(torchscript.graph_text(module), dense_tensors(module, target)) for module in modules]
+    return [_Form(torchscript.graph_text(module), dense_tensors(module, target.plan)) for module in modules]
 
 
 def _silent(step: str, done: int, total: int) -> None:

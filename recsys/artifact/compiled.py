@@ -12,8 +12,9 @@ from __future__ import annotations
 import os
 import platform
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -170,41 +171,62 @@ class CompiledForm:
         return self._names & set(dense)
 
 
-class PlannedForm:
-    """A graph that own operators run as plans. It can be called from any thread.
+class PlanPart:
+    """A part that holds a graph as plans of own operators.
 
     Args:
-        part: What ``export.artifact.plan_part`` has written, and the name of the part.
-        model: What its calls need to know of the model.
-        weights: Dense weights in the place of the part's, by path; others are ignored.
-        linear_dtype: In which linear layers multiply.
-
-    Attributes:
-        call: Predicts, as ``CompiledForm.call`` does.
+        name: The part's name.
+        data: Its bytes, whose digest was compared.
 
     Raises:
         ManifestError: The part cannot be used.
     """
 
-    def __init__(
-        self, part: PlanPart, model: CompiledModel, weights: Mapping[str, Tensor], linear_dtype: str
-    ) -> None:
+    def __init__(self, name: str, data: bytes) -> None:
+        self._name = name
+        with self._named():
+            self._plan = operators.stored_plan(data)
+
+    def bind(self, rows: Tensor, weights: Mapping[str, Tensor], linear_dtype: str) -> Call:
+        """Return a call of the graph.
+
+        Args:
+            rows: The rows of all lookups.
+            weights: Dense weights in the place of the part's, by path; others are ignored.
+            linear_dtype: In which linear layers multiply.
+
+        Raises:
+            ManifestError: The parts of it do not fit each other.
+        """
+        with self._named():
+            call: Call = self._plan.bind(rows, dict(weights), linear_dtype)
+        return call
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
         try:
-            self.call: Call = operators.stored_plan(part.data).bind(model.rows, dict(weights), linear_dtype)
+            yield
         except RuntimeError as error:
-            raise ManifestError(f"part {part.name!r}: not readable as own operators: {error}") from None
+            raise ManifestError(f"part {self._name!r}: not readable as own operators: {error}") from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedForm:
+    """A graph that own operators run as plans. It can be called from any thread.
+
+    Attributes:
+        call: Predicts, as ``CompiledForm.call`` does.
+    """
+
+    call: Call
 
     def changeable(self, dense: Mapping[str, TensorInfo]) -> set[str]:
         """Return which dense weights may change: whole numbers, such as positions, are a part of the plan itself."""
         return {path for path, weight in dense.items() if "float" in weight.dtype}
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlanPart:
-    """The bytes of a part, whose digest was compared, and its name."""
-
-    name: str
-    data: bytes = field(repr=False)
+#: What runs a compiled graph.
+Form = CompiledForm | PlannedForm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,9 +266,9 @@ class CompiledGraphs:
         self._model = model
         self.set({}, self._load({}))
 
-    def _load(self, weights: Mapping[str, Tensor]) -> tuple[CompiledForm | PlannedForm, ...]:
+    def _load(self, weights: Mapping[str, Tensor]) -> tuple[Form, ...]:
         return tuple(
-            PlannedForm(part, self._model, weights, self._target.linear_dtype)
+            PlannedForm(call=part.bind(self._model.rows, weights, self._target.linear_dtype))
             if isinstance(part, PlanPart)
             else CompiledForm(part, self._model, weights, is_ranking=i > 0)
             for i, part in enumerate(self._parts)
@@ -282,7 +304,7 @@ class CompiledGraphs:
             replaced_forms=self._forms,
         )
 
-    def set(self, weights: Mapping[str, Tensor], forms: tuple[CompiledForm | PlannedForm, ...]) -> None:
+    def set(self, weights: Mapping[str, Tensor], forms: tuple[Form, ...]) -> None:
         """Set other forms, which have these weights in the place of the parts'."""
         self._weights = weights
         self._forms = forms
@@ -303,9 +325,9 @@ class CompiledChange:
 
     graphs: CompiledGraphs
     weights: Mapping[str, Tensor]
-    forms: tuple[CompiledForm | PlannedForm, ...]
+    forms: tuple[Form, ...]
     replaced: Mapping[str, Tensor]
-    replaced_forms: tuple[CompiledForm | PlannedForm, ...]
+    replaced_forms: tuple[Form, ...]
 
     def warm(self, signature: Signature) -> None:
         """Do nothing: compiled graphs are as fast in the first call as in later ones."""

@@ -77,7 +77,7 @@ class LoadedGraphs:
 
     def tensors(self) -> list[dict[str, Tensor]]:
         """Return the dense weights of each form by path."""
-        return [dense_tensors(module, self._target) for module in self._modules]
+        return [dense_tensors(module, self._target.plan) for module in self._modules]
 
     def exchanged(self, weights: Mapping[str, Tensor]) -> GraphChange:
         """Return the frozen forms with other weights, to be set by ``GraphChange.write``. Nothing changes yet.
@@ -258,12 +258,12 @@ def share(module: torch.jit.ScriptModule, other: torch.jit.ScriptModule) -> None
             set_attribute(other, path, same)
 
 
-def dense_tensors(module: torch.jit.ScriptModule, target: Target) -> dict[str, Tensor]:
+def dense_tensors(module: torch.jit.ScriptModule, plan: ShardingPlan) -> dict[str, Tensor]:
     """Return the tensors of a scripted form that deltas may change, by path: all outside embedding collections.
 
     Those of collections say where rows lie and how IDs are routed; operators trust them.
     """
-    return outside_collections(_tensors(module), target.plan)
+    return outside_collections(_tensors(module), plan)
 
 
 def outside_collections(tensors: Mapping[str, Tensor], plan: ShardingPlan) -> dict[str, Tensor]:

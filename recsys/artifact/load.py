@@ -235,7 +235,7 @@ def load_compiled_artifact(
     parts: list[Package | PlanPart] = []
     for name, is_plan in usable:
         with checked_part(where, manifest, name) as opened:
-            parts.append(PlanPart(name=name, data=opened.read()) if is_plan else Package(opened))
+            parts.append(PlanPart(name, opened.read()) if is_plan else Package(opened))
     graphs = CompiledGraphs(parts, chosen, CompiledModel(signature=manifest.signature, rows=blob))
     ranks = rank_rows(manifest, chosen, blob)
     rows = LoadedRows(manifest=manifest, ranks=ranks, file=file, graphs=graphs)

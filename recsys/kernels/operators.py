@@ -145,9 +145,8 @@ def stored_plan(part: bytes) -> Any:
     """Return a graph of plans that ``export.artifact.plan_part`` has written.
 
     Returns:
-        An object with ``weights()``, the dense weights that they read by path; and ``bind(rows, weights,
-        linear_dtype)``, which returns a call as ``direct`` does: over these rows, with these weights in the place of
-        those of the same paths.
+        An object with ``bind(rows, weights, linear_dtype)``, which returns a call as ``direct`` does: over these rows,
+        with these dense weights in the place of those of the same paths.
 
     Raises:
         NotBuiltError: The operators cannot be used.

@@ -138,7 +138,6 @@ PYBIND11_MODULE(_ops, module) {
       .def(py::init([](const py::bytes& bytes) {
         return std::make_shared<recsys::ops::StoredPlan>(static_cast<std::string>(bytes));
       }))
-      .def("weights", &recsys::ops::StoredPlan::weights)
       .def("bind", &recsys::ops::StoredPlan::Bind, py::call_guard<py::gil_scoped_release>());
   module.def("isa", [] { return recsys::ops::NameOf(recsys::ops::ChosenIsa()); });
   module.def("force_isa", &recsys::ops::ForceIsa);

@@ -51,10 +51,7 @@ DenseDelta DenseOf(const Json& item, const std::string& at, std::int64_t end, st
     throw WrongField(at, "shape", StrOf(item["shape"]),
                      "at most " + std::to_string(kMaxDims) + " dimensions below 2**48");
   }
-  // No section has this many bytes, and the product with another dimension does not overflow.
-  constexpr Wide kMany = std::numeric_limits<std::int64_t>::max();
-  Wide num_bytes = DtypeBytes(weight.dtype);
-  for (const std::int64_t dim : weight.shape) num_bytes = std::min(num_bytes * dim, kMany);
+  const Wide num_bytes = TensorBytes(weight.dtype, weight.shape);
   weight.values = SectionOf(item, "values", at, num_bytes, end, start);
   weight.name = JsonText(item, "name", at);
   return weight;
@@ -76,9 +73,12 @@ const std::vector<std::string>& DenseDtypeNames() {
   return names;
 }
 
-std::int64_t DtypeBytes(const std::string& dtype) {
+Wide TensorBytes(const std::string& dtype, const std::vector<std::int64_t>& shape) {
+  constexpr Wide kMany = std::numeric_limits<std::int64_t>::max();
   // The names end in the number of bits.
-  return std::stoi(dtype.substr(dtype.find_first_of("0123456789"))) / 8;
+  Wide num_bytes = std::stoi(dtype.substr(dtype.find_first_of("0123456789"))) / 8;
+  for (const std::int64_t dim : shape) num_bytes = std::min(num_bytes * dim, kMany);
+  return num_bytes;
 }
 
 DeltaHeader DeltaHeaderFromJson(const Json& data, std::int64_t end) {

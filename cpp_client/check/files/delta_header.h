@@ -7,6 +7,7 @@
 
 #include "check/files/blob.h"
 #include "check/json/json.h"
+#include "check/requests/wide.h"
 
 namespace recsys {
 
@@ -44,8 +45,9 @@ struct DenseDelta {
 /// The types of dense weights: "float64", "float32" and so on.
 const std::vector<std::string>& DenseDtypeNames();
 
-/// Returns the bytes of a number of one of these types.
-std::int64_t DtypeBytes(const std::string& dtype);
+/// Returns the bytes of a tensor of one of these types; at most the largest int64, which no file
+/// has.
+Wide TensorBytes(const std::string& dtype, const std::vector<std::int64_t>& shape);
 
 /// The header of a delta (recsys/artifact/delta_header.py, docs/deltas.md).
 struct DeltaHeader {

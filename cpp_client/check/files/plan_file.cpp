@@ -34,10 +34,7 @@ FileTensor TensorOf(const Json& data, const std::string& at, std::size_t start, 
   tensor.dtype = DtypeOf(data, at);
   tensor.shape = JsonShape(data, "shape", at);
   const Json& offsets = JsonList(data, "data_offsets", at);
-  Wide num_bytes = DtypeBytes(tensor.dtype);
-  const Wide most = size;
-  // More bytes than the file has are as wrong as any larger number.
-  for (const std::int64_t dim : tensor.shape) num_bytes = std::min<Wide>(num_bytes * dim, most + 1);
+  const Wide num_bytes = TensorBytes(tensor.dtype, tensor.shape);
   const bool are_offsets = offsets.size() == 2 && IsWhole(offsets[0], 0) && IsWhole(offsets[1], 0);
   if (!are_offsets || tensor.shape.size() > kMostDims ||
       offsets[0].get<std::uint64_t>() > size - start ||

@@ -1,6 +1,7 @@
 #ifndef RECSYS_OPS_KERNELS_KERNELS_H_
 #define RECSYS_OPS_KERNELS_KERNELS_H_
 
+#include <algorithm>
 #include <cstdint>
 
 #include "ops/isa.h"
@@ -69,7 +70,7 @@ inline std::uint64_t RowOfId(const Slot& slot, std::int64_t id) {
     const std::int64_t rest = id % slot.modulus;
     row = static_cast<std::uint64_t>(rest < 0 ? rest + slot.modulus : rest);
   }
-  return row < slot.last_id ? row : slot.last_id;
+  return std::min(row, slot.last_id);
 }
 
 /// What to look up, for bags `first_bag` to `end_bag` of each slot.

@@ -29,7 +29,6 @@ at::Tensor WithDots(const at::Tensor& numbers, std::int64_t num_inputs, std::int
 
 StoredPlan::StoredPlan(std::string bytes) : bytes_(std::move(bytes)), file_(ReadPlanFile(bytes_)) {
   RegisterOperators();
-  for (const auto& [path, tensor] : file_.weights) weights_.emplace(path, TensorOf(tensor));
 }
 
 at::Tensor StoredPlan::TensorOf(const FileTensor& tensor) const {
@@ -41,13 +40,14 @@ at::Tensor StoredPlan::TensorOf(const FileTensor& tensor) const {
 at::Tensor StoredPlan::ConstantOf(const PlanConstant& constant, const at::Tensor& rows,
                                   const Weights& weights, const std::string& linear_dtype) const {
   const auto weight_at = [&](const std::string& path) {
+    const FileTensor& stored = file_.weights.at(path);
     const auto found = weights.find(path);
-    const at::Tensor& stored = weights_.at(path);
-    if (found == weights.end()) return stored;
-    TORCH_CHECK(found->second.scalar_type() == stored.scalar_type() &&
-                    found->second.sizes() == stored.sizes(),
+    if (found == weights.end()) return TensorOf(stored);
+    TORCH_CHECK(found->second.scalar_type() == ScalarTypeOf(stored.dtype) &&
+                    found->second.sizes() == at::IntArrayRef(stored.shape),
                 "dense weight ", path, ": got ", found->second.scalar_type(), ' ',
-                found->second.sizes(), ", expected ", stored.scalar_type(), ' ', stored.sizes());
+                found->second.sizes(), ", expected ", stored.dtype, ' ',
+                at::IntArrayRef(stored.shape));
     return found->second;
   };
   switch (constant.kind) {

@@ -17,13 +17,11 @@ namespace recsys::ops {
 /// graph is needed to run it. Threads may share it.
 class StoredPlan {
  public:
+  /// Dense weights by path.
   using Weights = std::map<std::string, at::Tensor>;
 
   /// Throws recsys::Error for a file that does not fit.
   explicit StoredPlan(std::string bytes);
-
-  /// The dense weights that the plans read, by path: those of the file.
-  const Weights& weights() const { return weights_; }
 
   /// Returns the graph over an artifact's rows. `weights`: in the place of the file's; others are
   /// ignored. `linear_dtype`: in which linear layers multiply. Throws recsys::Error if the parts do
@@ -38,7 +36,6 @@ class StoredPlan {
 
   const std::string bytes_;
   const PlanFile file_;
-  Weights weights_;
 };
 
 }  // namespace recsys::ops

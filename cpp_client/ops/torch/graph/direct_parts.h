@@ -30,8 +30,6 @@ struct GatherStep {
 struct DirectStep {
   std::optional<PlanStep> plan;
   GatherStep gather;
-
-  std::size_t num_outputs() const { return plan ? plan->widths.size() : 1; }
 };
 
 /// The shape of an input: [n], or [n, width] where the width is not 0, with n = size(of, 0) //

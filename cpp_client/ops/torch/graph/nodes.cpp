@@ -37,6 +37,15 @@ std::vector<std::optional<std::int64_t>> NumbersOf(const Value* value) {
   return numbers;
 }
 
+bool IsSumOverSecond(const Node* node) {
+  // There is another one, over all dimensions.
+  if (!Is(node, "aten::sum") || node->inputs().size() != 4) return false;
+  const auto over = NumbersOf(node->input(1));
+  const auto keep = torch::jit::toIValue(node->input(2));
+  return over.size() == 1 && over[0] == 1 && keep && !keep->toBool() &&
+         node->input(3)->mustBeNone();
+}
+
 Node* OnlyUser(const Value* value) {
   return value->uses().size() == 1 ? value->uses()[0].user : nullptr;
 }

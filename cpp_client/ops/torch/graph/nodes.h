@@ -21,6 +21,9 @@ bool IsNumber(const torch::jit::Value* value, std::int64_t expected);
 /// Returns a list of numbers, those that are computed as nothing; empty for other values.
 std::vector<std::optional<std::int64_t>> NumbersOf(const torch::jit::Value* value);
 
+/// Whether a node is sum(x, 1): over the second dimension, which is left out.
+bool IsSumOverSecond(const torch::jit::Node* node);
+
 /// Returns the only node that uses a value; null if there are several.
 torch::jit::Node* OnlyUser(const torch::jit::Value* value);
 

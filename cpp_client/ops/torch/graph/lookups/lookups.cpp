@@ -48,7 +48,7 @@ TracedIds LookupExchange::IdsOf(Node* node, std::int64_t num_slots, Value** weig
 std::string LookupExchange::Exchange(Node* node) {
   const std::string reason = WhyNot(node);
   if (!reason.empty()) return reason;
-  const at::Tensor offsets = *TensorOf(node->input(3));
+  const at::Tensor offsets = TensorOf(node->input(3))->to(at::kLong);
   const at::Tensor types = TensorOf(node->input(4))->to(at::kLong);
   const at::Tensor ends = TensorOf(node->input(5))->to(at::kLong);
   const std::int64_t num_slots = offsets.numel();
@@ -57,22 +57,28 @@ std::string LookupExchange::Exchange(Node* node) {
   const at::Tensor starts = ends.slice(0, 0, num_slots);
   const at::Tensor dims = ends.slice(0, 1) - starts;
   const bool is_pooled = !IsNumber(node->input(14), 2);
-  const at::Tensor columns = is_pooled ? starts : at::zeros_like(starts);
-  std::vector<at::Tensor> slots;
-  for (std::int64_t i = 0; i < num_slots; ++i) {
-    const TracedFeature& of = ids.features[static_cast<std::size_t>(i)];
-    slots.push_back(at::stack({offsets[i], at::scalar_tensor(of.num_rows, at::kLong), types[i],
-                               dims[i], columns[i], at::scalar_tensor(of.modulus, at::kLong),
-                               at::scalar_tensor(of.last_id, at::kLong),
-                               at::scalar_tensor(of.feature, at::kLong)}));
+  std::vector<std::int64_t> num_rows, moduli, last_ids, features;
+  for (const TracedFeature& of : ids.features) {
+    num_rows.push_back(of.num_rows);
+    moduli.push_back(of.modulus);
+    last_ids.push_back(of.last_id);
+    features.push_back(of.feature);
     if (of.check != nullptr) checked_[of.check].insert(of.checked_as);
   }
+  const auto column = [](const std::vector<std::int64_t>& numbers) {
+    return at::tensor(numbers, at::kLong);
+  };
+  const at::Tensor slots = at::stack({offsets, column(num_rows), types, dims,
+                                      is_pooled ? starts : at::zeros_like(starts), column(moduli),
+                                      column(last_ids), column(features)},
+                                     1)
+                               .contiguous();
   read_.emplace(ids.values, ids.lengths);
   const std::int64_t width = is_pooled ? *NumberOf(node->input(6)) : dims[0].item<std::int64_t>();
   const torch::jit::WithInsertPoint here(node);
   Value* const output = Call(
       graph_.get(), "recsys_ops::lookup",
-      {node->input(0), graph_->insertConstant(at::stack(slots)), ids.lengths, ids.values, weights,
+      {node->input(0), graph_->insertConstant(slots), ids.lengths, ids.values, weights,
        node->input(14), graph_->insertConstant(width), graph_->insertConstant(ids.num_features)});
   node->output()->replaceAllUsesWith(output);
   node->destroy();

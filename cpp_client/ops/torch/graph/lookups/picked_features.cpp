@@ -63,20 +63,13 @@ struct SplitEnds {
   Features ends;
 };
 
-/// Whether a node is sum(x, [1]).
-bool IsSumOverRows(const Node* node) {
-  if (!Is(node, "aten::sum") || node->inputs().size() != 4) return false;
-  const auto over = NumbersOf(node->input(1));
-  return over.size() == 1 && over[0] == 1;
-}
-
 /// index_select(cumsum(sum(view(lengths, [F, B]), 1), 0), 0, last features)
 std::optional<SplitEnds> EndsOfFeatures(const Node* node) {
   if (!Is(node, "aten::index_select") || !IsNumber(node->input(1), 0)) return std::nullopt;
   const auto last = TensorOf(node->input(2));
   const Node* const sums = node->input(0)->node();
   if (!last || last->scalar_type() != at::kLong || !Is(sums, "aten::cumsum") ||
-      !IsNumber(sums->input(1), 0) || !IsSumOverRows(sums->input(0)->node())) {
+      !IsNumber(sums->input(1), 0) || !IsSumOverSecond(sums->input(0)->node())) {
     return std::nullopt;
   }
   const auto of = ByFeature(sums->input(0)->node()->input(0));

@@ -48,16 +48,6 @@ std::optional<std::vector<std::int64_t>> Broadcast(const std::vector<std::int64_
   return dims;
 }
 
-/// Whether a node is sum(x, 1): over the first dimension of each row, which is left out.
-bool IsSumOverFirst(const Node* node) {
-  // There is another one, over all dimensions.
-  if (!Is(node, "aten::sum") || node->inputs().size() != 4) return false;
-  const auto over = NumbersOf(node->input(1));
-  const auto keep = torch::jit::toIValue(node->input(2));
-  return over.size() == 1 && over[0] == 1 && keep && !keep->toBool() &&
-         node->input(3)->mustBeNone();
-}
-
 /// Returns the source of B numbers: the lengths of one feature, lengths[k * B : (k + 1) * B].
 SizeSource SourceOfPart(const Value* lengths) {
   const auto part = SlicedBagsOf(lengths);
@@ -240,7 +230,7 @@ std::optional<RowShape> RowShapes::OfPart(const Node* node) const {
     return shape;
   }
   if (Is(node, "aten::sum")) {
-    if (!IsSumOverFirst(node) || dims.size() < 2) return std::nullopt;
+    if (!IsSumOverSecond(node) || dims.size() < 2) return std::nullopt;
     dims.erase(dims.begin());
     return shape;
   }
@@ -354,7 +344,7 @@ std::optional<RowShape> RowShapes::OfReshapedItems(const Node* node, const RowSh
 /// sum(x, 1) of items: over those of a history.
 std::optional<RowShape> RowShapes::OfSummedItems(const Node* node, const RowShape& from) const {
   const auto history = histories_.find(Root(from.batch));
-  if (!IsSumOverFirst(node) || history == histories_.end()) return std::nullopt;
+  if (!IsSumOverSecond(node) || history == histories_.end()) return std::nullopt;
   return RowShape{from.dims, Root(history->second.first)};
 }
 
