@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <limits>
 
 namespace recsys::ops {
 namespace {
@@ -10,6 +11,9 @@ namespace {
 /// Columns whose sums are kept in registers together: this many times 16.
 constexpr int kLanesTogether = 4;
 constexpr std::int64_t kScaleBiasBytes = 4;
+/// Bags of each slot whose rows are found before any is read.
+constexpr std::int64_t kBagsTogether = 512;
+constexpr std::int64_t kAllRows = std::numeric_limits<std::int64_t>::max();
 
 /// The codes in each byte, first in the low bits: two of 4 bits, or four of 2.
 template <int kBits>
@@ -178,56 +182,101 @@ void OfType(RowType type, const Run& run) {
 /// Finds the rows of IDs `from` to `to`. Returns the position of the first ID out of range, or -1.
 inline std::int64_t FindRows(const Slot& slot, const std::int64_t* ids, std::int64_t from,
                              std::int64_t to, const std::uint8_t** rows) {
-  const std::int64_t row_bytes = RowBytes(slot.type, slot.dim);
-  for (std::int64_t i = from; i < to; ++i) {
-    const std::uint64_t row = RowOfId(slot, ids[i]);
-    if (row >= slot.num_rows) return i;
-    rows[i - from] = slot.rows + row * static_cast<std::uint64_t>(row_bytes);
+  // A number, as what lies out of range is computed too.
+  const auto start = reinterpret_cast<std::uintptr_t>(slot.rows);
+  const auto row_bytes = static_cast<std::uint64_t>(RowBytes(slot.type, slot.dim));
+  const std::uint64_t num_rows = slot.num_rows, last_id = slot.last_id;
+  std::uint64_t is_wrong = 0;
+  const auto find = [&](std::int64_t i, std::uint64_t row) {
+    is_wrong |= static_cast<std::uint64_t>(row >= num_rows);
+    rows[i - from] = reinterpret_cast<const std::uint8_t*>(start + row * row_bytes);
+  };
+  if (slot.modulus > 0) {
+    for (std::int64_t i = from; i < to; ++i) find(i, RowOfId(slot, ids[i]));
+  } else {
+    // Without branches, so that the compiler makes vectors of it.
+    for (std::int64_t i = from; i < to; ++i) {
+      find(i, std::min(static_cast<std::uint64_t>(ids[i]), last_id));
+    }
   }
-  return -1;
+  if (is_wrong == 0) return -1;
+  return std::find_if(ids + from, ids + to,
+                      [&](std::int64_t id) { return RowOfId(slot, id) >= num_rows; }) -
+         ids;
 }
+
+/// Finds the rows of a lookup's IDs, slot by slot.
+class Finder {
+ public:
+  Finder(const Lookup& lookup, const std::uint8_t** rows) : lookup_(lookup), rows_(rows) {}
+
+  /// Finds those of more slots, until `count` rows are found or all of them.
+  void FindTo(std::int64_t count) {
+    while (found_ < count && next_slot_ < lookup_.num_slots && wrong_ < 0) {
+      const Slot& slot = lookup_.slots[next_slot_++];
+      const std::int64_t* const offsets = OffsetsOf(lookup_, slot);
+      const std::int64_t from = offsets[lookup_.first_bag], to = offsets[lookup_.end_bag];
+      wrong_ = FindRows(slot, lookup_.ids, from, to, rows_ + found_);
+      found_ += to - from;
+    }
+  }
+
+  /// The position of the first ID out of range, or -1.
+  std::int64_t wrong() const { return wrong_; }
+
+ private:
+  const Lookup& lookup_;
+  const std::uint8_t** const rows_;
+  std::int64_t found_ = 0, next_slot_ = 0, wrong_ = -1;
+};
 
 std::int64_t Find(const Lookup& lookup, const std::uint8_t** rows) {
-  for (std::int64_t i = 0; i < lookup.num_slots; ++i) {
-    const std::int64_t* const offsets = OffsetsOf(lookup, lookup.slots[i]);
-    const std::int64_t from = offsets[lookup.first_bag], to = offsets[lookup.end_bag];
-    const std::int64_t wrong = FindRows(lookup.slots[i], lookup.ids, from, to, rows);
-    if (wrong >= 0) return wrong;
-    rows += to - from;
-  }
-  return -1;
+  Finder finder(lookup, rows);
+  finder.FindTo(kAllRows);
+  return finder.wrong();
 }
 
-void Pool(const Lookup& lookup, const std::uint8_t* const* rows, OutRows out) {
+/// Pools rows that `finder` finds meanwhile, unless it is null.
+void PoolFound(const Lookup& lookup, const std::uint8_t* const* rows, OutRows out, Finder* finder) {
   const std::int64_t row_bytes = RowBytes(lookup.slots[0].type, lookup.slots[0].dim);
-  for (std::int64_t i = 0; i < kRowsAhead; ++i) Prefetch<3>(rows[i], row_bytes);
+  std::int64_t end = 0;
   for (std::int64_t i = 0; i < lookup.num_slots; ++i) {
     const Slot& slot = lookup.slots[i];
     const std::int64_t* const offsets = OffsetsOf(lookup, slot);
+    const std::int64_t begin = end;
+    end += offsets[lookup.end_bag] - offsets[lookup.first_bag];
+    if (finder != nullptr) {
+      finder->FindTo(end + kRowsAhead);
+      if (finder->wrong() >= 0) return;
+    }
+    for (std::int64_t k = 0; i == 0 && k < kRowsAhead; ++k) Prefetch<3>(rows[k], row_bytes);
     OfType(slot.type, [&](auto type) {
-      SlotLookup<decltype(type)::value>(lookup, slot, offsets, rows).Run(out);
+      SlotLookup<decltype(type)::value>(lookup, slot, offsets, rows + begin).Run(out);
     });
-    rows += offsets[lookup.end_bag] - offsets[lookup.first_bag];
   }
+}
+
+void Pool(const Lookup& lookup, const std::uint8_t* const* rows, OutRows out) {
+  PoolFound(lookup, rows, out, nullptr);
 }
 
 /// Finds the rows of some bags first, so that fetching them runs ahead across slots.
 std::int64_t LookUp(const Lookup& lookup, OutRows out) {
   Lookup part = lookup;
   for (; part.first_bag < lookup.end_bag; part.first_bag = part.end_bag) {
-    part.end_bag = std::min(part.first_bag + kTileRows, lookup.end_bag);
+    part.end_bag = std::min(part.first_bag + kBagsTogether, lookup.end_bag);
     const std::int64_t count = NumIds(part);
     auto* const rows = reinterpret_cast<const std::uint8_t**>(
         ScratchOf(Scratch::kFoundRows, (count + kRowsAhead) * std::int64_t{sizeof(char*)}));
-    const std::int64_t wrong = Find(part, rows);
-    if (wrong >= 0) return wrong;
     std::fill_n(rows + count, kRowsAhead, lookup.slots[0].rows);
     OutRows to = out;
     // Without pooling, rows are counted by IDs.
     if (lookup.pooling != Pooling::kNone) {
       to.data += (part.first_bag - lookup.first_bag) * out.stride;
     }
-    Pool(part, rows, to);
+    Finder finder(part, rows);
+    PoolFound(part, rows, to, &finder);
+    if (finder.wrong() >= 0) return finder.wrong();
   }
   return -1;
 }

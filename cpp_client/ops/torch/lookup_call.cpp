@@ -8,6 +8,22 @@ namespace {
 /// Larger tables would overflow sums of bytes.
 constexpr std::int64_t kMostRows = std::int64_t{1} << 40, kMostDim = 1 << 20;
 
+/// Writes the sums of the first 0, 1, ... lengths. Returns whether they are known to be right:
+/// the lengths are so small that no sum overflows, and the last sum is the number of IDs.
+bool SumSmall(const std::int64_t* lengths, std::int64_t count, std::int64_t num_ids,
+              std::int64_t* to) {
+  constexpr std::int64_t kSmall = std::int64_t{1} << 31;
+  std::uint64_t sum = 0, all_bits = 0;
+  *to++ = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto length = static_cast<std::uint64_t>(lengths[i]);
+    all_bits |= length;
+    sum += length;
+    *to++ = static_cast<std::int64_t>(sum);
+  }
+  return all_bits < kSmall && count < kSmall && sum == static_cast<std::uint64_t>(num_ids);
+}
+
 }  // namespace
 
 LookupTables::LookupTables(const at::Tensor& rows, const at::Tensor& slots,
@@ -68,13 +84,14 @@ BatchIds::BatchIds(const at::Tensor& lengths, const at::Tensor& values, const at
 }
 
 void BatchIds::ReadOffsets(const at::Tensor& lengths) {
-  const std::int64_t num_ids = ids_.numel();
+  const std::int64_t num_ids = ids_.numel(), count = lengths.numel();
   const std::int64_t* const from = lengths.const_data_ptr<std::int64_t>();
-  offsets_.resize(static_cast<std::size_t>(lengths.numel()) + 1);
+  offsets_.resize(static_cast<std::size_t>(count) + 1);
+  if (SumSmall(from, count, num_ids, offsets_.data())) return;
   std::int64_t sum = 0;
   std::int64_t* to = offsets_.data();
   *to++ = 0;
-  for (std::int64_t i = 0; i < lengths.numel(); ++i) {
+  for (std::int64_t i = 0; i < count; ++i) {
     TORCH_CHECK(from[i] >= 0 && from[i] <= num_ids - sum, "lengths: got ", from[i], " at position ",
                 i, " for ", num_ids, " values, expected their sum to be equal");
     *to++ = sum += from[i];

@@ -231,5 +231,38 @@ TEST_P(EachIsaLooksUp, IdsOutOfRangeAreNamedByTheirPositionAndReadNothing) {
   }
 }
 
+TEST_P(EachIsaLooksUp, OfSeveralIdsOutOfRangeTheFirstIsNamed) {
+  std::mt19937 random(6);
+  std::vector<Table> tables;
+  for (int i = 0; i < 3; ++i) tables.emplace_back(RowType::kInt8, 64, 5, &random);
+  const Request right(tables, 20, &random);
+  std::vector<float> out(static_cast<std::size_t>(20 * right.width));
+  for (std::size_t at = 0; at < right.ids.size(); ++at) {
+    Request request = right;
+    request.ids[at] = -1;
+    request.ids.back() = 5;
+    EXPECT_EQ(ChosenKernels().lookup(request.Of(Pooling::kSum, false), {out.data(), request.width}),
+              static_cast<std::int64_t>(at));
+  }
+}
+
+TEST_P(EachIsaLooksUp, BatchesOfManyBagsAreRight) {
+  std::mt19937 random(7);
+  std::vector<Table> tables;
+  for (int i = 0; i < 3; ++i) tables.emplace_back(RowType::kInt8, 64, 500, &random);
+  Request request(tables, 1100, &random);
+  std::vector<float> whole(static_cast<std::size_t>(1100 * request.width)), row(whole);
+  const Lookup lookup = request.Of(Pooling::kSum, false);
+  ASSERT_EQ(ChosenKernels().lookup(lookup, {whole.data(), request.width}), -1);
+  for (Lookup one = lookup; one.first_bag < lookup.end_bag; ++one.first_bag) {
+    one.end_bag = one.first_bag + 1;
+    const OutRows to = {row.data() + one.first_bag * request.width, request.width};
+    ASSERT_EQ(ChosenKernels().lookup(one, to), -1);
+  }
+  EXPECT_EQ(std::memcmp(whole.data(), row.data(), whole.size() * sizeof(float)), 0);
+  request.ids[static_cast<std::size_t>(lookup.offsets[1050])] = 500;
+  EXPECT_EQ(ChosenKernels().lookup(lookup, {whole.data(), request.width}), lookup.offsets[1050]);
+}
+
 }  // namespace
 }  // namespace recsys::ops
