@@ -8,7 +8,7 @@
 namespace recsys::ops {
 namespace {
 
-constexpr std::int64_t kPlanVersion = 2;
+constexpr std::int64_t kPlanVersion = 3;
 constexpr std::int64_t kHeader = 4, kOfBuffer = 3, kOfLookup = 7, kOfPlace = 3, kOfStep = 15;
 /// Bounds against sums that overflow.
 constexpr std::int64_t kMostItems = 1 << 12, kMostWidth = 1 << 24;
@@ -96,6 +96,7 @@ class Checking {
       case ElementwiseKind::kAdd:
       case ElementwiseKind::kSubtract:
       case ElementwiseKind::kMultiply:
+      case ElementwiseKind::kDivide:
         return CanRead(step.b) && step.b.width == width &&
                IsProduct(step.a.width, step.extra, width);
       case ElementwiseKind::kMultiplyAdd:
@@ -103,6 +104,8 @@ class Checking {
                step.b.width == width && step.c.width == width;
       case ElementwiseKind::kSum:
         return IsProduct(width, step.extra, step.a.width);
+      case ElementwiseKind::kNorm:
+        return width == 1 && step.extra == step.a.width;
       default:
         return step.a.width == width;
     }
@@ -258,7 +261,7 @@ class Tiles {
     made.c = step.c.width > 0 ? Read(step.c) : made.a;
     made.num_rows = num_rows_;
     made.width = step.out.width;
-    if (made.kind == ElementwiseKind::kScale) {
+    if (made.kind == ElementwiseKind::kScale || made.kind == ElementwiseKind::kAtLeast) {
       std::memcpy(&made.factor, &step.extra, sizeof(made.factor));
     } else {
       made.count = step.extra;

@@ -23,6 +23,7 @@ from export.graph.managed import FrozenCollisions, mapping_in_front
 from export.graph.passes import (
     flatten_cats,
     floats_for_functions,
+    norms_of_vectors,
     part_shared_linears,
     relu_in_place,
     without_unused,
@@ -382,6 +383,7 @@ def make_graph(
     if binding.are_chosen:
         without_unused(module)
     floats_for_functions(module)
+    norms_of_vectors(module)
     relu_in_place(module)
     part_shared_linears(module)
     if context:

@@ -51,6 +51,22 @@ def floats_for_functions(module: fx.GraphModule) -> None:
     module.recompile()
 
 
+def norms_of_vectors(module: fx.GraphModule) -> None:
+    """Let ``x.norm(dim=1)`` be a function: TorchScript's method takes no dim without ``p``, and no name for it."""
+    for node in module.graph.nodes:
+        if node.op == "call_method" and node.target == "norm":
+            given = {
+                **dict(zip(("self", "p", "dim", "keepdim", "dtype"), node.args, strict=False)),
+                **node.kwargs,
+            }
+            p = given.pop("p", None)
+            if p in (None, "fro") or isinstance(p, int | float):
+                node.op, node.target = "call_function", torch.linalg.vector_norm
+                node.args = (given.pop("self"), 2.0 if p in (None, "fro") else float(p))
+                node.kwargs = given
+    module.recompile()
+
+
 def _taking_floats(function: Callable[..., Any]) -> set[str]:
     try:
         hints = typing.get_type_hints(function)

@@ -29,7 +29,7 @@ from recsys.errors import ChecksumError, ExportError, ManifestError, TargetError
 from recsys.kernels import operators
 from recsys.kernels.operators import LINEAR_DTYPES
 from tests.native.test_model import batches, python_answer
-from tests.native.test_plans import MODELS, NUM_DENSE, is_direct, loaded, ranking_inputs
+from tests.native.test_plans import MODELS, Mixed, is_direct, loaded, ranking_inputs
 from tests.native.tool import NativeModel, assert_same_error, needs_tool
 from tests.recsys.artifact.damage import Json, flip, lie, manifest_of, resize_part, same
 from tests.support.compiled_model import needs_compiler, without_torchscript
@@ -180,11 +180,11 @@ def test_positions_are_a_part_of_the_plan(both: Path, pt2: Path, tmp_path: Path)
 
 
 def test_what_is_no_plan_is_compiled_alone(tmp_path: Path) -> None:
-    config = ExportConfig(dense_widths={"dense_features": NUM_DENSE}, graph_format="pt2", linear_dtype="int8")
+    config = ExportConfig(graph_format="pt2", linear_dtype="int8", batch="request")
     with pytest.raises(
         ExportError, match=r"'pt2' with linear_dtype 'int8', expected 'torchscript'.*no own operators"
     ):
-        export_model(MODELS["two_towers"]().eval(), tmp_path / "a", config)
+        export_model(Mixed().eval(), tmp_path / "a", config)
 
 
 def metadata_of(part: bytes) -> Json:

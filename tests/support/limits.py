@@ -12,7 +12,7 @@ _CAP_IPC_LOCK = 14
 
 
 def without_memory_locking(limit_bytes: int) -> Callable[[], None]:
-    """Return a ``preexec_fn`` under which at most so many bytes can be locked, for root too."""
+    """Return a function after which a program that the process executes can lock at most so many bytes, as root too."""
     libc = ctypes.CDLL(None)
 
     def limit() -> None:

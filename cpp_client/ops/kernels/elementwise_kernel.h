@@ -39,7 +39,26 @@ inline void SoftmaxOf(const float* from, std::int64_t width, float* to) {
   for (std::int64_t i = 0; i < width; ++i) to[i] /= sum;
 }
 
+/// Returns the sum of `count` terms, in lanes that the compiler makes a vector of.
+template <typename Term>
+float Total(std::int64_t count, const Term& term) {
+  float lanes[kLane] = {};
+  std::int64_t i = 0;
+  for (; i + kLane <= count; i += kLane) {
+    for (std::int64_t lane = 0; lane < kLane; ++lane) lanes[lane] += term(i + lane);
+  }
+  for (std::int64_t lane = 0; i < count; ++i, ++lane) lanes[lane] += term(i);
+  for (std::int64_t half = kLane / 2; half > 0; half /= 2) {
+    for (std::int64_t lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
+  }
+  return lanes[0];
+}
+
 inline void SumOf(const float* from, std::int64_t count, std::int64_t width, float* to) {
+  if (width == 1) {
+    *to = Total(count, [from](std::int64_t i) { return from[i]; });
+    return;
+  }
   std::copy_n(from, width, to);
   for (std::int64_t k = 1; k < count; ++k) {
     from += width;
@@ -70,6 +89,8 @@ void Compute(const Elementwise& step, OutRows out) {
       return Combined(step, out, [](float a, float b) { return a - b; });
     case ElementwiseKind::kMultiply:
       return Combined(step, out, [](float a, float b) { return a * b; });
+    case ElementwiseKind::kDivide:
+      return Combined(step, out, [](float a, float b) { return b / a; });
     case ElementwiseKind::kMultiplyAdd:
       return EachRow(step, out, [&](float* to, const float* a, const float* b, const float* c) {
         for (std::int64_t i = 0; i < width; ++i) to[i] = a[i] * b[i] + c[i];
@@ -82,6 +103,13 @@ void Compute(const Elementwise& step, OutRows out) {
       return EachRow(step, out, [&](float* to, const float* a, const float*, const float*) {
         SumOf(a, step.count, width, to);
       });
+    case ElementwiseKind::kNorm:
+      return EachRow(step, out, [&](float* to, const float* a, const float*, const float*) {
+        *to = std::sqrt(Total(step.count, [a](std::int64_t i) { return a[i] * a[i]; }));
+      });
+    case ElementwiseKind::kAtLeast:
+      // As torch: NaN stays.
+      return each([&](float a) { return a < step.factor ? step.factor : a; });
   }
 }
 

@@ -119,8 +119,14 @@ enum class ElementwiseKind : std::int32_t {
   kSoftmax = 8,
   /// The sum of `count` vectors that follow each other in a.
   kSum = 9,
+  /// b[i] / a[i / count]
+  kDivide = 10,
+  /// One number: the Euclidean length of a.
+  kNorm = 11,
+  /// The larger one of a and the factor.
+  kAtLeast = 12,
 };
-constexpr std::int64_t kNumElementwise = 10;
+constexpr std::int64_t kNumElementwise = 13;
 
 struct Elementwise {
   ElementwiseKind kind = ElementwiseKind::kCopy;

@@ -184,6 +184,35 @@ class _WholeNumbers(nn.Module):
         return {"normal": normal, "other": other, "clipped": clipped, "joined": joined}
 
 
+class _Norms(nn.Module):
+    """Norms as people write them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.ebc = EmbeddingBagCollection([bag("t", 20, 6, ["f"])])
+
+    def forward(self, features: KeyedJaggedTensor) -> dict[str, Tensor]:
+        found = self.ebc(features).values()
+        return {
+            "plain": found.norm(dim=1),
+            "named": found.norm("fro", 1),
+            "other": found.norm(1, -1, True),
+            "infinite": found.norm(p=float("inf"), dim=(1,), keepdim=True),
+            "wider": found.norm(dim=1, dtype=torch.float64).float(),
+            "function": torch.norm(found, dim=1),
+            "divided": found / found.norm(2, dim=1, keepdim=True).clamp(min=1e-6),
+        }
+
+
+def test_norms_are_those_of_torch(tmp_path: Path) -> None:
+    model = _Norms().eval()
+    _, artifact = exported(model, tmp_path / "a", data_type=DataType.FP32)
+    batch = export_batch_of(artifact.signature, 9)
+    expected = predicted(model, arguments(artifact.signature, batch))
+    assert_close(artifact.forward(*batch.inputs()), expected)
+
+
 def test_functions_get_floats(tmp_path: Path) -> None:
     model = _WholeNumbers().eval()
     _, artifact = exported(model, tmp_path / "a", data_type=DataType.FP32)

@@ -15,7 +15,6 @@ from recsys.errors import RowsMemoryError
 from recsys.rows import memory
 from recsys.rows.file import RowsFile
 from recsys.rows.memory import RowsMemory, lock, pages_of, place
-from tests.support.limits import without_memory_locking
 
 HUGE_PAGE = 2 << 20
 NUM_BYTES = 4 * HUGE_PAGE
@@ -77,14 +76,19 @@ def test_a_limit_of_locked_memory_is_named_with_its_remedy(path: Path) -> None:
         "from recsys.rows.memory import RowsMemory\n"
         f"RowsFile(Path(sys.argv[1])).held({NUM_BYTES}, RowsMemory(lock_rows=True))"
     )
+    # Not as a preexec_fn: Python must not run between fork and exec where there are other threads.
+    limited = (
+        "import os, sys; from tests.support.limits import without_memory_locking\n"
+        "without_memory_locking(65536)(); os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+    )
     done = subprocess.run(
-        [sys.executable, "-c", program, str(path)],
-        preexec_fn=without_memory_locking(65536),
+        [sys.executable, "-c", limited, "-c", program, str(path)],
+        cwd=Path(__file__).parents[3],
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 1
+    assert done.returncode == 1, done.stderr
     assert (
         f"RowsMemoryError: lock_rows: got a limit of 65536 bytes for locked memory (RLIMIT_MEMLOCK), expected room "
         f"for {NUM_BYTES} more; raise it (ulimit -l, "

@@ -37,13 +37,33 @@ std::vector<std::optional<std::int64_t>> NumbersOf(const Value* value) {
   return numbers;
 }
 
+std::optional<float> FloatOf(const Value* value) {
+  const auto constant = torch::jit::toIValue(value);
+  if (!constant || !(constant->isDouble() || constant->isInt())) return std::nullopt;
+  return constant->isInt() ? static_cast<float>(constant->toInt())
+                           : static_cast<float>(constant->toDouble());
+}
+
+std::optional<Reduction> ReductionOf(const Node* node) {
+  const std::size_t num_inputs = node->inputs().size();
+  const bool is_sum = Is(node, "aten::sum"), is_vector = Is(node, "aten::linalg_vector_norm");
+  // Those with other inputs reduce all dimensions, or change the type.
+  if (!(is_sum && num_inputs == 4) && !(is_vector && num_inputs == 5) &&
+      !(Is(node, "aten::norm") && num_inputs == 4)) {
+    return std::nullopt;
+  }
+  if (!is_sum && FloatOf(node->input(1)) != 2.0F) return std::nullopt;
+  if ((is_sum || is_vector) && !node->input(num_inputs - 1)->mustBeNone()) return std::nullopt;
+  const std::size_t at = is_sum ? 1 : 2;
+  const auto over = NumbersOf(node->input(at));
+  const auto keep = torch::jit::toIValue(node->input(at + 1));
+  if (over.size() != 1 || !over[0] || !keep || !keep->isBool()) return std::nullopt;
+  return Reduction{*over[0], keep->toBool()};
+}
+
 bool IsSumOverSecond(const Node* node) {
-  // There is another one, over all dimensions.
-  if (!Is(node, "aten::sum") || node->inputs().size() != 4) return false;
-  const auto over = NumbersOf(node->input(1));
-  const auto keep = torch::jit::toIValue(node->input(2));
-  return over.size() == 1 && over[0] == 1 && keep && !keep->toBool() &&
-         node->input(3)->mustBeNone();
+  const auto reduced = ReductionOf(node);
+  return Is(node, "aten::sum") && reduced && reduced->dim == 1 && !reduced->is_kept;
 }
 
 Node* OnlyUser(const Value* value) {

@@ -21,6 +21,19 @@ bool IsNumber(const torch::jit::Value* value, std::int64_t expected);
 /// Returns a list of numbers, those that are computed as nothing; empty for other values.
 std::vector<std::optional<std::int64_t>> NumbersOf(const torch::jit::Value* value);
 
+/// Returns a whole number or another one.
+std::optional<float> FloatOf(const torch::jit::Value* value);
+
+/// What a sum or a Euclidean norm reduces.
+struct Reduction {
+  std::int64_t dim = 0;
+  /// Whether the dimension stays, with one number.
+  bool is_kept = false;
+};
+
+/// Returns what a sum or a Euclidean norm over one dimension reduces; nothing for other nodes.
+std::optional<Reduction> ReductionOf(const torch::jit::Node* node);
+
 /// Whether a node is sum(x, 1): over the second dimension, which is left out.
 bool IsSumOverSecond(const torch::jit::Node* node);
 

@@ -99,6 +99,17 @@ void Exchange(Graph* graph, const Region& region, const RowShapes& shapes, Weigh
   Destroy(region);
 }
 
+/// Lets quotients take what they divide by as it is: x / expand_as(y, x), which F.normalize writes.
+void SkipExpansions(Graph* graph) {
+  for (Node* node : graph->block()->nodes()) {
+    if (!Is(node, "aten::div") || node->inputs().size() != 2) continue;
+    Node* const expansion = node->input(1)->node();
+    if (!Is(expansion, "aten::expand_as") || expansion->input(1) != node->input(0)) continue;
+    node->replaceInput(1, expansion->input(0));
+    if (!expansion->output()->hasUses()) expansion->destroy();
+  }
+}
+
 /// Finds a region that is worth a plan. Those that are not are added to `done`.
 bool FindRegion(Graph* graph, const RowShapes& shapes, std::set<const Node*>* done, Region* found) {
   for (;;) {
@@ -123,6 +134,7 @@ bool FindRegion(Graph* graph, const RowShapes& shapes, std::set<const Node*>* do
 }  // namespace
 
 int PlanRows(const std::shared_ptr<Graph>& graph, WeightType dot_type) {
+  SkipExpansions(graph.get());
   int num_nodes = 0;
   std::set<const Node*> done;
   for (;;) {

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "ops/torch/graph/nodes.h"
+#include "ops/torch/graph/plans/node_steps.h"
 
 namespace recsys::ops {
 namespace {
@@ -40,57 +41,6 @@ std::vector<Part> RunsOf(Node* node, const RowShapes& shapes) {
     }
   }
   return runs;
-}
-
-std::optional<ElementwiseKind> BinaryKindOf(const Node* node) {
-  if (Is(node, "aten::mul")) return ElementwiseKind::kMultiply;
-  if (Is(node, "aten::add") && IsNumber(node->input(2), 1)) return ElementwiseKind::kAdd;
-  if (Is(node, "aten::sub") && IsNumber(node->input(2), 1)) return ElementwiseKind::kSubtract;
-  return std::nullopt;
-}
-
-std::optional<ElementwiseKind> UnaryKindOf(const Node* node) {
-  if (Is(node, "aten::relu")) return ElementwiseKind::kRelu;
-  if (Is(node, "aten::sigmoid")) return ElementwiseKind::kSigmoid;
-  if (Is(node, "aten::softmax")) return ElementwiseKind::kSoftmax;
-  if (Is(node, "aten::sum")) return ElementwiseKind::kSum;
-  return std::nullopt;
-}
-
-/// A product with a number.
-std::optional<float> FactorOf(const Node* node) {
-  if (!Is(node, "aten::mul")) return std::nullopt;
-  const auto factor = torch::jit::toIValue(node->input(1));
-  if (!factor || !(factor->isDouble() || factor->isInt())) return std::nullopt;
-  return factor->isInt() ? static_cast<float>(factor->toInt())
-                         : static_cast<float>(factor->toDouble());
-}
-
-/// How often a binary step takes each number of its first operand; 0 if it cannot.
-std::int64_t CountOf(const Value* a, const Value* b, const RowShapes& shapes) {
-  const auto first = shapes.Of(a), second = shapes.Of(b);
-  if (!first || !second || first->batch != second->batch) return 0;
-  if (first->dims == second->dims) return 1;
-  if (first->dims.empty() || first->dims.back() != 1 || first->dims.size() != second->dims.size() ||
-      !std::equal(first->dims.begin(), first->dims.end() - 1, second->dims.begin())) {
-    return 0;
-  }
-  return second->dims.back();
-}
-
-bool IsStep(const Node* node, const RowShapes& shapes) {
-  if (Is(node, "recsys_ops::lookup") || Is(node, "recsys_ops::dot_interaction")) return true;
-  if (Is(node, "recsys_ops::linear")) return TensorOf(node->input(1)).has_value();
-  if (FactorOf(node)) return true;
-  if (BinaryKindOf(node)) {
-    return CountOf(node->input(0), node->input(1), shapes) > 0 ||
-           (!Is(node, "aten::sub") && CountOf(node->input(1), node->input(0), shapes) > 0);
-  }
-  if (!UnaryKindOf(node)) return false;
-  const auto from = shapes.Of(node->input(0));
-  if (Is(node, "aten::sum")) return from->num_items == 0;
-  if (!Is(node, "aten::softmax")) return true;
-  return from->dims.size() == 1 && DimOf(node->input(1), *from) == 1;
 }
 
 /// Whether something else than a plan for the same rows reads a value, or a view of it.
@@ -132,8 +82,8 @@ class Planning {
       for (std::size_t i = 0; i < 2; ++i) {
         Node* const product = node->input(i)->node();
         Value* const other = node->input(1 - i);
-        if (region_.members.count(product) == 0 || !Is(product, "aten::mul") || FactorOf(product) ||
-            OnlyUser(product->output()) != node ||
+        if (region_.members.count(product) == 0 || !Is(product, "aten::mul") ||
+            WithFactorOf(product) || OnlyUser(product->output()) != node ||
             CountOf(product->input(0), product->input(1), shapes_) != 1 ||
             CountOf(product->output(), other, shapes_) != 1) {
           continue;
@@ -281,25 +231,24 @@ class Planning {
       step->c = PlaceOf(other);
       return;
     }
-    step->a = PlaceOf(node->input(0));
-    if (const auto factor = FactorOf(node)) {
-      step->index = static_cast<std::int64_t>(ElementwiseKind::kScale);
-      std::memcpy(&step->extra, &*factor, sizeof(*factor));
+    if (const auto with = WithFactorOf(node)) {
+      step->index = static_cast<std::int64_t>(with->kind);
+      step->a = PlaceOf(node->input(0));
+      std::memcpy(&step->extra, &with->factor, sizeof(with->factor));
       return;
     }
     if (const auto kind = BinaryKindOf(node)) {
+      const std::size_t first = *FirstOf(node, shapes_);
+      Value *const a = node->input(first), *const b = node->input(1 - first);
       step->index = static_cast<std::int64_t>(*kind);
-      step->extra = CountOf(node->input(0), node->input(1), shapes_);
-      step->b = PlaceOf(node->input(1));
-      if (step->extra == 0) {
-        std::swap(step->a, step->b);
-        step->extra = CountOf(node->input(1), node->input(0), shapes_);
-      }
+      step->a = PlaceOf(a);
+      step->b = PlaceOf(b);
+      step->extra = CountOf(a, b, shapes_);
       return;
     }
-    const ElementwiseKind kind = *UnaryKindOf(node);
-    step->index = static_cast<std::int64_t>(kind);
-    if (kind == ElementwiseKind::kSum) step->extra = shapes_.Of(node->input(0))->dims[0];
+    step->index = static_cast<std::int64_t>(*UnaryKindOf(node));
+    step->a = PlaceOf(node->input(0));
+    if (ReductionOf(node)) step->extra = shapes_.Of(node->input(0))->dims[0];
   }
 
   void Copy(const Place& to, const Place& from) {

@@ -26,8 +26,13 @@ bool IsOneOf(const Node* node, std::initializer_list<const char*> names) {
 
 /// Operators whose output has the shape of their first input, and takes each number by itself.
 bool IsUnary(const Node* node) {
-  return IsOneOf(node, {"aten::relu", "aten::sigmoid", "aten::tanh", "aten::abs", "aten::sign",
-                        "aten::log1p", "aten::clamp", "aten::exp", "aten::neg"});
+  // Bounds that are tensors are broadcast.
+  return IsOneOf(node,
+                 {"aten::relu", "aten::sigmoid", "aten::tanh", "aten::abs", "aten::sign",
+                  "aten::log1p", "aten::clamp", "aten::clamp_min", "aten::exp", "aten::neg"}) &&
+         std::none_of(node->inputs().begin() + 1, node->inputs().end(), [](const Value* input) {
+           return input->type()->isSubtypeOf(*c10::TensorType::get());
+         });
 }
 
 /// Operators whose output has the shape to which their tensors are broadcast.
@@ -220,7 +225,7 @@ std::optional<RowShape> RowShapes::OfJoin(Node* node, bool is_stack) {
   return joined;
 }
 
-/// Views of rows other than reshape, and sums over their first dimension.
+/// Views of rows other than reshape, and sums and norms over their first dimension.
 std::optional<RowShape> RowShapes::OfPart(const Node* node) const {
   RowShape shape = *Of(node->input(0));
   std::vector<std::int64_t>& dims = shape.dims;
@@ -229,12 +234,17 @@ std::optional<RowShape> RowShapes::OfPart(const Node* node) const {
     dims = {shape.width()};
     return shape;
   }
-  if (Is(node, "aten::sum")) {
-    if (!IsSumOverSecond(node) || dims.size() < 2) return std::nullopt;
-    dims.erase(dims.begin());
+  const auto rank = static_cast<std::int64_t>(dims.size());
+  if (const auto reduced = ReductionOf(node)) {
+    const std::int64_t at = reduced->dim < 0 ? reduced->dim + rank + 1 : reduced->dim;
+    if (at != 1 || rank == 0 || (rank > 1 && !Is(node, "aten::sum"))) return std::nullopt;
+    if (reduced->is_kept) {
+      dims[0] = 1;
+    } else {
+      dims.erase(dims.begin());
+    }
     return shape;
   }
-  const auto rank = static_cast<std::int64_t>(dims.size());
   if (Is(node, "aten::unsqueeze")) {
     const auto given = NumberOf(node->input(1));
     const std::int64_t at = !given ? 0 : *given < 0 ? *given + rank + 2 : *given;
