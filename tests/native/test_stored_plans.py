@@ -108,7 +108,7 @@ def test_without_own_operators_the_package_runs(pt2: Path) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["low_rank_dcn", "full_rank_dcn", "deepfm", "mmoe"])
+@pytest.mark.parametrize("name", ["low_rank_dcn", "full_rank_dcn", "deepfm", "mmoe", "two_towers"])
 def test_models_of_the_zoo_are_stored_as_plans(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

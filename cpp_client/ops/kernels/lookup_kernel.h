@@ -11,8 +11,9 @@ namespace {
 /// Columns whose sums are kept in registers together: this many times 16.
 constexpr int kLanesTogether = 4;
 constexpr std::int64_t kScaleBiasBytes = 4;
-/// Bags of each slot whose rows are found before any is read.
-constexpr std::int64_t kBagsTogether = 512;
+/// About how many rows are found for the bags that are looked up together; caches hold where they
+/// lie.
+constexpr std::int64_t kFoundTogether = 1 << 14;
 constexpr std::int64_t kAllRows = std::numeric_limits<std::int64_t>::max();
 
 /// The codes in each byte, first in the low bits: two of 4 bits, or four of 2.
@@ -262,9 +263,12 @@ void Pool(const Lookup& lookup, const std::uint8_t* const* rows, OutRows out) {
 
 /// Finds the rows of some bags first, so that fetching them runs ahead across slots.
 std::int64_t LookUp(const Lookup& lookup, OutRows out) {
+  const std::int64_t num_bags = lookup.end_bag - lookup.first_bag, num_ids = NumIds(lookup);
+  const std::int64_t together =
+      std::max<std::int64_t>(num_bags * kFoundTogether / std::max<std::int64_t>(num_ids, 1), 1);
   Lookup part = lookup;
   for (; part.first_bag < lookup.end_bag; part.first_bag = part.end_bag) {
-    part.end_bag = std::min(part.first_bag + kBagsTogether, lookup.end_bag);
+    part.end_bag = std::min(part.first_bag + together, lookup.end_bag);
     const std::int64_t count = NumIds(part);
     auto* const rows = reinterpret_cast<const std::uint8_t**>(
         ScratchOf(Scratch::kFoundRows, (count + kRowsAhead) * std::int64_t{sizeof(char*)}));

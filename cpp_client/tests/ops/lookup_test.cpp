@@ -250,8 +250,8 @@ TEST_P(EachIsaLooksUp, BatchesOfManyBagsAreRight) {
   std::mt19937 random(7);
   std::vector<Table> tables;
   for (int i = 0; i < 3; ++i) tables.emplace_back(RowType::kInt8, 64, 500, &random);
-  Request request(tables, 1100, &random);
-  std::vector<float> whole(static_cast<std::size_t>(1100 * request.width)), row(whole);
+  Request request(tables, 4000, &random);
+  std::vector<float> whole(static_cast<std::size_t>(4000 * request.width)), row(whole);
   const Lookup lookup = request.Of(Pooling::kSum, false);
   ASSERT_EQ(ChosenKernels().lookup(lookup, {whole.data(), request.width}), -1);
   for (Lookup one = lookup; one.first_bag < lookup.end_bag; ++one.first_bag) {
@@ -260,8 +260,8 @@ TEST_P(EachIsaLooksUp, BatchesOfManyBagsAreRight) {
     ASSERT_EQ(ChosenKernels().lookup(one, to), -1);
   }
   EXPECT_EQ(std::memcmp(whole.data(), row.data(), whole.size() * sizeof(float)), 0);
-  request.ids[static_cast<std::size_t>(lookup.offsets[1050])] = 500;
-  EXPECT_EQ(ChosenKernels().lookup(lookup, {whole.data(), request.width}), lookup.offsets[1050]);
+  request.ids[static_cast<std::size_t>(lookup.offsets[3900])] = 500;
+  EXPECT_EQ(ChosenKernels().lookup(lookup, {whole.data(), request.width}), lookup.offsets[3900]);
 }
 
 }  // namespace
