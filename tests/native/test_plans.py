@@ -20,6 +20,7 @@ from recsys.artifact.ranking import ranking_batch
 from recsys.kernels import operators
 from recsys.kernels.operators import LINEAR_DTYPES
 from recsys.models import click, zoo
+from recsys.models.deepfm import SimpleDeepFMNN
 from recsys.signature import IdPolicy
 from tests.native.test_operators import assert_near, isa
 from tests.support.export_models import batch_of
@@ -117,6 +118,18 @@ def test_models_of_the_zoo_are_one_operator(tmp_path: Path, name: str) -> None:
     names = {kind for kind in torchscript.operators(own.module) if not kind.startswith("prim::")}
     assert names == {"recsys_ops::plan"}
     assert torchscript.operators(own.module)["recsys_ops::plan"] == 1
+
+
+def test_a_model_that_puts_features_into_lists_is_one_operator(tmp_path: Path) -> None:
+    tables = EmbeddingBagCollection(tables=[bag("t", 20, 8, ["f", "g"]), bag("u", 30, 8, ["h"])])
+    model = SimpleDeepFMNN(NUM_DENSE, tables, hidden_layer_size=9, deep_fm_dimension=4)
+    plain, own = loaded(tmp_path / "a", model)
+    assert is_direct(own)
+    for num_rows in SIZES:
+        batch = batch_of(plain.signature, num_rows, seed=num_rows)
+        (found,) = own.forward(*batch.inputs()).values()
+        (expected,) = plain.forward(*batch.inputs()).values()
+        assert_near(found, expected, "float32")
 
 
 @pytest.mark.parametrize("dtype", LINEAR_DTYPES)

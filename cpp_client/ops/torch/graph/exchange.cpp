@@ -3,6 +3,7 @@
 #include <torch/csrc/jit/ir/constants.h>
 #include <torch/csrc/jit/ir/ir.h>
 #include <torch/csrc/jit/passes/dead_code_elimination.h>
+#include <torch/csrc/jit/passes/peephole_list_idioms.h>
 
 #include <cstdint>
 #include <optional>
@@ -40,6 +41,8 @@ class Exchanging {
       : graph_(std::move(graph)), dtype_(std::move(dtype)), lookups_(graph_) {}
 
   Exchanged Run(bool plans) {
+    // Items of lists that are made here become what they are made of.
+    torch::jit::PeepholeOptimizeListIdioms(graph_);
     Visit(graph_->block());
     // Before plans: what checks and policies have left is no user of values.
     lookups_.RemoveChecks();
