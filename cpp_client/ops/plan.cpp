@@ -261,7 +261,7 @@ class Tiles {
     made.c = step.c.width > 0 ? Read(step.c) : made.a;
     made.num_rows = num_rows_;
     made.width = step.out.width;
-    if (made.kind == ElementwiseKind::kScale || made.kind == ElementwiseKind::kAtLeast) {
+    if (TakesFactor(made.kind)) {
       std::memcpy(&made.factor, &step.extra, sizeof(made.factor));
     } else {
       made.count = step.extra;

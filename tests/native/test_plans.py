@@ -348,7 +348,25 @@ class Scaled(nn.Module):
         return {"pooled": pooled, "scaled": self.scale(pooled)}
 
 
+class NormOfVectors(nn.Module):
+    """A norm of each of the vectors of which a row is made."""
+
+    def __init__(self, dim: int, **options: bool) -> None:
+        super().__init__()
+        self.dim, self.norm = dim, nn.LayerNorm(dim, **options)
+
+    def forward(self, x: Tensor) -> Tensor:
+        vectors: Tensor = self.norm(x.view(x.size(0), -1, self.dim))
+        return vectors.flatten(1)
+
+
 SCALES: dict[str, Callable[[Tensor], Tensor]] = {
+    "layer_norm": nn.LayerNorm(40),
+    "layer_norm_of_vectors": NormOfVectors(8),
+    "layer_norm_without_bias": NormOfVectors(20, bias=False),
+    "layer_norm_without_weights": lambda x: functional.layer_norm(x, (40,), eps=0.1),
+    "viewed": lambda x: x.view(x.size(0), 5, 8).sum(dim=1),
+    "one_number": lambda x: torch.sigmoid(x.sum(dim=1, keepdim=True)).flatten(),
     "normalize": lambda x: functional.normalize(x, dim=1),
     "normalize_last": lambda x: functional.normalize(x, dim=-1, eps=0.5),
     "length": lambda x: x.norm(dim=1),
@@ -377,9 +395,10 @@ def test_norms_sums_and_quotients_are_steps(tmp_path: Path, name: str) -> None:
             torch.testing.assert_close(found[output], expected, rtol=1e-5, atol=1e-6)
 
 
-#: What no step computes: norms of other kinds and over other dimensions, divisors with more numbers than what they
-#: divide, and quotients that are rounded.
+#: What no step computes: norms of other kinds, and over other or several dimensions; divisors with more numbers than
+#: what they divide; quotients that are rounded.
 LEFT: dict[str, Callable[[Tensor], Tensor]] = {
+    "norm_of_all": lambda x: functional.layer_norm(x.view(-1, 5, 8), (5, 8)),
     "one_norm": lambda x: x / x.norm(p=1.0, dim=1, keepdim=True).clamp_min(1e-6),
     "vectors": lambda x: x.view(-1, 5, 8).norm(dim=2),
     "wider": lambda x: x.sum(dim=1, keepdim=True) / torch.clamp_min(x, 0.25),

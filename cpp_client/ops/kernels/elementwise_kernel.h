@@ -66,6 +66,19 @@ inline void SumOf(const float* from, std::int64_t count, std::int64_t width, flo
   }
 }
 
+inline void Standardize(const float* from, std::int64_t width, float least, float* to) {
+  const auto count = static_cast<float>(width);
+  const float mean = Total(width, [from](std::int64_t i) { return from[i]; }) / count;
+  const float variance = Total(width,
+                               [from, mean](std::int64_t i) {
+                                 const float off = from[i] - mean;
+                                 return off * off;
+                               }) /
+                         count;
+  const float scale = 1 / std::sqrt(variance + least);
+  for (std::int64_t i = 0; i < width; ++i) to[i] = (from[i] - mean) * scale;
+}
+
 void Compute(const Elementwise& step, OutRows out) {
   const std::int64_t width = step.width;
   const auto each = [&](const auto& of_number) {
@@ -110,6 +123,10 @@ void Compute(const Elementwise& step, OutRows out) {
     case ElementwiseKind::kAtLeast:
       // As torch: NaN stays.
       return each([&](float a) { return a < step.factor ? step.factor : a; });
+    case ElementwiseKind::kStandardize:
+      return EachRow(step, out, [&](float* to, const float* a, const float*, const float*) {
+        Standardize(a, width, step.factor, to);
+      });
   }
 }
 

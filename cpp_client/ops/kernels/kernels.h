@@ -125,8 +125,16 @@ enum class ElementwiseKind : std::int32_t {
   kNorm = 11,
   /// The larger one of a and the factor.
   kAtLeast = 12,
+  /// a without its mean, divided by the root of its variance plus the factor.
+  kStandardize = 13,
 };
-constexpr std::int64_t kNumElementwise = 13;
+constexpr std::int64_t kNumElementwise = 14;
+
+/// Whether a step takes the factor, and not the count.
+constexpr bool TakesFactor(ElementwiseKind kind) {
+  return kind == ElementwiseKind::kScale || kind == ElementwiseKind::kAtLeast ||
+         kind == ElementwiseKind::kStandardize;
+}
 
 struct Elementwise {
   ElementwiseKind kind = ElementwiseKind::kCopy;

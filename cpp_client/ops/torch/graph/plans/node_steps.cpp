@@ -11,6 +11,13 @@ namespace recsys::ops {
 using torch::jit::Node;
 using torch::jit::Value;
 
+namespace {
+
+/// Each takes two steps.
+constexpr std::int64_t kMostNormalized = 64;
+
+}  // namespace
+
 std::optional<ElementwiseKind> BinaryKindOf(const Node* node) {
   if (Is(node, "aten::mul")) return ElementwiseKind::kMultiply;
   if (Is(node, "aten::div") && node->inputs().size() == 2) return ElementwiseKind::kDivide;
@@ -51,6 +58,20 @@ std::int64_t CountOf(const Value* a, const Value* b, const RowShapes& shapes) {
   return second->dims.back();
 }
 
+std::int64_t NumNormalized(const Node* node, const RowShapes& shapes) {
+  if (!Is(node, "aten::layer_norm")) return 0;
+  const auto from = shapes.Of(node->input(0));
+  const auto over = NumbersOf(node->input(1));
+  if (!from || from->dims.empty() || over.size() != 1 || over[0] != from->dims.back()) return 0;
+  for (const std::size_t at : {2, 3}) {
+    if (node->input(at)->mustBeNone()) continue;
+    const auto weight = TensorOf(node->input(at));
+    if (!weight || weight->scalar_type() != at::kFloat || !weight->is_contiguous()) return 0;
+  }
+  const std::int64_t num_vectors = from->width() / from->dims.back();
+  return FloatOf(node->input(4)) && num_vectors <= kMostNormalized ? num_vectors : 0;
+}
+
 std::optional<std::size_t> FirstOf(const Node* node, const RowShapes& shapes) {
   const auto kind = BinaryKindOf(node);
   for (const std::size_t first : {std::size_t{0}, std::size_t{1}}) {
@@ -63,7 +84,7 @@ std::optional<std::size_t> FirstOf(const Node* node, const RowShapes& shapes) {
 bool IsStep(const Node* node, const RowShapes& shapes) {
   if (Is(node, "recsys_ops::lookup") || Is(node, "recsys_ops::dot_interaction")) return true;
   if (Is(node, "recsys_ops::linear")) return TensorOf(node->input(1)).has_value();
-  if (WithFactorOf(node)) return true;
+  if (WithFactorOf(node) || NumNormalized(node, shapes) > 0) return true;
   if (BinaryKindOf(node)) return FirstOf(node, shapes).has_value();
   if (!UnaryKindOf(node)) return false;
   const auto from = shapes.Of(node->input(0));

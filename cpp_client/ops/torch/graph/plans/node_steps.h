@@ -31,6 +31,9 @@ std::optional<ElementwiseKind> UnaryKindOf(const torch::jit::Node* node);
 std::int64_t CountOf(const torch::jit::Value* a, const torch::jit::Value* b,
                      const RowShapes& shapes);
 
+/// Returns the number of vectors in a row that a layer_norm takes one by one; 0 if it is no step.
+std::int64_t NumNormalized(const torch::jit::Node* node, const RowShapes& shapes);
+
 /// Returns which operand of a binary node becomes the first one of the step, whose numbers may be
 /// repeated: what is subtracted from, what is divided by, either one else. Nothing if neither can.
 std::optional<std::size_t> FirstOf(const torch::jit::Node* node, const RowShapes& shapes);

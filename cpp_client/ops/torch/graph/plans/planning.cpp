@@ -110,6 +110,29 @@ void SkipExpansions(Graph* graph) {
   }
 }
 
+/// Lets views of rows infer the number of rows, x.view(x.size(0), 5, 8): what reads it would stand
+/// between the rows and their views.
+void InferRows(Graph* graph) {
+  const RowShapes shapes(graph);
+  for (Node* node : graph->block()->nodes()) {
+    if (!Is(node, "aten::view") && !Is(node, "aten::reshape")) continue;
+    const auto from = shapes.Of(node->input(0)), to = shapes.Of(node->output());
+    Node* const list = node->input(1)->node();
+    if (!from || !to || from->num_items > 0 || to->num_items > 0 || to->dims.empty() ||
+        from->batch != to->batch || !Is(list, "prim::ListConstruct")) {
+      continue;
+    }
+    std::vector<std::int64_t> sizes = to->dims;
+    sizes.insert(sizes.begin(), -1);
+    const torch::jit::WithInsertPoint here(node);
+    node->replaceInput(1, graph->insertConstant(sizes));
+    if (list->output()->hasUses()) continue;
+    Node* const size = list->input(0)->node();
+    list->destroy();
+    if (Is(size, "aten::size") && !size->output()->hasUses()) size->destroy();
+  }
+}
+
 /// Finds a region that is worth a plan. Those that are not are added to `done`.
 bool FindRegion(Graph* graph, const RowShapes& shapes, std::set<const Node*>* done, Region* found) {
   for (;;) {
@@ -135,6 +158,7 @@ bool FindRegion(Graph* graph, const RowShapes& shapes, std::set<const Node*>* do
 
 int PlanRows(const std::shared_ptr<Graph>& graph, WeightType dot_type) {
   SkipExpansions(graph.get());
+  InferRows(graph.get());
   int num_nodes = 0;
   std::set<const Node*> done;
   for (;;) {

@@ -194,6 +194,7 @@ class Planning {
     }
     if (KindOf(node, shapes_) != NodeKind::kStep || skipped_.count(node) > 0) return;
     const Place out = PlaceOf(node->output());
+    if (Is(node, "aten::layer_norm")) return LayerNorm(node, out);
     Step step;
     step.out = out;
     if (Is(node, "recsys_ops::lookup")) {
@@ -249,6 +250,33 @@ class Planning {
     step->index = static_cast<std::int64_t>(*UnaryKindOf(node));
     step->a = PlaceOf(node->input(0));
     if (ReductionOf(node)) step->extra = shapes_.Of(node->input(0))->dims[0];
+  }
+
+  /// Standardizes each vector of a row, and lets weights and biases follow.
+  void LayerNorm(Node* node, const Place& out) {
+    const std::int64_t num_vectors = NumNormalized(node, shapes_), dim = out.width / num_vectors;
+    const float least = *FloatOf(node->input(4));
+    const auto constant = [&](std::size_t at) {
+      return node->input(at)->mustBeNone()
+                 ? Place{}
+                 : WholeBuffer(BufferKind::kConstant, ConstantOf(*TensorOf(node->input(at))), dim);
+    };
+    const Place weight = constant(2), bias = constant(3), from = PlaceOf(node->input(0));
+    for (std::int64_t i = 0; i < num_vectors; ++i) {
+      const Place to{out.buffer, out.column + i * dim, dim};
+      Step step{StepKind::kElementwise, to, {from.buffer, from.column + i * dim, dim}, {}, {}};
+      step.index = static_cast<std::int64_t>(ElementwiseKind::kStandardize);
+      std::memcpy(&step.extra, &least, sizeof(least));
+      made_.plan.steps.push_back(step);
+      if (weight.width == 0 && bias.width == 0) continue;
+      const ElementwiseKind kind = weight.width == 0 ? ElementwiseKind::kAdd
+                                   : bias.width == 0 ? ElementwiseKind::kMultiply
+                                                     : ElementwiseKind::kMultiplyAdd;
+      const Place& first = weight.width == 0 ? bias : weight;
+      made_.plan.steps.push_back({StepKind::kElementwise, to, to, first,
+                                  weight.width == 0 ? Place{} : bias,
+                                  static_cast<std::int64_t>(kind), 1});
+    }
   }
 
   void Copy(const Place& to, const Place& from) {

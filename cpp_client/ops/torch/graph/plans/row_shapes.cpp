@@ -158,6 +158,7 @@ std::optional<RowShape> RowShapes::ShapeOf(Node* node) {
   if (IsBroadcast(node)) return OfNumbers(node);
   if (!first) return std::nullopt;
   if (IsUnary(node) || (Is(node, "aten::softmax") && node->input(2)->mustBeNone())) return first;
+  if (Is(node, "aten::layer_norm")) return first;
   if (Is(node, "aten::expand")) return OfExpanded(node, *first);
   if (first->num_items > 0) return OfSummedItems(node, *first);
   if (Is(node, "aten::index_select")) {
@@ -173,10 +174,36 @@ std::optional<RowShape> RowShapes::ShapeOf(Node* node) {
   return OfPart(node);
 }
 
+/// Finds the -1 in reshape(x, [B, -1, D]) of rows, where B is the number of such rows.
+void RowShapes::Infer(const Node* node, std::vector<std::optional<std::int64_t>>* sizes) const {
+  const auto from = Of(node->input(0));
+  const Node* const list = node->input(1)->node();
+  if (!from || from->num_items > 0 || sizes->empty() || !Is(list, "prim::ListConstruct")) return;
+  const Node* const first = list->input(0)->node();
+  if (!Is(first, "aten::size") || first->inputs().size() != 2 || !IsNumber(first->input(1), 0)) {
+    return;
+  }
+  const auto counted = Of(first->input(0));
+  const auto inferred = std::find(sizes->begin() + 1, sizes->end(), -1);
+  if (!counted || counted->batch != from->batch || counted->num_items > 0 ||
+      inferred == sizes->end()) {
+    return;
+  }
+  std::int64_t rest = 1;
+  for (auto size = sizes->begin() + 1; size != sizes->end(); ++size) {
+    if (size == inferred) continue;
+    if (!*size || **size < 1 || **size > from->width()) return;
+    rest *= **size;
+    if (rest > from->width()) return;
+  }
+  if (from->width() % rest == 0) *inferred = from->width() / rest;
+}
+
 /// reshape(x, [-1, ...]) of rows, and reshape(x, [B, N]) of anything.
 std::optional<RowShape> RowShapes::OfReshape(const Node* node) {
-  const auto sizes = NumbersOf(node->input(1));
+  auto sizes = NumbersOf(node->input(1));
   RowShape shape;
+  Infer(node, &sizes);
   for (std::size_t i = 1; i < sizes.size(); ++i) {
     if (!sizes[i] || *sizes[i] < 0) return std::nullopt;
     shape.dims.push_back(*sizes[i]);
@@ -230,6 +257,10 @@ std::optional<RowShape> RowShapes::OfPart(const Node* node) const {
   RowShape shape = *Of(node->input(0));
   std::vector<std::int64_t>& dims = shape.dims;
   if (Is(node, "aten::flatten")) {
+    if (IsNumber(node->input(1), 0) && IsNumber(node->input(2), -1) && shape.width() == 1) {
+      dims.clear();
+      return shape;
+    }
     if (!IsNumber(node->input(1), 1) || !IsNumber(node->input(2), -1)) return std::nullopt;
     dims = {shape.width()};
     return shape;

@@ -40,6 +40,7 @@ class RowShapes {
   void AddOutputsOf(const torch::jit::Node* plan, at::ArrayRef<torch::jit::Value*> outputs);
   std::optional<RowShape> ShapeOf(torch::jit::Node* node);
   std::optional<RowShape> OfReshape(const torch::jit::Node* node);
+  void Infer(const torch::jit::Node* node, std::vector<std::optional<std::int64_t>>* sizes) const;
   std::optional<RowShape> OfReshapedItems(const torch::jit::Node* node, const RowShape& from);
   std::optional<RowShape> OfJoin(torch::jit::Node* node, bool is_stack);
   std::optional<RowShape> OfPart(const torch::jit::Node* node) const;
