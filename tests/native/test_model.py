@@ -270,7 +270,7 @@ def test_rows_of_a_single_file_can_be_locked_but_not_placed(native: NativeModel,
 
 
 def test_a_limit_of_locked_memory_is_named(artifact: Path) -> None:
-    native = NativeModel(preexec_fn=without_memory_locking(0))
+    native = NativeModel(prefix=without_memory_locking(0))
     with pytest.raises(
         NativeError, match=r"lock_rows: got a limit of 0 bytes .*; raise it \(ulimit -l"
     ) as caught:

@@ -44,14 +44,13 @@ class NativeError(Exception):
 class NativeModel:
     """A process that holds one model at a time."""
 
-    def __init__(self, *, preexec_fn: Callable[[], None] | None = None, **environment: str) -> None:
+    def __init__(self, *, prefix: Sequence[str] = (), **environment: str) -> None:
         self._process = subprocess.Popen(
-            [PROGRAM],
+            [*prefix, PROGRAM],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             env={**os.environ, **environment},
-            preexec_fn=preexec_fn,
         )
 
     def call(self, command: str, **arguments: Any) -> Any:

@@ -69,6 +69,12 @@ struct Table {
   std::vector<std::uint8_t> bytes;
 };
 
+std::vector<Table> Int8Tables(int count, std::int64_t num_rows, std::mt19937* random) {
+  std::vector<Table> tables;
+  for (int i = 0; i < count; ++i) tables.emplace_back(RowType::kInt8, 64, num_rows, random);
+  return tables;
+}
+
 struct Request {
   Request(const std::vector<Table>& tables, std::int64_t bags, std::mt19937* random)
       : num_bags(bags) {
@@ -219,8 +225,7 @@ TEST_P(EachIsaLooksUp, PartsOfABatchAreThoseOfTheWhole) {
 
 TEST_P(EachIsaLooksUp, IdsOutOfRangeAreNamedByTheirPositionAndReadNothing) {
   std::mt19937 random(4);
-  std::vector<Table> tables;
-  for (int i = 0; i < 2; ++i) tables.emplace_back(RowType::kInt8, 64, 5, &random);
+  const std::vector<Table> tables = Int8Tables(2, 5, &random);
   for (const std::int64_t wrong : {std::int64_t{5}, std::int64_t{-1}, INT64_MIN, INT64_MAX}) {
     Request request(tables, 20, &random);
     const std::size_t at = request.ids.size() - 3;
@@ -233,8 +238,7 @@ TEST_P(EachIsaLooksUp, IdsOutOfRangeAreNamedByTheirPositionAndReadNothing) {
 
 TEST_P(EachIsaLooksUp, OfSeveralIdsOutOfRangeTheFirstIsNamed) {
   std::mt19937 random(6);
-  std::vector<Table> tables;
-  for (int i = 0; i < 3; ++i) tables.emplace_back(RowType::kInt8, 64, 5, &random);
+  const std::vector<Table> tables = Int8Tables(3, 5, &random);
   const Request right(tables, 20, &random);
   std::vector<float> out(static_cast<std::size_t>(20 * right.width));
   for (std::size_t at = 0; at < right.ids.size(); ++at) {
@@ -248,8 +252,7 @@ TEST_P(EachIsaLooksUp, OfSeveralIdsOutOfRangeTheFirstIsNamed) {
 
 TEST_P(EachIsaLooksUp, BatchesOfManyBagsAreRight) {
   std::mt19937 random(7);
-  std::vector<Table> tables;
-  for (int i = 0; i < 3; ++i) tables.emplace_back(RowType::kInt8, 64, 500, &random);
+  const std::vector<Table> tables = Int8Tables(3, 500, &random);
   Request request(tables, 4000, &random);
   std::vector<float> whole(static_cast<std::size_t>(4000 * request.width)), row(whole);
   const Lookup lookup = request.Of(Pooling::kSum, false);

@@ -205,16 +205,9 @@ class _Norms(nn.Module):
         }
 
 
-def test_norms_are_those_of_torch(tmp_path: Path) -> None:
-    model = _Norms().eval()
-    _, artifact = exported(model, tmp_path / "a", data_type=DataType.FP32)
-    batch = export_batch_of(artifact.signature, 9)
-    expected = predicted(model, arguments(artifact.signature, batch))
-    assert_close(artifact.forward(*batch.inputs()), expected)
-
-
-def test_functions_get_floats(tmp_path: Path) -> None:
-    model = _WholeNumbers().eval()
+@pytest.mark.parametrize("kind", [_WholeNumbers, _Norms])
+def test_functions_are_those_of_torch(tmp_path: Path, kind: type[nn.Module]) -> None:
+    model = kind().eval()
     _, artifact = exported(model, tmp_path / "a", data_type=DataType.FP32)
     batch = export_batch_of(artifact.signature, 9)
     expected = predicted(model, arguments(artifact.signature, batch))

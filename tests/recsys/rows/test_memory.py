@@ -15,6 +15,7 @@ from recsys.errors import RowsMemoryError
 from recsys.rows import memory
 from recsys.rows.file import RowsFile
 from recsys.rows.memory import RowsMemory, lock, pages_of, place
+from tests.support.limits import without_memory_locking
 
 HUGE_PAGE = 2 << 20
 NUM_BYTES = 4 * HUGE_PAGE
@@ -76,14 +77,8 @@ def test_a_limit_of_locked_memory_is_named_with_its_remedy(path: Path) -> None:
         "from recsys.rows.memory import RowsMemory\n"
         f"RowsFile(Path(sys.argv[1])).held({NUM_BYTES}, RowsMemory(lock_rows=True))"
     )
-    # Not as a preexec_fn: Python must not run between fork and exec where there are other threads.
-    limited = (
-        "import os, sys; from tests.support.limits import without_memory_locking\n"
-        "without_memory_locking(65536)(); os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
-    )
     done = subprocess.run(
-        [sys.executable, "-c", limited, "-c", program, str(path)],
-        cwd=Path(__file__).parents[3],
+        [*without_memory_locking(65536), sys.executable, "-c", program, str(path)],
         capture_output=True,
         text=True,
         check=False,
