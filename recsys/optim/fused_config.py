@@ -8,18 +8,25 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from fbgemm_gpu.split_embedding_configs import EmbOptimType as EmbOptimType  # re-exported
-from fbgemm_gpu.tbe.config.optimizer_config import WeightDecayMode
 from torch.optim import Optimizer
 
 import recsys.ops  # noqa: F401  (loads FBGEMM)
 from recsys.optim import lookup_optimizers
 from recsys.optim.rowwise_adagrad import RowWiseAdagrad
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # FBGEMM's, of optimizers that its CPU build lacks
+    # Defined here up to FBGEMM 1.6, and importable from here in later versions.
+    from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
+        WeightDecayMode as WeightDecayMode,  # re-exported
+    )
 
 # Optimizer -> its states' names in FBGEMM -> whether they hold one number per row (else one per weight).
 _STATES: dict[EmbOptimType, dict[str, bool]] = {

@@ -13,7 +13,6 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from fbgemm_gpu.tbe.config.optimizer_config import WeightDecayMode
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
@@ -35,6 +34,7 @@ from recsys.optim import (
     KeyedOptimizerWrapper,
     RowWiseAdagrad,
 )
+from recsys.optim.fused_config import WeightDecayMode
 from recsys.optim.weight_decay import RowWeightDecay
 from recsys.sharding.plan.plan import ShardingPlan
 from recsys.sharding.sharders import (

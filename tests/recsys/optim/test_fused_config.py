@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from fbgemm_gpu.tbe.config.optimizer_config import WeightDecayMode
 from torch.optim import SGD, Adagrad, Adam, AdamW
 
 from recsys.kernels.training import SplitTableBatchedEmbeddingBagsCodegen
 from recsys.optim import EmbOptimType, FusedConfig, RowWiseAdagrad
+from recsys.optim.fused_config import WeightDecayMode
 from tests.recsys.optim.lookups import (
     TbeLookup,
     batches,
