@@ -1,0 +1,159 @@
+"""A column of the sample: what its values are."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from recsys.data.lines import DataError
+from recsys.data.tables.columns import Columns, date_parts, is_list, is_number, is_text
+from recsys.schema import DATE_PARTS
+
+_TIMES = ("time", "timestamp", "ts", "datetime", "date", "event_time", "unix_timestamp", "hour", "day")
+# A code and not a number, which would lose the zeros: "05db9164", "007".
+_CODE = r"^0\d"
+_SEPARATORS = "|;,"
+_FIRST_DIGITS_OF_TIMES = 100_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnReport:
+    """What was found in a column.
+
+    Attributes:
+        name: The column.
+        use: ``label``, ``time``, ``weight``, ``dense``, ``sparse``, ``date`` or ``ignored``.
+        kind: Its type, in a word.
+        num_values: Different values in the sample.
+        missing: The share of rows without a value.
+        example: A value.
+        reason: Why it was given its use.
+    """
+
+    name: str
+    use: str
+    kind: str
+    num_values: int
+    missing: float
+    example: str
+    reason: str
+
+
+class Column:
+    """A column of the sample."""
+
+    def __init__(self, name: str, array: pa.Array) -> None:
+        self.name = name
+        self.array = array
+        self.low = _snake(name)
+        self.is_list = is_list(array.type)
+        values = pc.list_flatten(array) if self.is_list else array
+        self.is_text = is_text(values.type)
+        if self.is_text:
+            values = values.filter(pc.fill_null(pc.greater(pc.utf8_length(values), 0), fill_value=False))
+        self.values = values.drop_null()
+        self.num_values = pc.count_distinct(self.values).as_py()
+        self.numbers = self._as_numbers()
+        self.dates = self._as_dates()
+
+    def _as_numbers(self) -> NDArray[np.float64] | None:
+        """Return the values as numbers, without missing ones; None if they are texts."""
+        if self.is_list or not (self.is_text or is_number(self.values.type)):
+            return None
+        if self.is_text and pc.any(pc.match_substring_regex(self.values, _CODE)).as_py():
+            return None
+        column = Columns(pa.table({self.name: self.array}), lambda row: f"row {row}")
+        try:
+            numbers = column.numbers(self.name)
+        except DataError:
+            return None
+        numbers = numbers[np.isfinite(numbers)]
+        return numbers if len(numbers) else None
+
+    def _as_dates(self) -> pa.Array | None:
+        """Return the values as timestamps, null for missing ones; None if they are something else."""
+        is_date = pa.types.is_timestamp(self.array.type) or pa.types.is_date(self.array.type)
+        if self.is_list or self.numbers is not None or not (self.is_text or is_date):
+            return None
+        try:
+            return Columns(pa.table({self.name: self.array}), lambda row: f"row {row}").dates(self.name)
+        except DataError:
+            return None
+
+    @cached_property
+    def date_parts(self) -> tuple[str, ...]:
+        """The parts of the dates that differ between rows."""
+        if self.dates is None:
+            return ()
+        dates = self.dates.drop_null()
+        return tuple(part for part in DATE_PARTS if len(np.unique(date_parts(dates, part))) > 1)
+
+    @cached_property
+    def is_whole(self) -> bool:
+        """Whether all values are whole numbers."""
+        return self.numbers is not None and bool((self.numbers == np.floor(self.numbers)).all())
+
+    @cached_property
+    def is_binary(self) -> bool:
+        """Whether all values are 0 or 1, and none is missing."""
+        return (
+            self.numbers is not None
+            and len(self.numbers) == len(self.array)
+            and bool(np.isin(self.numbers, (0.0, 1.0)).all())
+        )
+
+    @cached_property
+    def separator(self) -> str:
+        """What separates several values in a text; empty if each text is one value."""
+        if not self.is_text or self.is_list or self.numbers is not None or not len(self.values):
+            return ""
+        for separator in _SEPARATORS:
+            share = pc.mean(pc.match_substring(self.values, separator).cast(pa.float64())).as_py()
+            if share > 0.05:
+                lists = pc.split_pattern(self.values, separator)
+                # Lists differ in length, and their parts recur; a text with a comma in it is one value.
+                has_lengths = pc.count_distinct(pc.list_value_length(lists)).as_py() > 1
+                if has_lengths and pc.count_distinct(pc.list_flatten(lists)).as_py() <= self.num_values:
+                    return separator
+        return ""
+
+    def is_time(self) -> bool:
+        """Whether it is named like a time and its values are times."""
+        if self.low not in _TIMES:
+            return False
+        if self.numbers is not None:
+            return bool(self.numbers.min() >= _FIRST_DIGITS_OF_TIMES)
+        return self.dates is not None and not self.dates.null_count
+
+    def report(self, use: str, reason: str) -> ColumnReport:
+        """Return what was found."""
+        if self.is_list:
+            kind = "lists of texts" if self.is_text else "lists of numbers"
+        elif self.dates is not None:
+            kind = "dates"
+        elif self.numbers is None:
+            kind = f"texts separated by {self.separator!r}" if self.separator else "texts"
+        else:
+            kind = "whole numbers" if self.is_whole else "numbers"
+        missing = 1 - (len(self.array) - self.array.null_count) / len(self.array)
+        example = "" if not len(self.values) else str(self.array.drop_null()[0])[:24]
+        return ColumnReport(
+            name=self.name,
+            use=use,
+            kind=kind,
+            num_values=self.num_values,
+            missing=missing,
+            example=example,
+            reason=reason,
+        )
+
+
+def _snake(name: str) -> str:
+    """Return a name in lower case, with underscores between words: ``userId`` becomes ``user_id``."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().strip()

@@ -1,0 +1,78 @@
+"""Entries of a schema for columns of known use."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow.compute as pc
+
+from recsys.data.tables.infer.column import Column
+from recsys.schema import DATE_PARTS, DenseColumn, TableSpec
+
+_MIN_ROWS = 1_000
+# Rows per different value of a hashed table, so that few values share one.
+_ROWS_PER_VALUE = 16
+_LARGE = 100.0
+
+
+def date_tables(column: Column, taken: Sequence[str]) -> Iterator[TableSpec]:
+    """Yield a table for each part of a column of dates."""
+    for part in column.date_parts:
+        name = f"{column.name}_{part}"
+        while name in taken:
+            name += "_"
+        yield TableSpec(
+            name=_table_name(name),
+            num_embeddings=DATE_PARTS[part],
+            feature_names=(name,),
+            date=column.name,
+            part=part,
+        )
+
+
+def dense_column(column: Column) -> DenseColumn:
+    """Return a dense column, scaled by the sample's mean and standard deviation."""
+    numbers = column.numbers
+    assert numbers is not None
+    is_large = float(np.abs(numbers).max()) > _LARGE
+    values = np.sign(numbers) * np.log1p(np.abs(numbers)) if is_large else numbers
+    std = float(values.std())
+    mean = float(values.mean())
+    return DenseColumn(
+        name=column.name,
+        missing=0.0 if is_large else _rounded(mean),
+        log1p=is_large,
+        mean=_rounded(mean),
+        std=_rounded(std) if std > 1e-6 * max(1.0, abs(mean)) else 1.0,
+    )
+
+
+def _rounded(number: float) -> float:
+    return float(f"{number:.4g}")
+
+
+def _table_name(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_]+", "_", name)
+
+
+def table_spec(column: Column, hash_rows: int) -> TableSpec:
+    """Return the table of a sparse column."""
+    separator = column.separator
+    num_values = column.num_values
+    if separator:
+        num_values = pc.count_distinct(pc.list_flatten(pc.split_pattern(column.values, separator))).as_py()
+    # A table whose values the sample has seen is made small; other values share its rows.
+    is_seen = num_values * _ROWS_PER_VALUE <= max(len(column.values), _MIN_ROWS)
+    rows = max(_MIN_ROWS, 1 << (num_values * _ROWS_PER_VALUE - 1).bit_length()) if is_seen else hash_rows
+    is_text = column.is_text and column.numbers is None
+    return TableSpec(
+        name=_table_name(column.name),
+        num_embeddings=min(rows, hash_rows),
+        feature_names=(column.name,),
+        pooling="MEAN" if separator or column.is_list else "SUM",
+        ids="hash",
+        strings="xxh64" if is_text else "",
+        separator=separator,
+    )

@@ -1,0 +1,93 @@
+"""The schema of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from recsys.data.lines import DataError
+from recsys.data.tables.columns import plain
+from recsys.data.tables.dataset import open_files
+from recsys.data.tables.infer.column import Column, ColumnReport
+from recsys.data.tables.infer.labels import choose_labels
+from recsys.data.tables.infer.specs import date_tables, dense_column, table_spec
+from recsys.data.tables.infer.uses import use_of
+from recsys.schema import Schema
+
+#: Rows that are looked at.
+SAMPLE_ROWS = 100_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inferred:
+    """A schema and what it was inferred from.
+
+    Attributes:
+        schema: The schema.
+        columns: What was found in each column, in the table's order.
+        num_rows: Rows that were looked at.
+    """
+
+    schema: Schema
+    columns: tuple[ColumnReport, ...]
+    num_rows: int
+
+
+def infer(data: Any, labels: Sequence[str] = (), hash_rows: int = 100_000) -> Inferred:
+    """Infer the schema of a table from its first rows.
+
+    Args:
+        data: A file, a folder of files, or a frame of pandas, polars or Arrow.
+        labels: The labels' columns; found by their names if empty.
+        hash_rows: Rows of tables with many different values; smaller tables have fewer.
+
+    Raises:
+        DataError: The table cannot be read, or has no label or no sparse column.
+    """
+    if hash_rows < 1:
+        raise DataError(f"hash_rows: got {hash_rows}, expected at least 1")
+    sample = _sample(data)
+    found = [Column(name, plain(sample.column(name))) for name in sample.column_names]
+    chosen = choose_labels(found, labels)
+    uses = {label.name: ("label", "named as one") for label in chosen}
+    for column in found:
+        if column.name not in uses:
+            uses[column.name] = use_of(column, uses, sample.num_rows)
+    by_use = {
+        use: [c for c in found if uses[c.name][0] == use]
+        for use in ("time", "weight", "dense", "sparse", "date")
+    }
+    if not by_use["sparse"] and not by_use["date"]:
+        raise DataError(
+            f"data: got columns {sample.column_names[:20]}, of which none looks like an ID or a category; a schema "
+            "file (--schema) names them"
+        )
+    time, weight = ([c.name for c in by_use[use]][:1] for use in ("time", "weight"))
+    schema = Schema(
+        labels=tuple(chosen),
+        dense=tuple(dense_column(column) for column in by_use["dense"]),
+        tables=(
+            *(table_spec(column, hash_rows) for column in by_use["sparse"]),
+            *(table for column in by_use["date"] for table in date_tables(column, sample.column_names)),
+        ),
+        weight=weight[0] if weight else None,
+        time=time[0] if time else None,
+    )
+    reports = tuple(column.report(*uses[column.name]) for column in found)
+    return Inferred(schema=schema, columns=reports, num_rows=sample.num_rows)
+
+
+def _sample(data: Any) -> pa.Table:
+    files = open_files(data)
+    parts, num_rows = [], 0
+    for piece in files[0].pieces():
+        parts.append(piece.read(list(files[0].types)))
+        num_rows += piece.num_rows
+        if num_rows >= SAMPLE_ROWS:
+            break
+    if not num_rows:
+        raise DataError("data: got no rows, expected at least 2")
+    return pa.concat_tables(parts).slice(0, SAMPLE_ROWS)
