@@ -57,7 +57,7 @@ class _Halves:
         self._copy = copy
         self._behind = _descendants(copy)
         packed: Any = copy.args[0]
-        # torch.cat of tensor.reshape(-1).view(torch.int32).
+        # torch.cat of tensor.reshape(-1) as torch.int32.
         self._sent: list[fx.Node] = [word.args[0].args[0] for word in packed.args[0]]
         self._received = dict(_received(copy))
         self._of_inputs = set[fx.Node]()

@@ -21,6 +21,7 @@ from export.graph.inputs.computed import RequestFeatures
 from export.graph.inputs.forward import DEFAULT_OUTPUT, parts_of
 from export.graph.managed import FrozenCollisions, mapping_in_front
 from export.graph.passes import (
+    copy_views_of_other_types,
     flatten_cats,
     floats_for_functions,
     norms_of_vectors,
@@ -384,6 +385,7 @@ def make_graph(
         without_unused(module)
     floats_for_functions(module)
     norms_of_vectors(module)
+    copy_views_of_other_types(module)
     relu_in_place(module)
     part_shared_linears(module)
     if context:

@@ -67,6 +67,16 @@ def norms_of_vectors(module: fx.GraphModule) -> None:
     module.recompile()
 
 
+def copy_views_of_other_types(module: fx.GraphModule) -> None:
+    """Replace ``x.view(torch.int32)`` by ``view_copy``: TorchScript's ``view`` takes the dtype for a size."""
+    for node in module.graph.nodes:
+        dtype = node.kwargs.get("dtype", node.args[-1] if node.args else None)
+        if node.op == "call_method" and node.target == "view" and isinstance(dtype, torch.dtype):
+            node.op, node.target = "call_function", torch.view_copy
+            node.args, node.kwargs = node.args[:1], {"dtype": dtype}
+    module.recompile()
+
+
 def _taking_floats(function: Callable[..., Any]) -> set[str]:
     try:
         hints = typing.get_type_hints(function)

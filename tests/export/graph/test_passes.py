@@ -205,7 +205,22 @@ class _Norms(nn.Module):
         }
 
 
-@pytest.mark.parametrize("kind", [_WholeNumbers, _Norms])
+class _Views(nn.Module):
+    """Bits read as numbers of another type, as copies to devices do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(4)
+        self.ebc = EmbeddingBagCollection([bag("t", 20, 6, ["f"])])
+
+    def forward(self, features: KeyedJaggedTensor) -> dict[str, Tensor]:
+        found = self.ebc(features).values()
+        signs = found.view(torch.int32) >> 31
+        sizes = (found.view(dtype=torch.int32) & 0x7FFFFFFF).view(torch.float32)
+        return {"signs": signs.float(), "sizes": sizes, "reshaped": sizes.view(-1, 3, 2).sum(1)}
+
+
+@pytest.mark.parametrize("kind", [_WholeNumbers, _Norms, _Views])
 def test_functions_are_those_of_torch(tmp_path: Path, kind: type[nn.Module]) -> None:
     model = kind().eval()
     _, artifact = exported(model, tmp_path / "a", data_type=DataType.FP32)
