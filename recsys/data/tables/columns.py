@@ -23,6 +23,7 @@ from recsys.schema import DenseColumn, LabelColumn, TableSpec
 #: What stands for a missing number in a text file.
 MISSING_NUMBERS = ("", "NA", "N/A", "NULL", "null", "NaN", "nan", "None", "\\N")
 _MICROSECONDS = pa.timestamp("us")
+_FIRST_VALUES = 64
 _ZONED = pa.timestamp("us", "UTC")
 
 
@@ -116,11 +117,10 @@ class Columns:
             array = _without_missing(array)
         dates = _timestamps(array)
         if dates is None:
-            good = np.array(
-                [_timestamps(array[i : i + 1]) is not None for i in range(len(array))], dtype=bool
-            )
-            self._expect(good, name, array, "a date as 2026-01-31 or 2026-01-31 12:00:00")
-            raise DataError(f"{self._place(0)}: column {name!r}: got dates with and without a time zone")
+            bad = _first_failing(array, lambda part: _timestamps(part) is not None)
+            if _timestamps(array[bad : bad + 1]) is None:
+                raise self._wrong(bad, name, array[bad], "a date as 2026-01-31 or 2026-01-31 12:00:00")
+            raise DataError(f"{self._place(bad)}: column {name!r}: got dates with and without a time zone")
         return dates
 
     def bags(self, name: str, spec: TableSpec) -> Bags:
@@ -223,9 +223,8 @@ class Columns:
         try:
             return as_digits.cast(pa.float64())
         except pa.ArrowInvalid:
-            good = np.array([text is None or _is_number(text) for text in as_digits.to_pylist()])
-            self._expect(good, name, array, "a number")
-            raise DataError(f"{self._place(0)}: column {name!r}: got values that are not numbers") from None
+            bad = _first_failing(as_digits, _are_numbers)
+            raise self._wrong(bad, name, array[bad], "a number") from None
 
     def _times(self, array: pa.Array, name: str) -> NDArray[np.float64]:
         if is_text(array.type) and any(_is_number(text) for text in array.drop_null()[:1].to_pylist()):
@@ -246,16 +245,48 @@ class Columns:
         """Raise for the first bad value; ``owners`` is the row of each value if that is not its position."""
         bad = np.flatnonzero(~good)
         if len(bad):
-            row = int(bad[0] if owners is None else owners[bad[0]])
-            found = got if isinstance(got, str) else repr(str(got[int(bad[0])]))[:60]
-            raise DataError(f"{self._place(row)}: column {name!r}: got {found}, expected {expected}")
+            first = int(bad[0])
+            row = first if owners is None else int(owners[first])
+            raise self._wrong(row, name, got if isinstance(got, str) else got[first], expected)
+
+    def _wrong(self, row: int, name: str, got: Any, expected: str) -> DataError:
+        """Return the error for a value; ``got`` is the value, or a text that says what it is."""
+        found = got if isinstance(got, str) else repr(str(got))[:60]
+        return DataError(f"{self._place(row)}: column {name!r}: got {found}, expected {expected}")
+
+
+def _first_failing(array: pa.Array, converts: Callable[[pa.Array], bool]) -> int:
+    """Return the first position up to which an array does not convert, which it does not as a whole."""
+    good, size = 0, 1
+    while converts(array[good : good + size]):
+        good += size
+        size *= 4
+    bad = min(good + size, len(array))
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        if converts(array[good:middle]):
+            good = middle
+        else:
+            bad = middle
+    return good
+
+
+def _are_numbers(array: pa.Array) -> bool:
+    try:
+        array.cast(pa.float64())
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
 def _timestamps(array: pa.Array) -> pa.Array | None:
     """Return times without a zone, in UTC where they have one; None if a value is something else."""
     for kind in (_MICROSECONDS, _ZONED):
         try:
-            return array.cast(kind, safe=is_text(array.type)).cast(_MICROSECONDS)
+            # A cast goes on after a value that it cannot take, which costs much: a few values come first.
+            for part in (array[:_FIRST_VALUES], array):
+                dates = part.cast(kind, safe=is_text(array.type)).cast(_MICROSECONDS)
+            return dates
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             pass
     return None
