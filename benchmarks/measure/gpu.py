@@ -132,7 +132,7 @@ def _device_s(calls: Sequence[Callable[[], object]], num_rounds: int) -> float:
 
 def num_synchronizations(call: Callable[[], object]) -> int:
     """Return how often a call waits for a device."""
-    with profile() as profiled, record_function(_REGION):
+    with profile(acc_events=True) as profiled, record_function(_REGION):
         call()
     events = profiled.events() or []
     [region] = [event for event in events if event.name == _REGION and event.device_type == DeviceType.CPU]

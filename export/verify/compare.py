@@ -26,6 +26,9 @@ from recsys.jagged.tensor import JaggedTensor
 END_TO_END_TOLERANCES = {torch.float32: 2.0**-13, torch.bfloat16: 2.0**-4}
 # The same for products of linear layers alone: int8 keeps 7 bits of each row's and column's largest number.
 LINEAR_TOLERANCES = {"float32": 2.0**-13, "bfloat16": 2.0**-4, "int8": 2.0**-4}
+# FBGEMM's CUDA kernel computes the numbers of INT8, INT4 and INT2 rows in half precision (11 bits each), and sums them
+# in fp32: relative to the largest output, with a margin for sums that cancel.
+CUDA_ROWS_TOLERANCE = 2.0**-10
 #: One of so many rows may differ in integers, such as the positions of the best: rounding changes the order of scores
 #: that nearly tie.
 MOST_ROUNDED = 16

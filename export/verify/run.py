@@ -21,6 +21,7 @@ from export.graph.prepared import PreparedModel, target_modules
 from export.graph.tree import exchanged
 from export.tables.tables import on_host
 from export.verify.compare import (
+    CUDA_ROWS_TOLERANCE,
     END_TO_END_TOLERANCES,
     LINEAR_TOLERANCES,
     Difference,
@@ -224,10 +225,10 @@ def verify(prepared: PreparedModel, work: Path, floats: FloatOutputs) -> Verifie
     reference = Reference(prepared, work)
     expected_of_floats = comparable(floats.outputs, floats.item_scores)
     verified = Verified()
-    tolerance = END_TO_END_TOLERANCES[prepared.dense_dtype]
     samples, clean = prepared.samples, prepared.clean
     for i, name in enumerate(prepared.stored.envs):
         prepared.progress("verify", i, len(prepared.stored.envs))
+        tolerance = _tolerance(prepared, name)
         for is_compiled in _formats(prepared):
             target = _target(prepared, work, name, own_operators=False, is_compiled=is_compiled)
             outputs = _check_samples(target, reference, samples, tolerance)
@@ -250,6 +251,15 @@ def verify(prepared: PreparedModel, work: Path, floats: FloatOutputs) -> Verifie
             if prepared.signature.context:
                 verified.ranking[name] = check_ranking(prepared, target.predict, target.predict_ranking)
     return verified
+
+
+def _tolerance(prepared: PreparedModel, name: str) -> float:
+    """Return how far a target's outputs may be from the reference, relative to the largest of them."""
+    tolerance = END_TO_END_TOLERANCES[prepared.dense_dtype]
+    env = prepared.stored.envs[name]
+    if not env.lacking() and any(device.type == "cuda" for device in env.devices):
+        return max(tolerance, CUDA_ROWS_TOLERANCE)
+    return tolerance
 
 
 def _formats(prepared: PreparedModel) -> list[bool]:
