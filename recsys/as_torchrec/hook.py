@@ -2,7 +2,8 @@
 
 A name is imported from this library when it is first asked for. Every module is a package for the import system, also
 where TorchRec's is a file: ``from module import name`` then asks the finder for a name that the module lacks, and the
-finder's error can say why it is left out.
+finder's error can say what is wrong with it. Names and modules that are left out can be imported, and fail when they
+are used (``left_out``).
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
+from recsys.as_torchrec.left_out import LeftOutError, handles_import_errors, left_out, reads_attribute
 from recsys.as_torchrec.table import Table, load_table
 
 _ROOT = "torchrec"
@@ -25,6 +27,7 @@ class _Module(ModuleType):
     def __init__(self, name: str, table: Table) -> None:
         super().__init__(name, f"TorchRec's {name}, answered by recsys.as_torchrec.")
         self._table = table
+        self._left_out: dict[str, Any] = {}
 
     def __getattr__(self, name: str) -> Any:
         module, table = self.__name__, self._table
@@ -39,7 +42,14 @@ class _Module(ModuleType):
             return __import__(f"{module}.{name}", fromlist=["__name__"])
         if name.startswith("__"):
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
-        raise AttributeError(table.missing(module, name))
+        if not table.is_left_out(module, name) or not reads_attribute(1) or handles_import_errors(1):
+            raise AttributeError(table.missing(module, name))
+        return self._left_out.setdefault(name, left_out(module, name, table.missing(module, name)))
+
+    def __call__(self, *args: object, **kwargs: object) -> NoReturn:  # noqa: ARG002
+        """Raise: a function that is left out with all others of its module was taken for a module."""
+        package, _, name = self.__name__.rpartition(".")
+        raise LeftOutError(self._table.missing(package, name))
 
     def __setattr__(self, name: str, value: object) -> None:
         # After the import of a module the import system stores it in its package. In torchrec.optim the function
@@ -67,14 +77,19 @@ class _Finder(MetaPathFinder, Loader):
         """Return the spec of a module of TorchRec's; None for modules of others.
 
         Raises:
-            ImportError: TorchRec's module or name is left out, or unknown; the message says which.
+            ImportError: TorchRec's module or name is unknown, or left out and the code goes on without it.
         """
         if fullname != _ROOT and not fullname.startswith(f"{_ROOT}."):
             return None
         if not self._table.is_module(fullname):
-            # Not ModuleNotFoundError: "from module import name" would replace its message.
             module, _, name = fullname.rpartition(".")
-            raise ImportError(self._table.missing(module, name), name=fullname)
+            missing = self._table.missing(module, name)
+            # Not ModuleNotFoundError: "from module import name" would replace its message.
+            if not self._table.is_left_out(module, name) or handles_import_errors(1):
+                raise ImportError(missing, name=fullname)
+            if not self._table.is_left_out_module(fullname):
+                # "from module import name" then asks the module for it.
+                raise ModuleNotFoundError(missing, name=fullname)
         return ModuleSpec(fullname, self, is_package=True)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:

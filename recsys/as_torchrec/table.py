@@ -109,6 +109,18 @@ class Table:
             return bool(self.children(path))
         return bool(names) or bool(self.defined(path)) or bool(self.children(path))
 
+    def is_left_out(self, module: str, name: str) -> bool:
+        """Return whether a name is known to be left out; private names of known modules are."""
+        entry = self.modules.get(f"{module}.{name}", {}).get(ALL_OTHERS) or self.find(module, name)
+        if entry is not None:
+            return entry.ours is None
+        return name.startswith("_") and bool(self.defined(module) or self.children(module))
+
+    def is_left_out_module(self, path: str) -> bool:
+        """Return whether a path may be a module that is left out as a whole: classes begin with a capital letter."""
+        module, _, name = path.rpartition(".")
+        return self.get(module, name) is None and self.others(path) is not None and name[:1].islower()
+
     def defined(self, module: str) -> list[str]:
         """Return the names that can be imported from a module."""
         names = dict.fromkeys([*self.modules.get(module, {}), *self.handed_on.get(module, {})])
