@@ -51,7 +51,7 @@ def write_delta(
         changes: for each table the numbers of rows.
         seed: of the rows.
         num_dense_left: dense weights that it says it leaves as they are.
-        with_dense: whether it has random numbers for all dense weights, too.
+        with_dense: whether it has all dense weights, too, with random numbers for floats.
 
     Returns:
         for each table the whole stored rows ``[N, row_bytes]``.
@@ -73,7 +73,12 @@ def write_delta(
         assert rows.graphs is not None
         dense = {path: weight for form in rows.graphs.tensors() for path, weight in form.items()}
         for path, weight in sorted(dense.items()):
-            writer.add_dense(path, torch.randn(weight.shape, generator=generator).to(weight.dtype))
+            # Integers stay: they are positions in other tensors.
+            is_float = weight.is_floating_point()
+            made_dense = (
+                torch.randn(weight.shape, generator=generator).to(weight.dtype) if is_float else weight
+            )
+            writer.add_dense(path, made_dense)
     writer.finish()
     return made
 
