@@ -43,10 +43,12 @@ class LabelColumn:
     Attributes:
         name: The column.
         at_least: The label is 1 where the column is at least this; None where it holds 0 and 1.
+        positive: The label is 1 where the column is one of these texts; empty where it holds 0 and 1.
     """
 
     name: str
     at_least: float | None = None
+    positive: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,9 +258,12 @@ def _schema(data: Any) -> Schema:
 
 
 def _label(data: Any, at: str) -> LabelColumn:
-    known_fields(data, at, {"name", "at_least"})
+    known_fields(data, at, {"name", "at_least", "positive"})
     at_least = _number(data, "at_least", at) if "at_least" in data else None
-    return LabelColumn(name=text(data, "name", at), at_least=at_least)
+    positive = _texts(data, "positive", at) if "positive" in data else ()
+    if at_least is not None and positive:
+        raise wrong(at, "positive", list(positive), "one of at_least and positive")
+    return LabelColumn(name=text(data, "name", at), at_least=at_least, positive=positive)
 
 
 def _dense(data: Any, at: str) -> DenseColumn:
@@ -303,7 +308,7 @@ def _table(data: Any, at: str) -> TableSpec:
     spec = TableSpec(
         name=text(data, "name", at),
         num_embeddings=count(data, "rows", at),
-        feature_names=_names(data, "features", at),
+        feature_names=_texts(data, "features", at),
         **optional,
     )
     if spec.strings and spec.ids == "index":
@@ -330,11 +335,11 @@ def _check_date(spec: TableSpec, at: str) -> None:
         raise wrong(at, "rows", spec.num_embeddings, f"{DATE_PARTS[spec.part]}, one for each {spec.part}")
 
 
-def _names(data: Any, key: str, at: str) -> tuple[str, ...]:
-    names = json_field(data, key, at)
-    if not isinstance(names, list) or not names or not all(isinstance(n, str) and n for n in names):
-        raise wrong(at, key, names, "a list of at least one column name")
-    return tuple(names)
+def _texts(data: Any, key: str, at: str) -> tuple[str, ...]:
+    texts = json_field(data, key, at)
+    if not isinstance(texts, list) or not texts or not all(isinstance(t, str) and t for t in texts):
+        raise wrong(at, key, texts, "a list of at least one text")
+    return tuple(texts)
 
 
 def _number(data: Any, key: str, at: str) -> float:

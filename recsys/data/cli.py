@@ -103,7 +103,7 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="COLUMN",
-        help="a label; repeatable (default: by its name)",
+        help="a label; COLUMN>=NUMBER or COLUMN=TEXT,TEXT says what is positive; repeatable (default: by its name)",
     )
     inspect.add_argument(
         "--hash-rows",

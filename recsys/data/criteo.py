@@ -82,6 +82,7 @@ def criteo(path: Path, hash_rows: int = 100_000, limit_rows: int | None = None) 
         num_held_out_rows=num_rows - num_train,
         train=partial(_blocks, path, hash_rows, 0, num_train),
         held_out=partial(_blocks, path, hash_rows, num_train, num_rows),
+        labels=partial(_label_blocks, path, num_train),
         fingerprint=partial(fingerprint, [path], [hash_rows, limit_rows]),
     )
 
@@ -180,6 +181,15 @@ def _blocks(path: Path, hash_rows: int, first: int, end: int) -> Iterator[_Lines
     lines = islice(_data_lines(path), first, end)
     while block := list(islice(lines, _BLOCK_ROWS)):
         yield _Lines(path, separator, block, hash_rows)
+
+
+def _label_blocks(path: Path, num_train: int) -> Iterator[NDArray[np.float32]]:
+    """Yield the labels of the lines to learn from, ``[N, 1]``; the other fields are not checked."""
+    separator = _separator(path)
+    lines = islice(_data_lines(path), num_train)
+    while block := list(islice(lines, _BLOCK_ROWS)):
+        texts = [line.split(separator, 1)[0] for _, line in block]
+        yield np.array([text == "1" for text in texts], dtype=np.float32).reshape(-1, 1)
 
 
 def _parse(path: Path, separator: str, lines: list[tuple[int, str]], hash_rows: int) -> Examples:

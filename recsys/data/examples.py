@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from recsys import KeyedJaggedTensor
+from recsys.data.labels import check_both_classes
 from recsys.schema import Schema, TableSpec
 
 Ints = NDArray[np.int64]
@@ -207,6 +208,7 @@ class Dataset:
         fingerprint: Returns a digest of the data: the same for the same examples.
         reference: Computes the reference; None if there is none.
         vocabularies: Returns the IDs of each table with a vocabulary, int64, in the order of their rows.
+        labels: Starts a pass over the labels of the training examples, ``[N, L]`` each; None reads the examples.
     """
 
     name: str
@@ -218,6 +220,19 @@ class Dataset:
     fingerprint: Callable[[], str]
     reference: Callable[[], Reference | None] = lambda: None
     vocabularies: Callable[[], dict[str, Ints]] = dict
+    labels: Callable[[], Iterator[NDArray[np.float32]]] | None = None
+
+    def check_labels(self) -> None:
+        """Check that each label is 0 for some training examples and 1 for others.
+
+        Raises:
+            DataError: One is not.
+        """
+        if self.labels is not None:
+            check_both_classes(self.schema.labels, self.labels())
+            return
+        blocks = (block.take(np.arange(len(block))).labels for block in self.train())
+        check_both_classes(self.schema.labels, blocks)
 
     @property
     def dense_names(self) -> tuple[str, ...]:

@@ -273,7 +273,7 @@ def _parser() -> argparse.ArgumentParser:
         dest="labels",
         action="append",
         metavar="COLUMN",
-        help="a label of a table without a schema; repeatable",
+        help="a label of a table without a schema (or COLUMN>=NUMBER, COLUMN=TEXT,TEXT); repeatable",
     )
     data.add_argument(
         "--limit-rows",

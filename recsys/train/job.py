@@ -64,6 +64,7 @@ class TrainJob:
             raise ValueError(f"{what}: got it without checkpoint_dir, expected both")
         if self.start is not None:
             self.start.check(self.dataset)
+        self.dataset.check_labels()
 
     @property
     def factory(self) -> str:

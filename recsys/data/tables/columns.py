@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from recsys.data.examples import Bags, Ints
+from recsys.data.labels import LABELS, is_positive, word_labels
 from recsys.data.lines import DataError
 from recsys.hashing import hash_texts
 from recsys.schema import DenseColumn, LabelColumn, TableSpec
@@ -72,13 +73,18 @@ class Columns:
 
     def label(self, label: LabelColumn) -> NDArray[np.float32]:
         """Return a column of zeros and ones."""
-        numbers = self.numbers(label.name)
-        expected = "0 or 1" if label.at_least is None else "a number"
+        array = plain(self._table.column(label.name))
+        if label.positive:
+            numbers = is_positive(array, label.positive)
+        elif label.at_least is None and is_text(array.type):
+            numbers = word_labels(_without_missing(array))
+        else:
+            numbers = self.numbers(label.name)
+        expected = LABELS if label.at_least is None else "a number"
         self._expect(~np.isnan(numbers), label.name, "a missing value", expected)
         if label.at_least is not None:
             return (numbers >= label.at_least).astype(np.float32)
-        hint = "0 or 1 (a schema's at_least makes a label of other numbers)"
-        self._expect((numbers == 0) | (numbers == 1), label.name, numbers, hint)
+        self._expect((numbers == 0) | (numbers == 1), label.name, array, expected)
         return numbers.astype(np.float32)
 
     def weight(self, name: str) -> NDArray[np.float32]:

@@ -6,7 +6,7 @@ Shape letters: N number of examples.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from recsys.data.examples import Dataset, Examples, Ints, held_out_rows
+from recsys.data.examples import Dataset, Examples, Ints
 from recsys.data.fingerprint import fingerprint
 from recsys.data.lines import DataError
-from recsys.data.tables.columns import Columns, is_list, is_number, is_text, is_whole, time_of
+from recsys.data.tables.columns import Columns, is_list, is_number, is_text, is_whole
 from recsys.data.tables.pieces import Frame, ParquetFile, Piece, TableFile
+from recsys.data.tables.split import split
 from recsys.data.tables.text_file import TextFile, is_text_file
-from recsys.schema import Schema, TableSpec
+from recsys.schema import LabelColumn, Schema, TableSpec
 
 # Smaller pieces are read together, so that shuffling within a block mixes well.
 _BLOCK_ROWS = 65_536
@@ -77,7 +78,7 @@ def table_dataset(data: Any, schema: Schema, limit_rows: int | None = None) -> D
     for file in files:
         _check(file, schema)
     pieces = list(_limited((piece for file in files for piece in file.pieces()), limit_rows))
-    train, held_out = _split(pieces, schema)
+    train, held_out = split(pieces, schema)
     paths = [file.path for file in files if isinstance(file, ParquetFile | TextFile)]
     return Dataset(
         name="table",
@@ -86,6 +87,7 @@ def table_dataset(data: Any, schema: Schema, limit_rows: int | None = None) -> D
         num_held_out_rows=sum(map(len, held_out)),
         train=partial(_blocks, train, schema),
         held_out=partial(_blocks, held_out, schema),
+        labels=partial(label_blocks, train, schema.labels),
         reference=lambda: None,
         vocabularies=partial(_vocabularies, train, schema),
         fingerprint=partial(fingerprint, paths, schema.to_json()),
@@ -135,6 +137,14 @@ def rows_of(data: Any, schema: Schema) -> Iterator[_Rows]:
         yield from _blocks(list(file.pieces()), schema)
 
 
+def label_blocks(pieces: Iterable[Piece], labels: Sequence[LabelColumn]) -> Iterator[NDArray[np.float32]]:
+    """Yield the labels of each piece's kept rows, ``[N, L]``."""
+    names = [label.name for label in labels]
+    for piece in pieces:
+        columns = _kept(piece, names, np.arange(len(piece)))
+        yield np.stack([columns.label(label) for label in labels], axis=1)
+
+
 def _columns(schema: Schema, *, labels: bool) -> list[str]:
     """Return the columns to read, each once."""
     return schema.columns() if labels else schema.input_columns()
@@ -182,56 +192,6 @@ def _limited(pieces: Iterator[Piece], limit: int | None) -> Iterator[Piece]:
             left = max(0, left - piece.num_rows)
             if not left:
                 return
-
-
-def _split(pieces: Sequence[Piece], schema: Schema) -> tuple[list[Piece], list[Piece]]:
-    """Return the pieces to learn from and those to measure on."""
-    num_rows = sum(map(len, pieces))
-    if num_rows < 2:
-        raise DataError(
-            f"data: got {num_rows} rows, expected at least 2: one to learn from, one to measure on"
-        )
-    if schema.time is not None:
-        is_late = _late_rows(pieces, schema)
-    else:
-        first = num_rows - held_out_rows(num_rows, schema.held_out)
-        starts = np.cumsum([0, *map(len, pieces)])
-        is_late = [
-            _numbered(piece, start) >= first
-            for piece, start in zip(pieces, starts[:-1].tolist(), strict=True)
-        ]
-    parts = [
-        [piece.keeping(late if held_out else ~late) for piece, late in zip(pieces, is_late, strict=True)]
-        for held_out in (False, True)
-    ]
-    train, held_out = ([piece for piece in part if len(piece)] for part in parts)
-    if not train or not held_out:
-        what = "train on" if not train else "hold out"
-        raise DataError(
-            f"schema.time: got column {schema.time!r}, by which there are no rows to {what}; expected another "
-            "held_out_from, or no time"
-        )
-    return train, held_out
-
-
-def _numbered(piece: Piece, start: int) -> Ints:
-    """Return the number of each of the piece's rows among all kept ones."""
-    return start + np.cumsum(piece.mask) - 1
-
-
-def _late_rows(pieces: Sequence[Piece], schema: Schema) -> list[NDArray[np.bool_]]:
-    assert schema.time is not None
-    times = [Columns(piece.read([schema.time]), piece.place).times(schema.time) for piece in pieces]
-    if schema.held_out_from:
-        bound = time_of(schema.held_out_from)
-    else:
-        kept = np.concatenate([t[piece.mask] for t, piece in zip(times, pieces, strict=True)])
-        place = len(kept) - held_out_rows(len(kept), schema.held_out)
-        bound = np.partition(kept, place)[place]
-        if bound == kept.min() and bound < kept.max():
-            # Most rows have the first time: hold out all later ones.
-            bound = kept[kept > bound].min()
-    return [t >= bound for t in times]
 
 
 def _vocabularies(train: Sequence[Piece], schema: Schema) -> dict[str, Ints]:
@@ -293,11 +253,15 @@ class _Rows:
         return Examples.concatenate(parts).take(where)
 
 
+def _kept(piece: Piece, names: Sequence[str], rows: Ints) -> Columns:
+    """Return columns of some of a piece's kept rows."""
+    places = rows if piece.kept is None else np.flatnonzero(piece.kept)[rows]
+    return Columns(piece.read(names).take(places), lambda row: piece.place(int(places[row])))
+
+
 def _read(piece: Piece, schema: Schema, rows: Ints, *, labels: bool = True) -> Examples:
     """Return some of a piece's kept rows."""
-    places = rows if piece.kept is None else np.flatnonzero(piece.kept)[rows]
-    table = piece.read(_columns(schema, labels=labels)).take(places)
-    columns = Columns(table, lambda row: piece.place(int(places[row])))
+    columns = _kept(piece, _columns(schema, labels=labels), rows)
     no_labels = np.zeros((len(rows), 0), dtype=np.float32)
     dense = [columns.dense(column) for column in schema.dense]
     return Examples(

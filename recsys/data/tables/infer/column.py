@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from recsys.data.labels import word_labels
 from recsys.data.lines import DataError
 from recsys.data.tables.columns import Columns, date_parts, is_list, is_number, is_text
 from recsys.schema import DATE_PARTS
@@ -19,6 +20,7 @@ _TIMES = ("time", "timestamp", "ts", "datetime", "date", "event_time", "unix_tim
 # A code and not a number, which would lose the zeros: "05db9164", "007".
 _CODE = r"^0\d"
 _SEPARATORS = "|;,"
+_MOST_WORDS = 20
 _FIRST_DIGITS_OF_TIMES = 100_000
 
 
@@ -94,6 +96,11 @@ class Column:
         dates = self.dates.drop_null()
         return tuple(part for part in DATE_PARTS if len(np.unique(date_parts(dates, part))) > 1)
 
+    @property
+    def num_missing(self) -> int:
+        """Rows without a value."""
+        return int(self.array.null_count) if self.is_list else len(self.array) - len(self.values)
+
     @cached_property
     def is_whole(self) -> bool:
         """Whether all values are whole numbers."""
@@ -101,12 +108,11 @@ class Column:
 
     @cached_property
     def is_binary(self) -> bool:
-        """Whether all values are 0 or 1, and none is missing."""
-        return (
-            self.numbers is not None
-            and len(self.numbers) == len(self.array)
-            and bool(np.isin(self.numbers, (0.0, 1.0)).all())
-        )
+        """Whether all values are 0 or 1, or words for them."""
+        if self.is_list or not 0 < self.num_values <= _MOST_WORDS:
+            return False
+        numbers = word_labels(self.values) if self.is_text else self.numbers
+        return numbers is not None and bool(np.isin(numbers, (0.0, 1.0)).all())
 
     @cached_property
     def separator(self) -> str:
@@ -141,14 +147,13 @@ class Column:
             kind = f"texts separated by {self.separator!r}" if self.separator else "texts"
         else:
             kind = "whole numbers" if self.is_whole else "numbers"
-        missing = 1 - (len(self.array) - self.array.null_count) / len(self.array)
         example = "" if not len(self.values) else str(self.array.drop_null()[0])[:24]
         return ColumnReport(
             name=self.name,
             use=use,
             kind=kind,
             num_values=self.num_values,
-            missing=missing,
+            missing=self.num_missing / len(self.array),
             example=example,
             reason=reason,
         )

@@ -5,59 +5,126 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 
 from recsys.data.lines import DataError
+from recsys.data.tables.columns import Columns
 from recsys.data.tables.infer.column import Column
 from recsys.schema import LabelColumn
 
-_LABELS = (
-    *(
-        "label",
-        "click",
-        "clicked",
-        "is_click",
-        "is_clicked",
-        "target",
-        "conversion",
-        "converted",
-        "is_conversion",
-    ),
-    *("purchase", "purchased", "liked", "like", "y", "rating"),
+_NAMES = (
+    *("label", "click", "clicked", "is_click", "is_clicked", "target"),
+    *("conversion", "converted", "is_conversion", "purchase", "purchased"),
+    *("liked", "like", "y", "rating", "stars", "overall"),
 )
-_LIKED = 4.0  # a rating of at least this is a click, on a scale up to 5
+_RATINGS = ("rating", "ratings", "stars", "overall", "score")
+# A rating of at least this share of the highest one is positive: 4 of 5, 8 of 10.
+_LIKED = 0.8
+_LARGEST_SCALE = 10
 
 
-def choose_labels(columns: Sequence[Column], names: Sequence[str]) -> list[LabelColumn]:
+class Label:
+    """A label that was found.
+
+    Attributes:
+        column: Its entry in the schema.
+        values: float32 ``[N]``, zeros and ones: the labels of the sample's rows.
+        reason: Why the column is one, and which of its values are positive.
+    """
+
+    def __init__(self, column: Column, entry: LabelColumn, reason: str) -> None:
+        self.column = entry
+        table = pa.table({column.name: column.array})
+        self.values = Columns(table, lambda row: f"row {row} of the sample").label(entry)
+        self.reason = f"{reason}, in {self.values.mean():.1%} of the rows"
+
+
+def choose_labels(columns: Sequence[Column], names: Sequence[str]) -> list[Label]:
     """Return the labels.
 
     Args:
         columns: All columns.
-        names: The labels' columns; found by their names if empty.
+        names: The labels' columns, each of which may say what is positive (``rating>=4``, ``action=buy,cart``);
+            found by their names if empty.
 
     Raises:
-        DataError: There is no such column or none is found, or it has no numbers.
+        DataError: There is no such column or none is found, a value is missing, or the values do not say which
+            of them are positive.
     """
-    by_name = {column.name: column for column in columns}
-    unknown = [name for name in names if name not in by_name]
-    if unknown:
-        raise DataError(f"label: got {unknown[0]!r}, expected one of the columns {list(by_name)[:20]}")
-    if not names:
-        known = {column.low: column for column in reversed(columns)}
-        found = [known[name] for name in _LABELS if name in known and known[name].numbers is not None]
-        names = [found[0].name] if found else [columns[0].name] if columns[0].is_binary else []
-    if not names:
-        raise DataError(
-            f"label: found none among the columns {list(by_name)[:20]}; name it with --label COLUMN"
-        )
-    return [_label(by_name[name]) for name in names]
-
-
-def _label(column: Column) -> LabelColumn:
-    if column.is_binary:
-        return LabelColumn(name=column.name)
-    if column.numbers is None:
-        raise DataError(f"label: column {column.name!r}: got texts, expected 0 and 1, or numbers")
-    middle = (
-        _LIKED if column.numbers.min() >= 0 and column.numbers.max() <= 5 else float(np.mean(column.numbers))
+    if names:
+        return [_given(columns, name) for name in names]
+    known = {column.low: column for column in reversed(columns)}
+    found = [known[name] for name in _NAMES if name in known]
+    for column in found:
+        if column.is_binary or column.numbers is not None:
+            return [_label(column, "named as one")]
+    if columns[0].is_binary and not columns[0].num_missing:
+        return [_label(columns[0], "two classes in the first column")]
+    if found:
+        raise _unclear(found[0])
+    raise DataError(
+        f"label: found none among the columns {[column.name for column in columns][:20]}; name it with "
+        "--label COLUMN"
     )
-    return LabelColumn(name=column.name, at_least=middle)
+
+
+def _given(columns: Sequence[Column], text: str) -> Label:
+    """Return the label that a user named."""
+    by_name = {column.name: column for column in columns}
+    if text in by_name:
+        return _label(by_name[text], "given as one")
+    for sign in (">=", "="):
+        name, found, value = text.rpartition(sign)
+        if not found or name not in by_name:
+            continue
+        if sign == "=":
+            entry = LabelColumn(name=name, positive=tuple(value.split(",")))
+            return Label(by_name[name], entry, f"given as one; 1 where it is {' or '.join(entry.positive)}")
+        try:
+            at_least = float(value)
+        except ValueError:
+            raise DataError(f"label: got {text!r}, expected a number behind >=") from None
+        entry = LabelColumn(name=name, at_least=at_least)
+        return Label(by_name[name], entry, f"given as one; 1 where it is at least {at_least:g}")
+    raise DataError(f"label: got {text!r}, expected one of the columns {list(by_name)[:20]}")
+
+
+def _label(column: Column, reason: str) -> Label:
+    if column.is_binary:
+        return Label(column, LabelColumn(name=column.name), f"{reason}; 1")
+    if column.numbers is None or column.is_list:
+        raise _unclear(column)
+    at_least, why = _threshold(column.low, column.numbers)
+    entry = LabelColumn(name=column.name, at_least=at_least)
+    return Label(column, entry, f"{reason}; 1 where it is at least {at_least:g} ({why})")
+
+
+def _threshold(name: str, numbers: NDArray[np.float64]) -> tuple[float, str]:
+    """Return the least positive value, which is one of the values but not the least, and the reason."""
+    values = np.unique(numbers)
+    least, most = float(values[0]), float(values[-1])
+    if len(values) == 1:
+        return least, "the only value"
+    if len(values) == 2:
+        return most, "the larger of two values"
+    in_halves = bool((values * 2 == np.floor(values * 2)).all())
+    is_whole = bool((values == np.floor(values)).all())
+    is_scale = in_halves and least > 0 and 3 <= most <= _LARGEST_SCALE
+    if least >= 0 and (is_scale or name in _RATINGS):
+        liked = values[np.searchsorted(values, _LIKED * most - 1e-9)]
+        return float(max(liked, values[1])), "a rating: the chance of a high one is learned, not the rating"
+    if is_whole and least == 0:
+        return float(values[1]), "a count: the chance of any is learned, not the count"
+    middle = float(np.sort(numbers)[len(numbers) // 2])
+    return max(middle, float(values[1])), "the median: the chance of more is learned, not the number"
+
+
+def _unclear(column: Column) -> DataError:
+    """Return the error for a label whose values do not say which are positive."""
+    values = sorted({str(value) for value in column.values[:1000].to_pylist()})[:4]
+    example = values[0] if values else "VALUE"
+    return DataError(
+        f"label: column {column.name!r}: got values such as {', '.join(map(repr, values)) or 'none'}, expected "
+        f"0 and 1, yes and no, true and false, or numbers; --label {column.name}={example!s} says which are positive"
+    )

@@ -8,11 +8,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from recsys.data.labels import check_both_classes
 from recsys.data.lines import DataError
 from recsys.data.tables.columns import plain
-from recsys.data.tables.dataset import open_files
+from recsys.data.tables.dataset import label_blocks, open_files
 from recsys.data.tables.infer.column import Column, ColumnReport
-from recsys.data.tables.infer.labels import choose_labels
+from recsys.data.tables.infer.labels import Label, choose_labels
 from recsys.data.tables.infer.specs import date_tables, dense_column, table_spec
 from recsys.data.tables.infer.uses import use_of
 from recsys.schema import Schema
@@ -41,18 +42,20 @@ def infer(data: Any, labels: Sequence[str] = (), hash_rows: int = 100_000) -> In
 
     Args:
         data: A file, a folder of files, or a frame of pandas, polars or Arrow.
-        labels: The labels' columns; found by their names if empty.
+        labels: The labels' columns, each of which may say what is positive (``rating>=4``, ``action=buy,cart``);
+            found by their names if empty.
         hash_rows: Rows of tables with many different values; smaller tables have fewer.
 
     Raises:
-        DataError: The table cannot be read, or has no label or no sparse column.
+        DataError: The table cannot be read, has no label or no sparse column, or a label is the same in all rows.
     """
     if hash_rows < 1:
         raise DataError(f"hash_rows: got {hash_rows}, expected at least 1")
     sample = _sample(data)
     found = [Column(name, plain(sample.column(name))) for name in sample.column_names]
     chosen = choose_labels(found, labels)
-    uses = {label.name: ("label", "named as one") for label in chosen}
+    _check_classes(data, chosen)
+    uses = {label.column.name: ("label", label.reason) for label in chosen}
     for column in found:
         if column.name not in uses:
             uses[column.name] = use_of(column, uses, sample.num_rows)
@@ -67,7 +70,7 @@ def infer(data: Any, labels: Sequence[str] = (), hash_rows: int = 100_000) -> In
         )
     time, weight = ([c.name for c in by_use[use]][:1] for use in ("time", "weight"))
     schema = Schema(
-        labels=tuple(chosen),
+        labels=tuple(label.column for label in chosen),
         dense=tuple(dense_column(column) for column in by_use["dense"]),
         tables=(
             *(table_spec(column, hash_rows) for column in by_use["sparse"]),
@@ -78,6 +81,14 @@ def infer(data: Any, labels: Sequence[str] = (), hash_rows: int = 100_000) -> In
     )
     reports = tuple(column.report(*uses[column.name]) for column in found)
     return Inferred(schema=schema, columns=reports, num_rows=sample.num_rows)
+
+
+def _check_classes(data: Any, labels: Sequence[Label]) -> None:
+    """Check that each label is 0 and 1 in some rows, beyond the sample where that has one of them."""
+    rest = [label.column for label in labels if not 0 < label.values.mean() < 1]
+    if rest:
+        pieces = (piece for file in open_files(data) for piece in file.pieces())
+        check_both_classes(rest, label_blocks(pieces, rest))
 
 
 def _sample(data: Any) -> pa.Table:

@@ -134,7 +134,7 @@ def test_wrong_types_are_found_at_once(tmp_path: Path, name: str, values: Any, t
 @pytest.mark.parametrize(
     ("name", "value", "text"),
     [
-        pytest.param("clicked", 2, "got '2.0', expected 0 or 1", id="label"),
+        pytest.param("clicked", 2, "got '2', expected 0 or 1", id="label"),
         pytest.param("clicked", None, "got a missing value, expected 0 or 1", id="null-label"),
         pytest.param("price", None, "got a missing value, expected a number", id="null-dense"),
         pytest.param("price", float("inf"), "got 'inf', expected a finite float32", id="infinite"),
