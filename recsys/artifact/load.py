@@ -37,6 +37,7 @@ from recsys.errors import (
     ChecksumError,
     ManifestError,
     PartSizeError,
+    PlanError,
     RowsMemoryError,
     TargetError,
 )
@@ -339,4 +340,6 @@ def rank_rows(manifest: Manifest, target: Target, blob: Tensor) -> Sequence[Devi
         layouts = device_layouts(manifest.layout, plans, devices)
     except KeyError as error:
         raise ManifestError(f"manifest.targets: the plan names what the rows lack: {error}") from None
+    except PlanError as error:
+        raise TargetError(f"target {target.name!r}: {error}") from None
     return fill(manifest.layout, blob, layouts, devices)

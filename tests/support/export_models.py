@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -237,6 +237,17 @@ CASES = {
             "tiny": DataType.FP32,
         },
     ),
+}
+#: FBGEMM's CUDA lookup of INT2 rows is wrong: such targets are refused.
+CUDA_CASES = {
+    name: replace(
+        case,
+        table_data_types={
+            table: DataType.INT8 if data_type is DataType.INT2 else data_type
+            for table, data_type in case.table_data_types.items()
+        },
+    )
+    for name, case in CASES.items()
 }
 
 

@@ -19,7 +19,7 @@ from recsys.artifact.load import LoadedArtifact, load_artifact
 from recsys.sharding.plan.plan import ShardingPlan
 from recsys.sharding.plan.sharding_types import column_wise, row_wise, table_wise
 from recsys.signature import IdPolicy
-from tests.support.export_models import CASES, assert_close, bare, batch_of
+from tests.support.export_models import CUDA_CASES, assert_close, bare, batch_of
 from tests.support.helpers import needs_gpu
 
 pytestmark = needs_gpu
@@ -31,7 +31,7 @@ RELATIVE = CUDA_ROWS_TOLERANCE
 def _both(
     path: Path, name: str, devices: tuple[str, ...], **options: object
 ) -> tuple[LoadedArtifact, LoadedArtifact]:
-    case = CASES[name]
+    case = CUDA_CASES[name]
     config = ExportConfig(
         targets=(("cpu",), devices),
         table_data_types=case.table_data_types,
@@ -44,7 +44,7 @@ def _both(
 
 
 @pytest.mark.parametrize("devices", TARGETS.values(), ids=TARGETS)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", CUDA_CASES)
 def test_a_cuda_target_predicts_what_the_cpu_predicts(
     tmp_path: Path, name: str, devices: tuple[str, ...]
 ) -> None:

@@ -21,19 +21,19 @@ from recsys.artifact.cuda_graphs import BucketedForward, CudaGraphOptions
 from recsys.artifact.graphs import LoadedGraphs
 from recsys.artifact.load import LoadedArtifact, load_artifact
 from tests.recsys.artifact.deltas import write_delta
-from tests.support.export_models import CASES, assert_close, batch_of
+from tests.support.export_models import CUDA_CASES, assert_close, batch_of
 from tests.support.helpers import needs_gpu
 
 pytestmark = needs_gpu
 ROWS = (1, 8, 32)
-POOLED = [name for name in CASES if name not in ("sequences", "two arguments with one name")]
+POOLED = [name for name in CUDA_CASES if name not in ("sequences", "two arguments with one name")]
 # Sums of products in another order, and TF32 off.
 RELATIVE = 2.0**-12
 
 
 def _loaded(path: Path, name: str, **options: object) -> tuple[LoadedArtifact, LoadedArtifact]:
     """An artifact on the device, without CUDA graphs and with."""
-    case = CASES[name]
+    case = CUDA_CASES[name]
     config = ExportConfig(
         targets=(("cuda:0",),),
         table_data_types=case.table_data_types,

@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from recsys.configs import DataType
+from recsys.errors import PlanError
 from recsys.rows.format import row_alignment_for
 from recsys.rows.layout import BlobLayout, RowBlock, copy_blocks, lay_out
 from recsys.sharding.plan.plan import ParameterSharding, ShardMetadata
@@ -48,6 +50,9 @@ def device_layouts(
         source: The layout of all tables at alignment 1, split by columns as in the plans.
         plans: Each collection's tables.
         devices: The device of each rank.
+
+    Raises:
+        PlanError: A CUDA device gets INT2 rows.
     """
     layouts = []
     for rank, device in enumerate(devices):
@@ -70,6 +75,12 @@ def _shard_block(
 ) -> RowBlock:
     start, end = shard.rows
     whole = source.find(table, shard.columns[0], start)
+    # FBGEMM returns other numbers for them, and NaN, from its own module too (fbgemm-gpu 1.6.0, H100).
+    if device.type == "cuda" and whole.data_type is DataType.INT2:
+        raise PlanError(
+            f"table {table!r}: got INT2 rows on {str(device)!r}, where FBGEMM's lookup returns wrong numbers for them; "
+            "expected INT4, INT8, FP16 or FP32 (recsys-export --table-dtype)"
+        )
     # A row of zeros after the table's last row (ID policy ZERO) belongs to the last shard.
     is_last = end == max(other.rows[1] for other in sharding.shards)
     return replace(

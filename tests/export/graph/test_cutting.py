@@ -17,7 +17,7 @@ from export.graph.graph import Graph
 from export.pipeline import prepare
 from recsys import EmbeddingBagCollection, KeyedJaggedTensor, torchscript
 from recsys.artifact.cuda_graphs import METHODS, ON_DEVICE, TO_SEND
-from tests.support.export_models import CASES, batch_of, exported
+from tests.support.export_models import CASES, CUDA_CASES, batch_of, exported
 from tests.support.helpers import bag
 
 
@@ -81,7 +81,7 @@ def methods(graph: Graph) -> list[str]:
 
 @pytest.mark.parametrize("name", CASES)
 def test_which_models_get_methods(name: str) -> None:
-    case = CASES[name]
+    case = CUDA_CASES[name]
     # Sizes of sequences follow the IDs; one collection that looks up two arguments is sent each by itself.
     without = ("sequences", "two arguments with one name")
     found = methods(graph_of(case.make(), table_data_types=case.table_data_types))

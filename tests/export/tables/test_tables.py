@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +18,7 @@ from torch import Tensor, nn
 from export.config import ExportConfig, target_name
 from export.pipeline import export_model
 from recsys import EmbeddingBagCollection
-from recsys.artifact.load import load_artifact
+from recsys.artifact.load import load_artifact, rank_rows
 from recsys.artifact.parts import MANIFEST_NAME, ROWS_NAME
 from recsys.configs import BaseEmbeddingConfig, DataType
 from recsys.errors import ExportError, PlanError, TargetError
@@ -315,6 +317,18 @@ def test_rows_too_small_for_fp16_scales_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match=r"table 'goods', row .*store the table as FP32"):
         export_model(model, tmp_path / "a")
     exported(model, tmp_path / "a", table_data_types={"goods": DataType.FP32})
+
+
+def test_int2_rows_on_a_cuda_device_are_refused(tmp_path: Path) -> None:
+    said = "table 'wide': got INT2 rows on 'cuda:0', where FBGEMM's lookup returns wrong numbers"
+    options: dict[str, Any] = {"table_data_types": {"wide": DataType.INT2}}
+    with pytest.raises(PlanError, match=said):
+        export_model(bare(), tmp_path / "a", ExportConfig(targets=(("cuda:0",),), **options))
+    # Artifacts of earlier releases may hold such targets.
+    _, artifact = exported(bare(), tmp_path / "b", **options)
+    on_gpu = replace(artifact.target, devices=("cuda:0",))
+    with pytest.raises(TargetError, match=said):
+        rank_rows(artifact.manifest, on_gpu, artifact.rows.ranks[0].rows)
 
 
 def test_the_plan_in_the_manifest_is_the_plan(tmp_path: Path) -> None:

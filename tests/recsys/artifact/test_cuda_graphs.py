@@ -25,7 +25,15 @@ from recsys.errors import TargetError
 from recsys.signature import Signature
 from tests.recsys.artifact.deltas import write_delta
 from tests.support.cuda_graphs import HostRecorder, StandIn, stand_in
-from tests.support.export_models import CASES, ModelCase, arguments, assert_close, batch_of, exported
+from tests.support.export_models import (
+    CASES,
+    CUDA_CASES,
+    ModelCase,
+    arguments,
+    assert_close,
+    batch_of,
+    exported,
+)
 from tests.support.helpers import bag
 
 ROWS = (1, 8, 32)
@@ -58,7 +66,7 @@ class Ranks(nn.Module):
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> StandIn:
     """A model, loaded twice. Not to be changed."""
     name, _, dtype = request.param.partition(" in ")
-    model = ModelCase(make=Ranks) if name == "ranks" else CASES[name]
+    model = ModelCase(make=Ranks) if name == "ranks" else CUDA_CASES[name]
     path = tmp_path_factory.mktemp("artifacts") / "a"
     return stand_in(path, model, ROWS, dense_dtype=dtype or "float32")
 
