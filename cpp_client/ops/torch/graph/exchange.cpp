@@ -43,6 +43,7 @@ class Exchanging {
   Exchanged Run(bool plans) {
     // Items of lists that are made here become what they are made of.
     torch::jit::PeepholeOptimizeListIdioms(graph_);
+    is_written_ = WritesTensors(graph_->block());
     Visit(graph_->block());
     // Before plans: what checks and policies have left is no user of values.
     lookups_.RemoveChecks();
@@ -70,6 +71,21 @@ class Exchanging {
     }
   }
 
+  /// Whether a graph writes into any tensors but those that layers have made for a ReLU alone, and
+  /// IDs that are checked.
+  static bool WritesTensors(torch::jit::Block* block) {
+    for (Node* node : block->nodes()) {
+      for (torch::jit::Block* inner : node->blocks()) {
+        if (WritesTensors(inner)) return true;
+      }
+      if (WrittenTensors(node).empty() || Is(node, "fbgemm::bounds_check_indices")) continue;
+      const bool is_fused = Is(node, "aten::relu_") && Is(node->input(0)->node(), "aten::linear") &&
+                            OnlyUser(node->input(0)) == node;
+      if (!is_fused) return true;
+    }
+    return false;
+  }
+
   static bool IsFused(const Node* linear, const Node* next) {
     return OnlyUser(linear->output()) == next && std::string_view(ActivationOf(next)) != "none";
   }
@@ -83,7 +99,8 @@ class Exchanging {
       found_.left.push_back("aten::linear: " + reason);
       return;
     }
-    FoldSums(graph_.get(), node, &*weight);
+    // What is computed elsewhere than in the graph must be the same there.
+    if (!is_written_) FoldSums(graph_.get(), node, &*weight);
     const c10::optional<at::Tensor> given = bias ? c10::optional<at::Tensor>(*bias) : c10::nullopt;
     const at::Tensor packed = PackWeights(*weight, given, dtype_);
     found_.layers.push_back({packed, *weight, bias.value_or(at::Tensor())});
@@ -120,6 +137,7 @@ class Exchanging {
   /// cat([dense, index_select(reshape(bmm(v, transpose(v, 1, 2)), [-1, V * V]), 1, pairs)], 1) with
   /// v = cat([unsqueeze(dense, 1), sparse...], 1), and pairs those above the diagonal.
   void Dot(Node* pairs) {
+    if (is_written_) return;
     Node* const flat = pairs->input(0)->node();
     if (!Is(flat, "aten::reshape") || !IsNumber(pairs->input(1), 1)) return;
     Node* const products = flat->input(0)->node();
@@ -195,6 +213,7 @@ class Exchanging {
   const std::shared_ptr<Graph> graph_;
   const std::string dtype_;
   LookupExchange lookups_;
+  bool is_written_ = false;
   Exchanged found_;
 };
 

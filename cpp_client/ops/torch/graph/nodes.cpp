@@ -2,6 +2,9 @@
 
 #include <torch/csrc/jit/ir/constants.h>
 
+#include <algorithm>
+#include <array>
+
 namespace recsys::ops {
 
 using torch::jit::Graph;
@@ -64,6 +67,35 @@ std::optional<Reduction> ReductionOf(const Node* node) {
 bool IsSumOverSecond(const Node* node) {
   const auto reduced = ReductionOf(node);
   return Is(node, "aten::sum") && reduced && reduced->dim == 1 && !reduced->is_kept;
+}
+
+bool IsPure(const Node* node) {
+  // Those of torch's own that have no schema, and return new values alone.
+  static constexpr std::array<const char*, 9> kWithoutSchema = {
+      "prim::Constant",      "prim::ListConstruct",  "prim::ListUnpack",
+      "prim::DictConstruct", "prim::TupleConstruct", "prim::TupleUnpack",
+      "prim::TupleIndex",    "prim::GetAttr",        "prim::Uninitialized"};
+  if (!node->blocks().empty() || node->hasSideEffects()) return false;
+  const auto* const schema = node->maybeSchema();
+  if (schema != nullptr) return !schema->is_mutable() && !schema->returns().empty();
+  return std::any_of(kWithoutSchema.begin(), kWithoutSchema.end(),
+                     [&](const char* name) { return Is(node, name); });
+}
+
+std::vector<const Value*> WrittenTensors(const Node* node) {
+  std::vector<const Value*> written;
+  const auto* const schema = node->maybeSchema();
+  if (schema == nullptr || !schema->is_mutable()) return written;
+  for (std::size_t i = 0; i < schema->arguments().size() && i < node->inputs().size(); ++i) {
+    const auto* const alias = schema->arguments()[i].alias_info();
+    if (alias == nullptr || !alias->isWrite()) continue;
+    const auto type = node->input(i)->type();
+    const bool is_of_tensors = type->isSubtypeOf(*c10::TensorType::get()) ||
+                               type->isSubtypeOf(*c10::ListType::ofTensors());
+    // A list of tensors is written to itself, but by operators such as _foreach_add_.
+    if (is_of_tensors) written.push_back(node->input(i));
+  }
+  return written;
 }
 
 Node* OnlyUser(const Value* value) {

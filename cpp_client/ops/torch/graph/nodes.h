@@ -37,6 +37,13 @@ std::optional<Reduction> ReductionOf(const torch::jit::Node* node);
 /// Whether a node is sum(x, 1): over the second dimension, which is left out.
 bool IsSumOverSecond(const torch::jit::Node* node);
 
+/// Whether all that a node does is what it returns. Others write to what they are given or to
+/// attributes, print, raise or run blocks: nothing may be moved past them.
+bool IsPure(const torch::jit::Node* node);
+
+/// Returns the tensors, or lists of tensors, that a node writes to.
+std::vector<const torch::jit::Value*> WrittenTensors(const torch::jit::Node* node);
+
 /// Returns the only node that uses a value; null if there are several.
 torch::jit::Node* OnlyUser(const torch::jit::Value* value);
 

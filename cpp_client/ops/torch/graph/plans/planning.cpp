@@ -1,5 +1,7 @@
 #include "ops/torch/graph/plans/planning.h"
 
+#include <torch/csrc/jit/ir/alias_analysis.h>
+
 #include <algorithm>
 #include <set>
 #include <vector>
@@ -18,20 +20,41 @@ using torch::jit::Value;
 /// Fewer steps are not worth a plan, but for lookups: each prepares as much by itself.
 constexpr std::ptrdiff_t kLeastSteps = 2;
 
-/// Whether plans may change what a graph computes: it has blocks, which run again or not at all, or
-/// writes into rows.
-bool IsUnsafe(Graph* graph, const RowShapes& shapes) {
-  auto nodes = graph->block()->nodes();
-  return std::any_of(nodes.begin(), nodes.end(), [&](Node* node) {
-    if (!node->blocks().empty()) return true;
-    const auto* const schema = node->maybeSchema();
-    if (schema == nullptr || !schema->is_mutable()) return false;
-    return std::any_of(node->inputs().begin(), node->inputs().end(),
-                       [&](const Value* value) { return shapes.Of(value).has_value(); });
-  });
+/// Whether a node may write into rows, or into memory that they share.
+bool WritesRows(Node* node, const RowShapes& shapes, const torch::jit::AliasDb& aliases) {
+  const std::vector<const Value*> written = WrittenTensors(node);
+  if (written.empty()) return false;
+  const auto is_row = [&](const Value* value) { return shapes.Of(value).has_value(); };
+  if (std::any_of(node->inputs().begin(), node->inputs().end(), is_row)) return true;
+  for (Node* const other : node->owningGraph()->block()->nodes()) {
+    for (const Value* const value : other->outputs()) {
+      if (!is_row(value)) continue;
+      for (const Value* const at : written) {
+        if (aliases.mayContainAlias(const_cast<Value*>(at), const_cast<Value*>(value))) return true;
+      }
+    }
+  }
+  return false;
 }
 
-/// Moves nodes between those of a region that read what it makes behind its last node.
+/// Whether plans may change what a graph computes: it has blocks, which run again or not at all, or
+/// writes into rows.
+bool IsUnsafe(const std::shared_ptr<Graph>& graph, const RowShapes& shapes) {
+  auto nodes = graph->block()->nodes();
+  if (std::any_of(nodes.begin(), nodes.end(), [](Node* node) { return !node->blocks().empty(); })) {
+    return true;
+  }
+  if (std::all_of(nodes.begin(), nodes.end(),
+                  [](const Node* node) { return WrittenTensors(node).empty(); })) {
+    return false;
+  }
+  const torch::jit::AliasDb aliases(graph);
+  return std::any_of(nodes.begin(), nodes.end(),
+                     [&](Node* node) { return WritesRows(node, shapes, aliases); });
+}
+
+/// Moves nodes between those of a region that read what it makes behind its last node. All of them
+/// are pure: regions end at others.
 void MoveReaders(const Region& region) {
   Node* const last = region.nodes.back();
   std::set<const Node*> readers;
@@ -165,7 +188,7 @@ int PlanRows(const std::shared_ptr<Graph>& graph, WeightType dot_type) {
     // Anew for each region: values are others.
     const RowShapes shapes(graph.get());
     Region region;
-    if (IsUnsafe(graph.get(), shapes) || !FindRegion(graph.get(), shapes, &done, &region)) {
+    if (IsUnsafe(graph, shapes) || !FindRegion(graph.get(), shapes, &done, &region)) {
       return num_nodes;
     }
     num_nodes += static_cast<int>(region.nodes.size());

@@ -435,6 +435,12 @@ std::vector<Region> RegionsOf(torch::jit::Graph* graph, const RowShapes& shapes,
     // Nodes behind the region that are not of it.
     std::set<const Node*> behind;
     for (Node* node : graph->block()->nodes()) {
+      if (!IsPure(node)) {
+        // Nothing is moved past it: what follows is another region.
+        if (!region.nodes.empty()) found.push_back(std::exchange(region, {}));
+        behind.clear();
+        continue;
+      }
       const auto& inputs = node->inputs();
       const bool is_behind = std::any_of(inputs.begin(), inputs.end(), [&](const Value* value) {
         return behind.count(value->node()) > 0;

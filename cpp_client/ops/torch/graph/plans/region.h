@@ -25,7 +25,7 @@ enum class NodeKind {
 
 NodeKind KindOf(torch::jit::Node* node, const RowShapes& shapes);
 
-/// Nodes that a plan computes, in their order: none of the others lies between two of them.
+/// Nodes that a plan computes, in their order. What lies between two of them is pure.
 struct Region {
   std::vector<torch::jit::Node*> nodes;
   std::set<const torch::jit::Node*> members;
@@ -35,7 +35,8 @@ struct Region {
   bool IsOutput(const torch::jit::Value* value) const;
 };
 
-/// Returns the first regions of every batch of a graph, without `done`.
+/// Returns the first regions of every batch of a graph, without `done`. They end at nodes that are
+/// not pure.
 std::vector<Region> RegionsOf(torch::jit::Graph* graph, const RowShapes& shapes,
                               const std::set<const torch::jit::Node*>& done);
 
