@@ -71,7 +71,7 @@ class DeadlineExpiredError(RuntimeError):
 
 
 class ExecutionError(RuntimeError):
-    """The model failed on the batch that held the request; the log says why."""
+    """The model failed on the request; the log says why."""
 
 
 STATUS_CODES: dict[type[Exception], grpc.StatusCode] = {

@@ -14,13 +14,12 @@ namespace recsys {
 namespace {
 
 constexpr const char* kExpired = "the deadline passed while the request waited for its batch";
-constexpr const char* kFailed =
-    "the model failed on the batch that held this request; the log says why";
+constexpr const char* kFailed = "the model failed on this request; the log says why";
 constexpr int kMaxIdsInLog = 16;
 
-std::string TextOfCurrentException() {
+std::string TextOf(const std::exception_ptr& thrown) {
   try {
-    throw;
+    std::rethrow_exception(thrown);
   } catch (const std::exception& error) {
     return error.what();
   } catch (...) {
@@ -34,21 +33,34 @@ std::int64_t SumOfIds(Span<const std::shared_ptr<Request>> part) {
   return sum;
 }
 
-void LogFailure(const Servable& servable, Span<const std::shared_ptr<Request>> part,
-                const BatchTimes& times) {
+void LogFailures(const Servable& servable, Span<const std::shared_ptr<Request>> failed,
+                 std::string text) {
   std::string ids;
-  for (std::size_t i = 0; i < part.size() && i < kMaxIdsInLog; ++i) {
-    if (part[i]->request_id.empty()) continue;
-    ids += (ids.empty() ? "" : ", ") + Repr(part[i]->request_id);
+  std::int64_t num_rows = 0;
+  for (std::size_t i = 0; i < failed.size(); ++i) {
+    num_rows += failed[i]->checked.num_rows;
+    if (i >= kMaxIdsInLog || failed[i]->request_id.empty()) continue;
+    ids += (ids.empty() ? "" : ", ") + Repr(failed[i]->request_id);
   }
   LogRecord record;
   record.level = LogLevel::kError;
   record.message = "a batch failed: model " + servable.name() + ", version " + servable.version() +
-                   ", " + std::to_string(part.size()) + " requests, " +
-                   std::to_string(times.num_rows) + " rows, " + std::to_string(SumOfIds(part)) +
+                   ", " + std::to_string(failed.size()) + " requests, " + std::to_string(num_rows) +
+                   " rows, " + std::to_string(SumOfIds(failed)) +
                    " IDs; request IDs: " + (ids.empty() ? "none given" : ids);
-  record.exception = TextOfCurrentException();
+  record.exception = std::move(text);
   Log(std::move(record));
+}
+
+/// Whether an error has nothing to do with the requests: the rows on the disk were changed.
+bool IsOfArtifact(const std::exception_ptr& thrown) {
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const Error& error) {
+    return error.kind() == ErrorKind::kChecksum;
+  } catch (...) {
+    return false;
+  }
 }
 
 template <typename T>
@@ -98,6 +110,7 @@ void BatchRunner::Run(std::vector<std::shared_ptr<Request>>* requests) {
     if (part.empty()) continue;
     ObserveBatch(part);
     RunPart(part);
+    GiveFailures();
   }
 }
 
@@ -105,7 +118,7 @@ void BatchRunner::RunPart(Part part) {
   BatchTimes times;
   times.taken_s = clock_();
   times.num_requests = static_cast<std::int64_t>(part.size());
-  Status refusal;
+  std::exception_ptr thrown;
   try {
     checked_.clear();
     queued_s_.clear();
@@ -115,13 +128,13 @@ void BatchRunner::RunPart(Part part) {
       times.num_rows += request->checked.num_rows;
     }
     Encode(part, Compute(&times));
-  } catch (const Error& error) {
-    if (error.kind() != ErrorKind::kRequest) return Fail(part, times);
-    refusal = StatusOf(error);
   } catch (...) {
-    return Fail(part, times);
+    thrown = std::current_exception();
   }
-  if (!refusal.ok()) return Refuse(part, times, refusal);
+  if (thrown != nullptr) {
+    if (part.size() > 1 && !IsOfArtifact(thrown)) return Halve(part);
+    return Fail(part, times, thrown);
+  }
   times.responded_s = clock_();
   servable_.metrics().ObserveStages(queued_s_, times.collated_s - times.taken_s,
                                     times.executed_s - times.collated_s,
@@ -210,19 +223,48 @@ void BatchRunner::ObserveBatch(Part part) const {
                                    SumOfIds(part));
 }
 
-void BatchRunner::Refuse(Part part, const BatchTimes& times, const Status& refusal) {
-  if (part.size() == 1) return Give(*part[0], times, {refusal, {}});
+void BatchRunner::Halve(Part part) {
   const std::size_t half = part.size() / 2;
-  RunPart(Part(part.data(), half));
-  RunPart(Part(part.data() + half, part.size() - half));
+  for (const Part of : {Part(part.data(), half), Part(part.data() + half, part.size() - half)}) {
+    // What has waited for the runs before this one may have no use for an answer any more.
+    std::vector<std::shared_ptr<Request>> left;
+    const double now_s = clock_();
+    for (const auto& request : of) {
+      if (request->deadline_s <= now_s) {
+        GiveExpired(*request, deliver_);
+      } else if (!request->is_ended.load(std::memory_order_relaxed)) {
+        left.push_back(request);
+      }
+    }
+    if (!left.empty()) RunPart({left.data(), left.size()});
+  }
 }
 
-void BatchRunner::Fail(Part part, const BatchTimes& times) {
-  LogFailure(servable_, part, times);
-  for (const double seconds : queued_s_) servable_.metrics().Observe(Stage::kQueue, seconds);
-  for (const auto& request : part) {
-    Give(*request, times, {{StatusCode::kInternal, kFailed, 0}, {}});
+void BatchRunner::Fail(Part part, const BatchTimes& times, const std::exception_ptr& thrown) {
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::kRequest) {
+      for (const auto& request : part) Give(*request, times, {StatusOf(error), {}});
+      return;
+    }
+  } catch (...) {
+    // Its text is for the log.
   }
+  if (failed_.empty()) failure_ = TextOf(thrown);
+  for (const double seconds : queued_s_) servable_.metrics().Observe(Stage::kQueue, seconds);
+  failed_.insert(failed_.end(), part.begin(), part.end());
+  failed_times_.resize(failed_.size(), times);
+}
+
+void BatchRunner::GiveFailures() {
+  if (failed_.empty()) return;
+  LogFailures(servable_, {failed_.data(), failed_.size()}, std::move(failure_));
+  for (std::size_t i = 0; i < failed_.size(); ++i) {
+    Give(*failed_[i], failed_times_[i], {{StatusCode::kInternal, kFailed, 0}, {}});
+  }
+  failed_.clear();
+  failed_times_.clear();
 }
 
 void BatchRunner::Give(Request& request, const BatchTimes& times, Answer answer) {

@@ -2,8 +2,10 @@
 #define RECSYS_ENGINE_CORE_BATCH_RUNNER_H_
 
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "base/clock.h"
@@ -29,9 +31,10 @@ class BatchRunner {
   void WarmUp(const WarmUpBatch& batch);
 
   /// Answers all requests: those with a context in one batch, those without in another. If the
-  /// model throws, only the requests of that batch are answered with the error; if one of them is
-  /// to blame, only that one. Never throws.
-  /// Reorders `requests`.
+  /// model throws, the batch runs again in halves, until what it throws for is one request: that
+  /// alone is answered with the error. So a batch of N requests takes at most 2 N - 1 runs, and
+  /// each request is in at most 1 + log2(N) of them, rounded up; none runs again behind its
+  /// deadline, and the log has one entry. Never throws. Reorders `requests`.
   void Run(std::vector<std::shared_ptr<Request>>* requests);
 
  private:
@@ -50,9 +53,12 @@ class BatchRunner {
   void ShowShadow(Request& request) const;
   /// Counts a batch once, before it runs.
   void ObserveBatch(Part part) const;
-  /// Refuses the only request; runs several again in halves, until the one to blame is alone.
-  void Refuse(Part part, const BatchTimes& times, const Status& refusal);
-  void Fail(Part part, const BatchTimes& times);
+  /// Runs requests again in halves.
+  void Halve(Part part);
+  /// Answers requests with what the model has thrown, if it is told them; keeps others.
+  void Fail(Part part, const BatchTimes& times, const std::exception_ptr& thrown);
+  /// Logs what was kept of a batch, and answers it.
+  void GiveFailures();
   /// Ends a request unless it has already ended.
   void Give(Request& request, const BatchTimes& times, Answer answer);
 
@@ -64,6 +70,11 @@ class BatchRunner {
   std::vector<const CheckedRequest*> checked_;
   std::vector<Answer> answers_;
   std::vector<double> queued_s_;
+  /// Of the batch that runs, for the log: the requests on which the model failed, and why it failed
+  /// on the first.
+  std::vector<std::shared_ptr<Request>> failed_;
+  std::vector<BatchTimes> failed_times_;
+  std::string failure_;
   Rows rows_;
 };
 

@@ -8,6 +8,7 @@
 #include <limits>
 #include <thread>
 
+#include "base/clock.h"
 #include "base/text.h"
 #include "recsys/error.h"
 #include "tests/core/executor_test.h"
@@ -82,7 +83,7 @@ TEST_F(ExecutorTest, AModelThatFailsFailsItsBatchAndNoOther) {
   ExpectAnswered(*after);
   const Status status = answers_.Of("bad").status;
   EXPECT_EQ(status.code, StatusCode::kInternal);
-  EXPECT_EQ(status.text, "the model failed on the batch that held this request; the log says why");
+  EXPECT_EQ(status.text, "the model failed on this request; the log says why");
   EXPECT_NE(log.text().find("ERROR a batch failed: model sum, version 1, 1 requests, 1 rows, 1 "
                             "IDs; request IDs: 'bad'"),
             std::string::npos)
@@ -114,6 +115,74 @@ TEST_F(ExecutorTest, ARequestThatIsToBlameFailsAlone) {
     EXPECT_EQ(answers_.Of(name).status.code, StatusCode::kInvalidArgument);
     EXPECT_EQ(answers_.Of(name).status.text, told);
   }
+}
+
+TEST_F(ExecutorTest, AnyFailureOfABatchIsAnsweredToThoseWhomItFailsAlone) {
+  const HeardLog log;
+  Open();
+  opened_.model->on_predict = [](const Batch& batch) {
+    for (const std::int64_t id : batch.sparse.values) {
+      if (id == 777) throw std::runtime_error("does not like this ID");
+    }
+  };
+  Plug();
+  std::vector<std::shared_ptr<SumRequest>> innocent;
+  for (int i = 0; i < 16; ++i) {
+    if (i == 0 || i == 7 || i == 8) {
+      Submit("bad " + std::to_string(i), {{2}, {777}});
+    } else {
+      innocent.push_back(Submit(std::to_string(i), {{i}, {3, 4}}));
+    }
+  }
+  opened_.model->OpenGate();
+  answers_.Wait(17);
+  for (const auto& request : innocent) ExpectAnswered(*request);
+  for (const char* name : {"bad 0", "bad 7", "bad 8"}) {
+    EXPECT_EQ(answers_.Of(name).status.code, StatusCode::kInternal);
+  }
+  // The first is the plug's.
+  const std::size_t num_runs = opened_.model->batches().size() - 1;
+  EXPECT_LE(num_runs, 2 * 16 - 1);
+  const std::string text = log.text();
+  EXPECT_NE(text.find("3 requests, 6 rows, 6 IDs; request IDs: 'bad 0', 'bad 7', 'bad 8'"),
+            std::string::npos)
+      << text;
+  EXPECT_EQ(text.find("a batch failed"), text.rfind("a batch failed"));
+}
+
+TEST_F(ExecutorTest, ABatchOfFailuresRunsNoMoreOftenThanItsBound) {
+  Open();
+  opened_.model->on_predict = [](const Batch& batch) {
+    if (!batch.sparse.values.empty()) throw std::runtime_error("does not like anything");
+  };
+  Plug();
+  for (int i = 0; i < 16; ++i) Submit(std::to_string(i), {{i}});
+  opened_.model->OpenGate();
+  answers_.Wait(17);
+  EXPECT_EQ(opened_.model->batches().size(), 1 + 2 * 16 - 1);
+}
+
+TEST_F(ExecutorTest, NoRequestRunsAgainBehindItsDeadline) {
+  Open();
+  const double deadline_s = MonotonicSeconds() + 0.2;
+  opened_.model->on_predict = [&](const Batch& batch) {
+    for (const std::int64_t id : batch.sparse.values) {
+      if (id != 777) continue;
+      while (MonotonicSeconds() <= deadline_s) std::this_thread::yield();
+      throw std::runtime_error("does not like this ID");
+    }
+  };
+  Plug();
+  Submit("bad", {{777}});
+  const auto hurried = Make("hurried", {{1}});
+  hurried->deadline_s = deadline_s;
+  opened_.servable->Submit(hurried);
+  const auto patient = Submit("patient", {{2}});
+  opened_.model->OpenGate();
+  answers_.Wait(4);
+  EXPECT_EQ(answers_.Of("bad").status.code, StatusCode::kInternal);
+  EXPECT_EQ(answers_.Of("hurried").status.code, StatusCode::kDeadlineExceeded);
+  ExpectAnswered(*patient);
 }
 
 TEST_F(ExecutorTest, MadeRequestsAreNotToBlameForAWarmUp) {

@@ -18,7 +18,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from recsys.errors import ComputedIdError
+from recsys.errors import ChecksumError, ComputedIdError
 from recsys.signature import Signature
 from serve.config.models import BatchLimits
 from serve.engine.interface import ModelInfo
@@ -315,32 +315,45 @@ class Executor:
     def _deliver_expired(self, expired: Iterable[Request]) -> None:
         self._deliver([(pending, DeadlineExpiredError(_EXPIRED)) for pending in expired])
 
-    def _answers(self, batch: list[Request], *, is_half: bool = False) -> Answered:
-        """Run one batch. An error of the model becomes the answer and affects only this batch.
+    def _answers(self, batch: list[Request]) -> Answered:
+        """Run one batch, which is counted once. An error of the model affects only the requests that are to blame."""
+        self._counters.observe_batch(
+            len(batch), sum(p.num_rows for p in batch), sum(p.num_ids for p in batch)
+        )
+        failed: list[tuple[Request, Exception]] = []
+        answered = self._run_part(batch, failed)
+        if failed:
+            self._log_failures(failed)
+        return answered
 
-        If the model computes an ID that is no row of its table, the batch runs again in halves, until the request
-        that is to blame is alone. It is counted once.
+    def _run_part(self, batch: list[Request], failed: list[tuple[Request, Exception]]) -> Answered:
+        """Run a batch, or a part of one that failed.
+
+        If the model fails, the part runs again in halves, until what it fails on is one request. So a batch of N
+        requests takes at most 2 N - 1 runs, and each request is in at most 1 + log2(N) of them, rounded up. None runs
+        again behind its deadline.
+
+        Args:
+            batch: The requests.
+            failed: Gets the requests on which the model failed, and why, for the log.
         """
         times = BatchTimes(taken_s=self._clock(), num_requests=len(batch))
         times.num_rows = sum(p.num_rows for p in batch)
         for pending in batch:
             pending.times = times
-        if not is_half:
-            self._counters.observe_batch(len(batch), times.num_rows, sum(p.num_ids for p in batch))
         try:
             data = self._compute([_checked(p) for p in batch], times)
-        except ComputedIdError as error:
-            if len(batch) > 1:
-                half = len(batch) // 2
-                halves = (batch[:half], batch[half:])
-                return [answered for part in halves for answered in self._answers(part, is_half=True)]
-            return [(batch[0], RequestError(str(error)))]
-        except Exception:
-            self._log_failure(batch, times)
+        except Exception as error:
+            # Rows that were changed on the disk are no request's fault.
+            if len(batch) > 1 and not isinstance(error, ChecksumError):
+                return self._halves(batch, failed)
+            if isinstance(error, ComputedIdError):
+                return [(batch[0], RequestError(str(error)))]
+            failed += [(pending, error) for pending in batch]
             for pending in batch:
                 self._counters.observe("queue", times.taken_s - pending.enqueued_s)
-            failed = ExecutionError("the model failed on the batch that held this request; the log says why")
-            return [(pending, failed) for pending in batch]
+            answer = ExecutionError("the model failed on this request; the log says why")
+            return [(pending, answer) for pending in batch]
         answered = self._encoded(batch, data)
         times.responded_s = self._clock()
         self._counters.observe_stages(
@@ -349,6 +362,17 @@ class Executor:
             times.executed_s - times.collated_s,
             times.responded_s - times.executed_s,
         )
+        return answered
+
+    def _halves(self, batch: list[Request], failed: list[tuple[Request, Exception]]) -> Answered:
+        """Run a part again in halves, without the requests that have no use for an answer any more."""
+        half = len(batch) // 2
+        answered: Answered = []
+        for part in (batch[:half], batch[half:]):
+            now_s = self._clock()
+            left = [p for p in part if p.deadline_s is None or p.deadline_s > now_s]
+            answered += [(p, DeadlineExpiredError(_EXPIRED)) for p in part if p not in left]
+            answered += self._run_part(left, failed) if left else []
         return answered
 
     def _compute(self, requests: Sequence[CheckedRequest], times: BatchTimes) -> list[bytes]:
@@ -387,16 +411,19 @@ class Executor:
                 request.shadow.answered(values)
         return answered
 
-    def _log_failure(self, batch: list[Request], times: BatchTimes) -> None:
-        ids = ", ".join(repr(p.request_id) for p in batch[:16] if p.request_id)
-        _log.exception(
+    def _log_failures(self, failed: Sequence[tuple[Request, Exception]]) -> None:
+        """Log once for a batch on which requests the model failed, and why it failed on the first."""
+        requests = [pending for pending, _ in failed]
+        ids = ", ".join(repr(p.request_id) for p in requests[:16] if p.request_id)
+        _log.error(
             "a batch failed: model %s, version %s, %d requests, %d rows, %d IDs; request IDs: %s",
             self._info.name,
             self._info.version,
-            len(batch),
-            times.num_rows,
-            sum(p.num_ids for p in batch),
+            len(requests),
+            sum(p.num_rows for p in requests),
+            sum(p.num_ids for p in requests),
             ids or "none given",
+            exc_info=failed[0][1],
         )
 
 

@@ -282,6 +282,35 @@ def export_crossing(path: Path) -> Exported:
     return Exported(path)
 
 
+@torch.fx.wrap
+def refusing(numbers: Tensor) -> Tensor:
+    """Return numbers up to 100; raise an error for others."""
+    if bool((numbers > 100).any()):
+        raise ValueError("secret: a number is too large")
+    return numbers
+
+
+class BrittleModel(nn.Module):
+    """Fails on requests with a number above 100."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(15)
+        self.tables = EmbeddingBagCollection(
+            [EmbeddingBagConfig(name="t", embedding_dim=8, num_embeddings=30, feature_names=["id"])]
+        )
+
+    def forward(self, features: KeyedJaggedTensor, price: Tensor) -> dict[str, Tensor]:
+        return {"score": (self.tables(features).values() * refusing(price)).sum(dim=1)}
+
+
+def export_brittle(path: Path) -> Exported:
+    """A model that fails on some requests, which no check finds before."""
+    config = ExportConfig(name="brittle", dense_widths={"price": 1})
+    export_model(BrittleModel().eval(), path, config)
+    return Exported(path)
+
+
 #: Rows of each table of the policies' model, and the raw IDs that its last table knows; one is that of a text.
 NUM_POLICY_ROWS = 10
 KNOWN_TEXT = "known"

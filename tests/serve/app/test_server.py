@@ -217,7 +217,7 @@ def test_a_model_that_raises_fails_its_own_requests_only(model: ServedModel) -> 
     bad = sample_of(1)
     bad = Sample(1, bad.dense, {**bad.sparse, "item": [[bad_id]]}, bad.weights)
     with LiveServer(FailingModel(model, bad_id)) as live, Client(live.address) as client:
-        with pytest.raises(ServerError, match="INTERNAL: the model failed on the batch") as caught:
+        with pytest.raises(ServerError, match="INTERNAL: the model failed on this request") as caught:
             predict(client, bad)
         assert "secret" not in caught.value.message
         assert_answers(predict(client, sample_of(2)), answer(model, sample_of(2)))

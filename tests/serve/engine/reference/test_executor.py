@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from recsys.errors import ComputedIdError
 from serve.client.packing import read_response
@@ -88,6 +90,7 @@ def settings_of(
     num_threads: int = 1,
     limits: BatchLimits | None = None,
     counters: ModelCounters | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> ExecutorSettings:
     return ExecutorSettings(
         model=model,
@@ -95,6 +98,7 @@ def settings_of(
         limits=limits or BatchLimits(),
         counters=counters or ModelCounters(INFO.name, INFO.version),
         num_threads=num_threads,
+        clock=clock,
     )
 
 
@@ -157,12 +161,26 @@ def test_a_model_that_fails_fails_its_batch_and_no_other(
 
 
 @pytest.mark.parametrize("guilty", [[0], [5], [2, 3], [0, 7, 12], list(range(13))], ids=str)
-def test_a_computed_id_that_leaves_its_table_fails_its_own_request_only(
-    model: ServedModel, answers: Answers, samples: list[Sample], guilty: list[int]
+@pytest.mark.parametrize(
+    "error",
+    [
+        ComputedIdError("computed ID: table 'c' got 52, expected 0 <= ID < 50"),
+        RuntimeError("secret at 0x7f: does not like this ID"),
+    ],
+    ids=["computed ID", "any"],
+)
+def test_what_a_model_fails_on_fails_its_own_request_only(
+    model: ServedModel,
+    answers: Answers,
+    samples: list[Sample],
+    guilty: list[int],
+    error: Exception,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    error = ComputedIdError("computed ID: table 'c' got 52, expected 0 <= ID < 50")
+    answered = RequestError if isinstance(error, ComputedIdError) else ExecutionError
     counters = ModelCounters(INFO.name, INFO.version)
-    gated = GatedModel(FailingModel(model, 777_000, error))
+    failing = FailingModel(model, 777_000, error)
+    gated = GatedModel(failing)
     executor = Executor(settings_of(gated, counters=counters), answers.deliver)
     executor.start(WARM_UP)
     executor.wait_until_warm()
@@ -174,17 +192,56 @@ def test_a_computed_id_that_leaves_its_table_fails_its_own_request_only(
         if i in guilty:
             sample = Sample(3, sample.dense, {**sample.sparse, "item": [[777_000], [], [1]]}, sample.weights)
         executor.submit(pending(str(i), sample))
+    num_calls = failing.num_calls
     gated.gate.set()
     answers.wait(14)
     executor.close()
+    assert failing.num_calls - num_calls <= 1 + 2 * 13 - 1
     for i in range(13):
         if i in guilty:
             refused = answers.by_name[str(i)]
-            assert isinstance(refused, RequestError)
-            assert str(refused) == str(error)
+            assert isinstance(refused, answered)
+            told = "the model failed on this request; the log says why"
+            assert str(refused) == (str(error) if answered is RequestError else told)
         else:
             assert_answers(answers.outputs(str(i)), answer(model, samples[1]))
     assert counters.totals().batch_requests.sum == 14
+    logged = [record.getMessage() for record in caplog.records if "a batch failed" in record.getMessage()]
+    assert len(logged) == (answered is ExecutionError)
+    for line in logged:
+        assert line.endswith(f"request IDs: {', '.join(repr(str(i)) for i in guilty)}")
+
+
+def test_no_request_runs_again_behind_its_deadline(
+    model: ServedModel, answers: Answers, samples: list[Sample]
+) -> None:
+    now_s = [100.0]
+
+    class Slow(FailingModel):
+        def forward(self, *inputs: Tensor) -> dict[str, Tensor]:
+            try:
+                return super().forward(*inputs)
+            except RuntimeError:
+                now_s[0] += 10
+                raise
+
+    gated = GatedModel(Slow(model, 777_000, RuntimeError("does not like this ID")))
+    executor = Executor(settings_of(gated, clock=lambda: now_s[0]), answers.deliver)
+    executor.start()
+    executor.wait_until_warm()
+    gated.close_gate()
+    executor.submit(pending("running", samples[0]))
+    assert gated.started.acquire(timeout=60)
+    bad = Sample(3, samples[1].dense, {**samples[1].sparse, "item": [[777_000], [], [1]]}, samples[1].weights)
+    executor.submit(pending("bad", bad))
+    executor.submit(pending("hurried", samples[1], deadline_s=now_s[0] + 5))
+    executor.submit(pending("patient", samples[1]))
+    gated.gate.set()
+    answers.wait(4)
+    executor.close()
+    assert isinstance(answers.by_name["hurried"], DeadlineExpiredError)
+    assert isinstance(answers.by_name["bad"], ExecutionError)
+    assert_answers(answers.outputs("patient"), answer(model, samples[1]))
 
 
 def test_made_ids_from_which_the_model_computes_bad_ones_do_not_end_the_warm_up(
