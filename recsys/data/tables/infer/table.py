@@ -58,7 +58,7 @@ def infer(data: Any, labels: Sequence[str] = (), hash_rows: int = 100_000) -> In
     uses = {label.column.name: ("label", label.reason) for label in chosen}
     for column in found:
         if column.name not in uses:
-            uses[column.name] = use_of(column, uses, sample.num_rows)
+            uses[column.name] = use_of(column, uses)
     by_use = {
         use: [c for c in found if uses[c.name][0] == use]
         for use in ("time", "weight", "dense", "sparse", "date")
