@@ -22,6 +22,8 @@ _ENTITY = re.compile(
 )
 _UUID = re.compile(r"\{?[0-9a-fA-F]{8}-?([0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}\}?")
 _FEW_ROWS = 10
+# In fewer rows, none of some hundred cities may come twice.
+_SOME_ROWS = 50
 # In fewer rows, none of a million users may come twice.
 _MANY_ROWS = 10_000
 # An event's ID in one of so many rows: a few rows each.
@@ -31,9 +33,9 @@ _ROWS_PER_EVENT = 20
 def row_id_reason(column: Column) -> str:
     """Return why a column's values are of their rows alone; empty if they are not.
 
-    A column is if its values are different in every row that has one, or if it is named as an index of pandas or
-    as the ID of an event (request, session, order, ...) and has few rows per value. A column that is named as
-    the ID of a user, an item or the like needs 10 000 rows without one value that comes twice.
+    A column is if it is named as an index of pandas, or as the ID of an event (request, session, order, ...) and
+    has few rows per value, or if no value comes twice in 50 rows or more: 10 of UUIDs, 10 000 of a column that is
+    named as the ID of a user, an item or the like.
     """
     num_rows = len(column.values)
     if column.is_list or num_rows < _FEW_ROWS:
@@ -46,8 +48,8 @@ def row_id_reason(column: Column) -> str:
         return f"named as the ID of an event: {each}"
     if not is_distinct or column.separator:
         return ""
-    if _ENTITY.fullmatch(column.low) and num_rows < _MANY_ROWS:
+    is_entity = bool(_ENTITY.fullmatch(column.low))
+    is_uuid = column.is_text and _UUID.fullmatch(column.values[0].as_py())
+    if num_rows < (_MANY_ROWS if is_entity else _FEW_ROWS if is_uuid else _SOME_ROWS):
         return ""
-    if column.is_text and _UUID.fullmatch(column.values[0].as_py()):
-        return "UUIDs, different in every row"
-    return "different in every row"
+    return f"{'UUIDs, ' if is_uuid else ''}different in every row"

@@ -83,7 +83,9 @@ def test_what_comes_again_elsewhere_is_kept(name: str, values: Any, use: str) ->
 def test_users_that_never_come_twice_in_many_rows_are_ignored() -> None:
     assert _found("user_id", range(10_000), 10_000) == ("ignored", "different in every row")
     assert _found("user_id", range(9_999), 9_999)[0] == "sparse"
-    assert _found("number", range(9), 9)[0] == "sparse"
+    assert _found("city", [f"city {i}" for i in range(50)], 50) == ("ignored", "different in every row")
+    assert _found("city", [f"city {i}" for i in range(49)], 49)[0] == "sparse"
+    assert _found("key", _UUIDS[:10], 10) == ("ignored", "UUIDs, different in every row")
 
 
 def test_what_is_left_trains(tmp_path: Path) -> None:
