@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
+
+_NUM_SHOWN = 12
+_NAME_LENGTH = 40
 
 
 class DataError(ValueError):
     """A data file is missing or malformed; the message names the file, and the line if there is one."""
+
+
+def shown_names(names: Iterable[str]) -> str:
+    """Return some names for a message: the first ones, each shortened."""
+    first = list(islice(names, _NUM_SHOWN + 1))
+    shown = ", ".join(
+        repr(name if len(name) <= _NAME_LENGTH else name[: _NAME_LENGTH - 1] + "…")
+        for name in first[:_NUM_SHOWN]
+    )
+    return shown + (", …" if len(first) > _NUM_SHOWN else "")
 
 
 def malformed(path: Path, line: int, what: str) -> DataError:

@@ -21,12 +21,14 @@ from recsys.data.lines import DataError
 from recsys.data.tables.columns import Columns, is_list, is_number, is_text, is_whole
 from recsys.data.tables.pieces import Frame, ParquetFile, Piece, TableFile
 from recsys.data.tables.split import split
-from recsys.data.tables.text_file import TextFile, is_text_file
+from recsys.data.tables.text_file import TextFile
 from recsys.schema import LabelColumn, Schema, TableSpec
 
 # Smaller pieces are read together, so that shuffling within a block mixes well.
 _BLOCK_ROWS = 65_536
 _PARQUET = (".parquet", ".pq")
+_TEXTS = {".csv": "", ".tsv": "\t", ".tab": "\t", ".inter": "\t"}
+_COMPRESSED = (".gz", ".bz2", ".zst", ".lz4")
 
 
 def open_files(data: Any) -> list[TableFile]:
@@ -44,7 +46,9 @@ def open_files(data: Any) -> list[TableFile]:
     if not path.is_dir():
         return [_open(path)]
     found = sorted(
-        file for file in path.iterdir() if file.is_file() and (file.suffix in _PARQUET or is_text_file(file))
+        file
+        for file in path.iterdir()
+        if file.is_file() and (file.suffix in _PARQUET or _text_suffix(file) in _TEXTS)
     )
     if not found:
         raise DataError(f"{path}: got no files that end in .parquet, .csv, .tsv or .csv.gz")
@@ -56,7 +60,13 @@ def _open(path: Path) -> TableFile:
         raise DataError(f"{path}: there is no such file or folder")
     with path.open("rb") as file:
         is_parquet = file.read(4) == b"PAR1"
-    return ParquetFile(path) if is_parquet or path.suffix in _PARQUET else TextFile(path)
+    if is_parquet or path.suffix in _PARQUET:
+        return ParquetFile(path)
+    return TextFile(path, _TEXTS.get(_text_suffix(path), ""))
+
+
+def _text_suffix(path: Path) -> str:
+    return (path.with_suffix("") if path.suffix in _COMPRESSED else path).suffix
 
 
 def table_dataset(data: Any, schema: Schema, limit_rows: int | None = None) -> Dataset:

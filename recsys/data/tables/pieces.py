@@ -28,12 +28,14 @@ class Piece:
         read: Returns the given columns of the rows, in that order.
         place: Returns the place of a row, for messages.
         kept: bool ``[N]``, the rows that belong to the data set; None for all.
+        share: How much of the file lies before the end of the piece, 0 to 1.
     """
 
     num_rows: int
     read: Callable[[Sequence[str]], pa.Table]
     place: Callable[[int], str]
     kept: NDArray[np.bool_] | None = None
+    share: float = 1.0
 
     def __len__(self) -> int:
         """Return the number of kept rows."""

@@ -1,254 +1,208 @@
-"""CSV and TSV files as pieces: blocks of whole lines that are found once and parsed when they are read.
+"""CSV and TSV files as pieces: blocks of whole rows that are found once and parsed when they are read.
 
-Columns are texts; their use decides how they are converted. Compressed files are read from front to back, anew
-for each epoch. Files of some published data sets have no header; they are known by their first line.
+Columns are texts; their use decides how they are converted. Arrow counts and parses the rows. Compressed files are
+read from front to back, once for each epoch.
 """
 
 from __future__ import annotations
 
-import csv
-import re
-import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import csv as arrow_csv
 
 from recsys.data.lines import DataError
+from recsys.data.tables.byte_stream import ByteStream
+from recsys.data.tables.csv_rows import CsvRows
+from recsys.data.tables.headers import Header, read_header, separator_of
 from recsys.data.tables.pieces import Piece
 
 _BLOCK_BYTES = 16 << 20
-_SEPARATORS = ",\t;|"
-_SUFFIXES = {".csv": "", ".tsv": "\t", ".tab": "\t"}
-_COMPRESSED = (".gz", ".bz2", ".zst")
-
-
-def is_text_file(path: Path) -> bool:
-    """Return whether a file's name is that of a CSV or TSV file, compressed or not."""
-    name = path.with_suffix("") if path.suffix in _COMPRESSED else path
-    return name.suffix in _SUFFIXES
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Header:
-    """The columns of a file.
-
-    Attributes:
-        names: The columns' names; empty texts are fields that hold nothing.
-        separator: One character.
-        num_bytes: Of the header line; 0 if there is none.
-    """
-
-    names: Sequence[str]
-    separator: str
-    num_bytes: int = 0
-
-
-_RATING = ("userId", "movieId", "rating", "timestamp")
-# Published files without a header line, by what their first line looks like.
-_PUBLISHED = {
-    # Criteo's display advertising challenge (train.txt) and terabyte logs (day_0).
-    re.compile(r"[01](\t-?\d*){13}(\t([0-9a-f]{8})?){26}"): _Header(
-        names=("label", *(f"I{i}" for i in range(1, 14)), *(f"C{i}" for i in range(1, 27))), separator="\t"
-    ),
-    # MovieLens-100k's u.data.
-    re.compile(r"\d+\t\d+\t[1-5]\t\d{9,10}"): _Header(names=_RATING, separator="\t"),
-    # MovieLens-1M's and -10M's ratings.dat; two colons enclose an empty field.
-    re.compile(r"\d+::\d+::[0-5](\.5)?::\d{9,10}"): _Header(
-        names=[part for name in _RATING for part in (name, "")][:-1], separator=":"
-    ),
-}
+#: Longer rows are errors: most are a quoted field without an end.
+_MAX_ROW_BYTES = 64 << 20
+_MAX_HEADER_BYTES = 16 << 20
+_SEQUENCES = {"token_seq": pa.string(), "float_seq": pa.float64()}
 
 
 class TextFile:
     """One file with a header line, or one of a published data set that has none.
 
     Args:
-        path: The file; ``.gz``, ``.bz2`` and ``.zst`` are decompressed.
+        path: The file, compressed or not.
+        separator: That of its name; empty to find it.
+        name: The file's name in messages; None for that of the path.
 
     Attributes:
-        types: The columns' Arrow types: all are texts.
+        types: The columns' Arrow types: all are texts, or lists where the header says so.
+        kinds: What the header says of columns, by name (RecBole's types).
 
     Raises:
         DataError: The file is missing, empty, not UTF-8, or has no header.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, separator: str = "", name: str | None = None) -> None:
         if not path.is_file():
             raise DataError(f"{path}: there is no such file")
         self.path = path
-        self._stream = _Stream(path)
-        self._header = self._read_header()
-        names = [name for name in self._header.names if name]
-        self.types: dict[str, pa.DataType] = dict.fromkeys(names, pa.string())
+        self.name = path.name if name is None else name
+        self._stream = ByteStream(path)
+        self._header = self._read_header(separator)
+        self._num_header_lines = CsvRows(self._stream.at(0, self._header.num_bytes), "\0").num_lines
+        self.kinds = self._header.kinds
+        self.types: dict[str, pa.DataType] = {
+            column: pa.list_(_SEQUENCES[self.kinds[column]])
+            if self.kinds.get(column) in _SEQUENCES
+            else pa.string()
+            for column in self._header.names
+            if column
+        }
 
-    def _read_header(self) -> _Header:
-        first = self._stream.at(0, 1 << 20).split(b"\n", 1)[0]
-        try:
-            line = first.decode("utf-8-sig").rstrip("\r")
-        except UnicodeDecodeError as error:
-            raise DataError(f"{self.path.name}, line 1: not UTF-8 text ({error.reason})") from None
-        if not line.strip():
-            raise DataError(f"{self.path.name}, line 1: got an empty line, expected the columns' names")
-        for pattern, header in _PUBLISHED.items():
-            if pattern.fullmatch(line):
-                return header
-        stem = self.path.with_suffix("") if self.path.suffix in _COMPRESSED else self.path
-        separator = _SUFFIXES.get(stem.suffix) or max(_SEPARATORS, key=line.count)
-        names = [name.strip() for name in next(csv.reader([line], delimiter=separator))]
-        self._check_names(names)
-        return _Header(names=names, separator=separator, num_bytes=len(first) + 1)
-
-    def _check_names(self, names: Sequence[str]) -> None:
-        doubled = sorted({name for name in names if names.count(name) > 1})
-        if all(_looks_like_data(name) for name in names) or "" in doubled:
-            raise DataError(
-                f"{self.path.name}, line 1: got {','.join(names)[:80]!r}, which looks like data, expected a line with "
-                "the columns' names"
-            )
-        if doubled:
-            raise DataError(f"{self.path.name}, line 1: column {doubled[0]!r} is named more than once")
+    def _read_header(self, separator: str) -> Header:
+        num_bytes = 1 << 20
+        while True:
+            head = self._stream.at(0, num_bytes)
+            first = CsvRows(head, "\0").first().data.decode(errors="replace")
+            row = CsvRows(head, separator or separator_of(first)).first().data
+            if len(row) < len(head) or len(head) < num_bytes:
+                break
+            if num_bytes >= _MAX_HEADER_BYTES:
+                raise DataError(
+                    f"{self.name}, line 1: got more than {num_bytes >> 20} MiB without a line end, expected the "
+                    "columns' names"
+                )
+            num_bytes = min(num_bytes * 4, _MAX_HEADER_BYTES)
+        return read_header(row, separator, self.name)
 
     def pieces(self) -> Iterator[Piece]:
-        """Yield the pieces in order; every line is parsed once, to count the rows and find malformed ones.
+        """Yield the pieces in order; every row is parsed once, to count them and find malformed ones.
 
         Raises:
-            DataError: A line has another number of fields.
+            DataError: A row has another number of fields, is not UTF-8, or too long, or a quoted field has no end.
         """
-        first_row, offset = 0, self._header.num_bytes
-        for block in self._blocks(offset):
-            num_rows = self._parse(block, None, first_row).num_rows
+        offset, line = self._header.num_bytes, 1 + self._num_header_lines
+        for rows in self._blocks(offset):
+            self._check(rows, line)
+            num_rows = self._parse(rows.data, None, line).num_rows
+            num_bytes = len(rows.data)
             if num_rows:
-                read = partial(self._read, offset, len(block), first_row)
-                place = partial(self._place, first_row)
-                yield Piece(num_rows=num_rows, read=read, place=place)
-            first_row += num_rows
-            offset += len(block)
+                yield Piece(
+                    num_rows=num_rows,
+                    read=partial(self._read, offset, num_bytes, line, num_rows),
+                    place=partial(self._place, offset, num_bytes, line),
+                    share=self._stream.share(offset + num_bytes),
+                )
+            line += rows.num_lines
+            offset += num_bytes
 
-    def _place(self, first_row: int, row: int) -> str:
-        """Return the place of a row of a piece; lines are counted as if none were empty or had line breaks."""
-        return f"{self.path.name}, line {first_row + row + (2 if self._header.num_bytes else 1)}"
+    def _rows(self, data: bytes) -> CsvRows:
+        return CsvRows(data, self._header.separator)
 
-    def _blocks(self, start: int) -> Iterator[bytes]:
-        """Yield whole lines; a line break within quotes ends none."""
-        rest, offset = b"", start
+    def _at(self, line: int) -> str:
+        return f"{self.name}, line {line}"
+
+    def _place(self, offset: int, num_bytes: int, line: int, row: int) -> str:
+        """Return the place of a row of a piece."""
+        return self._at(line + self._rows(self._stream.at(offset, num_bytes)).line_of(row))
+
+    def _blocks(self, start: int) -> Iterator[CsvRows]:
+        """Yield whole rows."""
+        rest, offset, line = b"", start, 1 + self._num_header_lines
         while chunk := self._stream.at(offset, _BLOCK_BYTES):
             offset += len(chunk)
-            rest += chunk
-            end = _end_of_lines(rest)
+            rows = self._rows(rest + chunk)
+            end = rows.end()
             if end:
-                yield rest[:end]
-                rest = rest[end:]
+                block = rows.upto(end)
+                line += block.num_lines
+                yield block
+            rest = rows.data[end:]
+            if len(rest) > max(_MAX_ROW_BYTES, _BLOCK_BYTES):
+                self._check(self._rows(rest), line)
+                raise DataError(
+                    f"{self._at(line)}: got a row of more than {_MAX_ROW_BYTES >> 20} MiB, expected a line end"
+                )
         if rest:
-            yield rest
+            yield self._rows(rest)
 
-    def _read(self, offset: int, num_bytes: int, first_row: int, columns: Sequence[str]) -> pa.Table:
-        return self._parse(self._stream.at(offset, num_bytes), columns, first_row)
-
-    def _parse(self, block: bytes, columns: Sequence[str] | None, first_row: int) -> pa.Table:
-        try:
-            return self._parsed(block, columns, use_threads=True)
-        except pa.ArrowInvalid:
-            pass
-        wrong: list[Any] = []
-
-        def keep(row: Any) -> str:
-            wrong.append(row)
-            return "error"
-
-        try:
-            return self._parsed(block, columns, use_threads=False, invalid_row_handler=keep)
-        except pa.ArrowInvalid as error:
-            if not wrong:
-                raise DataError(f"{self._place(first_row, 0)} or after: {str(error)[:160]}") from None
-            row = wrong[0]
-            place = self._place(first_row, (row.number or 1) - 1)
+    def _check(self, rows: CsvRows, line: int) -> None:
+        """Check that the rows are texts, and that their quotes are those of fields."""
+        if not rows.data.isascii():
+            try:
+                rows.data.decode()
+            except UnicodeDecodeError as error:
+                place = self._at(line + rows.line_at(error.start))
+                raise DataError(f"{place}: not UTF-8 text ({error.reason})") from None
+        if b'"' not in rows.data:
+            return
+        opened = rows.open_quote()
+        if opened is not None:
             raise DataError(
-                f"{place}: got {row.actual_columns} fields, expected {row.expected_columns} separated by "
-                f"{self._header.separator!r}"
-            ) from None
+                f"{self._at(line + rows.line_at(opened))}: a field begins with a quote and has no closing quote; "
+                "quotes that are text are doubled, within a quoted field"
+            )
+        spilled = rows.spilled_quote()
+        if spilled is not None:
+            raise DataError(
+                f"{self._at(line + rows.line_at(spilled))}: a quoted field goes over several lines, and text follows "
+                "its closing quote; quotes that are text are doubled, within a quoted field"
+            )
 
-    def _parsed(
-        self, block: bytes, columns: Sequence[str] | None, *, use_threads: bool, **parse: Any
+    def _read(
+        self, offset: int, num_bytes: int, line: int, num_rows: int, columns: Sequence[str]
     ) -> pa.Table:
+        table = self._parse(self._stream.at(offset, num_bytes), columns, line)
+        if table.num_rows != num_rows:
+            raise DataError(
+                f"{self._at(line)} or after: got {table.num_rows} rows where there were {num_rows}; the file has "
+                "changed"
+            )
+        for number, name in enumerate(columns):
+            kind = _SEQUENCES.get(self.kinds.get(name, ""))
+            if kind is not None:
+                table = table.set_column(number, name, self._lists(table.column(name), kind, name, line))
+        return table
+
+    def _lists(self, texts: pa.ChunkedArray, kind: pa.DataType, name: str, line: int) -> pa.ChunkedArray:
+        """Return the parts of texts between blanks."""
+        try:
+            return pc.split_pattern(texts, " ").cast(pa.list_(kind))
+        except pa.ArrowInvalid as error:
+            raise DataError(f"{self._at(line)} or after: column {name!r}: {str(error)[:80]}") from None
+
+    def _parse(self, block: bytes, columns: Sequence[str] | None, line: int) -> pa.Table:
+        """Return some columns; None for any, if only the rows matter."""
+        try:
+            return self._parsed(block, columns)
+        except pa.ArrowInvalid as error:
+            rows = self._rows(block)
+            num_fields, expected = rows.num_fields(), len(self._header.names)
+            for row in (num_fields != expected).nonzero()[0][:1].tolist():
+                raise DataError(
+                    f"{self._at(line + rows.line_of(row))}: got {num_fields[row]} fields, expected {expected} "
+                    f"separated by {self._header.separator!r}"
+                ) from None
+            raise DataError(f"{self._at(line)} or after: {str(error)[:160]}") from None
+
+    def _parsed(self, block: bytes, columns: Sequence[str] | None) -> pa.Table:
+        names = [name or f"\0{i}" for i, name in enumerate(self._header.names)]
+        read = names[:1] if columns is None else list(columns)
         return arrow_csv.read_csv(
             pa.BufferReader(block),
+            # Arrow's threads may still run when the process ends, which aborts it.
             read_options=arrow_csv.ReadOptions(
-                column_names=[name or f"\0{i}" for i, name in enumerate(self._header.names)],
-                use_threads=use_threads,
-                block_size=max(len(block), 1),
+                column_names=names, block_size=max(len(block), 1), use_threads=False
             ),
             parse_options=arrow_csv.ParseOptions(
-                delimiter=self._header.separator, newlines_in_values=True, **parse
+                delimiter=self._header.separator, newlines_in_values=b'"' in block
             ),
             convert_options=arrow_csv.ConvertOptions(
-                column_types=self.types,
-                include_columns=None if columns is None else list(columns),
+                column_types=dict.fromkeys(read, pa.string()),
+                include_columns=read,
                 strings_can_be_null=True,
                 quoted_strings_can_be_null=True,
                 null_values=[""],
             ),
         )
-
-
-def _looks_like_data(name: str) -> bool:
-    try:
-        float(name)
-    except ValueError:
-        return name == ""
-    return True
-
-
-def _end_of_lines(data: bytes) -> int:
-    """Return where the last line that is not within quotes ends; 0 if there is none."""
-    end = len(data)
-    while end := data.rfind(b"\n", 0, end) + 1:
-        if data.count(b'"', 0, end) % 2 == 0:
-            return end
-        end -= 1
-    return 0
-
-
-class _Stream:
-    """A file's bytes at any place; a compressed file is decompressed up to it. Thread-safe."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._lock = threading.Lock()
-        self._file: Any = None
-        self._offset = 0
-
-    def at(self, offset: int, num_bytes: int) -> bytes:
-        """Return the bytes from an offset on; fewer at the end of the file."""
-        try:
-            if self._path.suffix not in _COMPRESSED:
-                with self._path.open("rb") as file:
-                    file.seek(offset)
-                    return file.read(num_bytes)
-            with self._lock:
-                return self._decompressed(offset, num_bytes)
-        except (OSError, EOFError, pa.ArrowException) as error:
-            raise DataError(f"{self._path.name}: cannot be read ({str(error)[:120]})") from None
-
-    def _decompressed(self, offset: int, num_bytes: int) -> bytes:
-        if self._file is None or offset < self._offset:
-            self.close()
-            self._file = pa.input_stream(str(self._path), compression="detect")
-        while self._offset < offset:
-            skipped = self._file.read(min(offset - self._offset, _BLOCK_BYTES))
-            if not skipped:
-                return b""
-            self._offset += len(skipped)
-        data: bytes = self._file.read(num_bytes)
-        self._offset += len(data)
-        return data
-
-    def close(self) -> None:
-        """Close the stream of a compressed file."""
-        if self._file is not None:
-            self._file.close()
-        self._file, self._offset = None, 0

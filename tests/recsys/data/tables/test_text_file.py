@@ -80,7 +80,7 @@ def test_malformed_files(tmp_path: Path, text: str, message: str) -> None:
 
 
 def test_files_that_are_no_text(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_bytes(b"\xff\xfe\n")
+    (tmp_path / "a.csv").write_bytes(b"\xff,y\n")
     with pytest.raises(DataError, match=r"a.csv, line 1: not UTF-8 text"):
         TextFile(tmp_path / "a.csv")
     (tmp_path / "a.csv.gz").write_bytes(gzip.compress(_TEXT.encode())[:60])
@@ -88,3 +88,71 @@ def test_files_that_are_no_text(tmp_path: Path) -> None:
         list(TextFile(tmp_path / "a.csv.gz").pieces())
     with pytest.raises(DataError, match="there is no such file"):
         TextFile(tmp_path / "b.csv")
+
+
+def _file(folder: Path, text: str) -> TextFile:
+    path = folder / "a.txt"
+    path.write_text(text)
+    return TextFile(path)
+
+
+def test_names_with_types_of_recbole(tmp_path: Path) -> None:
+    file = _file(
+        tmp_path, "user_id:token\tseen:token_seq\tw:float_seq\tage:float\n1\ta b\t0.5 2\t3\n2\t\t\t\n"
+    )
+    assert file.kinds == {"user_id": "token", "seen": "token_seq", "w": "float_seq", "age": "float"}
+    assert file.types["seen"] == pa.list_(pa.string())
+    assert file.types["w"] == pa.list_(pa.float64())
+    table = next(file.pieces()).read(["w", "seen", "user_id"])
+    assert table.to_pydict() == {"w": [[0.5, 2.0], None], "seen": [["a", "b"], None], "user_id": ["1", "2"]}
+    # One name without a type: the colons are part of the names.
+    assert list(_file(tmp_path, "a:token\tb\n1\t2\n").types) == ["a:token", "b"]
+    with pytest.raises(DataError, match=r"a.txt, line 2 or after: column 'w'"):
+        next(_file(tmp_path, "x:token\tw:float_seq\n1\ta b\n").pieces()).read(["w"])
+
+
+@pytest.mark.parametrize(
+    ("line", "columns"),
+    [
+        pytest.param("\t".join(["5"] * 13 + ["68fd1e64"] * 26), ["I1", "I2", "C26"], id="criteo-test"),
+        pytest.param("1,2268318,2520377,pv,1511544070", ["user_id", "item_id", "timestamp"], id="taobao"),
+        pytest.param(
+            "A2SUAM1J3GNN3B,0000013714,5.0,1353456000", ["user_id", "item_id", "timestamp"], id="amazon"
+        ),
+    ],
+)
+def test_published_files_without_a_header(tmp_path: Path, line: str, columns: list[str]) -> None:
+    file = _file(tmp_path, f"{line}\n{line}\n")
+    names = list(file.types)
+    assert [*names[:2], names[-1]] == columns
+    assert sum(piece.num_rows for piece in file.pieces()) == 2
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        pytest.param("1 0:3:1 1:17:0.5 2:9:1", "libFFM", id="libffm"),
+        pytest.param("-1 3:1 11:0.25 # x", "libsvm", id="libsvm"),
+        pytest.param("feat_idx:1 feat_idx:7 feat_value:0.5 label:0", "slots", id="slots"),
+        pytest.param('[{"a": 1}, {"a": 2}]', "a list of JSON, expected an object a line", id="json-list"),
+        pytest.param("1,2268318,text,5", "looks like data", id="mostly-numbers"),
+        pytest.param("x,,y,", "looks like data", id="empty-names"),
+    ],
+)
+def test_rows_without_columns_are_refused_in_one_short_line(tmp_path: Path, line: str, message: str) -> None:
+    with pytest.raises(DataError, match=f"^a.txt, line 1: got .*{message}") as caught:
+        _file(tmp_path, f"{line}\n{line}\n")
+    assert len(str(caught.value)) < 200
+
+
+def test_numbers_in_order_are_names(tmp_path: Path) -> None:
+    assert list(_file(tmp_path, "label,0,1,2,3\n1,2,3,4,5\n").types) == ["label", "0", "1", "2", "3"]
+
+
+def test_compression_is_known_by_content_and_has_any_number_of_members(tmp_path: Path) -> None:
+    half = _TEXT.index("20,text")
+    (tmp_path / "a").write_bytes(gzip.compress(_TEXT[:half].encode()) + gzip.compress(_TEXT[half:].encode()))
+    assert _read(TextFile(tmp_path / "a"), ["id", "name", "note"]) == _ROWS
+    (tmp_path / "a.csv").write_bytes(b"PK\x03\x04...")
+    with pytest.raises(DataError, match=r"a.csv: got a zip or xlsx file"):
+        TextFile(tmp_path / "a.csv")
