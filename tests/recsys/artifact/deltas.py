@@ -76,7 +76,7 @@ def write_delta(
             # Integers stay: they are positions in other tensors.
             is_float = weight.is_floating_point()
             made_dense = (
-                torch.randn(weight.shape, generator=generator).to(weight.dtype) if is_float else weight
+                torch.randn(weight.shape, generator=generator).to(weight.dtype) if is_float else weight.cpu()
             )
             writer.add_dense(path, made_dense)
     writer.finish()
