@@ -18,45 +18,21 @@ from numpy.typing import NDArray
 from recsys.data.examples import Bags, Ints
 from recsys.data.labels import LABELS, is_positive, word_labels
 from recsys.data.lines import DataError
+from recsys.data.tables.cells import split
+from recsys.data.tables.conversions import (
+    OddValue,
+    cast_or_none,
+    first_failing,
+    ids_of,
+    numbers_of,
+    without_missing,
+)
+from recsys.data.tables.types import is_bytes, is_list, is_number, is_text, plain
 from recsys.hashing import hash_texts
 from recsys.schema import DenseColumn, LabelColumn, TableSpec
 
-#: What stands for a missing number in a text file.
-MISSING_NUMBERS = ("", "NA", "N/A", "NULL", "null", "NaN", "nan", "None", "\\N")
 _MICROSECONDS = pa.timestamp("us")
-_FIRST_VALUES = 64
 _ZONED = pa.timestamp("us", "UTC")
-
-
-def is_text(kind: pa.DataType) -> bool:
-    """Return whether an Arrow type holds texts."""
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
-
-
-def is_list(kind: pa.DataType) -> bool:
-    """Return whether an Arrow type holds lists of any length."""
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
-
-
-def is_whole(kind: pa.DataType) -> bool:
-    """Return whether an Arrow type holds whole numbers that fit an int64."""
-    return bool(pa.types.is_integer(kind) and not pa.types.is_uint64(kind))
-
-
-def is_number(kind: pa.DataType) -> bool:
-    """Return whether an Arrow type converts to float: whole numbers, floats, decimals, bool."""
-    types = pa.types
-    return bool(
-        types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_decimal(kind)
-    )
-
-
-def plain(column: pa.ChunkedArray) -> pa.Array:
-    """Return a column as one array, without dictionary encoding."""
-    array = column.combine_chunks()
-    if isinstance(array, pa.ChunkedArray):  # no chunks at all
-        array = pa.array([], column.type)
-    return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
 
 
 class Columns:
@@ -77,7 +53,7 @@ class Columns:
         if label.positive:
             numbers = is_positive(array, label.positive)
         elif label.at_least is None and is_text(array.type):
-            numbers = word_labels(_without_missing(array))
+            numbers = word_labels(without_missing(array))
         else:
             numbers = self.numbers(label.name)
         expected = LABELS if label.at_least is None else "a number"
@@ -94,19 +70,20 @@ class Columns:
         return numbers.astype(np.float32)
 
     def dense(self, column: DenseColumn) -> NDArray[np.float32]:
-        """Return a column of numbers; NaN for missing ones where the column has transforms."""
+        """Return a column of numbers; NaN for missing and infinite ones where the column has transforms."""
         numbers = self.numbers(column.name)
-        is_missing = np.isnan(numbers)
-        if column.is_plain:
-            self._expect(
-                ~is_missing,
-                column.name,
-                "a missing value",
-                "a number (a schema's missing gives one in its place)",
-            )
         with np.errstate(over="ignore"):
             floats = numbers.astype(np.float32)
-        self._expect(np.isfinite(floats) | is_missing, column.name, numbers, "a finite float32")
+        if not column.is_plain:
+            floats[np.isinf(floats)] = np.nan
+            return floats
+        self._expect(
+            ~np.isnan(floats),
+            column.name,
+            "a missing value",
+            "a number (a schema's missing gives one in its place)",
+        )
+        self._expect(np.isfinite(floats), column.name, numbers, "a finite float32")
         return floats
 
     def times(self, name: str) -> NDArray[np.float64]:
@@ -120,12 +97,14 @@ class Columns:
         """Return a column of dates as timestamps without a zone, in UTC where it has one; null for missing ones."""
         array = plain(self._table.column(name))
         if is_text(array.type):
-            array = _without_missing(array)
+            array = without_missing(array)
         dates = _timestamps(array)
         if dates is None:
-            bad = _first_failing(array, lambda part: _timestamps(part) is not None)
+            bad = first_failing(array, lambda part: _timestamps(part) is not None)
             if _timestamps(array[bad : bad + 1]) is None:
-                raise self._wrong(bad, name, array[bad], "a date as 2026-01-31 or 2026-01-31 12:00:00")
+                raise self._wrong(
+                    bad, name, repr(str(array[bad]))[:60], "a date as 2026-01-31 or 2026-01-31 12:00:00"
+                )
             raise DataError(f"{self._place(bad)}: column {name!r}: got dates with and without a time zone")
         return dates
 
@@ -151,13 +130,13 @@ class Columns:
         """Return all values of a column, and their number in each row."""
         array = plain(self._table.column(name))
         if spec.separator and is_text(array.type):
-            array = pc.split_pattern(array, spec.separator)
+            array = split(array, spec.separator)
         elif not spec.strings and is_text(array.type):
-            array = _without_missing(array)
+            array = without_missing(array)
         if is_list(array.type):
             lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
             values = pc.list_flatten(array)
-            if is_text(values.type):
+            if is_text(values.type) or is_bytes(values.type):
                 return self._without_empty(values, lengths.astype(np.int64))
             owners = np.repeat(np.arange(len(lengths)), lengths)
             is_valid = values.is_valid().to_numpy(zero_copy_only=False)
@@ -165,12 +144,13 @@ class Columns:
             return values, lengths.astype(np.int64)
         lengths = array.is_valid().to_numpy(zero_copy_only=False).astype(np.int64)
         values = array.drop_null()
-        return self._without_empty(values, lengths) if is_text(values.type) else (values, lengths)
+        is_hashed = is_text(values.type) or is_bytes(values.type)
+        return self._without_empty(values, lengths) if is_hashed else (values, lengths)
 
     @staticmethod
     def _without_empty(values: pa.Array, lengths: Ints) -> tuple[pa.Array, Ints]:
         """Drop empty texts, which are missing values."""
-        is_kept = pc.fill_null(pc.greater(pc.utf8_length(values), 0), fill_value=False)
+        is_kept = pc.fill_null(pc.greater(pc.binary_length(values), 0), fill_value=False)
         if pc.all(is_kept).as_py() is not False:
             return values, lengths
         owners = np.repeat(np.arange(len(lengths)), lengths)
@@ -180,60 +160,37 @@ class Columns:
     @staticmethod
     def _hashed(values: pa.Array) -> Ints:
         """Return the texts' IDs; each different text is hashed once."""
-        if not is_text(values.type):
+        if not (is_text(values.type) or is_bytes(values.type)):
             values = values.cast(pa.string())
         encoded = values.dictionary_encode()
-        hashes: Ints = hash_texts([text.encode() for text in encoded.dictionary.to_pylist()])
+        hashes: Ints = hash_texts(encoded.dictionary.cast(pa.large_binary()).to_pylist())
         ids: Ints = hashes[encoded.indices.to_numpy(zero_copy_only=False)]
         return ids
 
     def _whole(self, values: pa.Array, name: str, owners: Ints) -> Ints:
-        expected = "a whole number of 64 bits (a schema's strings takes texts)"
-        if is_text(values.type):
-            try:
-                values = values.cast(pa.int64())
-            except pa.ArrowInvalid:
-                good = np.array([_is_whole(text) for text in values.to_pylist()])
-                self._expect(good, name, values, expected, owners)
-                values = pa.array([int(float(text)) for text in values.to_pylist()], pa.int64())
-        if pa.types.is_floating(values.type):  # pandas writes whole numbers with gaps as floats
-            numbers: NDArray[np.float64] = values.to_numpy(zero_copy_only=False)
-            self._expect(
-                np.isfinite(numbers) & (numbers == np.floor(numbers)), name, numbers, expected, owners
-            )
-            return numbers.astype(np.int64)
-        ids: Ints = values.to_numpy(zero_copy_only=False).astype(np.int64)
+        self._expect_no_bytes(values, name)
+        ids = ids_of(values)
+        if isinstance(ids, OddValue):
+            odd = ids.position
+            raise self._wrong(int(owners[odd]), name, repr(str(values[odd]))[:60], ids.expected)
         return ids
 
     def numbers(self, name: str) -> NDArray[np.float64]:
         """Return a column of numbers, NaN for missing ones."""
         array = plain(self._table.column(name))
+        self._expect_no_bytes(array, name)
         if is_text(array.type):
-            array = self._parsed(array, name)
+            parsed = numbers_of(array)
+            if isinstance(parsed, OddValue):
+                raise self._wrong(
+                    parsed.position, name, repr(str(array[parsed.position]))[:60], parsed.expected
+                )
+            array = parsed
         numbers: NDArray[np.float64] = array.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
         return numbers
 
-    def _parsed(self, array: pa.Array, name: str) -> pa.Array:
-        array = _without_missing(array)
-        try:
-            return array.cast(pa.float64())
-        except pa.ArrowInvalid:
-            pass
-        lowered = pc.utf8_lower(pc.utf8_trim_whitespace(array))
-        as_digits = pc.replace_with_mask(
-            lowered, pc.fill_null(pc.equal(lowered, "true"), fill_value=False), "1"
-        )
-        as_digits = pc.replace_with_mask(
-            as_digits, pc.fill_null(pc.equal(lowered, "false"), fill_value=False), "0"
-        )
-        try:
-            return as_digits.cast(pa.float64())
-        except pa.ArrowInvalid:
-            bad = _first_failing(as_digits, _are_numbers)
-            raise self._wrong(bad, name, array[bad], "a number") from None
-
     def _times(self, array: pa.Array, name: str) -> NDArray[np.float64]:
-        if is_text(array.type) and any(_is_number(text) for text in array.drop_null()[:1].to_pylist()):
+        if is_text(array.type) and not isinstance(numbers_of(array.drop_null()[:1]), OddValue):
             return self.numbers(name)
         moments: NDArray[np.float64] = (
             self.dates(name).cast(pa.int64()).cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
@@ -253,48 +210,27 @@ class Columns:
         if len(bad):
             first = int(bad[0])
             row = first if owners is None else int(owners[first])
-            raise self._wrong(row, name, got if isinstance(got, str) else got[first], expected)
+            raise self._wrong(
+                row, name, got if isinstance(got, str) else repr(str(got[first]))[:60], expected
+            )
 
-    def _wrong(self, row: int, name: str, got: Any, expected: str) -> DataError:
-        """Return the error for a value; ``got`` is the value, or a text that says what it is."""
-        found = got if isinstance(got, str) else repr(str(got))[:60]
-        return DataError(f"{self._place(row)}: column {name!r}: got {found}, expected {expected}")
+    def _expect_no_bytes(self, array: pa.Array, name: str) -> None:
+        if is_bytes(array.type):
+            raise self._wrong(
+                0, name, "bytes in this or a later row that are not UTF-8", "numbers, or texts of them"
+            )
 
-
-def _first_failing(array: pa.Array, converts: Callable[[pa.Array], bool]) -> int:
-    """Return the first position up to which an array does not convert, which it does not as a whole."""
-    good, size = 0, 1
-    while converts(array[good : good + size]):
-        good += size
-        size *= 4
-    bad = min(good + size, len(array))
-    while bad - good > 1:
-        middle = (good + bad) // 2
-        if converts(array[good:middle]):
-            good = middle
-        else:
-            bad = middle
-    return good
-
-
-def _are_numbers(array: pa.Array) -> bool:
-    try:
-        array.cast(pa.float64())
-    except pa.ArrowInvalid:
-        return False
-    return True
+    def _wrong(self, row: int, name: str, got: str, expected: str) -> DataError:
+        """Return the error for what a row holds."""
+        return DataError(f"{self._place(row)}: column {name!r}: got {got}, expected {expected}")
 
 
 def _timestamps(array: pa.Array) -> pa.Array | None:
     """Return times without a zone, in UTC where they have one; None if a value is something else."""
     for kind in (_MICROSECONDS, _ZONED):
-        try:
-            # A cast goes on after a value that it cannot take, which costs much: a few values come first.
-            for part in (array[:_FIRST_VALUES], array):
-                dates = part.cast(kind, safe=is_text(array.type)).cast(_MICROSECONDS)
-            return dates
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            pass
+        dates = cast_or_none(array, kind, safe=is_text(array.type))
+        if dates is not None:
+            return dates.cast(_MICROSECONDS)
     return None
 
 
@@ -312,21 +248,3 @@ def time_of(text: str) -> float:
         DataError: It is neither a number nor a date.
     """
     return float(Columns(pa.table({"time": [text]}), lambda _: "time").times("time")[0])
-
-
-def _without_missing(array: pa.Array) -> pa.Array:
-    """Return an array of texts with nulls for what stands for a missing number."""
-    is_missing = pc.is_in(pc.utf8_trim_whitespace(array), pa.array(MISSING_NUMBERS, array.type))
-    return pc.if_else(is_missing, pa.scalar(None, array.type), array)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _is_whole(text: str) -> bool:
-    return _is_number(text) and float(text).is_integer() and abs(float(text)) < 2**53

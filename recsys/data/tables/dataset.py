@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 from recsys.data.examples import Dataset, Examples, Ints
 from recsys.data.fingerprint import fingerprint
 from recsys.data.lines import DataError
-from recsys.data.tables.columns import Columns, is_list, is_number, is_text, is_whole
+from recsys.data.tables.columns import Columns
 from recsys.data.tables.pieces import Frame, ParquetFile, Piece, TableFile
 from recsys.data.tables.split import split
 from recsys.data.tables.text_file import TextFile
+from recsys.data.tables.types import is_bytes, is_date, is_list, is_number, is_text, plain_table, plain_type
 from recsys.schema import LabelColumn, Schema, TableSpec
 
 # Smaller pieces are read together, so that shuffling within a block mixes well.
@@ -175,20 +176,19 @@ def _check(file: TableFile, schema: Schema, *, labels: bool = True) -> None:
             raise DataError(f"{name_of_file}: column {name!r}: got {file.types[name]}, expected {expected}")
 
     for name in (*(schema.label_names if labels else ()), *schema.dense_names):
-        kind = file.types[name]
+        kind = plain_type(file.types[name])
         expect(name, is_number(kind) or is_text(kind), "whole numbers, floats or bool")
     for table in schema.tables:
         for name in table.columns:
-            kind = file.types[name]
+            kind = plain_type(file.types[name])
             if table.date:
-                is_date = pa.types.is_timestamp(kind) or pa.types.is_date(kind)
-                expect(name, is_date or is_text(kind), "timestamps, dates or texts of them")
+                expect(name, is_date(kind) or is_text(kind), "timestamps, dates or texts of them")
                 continue
             inner = kind.value_type if is_list(kind) else kind
-            # Whole numbers with gaps are floats in pandas.
-            good = is_text(inner) or is_whole(inner) or (pa.types.is_floating(kind) and not table.strings)
+            is_number_kind = is_number(inner) and not (table.strings and pa.types.is_floating(inner))
             expected = "texts or lists of them" if table.strings else "int64 or list<int64>"
-            expect(name, good or pa.types.is_dictionary(inner), expected)
+            is_hashed = bool(table.strings) and is_bytes(inner)
+            expect(name, is_text(inner) or is_number_kind or is_hashed, expected)
 
 
 def _limited(pieces: Iterator[Piece], limit: int | None) -> Iterator[Piece]:
@@ -266,7 +266,7 @@ class _Rows:
 def _kept(piece: Piece, names: Sequence[str], rows: Ints) -> Columns:
     """Return columns of some of a piece's kept rows."""
     places = rows if piece.kept is None else np.flatnonzero(piece.kept)[rows]
-    return Columns(piece.read(names).take(places), lambda row: piece.place(int(places[row])))
+    return Columns(plain_table(piece.read(names)).take(places), lambda row: piece.place(int(places[row])))
 
 
 def _read(piece: Piece, schema: Schema, rows: Ints, *, labels: bool = True) -> Examples:

@@ -13,15 +13,16 @@ from numpy.typing import NDArray
 
 from recsys.data.labels import word_labels
 from recsys.data.lines import DataError
-from recsys.data.tables.columns import Columns, date_parts, is_list, is_number, is_text
+from recsys.data.tables.cells import split
+from recsys.data.tables.columns import Columns, date_parts
+from recsys.data.tables.infer.kinds import CODE, kind_of_ids, odd_entry, separator_of
+from recsys.data.tables.types import is_bytes, is_date, is_list, is_number, is_text, why_unread
 from recsys.schema import DATE_PARTS
 
 _TIMES = ("time", "timestamp", "ts", "datetime", "date", "event_time", "unix_timestamp", "hour", "day")
-# A code and not a number, which would lose the zeros: "05db9164", "007".
-_CODE = r"^0\d"
-_SEPARATORS = "|;,"
 _MOST_WORDS = 20
 _FIRST_DIGITS_OF_TIMES = 100_000
+_TYPE_WIDTH = 40
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,12 +56,13 @@ class Column:
         self.array = array
         self.low = _snake(name)
         self.is_list = is_list(array.type)
-        values = pc.list_flatten(array) if self.is_list else array
+        self.unread = why_unread(array.type)
+        values = array.flatten() if self.is_list else array
         self.is_text = is_text(values.type)
-        if self.is_text:
-            values = values.filter(pc.fill_null(pc.greater(pc.utf8_length(values), 0), fill_value=False))
-        self.values = values.drop_null()
-        self.num_values = pc.count_distinct(self.values).as_py()
+        if self.is_text or is_bytes(values.type):
+            values = values.filter(pc.fill_null(pc.greater(pc.binary_length(values), 0), fill_value=False))
+        self.values = pa.nulls(0) if self.unread else values.drop_null()
+        self.num_values = len(self.values.unique())
         self.numbers = self._as_numbers()
         self.dates = self._as_dates()
 
@@ -68,7 +70,7 @@ class Column:
         """Return the values as numbers, without missing ones; None if they are texts."""
         if self.is_list or not (self.is_text or is_number(self.values.type)):
             return None
-        if self.is_text and pc.any(pc.match_substring_regex(self.values, _CODE)).as_py():
+        if self.is_text and pc.any(pc.match_substring_regex(self.values, CODE)).as_py():
             return None
         column = Columns(pa.table({self.name: self.array}), lambda row: f"row {row}")
         try:
@@ -80,8 +82,7 @@ class Column:
 
     def _as_dates(self) -> pa.Array | None:
         """Return the values as timestamps, null for missing ones; None if they are something else."""
-        is_date = pa.types.is_timestamp(self.array.type) or pa.types.is_date(self.array.type)
-        if self.is_list or self.numbers is not None or not (self.is_text or is_date):
+        if self.is_list or self.numbers is not None or not (self.is_text or is_date(self.array.type)):
             return None
         try:
             return Columns(pa.table({self.name: self.array}), lambda row: f"row {row}").dates(self.name)
@@ -99,7 +100,8 @@ class Column:
     @property
     def num_missing(self) -> int:
         """Rows without a value."""
-        return int(self.array.null_count) if self.is_list else len(self.array) - len(self.values)
+        counts_nulls = self.is_list or self.unread
+        return int(self.array.null_count) if counts_nulls else len(self.array) - len(self.values)
 
     @cached_property
     def is_whole(self) -> bool:
@@ -117,17 +119,22 @@ class Column:
     @cached_property
     def separator(self) -> str:
         """What separates several values in a text; empty if each text is one value."""
-        if not self.is_text or self.is_list or self.numbers is not None or not len(self.values):
+        if not self.is_text or self.is_list or self.numbers is not None or self.dates is not None:
             return ""
-        for separator in _SEPARATORS:
-            share = pc.mean(pc.match_substring(self.values, separator).cast(pa.float64())).as_py()
-            if share > 0.05:
-                lists = pc.split_pattern(self.values, separator)
-                # Lists differ in length, and their parts recur; a text with a comma in it is one value.
-                has_lengths = pc.count_distinct(pc.list_value_length(lists)).as_py() > 1
-                if has_lengths and pc.count_distinct(pc.list_flatten(lists)).as_py() <= self.num_values:
-                    return separator
-        return ""
+        return separator_of(self.values)
+
+    @cached_property
+    def items(self) -> pa.Array:
+        """The values of all rows, of lists in texts too; none is missing."""
+        if not self.separator:
+            return self.values
+        items = pc.list_flatten(split(self.values, self.separator))
+        return items.filter(pc.greater(pc.binary_length(items), 0))
+
+    @cached_property
+    def ids(self) -> str:
+        """What the values are as IDs, see ``kind_of_ids``."""
+        return kind_of_ids(self.items)
 
     def is_time(self) -> bool:
         """Whether it is named like a time and its values are times."""
@@ -139,7 +146,9 @@ class Column:
 
     def report(self, use: str, reason: str) -> ColumnReport:
         """Return what was found."""
-        if self.is_list:
+        if self.unread:
+            kind = str(self.array.type)[:_TYPE_WIDTH]
+        elif self.is_list:
             kind = "lists of texts" if self.is_text else "lists of numbers"
         elif self.dates is not None:
             kind = "dates"
@@ -148,6 +157,7 @@ class Column:
         else:
             kind = "whole numbers" if self.is_whole else "numbers"
         example = "" if not len(self.values) else str(self.array.drop_null()[0])[:24]
+        note = self._note(use)
         return ColumnReport(
             name=self.name,
             use=use,
@@ -155,8 +165,31 @@ class Column:
             num_values=self.num_values,
             missing=self.num_missing / len(self.array),
             example=example,
-            reason=reason,
+            reason=f"{reason}; {note}" if note else reason,
         )
+
+    def _note(self, use: str) -> str:
+        """Return which entries are missing numbers, or made texts of a column, or how lists were found."""
+        if self.numbers is not None:
+            return self._odd_numbers() if use != "sparse" or self.ids == "whole" else ""
+        if use != "sparse" or not self.is_text or self.is_list:
+            return ""
+        return f"such as {str(self.values[0])[:24]!r}" if self.separator else odd_entry(self.values)
+
+    def _odd_numbers(self) -> str:
+        """Return how many entries stand for missing numbers, with an example."""
+        numbers = Columns(pa.table({self.name: self.array}), str).numbers(self.name)
+        is_odd = ~np.isfinite(numbers)
+        if self.is_text:
+            is_odd &= pc.fill_null(pc.greater(pc.binary_length(self.array), 0), fill_value=False).to_numpy(
+                zero_copy_only=False
+            )
+        else:
+            is_odd &= ~np.isnan(numbers)
+        if not is_odd.any():
+            return ""
+        example = str(self.array[int(np.flatnonzero(is_odd)[0])])
+        return f"{np.count_nonzero(is_odd)} missing, such as {example[:24]!r}"
 
 
 def _snake(name: str) -> str:

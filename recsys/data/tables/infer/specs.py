@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-import pyarrow.compute as pc
 
 from recsys.data.tables.infer.column import Column
 from recsys.schema import DATE_PARTS, DenseColumn, TableSpec
@@ -60,19 +59,16 @@ def _table_name(name: str) -> str:
 def table_spec(column: Column, hash_rows: int) -> TableSpec:
     """Return the table of a sparse column."""
     separator = column.separator
-    num_values = column.num_values
-    if separator:
-        num_values = pc.count_distinct(pc.list_flatten(pc.split_pattern(column.values, separator))).as_py()
+    num_values = len(column.items.unique()) if separator else column.num_values
     # A table whose values the sample has seen is made small; other values share its rows.
     is_seen = num_values * _ROWS_PER_VALUE <= max(len(column.values), _MIN_ROWS)
     rows = max(_MIN_ROWS, 1 << (num_values * _ROWS_PER_VALUE - 1).bit_length()) if is_seen else hash_rows
-    is_text = column.is_text and column.numbers is None
     return TableSpec(
         name=_table_name(column.name),
         num_embeddings=min(rows, hash_rows),
         feature_names=(column.name,),
         pooling="MEAN" if separator or column.is_list else "SUM",
         ids="hash",
-        strings="xxh64" if is_text else "",
+        strings="xxh64" if column.ids in ("texts", "beyond") else "",
         separator=separator,
     )

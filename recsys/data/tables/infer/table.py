@@ -10,12 +10,12 @@ import pyarrow as pa
 
 from recsys.data.labels import check_both_classes
 from recsys.data.lines import DataError
-from recsys.data.tables.columns import plain
 from recsys.data.tables.dataset import label_blocks, open_files
 from recsys.data.tables.infer.column import Column, ColumnReport
 from recsys.data.tables.infer.labels import Label, choose_labels
 from recsys.data.tables.infer.specs import date_tables, dense_column, table_spec
 from recsys.data.tables.infer.uses import use_of
+from recsys.data.tables.types import plain
 from recsys.schema import Schema
 
 #: Rows that are looked at.

@@ -20,6 +20,8 @@ _IDS = re.compile(r"(^|_)(id|ids|code|category|cat|type|zip|hash)$|^c\d+$")
 def use_of(column: Column, uses: dict[str, tuple[str, str]]) -> tuple[str, str]:
     """Return a column's use and the reason."""
     used = {use for use, _ in uses.values()}
+    if column.unread:
+        return "ignored", column.unread
     if not len(column.values):
         return "ignored", "no values"
     if column.is_time() and "time" not in used:
@@ -32,22 +34,45 @@ def use_of(column: Column, uses: dict[str, tuple[str, str]]) -> tuple[str, str]:
         return _date_use(column)
     if column.is_time():
         return "ignored", "a second time, as numbers; as dates (2026-01-31 12:00) they give hour and weekday"
-    if pa.types.is_temporal(column.array.type):
-        return "ignored", "neither dates nor numbers; as numbers they are a dense feature"
     is_quantity = bool(_COUNTS.search(column.low)) and not _IDS.search(column.low)
     if column.numbers is None or (column.is_whole and not is_quantity):
         reason = row_id_reason(column)
         if reason:
             return "ignored", reason
     if column.is_list or column.numbers is None:
-        return "sparse", "texts" if column.is_text else "lists"
+        return _list_use(column)
     if not column.is_whole:
         return "dense", "numbers with fractions"
+    if column.ids == "beyond":
+        return "sparse", "whole numbers beyond 64 bits, which are hashed as texts"
+    if column.ids == "rounded":
+        return _rounded_use(column)
     if _IDS.search(column.low):
         return "sparse", "named as an ID or a category"
     if is_quantity:
         return "dense", "named as a quantity"
     return "sparse", "whole numbers, which may be IDs"
+
+
+def _list_use(column: Column) -> tuple[str, str]:
+    """Return the use of a column of texts, bytes or lists."""
+    is_list = column.is_list or bool(column.separator)
+    if is_list and column.ids in ("fractions", "rounded"):
+        what = "numbers with fractions" if column.ids == "fractions" else "numbers that were rounded"
+        return "ignored", f"lists of {what}; as columns of their own they are dense features"
+    if column.separator:
+        of = "texts" if column.ids in ("texts", "beyond") else "whole numbers"
+        return "sparse", f"lists of {of} separated by {column.separator!r}"
+    if column.is_list:
+        return "sparse", "lists of texts" if column.is_text else "lists"
+    return "sparse", "texts" if column.is_text else "bytes, which are hashed"
+
+
+def _rounded_use(column: Column) -> tuple[str, str]:
+    """Return the use of whole numbers that have lost digits."""
+    if _IDS.search(column.low):
+        return "ignored", "IDs that were rounded, as by a spreadsheet; write all their digits"
+    return "dense", "numbers too large for IDs"
 
 
 def _date_use(column: Column) -> tuple[str, str]:

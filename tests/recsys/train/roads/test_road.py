@@ -119,9 +119,12 @@ def test_what_one_rank_finds_wrong_ends_all(tmp_path: Path) -> None:
     columns = {"label": [i % 2 for i in range(4_000)], "x": [0.5] * 4_000, "user": list(range(4_000))}
     columns["x"][1_234] = float("inf")  # one row, which one of the ranks reads
     pq.write_table(pa.table(columns), tmp_path / "clicks.parquet")
+    table = {"name": "user", "features": ["user"], "rows": 50, "hash": True}
+    schema = tmp_path / "schema.json"
+    schema.write_text(json.dumps({"label": "label", "dense": ["x"], "tables": [table]}))
     done = _torchrun(
-        *(2, "--data", "parquet", "--path", str(tmp_path / "clicks.parquet")),
-        *("--hash-rows", "50", "--batch-size", "64", "--out", str(tmp_path / "m.pt")),
+        *(2, "--data", str(tmp_path / "clicks.parquet"), "--schema", str(schema)),
+        *("--batch-size", "64", "--out", str(tmp_path / "m.pt")),
     )
     assert done.returncode != 0
     assert "clicks.parquet, row 1234: column 'x': got 'inf', expected a finite float32" in done.stderr

@@ -1,0 +1,140 @@
+"""What the values of a column are: IDs, texts, or lists in texts; and the entries that make them so."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recsys.data.tables.cells import are_bracketed, split
+from recsys.data.tables.conversions import OddValue, are_numbers, ids_of, numbers_of, without_missing
+from recsys.data.tables.types import is_bytes, is_text
+
+_SEPARATORS = "|;,"
+# A text is a list where this share of a column's texts is within brackets, or has a separator.
+_MOST_BRACKETED = 0.95
+_SEPARATED = 0.05
+# A code and not a number, which would lose the zeros: "05db9164", "007".
+CODE = r"^0\d"
+# "12,5" and "1,234" are numbers of other countries as well as lists of two.
+_COMMA_NUMBER = r"^[-+]?[$£€¥]?\d+,\d+$|^[-+]?[$£€¥]?\d{1,3}(,\d{3})+$|^[-+]?\d+$"
+_SPACED_NUMBER = r"^[-+]?\d{1,3}( \d{3})*$"
+_SPACED_IDS = r"^-?\d+( +-?\d+)*$"
+# Patterns are tried on so many texts before all.
+_HEAD = 256
+# Of texts most of which are numbers, the others are named.
+_MOSTLY = 0.5
+
+
+def separator_of(texts: pa.Array) -> str:
+    """Return what separates the values of lists in texts; empty if each text is one value."""
+    if not len(texts):
+        return ""
+    if _share(are_bracketed(texts[:_HEAD])) > _MOSTLY and _share(are_bracketed(texts)) >= _MOST_BRACKETED:
+        return _separator_in_brackets(texts)
+    for separator in _SEPARATORS:
+        if (
+            _share(pc.match_substring(texts, separator)) > _SEPARATED
+            and not (separator == "," and _all(texts, _COMMA_NUMBER))
+            and _recur(texts, separator)
+        ):
+            return separator
+    is_spaced = _share(pc.match_substring(texts, " ")) > _SEPARATED
+    if is_spaced and _all(texts, _SPACED_IDS) and not _all(texts, _SPACED_NUMBER) and _recur(texts, " "):
+        return " "
+    return ""
+
+
+def _separator_in_brackets(texts: pa.Array) -> str:
+    shares = {separator: _share(pc.match_substring(texts, separator)) for separator in ",;|"}
+    best = max(shares, key=lambda separator: shares[separator])
+    if shares[best]:
+        return best
+    # NumPy writes arrays with blanks.
+    if _share(pc.match_substring_regex(texts, r"[^\s\[{(]\s+[^\s\]})]")):
+        return " "
+    return "," if _all(texts, r"^\s*\[") else ""  # other brackets around one value may be part of it
+
+
+def _recur(texts: pa.Array, separator: str) -> bool:
+    """Return whether parts of texts recur and differ in number; a text with a comma in it is one value."""
+    lists = split(texts, separator)
+    has_lengths = pc.count_distinct(pc.list_value_length(lists)).as_py() > 1
+    return bool(
+        has_lengths and pc.count_distinct(pc.list_flatten(lists)).as_py() <= pc.count_distinct(texts).as_py()
+    )
+
+
+def kind_of_ids(values: pa.Array) -> str:
+    """Return what values without nulls are as IDs.
+
+    ``whole``: whole numbers of 64 bits. ``texts``: texts or bytes. ``beyond``: whole numbers of more bits, which are
+    hashed as texts. ``rounded``: whole numbers that lost digits. ``fractions``: other numbers.
+    """
+    values = values.unique()
+    if is_bytes(values.type):
+        return "texts"
+    if is_text(values.type):
+        for part in (values[:_HEAD], values):
+            if _any(part, CODE) or not pc.all(are_numbers(part)).as_py():
+                return "texts"
+        values = without_missing(values).drop_null()
+    if not isinstance(ids_of(values), OddValue):
+        return "whole"
+    if is_text(values.type):
+        if _all(values, r"^\s*-?\d+\s*$"):
+            return "beyond"
+        values = numbers_of(values)
+    if not pa.types.is_floating(values.type):
+        return "beyond" if _all(values.cast(pa.string()), r"^-?\d+$") else "fractions"
+    numbers = values.to_numpy(zero_copy_only=False)
+    return "rounded" if (numbers == np.floor(numbers)).all() else "fractions"
+
+
+def odd_texts(texts: pa.Array) -> tuple[str, int] | None:
+    """Return the first text that is no number and how many there are, where most texts are numbers."""
+    if _share(are_numbers(texts[:_HEAD])) < _MOSTLY:
+        return None
+    is_number = are_numbers(texts)
+    if not _MOSTLY <= _share(is_number) < 1:
+        return None
+    odd = pc.index(is_number, False).as_py()
+    return str(texts[odd]), len(texts) - pc.sum(is_number).as_py()
+
+
+def odd_entry(texts: pa.Array) -> str:
+    """Return why texts that look like numbers or lists are neither; empty if they do not."""
+    if pc.all(are_numbers(texts[:_HEAD])).as_py() and pc.all(are_numbers(texts)).as_py():
+        code = texts.filter(pc.match_substring_regex(texts, CODE))[0]
+        return f"{str(code)!r} has a zero in front, which numbers lose"
+    found = odd_texts(texts)
+    if found is not None:
+        text, number = found
+        return (
+            f"{text[:24]!r} is not a number, nor are {number - 1} others"
+            if number > 1
+            else f"{text[:24]!r} is not a number"
+        )
+    if _all(texts, _COMMA_NUMBER + r"|^[-+]?[$£€¥]?[\d.]+,\d+$|^[-+]?[$£€¥]?[\d.]+$"):
+        return f"{str(texts[0])[:24]!r} is not a number with a decimal point"
+    if _share(pc.match_substring_regex(texts[:_HEAD], r"^\s*[-+]?[\d.,]+\s?%\s*$")) > _MOSTLY:
+        return f"{str(texts[0])[:24]!r} is not a number; without the sign it is"
+    if _share(are_bracketed(texts[:_HEAD])) > _SEPARATED:
+        return "some are within brackets; not split"
+    for separator in _SEPARATORS:
+        share = _share(pc.match_substring(texts, separator))
+        if share > _SEPARATED:
+            return f"{share:.0%} have {separator!r} in them; not split"
+    return ""
+
+
+def _share(is_so: pa.Array) -> float:
+    return float(pc.mean(is_so.cast(pa.float64())).as_py() or 0.0)
+
+
+def _all(texts: pa.Array, pattern: str) -> bool:
+    return all(pc.all(pc.match_substring_regex(part, pattern)).as_py() for part in (texts[:_HEAD], texts))
+
+
+def _any(texts: pa.Array, pattern: str) -> bool:
+    return bool(pc.any(pc.match_substring_regex(texts, pattern)).as_py())
