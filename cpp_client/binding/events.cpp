@@ -52,15 +52,15 @@ struct ToTuple {
   }
 
   py::tuple operator()(const EndedEvent& event) const {
-    py::dict fields("trace_parent"_a = Text(event.trace_parent),
-                    "protocol"_a = Text(event.protocol), "model"_a = Text(event.model),
-                    "version"_a = Text(event.version), "request_id"_a = Text(event.request_id),
-                    "outcome"_a = Text(event.outcome), "code"_a = Text(event.code),
-                    "reason"_a = Text(event.reason), "num_rows"_a = event.num_rows,
-                    "num_ids"_a = event.num_ids, "started_s"_a = event.started_s,
-                    "ended_s"_a = event.ended_s, "enqueued_s"_a = event.enqueued_s,
-                    "is_logged"_a = event.is_logged, "is_traced"_a = event.is_traced,
-                    "times"_a = event.times ? DictOf(*event.times) : py::object(py::none()));
+    py::dict fields(
+        "trace_parent"_a = Text(event.trace_parent), "protocol"_a = Text(event.protocol),
+        "model"_a = Text(event.model), "version"_a = Text(event.version),
+        "request_id"_a = Text(event.request_id), "outcome"_a = Text(event.outcome),
+        "code"_a = Text(event.code), "reason"_a = Text(event.reason), "num_rows"_a = event.num_rows,
+        "num_ids"_a = event.num_ids, "started_s"_a = event.started_s, "ended_s"_a = event.ended_s,
+        "enqueued_s"_a = event.enqueued_s, "is_logged"_a = event.is_logged,
+        "is_traced"_a = event.is_traced, "num_left_out"_a = event.num_left_out,
+        "times"_a = event.times ? DictOf(*event.times) : py::object(py::none()));
     return py::make_tuple("ended", fields);
   }
 

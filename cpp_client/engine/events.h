@@ -63,6 +63,8 @@ struct EndedEvent {
   std::optional<BatchTimes> times;
   /// Whether the settings require a log line for it.
   bool is_logged = false;
+  /// How many failed requests before it should have been logged and were not: they came too fast.
+  std::int64_t num_left_out = 0;
   /// Whether it is traced: as its client requests, otherwise by the sampled share.
   bool is_traced = false;
 };

@@ -17,6 +17,9 @@ namespace {
 
 // Approximate size of a record without its texts.
 constexpr std::int64_t kRecordBytes = 256;
+// Failed requests a second that leave a record for the log (as in serve/observe/logs.py): a refusal
+// must not cost more than the call that caused it.
+constexpr int kMaxErrorsPerS = 100;
 constexpr std::int64_t kNoBound = std::numeric_limits<std::int64_t>::max();
 
 template <typename... Texts>
@@ -150,9 +153,27 @@ void Records::Accepted(const Request& request) {
   if (captured_.Push(std::move(event), num_bytes)) Wake();
 }
 
+bool Records::MayLogError(double now_s, std::int64_t* num_left_out) {
+  const std::lock_guard<std::mutex> lock(errors_);
+  if (now_s >= errors_began_s_ + 1) {
+    errors_began_s_ = now_s;
+    num_errors_ = 0;
+  }
+  if (num_errors_ >= kMaxErrorsPerS) {
+    ++num_left_out_;
+    return false;
+  }
+  ++num_errors_;
+  *num_left_out = std::exchange(num_left_out_, 0);
+  return true;
+}
+
 void Records::Ended(const Request& request, const Status& status) {
-  const bool is_logged = settings_.ended == EndedRecords::kAll ||
-                         (settings_.ended == EndedRecords::kErrors && !status.ok());
+  std::int64_t num_left_out = 0;
+  bool is_logged = settings_.ended == EndedRecords::kAll;
+  if (!status.ok() && settings_.ended != EndedRecords::kNone) {
+    is_logged = MayLogError(clock_(), &num_left_out);
+  }
   bool is_traced = false;
   if (settings_.trace_share) {
     const TraceFlag flag = TraceFlagOf(request.trace_parent);
@@ -161,10 +182,15 @@ void Records::Ended(const Request& request, const Status& status) {
   }
   // Most requests leave no record.
   if (!is_logged && !is_traced) return;
-  if (!ended_.HasRoom(BytesOf(request.trace_parent, request.request_id, status.text))) return;
+  if (!ended_.HasRoom(BytesOf(request.trace_parent, request.request_id, status.text))) {
+    const std::lock_guard<std::mutex> lock(errors_);
+    num_left_out_ += num_left_out;
+    return;
+  }
   EndedEvent event = EndedOf(request, status, clock_());
   event.is_logged = is_logged;
   event.is_traced = is_traced;
+  event.num_left_out = num_left_out;
   const std::int64_t num_bytes =
       BytesOf(event.trace_parent, event.model, event.version, event.request_id, event.reason);
   if (ended_.Push(std::move(event), num_bytes)) Wake();

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -49,11 +50,19 @@ class Records final : public Observer {
  private:
   /// Makes event_fd() readable.
   void Wake();
+  /// Returns whether one more failed request may leave a record for the log; then `num_left_out`
+  /// receives how many before it left none.
+  bool MayLogError(double now_s, std::int64_t* num_left_out);
 
   const EngineSettings settings_;
   const Clock clock_;
   FileHandle wake_;
   std::atomic<bool> is_awake_{false};
+  std::mutex errors_;
+  /// The errors that were logged in the second from `errors_began_s_` on.
+  double errors_began_s_ = -kNever;
+  int num_errors_ = 0;
+  std::int64_t num_left_out_ = 0;
   Ring<AnswerEvent> answers_;
   Ring<CallEvent> calls_;
   Ring<EndedEvent> ended_;

@@ -43,7 +43,8 @@ _FOLDER = Path(__file__).parent
 _BINDING = "serve.engine._engine"
 # Maximum number of captured requests in a warm-up; more would delay the first request for too long.
 _MAX_CAPTURED = 2000
-_MAX_EVENTS = 1024
+# Maximum number of events taken at a time; between them, the event loop serves other ports.
+_MAX_EVENTS = 64
 # Interval between checks of the TLS files for changes.
 _TLS_POLL_S = 0.1
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE)

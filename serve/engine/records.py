@@ -122,6 +122,7 @@ class EndedRequest:
         times: times of its batch; None if no batch with it ran.
         is_logged: whether to log it.
         is_traced: whether to trace it.
+        num_left_out: failed requests before it that the engine left out of the log, because they came too fast.
     """
 
     trace_parent: str
@@ -140,6 +141,7 @@ class EndedRequest:
     times: BatchTimes | None = None
     is_logged: bool = False
     is_traced: bool = False
+    num_left_out: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

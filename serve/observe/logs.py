@@ -203,10 +203,16 @@ class RequestLog:
         self._num_lines = 0
         self._num_left_out = 0
 
-    def takes(self, outcome: str) -> bool:
-        """Return whether to log a request with this outcome. Call it once per request."""
+    def takes(self, outcome: str, num_left_out: int = 0) -> bool:
+        """Return whether to log a request with this outcome. Call it once per request.
+
+        Args:
+            outcome: of the request.
+            num_left_out: failed requests before it that the engine left out.
+        """
         if outcome == "ok":
             return self._wants == "all"
+        self._num_left_out += num_left_out
         return self._wants != "none" and self._has_turn()
 
     def write(self, request: EndedRequest) -> None:

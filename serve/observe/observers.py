@@ -41,7 +41,7 @@ class Observers:
 
     def ended(self, request: EndedRequest) -> None:
         """See ``Observer``."""
-        if request.is_logged and self._log.takes(request.outcome):
+        if request.is_logged and self._log.takes(request.outcome, request.num_left_out):
             self._log.write(request)
         if request.is_traced and self._tracer is not None:
             self._tracer.record(request)

@@ -1,4 +1,4 @@
-// The socket's side of a connection: handshake, reading, writing, timeouts, and closing.
+// The socket's side of a connection: writing, timeouts, and closing.
 
 #include "engine/http2/connection.h"
 
@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <utility>
 
 #include "engine/http2/polling/loop.h"
@@ -15,16 +14,17 @@
 namespace recsys::http2 {
 namespace {
 
-constexpr double kNever = std::numeric_limits<double>::infinity();
 // Output prepared for the socket at a time; the rest stays in nghttp2 and in calls.
 constexpr std::size_t kOutBytes = 64 << 10;
 // A larger output buffer is freed once it is empty.
 constexpr std::size_t kKeptOutBytes = 16 << 10;
 // A connection whose socket is blocked with this much output pending is not read from.
 constexpr std::size_t kPauseBytes = 256 << 10;
+// How often the output buffer is filled and written in a round, while other connections wait.
+constexpr int kMaxPulls = 4;
 // How long a draining connection may take to learn that new calls should go elsewhere.
 constexpr double kDrainNoticeS = 1.0;
-// How long, and at most how much, a connection is read from after the last frame was sent.
+// How long a connection is read from after the last frame was sent.
 constexpr double kLingerS = 0.5;
 // Shortest interval between two checks of a connection's timeouts.
 constexpr double kLeastWaitS = 0.01;
@@ -51,6 +51,7 @@ Connection::Connection(Loop* loop, std::int64_t id, FileHandle file,
       peer_(std::make_shared<const std::string>(PeerOf(socket_.number()))),
       account_(&port_.ledger,
                [loop, id] { loop->outbox()->Run([loop, id] { loop->CloseForMemory(id); }); }),
+      read_bytes_(loop->buffer().size()),
       resets_(MakeBucket(port_.limits.max_resets_per_s, loop->now_s())),
       control_frames_(MakeBucket(port_.limits.max_control_frames_per_s, loop->now_s())),
       opened_s_(loop->now_s()),
@@ -74,87 +75,8 @@ Connection::~Connection() {
   --port_.counters.num_open;
 }
 
-void Connection::OnReady(std::uint32_t events) {
-  if (state_ == State::kHandshake) ContinueHandshake();
-  if ((events & ~static_cast<std::uint32_t>(EPOLLOUT)) != 0) ReadPending();
-  is_blocked_ = is_blocked_ && (events & EPOLLOUT) == 0;
-  MarkDirty();
-}
-
-void Connection::ReadPending() {
-  switch (state_) {
-    case State::kHandshake:
-    case State::kClosed:
-      return;
-    case State::kWaiting:
-    case State::kOpen:
-      Read();
-      return;
-    case State::kLingering:
-      Linger();
-  }
-}
-
 void Connection::MarkDirty() {
   if (!std::exchange(is_dirty_, true)) loop_->MarkDirty(id_);
-}
-
-void Connection::ContinueHandshake() {
-  switch (socket_.Handshake()) {
-    case IoResult::kDone:
-      state_ = State::kWaiting;
-      return;
-    case IoResult::kBlocked:
-      return;
-    case IoResult::kClosed:
-      CloseNow();
-  }
-}
-
-void Connection::Read() {
-  std::vector<char>& buffer = loop_->buffer();
-  std::size_t num_read = 0;
-  switch (socket_.Read(buffer.data(), buffer.size(), &num_read)) {
-    case IoResult::kDone:
-      Receive({buffer.data(), num_read});
-      if (socket_.has_pending()) loop_->MarkPending(id_);
-      return;
-    case IoResult::kBlocked:
-      return;
-    case IoResult::kClosed:
-      CloseNow();
-  }
-}
-
-void Connection::Receive(std::string_view data) {
-  read_s_ = loop_->now_s();
-  pinged_s_ = kNever;
-  // Idle connections get no session.
-  if (state_ == State::kWaiting && !OpenSession()) return CloseNow();
-  const auto* bytes = reinterpret_cast<const std::uint8_t*>(data.data());
-  const ssize_t used = nghttp2_session_mem_recv(session_.get(), bytes, data.size());
-  if (abuse_) return CloseFor(*abuse_);
-  if (HoldsTooMuch()) return CloseFor(Abuse::kMemory);
-  // Not HTTP/2, or more than nghttp2 tolerates.
-  if (used < 0) Goodbye(NGHTTP2_PROTOCOL_ERROR, nghttp2_strerror(static_cast<int>(used)));
-}
-
-bool Connection::HoldsTooMuch() const {
-  const std::int64_t most = port_.limits.MemoryBound(port_.limits.max_connection_bytes);
-  return most > 0 && account_.num_bytes() > most;
-}
-
-bool Connection::OpenSession() {
-  nghttp2_session* session = nullptr;
-  if (nghttp2_session_server_new2(&session, SessionCallbacks::Get(), this, SessionOptions()) != 0) {
-    return false;
-  }
-  session_.reset(session);
-  state_ = State::kOpen;
-  if (!SubmitSettings(session, port_.limits)) return false;
-  loop_->timers().Set(this, NextTime());
-  if (is_draining_) Drain();
-  return true;
 }
 
 bool Connection::Pull() {
@@ -196,7 +118,12 @@ bool Connection::Write() {
 void Connection::Flush() {
   is_dirty_ = false;
   bool has_more = true;
-  while (has_more && state_ == State::kOpen) {
+  for (int i = 0; has_more && state_ == State::kOpen; ++i) {
+    if (i == kMaxPulls) {
+      is_dirty_ = true;
+      loop_->FlushLater(id_);
+      break;
+    }
     has_more = Pull();
     if (abuse_) CloseFor(*abuse_);
     if (is_blocked_ || !Write()) has_more = false;
@@ -213,10 +140,14 @@ void Connection::Flush() {
   UpdateInterest();
 }
 
+bool Connection::MayRead() const { return out_.size() - out_at_ < kPauseBytes; }
+
 void Connection::UpdateInterest() {
   if (state_ == State::kClosed) return;
+  if (MayRead() && (!unread_.empty() || !unfinished_turns_.empty())) LeaveForLater();
   std::uint32_t wanted = 0;
-  if (out_.size() - out_at_ < kPauseBytes) wanted |= EPOLLIN;
+  // Input of a connection with a backlog waits for its turn.
+  if (MayRead() && !has_backlog_) wanted |= EPOLLIN;
   if (is_blocked_) wanted |= EPOLLOUT;
   if (wanted == interest_) return;
   epoll_event event = {};
@@ -241,14 +172,6 @@ void Connection::CloseIfOver() {
   lingers_until_s_ = loop_->now_s() + kLingerS;
   loop_->timers().Set(this, lingers_until_s_);
   CloseIfOver();
-}
-
-void Connection::Linger() {
-  std::vector<char>& buffer = loop_->buffer();
-  std::size_t num_read = 0;
-  if (socket_.Read(buffer.data(), buffer.size(), &num_read) == IoResult::kClosed) return CloseNow();
-  num_lingered_ += num_read;
-  if (num_lingered_ > kPauseBytes) CloseNow();
 }
 
 void Connection::Drain() {

@@ -45,8 +45,9 @@ class Connection final : public Timed {
 
   /// Handles epoll's events.
   void OnReady(std::uint32_t events);
-  /// Continues reading buffered bytes, for which epoll sends no event.
-  void ReadPending();
+  /// Takes a turn of the backlog: handles input that was left for later, for which epoll sends no
+  /// event.
+  void OnTurn();
   /// Sends pending data.
   void Flush();
   void OnDue(double now_s) override;
@@ -66,6 +67,9 @@ class Connection final : public Timed {
   Status TakeMessage(WireCall& call, Bytes* message);
   /// Grants the client room for the message that has begun, however large it is.
   void AwaitMessage(WireCall& call);
+  /// Counts one more message of a stream against the connection's turn. If the turn is over,
+  /// returns false: the call's OnData is called in the next one.
+  bool MayGoOn(WireCall& call);
   /// Called by nghttp2: returns how much of the call's messages goes into the next frame.
   ssize_t ProvideData(WireCall& call, std::size_t size, std::uint32_t* flags);
 
@@ -77,12 +81,25 @@ class Connection final : public Timed {
     void operator()(nghttp2_session* session) const { nghttp2_session_del(session); }
   };
 
-  // connection.cpp: the socket's side and timeouts.
+  // connection_reading.cpp: input, in turns.
   void ContinueHandshake();
   void Read();
-  void Receive(std::string_view data);
+  /// Reads as far as the turn goes. Returns false if all input was handled.
+  bool ReadInTurn();
+  /// Returns how many bytes were used: not all if the turn is over.
+  std::size_t Receive(std::string_view data);
+  void KeepUnread(std::string_view data);
+  bool HandleUnread();
+  bool GoOnWithStreams();
+  bool IsTurnOver() const;
+  void LeaveForLater();
   bool OpenSession();
   bool HoldsTooMuch() const;
+  /// Reads for a moment longer, so that sent data arrives although the client is still sending.
+  void Linger();
+
+  // connection.cpp: output and timeouts.
+  bool MayRead() const;
   /// Moves nghttp2's pending output to `out_`; returns false if there is no more.
   bool Pull();
   /// Returns false if the socket currently accepts no more.
@@ -96,8 +113,6 @@ class Connection final : public Timed {
   void NoteIdle();
   void CheckMessages(double now_s);
   void CheckSilence(double now_s);
-  /// Reads for a moment longer, so that sent data arrives although the client is still sending.
-  void Linger();
   void CloseNow();
   void DropCalls();
   void Goodbye(std::uint32_t code, std::string_view text);
@@ -137,6 +152,18 @@ class Connection final : public Timed {
   Calls calls_;
   MemoryLedger::Account account_;
 
+  /// Input that was read and not handled, from `unread_at_` on.
+  std::string unread_;
+  std::size_t unread_at_ = 0;
+  /// How much is read at a time: little while a backlog is left.
+  std::size_t read_bytes_;
+  /// Calls, and messages of streams, that were begun in this turn.
+  int num_turn_calls_ = 0;
+  /// Streams with messages that are left for the next turn.
+  std::deque<std::int32_t> unfinished_turns_;
+  /// Whether the loop will give it a turn.
+  bool has_backlog_ = false;
+
   /// The stream whose request headers are being received; 0 for none.
   std::int32_t headers_stream_ = 0;
   RequestHeaders headers_;
@@ -149,7 +176,7 @@ class Connection final : public Timed {
   std::vector<Written> written_;
   std::uint32_t interest_ = 0;
   bool is_blocked_ = false;
-  /// Whether the loop will flush it in this round.
+  /// Whether the loop will flush it.
   bool is_dirty_ = false;
   bool has_ended_writing_ = false;
   std::size_t num_lingered_ = 0;

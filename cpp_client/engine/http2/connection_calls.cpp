@@ -129,7 +129,11 @@ int Connection::OnHeader(std::int32_t stream_id, std::string_view name, std::str
   // A client's trailers are ignored.
   if (stream_id != headers_stream_) return 0;
   const auto most = static_cast<std::size_t>(port_.limits.max_header_bytes);
-  if (headers_.Add(name, value, most) || headers_.num_bytes() <= kExcessHeaders * most) return 0;
+  const bool is_first = headers_.num_bytes() == 0;
+  if (headers_.Add(name, value, most) || headers_.num_bytes() <= kExcessHeaders * most) {
+    // The rest of this call waits for the next turn.
+    return is_first && IsTurnOver() ? NGHTTP2_ERR_PAUSE : 0;
+  }
   abuse_ = Abuse::kHeaders;
   return kStop;
 }
@@ -148,6 +152,7 @@ void Connection::OnFrame(const nghttp2_frame& frame) {
 void Connection::OnRequest(std::int32_t stream_id, bool is_half_closed) {
   headers_stream_ = 0;
   has_had_call_ = true;
+  ++num_turn_calls_;
   if (!headers_.is_grpc() && headers_.failure().ok()) return RefuseHttp(stream_id);
   CallOrigin origin;
   origin.connection = this;

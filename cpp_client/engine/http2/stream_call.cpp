@@ -149,6 +149,7 @@ void WireStreamCall::HandOnMessages() {
         break;
       }
     }
+    if (reader.has_message() && !connection()->MayGoOn(*this)) break;
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       wants_message_ = false;

@@ -42,5 +42,45 @@ TEST(Records, WakeTheOwnerForEachEvent) {
   for (std::thread& thread : threads) thread.join();
 }
 
+class Unread : public Request {
+ public:
+  void Read(const Servable&) override {}
+  Message Encode(const Servable&, const Rows&) override { return {}; }
+  void Done(const Status&, Message) override {}
+};
+
+std::vector<EndedEvent> TakeEnded(Records* records) {
+  std::vector<EndedEvent> ended;
+  for (Event& event : records->Take(10'000))
+    ended.push_back(std::get<EndedEvent>(std::move(event)));
+  return ended;
+}
+
+TEST(Records, AFloodOfRefusalsIsNoFloodOfRecords) {
+  double now_s = 5;
+  Records records{EngineSettings{}, [&now_s] { return now_s; }};
+  const Status refused{StatusCode::kInvalidArgument, "no", 0};
+  for (int i = 0; i < 1000; ++i) records.Ended(Unread(), refused);
+  EXPECT_EQ(TakeEnded(&records).size(), 100);
+  now_s += 1;
+  records.Ended(Unread(), refused);
+  records.Ended(Unread(), refused);
+  const std::vector<EndedEvent> later = TakeEnded(&records);
+  ASSERT_EQ(later.size(), 2);
+  EXPECT_EQ(later[0].num_left_out, 900);
+  EXPECT_EQ(later[1].num_left_out, 0);
+}
+
+TEST(Records, ALogOfAllRequestsHasTheGoodOnesOfAFlood) {
+  EngineSettings settings;
+  settings.ended = EndedRecords::kAll;
+  Records records{settings, [] { return 5.0; }};
+  for (int i = 0; i < 200; ++i) {
+    records.Ended(Unread(), {});
+    records.Ended(Unread(), {StatusCode::kInvalidArgument, "no", 0});
+  }
+  EXPECT_EQ(TakeEnded(&records).size(), 300);
+}
+
 }  // namespace
 }  // namespace recsys

@@ -9,8 +9,6 @@
 namespace recsys::http2 {
 namespace {
 
-constexpr double kNever = std::numeric_limits<double>::infinity();
-
 TEST(TokenBucket, ABurstIsFollowedByARate) {
   TokenBucket bucket(10, 100, 0);
   for (int i = 0; i < 100; ++i) ASSERT_TRUE(bucket.Take(1, 0));

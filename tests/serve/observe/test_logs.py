@@ -248,8 +248,8 @@ def lines_of(config: LogConfig, outcomes: list[str]) -> list[dict[str, Any]]:
     return [parsed(line) for line in stream.getvalue().splitlines()]
 
 
-def done(log: RequestLog, outcome: str) -> None:
-    if not log.takes(outcome):
+def done(log: RequestLog, outcome: str, num_left_out: int = 0) -> None:
+    if not log.takes(outcome, num_left_out):
         return
     log.write(
         EndedRequest(
@@ -316,6 +316,23 @@ def test_a_flood_of_refusals_is_no_flood_of_lines() -> None:
     lines = [parsed(line) for line in stream.getvalue().splitlines()]
     assert len(lines) == 102
     assert [line.get("left_out") for line in lines[-2:]] == [900, None]
+
+
+@pytest.mark.usefixtures("root_logger")
+def test_what_the_engine_has_left_out_is_counted_too() -> None:
+    stream = io.StringIO()
+    set_up_logging(LogConfig(as_json=True), stream)
+    clock = Clock()
+    log = RequestLog(LogConfig(), clock)
+    for _ in range(101):
+        done(log, "rejected", num_left_out=5)
+    clock.now_s = 1.5
+    done(log, "rejected", num_left_out=7)
+    shut_down_logging()
+    lines = [parsed(line) for line in stream.getvalue().splitlines()]
+    assert len(lines) == 101
+    # Each line counts those before it; the one that had no line itself is counted with its own.
+    assert [line["left_out"] for line in lines[-2:]] == [5, 1 + 5 + 7]
 
 
 # traceparent

@@ -5,15 +5,21 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
+#include <string>
 #include <utility>
+
+#include "base/log.h"
 
 namespace recsys::http2 {
 namespace {
 
 // Connections accepted in a row; then open connections get their turn.
-constexpr int kMostAtOnce = 64;
-// How long accepting pauses if the process has no file descriptors left.
+constexpr int kMostAtOnce = 16;
+// How long accepting pauses if the process has no file descriptors left, and how often a log line
+// says so.
 constexpr double kPauseS = 0.05;
+constexpr double kLogAgainS = 60;
 
 }  // namespace
 
@@ -34,7 +40,7 @@ void Listener::AcceptAll(double now_s) {
     } else if (port_->is_draining) {
       return Stop();
     } else if (errno != ECONNABORTED && errno != EINTR && errno != EPROTO) {
-      return Pause(now_s);
+      return Pause(now_s, errno);
     }
   }
 }
@@ -54,7 +60,13 @@ void Listener::Take(FileHandle file) {
   least->Adopt(std::move(file));
 }
 
-void Listener::Pause(double now_s) {
+void Listener::Pause(double now_s, int error) {
+  if (now_s >= logs_at_s_) {
+    logs_at_s_ = now_s + kLogAgainS;
+    Log(LogLevel::kError, std::string("the port cannot accept connections and tries again: ") +
+                              std::strerror(error) +
+                              (error == EMFILE ? " (raise the process's limit, ulimit -n)" : ""));
+  }
   Watch(0);
   first().timers().Set(this, now_s + kPauseS);
 }

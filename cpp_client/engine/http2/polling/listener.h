@@ -25,7 +25,7 @@ class Listener final : public Timed {
   void OnDue(double now_s) override;
 
  private:
-  void Pause(double now_s);
+  void Pause(double now_s, int error);
   void Take(FileHandle file);
   void Watch(std::uint32_t events);
   Loop& first() { return *loops_->front(); }
@@ -34,6 +34,7 @@ class Listener final : public Timed {
   PortState* const port_;
   std::vector<std::unique_ptr<Loop>>* const loops_;
   bool is_stopped_ = false;
+  double logs_at_s_ = 0;
 };
 
 }  // namespace recsys::http2

@@ -23,8 +23,14 @@ namespace recsys::http2 {
 namespace {
 
 constexpr int kMaxEvents = 256;
-// Maximum a connection may read per round, while others wait.
+// Maximum a connection may read in a turn.
 constexpr std::size_t kReadBytes = 64 << 10;
+// A round serves all connections with new input; then some of the backlog, until that has taken
+// this long, and this many posted answers and timers. So a connection that waits for each answer
+// waits for a round, however long the backlog is.
+constexpr double kBacklogS = 200e-6;
+constexpr std::size_t kAnswersPerRound = 64;
+constexpr int kTimersPerRound = 64;
 constexpr std::chrono::milliseconds kPause(50);
 // The longest sleep: the system's clocks overflow.
 constexpr double kMostPatienceS = 3600;
@@ -108,7 +114,8 @@ Connection* Loop::Find(std::int64_t id) {
 }
 
 double Loop::PatienceS(const PollingTurn& turn) {
-  if (!pending_.empty() || !outbox_->Sleep()) return 0;
+  const bool has_work = !backlog_.empty() || !unflushed_.empty() || posted_at_ < posted_.size();
+  if (has_work || !outbox_->Sleep()) return 0;
   return std::min(timers_.next_s() - MonotonicSeconds(), turn.WaitS());
 }
 
@@ -144,18 +151,15 @@ void Loop::Run() {
   epoll_event events[kMaxEvents];
   while (!is_ending_) {
     const int num_events = Wait(PatienceS(turn), events);
-    std::vector<std::int64_t> pending;
-    pending.swap(pending_);
-    for (const std::int64_t id : pending) {
-      if (Connection* const connection = Find(id)) connection->OnReady(EPOLLIN);
-    }
     for (int i = 0; i < num_events; ++i) {
       Dispatch(events[i]);
       turn.Seen();
     }
-    DeliverPosted();
-    timers_.Fire(now_s_);
-    if (num_events <= 0 && pending.empty()) turn.End();
+    const bool has_backlog = TakeTurns(&turn);
+    RunTasks();
+    DeliverPosted(kAnswersPerRound);
+    timers_.Fire(now_s_, kTimersPerRound);
+    if (num_events <= 0 && !has_backlog) turn.End();
     FlushDirty();
   }
   turn.End();
@@ -169,15 +173,39 @@ void Loop::Dispatch(const epoll_event& event) {
   if (Connection* const connection = Find(id)) connection->OnReady(event.events);
 }
 
-void Loop::DeliverPosted() {
-  outbox_->Take(&posted_, &tasks_);
+bool Loop::TakeTurns(PollingTurn* turn) {
+  const double end_s = MonotonicSeconds() + kBacklogS;
+  // No connection gets two turns in a round.
+  const std::size_t most = backlog_.size();
+  for (std::size_t i = 0; i < most && (i == 0 || MonotonicSeconds() < end_s); ++i) {
+    const std::int64_t id = backlog_.front();
+    backlog_.pop_front();
+    if (Connection* const connection = Find(id)) connection->OnTurn();
+    turn->Seen();
+  }
+  return most > 0;
+}
+
+void Loop::RunTasks() {
+  outbox_->TakeTasks(&tasks_);
   for (const auto& task : tasks_) task();
-  for (const auto& call : posted_) call->Deliver();
   tasks_.clear();
-  posted_.clear();
+}
+
+void Loop::DeliverPosted(std::size_t at_most) {
+  if (posted_at_ == posted_.size()) {
+    posted_.clear();
+    posted_at_ = 0;
+    outbox_->TakeCalls(&posted_);
+  }
+  const std::size_t end = posted_at_ + std::min(at_most, posted_.size() - posted_at_);
+  // Released at once: a call may hold much memory.
+  while (posted_at_ < end) std::exchange(posted_[posted_at_++], nullptr)->Deliver();
 }
 
 void Loop::FlushDirty() {
+  dirty_.insert(dirty_.end(), unflushed_.begin(), unflushed_.end());
+  unflushed_.clear();
   // Flushing may mark other connections dirty.
   for (std::size_t i = 0; i < dirty_.size(); ++i) {
     const std::int64_t id = dirty_[i];
@@ -193,7 +221,8 @@ void Loop::FlushDirty() {
 
 void Loop::EndAll() {
   // Answers posted before the end are still sent.
-  DeliverPosted();
+  RunTasks();
+  for (int i = 0; i < 2; ++i) DeliverPosted(std::numeric_limits<std::size_t>::max());
   FlushDirty();
   for (const auto& [id, connection] : connections_) connection->End();
   num_connections_ -= static_cast<std::int64_t>(connections_.size());

@@ -4,7 +4,9 @@
 #include <sys/epoll.h>
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <thread>
@@ -55,8 +57,11 @@ class Loop {
   std::vector<char>& buffer() { return buffer_; }
   /// Schedules the connection to be flushed and checked at the end of this round.
   void MarkDirty(std::int64_t id) { dirty_.push_back(id); }
-  /// Schedules the connection to continue reading in the next round.
-  void MarkPending(std::int64_t id) { pending_.push_back(id); }
+  /// Schedules the connection to be flushed further in the next round.
+  void FlushLater(std::int64_t id) { unflushed_.push_back(id); }
+  /// Gives the connection a turn in a later round (Connection::OnTurn), after those that are
+  /// already in the backlog.
+  void AddBacklog(std::int64_t id) { backlog_.push_back(id); }
   int epoll() const { return epoll_.number(); }
   void CloseForMemory(std::int64_t id);
   /// The listener's ID in epoll; connections have larger numbers.
@@ -70,7 +75,10 @@ class Loop {
   int Wait(double seconds, epoll_event* events);
   void PauseAfter(int error);
   void Dispatch(const epoll_event& event);
-  void DeliverPosted();
+  /// Gives the first connections of the backlog a turn each; returns whether there were any.
+  bool TakeTurns(PollingTurn* turn);
+  void RunTasks();
+  void DeliverPosted(std::size_t at_most);
   void FlushDirty();
   void Open(FileHandle file);
   void EndAll();
@@ -89,8 +97,11 @@ class Loop {
   std::unordered_map<std::int64_t, std::unique_ptr<Connection>> connections_;
   std::int64_t last_id_ = kListenerId;
   std::vector<std::int64_t> dirty_;
-  std::vector<std::int64_t> pending_;
+  std::vector<std::int64_t> unflushed_;
+  std::deque<std::int64_t> backlog_;
+  /// Calls with answers, from `posted_at_` on.
   std::vector<std::shared_ptr<WireCall>> posted_;
+  std::size_t posted_at_ = 0;
   std::vector<std::function<void()>> tasks_;
   bool is_ending_ = false;
   int logged_error_ = 0;

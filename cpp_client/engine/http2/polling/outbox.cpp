@@ -45,10 +45,13 @@ void Outbox::WakeIfAsleep() {
   if (std::exchange(is_asleep_, false)) eventfd_write(wake_.number(), 1);
 }
 
-void Outbox::Take(std::vector<std::shared_ptr<WireCall>>* calls,
-                  std::vector<std::function<void()>>* tasks) {
+void Outbox::TakeCalls(std::vector<std::shared_ptr<WireCall>>* calls) {
   const std::lock_guard<std::mutex> lock(mutex_);
   calls->swap(calls_);
+}
+
+void Outbox::TakeTasks(std::vector<std::function<void()>>* tasks) {
+  const std::lock_guard<std::mutex> lock(mutex_);
   tasks->swap(tasks_);
 }
 

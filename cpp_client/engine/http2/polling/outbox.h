@@ -34,9 +34,9 @@ class Outbox {
   /// Readable once the thread has to wake up; then call ClearWake.
   int file() const { return wake_.number(); }
   void ClearWake();
-  /// Takes all items, in order.
-  void Take(std::vector<std::shared_ptr<WireCall>>* calls,
-            std::vector<std::function<void()>>* tasks);
+  /// Take all items of a kind, in order, into an empty vector.
+  void TakeCalls(std::vector<std::shared_ptr<WireCall>>* calls);
+  void TakeTasks(std::vector<std::function<void()>>* tasks);
   /// Call it before sleeping: returns false if items are pending, so the thread must not sleep.
   bool Sleep();
   void Awake();

@@ -1,0 +1,186 @@
+// The input of a connection. A turn handles a few calls; what is left waits for the loop's backlog,
+// so that no connection delays the others by more than a turn.
+
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/http2/connection.h"
+#include "engine/http2/polling/loop.h"
+#include "engine/http2/session.h"
+
+namespace recsys::http2 {
+namespace {
+
+// Calls, and messages of streams, that a turn begins at most.
+constexpr int kTurnCalls = 32;
+// How much of the input is read at a time while a backlog is left.
+constexpr std::size_t kBacklogReadBytes = 4 << 10;
+// At most how much a connection is read from after the last frame was sent.
+constexpr std::size_t kLingerBytes = 256 << 10;
+
+}  // namespace
+
+void Connection::OnReady(std::uint32_t events) {
+  if (state_ == State::kHandshake) ContinueHandshake();
+  if ((events & ~static_cast<std::uint32_t>(EPOLLOUT)) != 0 && !has_backlog_) Read();
+  is_blocked_ = is_blocked_ && (events & EPOLLOUT) == 0;
+  MarkDirty();
+}
+
+void Connection::OnTurn() {
+  has_backlog_ = false;
+  if (MayRead()) Read();
+  MarkDirty();
+}
+
+void Connection::ContinueHandshake() {
+  switch (socket_.Handshake()) {
+    case IoResult::kDone:
+      state_ = State::kWaiting;
+      return;
+    case IoResult::kBlocked:
+      return;
+    case IoResult::kClosed:
+      CloseNow();
+  }
+}
+
+void Connection::Read() {
+  switch (state_) {
+    case State::kHandshake:
+    case State::kClosed:
+      return;
+    case State::kWaiting:
+    case State::kOpen:
+      num_turn_calls_ = 0;
+      if (ReadInTurn()) LeaveForLater();
+      return;
+    case State::kLingering:
+      Linger();
+  }
+}
+
+bool Connection::ReadInTurn() {
+  const bool had_unread = !unread_.empty();
+  if (!GoOnWithStreams() || !HandleUnread()) return true;
+  if (state_ != State::kWaiting && state_ != State::kOpen) return false;
+  std::vector<char>& buffer = loop_->buffer();
+  const std::size_t asked = std::min(read_bytes_, buffer.size());
+  std::size_t num_read = 0;
+  switch (socket_.Read(buffer.data(), asked, &num_read)) {
+    case IoResult::kDone:
+      break;
+    case IoResult::kBlocked:
+      return false;
+    case IoResult::kClosed:
+      CloseNow();
+      return false;
+  }
+  const std::string_view data(buffer.data(), num_read);
+  const std::size_t used = Receive(data);
+  if (state_ != State::kOpen) return false;
+  if (used < data.size()) {
+    KeepUnread(data.substr(used));
+    return true;
+  }
+  read_bytes_ = buffer.size();
+  // epoll tells of what is left in the socket, but after the connections that have no backlog.
+  return socket_.has_pending() || (had_unread && num_read == asked) || !unfinished_turns_.empty();
+}
+
+bool Connection::IsTurnOver() const { return num_turn_calls_ >= kTurnCalls; }
+
+void Connection::KeepUnread(std::string_view data) {
+  unread_.assign(data);
+  unread_at_ = 0;
+  account_.Add(static_cast<std::int64_t>(unread_.size()));
+  read_bytes_ = kBacklogReadBytes;
+}
+
+/// Returns whether all of the input that was left is handled.
+bool Connection::HandleUnread() {
+  if (unread_.empty()) return true;
+  unread_at_ += Receive(std::string_view(unread_).substr(unread_at_));
+  if (state_ == State::kOpen && unread_at_ < unread_.size()) return false;
+  account_.Add(-static_cast<std::int64_t>(unread_.size()));
+  std::string().swap(unread_);
+  return true;
+}
+
+bool Connection::MayGoOn(WireCall& call) {
+  if (IsTurnOver()) {
+    unfinished_turns_.push_back(call.stream_id());
+    LeaveForLater();
+    return false;
+  }
+  ++num_turn_calls_;
+  return true;
+}
+
+/// Returns false if the turn is over before all streams have gone on.
+bool Connection::GoOnWithStreams() {
+  for (std::size_t left = unfinished_turns_.size(); left > 0; --left) {
+    if (IsTurnOver()) return false;
+    const std::int32_t stream_id = unfinished_turns_.front();
+    unfinished_turns_.pop_front();
+    if (WireCall* const call = Find(stream_id)) call->OnData();
+  }
+  return unfinished_turns_.empty();
+}
+
+void Connection::LeaveForLater() {
+  if (!std::exchange(has_backlog_, true)) loop_->AddBacklog(id_);
+}
+
+std::size_t Connection::Receive(std::string_view data) {
+  read_s_ = loop_->now_s();
+  pinged_s_ = kNever;
+  // Idle connections get no session.
+  if (state_ == State::kWaiting && !OpenSession()) {
+    CloseNow();
+    return 0;
+  }
+  const auto* bytes = reinterpret_cast<const std::uint8_t*>(data.data());
+  const ssize_t used = nghttp2_session_mem_recv(session_.get(), bytes, data.size());
+  if (abuse_) {
+    CloseFor(*abuse_);
+  } else if (HoldsTooMuch()) {
+    CloseFor(Abuse::kMemory);
+  } else if (used < 0) {
+    // Not HTTP/2, or more than nghttp2 tolerates.
+    Goodbye(NGHTTP2_PROTOCOL_ERROR, nghttp2_strerror(static_cast<int>(used)));
+  } else {
+    return static_cast<std::size_t>(used);
+  }
+  return 0;
+}
+
+bool Connection::HoldsTooMuch() const {
+  const std::int64_t most = port_.limits.MemoryBound(port_.limits.max_connection_bytes);
+  return most > 0 && account_.num_bytes() > most;
+}
+
+bool Connection::OpenSession() {
+  nghttp2_session* session = nullptr;
+  if (nghttp2_session_server_new2(&session, SessionCallbacks::Get(), this, SessionOptions()) != 0) {
+    return false;
+  }
+  session_.reset(session);
+  state_ = State::kOpen;
+  if (!SubmitSettings(session, port_.limits)) return false;
+  loop_->timers().Set(this, NextTime());
+  if (is_draining_) Drain();
+  return true;
+}
+
+void Connection::Linger() {
+  std::vector<char>& buffer = loop_->buffer();
+  std::size_t num_read = 0;
+  if (socket_.Read(buffer.data(), buffer.size(), &num_read) == IoResult::kClosed) return CloseNow();
+  num_lingered_ += num_read;
+  if (num_lingered_ > kLingerBytes) CloseNow();
+}
+
+}  // namespace recsys::http2
