@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 _ROOT = Path(__file__).resolve().parents[2]
 
@@ -68,13 +68,17 @@ def module(name: str, *arguments: str) -> list[str]:
 
 
 @contextmanager
-def started(command: list[str]) -> Iterator[Started]:
+def started(command: list[str], errors: IO[str] | None = None) -> Iterator[Started]:
     """Run a server that prints its address as JSON in the first line; it ends with the block.
+
+    Args:
+        command: of the server.
+        errors: receives its standard error; None for our own.
 
     Raises:
         StepError: it did not start.
     """
-    with subprocess.Popen(command, cwd=_ROOT, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, cwd=_ROOT, stdout=subprocess.PIPE, stderr=errors, text=True) as process:
         try:
             assert process.stdout is not None
             line = process.stdout.readline()
