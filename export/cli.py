@@ -28,6 +28,7 @@ from export.source.torchrec_modules import our_names
 from recsys.artifact.parts import read_manifest
 from recsys.cli import size
 from recsys.errors import ExportError, PlanError
+from recsys.example_rows import held_by
 from recsys.hashing import STRING_HASHES
 from recsys.models.retrieval import retrieval_model
 from recsys.sharding.plan.plan import ShardingPlan
@@ -114,6 +115,7 @@ def _config(arguments: argparse.Namespace, checkpoint: Path) -> ExportConfig:
         submodule=arguments.submodule,
         batch=arguments.batch,
         samples=arguments.samples,
+        accept_unproven=arguments.accept_unproven,
         graph_format=arguments.graph_format,
         pt2_isa=arguments.pt2_isa,
         single_file=arguments.single_file,
@@ -132,7 +134,7 @@ def _retrieving(model: nn.Module, arguments: argparse.Namespace) -> nn.Module:
     # Arrow is imported only when it is needed.
     from recsys.data.vectors import read_item_vectors
 
-    return retrieval_model(model, read_item_vectors(arguments.items, model), arguments.top_k)
+    return held_by(model, retrieval_model(model, read_item_vectors(arguments.items, model), arguments.top_k))
 
 
 def _assignment(text: str, option: str) -> tuple[str, str]:

@@ -68,7 +68,9 @@ class ExportConfig:
             whole.
         batch: What a batch is: ``rows`` of any requests, which must not depend on each other; or one ``request``, which
             the servers then never put together with others.
-        samples: Requests in JSON to verify with; random ones if None.
+        samples: Requests in JSON, or a table, to verify with. If None, the rows that the checkpoint holds, or random
+            ones.
+        accept_unproven: Export although all outputs hardly vary over the samples, so that equal ones prove nothing.
         graph_format: How graphs are written: ``torchscript``; ``pt2``, compiled by AOTInductor; or ``both``.
         pt2_isa: The instructions that compiled graphs use, one of ``recsys.artifact.compiled.ISAS``.
         single_file: Write one TorchScript file instead of a directory.
@@ -98,6 +100,7 @@ class ExportConfig:
     submodule: str = ""
     batch: str = "rows"
     samples: Path | None = None
+    accept_unproven: bool = False
     graph_format: str = "torchscript"
     pt2_isa: str = DEFAULT_ISA
     single_file: bool = False

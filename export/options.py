@@ -199,7 +199,18 @@ def make_parser() -> argparse.ArgumentParser:
         action="store_true",
         help="the checkpoint is a pickled module: loading it RUNS ANY CODE that the file holds",
     )
-    model.add_argument("--samples", type=Path, help="requests in JSON, one a line, to verify with")
+    model.add_argument(
+        "--samples",
+        type=Path,
+        metavar="PATH",
+        help="rows to verify with: requests in JSON, one a line, or a CSV or Parquet table (default: the held-out "
+        "rows that recsys-train keeps in the checkpoint, else random ones)",
+    )
+    model.add_argument(
+        "--accept-unproven",
+        action="store_true",
+        help="export a model whose outputs hardly vary over these rows: equal outputs prove nothing then",
+    )
     _add_delta_options(parser)
     add_program_options(parser)
     return parser

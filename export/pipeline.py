@@ -42,10 +42,11 @@ from export.tables.tables import plan_tables
 from export.verify.bags import check_made_rows, with_bag_sizes
 from export.verify.compare import Difference
 from export.verify.linear_dtypes import LinearTrial, choose_linear_dtype, with_linear_dtype
-from export.verify.retrieval import check_options, num_samples
+from export.verify.retrieval import check_options
 from export.verify.run import FloatOutputs, Verified, check_independence, float_outputs, verify
+from export.verify.samples import example_request, verification_samples
 from recsys.artifact.parts import MANIFEST_NAME, ROWS_NAME
-from recsys.artifact.samples import Batch, random_batch, read_samples
+from recsys.artifact.samples import Batch
 from recsys.embedding import find_collections
 from recsys.errors import ExportError, ManifestError
 from recsys.files import naming_full_disk
@@ -53,10 +54,6 @@ from recsys.quant import float_weights
 from recsys.rows.quantize import QuantizationError
 from recsys.sharding.plan.device_rows import table_path
 from recsys.signature import IdPolicy, Signature, SparseInput
-
-#: Rows of the random batch for the verification, and its seed.
-NUM_SAMPLES = 256
-SAMPLES_SEED = 20260101
 
 
 def export_model(
@@ -119,6 +116,8 @@ def export_model(
         without_operators={of.target.name: of.without_operators for of in targets if of.target.compiled},
         linear_dtypes=trials,
         num_samples=prepared.samples.num_rows,
+        samples=prepared.samples_source,
+        hardly_varying=verified.hardly_varying,
         artifact_bytes=artifact_bytes,
         peak_rss_bytes=_peak_rss_bytes(),
         seconds=time.monotonic() - started,
@@ -162,14 +161,7 @@ def prepare(model: nn.Module, config: ExportConfig, progress: Progress) -> Prepa
         context=_context(binding, config.context),
         by_request=config.batch == "request",
     )
-    if config.samples is not None:
-        samples = read_samples(config.samples, signature)
-        if not samples.num_rows:
-            raise ExportError(f"samples: got {config.samples.name!r} without rows, expected at least one")
-    else:
-        generator = torch.Generator().manual_seed(SAMPLES_SEED)
-        num_rows = num_samples(model, NUM_SAMPLES)
-        samples = random_batch(signature, num_rows, generator, known_ids=managed.known_ids)
+    samples = verification_samples(original, config, signature, managed.known_ids)
     return PreparedModel(
         model=model,
         config=config,
@@ -178,8 +170,10 @@ def prepare(model: nn.Module, config: ExportConfig, progress: Progress) -> Prepa
         stored=stored,
         binding=binding,
         signature=signature,
-        samples=samples,
-        clean=_in_range(signature, samples),
+        samples=samples.batch,
+        clean=_in_range(signature, samples.batch),
+        samples_source=samples.source,
+        examples=example_request(original, signature),
         dense_dtype=DENSE_DTYPES[config.dense_dtype],
         weights={
             table_path(path, name): weight
@@ -238,6 +232,8 @@ def _verification(
     """Return the manifest's data on the verification."""
     return {
         "num_samples": prepared.samples.num_rows,
+        "samples": prepared.samples_source,
+        **({"hardly_varying": list(verified.hardly_varying)} if verified.hardly_varying else {}),
         "differences": _plain(verified.differences),
         "verified_on": verified.ran_on,
         **({"ranking_differences": _plain(verified.ranking)} if verified.ranking else {}),

@@ -51,6 +51,8 @@ class ExportReport:
         operators: By target, which operators loaders exchange for those of recsys_ops here; empty without these.
         without_operators: By target with compiled graphs, of each that holds no own operators, why.
         num_samples: Rows that were compared.
+        samples: In words where they come from.
+        hardly_varying: The outputs that are so equal for all of them that their differences prove nothing.
         linear_dtypes: What each type of linear layers gives, where the export has chosen it; else empty.
         peak_rss_bytes: The process's largest resident set so far.
         seconds: The duration of the whole export.
@@ -64,6 +66,8 @@ class ExportReport:
     operators: dict[str, Exchanged]
     without_operators: dict[str, tuple[str, ...]]
     num_samples: int
+    samples: str
+    hardly_varying: tuple[str, ...]
     linear_dtypes: tuple[LinearTrial, ...]
     artifact_bytes: int
     peak_rss_bytes: int
@@ -122,8 +126,14 @@ def print_report(report: ExportReport, console: Console) -> None:
     for target, reasons in report.without_operators.items():
         lacking = "; ".join(f"not {reason}" for reason in reasons)
         console.print(f"own operators beside the compiled graphs of {target}: {lacking or 'all graphs'}")
+    if report.hardly_varying:
+        console.print(
+            f"outputs {list(report.hardly_varying)} hardly vary over these rows: their differences prove nothing",
+            style="bold",
+            soft_wrap=True,
+        )
     console.print(
-        f"{report.num_samples} sample rows verified; {report.seconds:.1f} s, peak RSS "
+        f"verified on {report.samples}; {report.seconds:.1f} s, peak RSS "
         f"{size_text(report.peak_rss_bytes)}; wrote {size_text(report.artifact_bytes)}"
     )
     console.print(report.path, style="bold", soft_wrap=True)

@@ -223,6 +223,7 @@ def make_manifest(
     """
     return Manifest(
         schema=schema_of(prepared.model),
+        examples=prepared.examples,
         name=prepared.config.name,
         versions=package_versions(),
         signature=prepared.signature,

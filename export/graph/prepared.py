@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -47,6 +48,8 @@ class PreparedModel:
         signature: The inputs and outputs; without outputs until the float model has run.
         samples: The batch that the artifact is verified with.
         clean: The samples with IDs in range, for the float model.
+        samples_source: In words where the samples come from.
+        examples: The rows that the model holds, as a request in JSON; empty without any that fit.
         dense_dtype: The dtype of the dense layers.
         weights: The float weight ``[R, D]`` of each table, by table path.
         progress: Called as the export proceeds.
@@ -61,6 +64,8 @@ class PreparedModel:
     signature: Signature
     samples: Batch
     clean: Batch
+    samples_source: str
+    examples: Mapping[str, Any]
     dense_dtype: torch.dtype
     weights: Mapping[str, Tensor]
     progress: Progress

@@ -23,9 +23,10 @@ from export.source.torchrec_modules import their_tables_on, with_our_modules
 from recsys.artifact.parts import read_manifest
 from recsys.checkpoint.dcp_metadata import METADATA_NAME
 from recsys.checkpoint.run import TRAINING_NAME, newest, read_record
-from recsys.checkpoint.single_file import build_model, empty_model, load_checkpoint
+from recsys.checkpoint.single_file import build_model, empty_model, load_checkpoint, with_example_rows
 from recsys.embedding import tables_on
 from recsys.errors import ArtifactError, CheckpointError, ExportError
+from recsys.example_rows import EXAMPLE_ROWS, held_by
 from recsys.files import parse_json
 
 # Prefixes of DistributedModelParallel and DistributedDataParallel in state dicts.
@@ -67,7 +68,8 @@ def load_model(source: Source) -> nn.Module:
         CheckpointError: The checkpoint cannot be read, or does not fit the model.
         ExportError: The factory cannot be used, or a collection of TorchRec's has no counterpart.
     """
-    return with_our_modules(_part(_loaded(source), source.submodule))
+    whole = _loaded(source)
+    return with_our_modules(held_by(whole, _part(whole, source.submodule)))
 
 
 def _part(model: nn.Module, path: str) -> nn.Module:
@@ -137,7 +139,9 @@ def _load_directory(source: Source) -> nn.Module:
         record = read_record(directory)
         if record.factory is None:
             _needs_factory(source, "a checkpoint that names no factory")
-        model = empty_model(record.factory or "", record.arguments)
+        model = with_example_rows(
+            empty_model(record.factory or "", record.arguments), record.shared.get(EXAMPLE_ROWS)
+        )
     else:
         _needs_factory(source, "a directory of torch.distributed.checkpoint")
         model = _empty(source)

@@ -37,13 +37,14 @@ from export.verify.reference import Reference, arguments, float_model, oracles, 
 from export.verify.retrieval import ItemScores, comparable, item_scores
 from export.verify.rows import check_rows
 from export.verify.shapes import request_outputs, signature_outputs
+from export.verify.variation import hardly_varying
 from recsys.artifact.graphs import can_exchange
 from recsys.artifact.inputs import checked_inputs
 from recsys.artifact.load import load_artifact, load_compiled_artifact
 from recsys.artifact.parts import ROWS_NAME, map_rows, read_manifest
 from recsys.artifact.ranking import RankingBatch, picked
 from recsys.artifact.samples import Batch, fewest_rows, random_batch
-from recsys.errors import ExportError
+from recsys.errors import ExportError, VerificationError
 from recsys.kernels import operators
 from recsys.rows.memory import RowsMemory
 from recsys.sharding.plan.device_rows import DeviceRows
@@ -202,12 +203,14 @@ class Verified:
         ranking: The differences of the ranking form's outputs to the plain form's; empty without a ranking form.
         ran_on: Where it ran.
         exchanged: What became of its operators when it was loaded; nothing for a target whose operators stay.
+        hardly_varying: The outputs that are so equal for all samples that their differences prove nothing.
     """
 
     differences: dict[str, dict[str, Difference]] = field(default_factory=dict)
     ranking: dict[str, dict[str, Difference]] = field(default_factory=dict)
     ran_on: dict[str, str] = field(default_factory=dict)
     exchanged: dict[str, operators.Exchanged] = field(default_factory=dict)
+    hardly_varying: tuple[str, ...] = ()
 
 
 def verify(prepared: PreparedModel, work: Path, floats: FloatOutputs) -> Verified:
@@ -224,7 +227,7 @@ def verify(prepared: PreparedModel, work: Path, floats: FloatOutputs) -> Verifie
     _check_lookups(prepared, work, floats.collections)
     reference = Reference(prepared, work)
     expected_of_floats = comparable(floats.outputs, floats.item_scores)
-    verified = Verified()
+    verified = Verified(hardly_varying=_hardly_varying(prepared, expected_of_floats))
     samples, clean = prepared.samples, prepared.clean
     for i, name in enumerate(prepared.stored.envs):
         prepared.progress("verify", i, len(prepared.stored.envs))
@@ -260,6 +263,22 @@ def _tolerance(prepared: PreparedModel, name: str) -> float:
     if not env.lacking() and any(device.type == "cuda" for device in env.devices):
         return max(tolerance, CUDA_ROWS_TOLERANCE)
     return tolerance
+
+
+def _hardly_varying(prepared: PreparedModel, outputs: Mapping[str, Tensor]) -> tuple[str, ...]:
+    """Return the outputs that prove nothing.
+
+    Raises:
+        VerificationError: None proves anything, and the user does not accept that.
+    """
+    found = hardly_varying(outputs, prepared.clean.num_rows)
+    if len(found) < len(outputs) or prepared.config.accept_unproven:
+        return found
+    raise VerificationError(
+        f"outputs {list(found)}: hardly vary over {prepared.samples_source}, so that equal outputs prove nothing of "
+        "the artifact; expected rows like those of requests: give --samples with a table or with requests, or "
+        "--accept-unproven if the model's outputs are the same for all rows"
+    )
 
 
 def _formats(prepared: PreparedModel) -> list[bool]:

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from recsys.artifact.samples import Batch, batch_of_request
 from recsys.artifact.targets import (
     Target,
     check_ranking,
@@ -95,6 +96,7 @@ class Manifest:
         verification: The exporter's measurements, for information.
         options: The export's options that say what of the model is exported, as it wrote them, for deltas.
         schema: The columns that the inputs were made of in training; None if they are not known.
+        examples: Rows like those that the model was trained on, as a request in JSON; empty if none are known.
     """
 
     name: str
@@ -109,12 +111,30 @@ class Manifest:
     verification: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     schema: Schema | None = None
+    examples: Mapping[str, Any] = field(default_factory=dict)
 
     def dumps(self) -> str:
         """Return the manifest as text, including its digest."""
         data = self._to_json()
         data["manifest_sha256"] = _digest(data)
-        return json.dumps(data, indent=1) + "\n"
+        examples = data.pop("examples", None)
+        content = json.dumps(data, indent=1)
+        if examples is not None:  # in one line: they hold thousands of numbers
+            content = content.removesuffix("\n}") + f',\n "examples": {json.dumps(examples)}\n}}'
+        return content + "\n"
+
+    def example_batch(self) -> Batch | None:
+        """Return the examples as a batch; None without any.
+
+        Raises:
+            ManifestError: They do not fit the signature.
+        """
+        if not self.examples:
+            return None
+        try:
+            return batch_of_request(self.examples, self.signature, "manifest.examples")
+        except ValueError as error:
+            raise ManifestError(str(error)) from None
 
     @property
     def format_version(self) -> int:
@@ -151,6 +171,7 @@ class Manifest:
             "verification": dict(self.verification),
             **({"options": dict(self.options)} if self.options else {}),
             **({} if self.schema is None else {"schema": self.schema.to_json()}),
+            **({"examples": dict(self.examples)} if self.examples else {}),
         }
 
     @classmethod
@@ -215,6 +236,7 @@ class Manifest:
             verification=mapping(data, "verification", "manifest"),
             options=mapping(data, "options", "manifest") if "options" in data else {},
             schema=_schema(data),
+            examples=mapping(data, "examples", "manifest") if "examples" in data else {},
         )
 
 

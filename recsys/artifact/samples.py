@@ -7,12 +7,13 @@ One request in JSON, the same for ``recsys-predict`` and for ``recsys-export --s
     {"dense": {"dense_features": [[0.5, 1.0]]}, "sparse": {"user": [[7]], "genres": [[1, 4]]}}
 
 with one list per row, and ``"weights": {"genres": [[0.5, 2.0]]}`` for weighted features. The IDs of a row of a feature
-with a hash may be texts.
+with a hash may be texts. ``null`` is a missing number of an input that takes missing ones.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ import torch
 from torch import Tensor
 
 from recsys.hashing import hash_text
+from recsys.schema import DenseColumn, Schema
 from recsys.signature import DenseInput, Signature, SparseInput
 
 # Of the random numbers of an input that takes missing ones.
@@ -32,6 +34,7 @@ _MISSING_SHARE = 0.1
 # Random numbers of an input that no table bounds: exact as float32.
 _UNBOUNDED_IDS = 2**20
 _LARGEST_FLOAT32 = torch.finfo(torch.float32).max
+_LARGEST_LOG = 80.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +96,7 @@ def random_batch(
     generator: torch.Generator,
     max_ids_per_bag: int = 4,
     known_ids: Mapping[str, Tensor] | None = None,
+    schema: Schema | None = None,
 ) -> Batch:
     """Return a batch of uniform IDs in range, bags of 0 to ``max_ids_per_bag`` IDs, and normal dense numbers.
 
@@ -105,6 +109,7 @@ def random_batch(
         max_ids_per_bag: See above.
         known_ids: By table, the raw IDs that own rows, int64. About half of the IDs of mapped features are
             drawn from these, all others from all int64.
+        schema: Says how the numbers of the dense columns are spread.
     """
     lengths, values = [], []
     for feature in signature.sparse:
@@ -123,7 +128,7 @@ def random_batch(
             values.append(torch.randint(0, feature.row_limit, (num_ids,), generator=generator))
     flat = torch.cat(values) if values else torch.empty(0, dtype=torch.int64)
     return Batch(
-        dense=tuple(random_dense(d, num_rows, generator) for d in signature.dense),
+        dense=tuple(random_dense(d, num_rows, generator, schema) for d in signature.dense),
         lengths=torch.cat(lengths) if lengths else torch.empty(0, dtype=torch.int64),
         values=flat,
         weights=torch.rand(flat.numel(), generator=generator) if signature.is_weighted else None,
@@ -131,12 +136,40 @@ def random_batch(
     )
 
 
-def random_dense(dense: DenseInput, num_rows: int, generator: torch.Generator) -> Tensor:
-    """Return normal numbers, of which some are missing where the input takes missing ones."""
+def random_dense(
+    dense: DenseInput, num_rows: int, generator: torch.Generator, schema: Schema | None = None
+) -> Tensor:
+    """Return normal numbers, of which some are missing where the input takes missing ones.
+
+    Of columns that a schema knows they are numbers that its transforms make normal, or that are in all of its buckets.
+    """
     numbers = torch.randn(num_rows, dense.width, generator=generator)
+    known = {} if schema is None else {column.name: column for column in schema.dense}
+    for i, name in enumerate(dense.columns):
+        if name in known:
+            numbers[:, i] = _untransformed(numbers[:, i], known[name])
     if dense.missing:
         numbers[torch.rand(numbers.shape, generator=generator) < _MISSING_SHARE] = torch.nan
     return numbers
+
+
+def _untransformed(normal: Tensor, column: DenseColumn) -> Tensor:
+    """Return numbers whose transforms are the given ones, as far as a column's bounds allow."""
+    if column.buckets:
+        bounds = torch.tensor(column.buckets, dtype=torch.float64)
+        width = max(1.0, float(bounds[-1] - bounds[0]) / len(bounds))
+        # From a bucket below the first bound to one above the last.
+        share: Tensor = torch.special.ndtr(normal.double())
+        numbers: Tensor = bounds[0] - width + share * (bounds[-1] - bounds[0] + 2 * width)
+    else:
+        numbers = normal.double() * column.std + column.mean
+    if column.log1p:
+        # Beyond that, float32 has no numbers.
+        logs = numbers.clamp(-_LARGEST_LOG, _LARGEST_LOG)
+        numbers = torch.sign(logs) * torch.expm1(logs.abs())
+    if column.clip is not None:
+        numbers = numbers.clamp(*column.clip)
+    return numbers.clamp(-_LARGEST_FLOAT32, _LARGEST_FLOAT32).float()
 
 
 def _raw_ids(num_ids: int, known: Tensor | None, generator: torch.Generator) -> Tensor:
@@ -170,6 +203,41 @@ def read_samples(path: str | os.PathLike[str], signature: Signature) -> Batch:
     if not requests:
         raise ValueError(f"{name}: got no requests, expected one a line")
     return _joined(requests, signature)
+
+
+def batch_of_request(data: Any, signature: Signature, at: str) -> Batch:
+    """Return the batch of a request in JSON.
+
+    Args:
+        data: The request.
+        signature: The inputs.
+        at: Where it comes from, for messages.
+
+    Raises:
+        ValueError: A field is wrong; the message names it, what was found and what was expected.
+    """
+    return _joined([_checked(data, signature, at)], signature)
+
+
+def joined(batches: Sequence[Batch]) -> Batch:
+    """Return the rows of batches of one signature, one batch after the other."""
+    num_features = batches[0].lengths.numel() // max(batches[0].num_rows, 1)
+    lengths = [batch.lengths.view(num_features, batch.num_rows) for batch in batches]
+    counts = [of_batch.sum(dim=1).tolist() for of_batch in lengths]
+
+    def by_feature(parts: Sequence[Tensor]) -> Tensor:
+        split = [torch.split(part, sizes) for part, sizes in zip(parts, counts, strict=True)]
+        return torch.cat([bag for of_feature in zip(*split, strict=True) for bag in of_feature])
+
+    weights = [batch.weights for batch in batches if batch.weights is not None]
+    dense = zip(*(batch.dense for batch in batches), strict=True)
+    return Batch(
+        dense=tuple(torch.cat(parts) for parts in dense),
+        lengths=torch.cat(lengths, dim=1).flatten(),
+        values=by_feature([batch.values for batch in batches]) if num_features else batches[0].values,
+        weights=by_feature(weights) if weights else None,
+        num_rows=sum(batch.num_rows for batch in batches),
+    )
 
 
 def _one_request(content: str) -> Any:
@@ -219,6 +287,7 @@ def _checked(data: Any, signature: Signature, at: str) -> _Request:
     num_rows = {len(rows) for given in (dense, sparse) for rows in given.values()}
     if len(num_rows) != 1:
         raise ValueError(f"{at}: got features with {sorted(num_rows)} rows, expected the same for all")
+    dense = {d.name: _filled(d, dense[d.name]) for d in signature.dense}
     for d in signature.dense:
         for row in dense[d.name]:
             _check_row(row, (int, float), f"{at}, dense {d.name!r}")
@@ -235,6 +304,16 @@ def _check_row(row: Any, kinds: tuple[type, ...], at: str) -> None:
         raise ValueError(f"{at}: got {str(row)[:60]}, expected a list of numbers for each row")
     if float in kinds and any(isinstance(v, int) and abs(v) > _LARGEST_FLOAT32 for v in row):
         raise ValueError(f"{at}: got a number beyond float32")
+
+
+def _filled(dense: DenseInput, rows: list[Any]) -> list[Any]:
+    """Return rows with NaN for None, if the input takes missing numbers."""
+    if not dense.missing:
+        return rows
+    return [
+        [math.nan if value is None else value for value in row] if isinstance(row, list) else row
+        for row in rows
+    ]
 
 
 def _hashed(feature: SparseInput, bags: list[Any], at: str) -> list[Any]:

@@ -21,7 +21,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from recsys.errors import CheckpointError
+from recsys.errors import CheckpointError, ManifestError
+from recsys.example_rows import EXAMPLE_ROWS, hold_example_rows
 from recsys.files import open_for_torch, replacing
 
 FORMAT = "recsys-checkpoint"
@@ -109,7 +110,7 @@ def load_checkpoint(path: str | os.PathLike[str], mmap: bool = True) -> Checkpoi
 
 
 def build_model(checkpoint: Checkpoint) -> nn.Module:
-    """Return the trained model. Its parameters are the checkpoint's tensors, not copies.
+    """Return the trained model, with its example rows. Its parameters are the checkpoint's tensors, not copies.
 
     The model is built on the meta device first, so that arguments for a model larger than the file's tensors
     raise an error instead of allocating memory.
@@ -135,6 +136,20 @@ def build_model(checkpoint: Checkpoint) -> nn.Module:
             )
     model.load_state_dict(checkpoint.state_dict, strict=True, assign=True)
     assert not any(t.is_meta for t in (*model.parameters(), *model.buffers()))
+    with_example_rows(model, checkpoint.info.get(EXAMPLE_ROWS))
+    return model
+
+
+def with_example_rows(model: nn.Module, data: Any) -> nn.Module:
+    """Return the model, which now holds the example rows of its checkpoint; None for a checkpoint without any.
+
+    Raises:
+        CheckpointError: They are damaged.
+    """
+    try:
+        hold_example_rows(model, data)
+    except ManifestError as error:
+        raise CheckpointError(str(error)) from None
     return model
 
 

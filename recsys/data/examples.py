@@ -16,6 +16,7 @@ from torch import Tensor
 
 from recsys import KeyedJaggedTensor
 from recsys.data.labels import check_both_classes
+from recsys.example_rows import ExampleRows
 from recsys.schema import Schema, TableSpec
 
 Ints = NDArray[np.int64]
@@ -209,6 +210,8 @@ class Dataset:
         reference: Computes the reference; None if there is none.
         vocabularies: Returns the IDs of each table with a vocabulary, int64, in the order of their rows.
         labels: Starts a pass over the labels of the training examples, ``[N, L]`` each; None reads the examples.
+        rows_as_sent: Returns so many held-out rows, or fewer, as clients send them; None where they send the IDs of
+            ``held_out``.
     """
 
     name: str
@@ -221,6 +224,7 @@ class Dataset:
     reference: Callable[[], Reference | None] = lambda: None
     vocabularies: Callable[[], dict[str, Ints]] = dict
     labels: Callable[[], Iterator[NDArray[np.float32]]] | None = None
+    rows_as_sent: Callable[[int], ExampleRows] | None = None
 
     def check_labels(self) -> None:
         """Check that each label is 0 for some training examples and 1 for others.

@@ -189,9 +189,13 @@ def _finish(args: argparse.Namespace, job: TrainJob, trained: Trained, ranks: Ra
         "world_size": ranks.world_size,
         "torch": str(torch.__version__),
     }
+    examples = job.example_rows
     if trained.state_dict is not None:
         checkpoint = Checkpoint(
-            factory=job.factory, arguments=trained.arguments, state_dict=trained.state_dict, info=info
+            factory=job.factory,
+            arguments=trained.arguments,
+            state_dict=trained.state_dict,
+            info=info | examples,
         )
         save_checkpoint(args.out, checkpoint)
     saved = [path for path in (args.out, args.checkpoint_dir) if path is not None]
@@ -250,6 +254,10 @@ def _given(args: argparse.Namespace, config: type[Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
+def _count_or_none(text: str) -> int:
+    return 0 if text == "0" else count(text)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="recsys-train",
@@ -306,6 +314,13 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         metavar="PATH",
         help="start from the weights of a model file or a run's directory, with its schema and its sizes",
+    )
+    out.add_argument(
+        "--example-rows",
+        type=_count_or_none,
+        metavar="N",
+        help="held-out rows to keep in the model, which recsys-export verifies with and servers show as examples "
+        f"(default {RunConfig.example_rows}; 0 keeps none)",
     )
     out.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     out.add_argument("--tensorboard", type=Path, metavar="DIR", help="write event files for TensorBoard")

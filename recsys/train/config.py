@@ -221,12 +221,16 @@ class RunConfig:
     Attributes:
         prefetch: Batches that are read ahead.
         log_every: Steps between two measurements of the training examples.
+        example_rows: Held-out rows that are kept in the checkpoint, for exports and examples of requests; 0 for none.
     """
 
     prefetch: int = 4
     log_every: int = 500
+    example_rows: int = 256
 
     def __post_init__(self) -> None:
+        if self.example_rows < 0:
+            raise ValueError(f"example_rows: got {self.example_rows}, expected at least 0")
         for name in ("prefetch", "log_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: got {getattr(self, name)}, expected at least 1")

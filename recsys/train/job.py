@@ -14,8 +14,10 @@ from recsys.checkpoint import Checkpoint, build_model
 from recsys.checkpoint.distributed import TrainingState, load_training, save_training
 from recsys.checkpoint.ranks import from_first
 from recsys.checkpoint.run import newest, read_record
+from recsys.data.example_rows import example_rows
 from recsys.data.examples import Dataset
 from recsys.errors import CheckpointError
+from recsys.example_rows import EXAMPLE_ROWS
 from recsys.models.click import ClickModel
 from recsys.sharding.plan.plan import ShardingPlan
 from recsys.train.callbacks import Callback
@@ -79,6 +81,12 @@ class TrainJob:
     def _data_digest(self) -> str:
         """The digest of the data, for which files are read once."""
         return self.dataset.fingerprint()
+
+    @cached_property
+    def example_rows(self) -> dict[str, Any]:
+        """The example rows as a field of a checkpoint; empty for none."""
+        rows = example_rows(self.dataset, self.run.example_rows)
+        return {} if rows is None else {EXAMPLE_ROWS: rows.to_json()}
 
     def settings(self, ranks: Ranks) -> dict[str, Any]:
         """Return the settings that must be equal to continue another run."""
@@ -254,7 +262,12 @@ def _saving(job: TrainJob, ranks: Ranks, trainer: Trainer) -> Saving | None:
             step=progress.step,
             factory=job.factory,
             arguments=arguments,
-            shared={_PROGRESS: progress.to_json(), _SETTINGS: settings},
+            # Of rank 0 alone: others read nothing for them.
+            shared={
+                _PROGRESS: progress.to_json(),
+                _SETTINGS: settings,
+                **(job.example_rows if ranks.rank == 0 else {}),
+            },
         )
         save_training(folder, trainer.model, trainer.optimizer, state)
 

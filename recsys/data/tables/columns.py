@@ -126,6 +126,12 @@ class Columns:
             self._expect((ids >= 0) & (ids < num_rows), name, ids, expected, owners)
         return Bags(ids, np.concatenate(([0], np.cumsum(lengths))))
 
+    def texts(self, name: str, spec: TableSpec) -> list[list[str]]:
+        """Return the texts of a feature whose IDs are their hashes, a list for each row."""
+        values, lengths = self._values(name, spec)
+        texts = iter(values.cast(pa.string()).to_pylist())
+        return [[next(texts) for _ in range(length)] for length in lengths.tolist()]
+
     def _values(self, name: str, spec: TableSpec) -> tuple[pa.Array, Ints]:
         """Return all values of a column, and their number in each row."""
         array = plain(self._table.column(name))

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from recsys.data.examples import Dataset, Examples, Ints
 from recsys.data.fingerprint import fingerprint
 from recsys.data.lines import DataError
+from recsys.data.tables.as_sent import rows_as_sent
 from recsys.data.tables.columns import Columns
 from recsys.data.tables.pieces import Frame, ParquetFile, Piece, TableFile
 from recsys.data.tables.split import split
@@ -101,8 +102,21 @@ def table_dataset(data: Any, schema: Schema, limit_rows: int | None = None) -> D
         labels=partial(label_blocks, train, schema.labels),
         reference=lambda: None,
         vocabularies=partial(_vocabularies, train, schema),
+        rows_as_sent=partial(rows_as_sent, held_out, schema),
         fingerprint=partial(fingerprint, paths, schema.to_json()),
     )
+
+
+def input_pieces(data: Any, schema: Schema) -> list[Piece]:
+    """Return the pieces of a table that has the columns of a model's inputs; it needs no labels.
+
+    Raises:
+        DataError: As ``table_dataset``.
+    """
+    files = open_files(data)
+    for file in files:
+        _check(file, schema, labels=False)
+    return [piece for file in files for piece in file.pieces()]
 
 
 def unlabeled(

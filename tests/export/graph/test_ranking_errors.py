@@ -18,8 +18,9 @@ from torch import Tensor, nn
 from export.cli import main
 from export.config import ExportConfig
 from export.graph.ranking import RankingCollection, RankingFeatures, jagged_places
-from export.pipeline import NUM_SAMPLES, export_model
+from export.pipeline import export_model
 from export.verify.ranking import RANKING_TOLERANCES
+from export.verify.samples import NUM_SAMPLES
 from recsys import EmbeddingBagCollection, KeyedJaggedTensor, KeyedTensor
 from recsys.artifact.load import LoadedArtifact, load_artifact
 from recsys.artifact.ranking import RankingBatch, expand

@@ -1,0 +1,181 @@
+"""Time to the first batch of ``recsys-train --data``, and peak memory: from a table alone, without a schema.
+
+Each table is read in a process of its own: the schema is inferred, the rows are split, and the first batch is made.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import csv, parquet
+from rich.table import Table
+
+from benchmarks.measure.machine import prepare, wide_console
+from recsys.cli import counts
+from recsys.data.batches import EpochOrder, batches
+from recsys.train.sources import DEFAULTS, DataConfig, open_dataset
+
+NUM_NUMBERS = 13
+NUM_TEXTS = 26
+FORMATS = ("csv", "parquet")
+_BATCH_SIZE = DEFAULTS["table"].train.batch_size
+#: Different texts of the columns, in turns: from a country to a device.
+_NUM_VALUES = (10, 100, 3_000, 100_000, 2_000_000)
+_WRITTEN_ROWS = 250_000
+_EPILOG = """\
+examples:
+  python -m benchmarks.first_batch
+  python -m benchmarks.first_batch --rows 400000,4000000 --dir /tmp/tables --json
+
+Tables that --dir holds already are read as they are.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstBatch:
+    """One table.
+
+    Attributes:
+        name: of the file.
+        num_rows: of the table.
+        seconds: from the path to the first batch, imports left out.
+        cpu_s: time of all threads on cores.
+        peak_bytes: of the resident memory.
+    """
+
+    name: str
+    num_rows: int
+    seconds: float
+    cpu_s: float
+    peak_bytes: int
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit status."""
+    args = _parser().parse_args(argv)
+    if args.table is not None:
+        print(json.dumps(asdict(read(args.table))))
+        return 0
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = args.dir or Path(scratch)
+        results = [
+            _apart(write_table(folder, num_rows, kind)) for num_rows in args.rows for kind in args.formats
+        ]
+    if args.json:
+        print(json.dumps([asdict(result) for result in results]))
+        return 0
+    console = wide_console()
+    console.print(prepare().text(), soft_wrap=True)
+    table = Table(title=f"to the first batch: {NUM_NUMBERS} numbers, {NUM_TEXTS} texts", title_justify="left")
+    for name in ("table", "rows", "seconds", "processor seconds", "peak memory"):
+        table.add_column(name, justify="left" if name == "table" else "right")
+    for result in results:
+        table.add_row(
+            result.name,
+            f"{result.num_rows:,}",
+            f"{result.seconds:.1f}",
+            f"{result.cpu_s:.1f}",
+            f"{result.peak_bytes / 2**30:.2f} GiB",
+        )
+    console.print(table)
+    return 0
+
+
+def write_table(folder: Path, num_rows: int, kind: str) -> Path:
+    """Write a table like a click log, part by part, if it is not there yet; returns its path."""
+    path = folder / f"clicks-{num_rows}.{kind}"
+    if path.exists():
+        return path
+    generator = np.random.default_rng(0)
+    partial = path.with_suffix(".partial")
+    writer: csv.CSVWriter | parquet.ParquetWriter | None = None
+    for first in range(0, num_rows, _WRITTEN_ROWS):
+        part = _rows(generator, min(_WRITTEN_ROWS, num_rows - first))
+        if writer is None:
+            made = csv.CSVWriter if kind == "csv" else parquet.ParquetWriter
+            writer = made(partial, part.schema)
+        writer.write_table(part)
+    assert writer is not None
+    writer.close()
+    return partial.rename(path)
+
+
+def _rows(generator: np.random.Generator, num_rows: int) -> pa.Table:
+    columns: dict[str, object] = {"click": (generator.random(num_rows) < 0.25).astype(np.int64)}
+    for i in range(NUM_NUMBERS):
+        missing = generator.random(num_rows) < 0.1
+        columns[f"n{i}"] = pa.array(generator.lognormal(2, 2, num_rows).astype(np.int64), mask=missing)
+    for i in range(NUM_TEXTS):
+        num_values = _NUM_VALUES[i % len(_NUM_VALUES)]
+        # Squared, so that some texts are frequent and most are rare.
+        drawn = (generator.random(num_rows) ** 3 * num_values).astype(np.int64)
+        texts = [f"{i:x}{value * 2654435761 % 2**32:08x}"[-8:] for value in drawn.tolist()]
+        columns[f"c{i}"] = pa.array(texts)
+    return pa.table(columns)
+
+
+def read(path: Path) -> FirstBatch:
+    """Read a table up to the first batch, in this process."""
+    began, began_cpu = time.perf_counter(), time.process_time()
+    dataset = open_dataset(DataConfig(name="table", path=path))
+    source = batches(dataset.train(), _BATCH_SIZE, EpochOrder(seed=0, epoch=0))
+    batch = next(source)
+    seconds, cpu_s = time.perf_counter() - began, time.process_time() - began_cpu
+    assert len(batch.labels) == min(_BATCH_SIZE, dataset.num_train_rows)
+    return FirstBatch(
+        name=path.name,
+        num_rows=dataset.num_train_rows + dataset.num_held_out_rows,
+        seconds=seconds,
+        cpu_s=cpu_s,
+        peak_bytes=_peak_bytes(),
+    )
+
+
+def _apart(path: Path) -> FirstBatch:
+    command = [sys.executable, "-m", "benchmarks.first_batch", "--table", str(path)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return FirstBatch(**json.loads(done.stdout))
+
+
+def _peak_bytes() -> int:
+    found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    return int(found[1]) * 1024 if found else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.first_batch",
+        description=__doc__,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--rows", type=counts, default=(400_000,), metavar="N,N", help="of each table (default 400000)"
+    )
+    parser.add_argument("--formats", type=_formats, default=FORMATS, metavar="F,F", help="csv,parquet")
+    parser.add_argument("--dir", type=Path, metavar="DIR", help="where the tables lie or are written")
+    parser.add_argument("--table", type=Path, metavar="FILE", help="read this one alone, and print JSON")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    return parser
+
+
+def _formats(text: str) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    if unknown := [name for name in names if name not in FORMATS]:
+        raise argparse.ArgumentTypeError(f"got {unknown[0]!r}, expected some of {','.join(FORMATS)}")
+    return names
+
+
+if __name__ == "__main__":
+    sys.exit(main())
