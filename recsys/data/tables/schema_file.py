@@ -29,11 +29,15 @@ def read_schema(path: Path) -> Schema:
 
 def _toml(path: Path) -> Any:
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise DataError(f"schema: cannot read {path.name!r}: {type(error).__name__}") from None
     except ValueError as error:  # not UTF-8, or not TOML
         raise DataError(f"schema {path.name!r}: not readable as TOML: {error}") from None
+    except RecursionError:
+        raise DataError(
+            f"schema {path.name!r}: not readable as TOML: its values are nested too deeply"
+        ) from None
 
 
 def to_toml(schema: Schema, comments: Mapping[str, str] | None = None) -> str:

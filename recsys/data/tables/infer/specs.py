@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -53,7 +54,22 @@ def _rounded(number: float) -> float:
 
 
 def _table_name(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9_]+", "_", name)
+    """Return a name of letters, digits and underscores, those of any alphabet."""
+    return re.sub(r"\W+", "_", name)
+
+
+def with_unique_names(tables: Iterable[TableSpec]) -> tuple[TableSpec, ...]:
+    """Return tables with a number behind names that occurred before: columns ``a-b`` and ``a.b`` have one each."""
+    taken: set[str] = set()
+    unique = []
+    for table in tables:
+        name, number = table.name, 1
+        while name in taken:
+            number += 1
+            name = f"{table.name}_{number}"
+        taken.add(name)
+        unique.append(replace(table, name=name))
+    return tuple(unique)
 
 
 def table_spec(column: Column, hash_rows: int) -> TableSpec:

@@ -13,7 +13,7 @@ from recsys.data.lines import DataError
 from recsys.data.tables.dataset import label_blocks, open_files
 from recsys.data.tables.infer.column import Column, ColumnReport
 from recsys.data.tables.infer.labels import Label, choose_labels
-from recsys.data.tables.infer.specs import date_tables, dense_column, table_spec
+from recsys.data.tables.infer.specs import date_tables, dense_column, table_spec, with_unique_names
 from recsys.data.tables.infer.uses import use_of
 from recsys.data.tables.types import plain
 from recsys.schema import Schema
@@ -72,9 +72,11 @@ def infer(data: Any, labels: Sequence[str] = (), hash_rows: int = 100_000) -> In
     schema = Schema(
         labels=tuple(label.column for label in chosen),
         dense=tuple(dense_column(column) for column in by_use["dense"]),
-        tables=(
-            *(table_spec(column, hash_rows) for column in by_use["sparse"]),
-            *(table for column in by_use["date"] for table in date_tables(column, sample.column_names)),
+        tables=with_unique_names(
+            [
+                *(table_spec(column, hash_rows) for column in by_use["sparse"]),
+                *(table for column in by_use["date"] for table in date_tables(column, sample.column_names)),
+            ]
         ),
         weight=weight[0] if weight else None,
         time=time[0] if time else None,
