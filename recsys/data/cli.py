@@ -55,7 +55,9 @@ def _inspect(args: argparse.Namespace) -> int:
         text = to_toml(inferred.schema, {column.name: _comment(column) for column in inferred.columns})
         if args.out is not None:
             with replacing(args.out) as partial:
-                partial.write_text(f"# Inferred from {args.data.name} by recsys-data inspect.\n{text}")
+                partial.write_text(
+                    f"# Inferred from {args.data.name} by recsys-data inspect.\n{text}", encoding="utf-8"
+                )
     except (ValueError, OSError) as error:
         sys.stderr.write(f"recsys-data: {error}\n")
         return 2
@@ -69,7 +71,7 @@ def _inspect(args: argparse.Namespace) -> int:
         return 0
     # A file or a pipe gets whole lines.
     Console(width=None if sys.stdout.isatty() else _FILE_WIDTH).print(_table(inferred))
-    print(f"the first {inferred.num_rows:,} rows" + ("" if args.out is None else f"; wrote {args.out}"))
+    print(f"a sample of {inferred.num_rows:,} rows" + ("" if args.out is None else f"; wrote {args.out}"))
     return 0
 
 
@@ -93,11 +95,15 @@ def _parser() -> argparse.ArgumentParser:
     inspect = commands.add_parser(
         "inspect",
         help="show what was inferred of each column",
-        description="Infer the use of each column from the first rows, and show the reasons.",
+        description="Infer the use of each column from a sample of the rows, and show the reasons.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    inspect.add_argument("data", type=Path, help="a CSV, TSV or Parquet file, .gz too, or a folder of them")
+    inspect.add_argument(
+        "data",
+        type=Path,
+        help="a CSV, Parquet, ORC, Feather or JSON-lines file, .gz too, a folder of them, or a pattern",
+    )
     inspect.add_argument(
         "--label",
         action="append",

@@ -15,7 +15,8 @@ from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
 from recsys.artifact.load import load_artifact
 from recsys.data.scoring import schema_for, scores
-from recsys.data.tables.dataset import check_kept, open_files, unlabeled
+from recsys.data.tables.dataset import check_kept, unlabeled
+from recsys.data.tables.files import open_files
 from recsys.data.tables.schema_file import read_schema
 from recsys.files import replacing
 from recsys.rows.memory import RowsMemory
@@ -29,7 +30,7 @@ class BulkJob:
 
     Attributes:
         artifact: The model.
-        input: A CSV, TSV or Parquet file, or a folder of them.
+        input: A CSV, Parquet, ORC, Feather or JSON-lines file, a folder of them, or a pattern.
         output: The file to write: Parquet or CSV, by its name.
         schema: A schema file; None for the artifact's own.
         keep: Columns of the input to write beside the scores.

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,55 +19,14 @@ from recsys.data.fingerprint import fingerprint
 from recsys.data.lines import DataError
 from recsys.data.tables.as_sent import rows_as_sent
 from recsys.data.tables.columns import Columns
-from recsys.data.tables.pieces import Frame, ParquetFile, Piece, TableFile
+from recsys.data.tables.files import open_files
+from recsys.data.tables.pieces import Piece, TableFile
 from recsys.data.tables.split import split
-from recsys.data.tables.text_file import TextFile
 from recsys.data.tables.types import is_bytes, is_date, is_list, is_number, is_text, plain_table, plain_type
 from recsys.schema import LabelColumn, Schema, TableSpec
 
 # Smaller pieces are read together, so that shuffling within a block mixes well.
 _BLOCK_ROWS = 65_536
-_PARQUET = (".parquet", ".pq")
-_TEXTS = {".csv": "", ".tsv": "\t", ".tab": "\t", ".inter": "\t"}
-_COMPRESSED = (".gz", ".bz2", ".zst", ".lz4")
-
-
-def open_files(data: Any) -> list[TableFile]:
-    """Open a file, a folder's files in the order of their names, or a frame.
-
-    Args:
-        data: A path, or a frame of pandas, polars or Arrow.
-
-    Raises:
-        DataError: There is no such file, the folder has none, or it is something else.
-    """
-    if not isinstance(data, str | Path):
-        return [Frame(data)]
-    path = Path(data)
-    if not path.is_dir():
-        return [_open(path)]
-    found = sorted(
-        file
-        for file in path.iterdir()
-        if file.is_file() and (file.suffix in _PARQUET or _text_suffix(file) in _TEXTS)
-    )
-    if not found:
-        raise DataError(f"{path}: got no files that end in .parquet, .csv, .tsv or .csv.gz")
-    return [_open(file) for file in found]
-
-
-def _open(path: Path) -> TableFile:
-    if not path.is_file():
-        raise DataError(f"{path}: there is no such file or folder")
-    with path.open("rb") as file:
-        is_parquet = file.read(4) == b"PAR1"
-    if is_parquet or path.suffix in _PARQUET:
-        return ParquetFile(path)
-    return TextFile(path, _TEXTS.get(_text_suffix(path), ""))
-
-
-def _text_suffix(path: Path) -> str:
-    return (path.with_suffix("") if path.suffix in _COMPRESSED else path).suffix
 
 
 def table_dataset(data: Any, schema: Schema, limit_rows: int | None = None) -> Dataset:
@@ -91,7 +49,7 @@ def table_dataset(data: Any, schema: Schema, limit_rows: int | None = None) -> D
         _check(file, schema)
     pieces = list(_limited((piece for file in files for piece in file.pieces()), limit_rows))
     train, held_out = split(pieces, schema)
-    paths = [file.path for file in files if isinstance(file, ParquetFile | TextFile)]
+    paths = [file.path for file in files if file.path is not None]
     return Dataset(
         name="table",
         schema=schema,
@@ -177,7 +135,7 @@ def _columns(schema: Schema, *, labels: bool) -> list[str]:
 
 def _check(file: TableFile, schema: Schema, *, labels: bool = True) -> None:
     """Check that every column exists, with a type that suits its use."""
-    name_of_file = file.path.name if isinstance(file, ParquetFile | TextFile) else "data"
+    name_of_file = file.name
     missing = [name for name in _columns(schema, labels=labels) if name not in file.types]
     if missing:
         raise DataError(

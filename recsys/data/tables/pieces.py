@@ -5,6 +5,7 @@ Shape letters: N number of rows.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,9 +15,8 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from pyarrow import parquet
 
-from recsys.data.lines import DataError
+from recsys.data.lines import DataError, shown_names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +59,14 @@ class TableFile(Protocol):
     """A file, or a frame."""
 
     @property
+    def path(self) -> Path | None:
+        """The file; None for a frame."""
+
+    @property
+    def name(self) -> str:
+        """The file's name in messages."""
+
+    @property
     def types(self) -> dict[str, pa.DataType]:
         """The columns' types by name."""
 
@@ -66,59 +74,32 @@ class TableFile(Protocol):
         """Yield the pieces in order."""
 
 
-class ParquetFile:
-    """One Parquet file; a piece is a row group.
-
-    Attributes:
-        types: The columns' types by name.
+def types_of(schema: pa.Schema, name: str) -> dict[str, pa.DataType]:
+    """Return the columns' types by name.
 
     Raises:
-        DataError: It is not a Parquet file.
+        DataError: Two columns have one name.
     """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        try:
-            with parquet.ParquetFile(path) as file:
-                self.types: dict[str, pa.DataType] = {field.name: field.type for field in file.schema_arrow}
-                self._num_rows = [
-                    file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups)
-                ]
-        except pa.ArrowException as error:
-            raise DataError(f"{path.name}: not a Parquet file ({str(error)[:120]})") from None
-
-    def pieces(self) -> Iterator[Piece]:
-        """Yield a piece per row group that is not empty."""
-        first = 0
-        for number, num_rows in enumerate(self._num_rows):
-            if num_rows:
-                place = partial(self._place, first)
-                yield Piece(num_rows=num_rows, read=partial(self._read, number), place=place)
-            first += num_rows
-
-    def _place(self, first: int, row: int) -> str:
-        return f"{self.path.name}, row {first + row}"
-
-    def _read(self, row_group: int, columns: Sequence[str]) -> pa.Table:
-        try:
-            with parquet.ParquetFile(self.path) as file:
-                return file.read_row_group(row_group, columns=list(columns))
-        except (pa.ArrowException, OSError) as error:
-            raise DataError(
-                f"{self.path.name}, row group {row_group}: cannot be read ({str(error)[:120]})"
-            ) from None
+    doubled = [column for column, count in Counter(schema.names).items() if count > 1]
+    if doubled:
+        raise DataError(f"{name}: column {shown_names(doubled[:1])} is named more than once")
+    return {field.name: field.type for field in schema}
 
 
 class Frame:
     """A pandas, polars or Arrow frame: anything that ``pyarrow.table`` takes.
 
     Attributes:
+        path: None.
+        name: ``data``.
         types: The columns' types by name.
 
     Raises:
         DataError: It is something else.
     """
 
+    path: Path | None = None
+    name = "data"
     _PIECE_ROWS = 65_536
 
     def __init__(self, frame: Any) -> None:
@@ -129,7 +110,7 @@ class Frame:
                 f"data: got {type(frame).__name__}, expected a path, or a frame of pandas, polars or Arrow "
                 f"({str(error)[:80]})"
             ) from None
-        self.types: dict[str, pa.DataType] = {field.name: field.type for field in self._table.schema}
+        self.types = types_of(self._table.schema, self.name)
 
     def pieces(self) -> Iterator[Piece]:
         """Yield the rows, some at a time."""

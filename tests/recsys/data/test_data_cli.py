@@ -25,7 +25,7 @@ def test_inspect(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", str(path), "--out", str(tmp_path / "schema.toml")]) == 0
     printed = capsys.readouterr().out
     assert all(name in printed for name in COLUMNS)
-    assert "the first 500 rows; wrote" in printed
+    assert "a sample of 500 rows; wrote" in printed
     assert read_schema(tmp_path / "schema.toml") == infer(path).schema
     assert "named as one; its last rows are held out" in " ".join(printed.split())
 

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import pyarrow as pa
-
 from recsys.data.labels import check_both_classes
 from recsys.data.lines import DataError
-from recsys.data.tables.dataset import label_blocks, open_files
+from recsys.data.tables.dataset import label_blocks
+from recsys.data.tables.files import open_files
 from recsys.data.tables.infer.column import Column, ColumnReport
 from recsys.data.tables.infer.labels import Label, choose_labels
 from recsys.data.tables.infer.specs import date_tables, dense_column, table_spec, with_unique_names
 from recsys.data.tables.infer.uses import use_of
+from recsys.data.tables.sample import sample_rows
 from recsys.data.tables.types import plain
 from recsys.schema import Schema
 
@@ -38,10 +38,10 @@ class Inferred:
 
 
 def infer(data: Any, labels: Sequence[str] = (), hash_rows: int = 100_000) -> Inferred:
-    """Infer the schema of a table from its first rows.
+    """Infer the schema of a table from a sample of its rows.
 
     Args:
-        data: A file, a folder of files, or a frame of pandas, polars or Arrow.
+        data: What ``open_files`` takes: a file, a folder of files, a frame and others.
         labels: The labels' columns, each of which may say what is positive (``rating>=4``, ``action=buy,cart``);
             found by their names if empty.
         hash_rows: Rows of tables with many different values; smaller tables have fewer.
@@ -51,7 +51,7 @@ def infer(data: Any, labels: Sequence[str] = (), hash_rows: int = 100_000) -> In
     """
     if hash_rows < 1:
         raise DataError(f"hash_rows: got {hash_rows}, expected at least 1")
-    sample = _sample(data)
+    sample = sample_rows(open_files(data), SAMPLE_ROWS)
     found = [Column(name, plain(sample.column(name))) for name in sample.column_names]
     chosen = choose_labels(found, labels)
     _check_classes(data, chosen)
@@ -91,16 +91,3 @@ def _check_classes(data: Any, labels: Sequence[Label]) -> None:
     if rest:
         pieces = (piece for file in open_files(data) for piece in file.pieces())
         check_both_classes(rest, label_blocks(pieces, rest))
-
-
-def _sample(data: Any) -> pa.Table:
-    files = open_files(data)
-    parts, num_rows = [], 0
-    for piece in files[0].pieces():
-        parts.append(piece.read(list(files[0].types)))
-        num_rows += piece.num_rows
-        if num_rows >= SAMPLE_ROWS:
-            break
-    if not num_rows:
-        raise DataError("data: got no rows, expected at least 2")
-    return pa.concat_tables(parts).slice(0, SAMPLE_ROWS)

@@ -1,0 +1,130 @@
+"""Files of columns: Parquet, ORC, and Arrow's IPC format, which is Feather's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import parquet
+
+from recsys.data.lines import DataError
+from recsys.data.tables.pieces import Piece, types_of
+
+# How the formats begin.
+_MAGIC = {b"PAR1": "Parquet", b"ORC": "ORC", b"ARROW1": "Arrow"}
+
+
+def format_of(head: bytes) -> str:
+    """Return the format of a file by its first bytes; empty for others."""
+    return next((name for magic, name in _MAGIC.items() if head.startswith(magic)), "")
+
+
+class ArrowFile:
+    """One file; a piece is a row group (Parquet), a stripe (ORC) or a record batch (Arrow).
+
+    Args:
+        path: The file.
+        format_name: One of those that ``format_of`` returns.
+        name: The file's name in messages; None for that of the path.
+
+    Attributes:
+        types: The columns' types by name.
+
+    Raises:
+        DataError: It is not such a file, or two of its columns have one name.
+    """
+
+    def __init__(self, path: Path, format_name: str = "Parquet", name: str | None = None) -> None:
+        self.path = path
+        self.name = path.name if name is None else name
+        self._open: Callable[[Path], _Open] = {"Parquet": _Parquet, "ORC": _Orc, "Arrow": _Arrow}[format_name]
+        self._part = {"Parquet": "row group", "ORC": "stripe", "Arrow": "record batch"}[format_name]
+        try:
+            opened = self._open(path)
+            schema, self._num_rows = opened.schema, opened.num_rows()
+        except (pa.ArrowException, OSError) as error:
+            article = "a" if format_name == "Parquet" else "an"
+            raise DataError(f"{self.name}: not {article} {format_name} file ({str(error)[:120]})") from None
+        self.types: dict[str, pa.DataType] = types_of(schema, self.name)
+
+    def pieces(self) -> Iterator[Piece]:
+        """Yield a piece per part of the file that is not empty."""
+        first = 0
+        for number, num_rows in enumerate(self._num_rows):
+            if num_rows:
+                yield Piece(
+                    num_rows=num_rows,
+                    read=partial(self._read, number),
+                    place=partial(self._place, first),
+                    share=(number + 1) / len(self._num_rows),
+                )
+            first += num_rows
+
+    def _place(self, first: int, row: int) -> str:
+        return f"{self.name}, row {first + row}"
+
+    def _read(self, number: int, columns: Sequence[str]) -> pa.Table:
+        try:
+            table = self._open(self.path).read(number, list(columns))
+        except (pa.ArrowException, OSError) as error:
+            raise DataError(
+                f"{self.name}, {self._part} {number}: cannot be read ({str(error)[:120]})"
+            ) from None
+        return table.select(list(columns))
+
+
+class _Open:
+    """An open file."""
+
+    schema: pa.Schema
+
+    def num_rows(self) -> list[int]:
+        """Return the rows of each part."""
+        raise NotImplementedError
+
+    def read(self, number: int, columns: list[str]) -> pa.Table:
+        """Return some columns of a part, in any order."""
+        raise NotImplementedError
+
+
+class _Parquet(_Open):
+    def __init__(self, path: Path) -> None:
+        self._file = parquet.ParquetFile(path)
+        self.schema = self._file.schema_arrow
+
+    def num_rows(self) -> list[int]:
+        metadata = self._file.metadata
+        return [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
+
+    def read(self, number: int, columns: list[str]) -> pa.Table:
+        return self._file.read_row_group(number, columns=columns)
+
+
+class _Orc(_Open):
+    def __init__(self, path: Path) -> None:
+        from pyarrow import orc  # not part of all builds of pyarrow
+
+        self._file: Any = orc.ORCFile(path)
+        self.schema = self._file.schema
+
+    def num_rows(self) -> list[int]:
+        first = self.schema.names[:1]
+        return [self._file.read_stripe(i, first).num_rows for i in range(self._file.nstripes)]
+
+    def read(self, number: int, columns: list[str]) -> pa.Table:
+        return pa.Table.from_batches([self._file.read_stripe(number, columns)])
+
+
+class _Arrow(_Open):
+    def __init__(self, path: Path) -> None:
+        self._file = pa.ipc.open_file(pa.memory_map(str(path)))
+        self.schema = self._file.schema
+
+    def num_rows(self) -> list[int]:
+        return [self._file.get_batch(i).num_rows for i in range(self._file.num_record_batches)]
+
+    def read(self, number: int, columns: list[str]) -> pa.Table:
+        return pa.Table.from_batches([self._file.get_batch(number)]).select(columns)
