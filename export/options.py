@@ -81,7 +81,8 @@ def make_parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="[TABLE=]POLICY",
-        help="IDs out of range: reject (default), hash (modulo rows) or zero (a zero row)",
+        help="IDs out of range: reject (default), hash (modulo rows) or zero (a zero row); or fmix64: all IDs mixed, "
+        "then modulo rows (default: as the training, by the checkpoint's schema)",
     )
     devices = parser.add_argument_group("devices")
     devices.add_argument(

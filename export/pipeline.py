@@ -198,7 +198,7 @@ def _with_needed_tables(model: nn.Module, wanted: Wanted, declared: Declared) ->
 def _in_range(signature: Signature, samples: Batch) -> Batch:
     """Return the samples for the float model: IDs that a policy accepts are taken modulo.
 
-    Raw IDs of managed tables are not changed.
+    Raw IDs, of managed tables and of those that mix all IDs, are not changed.
     """
     ids_per_feature = samples.lengths.view(len(signature.sparse), samples.num_rows).sum(dim=1)
     by_feature = torch.split(samples.values, ids_per_feature.tolist())
@@ -269,10 +269,10 @@ def _with_hashes(inputs: Sequence[SparseInput], strings: Mapping[str, str]) -> t
     hashed = [replace(f, strings=strings.get(f.name, strings.get(ALL_FEATURES, ""))) for f in inputs]
     for feature in hashed:
         for table in feature.tables if feature.strings else ():
-            if table.id_policy not in (IdPolicy.HASH, IdPolicy.MAPPED):
+            if table.id_policy in (IdPolicy.REJECT, IdPolicy.ZERO):
                 raise ExportError(
                     f"strings[{feature.name!r}]: got {feature.strings!r}, but table {table.name!r} has the ID policy "
-                    f"{table.id_policy.value}, expected hash, or a managed table: hardly any hash is a row's number"
+                    f"{table.id_policy.value}, expected hash, fmix64 or a managed table: hardly any hash is a row"
                 )
     return tuple(hashed)
 

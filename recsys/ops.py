@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from recsys.hashing import FMIX64_FACTORS, FMIX64_SHIFT, ID_MASK
 from recsys.machine import unusable_package
 
 try:
@@ -45,3 +46,25 @@ def present(tensor: Tensor | None) -> Tensor:
         return unwrapped
     assert tensor is not None
     return tensor
+
+
+# Shifts of int64 keep the sign; this mask takes away what they shift in.
+_SHIFTED_BITS = 2 ** (64 - FMIX64_SHIFT) - 1
+_SIGNED_FACTORS = tuple(factor - 2**64 for factor in FMIX64_FACTORS)
+
+
+def multiplied_bits(ids: Tensor) -> Tensor:
+    """Return ``fmix64`` of each int64 without its last step. The graph holds only plain operators; products wrap."""
+    for factor in _SIGNED_FACTORS:
+        ids = _shifted_in(ids) * factor
+    return ids
+
+
+def mixed_ids(ids: Tensor) -> Tensor:
+    """Return the mixed IDs, int64 ``[N]``, as ``recsys.hashing.mix_ids`` does."""
+    return torch.bitwise_and(_shifted_in(multiplied_bits(ids)), ID_MASK)
+
+
+def _shifted_in(ids: Tensor) -> Tensor:
+    high = torch.bitwise_and(torch.bitwise_right_shift(ids, FMIX64_SHIFT), _SHIFTED_BITS)
+    return torch.bitwise_xor(ids, high)

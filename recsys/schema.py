@@ -30,8 +30,13 @@ from recsys.hashing import STRING_HASHES
 from recsys.json_checks import a_list, choice, count, flag, json_field, known_fields, text, wrong
 
 POOLINGS = ("SUM", "MEAN")
-#: How IDs become rows: they are rows; modulo the rows; by a list of the frequent ones; learned in training.
-ID_KINDS = ("index", "hash", "vocabulary", "zero_collision")
+#: How IDs become rows: they are rows; modulo the rows; mixed (``recsys.hashing.mix_ids``), then modulo the rows; by a
+#: list of the frequent ones; learned in training.
+ID_KINDS = ("index", "hash", "fmix64", "vocabulary", "zero_collision")
+#: The kind of columns that are read for a model that does all this itself; no schema file has it.
+RAW = "raw"
+#: Those of which different IDs may share a row.
+HASHED_KINDS = ("hash", "fmix64")
 #: The parts of a date that are IDs, and how many there are: hours are 0 to 23, weekdays 0 (Monday) to 6.
 DATE_PARTS = {"hour": 24, "weekday": 7}
 
@@ -94,7 +99,8 @@ class TableSpec:
         num_embeddings: Its rows.
         feature_names: The columns, which are features of the same names.
         pooling: "SUM" or "MEAN".
-        ids: One of ``ID_KINDS``. With "vocabulary" and "zero_collision" the last row is that of all other IDs.
+        ids: One of ``ID_KINDS``, or ``RAW``. With "vocabulary" and "zero_collision" the last row is that of all other
+            IDs.
         strings: The hash that turns the columns' texts into 64-bit IDs (``recsys.hashing``); empty where the
             columns hold whole numbers.
         separator: Between the values of a text; empty for one value.
@@ -123,6 +129,11 @@ class TableSpec:
     def is_mapped(self) -> bool:
         """Whether the model maps raw IDs to rows."""
         return self.ids in ("vocabulary", "zero_collision")
+
+    @property
+    def is_hashed(self) -> bool:
+        """Whether any ID has a row, which it may share with others."""
+        return self.ids in HASHED_KINDS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,6 +208,16 @@ class Schema:
             for table in self.tables
         ]
         return replace(self, tables=tuple(table for table in tables if table.feature_names))
+
+    def with_raw(self, features: Collection[str]) -> Schema:
+        """Return the schema with tables that keep IDs as they are, where they look up any of these features."""
+        return replace(
+            self,
+            tables=tuple(
+                replace(table, ids=RAW) if set(table.feature_names) & set(features) else table
+                for table in self.tables
+            ),
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data that ``from_json`` reads back, without fields that have their default."""
@@ -313,7 +334,7 @@ def _table(data: Any, at: str) -> TableSpec:
     )
     if spec.strings and spec.ids == "index":
         raise wrong(
-            at, "ids", "index", f"hash, vocabulary or zero_collision: {spec.strings} gives 64-bit IDs"
+            at, "ids", "index", f"hash, fmix64, vocabulary or zero_collision: {spec.strings} gives 64-bit IDs"
         )
     if spec.date or spec.part:
         _check_date(spec, at)

@@ -49,12 +49,20 @@ ROWS_FIRST = (0,)
 
 
 class IdPolicy(StrEnum):
-    """The treatment of an ID outside ``0 <= id < num_embeddings``, or of every ID of a table that maps raw ones."""
+    """The treatment of an ID outside ``0 <= id < num_embeddings``, or of every ID where IDs are not rows."""
 
     REJECT = "reject"  # the request is refused with an error
     HASH = "hash"  # the ID is taken modulo the number of rows
     ZERO = "zero"  # the ID reads a row of zeros (it still counts in a MEAN)
     MAPPED = "mapped"  # IDs are raw int64s; the model maps those it knows to their rows, all others to the last row
+    FMIX64 = (
+        "fmix64"  # every ID, any int64, is mixed (``recsys.hashing.mix_ids``), then taken modulo the rows
+    )
+
+    @property
+    def takes_rows(self) -> bool:
+        """Whether an ID in ``0 <= id < num_embeddings`` is the row that it reads."""
+        return self not in (IdPolicy.MAPPED, IdPolicy.FMIX64)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,8 +120,8 @@ class SparseInput:
 
     @property
     def row_limit(self) -> int | None:
-        """IDs in ``[0, row_limit)`` are rows of every table whose IDs are rows; None if all tables map raw IDs."""
-        limits = [t.num_embeddings for t in self.tables if t.id_policy is not IdPolicy.MAPPED]
+        """IDs in ``[0, row_limit)`` are rows of every table whose IDs are rows; None if no table's are."""
+        limits = [t.num_embeddings for t in self.tables if t.id_policy.takes_rows]
         return min(limits, default=None)
 
 

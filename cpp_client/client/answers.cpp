@@ -89,7 +89,7 @@ void Read(Cursor* cursor, DenseInput* input) {
 
 void Read(Cursor* cursor, TableUse* table) {
   static constexpr IdPolicy kPolicies[] = {IdPolicy::kReject, IdPolicy::kReject, IdPolicy::kHash,
-                                           IdPolicy::kZero, IdPolicy::kMapped};
+                                           IdPolicy::kZero,   IdPolicy::kMapped, IdPolicy::kFmix64};
   ReadFields(cursor, Text(1, &table->name), Int(2, &table->num_embeddings),
              Enum(3, kPolicies, &table->id_policy));
 }

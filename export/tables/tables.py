@@ -124,8 +124,8 @@ def _policies(
 ) -> dict[str, IdPolicy]:
     if IdPolicy.MAPPED in (config.id_policy, *config.table_id_policies.values()):
         raise ExportError(
-            "id_policy: got 'mapped', expected reject, hash or zero: a table's IDs are mapped where the model holds a "
-            "managed collision module for it, and nowhere else"
+            "id_policy: got 'mapped', expected reject, hash, fmix64 or zero: a table's IDs are mapped where the model "
+            "holds a managed collision module for it, and nowhere else"
         )
     policies = _by_path(
         config.table_id_policies, config.id_policy or IdPolicy.REJECT, names, "table_id_policies"

@@ -27,6 +27,7 @@ from recsys.artifact.ranking import picked
 from recsys.artifact.samples import Batch
 from recsys.configs import BaseEmbeddingConfig, EmbeddingBagConfig, PoolingType, embedding_names
 from recsys.embedding import pool, takes_weights
+from recsys.hashing import mix_ids
 from recsys.jagged.keyed import KeyedTensor
 from recsys.jagged.keyed_jagged import KeyedJaggedTensor
 from recsys.jagged.tensor import JaggedTensor
@@ -78,6 +79,8 @@ def by_policy(ids: Tensor, table: BaseEmbeddingConfig, policy: IdPolicy) -> Tens
     """Return the rows that IDs read under a policy."""
     if policy is IdPolicy.HASH:
         return ids % table.num_embeddings
+    if policy is IdPolicy.FMIX64:
+        return torch.from_numpy(mix_ids(ids.numpy())) % table.num_embeddings
     if policy is IdPolicy.ZERO:
         bad = (ids < 0) | (ids >= table.num_embeddings)
         return torch.where(bad, table.num_embeddings, ids)
@@ -154,17 +157,16 @@ def arguments(binding: Binding, batch: Batch, dtype: torch.dtype = torch.float32
 def float_model(prepared: PreparedModel) -> nn.Module:
     """Return the float model, in eval mode.
 
-    Where it computes IDs for tables with a policy, collections apply the policy: those IDs cannot be chosen in range.
+    Collections apply policies where samples in range do not spare them that: where the model computes IDs, and where a
+    policy changes every ID.
     """
     rows = FloatRows(weights=prepared.weights)
-    applied = {
-        path: _oracle(prepared, path, rows, torch.float32)
-        for path in prepared.binding.computed
-        if any(
-            prepared.stored.policies[table_path(path, table.name)] in (IdPolicy.HASH, IdPolicy.ZERO)
-            for table in prepared.stored.tables[path]
-        )
-    }
+    applied = {}
+    for path, tables in prepared.stored.tables.items():
+        policies = {prepared.stored.policies[table_path(path, table.name)] for table in tables}
+        is_beyond = path in prepared.binding.computed and policies & {IdPolicy.HASH, IdPolicy.ZERO}
+        if is_beyond or IdPolicy.FMIX64 in policies:
+            applied[path] = _oracle(prepared, path, rows, torch.float32)
     return exchanged(prepared.model, applied)
 
 

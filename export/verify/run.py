@@ -245,7 +245,7 @@ def verify(prepared: PreparedModel, work: Path, floats: FloatOutputs) -> Verifie
                     verified.exchanged[name] = target.exchanged[0]
                 linear = max(tolerance, LINEAR_TOLERANCES[prepared.config.linear_dtype])
                 outputs = _check_samples(target, reference, samples, linear)
-            # The float model has no ID policies, so it is compared on samples to which none applies.
+            # The float model has no policies for IDs out of range, so it is compared on samples without such.
             if not torch.equal(clean.values, samples.values):
                 outputs = target.predict(clean)
             found = comparable(outputs, floats.item_scores)

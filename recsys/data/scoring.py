@@ -6,6 +6,7 @@ Shape letters: B rows of a batch, F sparse inputs, N number of IDs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,9 @@ from recsys.data.batches import row_chunks
 from recsys.data.examples import Examples
 from recsys.data.lines import DataError
 from recsys.errors import ComputedIdError
-from recsys.schema import Schema
-from recsys.signature import Signature
+from recsys.hashing import rows_of_ids
+from recsys.schema import RAW, Schema
+from recsys.signature import IdPolicy, Signature
 
 _BATCH_ROWS = 1024
 
@@ -28,6 +30,8 @@ Scores = dict[str, NDArray[np.float32 | np.int64]]
 
 def schema_for(artifact: LoadedArtifact, schema: Schema | None = None) -> Schema:
     """Return the schema to read tables with: the given one, or the one that the artifact has.
+
+    Columns of IDs that the artifact itself mixes are read as they are.
 
     Raises:
         DataError: There is none, or it does not have the artifact's inputs.
@@ -48,7 +52,32 @@ def schema_for(artifact: LoadedArtifact, schema: Schema | None = None) -> Schema
             f"schema.dense: got {len(found.dense)} columns, expected {sum(widths)}, the width of the artifact's dense "
             "inputs"
         )
-    return found
+    return found.with_raw(
+        {
+            feature.name
+            for feature in signature.sparse
+            if any(table.id_policy is IdPolicy.FMIX64 for table in feature.tables)
+        }
+    )
+
+
+def with_rows(examples: Examples, read: Schema, trained: Schema) -> Examples:
+    """Return examples as the float model takes them.
+
+    Args:
+        examples: As the artifact takes them.
+        read: The schema that ``schema_for`` returned, with which they were read.
+        trained: The schema of the float model.
+    """
+    raw = {name for table in read.tables if table.ids == RAW for name in table.feature_names}
+    rows = {
+        name: replace(bags, values=rows_of_ids(bags.values, table.ids, table.num_embeddings))
+        for table in trained.tables
+        if table.is_hashed
+        for name, bags in examples.bags.items()
+        if name in raw.intersection(table.feature_names)
+    }
+    return replace(examples, bags={**examples.bags, **rows})
 
 
 def scores(artifact: LoadedArtifact, examples: Examples) -> Scores:

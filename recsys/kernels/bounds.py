@@ -13,7 +13,7 @@ from enum import IntEnum
 import torch
 from torch import Tensor, nn
 
-from recsys.ops import fbgemm, is_traced, lengths_to_offsets
+from recsys.ops import fbgemm, is_traced, lengths_to_offsets, mixed_ids
 from recsys.signature import IdPolicy
 
 INT64_MAX = 2**63 - 1
@@ -104,13 +104,16 @@ class IdCheck(nn.Module):
     pairs: Tensor
     counter: Tensor
     is_hashed: Tensor
+    is_mixed: Tensor
 
     def __init__(self, ranges: Sequence[IdRange], mode: BoundsCheckMode = BoundsCheckMode.FATAL) -> None:
         super().__init__()
         self._ranges = list(ranges)
         self._mode = mode
         policies = {r.policy for r in ranges}
-        self._hashes = IdPolicy.HASH in policies
+        self._mixes = IdPolicy.FMIX64 in policies
+        self._hashes = self._mixes or IdPolicy.HASH in policies
+        self._mixes_some = self._mixes and IdPolicy.HASH in policies
         self._zeroes = IdPolicy.ZERO in policies
         # Only FBGEMM's FATAL mode refuses wrong lengths, and policies read the lengths before it runs.
         trusts_lengths = self._hashes or self._zeroes or mode is not BoundsCheckMode.FATAL
@@ -120,7 +123,8 @@ class IdCheck(nn.Module):
         def constant(name: str, data: list[int]) -> None:
             self.register_buffer(name, torch.tensor(data, dtype=torch.int64), persistent=False)
 
-        hashed = [r.policy is IdPolicy.HASH for r in ranges]
+        mixed = [r.policy is IdPolicy.FMIX64 for r in ranges]
+        hashed = [r.policy is IdPolicy.HASH or m for r, m in zip(ranges, mixed, strict=True)]
         zeroed = [r.policy is IdPolicy.ZERO for r in ranges]
         constant("num_rows", [n + z for n, z in zip(rows, zeroed, strict=True)])
         constant("moduli", [n if h else 1 for n, h in zip(rows, hashed, strict=True)])
@@ -128,6 +132,8 @@ class IdCheck(nn.Module):
         constant("pairs", list(range(len(ranges))))
         constant("counter", [0])
         self.register_buffer("is_hashed", torch.tensor(hashed), persistent=False)
+        if self._mixes_some:
+            self.register_buffer("is_mixed", torch.tensor(mixed), persistent=False)
 
     def forward(self, lengths: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Return checked IDs.
@@ -178,7 +184,11 @@ class IdCheck(nn.Module):
         ids_per_pair = lengths.view(num_pairs, lengths.size(0) // num_pairs).sum(dim=1)
         pair_of_id = torch.repeat_interleave(self.pairs, ids_per_pair, output_size=values.size(0))
         if self._hashes:
-            hashed = values.remainder(self.moduli.index_select(0, pair_of_id))
+            # cpp_client/ops/torch/graph/lookups/lookup_ids.cpp knows these operators again.
+            hashes = mixed_ids(values) if self._mixes else values
+            if self._mixes_some:
+                hashes = torch.where(self.is_mixed.index_select(0, pair_of_id), hashes, values)
+            hashed = hashes.remainder(self.moduli.index_select(0, pair_of_id))
             safe = torch.where(self.is_hashed.index_select(0, pair_of_id), hashed, safe)
         if self._zeroes:
             safe = torch.minimum(safe, self.limits.index_select(0, pair_of_id))

@@ -22,11 +22,8 @@ from torch import Tensor, nn
 from recsys.jagged.keyed_jagged import KeyedJaggedTensor
 from recsys.managed.collection import ManagedCollisionCollection
 from recsys.managed.module import MCHManagedCollisionModule
-from recsys.ops import is_traced
+from recsys.ops import is_traced, multiplied_bits
 
-# MurmurHash3's finalizer (Austin Appleby, public domain), as signed numbers.
-_FACTORS = (0xFF51AFD7ED558CCD - 2**64, 0xC4CEB9FE1A85EC53 - 2**64)
-_SHIFTS = (33, 33)
 # Factor that makes salts of numbers: the golden ratio's fraction, odd.
 _SALT = 0x9E3779B97F4A7C15
 # An entry holds the table's number above this many bits of row number.
@@ -127,7 +124,7 @@ class FrozenLookup(nn.Module):
         )
 
     def _rows(self, table: Tensor, ids: Tensor) -> Tensor:
-        hashes = _hashed(ids + self.salts.index_select(0, table))
+        hashes = multiplied_bits(ids + self.salts.index_select(0, table))
         start = self.starts.index_select(0, _bucket(hashes, self._bucket_bits))
         places = (start.unsqueeze(1) + self.probes).view(-1)
         is_equal = torch.eq(
@@ -150,14 +147,6 @@ class FrozenLookup(nn.Module):
         return numbers
 
 
-def _hashed(ids: Tensor) -> Tensor:
-    """Return one int64 for each int64; products wrap."""
-    for shift, factor in zip(_SHIFTS, _FACTORS, strict=True):
-        high = torch.bitwise_and(torch.bitwise_right_shift(ids, shift), 2 ** (64 - shift) - 1)
-        ids = torch.bitwise_xor(ids, high) * factor
-    return ids
-
-
 def _bucket(hashes: Tensor, bucket_bits: int) -> Tensor:
     """Return the top bits of hashes, in the order of the hashes as signed numbers."""
     buckets: Tensor = torch.bitwise_right_shift(hashes, 64 - bucket_bits) + 2 ** (bucket_bits - 1)
@@ -175,7 +164,7 @@ def _placed(ids: Sequence[Tensor]) -> tuple[list[int], Tensor, Tensor, int]:
         # Odd multiples, so that the salts' differences change with each attempt.
         salts = [_signed(_SALT * (number + 1) * (2 * attempt + 1)) for number in range(len(ids))]
         hashes, order = torch.cat(
-            [_hashed(part + salt) for part, salt in zip(ids, salts, strict=True)]
+            [multiplied_bits(part + salt) for part, salt in zip(ids, salts, strict=True)]
         ).sort()
         if bool((hashes[1:] == hashes[:-1]).any()):
             continue

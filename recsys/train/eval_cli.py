@@ -19,7 +19,7 @@ from recsys.checkpoint.single_file import build_model, load_checkpoint
 from recsys.cli import Parser, add_program_options, count, whole_table
 from recsys.data.batches import row_chunks
 from recsys.data.examples import Block, Examples
-from recsys.data.scoring import label_outputs, schema_for, scores
+from recsys.data.scoring import label_outputs, schema_for, scores, with_rows
 from recsys.data.tables.dataset import rows_of, table_dataset
 from recsys.data.tables.schema_file import read_schema
 from recsys.metrics.exact import Metrics, measure
@@ -104,7 +104,8 @@ def _measured(args: argparse.Namespace) -> dict[str, dict[str, Metrics]]:
             weights.append(examples.weights)
         logits["artifact"].append(_artifact_logits(artifact, examples, list(outputs.values())))
         if model is not None:
-            logits["checkpoint"].append(_model_logits(model, examples))
+            with_its_rows = with_rows(examples, schema, model.inputs or schema)
+            logits["checkpoint"].append(_model_logits(model, with_its_rows))
         if not args.held_out and args.limit_rows is not None and sum(map(len, labels)) >= args.limit_rows:
             break
     if not labels:

@@ -16,6 +16,7 @@ from torch import Tensor
 from recsys.artifact.manifest import Manifest
 from recsys.artifact.ranking import picked, ranking_batch
 from recsys.artifact.samples import Batch, random_dense
+from recsys.hashing import mix_ids
 from recsys.rows.layout import BlobLayout
 from recsys.signature import IdPolicy, Signature, SparseInput, TableUse
 from serve.bench.load.ids import draw_ids
@@ -147,7 +148,7 @@ def _batch(signature: Signature, num_rows: int, shape: Shape, generator: np.rand
 
 
 def _num_ids(feature: SparseInput) -> int:
-    """Return how many IDs a feature has; the largest table's rows where every table maps raw IDs."""
+    """Return how many IDs a feature has; the largest table's rows where no table's IDs are rows."""
     return feature.row_limit or max((table.num_embeddings for table in feature.tables), default=1)
 
 
@@ -172,6 +173,8 @@ def _rows_of(ids: _Ints, table: TableUse) -> _Ints:
     """Return the rows of IDs. A table that maps raw IDs reads its last row for those that own none."""
     if table.id_policy is IdPolicy.MAPPED:
         return np.full_like(ids, table.num_embeddings - 1)
+    if table.id_policy is IdPolicy.FMIX64:
+        ids = mix_ids(ids)
     return ids % table.num_embeddings
 
 

@@ -12,6 +12,7 @@ _POLICIES = {
     IdPolicy.HASH: wire.ID_POLICY_HASH,
     IdPolicy.ZERO: wire.ID_POLICY_ZERO,
     IdPolicy.MAPPED: wire.ID_POLICY_MAPPED,
+    IdPolicy.FMIX64: wire.ID_POLICY_FMIX64,
 }
 _POOLINGS = {"sum": wire.POOLING_SUM, "mean": wire.POOLING_MEAN, "none": wire.POOLING_NONE}
 

@@ -21,6 +21,7 @@ class IdPolicy(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ID_POLICY_HASH: _ClassVar[IdPolicy]
     ID_POLICY_ZERO: _ClassVar[IdPolicy]
     ID_POLICY_MAPPED: _ClassVar[IdPolicy]
+    ID_POLICY_FMIX64: _ClassVar[IdPolicy]
 
 class Pooling(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -37,6 +38,7 @@ ID_POLICY_REJECT: IdPolicy
 ID_POLICY_HASH: IdPolicy
 ID_POLICY_ZERO: IdPolicy
 ID_POLICY_MAPPED: IdPolicy
+ID_POLICY_FMIX64: IdPolicy
 POOLING_UNSPECIFIED: Pooling
 POOLING_SUM: Pooling
 POOLING_MEAN: Pooling

@@ -19,6 +19,7 @@ from recsys.quant import float_weights
 from recsys.sharding.plan.plan import ShardingPlan
 from recsys.sharding.plan.sharding_types import column_wise, row_wise
 from recsys.signature import IdPolicy
+from tests.cases.rows_of_ids import row_of
 from tests.support.export_models import exported
 from tests.support.helpers import bag, sequence
 
@@ -40,11 +41,16 @@ BAD = [
     -(2**62),
     INT64_MIN,
 ]
-POLICIES = {"hashed": IdPolicy.HASH, "zeroed": IdPolicy.ZERO, "strict": IdPolicy.REJECT}
+POLICIES = {
+    "hashed": IdPolicy.HASH,
+    "zeroed": IdPolicy.ZERO,
+    "strict": IdPolicy.REJECT,
+    "mixed": IdPolicy.FMIX64,
+}
 
 
 def _made(tmp_path: Path, cut: str, pooling: str = "SUM") -> Made:
-    """Three tables of FP32 rows, one policy each; their weights and the artifact."""
+    """Tables of FP32 rows, one policy each; their weights and the artifact."""
     torch.manual_seed(0)
     tables = [bag(name, ROWS, 16, [name], pooling) for name in POLICIES]
     model = EmbeddingBagCollection(tables)
@@ -76,7 +82,8 @@ class Sequences(nn.Module):
 
 def _forward(artifact: LoadedArtifact, **ids: list[list[int]]) -> dict[str, Tensor]:
     """Bags of IDs by feature."""
-    bags = [ids[name] for name in POLICIES]
+    filler = [[0]] * max(map(len, ids.values()))
+    bags = [ids.get(name, filler) for name in POLICIES]
     lengths = torch.tensor([len(bag) for feature in bags for bag in feature])
     flat = [i for feature in bags for bag in feature for i in bag]
     return artifact.forward(lengths, torch.tensor(flat, dtype=torch.int64))
@@ -85,9 +92,17 @@ def _forward(artifact: LoadedArtifact, **ids: list[list[int]]) -> dict[str, Tens
 @pytest.mark.parametrize("cut", ["whole", "rows", "columns"])
 def test_hash_takes_ids_modulo_the_rows(tmp_path: Path, cut: str) -> None:
     weights, artifact = _made(tmp_path, cut)
-    found = _forward(artifact, hashed=[[i] for i in BAD], zeroed=[[0]] * len(BAD), strict=[[0]] * len(BAD))
+    found = _forward(artifact, hashed=[[i] for i in BAD])
     expected = weights["hashed"][torch.tensor([i % ROWS for i in BAD])]
     assert torch.equal(found["hashed"], expected)
+
+
+@pytest.mark.parametrize("cut", ["whole", "rows", "columns"])
+def test_fmix64_mixes_all_ids_before(tmp_path: Path, cut: str) -> None:
+    weights, artifact = _made(tmp_path, cut)
+    ids = [0, 1, *BAD, *(2**k for k in range(63)), *(-(2**k) for k in range(64))]
+    found = _forward(artifact, mixed=[[i] for i in ids])
+    assert torch.equal(found["mixed"], weights["mixed"][torch.tensor([row_of(i, ROWS) for i in ids])])
 
 
 @pytest.mark.parametrize("pooling", ["SUM", "MEAN"])
@@ -95,8 +110,7 @@ def test_hash_takes_ids_modulo_the_rows(tmp_path: Path, cut: str) -> None:
 def test_zero_reads_a_row_of_zeros_that_counts(tmp_path: Path, cut: str, pooling: str) -> None:
     weights, artifact = _made(tmp_path, cut, pooling)
     bags = [[i] for i in BAD] + [[i, 3] for i in BAD]
-    filler = [[0]] * len(bags)
-    found = _forward(artifact, hashed=filler, zeroed=bags, strict=filler)["zeroed"]
+    found = _forward(artifact, zeroed=bags)["zeroed"]
     share = 0.5 if pooling == "MEAN" else 1.0
     assert torch.equal(found[: len(BAD)], torch.zeros(len(BAD), 16))
     assert torch.equal(found[len(BAD) :], (weights["zeroed"][3] * share).expand(len(BAD), -1))
@@ -111,23 +125,23 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 @pytest.mark.parametrize("bad", BAD)
 def test_reject_raises_and_leaves_the_input_alone(made: Made, bad: int) -> None:
     weights, artifact = made
-    ids = torch.tensor([0, 0, bad])
+    ids = torch.tensor([0, 0, bad, 0])
     with pytest.raises(RuntimeError):
-        artifact.forward(torch.tensor([1, 1, 1]), ids)
-    assert ids.tolist() == [0, 0, bad]
-    found = _forward(artifact, hashed=[[0]], zeroed=[[0]], strict=[[9]])
+        artifact.forward(torch.tensor([1, 1, 1, 1]), ids)
+    assert ids.tolist() == [0, 0, bad, 0]
+    found = _forward(artifact, strict=[[9]])
     assert torch.equal(found["strict"][0], weights["strict"][9])
 
 
 @pytest.mark.parametrize(
     ("lengths", "num_ids"),
     [
-        ([1, 1, 2], 3),
-        ([1, 1, 0], 3),
-        ([2, -1, 2], 3),
-        ([3, 1, -1], 3),
-        ([1, 1], 3),
-        ([2**62, 2**62, 2**62], 3),
+        ([1, 1, 2, 1], 4),
+        ([1, 1, 0, 1], 4),
+        ([2, -1, 2, 1], 4),
+        ([3, 1, 1, -1], 4),
+        ([1, 1, 1], 4),
+        ([2**62, 2**62, 2**62, 2**62], 4),
     ],
     ids=["too many", "too few", "negative", "negative last", "no whole rows", "overflow"],
 )
@@ -143,6 +157,7 @@ def test_the_signature_tells_the_policies(made: Made) -> None:
         "hashed": None,
         "zeroed": None,
         "strict": ROWS,
+        "mixed": None,
     }
 
 
@@ -168,19 +183,23 @@ def test_policies_of_sequences(tmp_path: Path, cut: str) -> None:
     assert torch.equal(found["zeroed"], torch.zeros(len(BAD), 1, 8))
 
 
-def test_one_feature_under_two_policies(tmp_path: Path) -> None:
-    model = EmbeddingBagCollection([bag("hashed", 7, 8, ["f"]), bag("zeroed", 9, 8, ["f"])])
-    _, artifact = exported(
+def test_one_feature_under_several_policies(tmp_path: Path) -> None:
+    model = EmbeddingBagCollection(
+        [bag("hashed", 7, 8, ["f"]), bag("zeroed", 9, 8, ["f"]), bag("mixed", 5, 8, ["f"])]
+    )
+    report, artifact = exported(
         model,
         tmp_path / "a",
         data_type=DataType.FP32,
-        table_id_policies={"hashed": IdPolicy.HASH, "zeroed": IdPolicy.ZERO},
+        table_id_policies={"hashed": IdPolicy.HASH, "zeroed": IdPolicy.ZERO, "mixed": IdPolicy.FMIX64},
     )
+    assert report.differences["cpu"]["f@mixed"].max_abs < 1e-6
     weights = {name: weight.detach() for name, weight in float_weights(model).items()}
     found = artifact.forward(torch.ones(3, dtype=torch.int64), torch.tensor([6, 8, 9]))
     assert torch.equal(found["f@hashed"], weights["hashed"][torch.tensor([6, 1, 2])])
     assert torch.equal(found["f@zeroed"][:2], weights["zeroed"][torch.tensor([6, 8])])
     assert not found["f@zeroed"][2].any()
+    assert torch.equal(found["f@mixed"], weights["mixed"][torch.tensor([row_of(i, 5) for i in (6, 8, 9)])])
 
 
 @pytest.mark.parametrize("data_type", [DataType.INT8, DataType.INT4, DataType.INT2, DataType.FP16])
@@ -193,16 +212,18 @@ def test_a_row_of_zeros_is_exact_in_every_row_type(tmp_path: Path, data_type: Da
 
 
 def test_samples_out_of_range_are_verified_by_policy(tmp_path: Path) -> None:
-    model = EmbeddingBagCollection([bag("hashed", 7, 8, ["f"]), bag("zeroed", 9, 8, ["g"])])
-    (tmp_path / "samples").write_text(json.dumps({"sparse": {"f": [[7, 700, -1]], "g": [[9, -(2**63)]]}}))
+    tables = [bag("hashed", 7, 8, ["f"]), bag("zeroed", 9, 8, ["g"]), bag("mixed", 9, 8, ["h"])]
+    model = EmbeddingBagCollection(tables)
+    samples = {"f": [[7, 700, -1]], "g": [[9, -(2**63)]], "h": [[5, 7 << 40, -1]]}
+    (tmp_path / "samples").write_text(json.dumps({"sparse": samples}))
     report, artifact = exported(
         model,
         tmp_path / "a",
         data_type=DataType.FP32,
         samples=tmp_path / "samples",
-        table_id_policies={"hashed": IdPolicy.HASH, "zeroed": IdPolicy.ZERO},
+        table_id_policies={"hashed": IdPolicy.HASH, "zeroed": IdPolicy.ZERO, "mixed": IdPolicy.FMIX64},
     )
     assert report.num_samples == 1
     # Hashed IDs are compared with the float rows that they mean; the float model has no row of zeros.
-    assert report.differences["cpu"]["f"].max_abs < 1e-6
-    assert float(artifact.forward(torch.tensor([0, 2]), torch.tensor([9, -1]))["g"].abs().max()) == 0.0
+    assert max(report.differences["cpu"][name].max_abs for name in "fh") < 1e-6
+    assert float(artifact.forward(torch.tensor([0, 2, 0]), torch.tensor([9, -1]))["g"].abs().max()) == 0.0

@@ -30,6 +30,7 @@ from recsys.errors import ExportError, TargetError
 from recsys.kernels import operators
 from recsys.kernels.operators import LINEAR_DTYPES
 from recsys.signature import IdPolicy
+from tests.cases.rows_of_ids import read
 from tests.export.delta.test_delta import with_dense
 from tests.support.export_models import CASES, batch_of, dlrm
 from tests.support.helpers import bag
@@ -201,6 +202,10 @@ def test_slots_read_the_bags_of_their_features() -> None:
             "slots: got a type, dim, column, offset, modulus or feature out of its range",
         ),
         (
+            lambda: looked_up([1, 0], [0], slots=SLOTS - torch.tensor([0, 0, 0, 0, 0, 1 << 62, 0, 0])),
+            "slots: got a type, dim, column, offset, modulus or feature out of its range",
+        ),
+        (
             lambda: looked_up([1, 0], [0], slots=SLOTS[:, :7]),
             r"slots: got Long \[2, 7\], expected int64 \[S, 8\]",
         ),
@@ -237,6 +242,22 @@ def test_slots_treat_ids_by_their_policy() -> None:
     assert found == [[*row, 12, 13] for row in modulo]
 
 
+@pytest.mark.usefixtures("isa")
+def test_slots_mix_ids_whose_modulus_is_negative() -> None:
+    cases: dict[int, list[tuple[int, int]]] = {}
+    for one, num_rows, row in read():
+        cases.setdefault(num_rows, []).append((one, row))
+    assert {1, 60, 1024} <= set(cases)
+    for num_rows, of_table in cases.items():
+        if num_rows > 1 << 20:
+            continue
+        slots = torch.tensor([[0, num_rows, 0, 1, 0, -num_rows, -1, 0]])
+        rows = torch.arange(float(num_rows)).view(torch.uint8)
+        ids = [one for one, _ in of_table]
+        found = looked_up([1] * len(ids), ids, slots=slots, rows=rows, width=1, num_features=1)
+        assert found[:, 0].tolist() == [row for _, row in of_table]
+
+
 @pytest.mark.parametrize(
     "data_type", [DataType.FP32, DataType.FP16, DataType.INT8, DataType.INT4, DataType.INT2]
 )
@@ -254,7 +275,7 @@ def test_every_row_type_is_looked_up_as_by_fbgemm(tmp_path: Path, data_type: Dat
             assert_near(found[output], expected, "float32")
 
 
-@pytest.mark.parametrize("policy", list(IdPolicy)[:3])
+@pytest.mark.parametrize("policy", [policy for policy in IdPolicy if policy is not IdPolicy.MAPPED])
 @pytest.mark.usefixtures("isa")
 def test_ids_out_of_range_are_treated_alike(tmp_path: Path, policy: IdPolicy) -> None:
     export_model(dlrm().eval(), tmp_path / "a", ExportConfig(id_policy=policy))

@@ -192,7 +192,7 @@ def test_a_direct_ranking_form_refuses_what_does_not_fit(tmp_path: Path) -> None
     own.forward_ranking(*sound)
 
 
-@pytest.mark.parametrize("policy", [IdPolicy.REJECT, IdPolicy.HASH, IdPolicy.ZERO])
+@pytest.mark.parametrize("policy", [IdPolicy.REJECT, IdPolicy.HASH, IdPolicy.ZERO, IdPolicy.FMIX64])
 def test_checks_and_policies_are_part_of_the_plan(tmp_path: Path, policy: IdPolicy) -> None:
     _, own = loaded(tmp_path / "a", dlrm(), id_policy=policy)
     found = torchscript.operators(own.module)
@@ -201,12 +201,13 @@ def test_checks_and_policies_are_part_of_the_plan(tmp_path: Path, policy: IdPoli
 
 
 def test_mixed_policies_are_part_of_the_plan(tmp_path: Path) -> None:
-    policies = {"t0": IdPolicy.HASH, "t1": IdPolicy.ZERO}
+    policies = {"t0": IdPolicy.HASH, "t1": IdPolicy.ZERO, "t2": IdPolicy.FMIX64}
     plain, own = loaded(tmp_path / "a", dlrm(), table_id_policies=policies)
+    assert torchscript.operators(own.module)["recsys_ops::plan"] == 1
     dense, lengths, values = batch_of(plain.signature, 30).inputs()
     of_slot = torch.repeat_interleave(torch.arange(len(FEATURES)), lengths.view(-1, 30).sum(1))
     for wrong in (-1, 10**6, 2**63 - 1, -(2**63)):
-        changed = torch.where(of_slot < 2, wrong, values)
+        changed = torch.where(of_slot < 3, wrong, values)
         for output, expected in plain.forward(dense, lengths, changed).items():
             assert_near(own.forward(dense, lengths, changed)[output], expected, "float32")
         for artifact in (plain, own):

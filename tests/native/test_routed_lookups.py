@@ -90,6 +90,12 @@ CASES = {
         devices=("cpu", "cpu"),
     ),
     "hashed": Case(make=lambda: Scored(SHARED, FLIPPED), options={"id_policy": IdPolicy.HASH}),
+    "fmix64": Case(make=lambda: Scored(SHARED, FLIPPED), options={"id_policy": IdPolicy.FMIX64}),
+    "both hashes": Case(
+        make=lambda: Scored(MIXED),
+        options={"table_id_policies": {"a": IdPolicy.HASH, "b": IdPolicy.ZERO, "c": IdPolicy.FMIX64}},
+        devices=("cpu", "cpu"),
+    ),
     "two batches": Case(
         make=TwoBatches,
         options={"features": {"user": ["f4", "f2", "f0", "f3", "f1"], "item": ["f0", "f1", "f2"]}},

@@ -115,6 +115,8 @@ def test_what_it_tells() -> None:
         pytest.param([(9, IdPolicy.MAPPED)], None, None, id="mapped"),
         pytest.param([(9, IdPolicy.MAPPED), (7, IdPolicy.HASH)], None, 7, id="mapped and hashed"),
         pytest.param([(5, IdPolicy.MAPPED), (7, IdPolicy.REJECT)], 7, 7, id="mapped and rows"),
+        pytest.param([(9, IdPolicy.FMIX64)], None, None, id="mixed"),
+        pytest.param([(9, IdPolicy.FMIX64), (7, IdPolicy.HASH)], None, 7, id="mixed and hashed"),
     ],
 )
 def test_tables_of_raw_ids(
@@ -174,7 +176,7 @@ WRONG: list[tuple[str, Change, str]] = [
     (
         "policy",
         lambda d: d["sparse"][0]["tables"][1].update(id_policy="guess"),
-        r"tables\[1\].id_policy: got 'guess', expected one of reject, hash, zero, mapped",
+        r"tables\[1\].id_policy: got 'guess', expected one of reject, hash, zero, mapped, fmix64",
     ),
     ("shape", lambda d: d["outputs"][1].update(shape=[0]), r"outputs\[1\].shape: got"),
     (

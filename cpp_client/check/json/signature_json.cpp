@@ -11,7 +11,7 @@ namespace recsys {
 namespace {
 
 const std::vector<std::string>& IdPolicyNames() {
-  static const std::vector<std::string> names{"reject", "hash", "zero", "mapped"};
+  static const std::vector<std::string> names{"reject", "hash", "zero", "mapped", "fmix64"};
   return names;
 }
 

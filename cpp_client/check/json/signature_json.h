@@ -15,7 +15,7 @@ Signature SignatureFromJson(const Json& data);
 /// Writes the signature as recsys/signature.py does.
 Json SignatureToJson(const Signature& signature);
 
-/// Returns "reject", "hash", "zero" or "mapped".
+/// Returns "reject", "hash", "zero", "mapped" or "fmix64".
 std::string IdPolicyName(IdPolicy policy);
 
 }  // namespace recsys

@@ -10,7 +10,7 @@
 namespace recsys {
 
 /// How an ID outside 0 <= id < num_embeddings is handled (recsys/signature.py).
-enum class IdPolicy { kReject, kHash, kZero, kMapped };
+enum class IdPolicy { kReject, kHash, kZero, kMapped, kFmix64 };
 
 /// A float32 input [B, width].
 struct DenseInput {

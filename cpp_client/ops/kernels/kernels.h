@@ -57,16 +57,28 @@ struct Slot {
   std::int64_t column = 0;
   /// IDs are taken modulo this number, unless it is 0.
   std::int64_t modulus = 0;
+  /// Whether IDs are mixed before.
+  bool is_mixed = false;
   /// IDs above it, and negative ones, read this row instead.
   std::uint64_t last_id = kAnyId;
   /// Whose bags it reads.
   std::int64_t feature = 0;
 };
 
+/// Returns the mixed ID of recsys/hashing.py: MurmurHash3's fmix64 (Austin Appleby, public domain)
+/// without the highest bit.
+constexpr std::uint64_t MixedId(std::uint64_t id) {
+  id = (id ^ id >> 33) * 0xFF51AFD7ED558CCD;
+  id = (id ^ id >> 33) * 0xC4CEB9FE1A85EC53;
+  return (id ^ id >> 33) & ~std::uint64_t{0} >> 1;
+}
+
 /// Returns the row that an ID reads; not below num_rows if the ID is out of range.
 inline std::uint64_t RowOfId(const Slot& slot, std::int64_t id) {
   auto row = static_cast<std::uint64_t>(id);
-  if (slot.modulus > 0) {
+  if (slot.is_mixed) {
+    row = MixedId(row) % static_cast<std::uint64_t>(slot.modulus);
+  } else if (slot.modulus > 0) {
     const std::int64_t rest = id % slot.modulus;
     row = static_cast<std::uint64_t>(rest < 0 ? rest + slot.modulus : rest);
   }

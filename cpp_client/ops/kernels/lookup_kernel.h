@@ -192,7 +192,12 @@ inline std::int64_t FindRows(const Slot& slot, const std::int64_t* ids, std::int
     is_wrong |= static_cast<std::uint64_t>(row >= num_rows);
     rows[i - from] = reinterpret_cast<const std::uint8_t*>(start + row * row_bytes);
   };
-  if (slot.modulus > 0) {
+  if (slot.is_mixed) {
+    const auto modulus = static_cast<std::uint64_t>(slot.modulus);
+    for (std::int64_t i = from; i < to; ++i) {
+      find(i, MixedId(static_cast<std::uint64_t>(ids[i])) % modulus);
+    }
+  } else if (slot.modulus > 0) {
     for (std::int64_t i = from; i < to; ++i) find(i, RowOfId(slot, ids[i]));
   } else {
     // Without branches, so that the compiler makes vectors of it.

@@ -1,6 +1,7 @@
 #include "ops/torch/lookup_call.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 namespace recsys::ops {
 namespace {
@@ -42,7 +43,7 @@ LookupTables::LookupTables(const at::Tensor& rows, const at::Tensor& slots,
     TORCH_CHECK_VALUE(
         type >= 0 && type <= 4 && dim >= 1 && dim <= sizes.width && dim <= kMostDim &&
             column >= 0 && column <= sizes.width - dim && offset >= 0 && offset <= rows.numel() &&
-            at[5] >= 0 && at[7] >= 0 && at[7] < sizes.num_features,
+            at[5] >= -kMostRows && at[7] >= 0 && at[7] < sizes.num_features,
         "slots: got a type, dim, column, offset, modulus or feature out of its range");
     slot.type = static_cast<RowType>(type);
     const std::int64_t row_bytes = RowBytes(slot.type, dim), bytes = rows.numel() - offset;
@@ -53,7 +54,8 @@ LookupTables::LookupTables(const at::Tensor& rows, const at::Tensor& slots,
     slot.num_rows = static_cast<std::uint64_t>(num_rows < 0 ? bytes / row_bytes : num_rows);
     slot.dim = dim;
     slot.column = column;
-    slot.modulus = at[5];
+    slot.modulus = std::abs(at[5]);
+    slot.is_mixed = at[5] < 0;
     slot.last_id = static_cast<std::uint64_t>(at[6]);
     slot.feature = at[7];
     at += kSlotColumns;

@@ -11,7 +11,8 @@
 namespace recsys::ops {
 
 /// Columns of the tensor that describes a lookup's slots: offset of the rows, number of rows (-1:
-/// all that fit), type, dim, first column of the output, modulus, last ID, feature.
+/// all that fit), type, dim, first column of the output, modulus (negative where IDs are mixed
+/// first), last ID, feature.
 constexpr std::int64_t kSlotColumns = 8;
 
 /// What a lookup's slots must stay within: columns of the output, and features of the batch.

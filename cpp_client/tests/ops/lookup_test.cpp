@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <fstream>
 #include <random>
 #include <string>
 #include <vector>
@@ -202,6 +203,34 @@ TEST_P(EachIsaLooksUp, SequencesHaveARowForEachId) {
       }
     }
   }
+}
+
+/// The cases that Python's tests make (tests/cases/rows_of_ids.py): an ID, the rows of a table, and
+/// the ID's row.
+TEST_P(EachIsaLooksUp, MixedIdsReadTheRowsThatPythonGivesThem) {
+  std::ifstream file(std::string(RECSYS_TEST_CASES) + "/rows_of_ids.txt");
+  std::int64_t id = 0, num_rows = 0, expected = 0;
+  int count = 0;
+  for (; file >> id >> num_rows >> expected; ++count) {
+    Slot slot;
+    slot.num_rows = static_cast<std::uint64_t>(num_rows);
+    slot.type = RowType::kFloat32;
+    slot.dim = 1;
+    slot.modulus = num_rows;
+    slot.is_mixed = true;
+    const std::int64_t offsets[] = {0, 1};
+    Lookup lookup;
+    lookup.slots = &slot;
+    lookup.num_slots = lookup.num_bags = lookup.end_bag = 1;
+    lookup.ids = &id;
+    lookup.offsets = offsets;
+    const std::uint8_t* rows[1 + kRowsAhead] = {};
+    ASSERT_EQ(ChosenKernels().find(lookup, rows), -1);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(rows[0]) / 4, static_cast<std::uint64_t>(expected))
+        << id << " of " << num_rows;
+    EXPECT_EQ(RowOfId(slot, id), static_cast<std::uint64_t>(expected));
+  }
+  EXPECT_GT(count, 400);
 }
 
 TEST_P(EachIsaLooksUp, PartsOfABatchAreThoseOfTheWhole) {

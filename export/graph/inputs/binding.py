@@ -21,7 +21,7 @@ from recsys.configs import EmbeddingBagConfig
 from recsys.embedding import FloatCollection, takes_weights
 from recsys.errors import ExportError
 from recsys.quant import float_tables
-from recsys.schema import Schema
+from recsys.schema import HASHED_KINDS, Schema
 from recsys.sharding.plan.device_rows import table_path
 from recsys.sharding.sharded import ShardedCollection
 from recsys.signature import DenseInput, IdPolicy, SparseInput, TableUse
@@ -239,9 +239,15 @@ def with_inputs_of(model: nn.Module, config: ExportConfig) -> ExportConfig:
     strings = {
         name: table.strings for table in schema.tables if table.strings for name in table.feature_names
     }
-    policies: dict[str, IdPolicy] = {}
-    if config.id_policy is None:
-        policies = {table.name: IdPolicy.HASH for table in schema.tables if table.ids == "hash"}
+    hashed = {table.name: IdPolicy(table.ids) for table in schema.tables if table.is_hashed}
+    for name, policy in hashed.items():
+        given = config.table_id_policies.get(name, config.id_policy)
+        if given is not None and given is not policy and given.value in HASHED_KINDS:
+            raise ExportError(
+                f"id_policy: got {given.value!r} for table {name!r}, expected {policy.value!r}: training hashed its "
+                "IDs by it, and by another they read rows of others; leave the option out"
+            )
+    policies = hashed if config.id_policy is None else {}
     return replace(
         config,
         strings={**strings, **config.strings},

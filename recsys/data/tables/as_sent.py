@@ -14,7 +14,7 @@ from recsys.data.tables.columns import Columns
 from recsys.data.tables.pieces import Piece
 from recsys.data.tables.types import plain_table
 from recsys.example_rows import ExampleRows
-from recsys.schema import Schema, TableSpec
+from recsys.schema import RAW, Schema, TableSpec
 
 # Rows come from several places of the table, as long as they are read in a moment.
 _MOST_PIECES = 4
@@ -61,8 +61,7 @@ def _part(piece: Piece, schema: Schema, num_rows: int) -> ExampleRows:
     columns = Columns(table, lambda row: piece.place(int(places[row])))
     sparse: dict[str, list[list[int] | list[str]]] = {}
     for spec in schema.tables:
-        # A table with zero-collision mapping takes raw IDs, which are those that clients send.
-        raw = spec if spec.ids == "index" else replace(spec, ids="zero_collision")
+        raw = spec if spec.ids == "index" else replace(spec, ids=RAW)
         for name in spec.feature_names:
             texts = _texts(columns, name, spec)
             sparse[name] = lists_of(columns.bags(name, raw)) if texts is None else [*texts]

@@ -28,7 +28,7 @@ from recsys.data.tables.conversions import (
     without_missing,
 )
 from recsys.data.tables.types import is_bytes, is_list, is_number, is_text, plain
-from recsys.hashing import hash_texts
+from recsys.hashing import hash_texts, rows_of_ids
 from recsys.schema import DenseColumn, LabelColumn, TableSpec
 
 _MICROSECONDS = pa.timestamp("us")
@@ -118,8 +118,8 @@ class Columns:
         values, lengths = self._values(name, spec)
         owners = np.repeat(np.arange(len(lengths)), lengths)
         ids = self._hashed(values) if spec.strings else self._whole(values, name, owners)
-        if spec.ids == "hash":
-            ids %= spec.num_embeddings
+        if spec.is_hashed:
+            ids = rows_of_ids(ids, spec.ids, spec.num_embeddings)
         elif spec.ids == "index":
             num_rows = spec.num_embeddings
             expected = f"an ID of 0 to {num_rows - 1} (table {spec.name!r} has {num_rows} rows)"

@@ -200,6 +200,8 @@ def ids_text(sparse: SparseInput) -> str:
     policies = {table.id_policy for table in sparse.tables}
     if policies == {IdPolicy.MAPPED}:
         return "any; the model maps them to rows"
+    if IdPolicy.FMIX64 in policies:
+        return "any; hashed to rows by fmix64"
     return "any; " + ("taken modulo the rows" if IdPolicy.HASH in policies else "others than rows read zeros")
 
 

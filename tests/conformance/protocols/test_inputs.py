@@ -10,6 +10,7 @@ import pytest
 
 from recsys.signature import IdPolicy
 from serve.client.errors import InvalidRequestError
+from tests.cases.rows_of_ids import read, row_of
 from tests.conformance.support.artifacts import KNOWN_IDS, NUM_POLICY_ROWS, Exported
 from tests.conformance.support.harness import ServerUnderTest, running, status_of
 from tests.support.serve.messages.cases import Sample, assert_answers
@@ -69,7 +70,7 @@ def rows_read(server: ServerUnderTest, policy: IdPolicy, ids: list[int]) -> list
 
 @pytest.mark.parametrize("policy", IdPolicy, ids=str)
 def test_ids_of_the_table_read_their_rows(policies: ServerUnderTest, policy: IdPolicy) -> None:
-    if policy is not IdPolicy.MAPPED:  # its rows belong to raw IDs
+    if policy.takes_rows:
         found = rows_read(policies, policy, list(range(NUM_POLICY_ROWS)))
         assert found == [number + 1 for number in range(NUM_POLICY_ROWS)]
 
@@ -85,6 +86,12 @@ def test_an_id_that_the_table_lacks_is_taken_modulo_its_rows(policies: ServerUnd
     assert found == [number % NUM_POLICY_ROWS + 1 for number in FAR]
 
 
+def test_every_id_is_mixed_before_it_is_taken_modulo_the_rows(policies: ServerUnderTest) -> None:
+    ids = [one for one, *_ in read()]
+    found = rows_read(policies, IdPolicy.FMIX64, ids)
+    assert found == [row_of(one, NUM_POLICY_ROWS) + 1 for one in ids]
+
+
 def test_an_id_that_the_table_lacks_reads_zeros(policies: ServerUnderTest) -> None:
     assert rows_read(policies, IdPolicy.ZERO, [0, *FAR, 9]) == [1, *(0 for _ in FAR), 10]
 
@@ -98,19 +105,20 @@ def test_raw_ids_read_rows_of_their_own_and_unknown_ones_the_last(policies: Serv
 
 
 def test_a_bad_id_of_one_table_does_not_touch_the_others(policies: ServerUnderTest) -> None:
-    sparse = {"reject": [[3]], "hash": [[-1]], "zero": [[-1]], "mapped": [[12345]]}
+    sparse = {"reject": [[3]], "hash": [[-1]], "zero": [[-1]], "mapped": [[12345]], "fmix64": [[-1]]}
     found = policies.client().predict(sparse=sparse)
     assert {name: list(values) for name, values in found.items()} == {
         "reject": [4],
         "hash": [10],
         "zero": [0],
         "mapped": [10],
+        "fmix64": [row_of(-1, NUM_POLICY_ROWS) + 1],
     }
 
 
 def test_policies_hold_for_many_ids_of_a_row(policies: ServerUnderTest) -> None:
     ids = [0, -1, NUM_POLICY_ROWS, 5]
-    sparse = {"reject": [[0, 5]], "hash": [ids], "zero": [ids], "mapped": [[]]}
+    sparse = {"reject": [[0, 5]], "hash": [ids], "zero": [ids], "mapped": [[]], "fmix64": [ids]}
     found = policies.client().predict(sparse=sparse)
     assert (found["reject"], found["hash"], found["zero"], found["mapped"]) == (
         7,
@@ -118,3 +126,4 @@ def test_policies_hold_for_many_ids_of_a_row(policies: ServerUnderTest) -> None:
         1 + 6,
         0,
     )
+    assert found["fmix64"] == sum(row_of(one, NUM_POLICY_ROWS) + 1 for one in ids)

@@ -23,6 +23,7 @@ from serve.client.packing import build_request
 from serve.engine.reference.protocols.tensors import Tensor
 from serve.wire import open_inference_pb2 as kserve
 from serve.wire import predict_pb2 as wire
+from tests.cases.rows_of_ids import row_of
 from tests.conformance.support.artifacts import (
     CONTEXT,
     KNOWN_TEXT,
@@ -421,16 +422,18 @@ def test_the_policy_of_the_table_applies_to_the_ids_of_texts(policies: ServerUnd
         "hash": [[word] for word in words],
         "zero": [["-1"], ["9"], ["10"]],
         "mapped": [[KNOWN_TEXT], ["unknown"], []],
+        "fmix64": [[word] for word in words],
     }
     found = policies.client().predict(sparse=sparse)
     known = policies.client().predict(
-        sparse={"reject": [[0]], "hash": [[0]], "zero": [[0]], "mapped": [[hash_text(KNOWN_TEXT)]]}
+        sparse={**{name: [[0]] for name in sparse}, "mapped": [[hash_text(KNOWN_TEXT)]]}
     )
     assert {name: list(values) for name, values in found.items()} == {
         "reject": [10, 1, 6],
         "hash": [hash_text(word) % NUM_POLICY_ROWS + 1 for word in words],
         "zero": [0, 10, 0],
         "mapped": [known["mapped"][0], NUM_POLICY_ROWS, 0],
+        "fmix64": [row_of(hash_text(word), NUM_POLICY_ROWS) + 1 for word in words],
     }
     assert known["mapped"][0] < NUM_POLICY_ROWS
     with pytest.raises(InvalidRequestError, match=r"sparse\['reject'\].values: got ID 10 in row 1"):

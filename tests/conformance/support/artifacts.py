@@ -345,8 +345,8 @@ class PolicyModel(nn.Module):
 
 def export_policies(path: Path) -> Exported:
     """A table for each ID policy; where all IDs read rows, texts are hashed."""
-    policies = {str(policy): policy for policy in (IdPolicy.HASH, IdPolicy.ZERO)}
-    strings = {str(policy): "xxh64" for policy in (IdPolicy.HASH, IdPolicy.MAPPED)}
+    policies = {str(policy): policy for policy in (IdPolicy.HASH, IdPolicy.ZERO, IdPolicy.FMIX64)}
+    strings = {str(policy): "xxh64" for policy in (IdPolicy.HASH, IdPolicy.MAPPED, IdPolicy.FMIX64)}
     config = ExportConfig(
         name="policies", table_id_policies=policies, strings=strings, graph_format=GRAPH_FORMAT
     )

@@ -19,6 +19,7 @@ from recsys.sharding.plan.env import ShardingEnv
 from recsys.sharding.plan.sharding_types import row_wise
 from recsys.sharding.sharded import ShardedOptions
 from recsys.signature import IdPolicy
+from tests.cases.rows_of_ids import row_of
 from tests.support.helpers import bag, kjt_of, outputs_of, scripted, sequence
 
 INT64_MIN = -(2**63)
@@ -90,6 +91,15 @@ class TestPolicies:
         assert torch.equal(module(batch(bad)).values(), expected)
         assert torch.equal(module(batch(bad).permute([1, 0])).values(), expected)
 
+    @pytest.mark.parametrize("other", [IdPolicy.REJECT, IdPolicy.ZERO, IdPolicy.HASH, IdPolicy.FMIX64])
+    def test_fmix64_changes_every_id_of_its_table(self, bad: int, other: IdPolicy) -> None:
+        module = quantized(t=IdPolicy.FMIX64, u=other)
+        mixed = {"a": [[row_of(1, ROWS), row_of(4, ROWS)], [row_of(0, ROWS), row_of(bad, ROWS)]]}
+        others = [[row_of(8, 9)], [row_of(3, 9)]] if other is IdPolicy.FMIX64 else [[8], [3]]
+        expected = quantized()(kjt_of({**mixed, "b": others})).values()
+        assert torch.equal(module(batch(bad)).values(), expected)
+        assert torch.equal(module(batch(bad).permute([1, 0])).values(), expected)
+
     def test_zero_adds_nothing(self, bad: int) -> None:
         module = quantized(t=IdPolicy.ZERO)
         without = kjt_of({"a": [[1, 4], [0]], "b": [[8], [3]]})
@@ -112,7 +122,7 @@ class TestPolicies:
         with pytest.raises(ValueError, match=f"feature 'a' got ID {bad} "):
             quantized(u=IdPolicy.ZERO)(batch(bad))
 
-    @pytest.mark.parametrize("policy", [IdPolicy.HASH, IdPolicy.ZERO])
+    @pytest.mark.parametrize("policy", [IdPolicy.HASH, IdPolicy.ZERO, IdPolicy.FMIX64])
     def test_scripted_and_cut_by_rows(self, bad: int, policy: IdPolicy) -> None:
         module = quantized(t=policy)
         plan = {t.name: row_wise(t, [1, 0]) for t in TABLES}

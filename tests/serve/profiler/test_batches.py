@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from recsys.artifact.load import LoadedArtifact
 from recsys.artifact.samples import Batch
+from recsys.signature import IdPolicy
 from serve.bench.load.requests import parse_mix
 from serve.profiler.batches import RowReads, Shape, draw, grouped, num_batches
+from tests.cases.rows_of_ids import row_of
 
 TABLES = {"user": "plain.users", "genres": "plain.genres", "item": "plain.catalog", "tags": "weighted.tags"}
 
@@ -60,6 +64,24 @@ def test_a_hashed_id_reads_the_row_that_it_hashes_to(model: LoadedArtifact) -> N
     assert drawn.inputs[-2].tolist() == [3, 3, 25, 25]
     block = next(block for block in model.manifest.layout.blocks if block.table == "plain.catalog")
     assert drawn.reads.offsets[2:].tolist() == [block.offset_bytes + 3 * block.row_bytes] * 2
+
+
+def test_a_mixed_id_reads_the_row_that_the_model_reads(model: LoadedArtifact) -> None:
+    signature = model.manifest.signature
+    item = next(use for use in signature.sparse if use.tables[0].name == "plain.catalog")
+    mixed = replace(item, tables=(replace(item.tables[0], id_policy=IdPolicy.FMIX64),))
+    sparse = tuple(mixed if use is item else use for use in signature.sparse)
+    manifest = replace(model.manifest, signature=replace(signature, sparse=sparse))
+    samples = Batch(
+        dense=(torch.zeros(1, 3), torch.zeros(1, 1)),
+        lengths=torch.tensor([int(use is item) for use in signature.sparse]),
+        values=torch.tensor([-(2**40)]),
+        weights=torch.ones(1),
+        num_rows=1,
+    )
+    [drawn] = draw(manifest, 1, Shape(samples=samples), rng(), 1)
+    block = next(block for block in manifest.layout.blocks if block.table == "plain.catalog")
+    assert drawn.reads.offsets.tolist() == [block.offset_bytes + row_of(-(2**40), 11) * block.row_bytes]
 
 
 def test_zipf_draws_few_rows_often(model: LoadedArtifact) -> None:

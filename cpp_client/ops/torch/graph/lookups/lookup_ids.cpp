@@ -14,6 +14,35 @@ using torch::jit::Value;
 
 constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
 
+/// Returns x of `x ^ (x >> 33 & ones)`: the shift is that of an unsigned number; null for others.
+Value* Unshifted(const Value* value) {
+  constexpr std::int64_t kOnes = (std::int64_t{1} << 31) - 1;
+  const Node* const sum = value->node();
+  if (!Is(sum, "aten::bitwise_xor")) return nullptr;
+  const Node* const masked = sum->input(1)->node();
+  if (!Is(masked, "aten::bitwise_and") || !IsNumber(masked->input(1), kOnes)) return nullptr;
+  const Node* const shift = masked->input(0)->node();
+  const bool is_shift = Is(shift, "aten::bitwise_right_shift") && IsNumber(shift->input(1), 33) &&
+                        shift->input(0) == sum->input(0);
+  return is_shift ? shift->input(0) : nullptr;
+}
+
+/// Returns the IDs that recsys.ops.mixed_ids mixes to a value (MixedId of kernels.h); null for
+/// others.
+Value* Unmixed(const Value* value) {
+  const Node* const node = value->node();
+  if (!Is(node, "aten::bitwise_and") || !IsNumber(node->input(1), kMost)) return nullptr;
+  Value* found = Unshifted(node->input(0));
+  for (const std::uint64_t factor : {0xC4CEB9FE1A85EC53, 0xFF51AFD7ED558CCD}) {
+    if (found == nullptr || !Is(found->node(), "aten::mul") ||
+        !IsNumber(found->node()->input(1), static_cast<std::int64_t>(factor))) {
+      return nullptr;
+    }
+    found = Unshifted(found->node()->input(0));
+  }
+  return found;
+}
+
 /// What a check and the policies before it do with IDs, by feature.
 struct Checked {
   Value* values = nullptr;
@@ -48,6 +77,16 @@ class CheckReading {
       if (!of_features) return std::nullopt;
       moduli = *of_features * *is_hashed;
       hashed = rest->input(0);
+      if (Value* const mixed = Unmixed(hashed)) {
+        moduli = -moduli;
+        hashed = mixed;
+      } else if (Is(hashed->node(), "aten::where")) {
+        const Node* const either = hashed->node();
+        const auto is_mixed = OfFeatures(either->input(0));
+        hashed = either->input(2);
+        if (!is_mixed || Unmixed(either->input(1)) != hashed) return std::nullopt;
+        moduli = at::where(*is_mixed, -moduli, moduli);
+      }
       value = value->node()->input(2);
     }
     Node* const threshold = value->node();

@@ -12,7 +12,8 @@ namespace recsys::ops {
 struct TracedFeature {
   /// Which of the batch's.
   std::int64_t feature = 0;
-  /// recsys::ops::Slot's, -1 for all that fit; modulus; last_id.
+  /// recsys::ops::Slot's, -1 for all that fit; modulus, negative where IDs are mixed first;
+  /// last_id.
   std::int64_t num_rows = -1, modulus = 0, last_id = -1;
   /// The check that they pass on their way, and which of its features they are; null without one.
   torch::jit::Node* check = nullptr;
