@@ -107,6 +107,7 @@ class TableSpec:
         min_count: With "vocabulary": how often a value must occur in the training rows to get a row.
         date: The column of dates whose part is the ID of the only feature; empty where the features are columns.
         part: One of ``DATE_PARTS``, with ``date``.
+        format: How the dates are written, as ``strptime`` takes it; empty for ISO 8601 and numbers since 1970.
     """
 
     name: str
@@ -119,6 +120,7 @@ class TableSpec:
     min_count: int = 1
     date: str = ""
     part: str = ""
+    format: str = ""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -146,6 +148,7 @@ class Schema:
         tables: The tables of the sparse features; at least one.
         weight: The column of the examples' weights; None for equal ones.
         time: The column by which rows are held out: the last of them; None where the last rows are.
+        time_format: How ``time`` is written, as ``strptime`` takes it; empty for ISO 8601 and numbers.
         held_out: The share that is held out.
         held_out_from: Rows with a ``time`` of at least this are held out, whatever their share; empty for the
             share.
@@ -156,6 +159,7 @@ class Schema:
     tables: tuple[TableSpec, ...]
     weight: str | None = None
     time: str | None = None
+    time_format: str = ""
     held_out: float = 0.1
     held_out_from: str = ""
 
@@ -166,8 +170,9 @@ class Schema:
             )
         if not 0 < self.held_out < 1:
             raise SchemaError(f"schema.held_out: got {self.held_out}, expected a share above 0 and below 1")
-        if self.held_out_from and self.time is None:
-            raise SchemaError("schema.held_out_from: got it without time, expected the column that it bounds")
+        for name in ("held_out_from", "time_format"):
+            if getattr(self, name) and self.time is None:
+                raise SchemaError(f"schema.{name}: got it without time, expected the column that it is for")
         for kind, names in (
             ("column", [*self.label_names, *self.dense_names, *self.feature_names]),
             ("table", [table.name for table in self.tables]),
@@ -222,9 +227,7 @@ class Schema:
     def to_json(self) -> dict[str, Any]:
         """Return plain data that ``from_json`` reads back, without fields that have their default."""
         data: dict[str, Any] = {
-            name: getattr(self, name)
-            for name in ("weight", "time", "held_out", "held_out_from")
-            if getattr(self, name) != _DEFAULTS[name]
+            name: getattr(self, name) for name in _DEFAULTS if getattr(self, name) != _DEFAULTS[name]
         }
         data["labels"] = [_plain(label) for label in self.labels]
         data["dense"] = [_plain(column) for column in self.dense]
@@ -247,7 +250,14 @@ class Schema:
             raise SchemaError(str(error)) from None
 
 
-_DEFAULTS: Mapping[str, Any] = {"weight": None, "time": None, "held_out": 0.1, "held_out_from": ""}
+_TEXTS = ("weight", "time", "time_format", "held_out_from")
+_DEFAULTS: Mapping[str, Any] = {
+    "weight": None,
+    "time": None,
+    "time_format": "",
+    "held_out": 0.1,
+    "held_out_from": "",
+}
 _TABLE_FIELDS = {"num_embeddings": "rows", "feature_names": "features"}
 
 
@@ -265,9 +275,7 @@ def _schema(data: Any) -> Schema:
     else:
         labels = tuple(_label(item, at) for at, item in a_list(data, "labels", "schema"))
     dense = a_list(data, "dense", "schema") if "dense" in data else []
-    optional: dict[str, Any] = {
-        name: text(data, name, "schema") for name in ("weight", "time", "held_out_from") if name in data
-    }
+    optional: dict[str, Any] = {name: text(data, name, "schema") for name in _TEXTS if name in data}
     if "held_out" in data:
         optional["held_out"] = _number(data, "held_out", "schema")
     return Schema(
@@ -323,7 +331,7 @@ def _table(data: Any, at: str) -> TableSpec:
         optional["separator"] = text(data, "separator", at)
     if "min_count" in data:
         optional["min_count"] = count(data, "min_count", at)
-    for name in ("date", "part"):
+    for name in ("date", "part", "format"):
         if name in data:
             optional[name] = text(data, name, at)
     spec = TableSpec(
@@ -336,7 +344,7 @@ def _table(data: Any, at: str) -> TableSpec:
         raise wrong(
             at, "ids", "index", f"hash, fmix64, vocabulary or zero_collision: {spec.strings} gives 64-bit IDs"
         )
-    if spec.date or spec.part:
+    if spec.date or spec.part or spec.format:
         _check_date(spec, at)
     if spec.is_mapped and spec.num_embeddings < 2:
         raise wrong(at, "rows", spec.num_embeddings, "at least 2: the last row is that of all other IDs")

@@ -212,6 +212,7 @@ class Dataset:
         labels: Starts a pass over the labels of the training examples, ``[N, L]`` each; None reads the examples.
         rows_as_sent: Returns so many held-out rows, or fewer, as clients send them; None where they send the IDs of
             ``held_out``.
+        notices: What a user should know of the data, one line each.
     """
 
     name: str
@@ -225,6 +226,7 @@ class Dataset:
     vocabularies: Callable[[], dict[str, Ints]] = dict
     labels: Callable[[], Iterator[NDArray[np.float32]]] | None = None
     rows_as_sent: Callable[[int], ExampleRows] | None = None
+    notices: tuple[str, ...] = ()
 
     def check_labels(self) -> None:
         """Check that each label is 0 for some training examples and 1 for others.

@@ -100,6 +100,8 @@ def _run(args: argparse.Namespace) -> int:
     )
     if ranks.rank == 0:
         _check_room(args, job)
+        for notice in dataset.notices:
+            _complain(notice)
     with _callback(args, ranks, dataset, job.train.epochs) as callback:
         trained = train_over_ranks(job, ranks, callback, whole=args.out is not None)
     if ranks.rank == 0:

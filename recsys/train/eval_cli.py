@@ -24,6 +24,7 @@ from recsys.data.tables.dataset import rows_of, table_dataset
 from recsys.data.tables.schema_file import read_schema
 from recsys.metrics.exact import Metrics, measure
 from recsys.models.click import ClickModel
+from recsys.schema import Schema
 
 _EXAMPLES = """\
 examples:
@@ -92,11 +93,7 @@ def _measured(args: argparse.Namespace) -> dict[str, dict[str, Metrics]]:
     logits: dict[str, list[NDArray[Any]]] = {"artifact": [], **({} if model is None else {"checkpoint": []})}
     labels: list[NDArray[np.float32]] = []
     weights: list[NDArray[np.float32]] = []
-    blocks: Iterator[Block] = (
-        table_dataset(args.data, schema, args.limit_rows).held_out()
-        if args.held_out
-        else rows_of(args.data, schema)
-    )
+    blocks: Iterator[Block] = _held_out(args, schema) if args.held_out else rows_of(args.data, schema)
     for block in blocks:
         examples = block.take(np.arange(len(block)))
         labels.append(examples.labels)
@@ -119,6 +116,13 @@ def _measured(args: argparse.Namespace) -> dict[str, dict[str, Metrics]]:
         }
         for who, of in logits.items()
     }
+
+
+def _held_out(args: argparse.Namespace, schema: Schema) -> Iterator[Block]:
+    dataset = table_dataset(args.data, schema, args.limit_rows)
+    for notice in dataset.notices:
+        sys.stderr.write(f"recsys-eval: {notice}\n")
+    return dataset.held_out()
 
 
 def _click_model(path: Path) -> ClickModel:

@@ -8,6 +8,7 @@ Shape letters: N number of examples.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,12 +28,23 @@ from recsys.data.tables.conversions import (
     numbers_of,
     without_missing,
 )
+from recsys.data.tables.moments import DATES, moments_of, seconds_of
 from recsys.data.tables.types import is_bytes, is_list, is_number, is_text, plain
 from recsys.hashing import hash_texts, rows_of_ids
 from recsys.schema import DenseColumn, LabelColumn, TableSpec
 
-_MICROSECONDS = pa.timestamp("us")
-_ZONED = pa.timestamp("us", "UTC")
+
+@dataclass(frozen=True)
+class Times:
+    """A column of times.
+
+    Attributes:
+        values: float64 ``[N]``, NaN for missing ones.
+        are_dates: Whether they are seconds since 1970, and not the column's own numbers.
+    """
+
+    values: NDArray[np.float64]
+    are_dates: bool
 
 
 class Columns:
@@ -86,25 +98,23 @@ class Columns:
         self._expect(np.isfinite(floats), column.name, numbers, "a finite float32")
         return floats
 
-    def times(self, name: str) -> NDArray[np.float64]:
-        """Return a column of times as numbers that can be compared: as they are, or seconds since 1970."""
+    def times(self, name: str, form: str = "") -> Times:
+        """Return a column of times as numbers that can be compared; ``form`` as ``moments_of`` takes it."""
         array = plain(self._table.column(name))
-        times = self.numbers(name) if is_number(array.type) else self._times(array, name)
-        self._expect(~np.isnan(times), name, "a missing value", "a time")
-        return times
+        is_number_text = is_text(array.type) and _starts_with_number(array)
+        if not form and (is_number(array.type) or is_number_text):
+            return Times(self.numbers(name), are_dates=False)
+        return Times(seconds_of(self.dates(name, form)), are_dates=True)
 
-    def dates(self, name: str) -> pa.Array:
-        """Return a column of dates as timestamps without a zone, in UTC where it has one; null for missing ones."""
+    def dates(self, name: str, form: str = "") -> pa.Array:
+        """Return a column of dates as timestamps, see ``moments_of``."""
         array = plain(self._table.column(name))
-        if is_text(array.type):
-            array = without_missing(array)
-        dates = _timestamps(array)
+        dates = moments_of(array, form)
         if dates is None:
-            bad = first_failing(array, lambda part: _timestamps(part) is not None)
-            if _timestamps(array[bad : bad + 1]) is None:
-                raise self._wrong(
-                    bad, name, repr(str(array[bad]))[:60], "a date as 2026-01-31 or 2026-01-31 12:00:00"
-                )
+            bad = first_failing(array, lambda part: moments_of(part, form) is not None)
+            if moments_of(array[bad : bad + 1], form) is None:
+                expected = f"a date in the form {form!r}" if form else DATES
+                raise self._wrong(bad, name, repr(str(array[bad]))[:60], expected)
             raise DataError(f"{self._place(bad)}: column {name!r}: got dates with and without a time zone")
         return dates
 
@@ -114,7 +124,7 @@ class Columns:
         The feature's column holds IDs or texts, or lists of them; that of a date's part holds dates.
         """
         if spec.date:
-            return Bags.optional(date_parts(self.dates(spec.date), spec.part))
+            return Bags.optional(date_parts(self.dates(spec.date, spec.format), spec.part))
         values, lengths = self._values(name, spec)
         owners = np.repeat(np.arange(len(lengths)), lengths)
         ids = self._hashed(values) if spec.strings else self._whole(values, name, owners)
@@ -195,14 +205,6 @@ class Columns:
         numbers: NDArray[np.float64] = array.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
         return numbers
 
-    def _times(self, array: pa.Array, name: str) -> NDArray[np.float64]:
-        if is_text(array.type) and not isinstance(numbers_of(array.drop_null()[:1]), OddValue):
-            return self.numbers(name)
-        moments: NDArray[np.float64] = (
-            self.dates(name).cast(pa.int64()).cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
-        )
-        return moments / 1e6
-
     def _expect(
         self,
         good: NDArray[np.bool_],
@@ -231,15 +233,6 @@ class Columns:
         return DataError(f"{self._place(row)}: column {name!r}: got {got}, expected {expected}")
 
 
-def _timestamps(array: pa.Array) -> pa.Array | None:
-    """Return times without a zone, in UTC where they have one; None if a value is something else."""
-    for kind in (_MICROSECONDS, _ZONED):
-        dates = cast_or_none(array, kind, safe=is_text(array.type))
-        if dates is not None:
-            return dates.cast(_MICROSECONDS)
-    return None
-
-
 def date_parts(dates: pa.Array, part: str) -> Ints:
     """Return a part of each date, one of ``recsys.schema.DATE_PARTS``; -1 for missing dates."""
     found = pc.hour(dates) if part == "hour" else pc.day_of_week(dates)
@@ -247,10 +240,7 @@ def date_parts(dates: pa.Array, part: str) -> Ints:
     return parts
 
 
-def time_of(text: str) -> float:
-    """Return a time that a user wrote, as ``Columns.times`` returns a column's.
-
-    Raises:
-        DataError: It is neither a number nor a date.
-    """
-    return float(Columns(pa.table({"time": [text]}), lambda _: "time").times("time")[0])
+def _starts_with_number(texts: pa.Array) -> bool:
+    """Return whether the first text that is not missing is a number."""
+    first = without_missing(texts).drop_null()[:1]
+    return len(first) == 1 and cast_or_none(first, pa.float64()) is not None

@@ -48,20 +48,21 @@ def table_dataset(data: Any, schema: Schema, limit_rows: int | None = None) -> D
     for file in files:
         _check(file, schema)
     pieces = list(_limited((piece for file in files for piece in file.pieces()), limit_rows))
-    train, held_out = split(pieces, schema)
+    parts = split(pieces, schema)
     paths = [file.path for file in files if file.path is not None]
     return Dataset(
         name="table",
         schema=schema,
-        num_train_rows=sum(map(len, train)),
-        num_held_out_rows=sum(map(len, held_out)),
-        train=partial(_blocks, train, schema),
-        held_out=partial(_blocks, held_out, schema),
-        labels=partial(label_blocks, train, schema.labels),
+        num_train_rows=sum(map(len, parts.train)),
+        num_held_out_rows=sum(map(len, parts.held_out)),
+        train=partial(_blocks, parts.train, schema),
+        held_out=partial(_blocks, parts.held_out, schema),
+        labels=partial(label_blocks, parts.train, schema.labels),
         reference=lambda: None,
-        vocabularies=partial(_vocabularies, train, schema),
-        rows_as_sent=partial(rows_as_sent, held_out, schema),
+        vocabularies=partial(_vocabularies, parts.train, schema),
+        rows_as_sent=partial(rows_as_sent, parts.held_out, schema),
         fingerprint=partial(fingerprint, paths, schema.to_json()),
+        notices=parts.notices,
     )
 
 
@@ -154,7 +155,8 @@ def _check(file: TableFile, schema: Schema, *, labels: bool = True) -> None:
         for name in table.columns:
             kind = plain_type(file.types[name])
             if table.date:
-                expect(name, is_date(kind) or is_text(kind), "timestamps, dates or texts of them")
+                is_good = is_date(kind) or is_text(kind) or is_number(kind)
+                expect(name, is_good, "timestamps, dates, texts of them or numbers since 1970")
                 continue
             inner = kind.value_type if is_list(kind) else kind
             is_number_kind = is_number(inner) and not (table.strings and pa.types.is_floating(inner))

@@ -118,8 +118,12 @@ def test_rows_are_held_out_by_time() -> None:
     assert late == [hash_text(f"city {i}") % rows for i in np.flatnonzero(days > 15)]
     from_date = table_dataset(table, replace(schema, held_out_from="2026-01-19"))
     assert from_date.num_held_out_rows == 2
-    with pytest.raises(ValueError, match="there are no rows to hold out"):
-        table_dataset(table, replace(schema, held_out_from="2027-01-01"))
+    beyond = table_dataset(table, replace(schema, held_out_from="2027-01-01"))
+    assert beyond.num_held_out_rows == 2
+    assert beyond.notices == (
+        "schema.held_out_from: all rows of column 'day' are before '2027-01-01' (the last: 2026-01-20 00:00:00); "
+        "held out are the last 10% of the rows by it",
+    )
 
 
 def test_a_run_starts_from_another(tmp_path: Path) -> None:

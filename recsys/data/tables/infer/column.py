@@ -15,13 +15,17 @@ from recsys.data.labels import word_labels
 from recsys.data.lines import DataError
 from recsys.data.tables.cells import split
 from recsys.data.tables.columns import Columns, date_parts
+from recsys.data.tables.infer.dates import Dates, dates_of
 from recsys.data.tables.infer.kinds import CODE, kind_of_ids, odd_entry, separator_of
 from recsys.data.tables.types import is_bytes, is_date, is_list, is_number, is_text, why_unread
 from recsys.schema import DATE_PARTS
 
-_TIMES = ("time", "timestamp", "ts", "datetime", "date", "event_time", "unix_timestamp", "hour", "day")
+_TIMES = re.compile(
+    r"(event_|unix_|request_|click_|log_|server_|view_|review_|unix_review_|impression_|rating_)?"
+    r"(time|timestamp|ts|datetime|time_stamp)(_?(ms|us|ns|s|sec|seconds|utc))?|date|date_time|hour|day|dt"
+)
 _MOST_WORDS = 20
-_FIRST_DIGITS_OF_TIMES = 100_000
+_DAYS_PER_YEAR = 366
 _TYPE_WIDTH = 40
 
 
@@ -64,7 +68,8 @@ class Column:
         self.values = pa.nulls(0) if self.unread else values.drop_null()
         self.num_values = len(self.values.unique())
         self.numbers = self._as_numbers()
-        self.dates = self._as_dates()
+        self.date_form = self._as_dates()
+        self.dates = self.date_form.moments
 
     def _as_numbers(self) -> NDArray[np.float64] | None:
         """Return the values as numbers, without missing ones; None if they are texts."""
@@ -80,14 +85,9 @@ class Column:
         numbers = numbers[np.isfinite(numbers)]
         return numbers if len(numbers) else None
 
-    def _as_dates(self) -> pa.Array | None:
-        """Return the values as timestamps, null for missing ones; None if they are something else."""
-        if self.is_list or self.numbers is not None or not (self.is_text or is_date(self.array.type)):
-            return None
-        try:
-            return Columns(pa.table({self.name: self.array}), lambda row: f"row {row}").dates(self.name)
-        except DataError:
-            return None
+    def _as_dates(self) -> Dates:
+        is_readable = self.is_text or is_date(self.array.type) or self.numbers is not None
+        return Dates() if self.is_list or not is_readable else dates_of(self.array, self.low, self.numbers)
 
     @cached_property
     def date_parts(self) -> tuple[str, ...]:
@@ -137,12 +137,17 @@ class Column:
         return kind_of_ids(self.items)
 
     def is_time(self) -> bool:
-        """Whether it is named like a time and its values are times."""
-        if self.low not in _TIMES:
+        """Whether it is named as the time of the rows, and half of them or more have one."""
+        if not _TIMES.fullmatch(self.low):
             return False
-        if self.numbers is not None:
-            return bool(self.numbers.min() >= _FIRST_DIGITS_OF_TIMES)
-        return self.dates is not None and not self.dates.null_count
+        if self.dates is not None:
+            return bool(self.dates.null_count * 2 <= len(self.dates))
+        # Numbers that count from another day than one of 1970 still order the rows.
+        return (
+            self.numbers is not None
+            and len(self.numbers) * 2 >= len(self.array)
+            and float(self.numbers.max()) > _DAYS_PER_YEAR
+        )
 
     def report(self, use: str, reason: str) -> ColumnReport:
         """Return what was found."""

@@ -21,6 +21,7 @@ _ENTITY = re.compile(
     r"campaign|advertiser|creative|category|poi|hotel|asin|reviewer)(_?(id|ids|key|code|hash|uuid|guid|no))?"
 )
 _UUID = re.compile(r"\{?[0-9a-fA-F]{8}-?([0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}\}?")
+DIFFERENT = "different in every row"
 _FEW_ROWS = 10
 # In fewer rows, none of some hundred cities may come twice.
 _SOME_ROWS = 50
@@ -52,4 +53,4 @@ def row_id_reason(column: Column) -> str:
     is_uuid = column.is_text and _UUID.fullmatch(column.values[0].as_py())
     if num_rows < (_MANY_ROWS if is_entity else _FEW_ROWS if is_uuid else _SOME_ROWS):
         return ""
-    return f"{'UUIDs, ' if is_uuid else ''}different in every row"
+    return f"UUIDs, {DIFFERENT}" if is_uuid else DIFFERENT

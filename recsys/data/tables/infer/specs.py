@@ -29,6 +29,7 @@ def date_tables(column: Column, taken: Sequence[str]) -> Iterator[TableSpec]:
             feature_names=(name,),
             date=column.name,
             part=part,
+            format=column.date_form.form,
         )
 
 

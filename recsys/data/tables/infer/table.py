@@ -68,7 +68,8 @@ def infer(data: Any, labels: Sequence[str] = (), hash_rows: int = 100_000) -> In
             f"data: got columns {sample.column_names[:20]}, of which none looks like an ID or a category; a schema "
             "file (--schema) names them"
         )
-    time, weight = ([c.name for c in by_use[use]][:1] for use in ("time", "weight"))
+    weight = [column.name for column in by_use["weight"]]
+    time = by_use["time"]
     schema = Schema(
         labels=tuple(label.column for label in chosen),
         dense=tuple(dense_column(column) for column in by_use["dense"]),
@@ -79,7 +80,8 @@ def infer(data: Any, labels: Sequence[str] = (), hash_rows: int = 100_000) -> In
             ]
         ),
         weight=weight[0] if weight else None,
-        time=time[0] if time else None,
+        time=time[0].name if time else None,
+        time_format=time[0].date_form.form if time else "",
     )
     reports = tuple(column.report(*uses[column.name]) for column in found)
     return Inferred(schema=schema, columns=reports, num_rows=sample.num_rows)

@@ -7,7 +7,7 @@ import re
 import pyarrow as pa
 
 from recsys.data.tables.infer.column import Column
-from recsys.data.tables.infer.row_ids import row_id_reason
+from recsys.data.tables.infer.row_ids import DIFFERENT, row_id_reason
 
 _WEIGHTS = ("sample_weight", "example_weight", "importance")
 _COUNTS = re.compile(
@@ -15,17 +15,37 @@ _COUNTS = re.compile(
     r"quantity|qty|cost|revenue|income|salary|budget|views$|visits$|_ms$|_seconds$|length|width|height"
 )
 _IDS = re.compile(r"(^|_)(id|ids|code|category|cat|type|zip|hash)$|^c\d+$")
+_DAYS_PER_YEAR = 366
+# Words for parts of the day recur.
+_ROWS_PER_WORD = 20
 
 
 def use_of(column: Column, uses: dict[str, tuple[str, str]]) -> tuple[str, str]:
-    """Return a column's use and the reason."""
+    """Return a column's use and the reason, which says of a column named as a time why it is none."""
+    use, reason = _use(column, uses)
+    note = column.date_form.note
+    if not note or (use == "ignored" and reason != DIFFERENT):
+        return use, reason
+    if use in ("time", "date") or column.dates is not None:
+        return use, f"{reason}; {note}"
+    if column.numbers is not None:
+        is_count = use == "sparse" and column.is_whole and column.numbers.max() > _DAYS_PER_YEAR
+        return ("dense", f"named as a time; {note}") if is_count else (use, f"{reason}; {note}")
+    if column.date_form.is_unclear:
+        return "ignored", note
+    if column.num_values * _ROWS_PER_WORD <= len(column.values):
+        return use, f"{reason}; named as a time, but {note}"
+    return "ignored", f"named as a time, but {note}: write 2026-01-31 12:00, or seconds since 1970"
+
+
+def _use(column: Column, uses: dict[str, tuple[str, str]]) -> tuple[str, str]:
     used = {use for use, _ in uses.values()}
     if column.unread:
         return "ignored", column.unread
     if not len(column.values):
         return "ignored", "no values"
     if column.is_time() and "time" not in used:
-        return "time", "named as one; its last rows are held out"
+        return "time", _time_reason(column)
     if column.low in _WEIGHTS and column.numbers is not None and column.numbers.min() >= 0:
         return "weight", "named as one"
     if column.num_values == 1 and not pa.types.is_null(column.array.type) and not column.array.null_count:
@@ -33,7 +53,7 @@ def use_of(column: Column, uses: dict[str, tuple[str, str]]) -> tuple[str, str]:
     if column.dates is not None:
         return _date_use(column)
     if column.is_time():
-        return "ignored", "a second time, as numbers; as dates (2026-01-31 12:00) they give hour and weekday"
+        return "ignored", f"a second time; {column.date_form.note}"
     is_quantity = bool(_COUNTS.search(column.low)) and not _IDS.search(column.low)
     if column.numbers is None or (column.is_whole and not is_quantity):
         reason = row_id_reason(column)
@@ -52,6 +72,12 @@ def use_of(column: Column, uses: dict[str, tuple[str, str]]) -> tuple[str, str]:
     if is_quantity:
         return "dense", "named as a quantity"
     return "sparse", "whole numbers, which may be IDs"
+
+
+def _time_reason(column: Column) -> str:
+    if column.num_values == 1 and not column.num_missing:
+        return "named as one; while it is the same in all rows, the last ones of the table are held out"
+    return "named as one; its last rows are held out"
 
 
 def _list_use(column: Column) -> tuple[str, str]:
