@@ -303,7 +303,7 @@ def _run_delta(arguments: argparse.Namespace) -> int:
         check_replaceable(out, config.overwrite)
         part = _part_of(config.artifact, arguments.submodule)  # fails before anything that takes long
         before, after = (load_model(replace(source, submodule=part)) for source in sources)
-        with _progress_bar() as progress, our_names():
+        with _progress_bar() as progress, our_names(before, after):
             report = export_delta(before, after, out, config, progress)
     except (ValueError, OSError) as error:
         print(f"recsys-export: {error}", file=sys.stderr)

@@ -81,7 +81,12 @@ def export_model(
     progress = progress or (lambda *_: None)
     made = Destination(Path(path), single_file=config.single_file, overwrite=config.overwrite)
     model = with_our_modules(model)
-    with naming_full_disk(f"out: {Path(path).name!r}"), made as destination, our_names(), naming_places():
+    with (
+        naming_full_disk(f"out: {Path(path).name!r}"),
+        made as destination,
+        our_names(model),
+        naming_places(),
+    ):
         work = destination.work
         prepared = prepare(model, config, progress)
         floats = float_outputs(prepared)

@@ -6,6 +6,7 @@ Shape letters: B batch, Q contexts, F features, N number of IDs.
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -16,6 +17,7 @@ from torch import Tensor, fx, nn
 
 from export.graph.cutting import cut
 from export.graph.device_check import check_devices
+from export.graph.floats import floats_for_whole_numbers
 from export.graph.inputs.binding import Binding
 from export.graph.inputs.computed import RequestFeatures
 from export.graph.inputs.forward import DEFAULT_OUTPUT, parts_of
@@ -23,15 +25,15 @@ from export.graph.managed import FrozenCollisions, mapping_in_front
 from export.graph.passes import (
     copy_views_of_other_types,
     flatten_cats,
-    floats_for_functions,
     norms_of_vectors,
     part_shared_linears,
     relu_in_place,
     without_unused,
 )
+from export.graph.place import Line
 from export.graph.ranking import Expansion, RankingCollection, RankingFeatures
 from export.graph.sizes import BatchSizes, Sizes
-from export.graph.tracing import trace
+from export.graph.tracing import LINE, trace
 from recsys import torchscript
 from recsys.errors import ExportError
 from recsys.jagged.keyed_jagged import KeyedJaggedTensor
@@ -40,6 +42,8 @@ from recsys.sharding.sharded import DistributedKeyedJaggedTensor, ShardedCollect
 from recsys.sharding.transport.inputs import DistInput, PairIds
 from recsys.sharding.transport.local import LocalInputDist, send
 
+# Before the marks below what TorchScript refuses: the node's name.
+_REFUSED = re.compile(r"^ *(\w+) = .*\n *~+ <--- HERE", re.MULTILINE)
 _ALLOWED_NAMESPACES = ("aten", "fbgemm", "prim")
 
 
@@ -379,11 +383,12 @@ def make_graph(
     kind = _exported_type(len(binding.dense), binding.has_weights, bool(context))
     root = kind(model, binding, devices, dense_dtype, context)
     graph = trace(root, Sizes(root, root.example, {}))
-    # A copy, because the dtype of the model's own layers must not change.
-    module = copy.deepcopy(fx.GraphModule(root, graph))
+    # A copy, because the dtype of the model's own layers must not change. Copied scripted layers would have gradients.
+    with torch.no_grad():
+        module = copy.deepcopy(fx.GraphModule(root, graph))
     if binding.are_chosen:
         without_unused(module)
-    floats_for_functions(module)
+    floats_for_whole_numbers(module)
     norms_of_vectors(module)
     copy_views_of_other_types(module)
     relu_in_place(module)
@@ -412,9 +417,19 @@ def _scripted(module: fx.GraphModule, methods: Mapping[str, fx.GraphModule]) -> 
     try:
         script = torchscript.script(module, methods)
     except RuntimeError as error:
-        raise ExportError(f"model: cannot be scripted: {error}") from error
+        raise ExportError(f"model: cannot be scripted: {_refused(module, error)}") from error
     check_namespaces(torchscript.operators(script))
     return script
+
+
+def _refused(module: fx.GraphModule, error: RuntimeError) -> str:
+    """Return what TorchScript refused, and the line of the model's code that asks for it."""
+    lines: dict[str, Line] = {node.name: node.meta[LINE] for node in module.graph.nodes if LINE in node.meta}
+    named = [name for name in _REFUSED.findall(str(error)) if name in lines]
+    said = " ".join(str(error).split(":\n  File")[0].split())
+    if not named:
+        return said or str(error)
+    return f"{said}. At {lines[named[-1]]}"
 
 
 def check_namespaces(operators: Iterable[str]) -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-import typing
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -34,23 +31,6 @@ def relu_in_place(module: fx.GraphModule) -> None:
     module.recompile()
 
 
-def floats_for_functions(module: fx.GraphModule) -> None:
-    """Give Python functions floats where they say float, such as ``p`` of ``normalize``: TorchScript insists on it."""
-    for node in module.graph.nodes:
-        if node.op == "call_function" and inspect.isfunction(node.target):
-            taken = _taking_floats(node.target)
-            # Behind the last one there are only those of *args.
-            names = [*inspect.signature(node.target).parameters][: len(node.args)]
-            given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
-            for name, value in given.items():
-                if name in taken and type(value) is int:
-                    if name in node.kwargs:
-                        node.update_kwarg(name, float(value))
-                    else:
-                        node.update_arg(names.index(name), float(value))
-    module.recompile()
-
-
 def norms_of_vectors(module: fx.GraphModule) -> None:
     """Let ``x.norm(dim=1)`` be a function: TorchScript's method takes no dim without ``p``, and no name for it."""
     for node in module.graph.nodes:
@@ -75,14 +55,6 @@ def copy_views_of_other_types(module: fx.GraphModule) -> None:
             node.op, node.target = "call_function", torch.view_copy
             node.args, node.kwargs = node.args[:1], {"dtype": dtype}
     module.recompile()
-
-
-def _taking_floats(function: Callable[..., Any]) -> set[str]:
-    try:
-        hints = typing.get_type_hints(function)
-    except (NameError, TypeError, AttributeError):
-        return set()
-    return {name for name, hint in hints.items() if float in (hint, *typing.get_args(hint))}
 
 
 def without_unused(module: fx.GraphModule) -> None:

@@ -53,7 +53,16 @@ _ADVICE = (
         "has; the width of a dense argument is told by its first layer, or by --dense-width NAME=N",
     ),
     (r"^TypeError: squeeze\(\)", "name the dimension, such as squeeze(1)"),
-    ("'len' is not supported|__len__", "take x.size(0) in place of len(x)"),
+    (
+        "number of its parts differs",
+        "take a number of rows by x.size(0) in place of len(x), and split tensors with unbind, split or chunk into a "
+        "number that the module knows, in place of list, tuple or *",
+    ),
+    (
+        "torch.autocast",
+        "take autocast out, or switch it on for training alone (enabled=self.training): --dense-dtype bfloat16 lets "
+        "all layers compute in bfloat16",
+    ),
     (
         "item assignment",
         "make a new tensor with torch.where, masked_fill, scatter or cat in place of an assignment",
@@ -64,7 +73,7 @@ _ADVICE = (
         "what tensors hold",
     ),
     (
-        r"interpreted as an integer|must be (real|int)|(int|float)\(\) argument|not an integer",
+        r"interpreted as an integer|(?<!indices )must be (real|int)|(int|float)\(\) argument|not an integer",
         "take sizes from shapes (x.size(0)), and no int() or float() of a tensor",
     ),
     (
@@ -78,7 +87,7 @@ _ADVICE = (
         "leave the loss out: --submodule PATH exports the model within",
     ),
     (
-        "mat1 and mat2|size mismatch|normalized_shape",
+        "mat1 and mat2|size mismatch|normalized_shape|same reduction dim",
         "the width of a dense argument is that of the first layer it goes into: give another with "
         "--dense-width NAME=N, or change what the layer takes",
     ),
@@ -169,9 +178,15 @@ def advice(error: BaseException) -> str:
     return next((said for pattern, said in _ADVICE if re.search(pattern, text)), "")
 
 
-def explained(error: BaseException, default: str = _DEFAULT_ADVICE) -> str:
-    """Return an error's kind and message, its place, and what to change there."""
-    place = place_of(error)
+def explained(error: BaseException, default: str = _DEFAULT_ADVICE, place: str = "") -> str:
+    """Return an error's kind and message, its place, and what to change there.
+
+    Args:
+        error: The error.
+        default: The advice where there is none for it.
+        place: Where it arose, if no line of the model's code ran then.
+    """
+    place = place_of(error) or place
     said = advice(error) or ("" if isinstance(error, _PLAIN) else default)
     at = f". At {place}" if place else ""
     return (

@@ -20,8 +20,13 @@ import sympy
 import torch
 import torch.fx.experimental._config
 from torch import SymBool, SymFloat, SymInt, Tensor, fx, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+    UnsupportedFakeTensorException,
+)
+from torch.fx.experimental.symbolic_shapes import DimDynamic, GuardOnDataDependentSymNode, ShapeEnv
 
 from export.graph.inputs.computed import checked_ids
 
@@ -30,6 +35,14 @@ _shape_config: Any = torch.fx.experimental._config
 OPEN = object()
 # What symbols stand for where a kernel must choose: a prime, which hardly is a size of a model's own.
 _ANY = 10_007
+# What torch raises where it needs numbers.
+_WITHOUT_NUMBERS = (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    UnsupportedFakeTensorException,
+    GuardOnDataDependentSymNode,
+    NotImplementedError,
+)
 # Up to which widths are searched where an operation does not expect a multiple of them.
 _MOST_WIDTH = 4096
 
@@ -124,6 +137,8 @@ class Sizes:
     Attributes:
         widths: Those that are known by now.
         is_running: Whether the traced modules are being run, and not traced.
+        failure: The last error of the model's code for a batch of symbolic sizes, and its node; None if it was not an
+            error of the model's.
     """
 
     def __init__(self, root: nn.Module, example: Example, widths: Mapping[str, int]) -> None:
@@ -134,6 +149,7 @@ class Sizes:
         self.widths = dict(widths)
         self._num_told = len(widths)
         self.is_running = False
+        self.failure: tuple[Exception, fx.Node] | None = None
 
     def constant(self, node: fx.Node) -> Any:
         """Return a node's value if it is a number, bool or type that every batch has; else ``OPEN``.
@@ -213,9 +229,15 @@ class Sizes:
             try:
                 with self._running():
                     value = run.value(node)
-            except Exception:  # torch's, and the model's: it stays open
+            except Exception as error:  # torch's, and the model's: it stays open
                 self._run = None
                 if run.failed is None or not self._learn_width(run, run.failed):
+                    if (
+                        run.failed is not None
+                        and not run.sizes.unknown
+                        and not isinstance(error, _WITHOUT_NUMBERS)
+                    ):
+                        self.failure = (error, run.failed)
                     return OPEN
             else:
                 self._guessed += [(run.sizes, expression) for expression in run.guessed]

@@ -2,62 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import wraps
+import sys
+from collections.abc import Iterator
+from types import FrameType
 from typing import Any
 
+import numpy as np
 import torch
-from torch import fx, nn
-from torch.fx import _symbolic_trace as symbolic_trace
-from torch.fx.proxy import Attribute
+from torch import Tensor, fx, nn
 
-from export.graph.place import explained, is_of_model
+from export.graph import patches, placeholders
+from export.graph.patches import has_jagged, patched
+from export.graph.place import Line, explained, line_of_caller
+from export.graph.placeholders import OPEN_LENGTH, Placeholder
 from export.graph.sizes import OPEN, Sizes
 from export.graph.tree import has_hooks
+from recsys.embedding import EmbeddingBagCollection, EmbeddingCollection
 from recsys.errors import ExportError
-from recsys.jagged.keyed import KeyedTensor
-from recsys.jagged.keyed_jagged import KeyedJaggedTensor
-from recsys.jagged.tensor import JaggedTensor
 
 _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
-_JAGGED = (JaggedTensor, KeyedJaggedTensor, KeyedTensor)
+_COLLECTIONS = (EmbeddingBagCollection, EmbeddingCollection)
 # torch parses their sizes itself, and refuses those of a traced tensor.
 _FACTORIES = (torch.zeros, torch.ones, torch.empty, torch.full, torch.arange, torch.eye)
-
-
-class _Number:
-    """A part of a placeholder: the number that it stands for where Python wants one, if batches agree on it."""
-
-    def __index__(self) -> int:
-        found = self._constant()
-        if not isinstance(found, int):
-            raise TypeError("a number that differs between batches cannot be interpreted as an integer")
-        return found
-
-    def __int__(self) -> int:
-        return int(float(self))
-
-    def __float__(self) -> float:
-        found = self._constant()
-        if not isinstance(found, (int, float)):
-            raise TypeError("must be real number, not one that differs between batches")
-        return float(found)
-
-    def _constant(self) -> Any:
-        return self.tracer.sizes.constant(self.node)  # type: ignore[attr-defined]
-
-
-class _Placeholder(_Number, fx.Proxy):
-    def __getattr__(self, k: str) -> Attribute:
-        return _PlaceholderAttribute(self, k)
-
-    def __setitem__(self, key: object, value: object) -> None:
-        raise TypeError("'Proxy' object does not support item assignment")
-
-
-class _PlaceholderAttribute(_Number, Attribute):
-    pass
+# Code that stands between the model's and the graph.
+_HERE = {__file__, patches.__file__, placeholders.__file__}
+#: Where a node's ``meta`` has the line of the model's code that made it.
+LINE = "line"
 
 
 class ModelTracer(fx.Tracer):
@@ -71,6 +41,7 @@ class ModelTracer(fx.Tracer):
         super().__init__(autowrap_functions=_FACTORIES)
         self._autowrap_search.append(torch)
         self.sizes = sizes
+        self._constants: dict[int, tuple[Tensor, Tensor]] = {}
 
     def trace(self, root: Any, concrete_args: dict[str, Any] | None = None) -> fx.Graph:
         """Trace a module."""
@@ -80,7 +51,7 @@ class ModelTracer(fx.Tracer):
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
         """Return a node's placeholder."""
-        return _Placeholder(node, self)
+        return Placeholder(node, self)
 
     def to_bool(self, obj: fx.Proxy) -> bool:
         """Return what a decision of the model's code is in every batch.
@@ -101,13 +72,36 @@ class ModelTracer(fx.Tracer):
         parts: Any = obj
         return super().iter(obj) if count is None else iter([parts[i] for i in range(count)])
 
+    def dtype(self, obj: fx.Proxy) -> torch.dtype:
+        """Return a traced dtype.
+
+        Raises:
+            TypeError: It is open.
+        """
+        found = self.sizes.constant(obj.node)
+        if not isinstance(found, torch.dtype):
+            raise TypeError("a dtype that cannot be told, expected that of a tensor")
+        # Sizes are told in float32, whatever the layers' dtype is.
+        return getattr(self.root, "_dense_dtype", found) if found is torch.float32 else found
+
+    def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
+        """Add a node, with the line of the model's code that asks for it."""
+        node = super().create_node(*args, **kwargs)
+        line = _line_of_model()
+        if line is not None:
+            node.meta[LINE] = line
+        return node
+
     def create_proxy(
         self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *more: Any, **named: Any
     ) -> Any:
-        """Add a node. A ``squeeze`` without dimensions takes out those that have the size 1 in every batch.
+        """Add a node.
+
+        A ``squeeze`` without dimensions takes out those that have the size 1 in every batch; ``new_tensor`` of
+        constants makes a constant.
 
         Raises:
-            TypeError: Which these are is open.
+            TypeError: Which dimensions have the size 1 is open.
         """
         if target in ("squeeze", torch.squeeze) and len(args) == 1 and not kwargs:
             source = args[0]
@@ -119,7 +113,21 @@ class ModelTracer(fx.Tracer):
             if not dims:
                 return source
             args = (source, dims[0] if len(dims) == 1 else tuple(dims))
+        if kind == "call_method" and target == "new_tensor" and not _proxies(args[1:]):
+            dtype = kwargs.get("dtype", args[0].dtype)
+            made = torch.as_tensor(*args[1:])
+            return super().create_proxy("call_method", "to", (made, dtype), {})
         return super().create_proxy(kind, target, args, kwargs, *more, **named)
+
+    def create_arg(self, a: Any) -> Any:
+        """Return a value as a node's argument: arrays of NumPy, and weights from outside of the model, as constants."""
+        if isinstance(a, np.generic):
+            a = a.item()
+        if isinstance(a, np.ndarray) and a.dtype != object:
+            a = self._kept(a, lambda: torch.from_numpy(np.ascontiguousarray(a)))
+        if isinstance(a, Tensor) and (a.requires_grad or isinstance(a, nn.Parameter)) and not self._is_own(a):
+            a = self._kept(a, lambda: a.detach())
+        return super().create_arg(a)
 
     def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, fx.Proxy]) -> Any:
         """Return an attribute of a module: a placeholder for a parameter, unless the module is run."""
@@ -127,13 +135,37 @@ class ModelTracer(fx.Tracer):
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:  # noqa: ARG002
         """Return whether a module is a layer of torch, which is not traced through unless hooks run around it."""
+        if isinstance(m, torch.jit.ScriptModule):
+            return True
         return m.__module__.startswith("torch.nn") and not isinstance(m, _CONTAINERS) and not has_hooks(m)
 
     def call_module(self, m: nn.Module, forward: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call a layer with our data types, which no node can take, directly: it is traced through."""
-        if self.sizes.is_running or _has_jagged(args) or _has_jagged(kwargs):
+        """Call a layer, which stays in the graph.
+
+        What gets our data types, which no node can take, or is not part of the model, such as a layer that ``forward``
+        makes, is traced through.
+
+        Raises:
+            ExportError: It is a collection that is not part of the model.
+        """
+        is_part = m in (self.submodule_paths or {})
+        if not is_part and isinstance(m, _COLLECTIONS):
+            raise ExportError(
+                f"model: a {type(m).__name__} is called that is no submodule, so that its tables cannot be served: "
+                "make it an attribute of a module, or an item of a ModuleList or ModuleDict"
+            )
+        if self.sizes.is_running or has_jagged(args) or has_jagged(kwargs) or not is_part:
             return forward(*args, **kwargs)
         return super().call_module(m, forward, args, kwargs)
+
+    def _is_own(self, tensor: Tensor) -> bool:
+        return any(tensor is one for one in self.root.parameters())
+
+    def _kept(self, source: Any, make: Any) -> Tensor:
+        """Return the constant that was made of a value; each is made once."""
+        if id(source) not in self._constants:
+            self._constants[id(source)] = (source, make())
+        return self._constants[id(source)][1]
 
 
 def trace(root: nn.Module, sizes: Sizes | None = None) -> fx.Graph:
@@ -146,13 +178,15 @@ def trace(root: nn.Module, sizes: Sizes | None = None) -> fx.Graph:
     Raises:
         ExportError: FX does not support the model's code; the message says what failed, and where.
     """
+    sizes = sizes or Sizes(root, lambda _: {}, {})
     try:
-        with _wrapped_functions_taking_jagged(), _len_of_traced(root):
-            graph = ModelTracer(sizes or Sizes(root, lambda _: {}, {})).trace(root)
+        with patched(root):
+            graph = ModelTracer(sizes).trace(root)
     except ExportError:
         raise
     except Exception as error:  # user code can raise anything
-        raise ExportError(f"model: cannot be traced by torch.fx: {explained(error)}") from error
+        cause, said = _explained(error, sizes)
+        raise ExportError(f"model: cannot be traced by torch.fx: {said}") from cause
     for node in graph.nodes:
         if node.target in _FACTORIES:
             del node.meta[
@@ -161,68 +195,24 @@ def trace(root: nn.Module, sizes: Sizes | None = None) -> fx.Graph:
     return graph
 
 
-@contextmanager
-def _wrapped_functions_taking_jagged() -> Iterator[None]:
-    """Let functions under ``torch.fx.wrap`` run, and be traced through, where they are called with our data types.
-
-    With tensors alone they stay calls in the graph, as the user asked.
-    """
-    table: dict[Any, dict[str, Any]] = symbolic_trace._wrapped_fns_to_patch
-    ours = {key: names for key, names in table.items() if key[1] in names}
-    functions = {key: names[key[1]] for key, names in ours.items()}
-    try:
-        for key, names in ours.items():
-            del table[key]
-            names[key[1]] = _called_or_recorded(functions[key])
-        yield
-    finally:
-        for key, names in ours.items():
-            table[key] = names
-            names[key[1]] = functions[key]
+def _explained(error: Exception, sizes: Sizes) -> tuple[Exception, str]:
+    """Return an error, or the one for which sizes were not known, and what to say of it."""
+    asked = isinstance(error, fx.proxy.TraceError) or OPEN_LENGTH in str(error)
+    if not asked or sizes.failure is None:
+        return error, explained(error)
+    failed, node = sizes.failure
+    line = node.meta.get(LINE)
+    return failed, explained(failed, default="", place="" if line is None else str(line))
 
 
-@contextmanager
-def _len_of_traced(root: nn.Module) -> Iterator[None]:
-    """Let ``len`` take traced tensors in the code of a model's modules, where Python wants a number.
-
-    A ``len`` of their own, or under ``torch.fx.wrap``, stays.
-    """
-    scopes = {id(scope): scope for module in root.modules() if (scope := _scope(module)) is not None}
-    own = [scope for scope in scopes.values() if "len" not in scope and is_of_model(scope.get("__file__"))]
-    try:
-        for scope in own:
-            scope["len"] = _len
-        yield
-    finally:
-        for scope in own:
-            del scope["len"]
+def _line_of_model() -> Line | None:
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and (frame.f_code.co_filename in _HERE or "/torch/" in frame.f_code.co_filename):
+        frame = frame.f_back
+    return line_of_caller(frame)
 
 
-def _scope(module: nn.Module) -> dict[str, Any] | None:
-    return getattr(type(module).forward, "__globals__", None)
-
-
-def _len(value: Any) -> Any:
-    if isinstance(value, fx.Proxy):
-        return value.tracer.create_proxy("call_function", len, (value,), {})
-    return len(value)
-
-
-def _called_or_recorded(function: Callable[..., Any]) -> Callable[..., Any]:
-    recorded = symbolic_trace._create_wrapped_func(function)
-
-    @wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        chosen = function if _has_jagged(args) or _has_jagged(kwargs) else recorded
-        return chosen(*args, **kwargs)
-
-    return call
-
-
-def _has_jagged(value: Any) -> bool:
-    """Return whether our data types are among some arguments."""
+def _proxies(value: Any) -> bool:
     if isinstance(value, (list, tuple)):
-        return any(_has_jagged(part) for part in value)
-    if isinstance(value, dict):
-        return any(_has_jagged(part) for part in value.values())
-    return isinstance(value, _JAGGED)
+        return any(map(_proxies, value))
+    return isinstance(value, fx.Proxy)

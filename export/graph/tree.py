@@ -6,8 +6,11 @@ import copy
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+import torch
 from torch import nn
 
+from export.graph.plain_weights import shallow_copy
+from export.graph.references import Copies
 from recsys.embedding import EmbeddingCollection, with_indices
 
 M = TypeVar("M", bound=nn.Module)
@@ -30,14 +33,19 @@ def exchanged(model: nn.Module, replacements: Mapping[str, nn.Module]) -> nn.Mod
     """Return a copy of the module tree in eval mode with some modules replaced.
 
     Parameters and buffers are shared with the model, which is not changed. New modules get the hooks of those that they
-    replace, tell of their tables, and give the IDs with the rows where those did (``need_indices``).
+    replace, tell of their tables, and give the IDs with the rows where those did (``need_indices``). What attributes
+    refer to by other ways than as submodules, such as bound methods, is that of the copy. Weights that layers compute,
+    such as under weight norm, are computed.
 
     Args:
         model: Any module.
         replacements: New modules by path.
     """
     by_module = {id(model.get_submodule(path)): new for path, new in replacements.items()}
-    return _copied(model, by_module, {})
+    copies = Copies()
+    new = _copied(model, by_module, copies)
+    copies.refer_to_copies()
+    return new
 
 
 def has_hooks(module: nn.Module) -> bool:
@@ -73,22 +81,25 @@ def _giving_indices(module: nn.Module, new: nn.Module) -> nn.Module:
     return new
 
 
-def _copied(module: nn.Module, by_module: Mapping[int, nn.Module], done: dict[int, nn.Module]) -> nn.Module:
+def _copied(module: nn.Module, by_module: Mapping[int, nn.Module], copies: Copies) -> nn.Module:
+    done = copies.of(module)
+    if done is not None:
+        return done
     if id(module) in by_module:
         new = with_hooks_of(module, by_module[id(module)])
-        return _giving_indices(module, _telling(module, new))
-    if id(module) in done:
-        return done[id(module)]
-    new = copy.copy(module)
-    done[id(module)] = new
-    new.__dict__ = {
-        **module.__dict__,
-        "_parameters": dict(module._parameters),
-        "_buffers": dict(module._buffers),
-    }
+        new = _giving_indices(module, _telling(module, new))
+        copies.add(module, new, is_copy=False)
+        return new
+    if isinstance(module, torch.jit.ScriptModule):
+        with torch.no_grad():
+            new = copy.deepcopy(module).eval() if module.training else module
+        copies.add(module, new, is_copy=False)
+        return new
+    new = shallow_copy(module)
+    copies.add(module, new)
     new.__dict__["_modules"] = {
-        name: None if child is None else _copied(child, by_module, done)
-        for name, child in module._modules.items()
+        name: None if child is None else _copied(child, by_module, copies)
+        for name, child in new._modules.items()
     }
     new.training = False
     return new

@@ -5,17 +5,20 @@ TorchRec is never imported here: without it in ``sys.modules`` no model can hold
 
 from __future__ import annotations
 
+import gc
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import wraps
-from types import ModuleType
+from types import CellType, ModuleType
 from typing import Any
 
 import torch
 from torch import nn
 
+from export.graph.place import is_of_model
+from export.graph.plain_weights import computes_weights
 from export.graph.tree import exchanged
 from export.source.torchrec_counterparts import MAKERS
 from recsys.as_torchrec.table import load_table
@@ -40,45 +43,100 @@ _STANDING_IN = (
 def with_our_modules(model: nn.Module) -> nn.Module:
     """Return the model with TorchRec's collections exchanged for ours, which share their weights.
 
+    Weights that layers compute, such as under weight norm, are computed.
+
     Args:
-        model: Any module, which is not changed; it is returned itself if it holds none of TorchRec's.
+        model: Any module, which is not changed; it is returned itself if there is nothing to exchange or to compute.
 
     Raises:
         ExportError: A collection is of a kind that has no counterpart here; the message names its path.
     """
-    if "torchrec" not in sys.modules:
-        return model
     replacements: dict[str, nn.Module] = {}
-    for path, module in model.named_modules():
+    for path, module in model.named_modules() if "torchrec" in sys.modules else ():
         ours = _counterpart(path, module)
         if ours is not None:
             replacements[path] = ours
-    return exchanged(model, replacements) if replacements else model
+    if replacements or any(map(computes_weights, model.modules())):
+        return exchanged(model, replacements)
+    return model
 
 
 @contextmanager
-def our_names() -> Iterator[None]:
-    """Let TorchRec's data types and collections be ours in all imported modules while the context lasts.
+def our_names(*models: nn.Module) -> Iterator[None]:
+    """Let TorchRec's data types and collections be ours while the context lasts, wherever code names them.
 
     A model's code that makes a KeyedJaggedTensor, regroups KeyedTensors or asks ``isinstance`` then does so with our
-    classes, which it also gets as inputs. Objects that the model already holds are not changed.
+    classes, which it also gets as inputs. Names stand in modules, in closures, and as attributes of classes and of the
+    models' modules. Objects that the models already hold are not changed.
+
+    Args:
+        models: Those whose code runs in the context.
     """
     ours = _standing_in()
     if not ours:
         yield
         return
-    found: list[tuple[dict[str, Any], str, Any]] = []
-    for module in list(sys.modules.values()):
-        if isinstance(module, ModuleType):
-            names = vars(module)
-            found += [(names, name, value) for name, value in list(names.items()) if id(value) in ours]
+    found = list(_places_of(ours, models))
     try:
-        for names, name, value in found:
-            names[name] = ours[id(value)]
+        for place, name, value in found:
+            _put(place, name, ours[id(value)])
         yield
     finally:
-        for names, name, value in found:
-            names[name] = value
+        for place, name, value in found:
+            _put(place, name, value)
+
+
+def _places_of(ours: Mapping[int, type[Any]], models: Sequence[nn.Module]) -> Iterator[tuple[Any, str, Any]]:
+    """Yield each place where code names one of TorchRec's classes: what holds it, under which name, and the class."""
+    modules = [module for module in list(sys.modules.values()) if isinstance(module, ModuleType)]
+    parts = [part for model in models for part in model.modules()]
+    kinds = dict.fromkeys(kind for part in parts for kind in type(part).__mro__)
+    for module in modules:
+        for name, value in list(vars(module).items()):
+            if id(value) in ours:
+                yield vars(module), name, value
+            # Not isinstance, which asks lazy values for their class.
+            elif issubclass(type(value), type) and value.__module__ == module.__name__ and _may_name(module):
+                kinds[value] = None
+    holders = [*parts, *(kind for kind in kinds if _may_name(sys.modules.get(kind.__module__)))]
+    for holder in holders:
+        yield from ((holder, name, one) for name, one in list(vars(holder).items()) if id(one) in ours)
+    for cell in _cells(ours):
+        yield cell, "cell_contents", cell.cell_contents
+
+
+def _put(place: Any, name: str, value: Any) -> None:
+    if isinstance(place, dict):
+        place[name] = value
+    elif isinstance(place, nn.Module):
+        place.__dict__[name] = value
+    else:
+        setattr(place, name, value)
+
+
+def _may_name(module: ModuleType | None) -> bool:
+    """Return whether a module's classes may name TorchRec's: TorchRec's own do so for themselves."""
+    if module is None or module.__name__.partition(".")[0] == "torchrec":
+        return False
+    file = getattr(module, "__file__", None)
+    return file is None or is_of_model(file)
+
+
+def _cells(ours: Mapping[int, type[Any]]) -> list[CellType]:
+    """Return the cells of closures that hold TorchRec's classes, but not those of their own methods."""
+    cells = [one for kind in _theirs_of(ours) for one in gc.get_referrers(kind) if isinstance(one, CellType)]
+    owned = {
+        id(cell)
+        for kind in _theirs_of(ours)
+        for value in vars(kind).values()
+        for function in (getattr(value, "__func__", value), getattr(value, "fget", None))
+        for cell in getattr(function, "__closure__", None) or ()
+    }
+    return [cell for cell in cells if id(cell) not in owned]
+
+
+def _theirs_of(ours: Mapping[int, type[Any]]) -> list[type[Any]]:
+    return [theirs for kind in ours.values() if (theirs := _theirs(kind)) is not None]
 
 
 @contextmanager

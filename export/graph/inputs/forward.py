@@ -6,7 +6,6 @@ one that takes and returns what the signature says. The module tree stays as it 
 
 from __future__ import annotations
 
-import copy
 import inspect
 import types
 import typing
@@ -19,6 +18,8 @@ from torch import Tensor, nn
 
 from export.graph.inputs.computed import RequestFeatures
 from export.graph.place import place_of_forward
+from export.graph.plain_weights import shallow_copy
+from export.graph.references import Copies
 from recsys.errors import ExportError
 from recsys.jagged.keyed import KeyedTensor
 from recsys.jagged.keyed_jagged import KeyedJaggedTensor
@@ -309,8 +310,11 @@ def _with_forward(model: nn.Module, taken: Sequence[_Field], call: Any) -> nn.Mo
     ]
     given = ", ".join(f"{one.name!r}: {one.name}" for one in taken)
     exec(f"def forward(self, {', '.join(annotated)}):\n    return call(self, {{{given}}})\n", scope)
-    new = copy.copy(model)
-    new.__class__ = type(type(model).__name__, (type(model),), {"forward": scope["forward"]})
+    new = shallow_copy(model)
+    copies = Copies()
+    copies.add(model, new)
+    copies.refer_to_copies()
+    new.__class__ = type(type(new).__name__, (type(new),), {"forward": scope["forward"]})
     return new
 
 

@@ -137,6 +137,57 @@ class RegroupingModule(nn.Module):
         return self.regroup([self.first(features), self.second(features)])
 
 
+def named_in_closures() -> nn.Module:
+    """TorchRec's types in locals of a factory, in a closure and as a default."""
+    made, joined = torchrec.KeyedJaggedTensor, torchrec.KeyedTensor
+
+    def swapped(features: Any, kind: Any = made) -> Any:
+        assert isinstance(features, kind)
+        parts = [features["b"], features["a"]]
+        return made(
+            keys=["a", "b"],
+            values=torch.cat([part.values() for part in parts]),
+            lengths=torch.cat([part.lengths() for part in parts]),
+        )
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.ebc = bags("a", "b")
+            self.swapped = swapped
+
+        def forward(self, features: KeyedJaggedTensor) -> Tensor:  # type: ignore[valid-type]
+            rows = self.ebc(self.swapped(features, made))
+            more = joined(keys=["x"], length_per_key=[16], values=rows.values() * 2)
+            found: Tensor = joined.regroup([rows, more], [["a", "x"]])[0]
+            return found
+
+    return Model()
+
+
+class Types:
+    KJT = torchrec.KeyedJaggedTensor
+
+
+class NamedInClasses(nn.Module):
+    """TorchRec's types as attributes of a class, of a class beside it, and of the model."""
+
+    KT = torchrec.KeyedTensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ebc = bags("a", "b")
+        self.kind = torchrec.KeyedJaggedTensor
+
+    def forward(self, features: KeyedJaggedTensor) -> Tensor:  # type: ignore[valid-type]
+        assert isinstance(features, Types.KJT)
+        made = self.kind(keys=["b", "a"], values=features.values(), lengths=features.lengths())
+        rows = self.ebc(made)
+        assert isinstance(rows, self.KT)
+        found: Tensor = self.KT.regroup([rows], [["b", "a"]])[0]
+        return found
+
+
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "regrouping": Regrouping,
     "sequences": Sequences,
@@ -145,6 +196,8 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "weights of each feature's positions": lambda: ByPosition(of_one=True),
     "weights of positions": lambda: ByPosition(of_one=False),
     "regrouping module": RegroupingModule,
+    "names in closures": named_in_closures,
+    "names in classes": NamedInClasses,
 }
 
 
@@ -201,12 +254,15 @@ def test_a_model_without_torchrec_is_returned_itself() -> None:
 
 def test_names_are_put_back() -> None:
     theirs = torchrec.KeyedJaggedTensor
-    with our_names():
+    model = NamedInClasses()
+    with our_names(model):
+        assert Types.KJT is model.kind is recsys.KeyedJaggedTensor  # type: ignore[comparison-overlap]
         assert torchrec.KeyedJaggedTensor is recsys.KeyedJaggedTensor is KeyedJaggedTensor
         with our_names():
             pass
         assert torchrec.KeyedJaggedTensor is recsys.KeyedJaggedTensor
     assert torchrec.KeyedJaggedTensor is theirs is KeyedJaggedTensor
+    assert Types.KJT is model.kind is theirs
     assert recsys.KeyedJaggedTensor is not theirs
 
 
