@@ -12,6 +12,8 @@ from typing import Any
 
 import grpc
 
+#: Metadata behind an answer: the milliseconds after which a client may retry. gRPC's clients obey it.
+PUSHBACK = "grpc-retry-pushback-ms"
 # Maximum characters and names from clients' data in an error text.
 MAX_CHARS = 64
 _MAX_NAMES = 8

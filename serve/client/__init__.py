@@ -18,7 +18,13 @@ Example::
 
 from __future__ import annotations
 
+import asyncio
+import os
+import random
+import threading
+import time
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
+from functools import partial
 from types import ModuleType, TracebackType
 from typing import Any
 
@@ -27,10 +33,11 @@ import grpc.aio
 
 from serve.client.errors import PredictError, error_on_stream, predict_error
 from serve.client.packing import Answer, ArrayLike, Context, build_request, read_response
+from serve.client.retries import Retries, RetryBudget
 from serve.client.settings import ClientTls, Settings, checked_address
 from serve.wire import predict_pb2 as wire
 
-__all__ = ["Answer", "AsyncClient", "Client", "ClientTls", "Context", "Settings"]
+__all__ = ["Answer", "AsyncClient", "Client", "ClientTls", "Context", "Retries", "Settings"]
 
 _SERVICE = wire.DESCRIPTOR.services_by_name["PredictionService"].full_name
 PREDICT = f"/{_SERVICE}/Predict"
@@ -68,12 +75,47 @@ def _settings(settings: Settings | None, timeout_s: float, model: str) -> Settin
     return Settings(timeout_s=timeout_s, model=model) if settings is None else settings
 
 
-def _channel(kind: ModuleType, address: str, tls: ClientTls | None) -> Any:
+def _channel(kind: ModuleType, address: str, settings: Settings) -> Any:
     """Return a channel of ``grpc`` or of ``grpc.aio``."""
     checked_address(address)
-    if tls is None:
+    if settings.tls is None:
         return kind.insecure_channel(address, options=CHANNEL_OPTIONS)
-    return kind.secure_channel(address, tls.credentials(), options=CHANNEL_OPTIONS)
+    return kind.secure_channel(address, settings.tls.credentials(), options=CHANNEL_OPTIONS)
+
+
+class _Attempts:
+    """The attempts of one call.
+
+    Args:
+        settings: of the client.
+        budget: of the client.
+        timeout_s: timeout of the call; None for the client's.
+    """
+
+    def __init__(self, settings: Settings, budget: RetryBudget, timeout_s: float | None) -> None:
+        self._settings, self._budget = settings, budget
+        self._deadline_s = time.monotonic() + (settings.timeout_s if timeout_s is None else timeout_s)
+        self._num = 0
+        budget.earn()
+
+    def begin(self) -> float:
+        """Return the timeout of the next attempt."""
+        self._num += 1
+        return max(self._deadline_s - time.monotonic(), 0.0)
+
+    def wait_s(self, error: grpc.RpcError) -> float:
+        """Return how long to wait after a failed attempt.
+
+        Raises:
+            PredictError: the call has failed.
+        """
+        failed = predict_error(error, uses_tls=self._settings.tls is not None)
+        failed.num_attempts = self._num
+        remaining_s = self._deadline_s - time.monotonic()
+        wait_s = self._settings.retries.wait_s(failed, remaining_s, random.random())
+        if wait_s is None or not self._budget.spend():
+            raise failed from None
+        return wait_s
 
 
 def _read_stream(answer: wire.StreamResponse) -> StreamAnswer:
@@ -84,6 +126,8 @@ def _read_stream(answer: wire.StreamResponse) -> StreamAnswer:
 
 class Client:
     """A blocking client. Thread-safe. ``close`` or the end of a ``with`` block closes its connection.
+
+    It crosses processes: a forked process, and one that unpickles it, connect by themselves at their first call.
 
     Args:
         address: ``host:port`` of a server.
@@ -98,9 +142,15 @@ class Client:
     def __init__(
         self, address: str, *, timeout_s: float = 10.0, model: str = "", settings: Settings | None = None
     ) -> None:
+        self._address = address
         self._settings = _settings(settings, timeout_s, model)
-        self._channel = _channel(grpc, address, self._settings.tls)
-        self._calls = _Calls(self._channel)
+        self._budget = RetryBudget(self._settings.retries)
+        self._channels = {os.getpid(): _channel(grpc, address, self._settings)}
+        self._calls = _Calls(self._channels[os.getpid()])
+        self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(Client, self._address, settings=self._settings), ()
 
     def predict(
         self,
@@ -132,7 +182,7 @@ class Client:
         """
         sparse = {} if sparse is None else sparse
         request = build_request(dense or {}, sparse, weights, context=context, request_id=request_id)
-        return read_response(self._call(self._calls.predict, self._settings.finish(request), timeout_s))
+        return read_response(self._call(self._own_calls().predict, self._settings.finish(request), timeout_s))
 
     def stream(
         self, requests: Iterable[wire.PredictRequest], *, timeout_s: float | None = None
@@ -152,7 +202,7 @@ class Client:
         """
         settings = self._settings
         try:
-            for answer in self._calls.stream((settings.finish(r) for r in requests), timeout=timeout_s):
+            for answer in self._own_calls().stream((settings.finish(r) for r in requests), timeout=timeout_s):
                 yield _read_stream(answer)
         except grpc.RpcError as error:
             raise predict_error(error, uses_tls=self._settings.tls is not None) from None
@@ -164,12 +214,24 @@ class Client:
             PredictError: the call failed; its subclasses say how.
         """
         request = self._settings.metadata_request()
-        metadata: wire.ModelMetadata = self._call(self._calls.metadata, request, timeout_s)
+        metadata: wire.ModelMetadata = self._call(self._own_calls().metadata, request, timeout_s)
         return metadata
 
     def close(self) -> None:
         """Close the connection; idempotent."""
-        self._channel.close()
+        if (channel := self._channels.get(os.getpid())) is not None:
+            channel.close()
+
+    def _own_calls(self) -> _Calls:
+        """Return the calls on this process's connection: a forked one must not use that of its parent."""
+        if os.getpid() not in self._channels:
+            with self._lock:
+                if os.getpid() not in self._channels:
+                    # The parent's channel is kept: the end of it would close the parent's connection.
+                    channel = _channel(grpc, self._address, self._settings)
+                    self._calls = _Calls(channel)
+                    self._channels[os.getpid()] = channel
+        return self._calls
 
     def __enter__(self) -> Client:
         return self
@@ -183,10 +245,13 @@ class Client:
         self.close()
 
     def _call(self, method: Any, request: Any, timeout_s: float | None) -> Any:
-        try:
-            return method(request, timeout=self._settings.timeout_s if timeout_s is None else timeout_s)
-        except grpc.RpcError as error:
-            raise predict_error(error, uses_tls=self._settings.tls is not None) from None
+        attempts = _Attempts(self._settings, self._budget, timeout_s)
+        while True:
+            try:
+                return method(request, timeout=attempts.begin())
+            except grpc.RpcError as error:
+                wait_s = attempts.wait_s(error)
+            time.sleep(wait_s)
 
 
 class AsyncClient:
@@ -206,7 +271,8 @@ class AsyncClient:
         self, address: str, *, timeout_s: float = 10.0, model: str = "", settings: Settings | None = None
     ) -> None:
         self._settings = _settings(settings, timeout_s, model)
-        self._channel = _channel(grpc.aio, address, self._settings.tls)
+        self._budget = RetryBudget(self._settings.retries)
+        self._channel = _channel(grpc.aio, address, self._settings)
         self._calls = _Calls(self._channel)
 
     async def predict(
@@ -258,7 +324,10 @@ class AsyncClient:
         await self.close()
 
     async def _call(self, method: Any, request: Any, timeout_s: float | None) -> Any:
-        try:
-            return await method(request, timeout=self._settings.timeout_s if timeout_s is None else timeout_s)
-        except grpc.aio.AioRpcError as error:
-            raise predict_error(error, uses_tls=self._settings.tls is not None) from None
+        attempts = _Attempts(self._settings, self._budget, timeout_s)
+        while True:
+            try:
+                return await method(request, timeout=attempts.begin())
+            except grpc.aio.AioRpcError as error:
+                wait_s = attempts.wait_s(error)
+            await asyncio.sleep(wait_s)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import grpc
 
+from serve.errors import PUSHBACK
 from serve.wire import predict_pb2 as wire
 
 
@@ -16,13 +18,24 @@ class PredictError(RuntimeError):
         code: the gRPC status code.
         message: text of the server, or of the transport if no server answered.
         retry_after_ms: time after which the server asks to retry; None if it names none.
+        retry_is_unwanted: whether the server asks not to retry (gRPC's convention: a time below 0, or no number).
+        num_attempts: attempts that the call made.
     """
+
+    retry_is_unwanted = False
+    num_attempts = 1
 
     def __init__(self, code: grpc.StatusCode, message: str, retry_after_ms: int | None = None) -> None:
         super().__init__(f"{code.name}: {message}")
         self.code = code
         self.message = message
         self.retry_after_ms = retry_after_ms
+
+    def __reduce__(
+        self,
+    ) -> tuple[type[PredictError], tuple[grpc.StatusCode, str, int | None], dict[str, Any]]:
+        # Exceptions are pickled with ``args``, which are not the arguments of this one.
+        return type(self), (self.code, self.message, self.retry_after_ms), self.__dict__
 
 
 class InvalidRequestError(PredictError):
@@ -98,7 +111,11 @@ def predict_error(error: grpc.RpcError, *, uses_tls: bool = True) -> PredictErro
         message = _explained(message)
     if not uses_tls and code is grpc.StatusCode.UNAVAILABLE and any(text in message for text in _CLOSED):
         message += _MAY_WANT_TLS
-    return _CLASSES.get(code, ServerError)(code, message, _retry_after_ms(error))
+    pushback = _pushback(error)
+    is_time = pushback is not None and pushback.isascii() and pushback.isdecimal()
+    made = _CLASSES.get(code, ServerError)(code, message, int(pushback) if pushback and is_time else None)
+    made.retry_is_unwanted = pushback is not None and not is_time
+    return made
 
 
 def error_on_stream(error: wire.StreamError) -> PredictError:
@@ -107,8 +124,5 @@ def error_on_stream(error: wire.StreamError) -> PredictError:
     return _CLASSES.get(code, ServerError)(code, error.message, error.retry_after_ms or None)
 
 
-def _retry_after_ms(error: grpc.RpcError) -> int | None:
-    for key, value in error.trailing_metadata() or ():
-        if key == "grpc-retry-pushback-ms" and str(value).isdigit():
-            return int(value)
-    return None
+def _pushback(error: grpc.RpcError) -> str | None:
+    return next((str(value) for key, value in error.trailing_metadata() or () if key == PUSHBACK), None)

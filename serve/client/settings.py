@@ -6,11 +6,12 @@ import argparse
 import math
 import re
 import ssl
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import grpc
 
+from serve.client.retries import Retries
 from serve.net.tls import check_authorities, check_pair, read_file
 from serve.wire import predict_pb2 as wire
 
@@ -116,6 +117,7 @@ class Settings:
         version: version of the model; empty to let the server's routing choose.
         priority: ``wire.PRIORITY_HIGH``, ``PRIORITY_NORMAL`` or ``PRIORITY_LOW`` of ``serve.wire.predict_pb2``.
         tls: None for plain text.
+        retries: which calls are tried again.
 
     Raises:
         ValueError: the timeout or the priority is invalid.
@@ -126,6 +128,7 @@ class Settings:
     version: str = ""
     priority: wire.Priority = wire.PRIORITY_UNSPECIFIED
     tls: ClientTls | None = None
+    retries: Retries = field(default_factory=Retries)
 
     def __post_init__(self) -> None:
         checked_timeout_s(self.timeout_s)

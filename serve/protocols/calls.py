@@ -12,7 +12,7 @@ from typing import Any, NoReturn, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
-from serve.errors import STATUS_CODES, QueueFullError, RequestError, status_of
+from serve.errors import PUSHBACK, STATUS_CODES, QueueFullError, RequestError, status_of
 
 MessageT = TypeVar("MessageT", bound=Message)
 # From a message to the answer's message.
@@ -21,8 +21,6 @@ Method = Callable[[Any], Awaitable[Message]]
 BytesMethod = Callable[[bytes], Awaitable[bytes]]
 # Bounds the size of log lines.
 MAX_REQUEST_ID_BYTES = 128
-# gRPC's metadata key for the minimum delay of a retry; gRPC clients obey it.
-PUSHBACK = "grpc-retry-pushback-ms"
 _log = logging.getLogger("serve")
 
 

@@ -26,11 +26,11 @@ from serve.config.settings import CaptureConfig, Settings
 from serve.config.sources import Effective, effective
 from serve.engine.choose import choose_engine
 from serve.engine.interface import Submitted
-from serve.errors import QueueFullError, status_of
+from serve.errors import PUSHBACK, QueueFullError, status_of
 from serve.metrics.registry import Metrics
 from serve.models.manager import ModelManager
 from serve.observe.observers import Observers
-from serve.protocols.calls import PUSHBACK, headers_of
+from serve.protocols.calls import headers_of
 from serve.protocols.streams import predict_stream
 from serve.ray.autoscaling import PENDING_ROWS, PendingRowsPolicy
 from serve.rpc.backend import Backend

@@ -22,7 +22,7 @@ from typing import Any
 import grpc
 
 from serve.bench.environment import scrape
-from serve.client import PREDICT, Client, Settings
+from serve.client import PREDICT, Client, Retries, Settings
 from serve.wire import admin_pb2_grpc
 
 ENGINE = os.environ.get("RECSYS_CONFORMANCE_ENGINE", "reference")
@@ -67,7 +67,10 @@ class ServerUnderTest:
     def client(self, **settings: Any) -> Client:
         """A client with a connection of its own, closed with the server."""
         return self._open.enter_context(
-            Client(self.address, settings=Settings(**{"timeout_s": 60.0, **settings}))
+            Client(
+                self.address,
+                settings=Settings(**{"timeout_s": 60.0, "retries": Retries(max_attempts=1), **settings}),
+            )
         )
 
     def channel(self, address: str | None = None) -> grpc.Channel:

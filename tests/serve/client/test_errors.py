@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import grpc
 import pytest
 
-from serve.client import Client
+from serve.client import Client, errors
 from serve.client.errors import PredictError, ServerError, UnavailableError, predict_error
 from serve.metrics.registry import Metrics
 from serve.metrics.server import MetricsServer
@@ -91,3 +93,21 @@ def test_the_host_is_unknown() -> None:
 
 def test_other_reasons_are_grpcs_own_words() -> None:
     assert predict_error(FailedCall(grpc.StatusCode.UNAVAILABLE, "stopping")).message == "stopping"
+
+
+KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, PredictError)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "crossed", [lambda error: pickle.loads(pickle.dumps(error)), copy.copy, copy.deepcopy]
+)
+def test_errors_cross_processes(
+    kind: type[PredictError], crossed: Callable[[PredictError], PredictError]
+) -> None:
+    error = kind(grpc.StatusCode.RESOURCE_EXHAUSTED, "full", 7)
+    error.add_note("of request 3")
+    again = crossed(error)
+    assert (type(again), str(again)) == (kind, "RESOURCE_EXHAUSTED: full")
+    assert (again.code, again.message, again.retry_after_ms) == (error.code, "full", 7)
+    assert again.__notes__ == ["of request 3"]
