@@ -79,6 +79,7 @@ def _print_ready(server: Server, config: ServerConfig, as_json: bool) -> None:
         target=first.target,
         digest=first.digest,
         models=len(serving),
+        engine=server.engine.kind,
         host=config.host,
         port=server.port,
         metrics_port=server.metrics_port,

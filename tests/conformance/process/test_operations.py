@@ -21,7 +21,14 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 from serve.client.packing import read_response
 from serve.wire import admin_pb2, open_inference_pb2, predict_pb2, predictor_pb2
 from tests.conformance.support.artifacts import Exported
-from tests.conformance.support.harness import ServerUnderTest, put_version, running, status_of, with_admin
+from tests.conformance.support.harness import (
+    ENGINE,
+    ServerUnderTest,
+    put_version,
+    running,
+    status_of,
+    with_admin,
+)
 from tests.conformance.support.http2 import ACK, GOAWAY, SETTINGS, RawConnection, hello
 from tests.support.serve.messages.cases import Sample, assert_answers
 
@@ -134,7 +141,7 @@ def test_a_client_that_knows_nothing_predicts_by_reflection(server: ServerUnderT
 
 
 def test_all_ports_are_on_loopback_unless_the_operator_says_otherwise(server: ServerUnderTest) -> None:
-    assert server.ready["host"] == "127.0.0.1"
+    assert (server.ready["host"], server.ready["engine"]) == ("127.0.0.1", ENGINE)
     ours = {server.ready[name] for name in ("port", "metrics_port", "http_port", "admin_port")}
     listening = "0A"  # of the kernel's states of a TCP connection
     found = {}
