@@ -10,7 +10,9 @@ import difflib
 import importlib
 import re
 import sys
+import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -230,6 +232,36 @@ def size_text(num_bytes: float) -> str:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1000
     return f"{size:.2f} TB"
+
+
+@contextmanager
+def announced(program: str, step: str, after_s: float = 1.0, every_s: float = 10.0) -> Iterator[None]:
+    """Say on stderr what a command does where that takes longer than a second, and then that it goes on.
+
+    Args:
+        program: The name of the command.
+        step: What it does, such as ``reading clicks.csv``.
+        after_s: When the first line is written.
+        every_s: Between later lines.
+    """
+    done = threading.Event()
+
+    def speak() -> None:
+        waited_s = after_s
+        is_over = done.wait(after_s)
+        while not is_over:
+            sys.stderr.write(f"{program}: {step} ({waited_s:.0f} s)\n")
+            sys.stderr.flush()
+            is_over = done.wait(every_s)
+            waited_s += every_s
+
+    speaker = threading.Thread(target=speak, daemon=True)
+    speaker.start()
+    try:
+        yield
+    finally:
+        done.set()
+        speaker.join()
 
 
 def whole_table(

@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from recsys.cli import Parser, add_program_options, count, whole_table
+from recsys.cli import Parser, add_program_options, announced, count, whole_table
 from recsys.data.tables.infer import ColumnReport, Inferred, infer
 from recsys.data.tables.schema_file import to_toml
 from recsys.files import replacing
@@ -51,7 +51,8 @@ def _item_vectors(args: argparse.Namespace) -> int:
 
 def _inspect(args: argparse.Namespace) -> int:
     try:
-        inferred = infer(args.data, tuple(args.label), args.hash_rows)
+        with announced("recsys-data", f"looking at {args.data.name}"):
+            inferred = infer(args.data, tuple(args.label), args.hash_rows)
         text = to_toml(inferred.schema, {column.name: _comment(column) for column in inferred.columns})
         if args.out is not None:
             with replacing(args.out) as partial:

@@ -8,7 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import torch
 from torch import distributed as dist
 
 from recsys.checkpoint import Checkpoint, save_checkpoint
-from recsys.cli import Parser, add_program_options, count, counts, near_misses
+from recsys.cli import Parser, add_program_options, announced, count, counts, near_misses
 from recsys.data.examples import Dataset
 from recsys.errors import CheckpointWriteError
 from recsys.files import check_room
@@ -86,7 +86,9 @@ def _run(args: argparse.Namespace) -> int:
         )
     source = replace(_source(args), inputs=None if start is None else start.schema)
     defaults = DEFAULTS[source.name]
-    dataset = open_dataset(source)
+    reading = nullcontext() if ranks.rank else announced("recsys-train", f"reading {args.data}")
+    with reading:
+        dataset = open_dataset(source)
     job = TrainJob(
         dataset=dataset,
         model=replace(defaults.model, **read_model_config(args.model_config), **_given(args, ModelConfig)),

@@ -15,8 +15,9 @@ from recsys.data.labels import word_labels
 from recsys.data.lines import DataError
 from recsys.data.tables.cells import split
 from recsys.data.tables.columns import Columns, date_parts
+from recsys.data.tables.conversions import OddValue, numbers_of
 from recsys.data.tables.infer.dates import Dates, dates_of
-from recsys.data.tables.infer.kinds import CODE, kind_of_ids, odd_entry, separator_of
+from recsys.data.tables.infer.kinds import HEAD, has_codes, kind_of_ids, odd_entry, separator_of
 from recsys.data.tables.types import is_bytes, is_date, is_list, is_number, is_text, why_unread
 from recsys.schema import DATE_PARTS
 
@@ -75,13 +76,13 @@ class Column:
         """Return the values as numbers, without missing ones; None if they are texts."""
         if self.is_list or not (self.is_text or is_number(self.values.type)):
             return None
-        if self.is_text and pc.any(pc.match_substring_regex(self.values, CODE)).as_py():
-            return None
-        column = Columns(pa.table({self.name: self.array}), lambda row: f"row {row}")
-        try:
-            numbers = column.numbers(self.name)
-        except DataError:
-            return None
+        numbers = self.values
+        # Most texts are none, which the first of them show.
+        for part in (self.values[:HEAD], self.values) if self.is_text else ():
+            numbers = OddValue(position=0, expected="no code") if has_codes(part) else numbers_of(part)
+            if isinstance(numbers, OddValue):
+                return None
+        numbers = numbers.cast(pa.float64(), safe=False).drop_null().to_numpy(zero_copy_only=False)
         numbers = numbers[np.isfinite(numbers)]
         return numbers if len(numbers) else None
 
@@ -100,6 +101,8 @@ class Column:
     @property
     def num_missing(self) -> int:
         """Rows without a value."""
+        if self.numbers is not None:
+            return len(self.array) - len(self.numbers)
         counts_nulls = self.is_list or self.unread
         return int(self.array.null_count) if counts_nulls else len(self.array) - len(self.values)
 
@@ -183,17 +186,12 @@ class Column:
 
     def _odd_numbers(self) -> str:
         """Return how many entries stand for missing numbers, with an example."""
-        numbers = Columns(pa.table({self.name: self.array}), str).numbers(self.name)
-        is_odd = ~np.isfinite(numbers)
-        if self.is_text:
-            is_odd &= pc.fill_null(pc.greater(pc.binary_length(self.array), 0), fill_value=False).to_numpy(
-                zero_copy_only=False
-            )
-        else:
-            is_odd &= ~np.isnan(numbers)
+        numbers = numbers_of(self.values) if self.is_text else self.values
+        assert not isinstance(numbers, OddValue)
+        is_odd = ~np.isfinite(numbers.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False))
         if not is_odd.any():
             return ""
-        example = str(self.array[int(np.flatnonzero(is_odd)[0])])
+        example = str(self.values[int(np.flatnonzero(is_odd)[0])])
         return f"{np.count_nonzero(is_odd)} missing, such as {example[:24]!r}"
 
 

@@ -15,31 +15,38 @@ _SEPARATORS = "|;,"
 _MOST_BRACKETED = 0.95
 _SEPARATED = 0.05
 # A code and not a number, which would lose the zeros: "05db9164", "007".
-CODE = r"^0\d"
+_CODE = r"^0\d"
 # "12,5" and "1,234" are numbers of other countries as well as lists of two.
 _COMMA_NUMBER = r"^[-+]?[$£€¥]?\d+,\d+$|^[-+]?[$£€¥]?\d{1,3}(,\d{3})+$|^[-+]?\d+$"
 _SPACED_NUMBER = r"^[-+]?\d{1,3}( \d{3})*$"
 _SPACED_IDS = r"^-?\d+( +-?\d+)*$"
-# Patterns are tried on so many texts before all.
-_HEAD = 256
+#: Patterns are tried on so many texts before all.
+HEAD = 256
+# Shares are those of so many texts.
+_SOME = 10_000
 # Of texts most of which are numbers, the others are named.
 _MOSTLY = 0.5
+
+
+def has_codes(texts: pa.Array) -> bool:
+    """Return whether a text has a zero in front, which a number would lose."""
+    return _any(texts.filter(pc.starts_with(texts, "0")), _CODE)
 
 
 def separator_of(texts: pa.Array) -> str:
     """Return what separates the values of lists in texts; empty if each text is one value."""
     if not len(texts):
         return ""
-    if _share(are_bracketed(texts[:_HEAD])) > _MOSTLY and _share(are_bracketed(texts)) >= _MOST_BRACKETED:
+    if _share(are_bracketed(texts[:HEAD])) > _MOSTLY and _share(are_bracketed(texts)) >= _MOST_BRACKETED:
         return _separator_in_brackets(texts)
     for separator in _SEPARATORS:
         if (
-            _share(pc.match_substring(texts, separator)) > _SEPARATED
+            _share(pc.match_substring(texts[:_SOME], separator)) > _SEPARATED
             and not (separator == "," and _all(texts, _COMMA_NUMBER))
             and _recur(texts, separator)
         ):
             return separator
-    is_spaced = _share(pc.match_substring(texts, " ")) > _SEPARATED
+    is_spaced = _share(pc.match_substring(texts[:_SOME], " ")) > _SEPARATED
     if is_spaced and _all(texts, _SPACED_IDS) and not _all(texts, _SPACED_NUMBER) and _recur(texts, " "):
         return " "
     return ""
@@ -75,8 +82,8 @@ def kind_of_ids(values: pa.Array) -> str:
     if is_bytes(values.type):
         return "texts"
     if is_text(values.type):
-        for part in (values[:_HEAD], values):
-            if _any(part, CODE) or not pc.all(are_numbers(part)).as_py():
+        for part in (values[:HEAD], values):
+            if has_codes(part) or not pc.all(are_numbers(part)).as_py():
                 return "texts"
         values = without_missing(values).drop_null()
     if not isinstance(ids_of(values), OddValue):
@@ -93,7 +100,7 @@ def kind_of_ids(values: pa.Array) -> str:
 
 def odd_texts(texts: pa.Array) -> tuple[str, int] | None:
     """Return the first text that is no number and how many there are, where most texts are numbers."""
-    if _share(are_numbers(texts[:_HEAD])) < _MOSTLY:
+    if _share(are_numbers(texts[:HEAD])) < _MOSTLY:
         return None
     is_number = are_numbers(texts)
     if not _MOSTLY <= _share(is_number) < 1:
@@ -104,8 +111,8 @@ def odd_texts(texts: pa.Array) -> tuple[str, int] | None:
 
 def odd_entry(texts: pa.Array) -> str:
     """Return why texts that look like numbers or lists are neither; empty if they do not."""
-    if pc.all(are_numbers(texts[:_HEAD])).as_py() and pc.all(are_numbers(texts)).as_py():
-        code = texts.filter(pc.match_substring_regex(texts, CODE))[0]
+    if pc.all(are_numbers(texts[:HEAD])).as_py() and pc.all(are_numbers(texts)).as_py():
+        code = texts.filter(pc.match_substring_regex(texts, _CODE))[0]
         return f"{str(code)!r} has a zero in front, which numbers lose"
     found = odd_texts(texts)
     if found is not None:
@@ -117,12 +124,12 @@ def odd_entry(texts: pa.Array) -> str:
         )
     if _all(texts, _COMMA_NUMBER + r"|^[-+]?[$£€¥]?[\d.]+,\d+$|^[-+]?[$£€¥]?[\d.]+$"):
         return f"{str(texts[0])[:24]!r} is not a number with a decimal point"
-    if _share(pc.match_substring_regex(texts[:_HEAD], r"^\s*[-+]?[\d.,]+\s?%\s*$")) > _MOSTLY:
+    if _share(pc.match_substring_regex(texts[:HEAD], r"^\s*[-+]?[\d.,]+\s?%\s*$")) > _MOSTLY:
         return f"{str(texts[0])[:24]!r} is not a number; without the sign it is"
-    if _share(are_bracketed(texts[:_HEAD])) > _SEPARATED:
+    if _share(are_bracketed(texts[:HEAD])) > _SEPARATED:
         return "some are within brackets; not split"
     for separator in _SEPARATORS:
-        share = _share(pc.match_substring(texts, separator))
+        share = _share(pc.match_substring(texts[:_SOME], separator))
         if share > _SEPARATED:
             return f"{share:.0%} have {separator!r} in them; not split"
     return ""
@@ -133,7 +140,7 @@ def _share(is_so: pa.Array) -> float:
 
 
 def _all(texts: pa.Array, pattern: str) -> bool:
-    return all(pc.all(pc.match_substring_regex(part, pattern)).as_py() for part in (texts[:_HEAD], texts))
+    return all(pc.all(pc.match_substring_regex(part, pattern)).as_py() for part in (texts[:HEAD], texts))
 
 
 def _any(texts: pa.Array, pattern: str) -> bool:
