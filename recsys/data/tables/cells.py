@@ -15,7 +15,6 @@ import pyarrow.compute as pc
 _BLANKS = " \t\r\n"
 _BRACKETED = r"(?s)^\s*(\[.*\]|\{.*\}|\(.*\))\s*$"
 _MISSING = ("null", "NULL", "None", "nan", "NaN")
-_QUOTES = r"[\"']"
 
 
 def are_bracketed(texts: pa.Array) -> pa.Array:
@@ -30,13 +29,27 @@ def split(texts: pa.Array, separator: str) -> pa.Array:
     is_bracketed = are_bracketed(different)
     if not pc.any(is_bracketed).as_py():
         return _trimmed(pc.split_pattern(texts, separator))
-    if pc.all(is_bracketed).as_py() and not pc.any(pc.match_substring_regex(different, _QUOTES)).as_py():
-        return _without_missing(_trimmed(_split_inner(pc.utf8_trim(texts, _BLANKS), separator)))
-    lists = [
-        _items(text, separator) if in_brackets else _plain_items(text, separator)
+    if (
+        pc.all(is_bracketed).as_py()
+        and pc.all(pc.match_substring_regex(different, _simple(separator))).as_py()
+    ):
+        lists = _trimmed(_split_inner(pc.utf8_trim(different, _BLANKS), separator))
+        return _unquoted(lists).take(encoded.indices)
+    pattern = _item(separator)
+    items = [
+        _items(text, separator, pattern) if in_brackets else _plain_items(text, separator)
         for text, in_brackets in zip(different.to_pylist(), is_bracketed.to_pylist(), strict=True)
     ]
-    return pa.array(lists, pa.list_(different.type)).take(encoded.indices)
+    return pa.array(items, pa.list_(different.type)).take(encoded.indices)
+
+
+def _simple(separator: str) -> str:
+    """Return the pattern of lists in brackets in which a separator is one, and a quote begins or ends a value."""
+    other = r"[^'\"\\" + re.escape(separator) + "]*"
+    double, single = other.replace("'", ""), other.replace('\\"', "")
+    value = rf"""\s*("{double}"|'{single}'|{other})\s*"""
+    between = r"\s" if separator == " " else re.escape(separator)
+    return rf"^\s*[\[{{(]{value}({between}{value})*[\]}})]\s*$"
 
 
 def _split_inner(texts: pa.Array, separator: str) -> pa.Array:
@@ -48,10 +61,11 @@ def _trimmed(lists: pa.Array) -> pa.Array:
     return _with_values(lists, pc.utf8_trim(lists.values, _BLANKS))
 
 
-def _without_missing(lists: pa.Array) -> pa.Array:
-    """Return lists with empty texts for missing values, which are dropped like those."""
+def _unquoted(lists: pa.Array) -> pa.Array:
+    """Return lists without quotes around values, and with empty texts for missing values, which are dropped."""
     values = lists.values
     is_missing = pc.is_in(values, pa.array(_MISSING, values.type))
+    values = pc.replace_substring_regex(values, r"""(?s)^["'](.*)["']$""", r"\1")
     return _with_values(lists, pc.if_else(is_missing, pa.scalar("", values.type), values))
 
 
@@ -64,15 +78,19 @@ def _plain_items(text: str, separator: str) -> list[str]:
     return [item.strip(_BLANKS) for item in text.split(separator)]
 
 
-def _items(text: str, separator: str) -> list[str]:
-    """Return the values of a list within brackets, some of which may be quoted."""
-    inner = text.strip(_BLANKS)[1:-1]
+def _item(separator: str) -> re.Pattern[str]:
+    """Return the pattern of a value and the separator behind it: in double quotes, in single ones, or in none."""
     between = r"\s" if separator == " " else re.escape(separator)
     # A quoted value ends at its quote, unless that is doubled or behind a backslash; another one at the separator.
-    pattern = re.compile(
+    return re.compile(
         rf"\s*(?:\"((?:[^\"\\]|\\.|\"\")*)\"|'((?:[^'\\]|\\.|'')*)'|((?:(?!{between}).)*))\s*(?:{between}|$)",
         re.DOTALL,
     )
+
+
+def _items(text: str, separator: str, pattern: re.Pattern[str]) -> list[str]:
+    """Return the values of a list within brackets, some of which may be quoted."""
+    inner = text.strip(_BLANKS)[1:-1]
     items, at = [], 0
     while at < len(inner):
         found = pattern.match(inner, at)
@@ -92,6 +110,8 @@ def _items(text: str, separator: str) -> list[str]:
 def _unescaped(text: str, quote: str) -> str:
     """Return a quoted text as it was before it was quoted."""
     text = text.replace(quote * 2, quote)
+    if "\\" not in text:
+        return text
     plain = re.sub(r"\\(U[0-9a-fA-F]{8}|u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|.)", _escaped, text, flags=re.DOTALL)
     # JSON writes characters beyond 16 bits as two.
     return plain.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -76,7 +76,7 @@ def first_failing(array: pa.Array, converts: Callable[[pa.Array], bool]) -> int:
 
 def without_missing(texts: pa.Array) -> pa.Array:
     """Return texts with nulls for what stands for a missing number."""
-    lowered = pc.utf8_lower(pc.utf8_trim(texts, _BLANKS))
+    lowered = pc.ascii_lower(pc.utf8_trim(texts, _BLANKS))
     is_missing = pc.is_in(lowered, pa.array(MISSING_NUMBERS, texts.type))
     return pc.if_else(is_missing, pa.scalar(None, texts.type), texts)
 
@@ -91,10 +91,12 @@ def numbers_of(texts: pa.Array) -> pa.Array | OddValue:
     if numbers is not None:
         return numbers
     encoded = texts.dictionary_encode()
-    different = _number_texts(encoded.dictionary)
-    numbers = cast_or_none(different, pa.float64())
-    if numbers is not None:
-        return numbers.take(encoded.indices)
+    # Most have marks of missing numbers alone; the other forms take longer.
+    for forms in (without_missing, _number_texts):
+        different = forms(encoded.dictionary)
+        numbers = cast_or_none(different, pa.float64())
+        if numbers is not None:
+            return numbers.take(encoded.indices)
     odd = first_failing(different, lambda part: cast_or_none(part, pa.float64()) is not None)
     text = encoded.dictionary[odd].as_py()
     hint = (
@@ -112,7 +114,7 @@ def are_numbers(texts: pa.Array) -> pa.Array:
 
 def _number_texts(texts: pa.Array) -> pa.Array:
     """Return texts in the form that Arrow parses where they are numbers; null for missing ones."""
-    texts = pc.utf8_lower(pc.utf8_trim(without_missing(texts), _BLANKS))
+    texts = pc.ascii_lower(pc.utf8_trim(without_missing(texts), _BLANKS))
     for word, digit in (("true", "1"), ("false", "0")):
         texts = pc.if_else(pc.equal(texts, word), pa.scalar(digit, texts.type), texts)
     has_thousands = pc.match_substring_regex(texts, _THOUSANDS)

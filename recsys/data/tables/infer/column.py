@@ -67,7 +67,9 @@ class Column:
         if self.is_text or is_bytes(values.type):
             values = values.filter(pc.fill_null(pc.greater(pc.binary_length(values), 0), fill_value=False))
         self.values = pa.nulls(0) if self.unread else values.drop_null()
-        self.num_values = len(self.values.unique())
+        self.different = self.values.unique()
+        self.num_values = len(self.different)
+        self._odd_numbers = ""
         self.numbers = self._as_numbers()
         self.date_form = self._as_dates()
         self.dates = self.date_form.moments
@@ -82,8 +84,12 @@ class Column:
             numbers = OddValue(position=0, expected="no code") if has_codes(part) else numbers_of(part)
             if isinstance(numbers, OddValue):
                 return None
-        numbers = numbers.cast(pa.float64(), safe=False).drop_null().to_numpy(zero_copy_only=False)
-        numbers = numbers[np.isfinite(numbers)]
+        numbers = numbers.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+        is_finite = np.isfinite(numbers)
+        odd = np.flatnonzero(~is_finite)
+        if len(odd):
+            self._odd_numbers = f"{len(odd)} missing, such as {str(self.values[int(odd[0])])[:24]!r}"
+        numbers = numbers[is_finite]
         return numbers if len(numbers) else None
 
     def _as_dates(self) -> Dates:
@@ -124,14 +130,18 @@ class Column:
         """What separates several values in a text; empty if each text is one value."""
         if not self.is_text or self.is_list or self.numbers is not None or self.dates is not None:
             return ""
-        return separator_of(self.values)
+        return separator_of(self.values, self.num_values)
+
+    def find_lists(self) -> None:
+        """Find what separates values and what they are as IDs now, in place of when it is asked for."""
+        _ = self.ids
 
     @cached_property
     def items(self) -> pa.Array:
-        """The values of all rows, of lists in texts too; none is missing."""
+        """The different values, of lists in texts too; none is missing."""
         if not self.separator:
-            return self.values
-        items = pc.list_flatten(split(self.values, self.separator))
+            return self.different
+        items = pc.list_flatten(split(self.different, self.separator)).unique()
         return items.filter(pc.greater(pc.binary_length(items), 0))
 
     @cached_property
@@ -179,20 +189,10 @@ class Column:
     def _note(self, use: str) -> str:
         """Return which entries are missing numbers, or made texts of a column, or how lists were found."""
         if self.numbers is not None:
-            return self._odd_numbers() if use != "sparse" or self.ids == "whole" else ""
+            return self._odd_numbers if use != "sparse" or self.ids == "whole" else ""
         if use != "sparse" or not self.is_text or self.is_list:
             return ""
         return f"such as {str(self.values[0])[:24]!r}" if self.separator else odd_entry(self.values)
-
-    def _odd_numbers(self) -> str:
-        """Return how many entries stand for missing numbers, with an example."""
-        numbers = numbers_of(self.values) if self.is_text else self.values
-        assert not isinstance(numbers, OddValue)
-        is_odd = ~np.isfinite(numbers.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False))
-        if not is_odd.any():
-            return ""
-        example = str(self.values[int(np.flatnonzero(is_odd)[0])])
-        return f"{np.count_nonzero(is_odd)} missing, such as {example[:24]!r}"
 
 
 def _snake(name: str) -> str:

@@ -33,21 +33,32 @@ def has_codes(texts: pa.Array) -> bool:
     return _any(texts.filter(pc.starts_with(texts, "0")), _CODE)
 
 
-def separator_of(texts: pa.Array) -> str:
-    """Return what separates the values of lists in texts; empty if each text is one value."""
+def separator_of(texts: pa.Array, num_different: int) -> str:
+    """Return what separates the values of lists in texts; empty if each text is one value.
+
+    Args:
+        texts: The texts.
+        num_different: Of them.
+    """
     if not len(texts):
         return ""
-    if _share(are_bracketed(texts[:HEAD])) > _MOSTLY and _share(are_bracketed(texts)) >= _MOST_BRACKETED:
-        return _separator_in_brackets(texts)
+    some = texts[:_SOME]
+    if _share(are_bracketed(texts[:HEAD])) > _MOSTLY and _share(are_bracketed(some)) >= _MOST_BRACKETED:
+        return _separator_in_brackets(some)
     for separator in _SEPARATORS:
         if (
-            _share(pc.match_substring(texts[:_SOME], separator)) > _SEPARATED
+            _share(pc.match_substring(some, separator)) > _SEPARATED
             and not (separator == "," and _all(texts, _COMMA_NUMBER))
-            and _recur(texts, separator)
+            and _recur(texts, separator, num_different)
         ):
             return separator
-    is_spaced = _share(pc.match_substring(texts[:_SOME], " ")) > _SEPARATED
-    if is_spaced and _all(texts, _SPACED_IDS) and not _all(texts, _SPACED_NUMBER) and _recur(texts, " "):
+    is_spaced = _share(pc.match_substring(some, " ")) > _SEPARATED
+    if (
+        is_spaced
+        and _all(texts, _SPACED_IDS)
+        and not _all(texts, _SPACED_NUMBER)
+        and _recur(texts, " ", num_different)
+    ):
         return " "
     return ""
 
@@ -63,22 +74,19 @@ def _separator_in_brackets(texts: pa.Array) -> str:
     return "," if _all(texts, r"^\s*\[") else ""  # other brackets around one value may be part of it
 
 
-def _recur(texts: pa.Array, separator: str) -> bool:
+def _recur(texts: pa.Array, separator: str, num_different: int) -> bool:
     """Return whether parts of texts recur and differ in number; a text with a comma in it is one value."""
     lists = split(texts, separator)
-    has_lengths = pc.count_distinct(pc.list_value_length(lists)).as_py() > 1
-    return bool(
-        has_lengths and pc.count_distinct(pc.list_flatten(lists)).as_py() <= pc.count_distinct(texts).as_py()
-    )
+    has_lengths = len(pc.list_value_length(lists).unique()) > 1
+    return has_lengths and len(pc.list_flatten(lists).unique()) <= num_different
 
 
 def kind_of_ids(values: pa.Array) -> str:
-    """Return what values without nulls are as IDs.
+    """Return what different values without nulls are as IDs.
 
     ``whole``: whole numbers of 64 bits. ``texts``: texts or bytes. ``beyond``: whole numbers of more bits, which are
     hashed as texts. ``rounded``: whole numbers that lost digits. ``fractions``: other numbers.
     """
-    values = values.unique()
     if is_bytes(values.type):
         return "texts"
     if is_text(values.type):

@@ -76,7 +76,7 @@ def with_unique_names(tables: Iterable[TableSpec]) -> tuple[TableSpec, ...]:
 def table_spec(column: Column, hash_rows: int) -> TableSpec:
     """Return the table of a sparse column."""
     separator = column.separator
-    num_values = len(column.items.unique()) if separator else column.num_values
+    num_values = len(column.items)
     # A table whose values the sample has seen is made small; other values share its rows.
     is_seen = num_values * _ROWS_PER_VALUE <= max(len(column.values), _MIN_ROWS)
     rows = max(_MIN_ROWS, 1 << (num_values * _ROWS_PER_VALUE - 1).bit_length()) if is_seen else hash_rows

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
+
+import pyarrow as pa
 
 from recsys.data.labels import check_both_classes
 from recsys.data.lines import DataError
@@ -16,6 +19,7 @@ from recsys.data.tables.infer.specs import date_tables, dense_column, table_spec
 from recsys.data.tables.infer.uses import use_of
 from recsys.data.tables.sample import sample_rows
 from recsys.data.tables.types import plain
+from recsys.machine import num_processors
 from recsys.schema import Schema
 
 #: Rows that are looked at.
@@ -52,7 +56,7 @@ def infer(data: Any, labels: Sequence[str] = (), hash_rows: int = 100_000) -> In
     if hash_rows < 1:
         raise DataError(f"hash_rows: got {hash_rows}, expected at least 1")
     sample = sample_rows(open_files(data), SAMPLE_ROWS)
-    found = [Column(name, plain(sample.column(name))) for name in sample.column_names]
+    found = _look_at(sample)
     chosen = choose_labels(found, labels)
     _check_classes(data, chosen)
     uses = {label.column.name: ("label", label.reason) for label in chosen}
@@ -85,6 +89,18 @@ def infer(data: Any, labels: Sequence[str] = (), hash_rows: int = 100_000) -> In
     )
     reports = tuple(column.report(*uses[column.name]) for column in found)
     return Inferred(schema=schema, columns=reports, num_rows=sample.num_rows)
+
+
+def _look_at(sample: pa.Table) -> list[Column]:
+    """Return the columns; Arrow's work on them is done on several cores."""
+
+    def column(name: str) -> Column:
+        found = Column(name, plain(sample.column(name)))
+        found.find_lists()
+        return found
+
+    with ThreadPoolExecutor(num_processors()) as threads:
+        return list(threads.map(column, sample.column_names))
 
 
 def _check_classes(data: Any, labels: Sequence[Label]) -> None:
