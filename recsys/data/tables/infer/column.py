@@ -12,9 +12,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from recsys.data.labels import word_labels
-from recsys.data.lines import DataError
 from recsys.data.tables.cells import split
-from recsys.data.tables.columns import Columns, date_parts
+from recsys.data.tables.columns import date_parts
 from recsys.data.tables.conversions import OddValue, numbers_of
 from recsys.data.tables.infer.dates import Dates, dates_of
 from recsys.data.tables.infer.kinds import HEAD, has_codes, kind_of_ids, odd_entry, separator_of
@@ -134,7 +133,8 @@ class Column:
 
     def find_lists(self) -> None:
         """Find what separates values and what they are as IDs now, in place of when it is asked for."""
-        _ = self.ids
+        if self.dates is None:
+            _ = self.ids
 
     @cached_property
     def items(self) -> pa.Array:
