@@ -22,7 +22,7 @@ from export.source.shards import Parts, directory_parts, put_together
 from export.source.torchrec_modules import their_tables_on, with_our_modules
 from recsys.artifact.parts import read_manifest
 from recsys.checkpoint.dcp_metadata import METADATA_NAME
-from recsys.checkpoint.run import TRAINING_NAME, newest, read_record
+from recsys.checkpoint.run import TRAINING_NAME, kept, read_record
 from recsys.checkpoint.single_file import build_model, empty_model, load_checkpoint, with_example_rows
 from recsys.embedding import tables_on
 from recsys.errors import ArtifactError, CheckpointError, ExportError
@@ -124,7 +124,7 @@ def _load_directory(source: Source) -> nn.Module:
             f"checkpoint: got the directory {source.path.name!r} and {len(source.others)} more, expected one directory "
             "or the files of all ranks"
         )
-    directory = newest(source.path)
+    directory = kept(source.path)
     if directory is None:
         files = sorted(path for path in source.path.iterdir() if path.suffix in (".pt", ".pth"))
         if not files:

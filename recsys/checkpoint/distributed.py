@@ -3,6 +3,7 @@
 A run's checkpoints are in one directory:
 
     run/latest               the name of the newest whole checkpoint, replaced in one step
+    run/best                 the name of that of the best epoch
     run/step-00000100/       .metadata, *.distcp: torch.distributed.checkpoint; training.json: all other state
 
 ``save_training`` and ``load_training`` are collective: every rank of the default process group must call
@@ -95,6 +96,7 @@ def save_training(
     state: TrainingState,
     *,
     keep: int = 2,
+    is_best: bool = False,
 ) -> Path:
     """Write one checkpoint of a run. It becomes visible only when it is complete.
 
@@ -106,7 +108,8 @@ def save_training(
         model: A DistributedModelParallel (or, on one rank, any module).
         optimizer: All optimizers combined; None saves none.
         state: The state of the run.
-        keep: Number of complete checkpoints to keep; older ones are removed.
+        keep: Number of complete checkpoints to keep beside the best; older ones are removed.
+        is_best: Whether this one becomes the best, which exports take.
 
     Returns:
         The checkpoint's directory.
@@ -134,7 +137,7 @@ def save_training(
     partial = on_first(lambda: new_directory(run, record))
     try:
         _write_tensors(partial, mine.tensors, group, what)
-        return on_first(lambda: publish(run, partial, record, keep))
+        return on_first(lambda: publish(run, partial, record, keep, is_best=is_best))
     except CheckpointWriteError:
         # On all ranks: each has written by now, and whichever comes first removes it.
         shutil.rmtree(partial, ignore_errors=True)

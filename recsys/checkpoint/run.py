@@ -1,6 +1,8 @@
-"""The directory of a training run: its newest checkpoint, and the contents of ``training.json``.
+"""The directory of a training run: its newest and its best checkpoint, and the contents of ``training.json``.
 
     run/latest              the name of the newest whole checkpoint, replaced in one step
+    run/best                the name of that of the best epoch; not there if none was chosen
+    run/lock                held by the job that trains (``recsys.checkpoint.lock``)
     run/step-00000100/      .metadata, *.distcp: torch.distributed.checkpoint; training.json: this file's subject
 
 Everything here is plain data from an untrusted file and is checked when it is read.
@@ -25,6 +27,7 @@ from recsys.files import read_json, replacing, sync
 from recsys.json_checks import a_list, json_field, shape, text, whole, wrong
 
 LATEST_NAME = "latest"
+BEST_NAME = "best"
 TRAINING_NAME = "training.json"
 FORMAT = "recsys-training"
 FORMAT_VERSION = 1
@@ -101,13 +104,14 @@ def _order(match: re.Match[str]) -> tuple[int, int]:
 
 
 def outdated(run: Path, saved: Path, keep: int) -> list[Path]:
-    """Return the checkpoints to remove after a save: all but the ``keep`` newest up to it, and later ones.
+    """Return the checkpoints to remove after a save: all but the best, the ``keep`` newest up to it, and later ones.
 
     Later ones belong to a run that was continued from an older checkpoint.
     """
-    found = steps(run)
+    found, kept = steps(run), best(run)
     position = found.index(saved)
-    return [*found[: max(0, position + 1 - max(1, keep))], *found[position + 1 :]]
+    removed = [*found[: max(0, position + 1 - max(1, keep))], *found[position + 1 :]]
+    return [path for path in removed if path != kept]
 
 
 def newest(path: str | os.PathLike[str]) -> Path | None:
@@ -118,14 +122,32 @@ def newest(path: str | os.PathLike[str]) -> Path | None:
     path = Path(path)
     if (path / METADATA_NAME).is_file():
         return path
-    latest = path / LATEST_NAME
-    if latest.is_file():
-        with latest.open("rb") as file:
-            name = file.read(100).decode("ascii", "replace").strip()
-        if _STEP_NAME.fullmatch(name) is not None and (path / name / METADATA_NAME).is_file():
-            return path / name
+    latest = _pointed_to(path / LATEST_NAME)
+    if latest is not None:
+        return latest
     whole = [found for found in steps(path) if (found / METADATA_NAME).is_file()]
     return whole[-1] if whole else None
+
+
+def best(run: Path) -> Path | None:
+    """Return the checkpoint of a run's best epoch; None if none was chosen, or if it is missing."""
+    return _pointed_to(run / BEST_NAME)
+
+
+def kept(path: str | os.PathLike[str]) -> Path | None:
+    """Return the checkpoint that a run's model is taken from: the best, or the newest if none was chosen."""
+    return best(Path(path)) or newest(path)
+
+
+def _pointed_to(pointer: Path) -> Path | None:
+    """Return the complete checkpoint that a file names."""
+    if not pointer.is_file():
+        return None
+    with pointer.open("rb") as file:
+        name = file.read(100).decode("ascii", "replace").strip()
+    found = pointer.parent / name
+    is_whole = _STEP_NAME.fullmatch(name) is not None and (found / METADATA_NAME).is_file()
+    return found if is_whole else None
 
 
 def read_record(directory: Path) -> TrainingRecord:
@@ -206,14 +228,24 @@ def new_directory(run: Path, record: TrainingRecord) -> Path:
     return partial
 
 
-def publish(run: Path, partial: Path, record: TrainingRecord, keep: int) -> Path:
-    """Rename a complete checkpoint to its final name in one step, make it the newest, and return it."""
+def publish(run: Path, partial: Path, record: TrainingRecord, keep: int, *, is_best: bool = False) -> Path:
+    """Rename a complete checkpoint to its final name in one step, make it the newest, and return it.
+
+    Args:
+        run: The run's directory.
+        partial: The checkpoint.
+        record: Its record.
+        keep: Number of newest checkpoints to keep.
+        is_best: Whether it becomes the best too.
+    """
     sync(partial)
     whole = run / free_name(run, record.step)
     partial.rename(whole)
     sync(run)
     try:
-        _point_to(run, whole.name)
+        _point(run / LATEST_NAME, whole.name)
+        if is_best:
+            choose_best(whole)
     except OSError:
         shutil.rmtree(whole)
         raise
@@ -222,6 +254,11 @@ def publish(run: Path, partial: Path, record: TrainingRecord, keep: int) -> Path
     return whole
 
 
-def _point_to(run: Path, name: str) -> None:
-    with replacing(run / LATEST_NAME) as pointer:
+def choose_best(checkpoint: Path) -> None:
+    """Make a checkpoint the best of its run."""
+    _point(checkpoint.parent / BEST_NAME, checkpoint.name)
+
+
+def _point(pointer_file: Path, name: str) -> None:
+    with replacing(pointer_file) as pointer:
         pointer.write_text(f"{name}\n", encoding="ascii")

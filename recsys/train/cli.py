@@ -17,12 +17,14 @@ import torch
 from torch import distributed as dist
 
 from recsys.checkpoint import Checkpoint, save_checkpoint
+from recsys.checkpoint.lock import LOCK_NAME, check_free
 from recsys.cli import Parser, add_program_options, announced, count, counts, near_misses
 from recsys.data.examples import Dataset
 from recsys.errors import CheckpointWriteError
 from recsys.files import check_room
 from recsys.sharding.plan.plan import ShardingPlan
 from recsys.sharding.plan.plan_file import read_plan
+from recsys.train.best import BEST_METRICS, kept_text
 from recsys.train.callbacks import Callback, CallbackList, ConsoleCallback, TensorBoardCallback, summary_text
 from recsys.train.config import MODELS, ModelConfig, RunConfig, TrainConfig, read_model_config
 from recsys.train.job import Trained, TrainJob, train_over_ranks
@@ -156,10 +158,17 @@ def _check_results(args: argparse.Namespace, ranks: Ranks) -> None:
     folder = args.checkpoint_dir
     if folder is not None and (folder.is_file() or not folder.absolute().parent.is_dir()):
         raise ValueError(f"--checkpoint-dir: got {str(folder)!r}, expected a folder in one that exists")
-    if folder is not None and not args.resume and folder.is_dir() and any(folder.iterdir()):
+    if folder is not None:
+        check_free(folder)
+    if folder is not None and not args.resume and folder.is_dir() and _files(folder):
         raise ValueError(
             f"--checkpoint-dir: got {str(folder)!r}, which is not empty; --resume goes on from what is there"
         )
+
+
+def _files(folder: Path) -> list[Path]:
+    """Return what a folder holds beside the lock of a job that has ended."""
+    return [path for path in folder.iterdir() if path.name != LOCK_NAME]
 
 
 def _check_room(args: argparse.Namespace, job: TrainJob) -> None:
@@ -174,7 +183,7 @@ def _check_room(args: argparse.Namespace, job: TrainJob) -> None:
 
 def _finish(args: argparse.Namespace, job: TrainJob, trained: Trained, ranks: Ranks, started: float) -> None:
     """Write the model and print the results; rank 0 only."""
-    dataset, epochs = job.dataset, trained.epochs
+    dataset, epochs, kept = job.dataset, trained.epochs, trained.kept
     reference = dataset.reference()
     info = {
         "data": dataset.name,
@@ -182,12 +191,9 @@ def _finish(args: argparse.Namespace, job: TrainJob, trained: Trained, ranks: Ra
         "feature_names": [name for table in dataset.tables for name in table.feature_names],
         "num_train_rows": dataset.num_train_rows,
         "num_held_out_rows": dataset.num_held_out_rows,
-        "metrics": epochs[-1].held_out.to_json(),
-        **(
-            {"labels": {name: m.to_json() for name, m in epochs[-1].labels.items()}}
-            if epochs[-1].labels
-            else {}
-        ),
+        "epoch": kept.number,
+        "metrics": kept.held_out.to_json(),
+        **({"labels": {name: m.to_json() for name, m in kept.labels.items()}} if kept.labels else {}),
         "reference": None if reference is None else asdict(reference),
         "train": asdict(job.train),
         "world_size": ranks.world_size,
@@ -204,7 +210,12 @@ def _finish(args: argparse.Namespace, job: TrainJob, trained: Trained, ranks: Ra
         save_checkpoint(args.out, checkpoint)
     saved = [path for path in (args.out, args.checkpoint_dir) if path is not None]
     if not args.json:
-        print(summary_text(epochs[-1], reference, saved))
+        if len(epochs) < job.train.epochs:
+            waited = f"{job.train.patience} in a row were not better"
+            print(f"stopped after epoch {len(epochs)} of {job.train.epochs}: {waited}")
+        if len(epochs) > 1:
+            print(kept_text(epochs, kept, job.train.best_metric))
+        print(summary_text(kept, reference, saved))
         return
     result = {
         "out": None if args.out is None else str(args.out),
@@ -336,23 +347,42 @@ def _parser() -> argparse.ArgumentParser:
     ranks.add_argument(
         "--plan", type=Path, metavar="FILE", help="a sharding plan; the planner makes one otherwise"
     )
-    _add_model(parser.add_argument_group("model (default sizes depend on the data)"))
-    _add_training(parser.add_argument_group("training (defaults depend on the data)"))
+    _add_model(parser.add_argument_group("model"))
+    _add_training(parser.add_argument_group("training"))
     add_program_options(parser)
     return parser
 
 
+def _default(name: str) -> str:
+    """Return the default of a field for tables, and what it is for other data."""
+
+    def of(source: str) -> str:
+        found = DEFAULTS[source]
+        value = getattr(found.train if hasattr(found.train, name) else found.model, name)
+        if isinstance(value, tuple):
+            return ",".join(map(str, value))
+        return f"{value:g}" if isinstance(value, float) else str(value)
+
+    others = [f"{of(source)} for {source}" for source in DEFAULTS if of(source) != of("table")]
+    return f"(default {'; '.join([of('table'), *others])})"
+
+
 def _add_model(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--model", choices=MODELS, help="the model (default dlrm)")
-    group.add_argument("--embedding-dim", type=count, metavar="D", help="of every table")
+    group.add_argument(
+        "--embedding-dim", type=count, metavar="D", help=f"of every table {_default('embedding_dim')}"
+    )
     group.add_argument(
         "--dense-layers",
         type=counts,
         metavar="N,N",
-        help="dlrm: layers on dense features, before one of size D",
+        help=f"dlrm: layers on dense features, before one of size D {_default('dense_layers')}",
     )
     group.add_argument(
-        "--over-layers", type=counts, metavar="N,N", help="layers before the logits; twotower: of each tower"
+        "--over-layers",
+        type=counts,
+        metavar="N,N",
+        help=f"layers before the logits; twotower: of each tower {_default('over_layers')}",
     )
     group.add_argument("--cross-layers", type=count, metavar="N", help="dcn: cross layers (default 3)")
     group.add_argument(
@@ -395,19 +425,47 @@ def _add_model(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_training(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--epochs", type=count, metavar="N", help="passes over the training rows")
-    group.add_argument("--batch-size", type=count, metavar="B", help="rows per step, on each rank")
+    group.add_argument(
+        "--epochs", type=count, metavar="N", help=f"passes over the training rows {_default('epochs')}"
+    )
+    group.add_argument(
+        "--best-metric",
+        choices=BEST_METRICS,
+        help="the held-out metric of the epoch that is kept, the mean over several labels (default "
+        f"{TrainConfig.best_metric}); last keeps the last epoch",
+    )
+    group.add_argument(
+        "--patience",
+        type=count,
+        metavar="N",
+        help="stop after N epochs in a row that are not better (default: never)",
+    )
+    group.add_argument(
+        "--batch-size", type=count, metavar="B", help=f"rows per step, on each rank {_default('batch_size')}"
+    )
     group.add_argument("--seed", type=int, default=0, help="the same seed gives the same model (default 0)")
     group.add_argument("--threads", type=count, default=1, metavar="N", help="CPU threads (default 1)")
-    group.add_argument("--optimizer", choices=("adam", "adagrad"), help="of the dense layers")
-    group.add_argument("--learning-rate", type=float, metavar="X", help="of the dense layers")
     group.add_argument(
-        "--row-learning-rate", type=float, metavar="X", help="of the tables (row-wise Adagrad)"
+        "--optimizer", choices=("adam", "adagrad"), help=f"of the dense layers {_default('optimizer')}"
+    )
+    group.add_argument(
+        "--learning-rate", type=float, metavar="X", help=f"of the dense layers {_default('learning_rate')}"
+    )
+    group.add_argument(
+        "--row-learning-rate",
+        type=float,
+        metavar="X",
+        help=f"of the tables, row-wise Adagrad {_default('row_learning_rate')}",
     )
     group.add_argument(
         "--freeze-dense", action="store_true", default=None, help="train the tables alone, for deltas of rows"
     )
-    group.add_argument("--row-weight-decay", type=float, metavar="X", help="of the tables' touched rows")
+    group.add_argument(
+        "--row-weight-decay",
+        type=float,
+        metavar="X",
+        help=f"of the tables' touched rows {_default('row_weight_decay')}",
+    )
 
 
 if __name__ == "__main__":

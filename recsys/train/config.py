@@ -11,6 +11,7 @@ from typing import Any
 
 from recsys.data.examples import Dataset
 from recsys.schema import TableSpec
+from recsys.train.best import BEST_METRICS
 
 MODELS = ("dlrm", "dcn", "deepfm", "din", "mmoe", "twotower")
 _FACTORIES = {
@@ -188,6 +189,8 @@ class TrainConfig:
         row_learning_rate: The learning rate of the tables.
         row_weight_decay: The weight decay of the tables' touched rows.
         freeze_dense: Train the tables alone.
+        best_metric: The held-out metric of the epoch that is kept, one of ``BEST_METRICS``.
+        patience: Stop after so many epochs in a row that are not better; None for never.
     """
 
     epochs: int = 1
@@ -198,10 +201,21 @@ class TrainConfig:
     row_learning_rate: float = 0.05
     row_weight_decay: float = 0.0
     freeze_dense: bool = False
+    best_metric: str = "loss"
+    patience: int | None = None
 
     def __post_init__(self) -> None:
         if self.optimizer not in ("adam", "adagrad"):
             raise ValueError(f"optimizer: got {self.optimizer!r}, expected 'adam' or 'adagrad'")
+        if self.best_metric not in BEST_METRICS:
+            raise ValueError(
+                f"best_metric: got {self.best_metric!r}, expected one of {', '.join(BEST_METRICS)}"
+            )
+        if self.patience is not None and (self.patience < 1 or self.best_metric == "last"):
+            raise ValueError(
+                f"patience: got {self.patience} with best_metric {self.best_metric!r}, expected at least 1, and a "
+                "metric that says which epoch is better"
+            )
         for name in ("epochs", "batch_size"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: got {getattr(self, name)}, expected at least 1")

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
+from torch import distributed as dist
 
 from recsys.checkpoint import Checkpoint, build_model
 from recsys.checkpoint.distributed import TrainingState, load_training, save_training
+from recsys.checkpoint.lock import locked
 from recsys.checkpoint.ranks import from_first
-from recsys.checkpoint.run import newest, read_record
+from recsys.checkpoint.run import best, choose_best, newest, read_record
 from recsys.data.example_rows import example_rows
 from recsys.data.examples import Dataset
 from recsys.errors import CheckpointError
@@ -29,6 +32,8 @@ from recsys.train.trainer import Trainer
 from recsys.train.warm_start import WarmStart, fill
 
 _PROGRESS, _SETTINGS = "progress", "settings"
+# Settings that runs of earlier releases do not have.
+_LATER = ("data_digest", "best_metric")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +103,7 @@ class TrainJob:
             **{
                 name: value
                 for name, value in asdict(self.train).items()
-                if name not in ("epochs", "batch_size")
+                if name not in ("epochs", "batch_size", "patience")
             },
         }
 
@@ -110,12 +115,14 @@ class Trained:
     Attributes:
         arguments: The factory's arguments.
         epochs: The measurements after each epoch, including those before a resume.
+        kept: The epoch whose model is kept.
         plan: The sharding plan.
-        state_dict: The whole model on rank 0, if requested; else None.
+        state_dict: The whole model after that epoch on rank 0, if requested; else None.
     """
 
     arguments: dict[str, Any]
     epochs: list[Epoch]
+    kept: Epoch
     plan: ShardingPlan
     state_dict: dict[str, Tensor] | None
 
@@ -133,8 +140,25 @@ def train_over_ranks(job: TrainJob, ranks: Ranks, callback: Callback, *, whole: 
         ValueError: The sizes, the plan or the checkpoint do not fit, or a data file is malformed.
         DivergedError: The loss is no longer a number.
     """
-    with process_group(ranks):
+    with process_group(ranks), _locked(job):
         return _trained(job, ranks, callback, whole=whole)
+
+
+@contextmanager
+def _locked(job: TrainJob) -> Iterator[None]:
+    """Hold the lock of the run's directory: rank 0 does, for all ranks."""
+    folder = job.checkpoint_dir
+    if folder is None:
+        yield
+        return
+    with ExitStack() as stack:
+
+        def lock() -> str:
+            stack.enter_context(locked(folder))
+            return ""
+
+        from_first(lock, dist.group.WORLD)
+        yield
 
 
 def _trained(job: TrainJob, ranks: Ranks, callback: Callback, *, whole: bool) -> Trained:
@@ -149,13 +173,33 @@ def _trained(job: TrainJob, ranks: Ranks, callback: Callback, *, whole: bool) ->
         fill(trainer, job.start)
     else:
         trainer.set_vocabularies(job.dataset.vocabularies())
-    epochs = loop.fit(start, _saving(job, ranks, trainer))
+    copies: list[dict[str, Tensor] | None] = []
+
+    def keep() -> None:
+        copies.clear()  # first, so that there are never two
+        copies.append(trainer.whole_state_dict())
+
+    keeps_copies = whole and job.checkpoint_dir is None
+    end = loop.fit(start, _saving(job, ranks, trainer), keep if keeps_copies else lambda: None)
     return Trained(
         arguments=arguments,
-        epochs=epochs,
+        epochs=list(end.epochs),
+        kept=end.kept,
         plan=trainer.model.plan,
-        state_dict=trainer.whole_state_dict() if whole else None,
+        state_dict=copies[0] if copies else _kept_model(job, trainer, end) if whole else None,
     )
+
+
+def _kept_model(job: TrainJob, trainer: Trainer, end: TrainProgress) -> dict[str, Tensor] | None:
+    """Return the whole model after the epoch that is kept, from the run's directory if it is not the last."""
+    if job.checkpoint_dir is not None and end.best and not end.is_best:
+        load_training(_best(job.checkpoint_dir, trainer), trainer.model, None)
+    return trainer.whole_state_dict()
+
+
+def _best(folder: Path, trainer: Trainer) -> str:
+    """Return the checkpoint of the best epoch, the same on every rank; empty if there is none."""
+    return from_first(lambda: str(best(folder) or ""), trainer.group)
 
 
 def train(
@@ -198,7 +242,23 @@ def _start(job: TrainJob, ranks: Ranks, trainer: Trainer) -> TrainProgress | Non
     # Checked before the tensors, because tensors of other data or another model give less helpful errors.
     from_first(lambda: _fitting(folder, job, ranks), trainer.group)
     state = load_training(folder, trainer.model, trainer.optimizer)
-    return None if state is None else TrainProgress.from_json(state.shared.get(_PROGRESS))
+    if state is None:
+        return None
+    progress = TrainProgress.from_json(state.shared.get(_PROGRESS))
+    if progress.is_best:
+        # The job may have ended between the two pointers.
+        from_first(lambda: _chosen(folder), trainer.group)
+    elif not _best(folder, trainer):
+        progress = replace(progress, best=0)
+    return progress
+
+
+def _chosen(folder: Path) -> str:
+    """Make the newest checkpoint the best."""
+    directory = newest(folder)
+    assert directory is not None
+    choose_best(directory)
+    return ""
 
 
 def _fitting(folder: Path, job: TrainJob, ranks: Ranks) -> str:
@@ -231,11 +291,10 @@ def _sizes(arguments: Mapping[str, Any]) -> dict[str, Any]:
 def _check_same(found: Any, expected: Mapping[str, Any]) -> None:
     if not isinstance(found, Mapping):
         raise CheckpointError("checkpoint: it has no settings of a training by recsys-train")
-    # Runs of earlier releases have no digest of their data.
     different = [
         name
         for name in expected
-        if found.get(name) != expected[name] and (name in found or name != "data_digest")
+        if found.get(name) != expected[name] and (name in found or name not in _LATER)
     ]
     if different[:1] == ["data_digest"]:
         raise CheckpointError(
@@ -269,6 +328,6 @@ def _saving(job: TrainJob, ranks: Ranks, trainer: Trainer) -> Saving | None:
                 **(job.example_rows if ranks.rank == 0 else {}),
             },
         )
-        save_training(folder, trainer.model, trainer.optimizer, state)
+        save_training(folder, trainer.model, trainer.optimizer, state, is_best=progress.is_best)
 
     return Saving(save=save, every=job.checkpoint_every)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from recsys.data.batches import EpochOrder, batches
 from recsys.data.examples import Dataset, LabeledBatch
 from recsys.data.prefetch import Prefetch
+from recsys.train.best import has_ended, is_better
 from recsys.train.callbacks import Callback
 from recsys.train.config import RunConfig, TrainConfig
 from recsys.train.evaluate import evaluate_shares
@@ -66,13 +67,22 @@ class Loop:
         self._callback = callback
         self._clock = clock
 
-    def fit(self, start: TrainProgress | None = None, saving: Saving | None = None) -> list[Epoch]:
-        """Train up to the last epoch; return what was measured after each epoch.
+    def fit(
+        self,
+        start: TrainProgress | None = None,
+        saving: Saving | None = None,
+        keep: Callable[[], None] = lambda: None,
+    ) -> TrainProgress:
+        """Train up to the last epoch, or until no epoch was better for long enough.
 
         Args:
             start: The progress to start from, with the trainer in the same state. None starts from the
                 beginning.
             saving: None disables saving.
+            keep: Called on every rank after each epoch that is better than those before.
+
+        Returns:
+            The progress at the end, with what was measured after each epoch.
 
         Raises:
             ValueError: A data file is malformed.
@@ -81,12 +91,16 @@ class Loop:
         progress = start or TrainProgress()
         done_before = len(progress.epochs) * self._dataset.num_train_rows + progress.num_rows
         self._callback.batch_done(done_before)
-        while len(progress.epochs) < self._config.epochs:
+        while len(progress.epochs) < self._config.epochs and not has_ended(
+            progress.epochs, progress.best, self._config.patience
+        ):
             progress = self._pass(progress, saving)
             self._callback.epoch_done(progress.epochs[-1])
+            if progress.is_best:
+                keep()
             if saving is not None:
                 saving.save(progress)
-        return list(progress.epochs)
+        return progress
 
     def _pass(self, start: TrainProgress, saving: Saving | None) -> TrainProgress:
         meter = _Meter(self._trainer, start, self._clock)
@@ -113,7 +127,11 @@ class Loop:
             held_out=next(iter(metrics.values())),
             labels=metrics if len(metrics) > 1 else {},
         )
-        return TrainProgress(epochs=(*start.epochs, epoch), step=done.step)
+        before = start.epochs[start.best - 1] if start.best else None
+        is_best = is_better(epoch, before, self._config.best_metric)
+        return TrainProgress(
+            epochs=(*start.epochs, epoch), step=done.step, best=epoch.number if is_best else start.best
+        )
 
     @contextmanager
     def _batches(self, start: TrainProgress) -> Iterator[Iterator[LabeledBatch]]:
@@ -176,6 +194,7 @@ class _Meter:
             num_rows=self._num_rows + totals.num_rows,
             weight=self._weight + totals.weight,
             loss=self._loss + totals.loss,
+            best=self._start.best,
         )
 
     def examples_per_second(self) -> float:

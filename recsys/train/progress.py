@@ -47,6 +47,7 @@ class TrainProgress:
         num_rows: Training rows of the epoch's steps, on all ranks.
         weight: Sum of their weights.
         loss: Sum of their losses.
+        best: The number of the epoch that is kept; 0 for none.
     """
 
     epochs: tuple[Epoch, ...] = ()
@@ -55,6 +56,17 @@ class TrainProgress:
     num_rows: int = 0
     weight: float = 0.0
     loss: float = 0.0
+    best: int = 0
+
+    @property
+    def is_best(self) -> bool:
+        """Whether this is the state after the epoch that is kept."""
+        return self.step_in_epoch == 0 and 0 < self.best == len(self.epochs)
+
+    @property
+    def kept(self) -> Epoch:
+        """The epoch that is kept; the last if none was chosen."""
+        return self.epochs[self.best - 1]
 
     @property
     def mean_loss(self) -> float:
@@ -81,9 +93,17 @@ class TrainProgress:
                 # Runs of earlier releases have none.
                 weight=_number(data, "weight" if "weight" in data else "num_rows", "progress"),
                 loss=_number(data, "loss", "progress"),
+                best=_best(data),
             )
         except ManifestError as error:
             raise CheckpointError(str(error)) from None
+
+
+def _best(data: Any) -> int:
+    number = whole(data, "best", "progress") if "best" in data else 0  # runs of earlier releases have none
+    if number > len(data["epochs"]):
+        raise wrong("progress", "best", number, f"one of the {len(data['epochs'])} epochs, or 0")
+    return number
 
 
 def _epoch(data: Any, at: str) -> Epoch:

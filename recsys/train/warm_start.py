@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from recsys.checkpoint.distributed import load_training
-from recsys.checkpoint.run import newest, read_record
+from recsys.checkpoint.ranks import from_first
+from recsys.checkpoint.run import kept, read_record
 from recsys.checkpoint.single_file import load_checkpoint
 from recsys.data.examples import Dataset
 from recsys.errors import CheckpointError
@@ -65,7 +66,7 @@ def read_start(path: Path) -> WarmStart:
     if not path.is_dir():
         checkpoint = load_checkpoint(path)
         return WarmStart(path=path, factory=checkpoint.factory, arguments=checkpoint.arguments)
-    directory = newest(path)
+    directory = kept(path)
     if directory is None:
         raise CheckpointError(
             f"init_from: {path.name!r} holds no complete checkpoint, expected a run of recsys-train"
@@ -86,7 +87,8 @@ def fill(trainer: Trainer, start: WarmStart) -> None:
     """
     trainer.keep_untrained()
     if start.path.is_dir():
-        load_training(start.path, trainer.model, None if trainer.is_frozen else trainer.optimizer)
+        directory = from_first(lambda: str(kept(start.path) or start.path), trainer.group)
+        load_training(directory, trainer.model, None if trainer.is_frozen else trainer.optimizer)
         return
     checkpoint = load_checkpoint(start.path)
     try:

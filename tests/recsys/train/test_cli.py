@@ -29,15 +29,16 @@ def test_from_the_command_line_to_a_prediction(tmp_path: Path, capsys: pytest.Ca
     assert lines[0] == "synthetic: 3600 training and 400 held-out rows, 3 dense features, 4 tables"
     assert lines[1].startswith("epoch 1/2: train loss 0.")
     assert lines[2].startswith("epoch 2/2: train loss 0.")
-    assert "planted model" in lines[4]
-    assert lines[5] == f"saved {out}"
+    assert lines[3].startswith("kept epoch 2 of 2: its held-out loss is the lowest, 0.")
+    assert "planted model" in lines[5]
+    assert lines[6] == f"saved {out}"
     assert printed.err == ""
     checkpoint = load_checkpoint(out)
     assert checkpoint.factory == "recsys.models.click:build_dlrm"
     assert checkpoint.arguments["over_arch_layer_sizes"] == [8, 4, 1]
     assert checkpoint.info["feature_names"] == ["user", "item", "recent_items", "category", "hour"]
     assert checkpoint.info["dense_names"] == ["price", "position", "freshness"]
-    assert f"AUC {checkpoint.info['metrics']['auc']:.4f}" in lines[3]
+    assert f"AUC {checkpoint.info['metrics']['auc']:.4f}" in lines[4]
     keys = ["hour", "user", "item", "category", "recent_items"]
     kjt = KeyedJaggedTensor(keys=keys, values=[5, 17, 3, 9, 1, 2, 3], lengths=[1, 1, 1, 1, 3])
     with torch.no_grad():
@@ -73,8 +74,9 @@ def test_json_is_one_object_that_agrees_with_the_checkpoint(
     assert result["out"] == str(out)
     assert [epoch["number"] for epoch in result["epochs"]] == [1, 2]
     info = load_checkpoint(out).info
+    assert info.pop("example_rows")["num_rows"] == 256
     assert info == {key: result[key] for key in info}
-    assert result["metrics"]["auc"] == result["epochs"][-1]["auc"]
+    assert result["metrics"]["auc"] == result["epochs"][result["epoch"] - 1]["auc"]
     assert result["train"]["seed"] == 3
     assert result["reference"]["name"] == "planted"
 
@@ -184,7 +186,7 @@ def test_divergence_is_seen_before_a_checkpoint_is_written(
     run = ["--checkpoint-dir", str(tmp_path / "run"), "--checkpoint-every", "3"]
     assert main(["--data", "synthetic", *run, "--json", *rates, *_SMALL]) == 1
     assert "recsys-train: failed: the loss became" in capsys.readouterr().err
-    assert not (tmp_path / "run").exists()
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["lock"]
 
 
 @pytest.mark.parametrize("option", ["--resume", "--checkpoint-every"])

@@ -1,0 +1,259 @@
+"""How many samples recsys-train takes per second of processor time, beside a plain PyTorch loop, in turns.
+
+Ours reads a Parquet file, hashes its texts and trains as recsys-train does. The plain loop gets tensors of IDs, without
+reading and hashing: nn.Embedding(sparse=True) for each table, Adagrad for all. Both train a DLRM of the same sizes.
+
+Shape letters: B batch, D dim, F sparse features, I dense features.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+from rich.table import Table
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.profiler import ProfilerActivity, profile
+
+from benchmarks.first_batch import NUM_NUMBERS, NUM_TEXTS, write_table
+from benchmarks.measure.bars import MISSED_TEXT, Bar, add_bar_options, bar_table, bars_json, exit_status
+from benchmarks.measure.machine import prepare, wide_console
+from benchmarks.measure.profiling import shares
+from recsys.cli import count
+from recsys.data.batches import EpochOrder, batches
+from recsys.data.examples import Dataset, LabeledBatch
+from recsys.data.prefetch import Prefetch
+from recsys.data.tables.dataset import table_dataset
+from recsys.schema import DenseColumn, LabelColumn, Schema, TableSpec
+from recsys.train.config import ModelConfig, RunConfig, TrainConfig
+from recsys.train.ranks import ONE_RANK, process_group
+from recsys.train.trainer import Trainer
+
+#: How many times the plain loop's samples ours should train.
+TARGET = 1.5
+OURS, OURS_READ, PLAIN = "recsys-train", "recsys-train, already read", "plain PyTorch"
+_DIM = 16
+_LAYERS = (512, 256)
+_TABLE_ROWS = 100_000
+_LEARNING_RATE = 0.01
+_EPILOG = f"""\
+examples:
+  python -m benchmarks.plain_training
+  python -m benchmarks.plain_training --rows 200000 --profile
+
+exit codes: 0 measured, 2 bad usage, {MISSED_TEXT}
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlainResult:
+    """One side.
+
+    Attributes:
+        name: of the side.
+        samples_per_cpu_s: the median of the rounds.
+        ratio: to the plain loop, the median of the rounds.
+    """
+
+    name: str
+    samples_per_cpu_s: float
+    ratio: float
+
+
+class PlainDLRM(nn.Module):
+    """A DLRM as a tutorial has it: a table for each feature, pairwise products by ``bmm``."""
+
+    triangle: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        tables = [nn.Embedding(_TABLE_ROWS, _DIM, sparse=True) for _ in range(NUM_TEXTS)]
+        for table in tables:
+            nn.init.uniform_(table.weight, -0.01, 0.01)
+        self.tables = nn.ModuleList(tables)
+        self.bottom = _layers([NUM_NUMBERS, *_LAYERS, _DIM], ends_linear=False)
+        pairs = (NUM_TEXTS + 1) * NUM_TEXTS // 2
+        self.top = _layers([_DIM + pairs, *_LAYERS, 1], ends_linear=True)
+        self.register_buffer("triangle", torch.triu_indices(NUM_TEXTS + 1, NUM_TEXTS + 1, 1))
+
+    def forward(self, dense: Tensor, ids: Tensor) -> Tensor:
+        """Map ``[B, I]`` and ``[F, B]`` to logits ``[B]``."""
+        below = self.bottom(dense)
+        vectors = torch.stack([below, *(table(ids[i]) for i, table in enumerate(self.tables))], dim=1)
+        products = torch.bmm(vectors, vectors.transpose(1, 2))
+        pairs = products[:, self.triangle[0], self.triangle[1]]
+        logits: Tensor = self.top(torch.cat([below, pairs], dim=1))
+        return logits.squeeze(1)
+
+
+def _layers(sizes: Sequence[int], *, ends_linear: bool) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for before, after in pairwise(sizes):
+        layers += [nn.Linear(before, after), nn.ReLU()]
+    return nn.Sequential(*(layers[:-1] if ends_linear else layers))
+
+
+class Plain:
+    """The plain loop over tensors that are read once, beforehand."""
+
+    def __init__(self, made: Sequence[LabeledBatch]) -> None:
+        # In the order of training, as ours; a missing number is 0 and a missing text is ID 0.
+        self._batches = [_tensors(batch) for batch in made]
+        self._model = PlainDLRM()
+        self._optimizer = torch.optim.Adagrad(self._model.parameters(), lr=_LEARNING_RATE)
+
+    def epoch(self) -> None:
+        """Train on all batches."""
+        for dense, ids, labels in self._batches:
+            self._optimizer.zero_grad()
+            functional.binary_cross_entropy_with_logits(self._model(dense, ids), labels).backward()
+            self._optimizer.step()
+
+
+def _tensors(batch: LabeledBatch) -> tuple[Tensor, Tensor, Tensor]:
+    size = len(batch.labels)
+    ids = torch.zeros(NUM_TEXTS, size, dtype=torch.int64)
+    ids[batch.kjt.lengths().view(NUM_TEXTS, size) > 0] = batch.kjt.values()
+    dense = torch.log1p(batch.dense.nan_to_num(0.0).clamp(min=0))
+    return dense, ids, batch.labels[:, 0]
+
+
+class Ours:
+    """The trainer of recsys-train."""
+
+    def __init__(self, dataset: Dataset, batch_size: int, made: Sequence[LabeledBatch] = ()) -> None:
+        self._dataset, self._batch_size, self._made = dataset, batch_size, made
+        model = ModelConfig(embedding_dim=_DIM, dense_layers=_LAYERS, over_layers=_LAYERS)
+        config = TrainConfig(batch_size=batch_size, optimizer="adagrad", learning_rate=_LEARNING_RATE)
+        self._trainer = Trainer(model.factory, model.arguments(dataset), config, ONE_RANK)
+
+    def epoch(self) -> None:
+        """Train on all rows, which are read anew unless they are given."""
+        if self._made:
+            for _ in self._trainer.steps(self._made):
+                pass
+            return
+        source = batches(self._dataset.train(), self._batch_size, EpochOrder(seed=0, epoch=0))
+        with Prefetch(source, RunConfig.prefetch) as ahead:
+            for _ in self._trainer.steps(ahead):
+                pass
+
+
+def schema() -> Schema:
+    """Return the use of the columns of ``benchmarks.first_batch.write_table``."""
+    return Schema(
+        labels=(LabelColumn(name="click"),),
+        dense=tuple(DenseColumn(name=f"n{i}", log1p=True) for i in range(NUM_NUMBERS)),
+        tables=tuple(
+            TableSpec(
+                name=f"c{i}",
+                num_embeddings=_TABLE_ROWS,
+                feature_names=(f"c{i}",),
+                ids="hash",
+                strings="xxh64",
+            )
+            for i in range(NUM_TEXTS)
+        ),
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit status."""
+    args = _parser().parse_args(argv)
+    machine = prepare()
+    torch.set_num_threads(1)
+    num_rows = 8_192 if args.quick else args.rows
+    with tempfile.TemporaryDirectory() as folder, process_group(ONE_RANK):
+        dataset = table_dataset(write_table(Path(folder), num_rows, "parquet"), schema())
+        made = list(batches(dataset.train(), args.batch_size, EpochOrder(seed=0, epoch=0)))
+        sides: dict[str, Callable[[], None]] = {
+            PLAIN: Plain(made).epoch,
+            OURS: Ours(dataset, args.batch_size).epoch,
+            OURS_READ: Ours(dataset, args.batch_size, made).epoch,
+        }
+        results = _measured(sides, dataset.num_train_rows, 1 if args.quick else args.rounds)
+        if args.profile:
+            for name in (PLAIN, OURS_READ):
+                _print_profile(name, sides[name])
+    bars = [Bar(f"{OURS} ÷ {PLAIN}", TARGET, next(r.ratio for r in results if r.name == OURS))]
+    if args.json:
+        print(json.dumps({"results": [asdict(result) for result in results], "bars": bars_json(bars)}))
+        return exit_status(bars, args)
+    console = wide_console()
+    console.print(machine.text(), soft_wrap=True)
+    table = Table(
+        title=f"samples per processor second: {dataset.num_train_rows:,} rows, batch {args.batch_size}",
+        title_justify="left",
+    )
+    for name in ("side", "samples/s", f"÷ {PLAIN}"):
+        table.add_column(name, justify="left" if name == "side" else "right")
+    for result in results:
+        table.add_row(result.name, f"{result.samples_per_cpu_s:,.0f}", f"{result.ratio:.2f}")
+    console.print(table)
+    console.print(bar_table(bars))
+    return exit_status(bars, args)
+
+
+def _measured(sides: dict[str, Callable[[], None]], num_samples: int, num_rounds: int) -> list[PlainResult]:
+    """Measure in turns; the first round only warms up."""
+    seconds: dict[str, list[float]] = {name: [] for name in sides}
+    names = list(sides)
+    for number in range(num_rounds + 1):
+        shift = number % len(names)
+        for name in names[shift:] + names[:shift]:
+            began = time.process_time()
+            sides[name]()
+            if number:
+                seconds[name].append(time.process_time() - began)
+    return [
+        PlainResult(
+            name=name,
+            samples_per_cpu_s=num_samples / statistics.median(found),
+            ratio=statistics.median(
+                theirs / ours for theirs, ours in zip(seconds[PLAIN], found, strict=True)
+            ),
+        )
+        for name, found in seconds.items()
+    ]
+
+
+def _print_profile(name: str, epoch: Callable[[], None]) -> None:
+    with profile(activities=[ProfilerActivity.CPU], acc_events=True) as recorded:
+        epoch()
+    print(name, file=sys.stderr)
+    for share in shares(recorded.key_averages(), 1)[:25]:
+        print(
+            f"  {share.share:6.1%} {share.self_us:12.0f} µs {share.calls:8.0f} {share.name}", file=sys.stderr
+        )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.plain_training",
+        description=__doc__,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--quick", action="store_true", help="few rows: does it run at all?")
+    add_bar_options(parser)
+    parser.add_argument(
+        "--rows", type=count, default=100_000, metavar="N", help="of the table (default 100000)"
+    )
+    parser.add_argument("--batch-size", type=count, default=2048, metavar="B", help="default: 2048")
+    parser.add_argument("--rounds", type=count, default=5, metavar="N", help="turns of each side (default 5)")
+    parser.add_argument("--profile", action="store_true", help="print where an epoch's time goes, to stderr")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,60 @@
+"""Which epoch of a training is kept, and when to stop early."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from recsys.train.progress import Epoch
+
+#: "last" keeps the last epoch, whatever its metrics.
+BEST_METRICS = ("loss", "auc", "ne", "last")
+_HIGHER_IS_BETTER = ("auc",)
+
+
+def is_better(epoch: Epoch, best: Epoch | None, metric: str) -> bool:
+    """Return whether an epoch takes the place of the best one before it.
+
+    An epoch whose metric is defined is better than one whose is not; between two without, the later one is. All ranks
+    have the same metrics, so that they decide alike.
+
+    Args:
+        epoch: The later one.
+        best: The best so far; None if there is none.
+        metric: One of ``BEST_METRICS``.
+    """
+    if best is None or metric == "last":
+        return True
+    found, known = held_out(epoch, metric), held_out(best, metric)
+    if found is None or known is None:
+        return known is None
+    return found > known if metric in _HIGHER_IS_BETTER else found < known
+
+
+def held_out(epoch: Epoch, metric: str) -> float | None:
+    """Return a held-out metric of an epoch, the mean over its labels; None if it is not defined for one."""
+    values = [getattr(metrics, metric) for metrics in (epoch.labels.values() or [epoch.held_out])]
+    return None if None in values else statistics.fmean(values)
+
+
+def has_ended(epochs: Sequence[Epoch], best: int, patience: int | None) -> bool:
+    """Return whether so many epochs in a row were not better than the best.
+
+    Args:
+        epochs: Those that are done.
+        best: The number of the best; 0 for none.
+        patience: How many; None for any number.
+    """
+    return patience is not None and bool(epochs) and best > 0 and len(epochs) - best >= patience
+
+
+def kept_text(epochs: Sequence[Epoch], kept: Epoch, metric: str) -> str:
+    """Return in words which epoch was kept, and why."""
+    text = f"kept epoch {kept.number} of {len(epochs)}"
+    if metric == "last":
+        return f"{text}, the last (--best-metric last)"
+    name, value = metric if metric == "loss" else metric.upper(), held_out(kept, metric)
+    if value is None:
+        return f"{text}: the held-out {name} is undefined (--best-metric)"
+    most = "highest" if metric in _HIGHER_IS_BETTER else "lowest"
+    return f"{text}: its held-out {name} is the {most}, {value:.4f} (--best-metric)"
