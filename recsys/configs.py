@@ -5,6 +5,7 @@ Shape letters: D embedding dim, R rows.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, unique
@@ -210,7 +211,7 @@ def check_tables(tables: Sequence[BaseEmbeddingConfig]) -> None:
     """
     if not tables:
         raise ValueError("tables: got none, expected at least one")
-    names = [table.name for table in tables]
+    names = Counter(table.name for table in tables)
     for table in tables:
         at = f"tables[{table.name!r}]"
         if not table.name or "." in table.name:
@@ -222,7 +223,7 @@ def check_tables(tables: Sequence[BaseEmbeddingConfig]) -> None:
                 f"{at}.name: got {table.name!r}, which torch.nn.Module uses itself; choose another name, such as "
                 f"{table.name + '_table'!r}"
             )
-        if names.count(table.name) > 1:
+        if names[table.name] > 1:
             raise ValueError(f"{at}.name: got it more than once, expected each table once")
         for name in ("num_embeddings", "embedding_dim"):
             if getattr(table, name) < 1:

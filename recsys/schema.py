@@ -20,6 +20,7 @@ artifact. A schema file is TOML or JSON (``recsys.data.schema_file``)::
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import pairwise
@@ -177,7 +178,7 @@ class Schema:
             ("column", [*self.label_names, *self.dense_names, *self.feature_names]),
             ("table", [table.name for table in self.tables]),
         ):
-            doubled = sorted({name for name in names if names.count(name) > 1})
+            doubled = sorted(name for name, number in Counter(names).items() if number > 1)
             if doubled:
                 raise SchemaError(f"schema: {kind} {doubled[0]!r} is named more than once")
 

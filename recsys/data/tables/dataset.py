@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from recsys.data.examples import Dataset, Examples, Ints
 from recsys.data.fingerprint import fingerprint
-from recsys.data.lines import DataError
+from recsys.data.lines import DataError, shown_names
 from recsys.data.tables.as_sent import rows_as_sent
 from recsys.data.tables.columns import Columns
-from recsys.data.tables.files import open_files
+from recsys.data.tables.files import listed, open_files
 from recsys.data.tables.pieces import Piece, TableFile
 from recsys.data.tables.split import split
 from recsys.data.tables.types import is_bytes, is_date, is_list, is_number, is_text, plain_table, plain_type
@@ -47,7 +47,7 @@ def table_dataset(data: Any, schema: Schema, limit_rows: int | None = None) -> D
     files = open_files(data)
     for file in files:
         _check(file, schema)
-    pieces = list(_limited((piece for file in files for piece in file.pieces()), limit_rows))
+    pieces = list(_limited(listed(files), limit_rows))
     parts = split(pieces, schema)
     paths = [file.path for file in files if file.path is not None]
     return Dataset(
@@ -75,7 +75,7 @@ def input_pieces(data: Any, schema: Schema) -> list[Piece]:
     files = open_files(data)
     for file in files:
         _check(file, schema, labels=False)
-    return [piece for file in files for piece in file.pieces()]
+    return list(listed(files))
 
 
 def unlabeled(
@@ -94,7 +94,7 @@ def unlabeled(
     _check(file, schema, labels=False)
     columns = list(dict.fromkeys([*schema.input_columns(), *keep]))
     # Listed first: going back and forth in a compressed file would start it anew each time.
-    for piece in list(file.pieces()):
+    for piece in list(listed([file])):
         held = piece.reading(columns)
         yield _read(held, schema, np.arange(held.num_rows), labels=False), held.read(keep)
 
@@ -109,7 +109,7 @@ def check_kept(files: Sequence[TableFile], keep: Sequence[str]) -> None:
         missing = [name for name in keep if name not in file.types]
         if missing:
             raise DataError(
-                f"keep: got unknown columns {missing[:5]}, expected some of {list(file.types)[:20]}"
+                f"keep: got unknown columns {missing[:5]}, expected some of {shown_names(file.types)}"
             )
 
 
@@ -118,7 +118,7 @@ def rows_of(data: Any, schema: Schema) -> Iterator[_Rows]:
     files = open_files(data)
     for file in files:
         _check(file, schema)
-        yield from _blocks(list(file.pieces()), schema)
+        yield from _blocks(list(listed([file])), schema)
 
 
 def label_blocks(pieces: Iterable[Piece], labels: Sequence[LabelColumn]) -> Iterator[NDArray[np.float32]]:
@@ -140,7 +140,7 @@ def _check(file: TableFile, schema: Schema, *, labels: bool = True) -> None:
     missing = [name for name in _columns(schema, labels=labels) if name not in file.types]
     if missing:
         raise DataError(
-            f"{name_of_file}: missing columns {missing[:5]}, got {list(file.types)[:20]}; a schema file (--schema) "
+            f"{name_of_file}: missing columns {missing[:5]}, got {shown_names(file.types)}; a schema file (--schema) "
             "names the columns"
         )
 

@@ -14,6 +14,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from recsys.data.lines import DataError
+from recsys.data.progress import shown
 from recsys.data.tables.arrow_files import ArrowFile, format_of
 from recsys.data.tables.byte_stream import first_bytes
 from recsys.data.tables.json_file import JsonFile
@@ -64,6 +65,17 @@ def open_files(data: Any) -> list[TableFile]:
     if not path.is_file():
         raise DataError(f"{path}: there is no such file or folder")
     return [_open(path)]
+
+
+def listed(files: Sequence[TableFile]) -> Iterator[Piece]:
+    """Yield the pieces of files in order, and show the progress."""
+    num_rows = 0
+    with shown("reading") as update:
+        for number, file in enumerate(files):
+            for piece in file.pieces():
+                num_rows += piece.num_rows
+                update((number + piece.share) / len(files), f"{num_rows:,} rows")
+                yield piece
 
 
 def _open_folder(folder: Path) -> list[TableFile]:

@@ -16,7 +16,7 @@ from recsys.data.tables.byte_stream import ByteStream
 from recsys.data.tables.pieces import Piece, types_of
 
 _BLOCK_BYTES = 16 << 20
-_MAX_LINE_BYTES = 64 << 20
+_MAX_LINE_BYTES = 16 << 20
 _ROW = re.compile(r" in row (\d+)$")
 
 

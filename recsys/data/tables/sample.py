@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 from recsys.data.lines import DataError
+from recsys.data.progress import shown
 from recsys.data.tables.arrow_files import ArrowFile
 from recsys.data.tables.pieces import Piece, TableFile
 from recsys.data.tables.types import plain_table
@@ -28,13 +29,15 @@ def sample_rows(files: Sequence[TableFile], num_rows: int) -> pa.Table:
     share = -(-num_rows // min(len(files), _NUM_SHARES))
     parts: dict[int, pa.Table] = {}
     left = num_rows
-    for number in _spread(len(files)):
-        table = _first_rows(files[number], min(share, left))
-        if table is not None:
-            parts[number] = table
-            left -= table.num_rows
-        if not left:
-            break
+    with shown("sampling") as update:
+        for number in _spread(len(files)):
+            table = _first_rows(files[number], min(share, left))
+            if table is not None:
+                parts[number] = table
+                left -= table.num_rows
+            update(1 - left / num_rows, f"{num_rows - left:,} rows")
+            if not left:
+                break
     if not parts:
         raise DataError("data: got no rows, expected at least 2")
     tables = [parts[number] for number in sorted(parts)]

@@ -22,7 +22,7 @@ from recsys.data.tables.pieces import Piece
 
 _BLOCK_BYTES = 16 << 20
 #: Longer rows are errors: most are a quoted field without an end.
-_MAX_ROW_BYTES = 64 << 20
+_MAX_ROW_BYTES = 16 << 20
 _MAX_HEADER_BYTES = 16 << 20
 _SEQUENCES = {"token_seq": pa.string(), "float_seq": pa.float64()}
 

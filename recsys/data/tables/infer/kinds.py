@@ -16,6 +16,8 @@ _MOST_BRACKETED = 0.95
 _SEPARATED = 0.05
 # A code and not a number, which would lose the zeros: "05db9164", "007".
 _CODE = r"^0\d"
+# What most IDs are, known by one pattern.
+_PLAIN_WHOLE = r"^(0|-?[1-9][0-9]{0,17})$"
 # "12,5" and "1,234" are numbers of other countries as well as lists of two.
 _COMMA_NUMBER = r"^[-+]?[$£€¥]?\d+,\d+$|^[-+]?[$£€¥]?\d{1,3}(,\d{3})+$|^[-+]?\d+$"
 _SPACED_NUMBER = r"^[-+]?\d{1,3}( \d{3})*$"
@@ -90,6 +92,8 @@ def kind_of_ids(values: pa.Array) -> str:
     if is_bytes(values.type):
         return "texts"
     if is_text(values.type):
+        if _all(values, _PLAIN_WHOLE):
+            return "whole"
         for part in (values[:HEAD], values):
             if has_codes(part) or not pc.all(are_numbers(part)).as_py():
                 return "texts"

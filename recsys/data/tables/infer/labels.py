@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from recsys.data.lines import DataError
+from recsys.data.lines import DataError, shown_names
 from recsys.data.tables.columns import Columns
 from recsys.data.tables.infer.column import Column
 from recsys.schema import LabelColumn
@@ -64,7 +64,7 @@ def choose_labels(columns: Sequence[Column], names: Sequence[str]) -> list[Label
     if found:
         raise _unclear(found[0])
     raise DataError(
-        f"label: found none among the columns {[column.name for column in columns][:20]}; name it with "
+        f"label: found none among the columns {shown_names(column.name for column in columns)}; name it with "
         "--label COLUMN"
     )
 
@@ -87,7 +87,7 @@ def _given(columns: Sequence[Column], text: str) -> Label:
             raise DataError(f"label: got {text!r}, expected a number behind >=") from None
         entry = LabelColumn(name=name, at_least=at_least)
         return Label(by_name[name], entry, f"given as one; 1 where it is at least {at_least:g}")
-    raise DataError(f"label: got {text!r}, expected one of the columns {list(by_name)[:20]}")
+    raise DataError(f"label: got {text!r}, expected one of the columns {shown_names(by_name)}")
 
 
 def _label(column: Column, reason: str) -> Label:

@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 
 from recsys.data.labels import check_both_classes
-from recsys.data.lines import DataError
+from recsys.data.lines import DataError, shown_names
 from recsys.data.tables.dataset import label_blocks
-from recsys.data.tables.files import open_files
+from recsys.data.tables.files import listed, open_files
 from recsys.data.tables.infer.column import Column, ColumnReport
 from recsys.data.tables.infer.labels import Label, choose_labels
 from recsys.data.tables.infer.specs import date_tables, dense_column, table_spec, with_unique_names
@@ -69,8 +69,8 @@ def infer(data: Any, labels: Sequence[str] = (), hash_rows: int = 100_000) -> In
     }
     if not by_use["sparse"] and not by_use["date"]:
         raise DataError(
-            f"data: got columns {sample.column_names[:20]}, of which none looks like an ID or a category; a schema "
-            "file (--schema) names them"
+            f"data: got columns {shown_names(sample.column_names)}, of which none looks like an ID or a category; a "
+            "schema file (--schema) names them"
         )
     weight = [column.name for column in by_use["weight"]]
     time = by_use["time"]
@@ -107,5 +107,4 @@ def _check_classes(data: Any, labels: Sequence[Label]) -> None:
     """Check that each label is 0 and 1 in some rows, beyond the sample where that has one of them."""
     rest = [label.column for label in labels if not 0 < label.values.mean() < 1]
     if rest:
-        pieces = (piece for file in open_files(data) for piece in file.pieces())
-        check_both_classes(rest, label_blocks(pieces, rest))
+        check_both_classes(rest, label_blocks(listed(open_files(data)), rest))

@@ -39,12 +39,11 @@ def use_of(column: Column, uses: dict[str, tuple[str, str]]) -> tuple[str, str]:
 
 
 def _use(column: Column, uses: dict[str, tuple[str, str]]) -> tuple[str, str]:
-    used = {use for use, _ in uses.values()}
     if column.unread:
         return "ignored", column.unread
     if not len(column.values):
         return "ignored", "no values"
-    if column.is_time() and "time" not in used:
+    if column.is_time() and not any(use == "time" for use, _ in uses.values()):
         return "time", _time_reason(column)
     if column.low in _WEIGHTS and column.numbers is not None and column.numbers.min() >= 0:
         return "weight", "named as one"

@@ -124,3 +124,11 @@ def test_a_file_that_is_no_toml(tmp_path: Path) -> None:
 def test_a_schema_without_labels_or_tables() -> None:
     with pytest.raises(SchemaError, match="got 0 labels and 0 tables"):
         Schema(labels=(), dense=(), tables=())
+
+
+@pytest.mark.parametrize("name", ["a.toml", "a.json"])
+def test_files_that_are_nested_deeply_are_refused(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_text(("x = " if name == "a.toml" else "") + "[" * 100_000)
+    with pytest.raises(DataError, match="schema"):
+        read_schema(path)
