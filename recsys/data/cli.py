@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -13,8 +13,12 @@ from rich.console import Console
 from rich.table import Table
 
 from recsys.cli import Parser, add_program_options, announced, count, whole_table
-from recsys.data.tables.infer import ColumnReport, Inferred, infer
-from recsys.data.tables.schema_file import to_toml
+from recsys.data.tables.dataset import input_pieces
+from recsys.data.tables.files import open_files
+from recsys.data.tables.infer import SAMPLE_ROWS, ColumnReport, Inferred, infer
+from recsys.data.tables.row_use import RowUse, row_uses, warnings_of
+from recsys.data.tables.sample import sample_rows
+from recsys.data.tables.schema_file import read_schema, to_toml
 from recsys.files import replacing
 
 _FILE_WIDTH = 160
@@ -23,6 +27,7 @@ examples:
   recsys-data inspect clicks.csv
   recsys-data inspect clicks.csv --out schema.toml
   recsys-data inspect clicks/ --label click --label conversion --out schema.toml
+  recsys-data inspect clicks.csv --schema schema.toml
   recsys-train --data clicks.csv --schema schema.toml --out model.pt
 
 Exit status: 0 the schema is shown or written, 2 wrong options or data.
@@ -51,41 +56,98 @@ def _item_vectors(args: argparse.Namespace) -> int:
 
 def _inspect(args: argparse.Namespace) -> int:
     try:
-        with announced("recsys-data", f"looking at {args.data.name}"):
-            inferred = infer(args.data, tuple(args.label), args.hash_rows)
-        text = to_toml(inferred.schema, {column.name: _comment(column) for column in inferred.columns})
-        if args.out is not None:
-            with replacing(args.out) as partial:
-                partial.write_text(
-                    f"# Inferred from {args.data.name} by recsys-data inspect.\n{text}", encoding="utf-8"
-                )
+        return _inspect_schema(args) if args.schema is not None else _inspect_columns(args)
     except (ValueError, OSError) as error:
         sys.stderr.write(f"recsys-data: {error}\n")
         return 2
-    if args.json:
-        columns = [asdict(column) for column in inferred.columns]
-        print(
-            json.dumps(
-                {"num_rows": inferred.num_rows, "columns": columns, "schema": inferred.schema.to_json()}
+
+
+def _inspect_columns(args: argparse.Namespace) -> int:
+    """Infer a schema, and show and write it."""
+    with announced("recsys-data", f"looking at {args.data.name}"):
+        inferred = infer(args.data, tuple(args.label), args.hash_rows)
+    uses = row_uses(inferred.sample, inferred.schema)
+    text = to_toml(inferred.schema, {c.name: _comment(c, uses.get(c.name)) for c in inferred.columns})
+    if args.out is not None:
+        with replacing(args.out) as partial:
+            partial.write_text(
+                f"# Inferred from {args.data.name} by recsys-data inspect.\n{text}", encoding="utf-8"
             )
-        )
+    warnings = warnings_of(uses, inferred.schema.tables)
+    if args.json:
+        plain = {name: asdict(use) for name, use in uses.items()}
+        columns = [{**asdict(c), "row_use": plain.get(c.name)} for c in inferred.columns]
+        found = {"num_rows": inferred.num_rows, "columns": columns, "schema": inferred.schema.to_json()}
+        print(json.dumps({**found, "warnings": warnings}))
         return 0
-    # A file or a pipe gets whole lines.
-    Console(width=None if sys.stdout.isatty() else _FILE_WIDTH).print(_table(inferred))
+    _print(_table(inferred, uses))
     print(f"a sample of {inferred.num_rows:,} rows" + ("" if args.out is None else f"; wrote {args.out}"))
+    _warn(warnings)
     return 0
 
 
-def _comment(column: ColumnReport) -> str:
-    return f"{column.kind}, {column.num_values:,} different, {column.missing:.1%} missing: {column.reason}"
-
-
-def _table(inferred: Inferred) -> Table:
+def _inspect_schema(args: argparse.Namespace) -> int:
+    """Show what the IDs of a table read under a schema."""
+    for option, given in (("--label", args.label), ("--out", args.out)):
+        if given:
+            raise ValueError(
+                f"{option}: got it with --schema, expected one of the two: the schema is not inferred"
+            )
+    schema = read_schema(args.schema)
+    input_pieces(args.data, schema)  # checks the columns
+    sample = sample_rows(open_files(args.data), SAMPLE_ROWS)
+    uses = row_uses(sample, schema)
+    warnings = warnings_of(uses, schema.tables)
+    if args.json:
+        plain = {name: asdict(use) for name, use in uses.items()}
+        print(json.dumps({"num_rows": sample.num_rows, "row_uses": plain, "warnings": warnings}))
+        return 0
     rows = [
-        [c.name, c.use, c.kind, f"{c.num_values:,}", f"{c.missing:.1%}", c.reason] for c in inferred.columns
+        [name, table.name, table.ids, _read(uses.get(name))]
+        for table in schema.tables
+        for name in table.feature_names
     ]
-    headings = ["column", "use", "holds", "different", "missing", "why"]
-    table = whole_table("columns", headings, rows, left={0, 1, 2, 5})
+    _print(whole_table("features", ["feature", "table", "ids", "rows read"], rows, left={0, 1, 2}))
+    print(f"a sample of {sample.num_rows:,} rows")
+    _warn(warnings)
+    return 0
+
+
+def _print(table: Table) -> None:
+    # A file or a pipe gets whole lines.
+    Console(width=None if sys.stdout.isatty() else _FILE_WIDTH).print(table)
+
+
+def _warn(lines: Sequence[str]) -> None:
+    for line in lines:
+        sys.stderr.write(f"recsys-data: warning: {line}\n")
+
+
+def _read(use: RowUse | None) -> str:
+    """Return the rows that IDs read; a dash where each ID has a row of its own."""
+    return "-" if use is None else f"{use.num_ids:,} IDs -> {use.num_rows:,} of {use.table_rows:,}"
+
+
+def _comment(column: ColumnReport, use: RowUse | None) -> str:
+    found = f"{column.kind}, {column.num_values:,} different, {column.missing:.1%} missing: {column.reason}"
+    return found if use is None else f"{found}; {use}"
+
+
+def _table(inferred: Inferred, uses: Mapping[str, RowUse]) -> Table:
+    rows = [
+        [
+            c.name,
+            c.use,
+            c.kind,
+            f"{c.num_values:,}",
+            _read(uses.get(c.name)),
+            f"{c.missing:.1%}",
+            c.reason,
+        ]
+        for c in inferred.columns
+    ]
+    headings = ["column", "use", "holds", "different", "rows read", "missing", "why"]
+    table = whole_table("columns", headings, rows, left={0, 1, 2, 6})
     table.columns[-1].min_width = None  # the reasons wrap on a narrow terminal
     return table
 
@@ -121,6 +183,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     inspect.add_argument(
         "--out", type=Path, metavar="FILE", help="write the schema, to be edited and given to recsys-train"
+    )
+    inspect.add_argument(
+        "--schema",
+        type=Path,
+        metavar="FILE",
+        help="infer nothing; show how many rows of the schema's tables the IDs read",
     )
     inspect.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     vectors = commands.add_parser(

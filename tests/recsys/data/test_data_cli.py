@@ -38,14 +38,42 @@ def test_inspect_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert max(table["rows"] for table in result["schema"]["tables"]) == 77
 
 
+def test_inspect_counts_the_rows_that_ids_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, schema = tmp_path / "clicks.csv", tmp_path / "schema.toml"
+    lines = [f"{i % 2},{(i % 60) << 16}" for i in range(600)]
+    path.write_text("\n".join(["click,ad_id", *lines]))
+    assert main(["inspect", str(path), "--out", str(schema)]) == 0
+    printed = capsys.readouterr()
+    assert "60 IDs -> 57 of 1,024" in printed.out
+    assert "60 IDs read 57 of 1,024 rows" in schema.read_text()
+    assert printed.err == ""
+    assert main(["inspect", str(path), "--json"]) == 0
+    click, ad = json.loads(capsys.readouterr().out)["columns"]
+    assert click["row_use"] is None
+    assert ad["row_use"] == {"num_ids": 60, "num_rows": 57, "table_rows": 1024}
+    schema.write_text(schema.read_text().replace("fmix64", "hash"))
+    assert main(["inspect", str(path), "--schema", str(schema)]) == 0
+    printed = capsys.readouterr()
+    assert "60 IDs -> 1 of 1,024" in printed.out
+    assert "recsys-data: warning: ad_id: 60 IDs read 1 of 1,024 rows" in printed.err
+    assert "give table 'ad_id' ids = \"fmix64\"" in printed.err
+    assert main(["inspect", str(path), "--schema", str(schema), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["row_uses"] == {"ad_id": {"num_ids": 60, "num_rows": 1, "table_rows": 1024}}
+    assert len(found["warnings"]) == 1
+
+
 @pytest.mark.parametrize(
     ("words", "text"),
     [
         (["none.csv"], "there is no such file or folder"),
         (["clicks.csv", "--label", "z"], "label: got 'z', expected one of the columns"),
         (["clicks.csv", "--out", "nowhere/schema.toml"], "No such file or directory"),
+        (["clicks.csv", "--schema", "none.toml"], "none.toml"),
+        (["clicks.csv", "--schema", "other.toml"], "missing columns ['nothing']"),
+        (["clicks.csv", "--schema", "other.toml", "--label", "z"], "--label: got it with --schema"),
     ],
-    ids=["file", "label", "out"],
+    ids=["file", "label", "out", "schema", "columns", "both"],
 )
 def test_bad_usage(
     tmp_path: Path,
@@ -56,6 +84,8 @@ def test_bad_usage(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_clicks(Path("clicks.csv"), num_rows=50)
+    table = '[[tables]]\nname = "t"\nfeatures = ["nothing"]\nrows = 5\nids = "hash"\n'
+    Path("other.toml").write_text(f'labels = [{{name = "click"}}]\n{table}')
     assert main(["inspect", *words]) == 2
     assert text in capsys.readouterr().err
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -34,11 +34,13 @@ class Inferred:
         schema: The schema.
         columns: What was found in each column, in the table's order.
         num_rows: Rows that were looked at.
+        sample: These rows.
     """
 
     schema: Schema
     columns: tuple[ColumnReport, ...]
     num_rows: int
+    sample: pa.Table = field(repr=False, compare=False)
 
 
 def infer(data: Any, labels: Sequence[str] = (), hash_rows: int = 100_000) -> Inferred:
@@ -88,7 +90,7 @@ def infer(data: Any, labels: Sequence[str] = (), hash_rows: int = 100_000) -> In
         time_format=time[0].date_form.form if time else "",
     )
     reports = tuple(column.report(*uses[column.name]) for column in found)
-    return Inferred(schema=schema, columns=reports, num_rows=sample.num_rows)
+    return Inferred(schema=schema, columns=reports, num_rows=sample.num_rows, sample=sample)
 
 
 def _look_at(sample: pa.Table) -> list[Column]:

@@ -1,0 +1,84 @@
+"""How many rows of their tables the IDs of a sample use: those of one row are one to the model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from recsys.data.lines import DataError
+from recsys.data.tables.columns import Columns
+from recsys.data.tables.types import plain_table
+from recsys.hashing import rows_of_ids
+from recsys.schema import RAW, Schema, TableSpec
+
+# Rows per ID below which a table is too small: about a fifth of the IDs share one at random.
+_FEW_ROWS_PER_ID = 2
+# The share of the rows that IDs read at random: of fewer, something in the IDs is to blame.
+_SHARE_OF_RANDOM = 0.7
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowUse:
+    """The rows that a feature's IDs read.
+
+    Attributes:
+        num_ids: Different IDs, or texts, in the sample.
+        num_rows: The rows that they read.
+        table_rows: The rows of the table.
+    """
+
+    num_ids: int
+    num_rows: int
+    table_rows: int
+
+    def __str__(self) -> str:
+        return f"{self.num_ids:,} IDs read {self.num_rows:,} of {self.table_rows:,} rows"
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether the rows are much fewer than the IDs."""
+        return 1 < self.num_ids >= 2 * self.num_rows
+
+
+def row_uses(sample: pa.Table, schema: Schema) -> dict[str, RowUse]:
+    """Return the rows that the IDs of a sample read, by feature of the hashed tables.
+
+    Features are left out whose column has a wrong value, which reading the whole table names with its place.
+
+    Args:
+        sample: Rows with the columns of the schema.
+        schema: The tables.
+    """
+    columns = Columns(plain_table(sample), lambda row: f"row {row}")
+    found = {}
+    for spec in schema.tables:
+        for name in spec.feature_names if spec.is_hashed else ():
+            try:
+                ids = np.unique(columns.bags(name, replace(spec, ids=RAW)).values)
+            except DataError:
+                continue
+            rows = np.unique(rows_of_ids(ids, spec.ids, spec.num_embeddings))
+            found[name] = RowUse(num_ids=len(ids), num_rows=len(rows), table_rows=spec.num_embeddings)
+    return found
+
+
+def warnings_of(uses: Mapping[str, RowUse], tables: Sequence[TableSpec]) -> list[str]:
+    """Return a line for each feature whose IDs share few rows, with what to do about it."""
+    lines = []
+    for spec in tables:
+        for name in spec.feature_names:
+            use = uses.get(name)
+            if use is None or not use.is_crowded:
+                continue
+            lines.append(f"{name}: {use}, so that most share theirs: {_remedy(use, spec)}")
+    return lines
+
+
+def _remedy(use: RowUse, spec: TableSpec) -> str:
+    at_random = use.table_rows * -np.expm1(-use.num_ids / use.table_rows)
+    if spec.ids == "hash" and use.num_rows < _SHARE_OF_RANDOM * at_random:
+        return f'give table {spec.name!r} ids = "fmix64", which spreads IDs with equal low bits'
+    return f"give table {spec.name!r} at least {_FEW_ROWS_PER_ID * use.num_ids:,} rows"
