@@ -18,10 +18,12 @@ from torch import distributed as dist
 
 from recsys.checkpoint import Checkpoint, save_checkpoint
 from recsys.checkpoint.lock import LOCK_NAME, check_free
+from recsys.checkpoint.run import newest
 from recsys.cli import Parser, add_program_options, announced, count, counts, near_misses
 from recsys.data.examples import Dataset
 from recsys.errors import CheckpointWriteError
 from recsys.files import check_room
+from recsys.schema import Schema
 from recsys.sharding.plan.plan import ShardingPlan
 from recsys.sharding.plan.plan_file import read_plan
 from recsys.train.best import BEST_METRICS, kept_text
@@ -32,7 +34,7 @@ from recsys.train.loop import DivergedError
 from recsys.train.progress import Epoch
 from recsys.train.ranks import Ranks, find_ranks
 from recsys.train.sources import DEFAULTS, SYNTHETIC_ROWS, DataConfig, open_dataset
-from recsys.train.warm_start import read_start
+from recsys.train.warm_start import WarmStart, read_start
 
 _EXAMPLES = """\
 examples:
@@ -86,7 +88,7 @@ def _run(args: argparse.Namespace) -> int:
         raise ValueError(
             f"--{given[0].replace('_', '-')}: got it with --init-from, whose model has its own sizes"
         )
-    source = replace(_source(args), inputs=None if start is None else start.schema)
+    source = replace(_source(args), inputs=_known_schema(args, start))
     defaults = DEFAULTS[source.name]
     reading = nullcontext() if ranks.rank else announced("recsys-train", f"reading {args.data}")
     with reading:
@@ -111,6 +113,19 @@ def _run(args: argparse.Namespace) -> int:
     if ranks.rank == 0:
         _finish(args, job, trained, ranks, started)
     return 0
+
+
+def _known_schema(args: argparse.Namespace, start: WarmStart | None) -> Schema | None:
+    """Return the schema of the model that the training starts from or goes on with; None for a new one.
+
+    What is inferred may differ between releases; a run goes on with the schema that it began with.
+    """
+    if start is not None:
+        return start.schema
+    is_inferred = not _given(args, DataConfig).keys() & {"schema", "labels", "hash_rows"}
+    if not args.resume or not is_inferred or newest(args.checkpoint_dir) is None:
+        return None
+    return read_start(args.checkpoint_dir).schema
 
 
 def _source(args: argparse.Namespace) -> DataConfig:

@@ -26,7 +26,7 @@ class DataConfig:
         limit_rows: Read the first so many rows; for synthetic, the length of the stream.
         hash_rows: Rows of each Criteo table, and of tables without a schema that have many different values.
         schema: File that says which column is what; None infers it.
-        inputs: The schema of a model to start from; None for a new model.
+        inputs: The schema of a model to start from or to go on with; None for a new model.
         labels: The labels' columns, for a table without a schema; empty finds them by their names.
         seed: The seed of the synthetic stream.
     """

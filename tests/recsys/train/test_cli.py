@@ -230,3 +230,29 @@ def test_help_as_a_process() -> None:
         [sys.executable, "-m", "recsys.train.cli", "--help"], capture_output=True, text=True, check=True
     )
     assert "examples:\n  recsys-train --data clicks.csv --out model.pt" in result.stdout
+
+
+def test_a_run_goes_on_with_its_schema(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whatever is inferred of the table today: an earlier release inferred another one."""
+    lines = [f"{i % 2},{(i % 60) << 16}" for i in range(600)]
+    (tmp_path / "clicks.csv").write_text("\n".join(["click,ad_id", *lines]))
+    table = '[[tables]]\nname = "ad_id"\nfeatures = ["ad_id"]\nrows = 50\nids = "hash"\n'
+    (tmp_path / "schema.toml").write_text(f'labels = [{{name = "click"}}]\n{table}')
+    argv = ["--data", str(tmp_path / "clicks.csv"), "--checkpoint-dir", str(tmp_path / "run"), "--json"]
+    argv += [
+        "--embedding-dim",
+        "4",
+        "--over-layers",
+        "4",
+        "--batch-size",
+        "64",
+        "--out",
+        str(tmp_path / "m.pt"),
+    ]
+    assert main([*argv, "--epochs", "1", "--schema", str(tmp_path / "schema.toml")]) == 0
+    before = load_checkpoint(tmp_path / "m.pt").arguments
+    assert main([*argv, "--epochs", "2", "--resume"]) == 0
+    assert load_checkpoint(tmp_path / "m.pt").arguments == before
+    capsys.readouterr()
+    assert main([*argv, "--epochs", "3", "--resume", "--label", "click"]) == 2
+    assert "checkpoint: data: got other data" in capsys.readouterr().err
