@@ -66,7 +66,7 @@ def _inspect_columns(args: argparse.Namespace) -> int:
     """Infer a schema, and show and write it."""
     with announced("recsys-data", f"looking at {args.data.name}"):
         inferred = infer(args.data, tuple(args.label), args.hash_rows)
-    uses = row_uses(inferred.sample, inferred.schema)
+    uses = row_uses(inferred.sample, inferred.schema.tables)
     text = to_toml(inferred.schema, {c.name: _comment(c, uses.get(c.name)) for c in inferred.columns})
     if args.out is not None:
         with replacing(args.out) as partial:
@@ -96,7 +96,7 @@ def _inspect_schema(args: argparse.Namespace) -> int:
     schema = read_schema(args.schema)
     input_pieces(args.data, schema)  # checks the columns
     sample = sample_rows(open_files(args.data), SAMPLE_ROWS)
-    uses = row_uses(sample, schema)
+    uses = row_uses(sample, schema.tables)
     warnings = warnings_of(uses, schema.tables)
     if args.json:
         plain = {name: asdict(use) for name, use in uses.items()}

@@ -21,6 +21,7 @@ from recsys.data.tables.as_sent import rows_as_sent
 from recsys.data.tables.columns import Columns
 from recsys.data.tables.files import listed, open_files
 from recsys.data.tables.pieces import Piece, TableFile
+from recsys.data.tables.row_use import sharing_notices
 from recsys.data.tables.split import split
 from recsys.data.tables.types import is_bytes, is_date, is_list, is_number, is_text, plain_table, plain_type
 from recsys.schema import LabelColumn, Schema, TableSpec
@@ -62,7 +63,7 @@ def table_dataset(data: Any, schema: Schema, limit_rows: int | None = None) -> D
         vocabularies=partial(_vocabularies, parts.train, schema),
         rows_as_sent=partial(rows_as_sent, parts.held_out, schema),
         fingerprint=partial(fingerprint, paths, schema.to_json()),
-        notices=parts.notices,
+        notices=(*parts.notices, *sharing_notices(parts.train, schema.tables)),
     )
 
 

@@ -10,10 +10,12 @@ import pyarrow as pa
 
 from recsys.data.lines import DataError
 from recsys.data.tables.columns import Columns
+from recsys.data.tables.pieces import Piece
 from recsys.data.tables.types import plain_table
 from recsys.hashing import rows_of_ids
-from recsys.schema import RAW, Schema, TableSpec
+from recsys.schema import RAW, TableSpec
 
+_SAMPLE_ROWS = 65_536
 # Rows per ID below which a table is too small: about a fifth of the IDs share one at random.
 _FEW_ROWS_PER_ID = 2
 # The share of the rows that IDs read at random: of fewer, something in the IDs is to blame.
@@ -43,18 +45,18 @@ class RowUse:
         return 1 < self.num_ids >= 2 * self.num_rows
 
 
-def row_uses(sample: pa.Table, schema: Schema) -> dict[str, RowUse]:
+def row_uses(sample: pa.Table, tables: Sequence[TableSpec]) -> dict[str, RowUse]:
     """Return the rows that the IDs of a sample read, by feature of the hashed tables.
 
     Features are left out whose column has a wrong value, which reading the whole table names with its place.
 
     Args:
-        sample: Rows with the columns of the schema.
-        schema: The tables.
+        sample: Rows with the tables' columns.
+        tables: The tables.
     """
     columns = Columns(plain_table(sample), lambda row: f"row {row}")
     found = {}
-    for spec in schema.tables:
+    for spec in tables:
         for name in spec.feature_names if spec.is_hashed else ():
             try:
                 ids = np.unique(columns.bags(name, replace(spec, ids=RAW)).values)
@@ -75,6 +77,19 @@ def warnings_of(uses: Mapping[str, RowUse], tables: Sequence[TableSpec]) -> list
                 continue
             lines.append(f"{name}: {use}, so that most share theirs: {_remedy(use, spec)}")
     return lines
+
+
+def sharing_notices(pieces: Sequence[Piece], tables: Sequence[TableSpec]) -> tuple[str, ...]:
+    """Return a line for each feature of which many numbers share few rows of a table that hashes by a plain modulo."""
+    plain = [spec for spec in tables if spec.ids == "hash" and not spec.strings]
+    names = [name for spec in plain for name in spec.feature_names]
+    if not names or not pieces:
+        return ()
+    try:
+        sample = pieces[0].read(names).slice(0, _SAMPLE_ROWS)
+    except DataError:  # which the training meets, and names
+        return ()
+    return tuple(warnings_of(row_uses(sample, plain), plain))
 
 
 def _remedy(use: RowUse, spec: TableSpec) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from recsys.data.tables.dataset import table_dataset
 from recsys.data.tables.row_use import RowUse, row_uses, warnings_of
 from recsys.schema import LabelColumn, Schema, TableSpec
 
@@ -19,9 +20,8 @@ _TEXTS = [f"site {i}" for i in range(_NUM)]
 def _uses(values: list[Any], **table: Any) -> tuple[dict[str, RowUse], list[str]]:
     """Each value twice, in a table of 1024 rows, and the warnings."""
     spec = TableSpec(name="t", **{"num_embeddings": 1024, "feature_names": ("f",), **table})
-    schema = Schema(labels=(LabelColumn(name="y"),), dense=(), tables=(spec,))
-    uses = row_uses(pa.table({"f": values * 2, "y": [0, 1] * len(values)}), schema)
-    return uses, warnings_of(uses, schema.tables)
+    uses = row_uses(pa.table({"f": values * 2}), [spec])
+    return uses, warnings_of(uses, [spec])
 
 
 @pytest.mark.parametrize(
@@ -81,3 +81,12 @@ def test_lists_and_values_that_are_missing() -> None:
 
 def test_wrong_values_are_left_to_the_reading_of_the_table() -> None:
     assert _uses(["5", "six"], ids="fmix64") == ({}, [])
+
+
+@pytest.mark.parametrize("ids", ["hash", "fmix64"])
+def test_a_training_by_an_older_schema_is_told(ids: str) -> None:
+    spec = TableSpec(name="t", num_embeddings=1024, feature_names=("f",), ids=ids)
+    schema = Schema(labels=(LabelColumn(name="y"),), dense=(), tables=(spec,))
+    dataset = table_dataset(pa.table({"f": _SHIFTED, "y": [0, 1] * (_NUM // 2)}), schema)
+    expected = "f: 60 IDs read 1 of 1,024 rows"
+    assert [notice[: len(expected)] for notice in dataset.notices] == ([expected] if ids == "hash" else [])
