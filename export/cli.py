@@ -57,9 +57,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"recsys-export: {error}", file=sys.stderr)
         return 2
     try:
-        model = _retrieving(load_model(source), arguments)
+        notes: list[str] = []
+        model = _retrieving(load_model(source, notes), arguments)
         with _progress_bar() as progress:
             report = export_model(model, out, config, progress)
+        rules = tuple(f"{checkpoint.name}: read {rule}" for rule in dict.fromkeys(notes))
+        report = replace(report, notes=(*rules, *report.notes))
     except (ValueError, OSError) as error:
         print(f"recsys-export: {error}", file=sys.stderr)
         return 1

@@ -56,6 +56,7 @@ class ExportReport:
         linear_dtypes: What each type of linear layers gives, where the export has chosen it; else empty.
         peak_rss_bytes: The process's largest resident set so far.
         seconds: The duration of the whole export.
+        notes: What was done that nobody asked for, such as by which rule weights were found.
     """
 
     path: str
@@ -72,6 +73,7 @@ class ExportReport:
     artifact_bytes: int
     peak_rss_bytes: int
     seconds: float
+    notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
@@ -132,6 +134,8 @@ def print_report(report: ExportReport, console: Console) -> None:
             style="bold",
             soft_wrap=True,
         )
+    for note in report.notes:
+        console.print(note, soft_wrap=True)
     console.print(
         f"verified on {report.samples}; {report.seconds:.1f} s, peak RSS "
         f"{size_text(report.peak_rss_bytes)}; wrote {size_text(report.artifact_bytes)}"

@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from export.source.names import match_names, nearest, some
 from export.source.ranks import LocalShards, rank_parts, read_rank_file
 from export.source.shards import Parts, directory_parts, put_together
 from export.source.torchrec_modules import their_tables_on, with_our_modules
@@ -29,10 +29,6 @@ from recsys.errors import ArtifactError, CheckpointError, ExportError
 from recsys.example_rows import EXAMPLE_ROWS, held_by
 from recsys.files import parse_json
 
-# Prefixes of DistributedModelParallel and DistributedDataParallel in state dicts.
-_PREFIXES = ("_dmp_wrapped_module.", "module.")
-# Prefixes of nested dicts in checkpoints of torch.distributed.checkpoint.
-_NESTED_PREFIXES = ("state_dict.", "model_state_dict.", "model.")
 T = TypeVar("T")
 
 
@@ -61,14 +57,18 @@ class Source:
     scratch: Path | None = None
 
 
-def load_model(source: Source) -> nn.Module:
+def load_model(source: Source, notes: list[str] | None = None) -> nn.Module:
     """Return the float model, with tables mapped from files if possible, and with our collections for TorchRec's.
+
+    Args:
+        source: What to load.
+        notes: Gets the rules by which weights were found that the file has under other names, or in other types.
 
     Raises:
         CheckpointError: The checkpoint cannot be read, or does not fit the model.
         ExportError: The factory cannot be used, or a collection of TorchRec's has no counterpart.
     """
-    whole = _loaded(source)
+    whole = _loaded(source, [] if notes is None else notes)
     return with_our_modules(held_by(whole, _part(whole, source.submodule)))
 
 
@@ -79,11 +79,11 @@ def _part(model: nn.Module, path: str) -> nn.Module:
         known = [name for name, _ in model.named_modules() if name.count(".") <= 1 and name]
         raise ExportError(
             f"submodule: {type(model).__name__} has no {path!r}, expected the path of one of its modules, such as "
-            f"{_some(known)}"
+            f"{some(known)}"
         ) from None
 
 
-def _loaded(source: Source) -> nn.Module:
+def _loaded(source: Source, notes: list[str]) -> nn.Module:
     if _is_artifact(source.path):
         raise CheckpointError(
             f"checkpoint {source.path.name!r}: this is an artifact already, which recsys-serve takes as it is; "
@@ -94,7 +94,7 @@ def _loaded(source: Source) -> nn.Module:
             raise ExportError("unsafe-pickle: got several files or a directory, expected one file")
         return _unpickled(source.path)
     if source.path.is_dir():
-        return _load_directory(source)
+        return _load_directory(source, notes)
     if source.factory is None:
         _needs_factory(source, "a number of files" if source.others else None)
         try:
@@ -105,7 +105,7 @@ def _loaded(source: Source) -> nn.Module:
             raise CheckpointError(
                 f"{error}. A plain state dict needs --model MODULE:FUNCTION, a pickled module --unsafe-pickle"
             ) from None
-    return _load_files(source, [source.path, *source.others])
+    return _load_files(source, [source.path, *source.others], notes)
 
 
 def _is_artifact(path: Path) -> bool:
@@ -118,7 +118,7 @@ def _is_artifact(path: Path) -> bool:
     return True
 
 
-def _load_directory(source: Source) -> nn.Module:
+def _load_directory(source: Source, notes: list[str]) -> nn.Module:
     if source.others:
         raise CheckpointError(
             f"checkpoint: got the directory {source.path.name!r} and {len(source.others)} more, expected one directory "
@@ -134,7 +134,7 @@ def _load_directory(source: Source) -> nn.Module:
             )
         names = ", ".join(path.name for path in files[:3]) + (", …" if len(files) > 3 else "")
         _needs_factory(source, f"a folder of state dicts ({names})")
-        return _load_files(source, files)
+        return _load_files(source, files, notes)
     if source.factory is None and (directory / TRAINING_NAME).is_file():
         record = read_record(directory)
         if record.factory is None:
@@ -145,7 +145,8 @@ def _load_directory(source: Source) -> nn.Module:
     else:
         _needs_factory(source, "a directory of torch.distributed.checkpoint")
         model = _empty(source)
-    return _assembled(model, _selected(directory_parts(directory), model.state_dict()), source)
+    parts = _selected(directory_parts(directory), model.state_dict(), notes)
+    return _assembled(model, parts, source, notes)
 
 
 def _needs_factory(source: Source, what: str | None) -> None:
@@ -156,13 +157,14 @@ def _needs_factory(source: Source, what: str | None) -> None:
         )
 
 
-def _load_files(source: Source, paths: list[Path]) -> nn.Module:
+def _load_files(source: Source, paths: list[Path], notes: list[str]) -> nn.Module:
     model = _empty(source)
-    files = [(path.name, read_rank_file(path)) for path in paths]
+    expected = model.state_dict()
+    files = [(path.name, read_rank_file(path, expected, notes)) for path in paths]
     whole = {name: value for name, value in files[0][1].items() if not isinstance(value, LocalShards)}
     if len(files) > 1 or len(whole) < len(files[0][1]):
-        return _assembled(model, _unwrapped(rank_parts(files), model.state_dict(), _PREFIXES), source)
-    assign(model, whole)
+        return _assembled(model, _renamed(rank_parts(files), expected, notes), source, notes)
+    assign(model, whole, notes)
     return model
 
 
@@ -172,19 +174,19 @@ def _empty(source: Source) -> nn.Module:
         return _made(source.factory, source.arguments)
 
 
-def _assembled(model: nn.Module, parts: Mapping[str, Parts], source: Source) -> nn.Module:
+def _assembled(model: nn.Module, parts: Mapping[str, Parts], source: Source, notes: list[str]) -> nn.Module:
     """Return the model with its weights assembled from shards."""
     _check_fit(model.state_dict(), parts)
-    assign(model, put_together(parts, source.scratch or Path(tempfile.gettempdir())))
+    assign(model, put_together(parts, source.scratch or Path(tempfile.gettempdir())), notes)
     return model
 
 
-def _selected(parts: Mapping[str, Parts], expected: Collection[str]) -> dict[str, Parts]:
+def _selected(parts: Mapping[str, Parts], expected: Collection[str], notes: list[str]) -> dict[str, Parts]:
     """Return the model's part of a training checkpoint, without optimizers, schedulers and the like."""
-    found = _unwrapped(parts, expected, (*_PREFIXES, *_NESTED_PREFIXES), strict=False)
+    found = _renamed(parts, expected, notes)
     if set(found) & set(expected):
         return {name: part for name, part in found.items() if name in expected}
-    return dict(found)  # of another model: the error will name some
+    return found  # of another model: the error will name some
 
 
 def _find_here() -> None:
@@ -214,45 +216,41 @@ def _made(factory: str, arguments: Mapping[str, Any]) -> nn.Module:
     return model
 
 
-def _unwrapped(
-    state: Mapping[str, T], expected: Collection[str], prefixes: tuple[str, ...], strict: bool = True
-) -> Mapping[str, T]:
-    """Return the state without wrappers' prefixes, removed one at a time until the names fit.
-
-    Raises:
-        CheckpointError: Two names differ only in prefixes; if not strict, only expected names count.
-    """
-    while set(state) != set(expected):
-        names = {name: _without_prefix(name, expected, prefixes) for name in state}
-        if list(names) == list(names.values()):
-            break
-        new_names = list(names.values())
-        doubled = sorted({new for new, times in Counter(new_names).items() if times > 1})
-        if not strict:
-            doubled = [name for name in doubled if name in expected]
-        if doubled:
-            raise CheckpointError(
-                f"checkpoint: {_some(doubled)} stand there more than once, but for prefixes"
-            )
-        state = {names[name]: value for name, value in state.items()}
-    return state
+def _renamed(state: Mapping[str, T], expected: Collection[str], notes: list[str]) -> dict[str, T]:
+    """Return the state by the model's names, and what else there is that may be meant as the model's."""
+    matched = match_names(state, expected)
+    notes += matched.rules
+    names = {**matched.unknown, **matched.names}
+    return {name: state[names[name]] for name in names}
 
 
-def _without_prefix(name: str, expected: Collection[str], prefixes: tuple[str, ...]) -> str:
-    prefix = next((p for p in prefixes if name.startswith(p)), "")
-    return name if name in expected else name.removeprefix(prefix)
+def assign(model: nn.Module, state: Mapping[str, Tensor], notes: list[str] | None = None) -> None:
+    """Assign weights to a model, without copying where their types are the model's.
 
-
-def assign(model: nn.Module, state: Mapping[str, Tensor]) -> None:
-    """Assign weights to a model without copying, with or without the prefixes of wrappers.
+    Args:
+        model: The model.
+        state: Its weights, by names as training scripts save them (``export.source.names``).
+        notes: Gets the rules by which they were found.
 
     Raises:
         CheckpointError: Names what is missing, unknown or of another shape.
     """
+    notes = [] if notes is None else notes
     expected = model.state_dict()
-    state = _unwrapped(state, expected, _PREFIXES)
+    state = _renamed(state, expected, notes)
     _check_fit(expected, state)
-    model.load_state_dict(dict(state), strict=True, assign=True)
+    casts = dict.fromkeys(
+        (tensor.dtype, expected[name].dtype)
+        for name, tensor in state.items()
+        if tensor.dtype != expected[name].dtype
+    )
+    notes += [f"weights of {_short(of)} as {_short(to)}" for of, to in casts]
+    cast = {name: tensor.to(expected[name].dtype) for name, tensor in state.items()}
+    model.load_state_dict(cast, strict=True, assign=True)
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _check_fit(expected: Mapping[str, Tensor], state: Mapping[str, Tensor] | Mapping[str, Parts]) -> None:
@@ -260,23 +258,17 @@ def _check_fit(expected: Mapping[str, Tensor], state: Mapping[str, Tensor] | Map
     unknown = sorted(set(state) - set(expected))
     if missing or unknown:
         raise CheckpointError(
-            f"checkpoint: missing {_some(missing)}, unknown {_some(unknown)}; expected the names of the model"
+            f"checkpoint: missing {some(missing)}, unknown {some(unknown)}; expected the names of the model"
+            f"{nearest(missing, unknown)}"
         )
     for name, tensor in expected.items():
-        if tuple(state[name].shape) != tuple(tensor.shape):
+        got = state[name]
+        if tuple(got.shape) != tuple(tensor.shape):
             raise CheckpointError(
-                f"checkpoint: {name!r} got shape {list(state[name].shape)}, expected {list(tensor.shape)}"
+                f"checkpoint: {name!r} got shape {list(got.shape)}, expected {list(tensor.shape)}"
             )
-        if state[name].dtype != tensor.dtype:
-            raise CheckpointError(f"checkpoint: {name!r} got {state[name].dtype}, expected {tensor.dtype}")
-
-
-def _some(names: list[str]) -> str:
-    return (
-        "nothing"
-        if not names
-        else ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-    )
+        if got.dtype != tensor.dtype and not (got.dtype.is_floating_point and tensor.dtype.is_floating_point):
+            raise CheckpointError(f"checkpoint: {name!r} got {got.dtype}, expected {tensor.dtype}")
 
 
 def _unpickled(path: Path) -> nn.Module:

@@ -10,7 +10,8 @@ Shape letters: D embedding dim, R rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import zipfile
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from export.source.names import find_state
 from export.source.shards import Parts, ShardPiece
 from export.tables.mapped import release_unwritten
 from recsys.checkpoint.cover import check_cover
 from recsys.errors import CheckpointError
-
-# Keys under which training scripts store the state dict.
-_NESTED = ("state_dict", "model_state_dict", "model")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +41,15 @@ class LocalShards:
     shards: tuple[tuple[tuple[int, ...], Tensor], ...]
 
 
-def read_rank_file(path: Path) -> dict[str, Tensor | LocalShards]:
-    """Return a state dict, mapped: whole tensors, and the local shards of others.
+def read_rank_file(
+    path: Path, expected: Collection[str] = (), notes: list[str] | None = None
+) -> dict[str, Tensor | LocalShards]:
+    """Return a state dict, mapped if its format allows it: whole tensors, and the local shards of others.
+
+    Args:
+        path: The file.
+        expected: The model's names, by which the state dict is found among others.
+        notes: Gets the rule by which it was found.
 
     Raises:
         CheckpointError: The file cannot be read, or holds no tensors.
@@ -58,16 +64,18 @@ def read_rank_file(path: Path) -> dict[str, Tensor | LocalShards]:
         )
     try:
         with torch.serialization.safe_globals(_STAND_INS):
-            data = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+            # Files of torch before 1.6 are no archives, and cannot be mapped.
+            is_archive = zipfile.is_zipfile(path)
+            data = torch.load(path, map_location="cpu", weights_only=True, mmap=is_archive)
     except Exception as error:  # torch.load raises many kinds of errors for foreign files
         raise CheckpointError(
             f"checkpoint {path.name!r}: not readable with weights_only ({type(error).__name__}); a pickled module "
             "is read with --unsafe-pickle only, and runs the code in it"
         ) from None
-    for key in _NESTED:
-        if isinstance(data, dict) and isinstance(data.get(key), dict):
-            data = data[key]
-            break
+    if isinstance(data, dict):
+        keys, data = find_state(data, expected, lambda value: isinstance(value, Tensor))
+        if keys and notes is not None:
+            notes.append(f"the state dict under {keys!r}")
     found: dict[str, Tensor | LocalShards] = {}
     for name, value in data.items() if isinstance(data, dict) else ():
         if isinstance(value, _ShardedTensor):
@@ -169,6 +177,14 @@ def _attribute(owner: Any, name: Any) -> _Record | type[_Record]:
     return _Record
 
 
+class _Dict:
+    """A stand-in for a kind of dict."""
+
+    def __new__(cls, *_: Any) -> Any:
+        """Return a plain dict."""
+        return {}
+
+
 _SHARD = "torch.distributed._shard"
 _STAND_INS: list[Any] = [
     (_ShardedTensor, f"{_SHARD}.sharded_tensor.api.ShardedTensor"),
@@ -184,6 +200,22 @@ _STAND_INS: list[Any] = [
             f"{_SHARD}.sharding_spec.api.EnumerableShardingSpec",
             f"{_SHARD}.sharding_spec.chunk_sharding_spec.ChunkShardingSpec",
             "torch.distributed.remote_device._remote_device",
+            # What training scripts store beside the weights: numbers and arrays of NumPy, options, paths.
+            *(
+                f"numpy.{core}.multiarray.{name}"
+                for core in ("core", "_core")
+                for name in ("scalar", "_reconstruct")
+            ),
+            *("numpy.dtype", "numpy.ndarray", "argparse.Namespace"),
+            *(f"pathlib.{name}" for name in ("PosixPath", "PurePosixPath", "WindowsPath", "PureWindowsPath")),
+        )
+    ),
+    *(
+        (_Dict, name)
+        for name in (
+            "lightning.fabric.utilities.data.AttributeDict",
+            "lightning_fabric.utilities.data.AttributeDict",
+            "pytorch_lightning.utilities.parsing.AttributeDict",
         )
     ),
 ]

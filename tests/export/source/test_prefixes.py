@@ -10,11 +10,7 @@ from torch import Tensor
 
 from export.source.load import Source, load_model
 from recsys.errors import CheckpointError
-from tests.support.export_models import dlrm
 from tests.support.factories import HoldsModule, Shallow
-
-DLRM = "tests.support.factories:make_dlrm"
-TABLE = "sparse_arch.embedding_bag_collection.embedding_bags.t0.weight"
 
 
 def _loads(state: dict[str, Tensor], factory: str, path: Path) -> dict[str, Tensor]:
@@ -38,17 +34,3 @@ def test_names_that_collide_without_prefixes_are_an_error(tmp_path: Path, prefix
         CheckpointError, match="checkpoint: gain stand there more than once, but for prefixes"
     ):
         _loads(doubled, "tests.support.factories:Shallow", tmp_path / "s.pt")
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-@pytest.mark.parametrize("name", [TABLE, "over_arch.model.1.bias"])
-@pytest.mark.parametrize("prefix", ["", "module."])
-def test_tensors_of_another_dtype_are_named(
-    tmp_path: Path, name: str, dtype: torch.dtype, prefix: str
-) -> None:
-    state = {
-        prefix + key: tensor.to(dtype) if key == name else tensor
-        for key, tensor in dlrm().state_dict().items()
-    }
-    with pytest.raises(CheckpointError, match=f"checkpoint: '{name}' got {dtype}, expected torch.float32"):
-        _loads(state, DLRM, tmp_path / "s.pt")
