@@ -65,7 +65,7 @@ def _inspect(args: argparse.Namespace) -> int:
 def _inspect_columns(args: argparse.Namespace) -> int:
     """Infer a schema, and show and write it."""
     with announced("recsys-data", f"looking at {args.data.name}"):
-        inferred = infer(args.data, tuple(args.label), args.hash_rows)
+        inferred = infer(args.data, tuple(args.label), args.hash_rows, tuple(args.ignore))
     uses = row_uses(inferred.sample, inferred.schema.tables)
     text = to_toml(inferred.schema, {c.name: _comment(c, uses.get(c.name)) for c in inferred.columns})
     if args.out is not None:
@@ -73,7 +73,7 @@ def _inspect_columns(args: argparse.Namespace) -> int:
             partial.write_text(
                 f"# Inferred from {args.data.name} by recsys-data inspect.\n{text}", encoding="utf-8"
             )
-    warnings = warnings_of(uses, inferred.schema.tables)
+    warnings = [*inferred.notices, *warnings_of(uses, inferred.schema.tables)]
     if args.json:
         plain = {name: asdict(use) for name, use in uses.items()}
         columns = [{**asdict(c), "row_use": plain.get(c.name)} for c in inferred.columns]
@@ -88,7 +88,7 @@ def _inspect_columns(args: argparse.Namespace) -> int:
 
 def _inspect_schema(args: argparse.Namespace) -> int:
     """Show what the IDs of a table read under a schema."""
-    for option, given in (("--label", args.label), ("--out", args.out)):
+    for option, given in (("--label", args.label), ("--ignore", args.ignore), ("--out", args.out)):
         if given:
             raise ValueError(
                 f"{option}: got it with --schema, expected one of the two: the schema is not inferred"
@@ -173,6 +173,13 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         metavar="COLUMN",
         help="a label; COLUMN>=NUMBER or COLUMN=TEXT,TEXT says what is positive; repeatable (default: by its name)",
+    )
+    inspect.add_argument(
+        "--ignore",
+        action="append",
+        default=[],
+        metavar="COLUMN",
+        help="a column to leave out; repeatable",
     )
     inspect.add_argument(
         "--hash-rows",

@@ -132,6 +132,7 @@ def _source(args: argparse.Namespace) -> DataConfig:
     """Return the data source: a name, or the path of a table."""
     name, given = args.data, _given(args, DataConfig)
     given["labels"] = tuple(args.labels or ())
+    given["ignore"] = tuple(args.ignore or ())
     if name == "parquet":  # its name in earlier releases
         name = "table"
     if name in DEFAULTS:
@@ -312,6 +313,12 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         metavar="COLUMN",
         help="a label of a table without a schema (or COLUMN>=NUMBER, COLUMN=TEXT,TEXT); repeatable",
+    )
+    data.add_argument(
+        "--ignore",
+        action="append",
+        metavar="COLUMN",
+        help="a column to leave out, without a schema; repeatable",
     )
     data.add_argument(
         "--limit-rows",

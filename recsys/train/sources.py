@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from recsys.data.criteo import criteo
@@ -28,6 +28,7 @@ class DataConfig:
         schema: File that says which column is what; None infers it.
         inputs: The schema of a model to start from or to go on with; None for a new model.
         labels: The labels' columns, for a table without a schema; empty finds them by their names.
+        ignore: Columns to leave out, of a table without a schema.
         seed: The seed of the synthetic stream.
     """
 
@@ -38,6 +39,7 @@ class DataConfig:
     schema: Path | None = None
     inputs: Schema | None = None
     labels: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
     seed: int = 0
 
 
@@ -76,7 +78,7 @@ def open_dataset(config: DataConfig) -> Dataset:
         raise ValueError(f"data: got {config.name!r}, expected one of {sorted(DEFAULTS)}")
     if config.limit_rows is not None and config.limit_rows < 2:
         raise ValueError(f"limit_rows: got {config.limit_rows}, expected at least 2")
-    for name, given in (("schema", config.schema), ("labels", config.labels)):
+    for name, given in (("schema", config.schema), ("labels", config.labels), ("ignore", config.ignore)):
         if given and config.name != "table":
             raise ValueError(f"{name}: got {str(given)!r}, expected none: {config.name} data has its own")
     if config.name == "synthetic":
@@ -88,15 +90,18 @@ def open_dataset(config: DataConfig) -> Dataset:
     if config.name == "criteo":
         return criteo(config.path, config.hash_rows, config.limit_rows)
     if config.name == "table":
-        if config.schema is not None and config.labels:
+        if config.schema is not None and (config.labels or config.ignore):
             raise ValueError(
-                "labels: got them with a schema, expected one of the two: the schema names the labels"
+                f"{'labels' if config.labels else 'ignore'}: got them with a schema, expected one of the two: the "
+                "schema names the labels and all other columns that are read"
             )
         if config.schema is not None:
             schema = read_schema(config.schema)
         elif config.inputs is not None:
             schema = config.inputs
         else:
-            schema = infer(config.path, config.labels, config.hash_rows).schema
+            inferred = infer(config.path, config.labels, config.hash_rows, config.ignore)
+            dataset = table_dataset(config.path, inferred.schema, config.limit_rows)
+            return replace(dataset, notices=(*inferred.notices, *dataset.notices))
         return table_dataset(config.path, schema, config.limit_rows)
     return movielens(config.path, config.limit_rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -22,6 +23,11 @@ _RATINGS = ("rating", "ratings", "stars", "overall", "score")
 # A rating of at least this share of the highest one is positive: 4 of 5, 8 of 10.
 _LIKED = 0.8
 _LARGEST_SCALE = 10
+_OUTCOME = re.compile(
+    r"(is_|has_|did_|label_)?(label|target|click|clicked|ctr|conversion|converted|cvr|purchase|purchased|buy|bought|"
+    r"like|liked|dislike|follow|followed|comment|commented|share|shared|forward|forwarded|favou?rite|fav|cart|"
+    r"add_to_cart|install|installed|hate|long_view|finish|finished|rating|stars|overall)(_flag|_label)?"
+)
 
 
 class Label:
@@ -67,6 +73,16 @@ def choose_labels(columns: Sequence[Column], names: Sequence[str]) -> list[Label
         f"label: found none among the columns {shown_names(column.name for column in columns)}; name it with "
         "--label COLUMN"
     )
+
+
+def is_outcome(column: Column) -> bool:
+    """Return whether a column is named as a label, and its values may be those of one."""
+    if column.is_list or not _OUTCOME.fullmatch(column.low):
+        return False
+    numbers = column.numbers
+    in_halves = numbers is not None and bool((numbers * 2 == np.floor(numbers * 2)).all())
+    is_scale = in_halves and numbers is not None and float(numbers.max()) <= _LARGEST_SCALE
+    return column.is_binary or (is_scale and column.low in _RATINGS)
 
 
 def _given(columns: Sequence[Column], text: str) -> Label:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +15,7 @@ from recsys.data.tables.dataset import label_blocks
 from recsys.data.tables.files import listed, open_files
 from recsys.data.tables.infer.column import Column, ColumnReport
 from recsys.data.tables.infer.labels import Label, choose_labels
+from recsys.data.tables.infer.shadows import shadow_of
 from recsys.data.tables.infer.specs import date_tables, dense_column, table_spec, with_unique_names
 from recsys.data.tables.infer.uses import use_of
 from recsys.data.tables.sample import sample_rows
@@ -35,15 +36,19 @@ class Inferred:
         columns: What was found in each column, in the table's order.
         num_rows: Rows that were looked at.
         sample: These rows.
+        notices: What a user should know of the columns, one line each.
     """
 
     schema: Schema
     columns: tuple[ColumnReport, ...]
     num_rows: int
     sample: pa.Table = field(repr=False, compare=False)
+    notices: tuple[str, ...] = ()
 
 
-def infer(data: Any, labels: Sequence[str] = (), hash_rows: int = 100_000) -> Inferred:
+def infer(
+    data: Any, labels: Sequence[str] = (), hash_rows: int = 100_000, ignore: Sequence[str] = ()
+) -> Inferred:
     """Infer the schema of a table from a sample of its rows.
 
     Args:
@@ -51,6 +56,7 @@ def infer(data: Any, labels: Sequence[str] = (), hash_rows: int = 100_000) -> In
         labels: The labels' columns, each of which may say what is positive (``rating>=4``, ``action=buy,cart``);
             found by their names if empty.
         hash_rows: Rows of tables with many different values; smaller tables have fewer.
+        ignore: Columns to leave out.
 
     Raises:
         DataError: The table cannot be read, has no label or no sparse column, or a label is the same in all rows.
@@ -58,10 +64,14 @@ def infer(data: Any, labels: Sequence[str] = (), hash_rows: int = 100_000) -> In
     if hash_rows < 1:
         raise DataError(f"hash_rows: got {hash_rows}, expected at least 1")
     sample = sample_rows(open_files(data), SAMPLE_ROWS)
+    unknown = [name for name in ignore if name not in sample.column_names]
+    if unknown:
+        raise DataError(f"ignore: got {unknown[0]!r}, expected one of the columns {sample.column_names[:20]}")
+    given = dict.fromkeys(ignore, ("ignored", "left out as given"))
     found = _look_at(sample)
-    chosen = choose_labels(found, labels)
+    chosen = choose_labels([column for column in found if column.name not in given], labels)
     _check_classes(data, chosen)
-    uses = {label.column.name: ("label", label.reason) for label in chosen}
+    uses = {**given, **{label.column.name: ("label", label.reason) for label in chosen}}
     for column in found:
         if column.name not in uses:
             uses[column.name] = use_of(column, uses)
@@ -89,8 +99,32 @@ def infer(data: Any, labels: Sequence[str] = (), hash_rows: int = 100_000) -> In
         time=time[0].name if time else None,
         time_format=time[0].date_form.form if time else "",
     )
-    reports = tuple(column.report(*uses[column.name]) for column in found)
-    return Inferred(schema=schema, columns=reports, num_rows=sample.num_rows, sample=sample)
+    shadows = _shadows(by_use, chosen)
+    for name, (label, text) in shadows.items():
+        uses[name] = (uses[name][0], f"{uses[name][1]}; {text} (label {label!r})")
+    return Inferred(
+        schema=schema,
+        columns=tuple(column.report(*uses[column.name]) for column in found),
+        num_rows=sample.num_rows,
+        sample=sample,
+        notices=tuple(
+            f"label {label!r}: column {name!r} {text} (learned on half of the rows, measured on the other): if it is "
+            f"known only after the label, leave it out: --ignore {name}"
+            for name, (label, text) in shadows.items()
+        ),
+    )
+
+
+def _shadows(by_use: Mapping[str, Sequence[Column]], labels: Sequence[Label]) -> dict[str, tuple[str, str]]:
+    """Return the features that alone nearly decide a label, with the label and what was found."""
+    found: dict[str, tuple[str, str]] = {}
+    dense = by_use["dense"]
+    for column in (*dense, *by_use["sparse"], *by_use["date"]):
+        for label in labels:
+            shadow = shadow_of(column, label, is_dense=column in dense)
+            if shadow is not None and shadow.text:
+                found.setdefault(column.name, (label.column.name, shadow.text))
+    return found
 
 
 def _look_at(sample: pa.Table) -> list[Column]:

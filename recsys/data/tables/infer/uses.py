@@ -7,6 +7,7 @@ import re
 import pyarrow as pa
 
 from recsys.data.tables.infer.column import Column
+from recsys.data.tables.infer.labels import is_outcome
 from recsys.data.tables.infer.row_ids import DIFFERENT, row_id_reason
 
 _WEIGHTS = ("sample_weight", "example_weight", "importance")
@@ -43,6 +44,10 @@ def _use(column: Column, uses: dict[str, tuple[str, str]]) -> tuple[str, str]:
         return "ignored", column.unread
     if not len(column.values):
         return "ignored", "no values"
+    if is_outcome(column):
+        label = next(name for name, (use, _) in uses.items() if use == "label")
+        both = f"--label {label} --label {column.name}"
+        return "ignored", f"named as a label, and known only when {label!r} is, as a rule; {both} learns both"
     if column.is_time() and not any(use == "time" for use, _ in uses.values()):
         return "time", _time_reason(column)
     if column.low in _WEIGHTS and column.numbers is not None and column.numbers.min() >= 0:
