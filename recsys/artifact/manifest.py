@@ -123,6 +123,14 @@ class Manifest:
             content = content.removesuffix("\n}") + f',\n "examples": {json.dumps(examples)}\n}}'
         return content + "\n"
 
+    def fitting_examples(self) -> Mapping[str, Any]:
+        """Return the examples; nothing if they do not fit the signature."""
+        try:
+            self.example_batch()
+        except ManifestError:
+            return {}
+        return self.examples
+
     def example_batch(self) -> Batch | None:
         """Return the examples as a batch; None without any.
 

@@ -155,6 +155,12 @@ def _add_requests(top: argparse.ArgumentParser) -> None:
         help="IDs of a row in each sparse input, or in one; may be repeated (default: 1, or what the model takes)",
     )
     requests.add_argument(
+        "--random-inputs",
+        action="store_true",
+        help="standard normal numbers, and bags of one ID, although the model has rows like those of its training, "
+        "from which numbers, sizes of bags and raw IDs are taken otherwise",
+    )
+    requests.add_argument(
         "--zipf",
         type=float,
         metavar="S",

@@ -34,6 +34,8 @@ _PROBE_IN_FLIGHT = 32
 
 Begin = Callable[[str, float], Progress]
 
+_MOST_EXAMPLES = 1024
+
 
 class Load(Protocol):
     """A sender: ``NativeLoad`` or ``Workers``."""
@@ -331,7 +333,7 @@ def _metadata(settings: Settings) -> wire.ModelMetadata:
         tls=settings.target.tls,
     )
     with Client(where, settings=asked) as client:
-        return client.metadata()
+        return client.metadata(num_examples=_MOST_EXAMPLES if settings.shape.like_examples else 0)
 
 
 def _check_inputs(settings: Settings, metadata: wire.ModelMetadata) -> None:

@@ -347,6 +347,8 @@ def _shape(args: argparse.Namespace) -> Shape:
         model=args.model or "",
         version=args.version or "",
         texts=args.protocol != "torchrec",
+        like_examples=not args.random_inputs,
+        has_bag_sizes=any("=" not in text for text in args.ids_per_bag or ()),
     )
 
 

@@ -207,13 +207,13 @@ class Client:
         except grpc.RpcError as error:
             raise predict_error(error, uses_tls=self._settings.tls is not None) from None
 
-    def metadata(self, *, timeout_s: float | None = None) -> wire.ModelMetadata:
-        """Return the inputs and outputs of the model.
+    def metadata(self, *, num_examples: int = 0, timeout_s: float | None = None) -> wire.ModelMetadata:
+        """Return the inputs and outputs of the model, and at most so many rows of its examples.
 
         Raises:
             PredictError: the call failed; its subclasses say how.
         """
-        request = self._settings.metadata_request()
+        request = self._settings.metadata_request(num_examples)
         metadata: wire.ModelMetadata = self._call(self._own_calls().metadata, request, timeout_s)
         return metadata
 
@@ -302,9 +302,9 @@ class AsyncClient:
         except grpc.aio.AioRpcError as error:
             raise predict_error(error, uses_tls=self._settings.tls is not None) from None
 
-    async def metadata(self, *, timeout_s: float | None = None) -> wire.ModelMetadata:
+    async def metadata(self, *, num_examples: int = 0, timeout_s: float | None = None) -> wire.ModelMetadata:
         """Return the inputs and outputs of the model; see ``Client.metadata``."""
-        request = self._settings.metadata_request()
+        request = self._settings.metadata_request(num_examples)
         metadata: wire.ModelMetadata = await self._call(self._calls.metadata, request, timeout_s)
         return metadata
 

@@ -151,6 +151,6 @@ class Settings:
         finished.model, finished.version, finished.priority = model, version, priority
         return finished
 
-    def metadata_request(self) -> wire.GetModelMetadataRequest:
+    def metadata_request(self, num_examples: int = 0) -> wire.GetModelMetadataRequest:
         """Return the request for the model's metadata."""
-        return wire.GetModelMetadataRequest(model=self.model, version=self.version)
+        return wire.GetModelMetadataRequest(model=self.model, version=self.version, num_examples=num_examples)

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from recsys.artifact.loaded_rows import artifact_digest
 from recsys.artifact.manifest import Manifest
@@ -39,6 +39,7 @@ class ModelInfo:
         torch_version: version of torch that the artifact was made with.
         fbgemm_version: version of fbgemm_gpu that the artifact was made with.
         rows_pages: how the rows in host memory are held since they were loaded.
+        examples: rows like those of the training, as a request in JSON; empty if none are known.
     """
 
     name: str
@@ -50,6 +51,7 @@ class ModelInfo:
     torch_version: str = ""
     fbgemm_version: str = ""
     rows_pages: RowsPages = field(default_factory=RowsPages)
+    examples: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of_manifest(cls, manifest: Manifest) -> ModelInfo:
@@ -65,6 +67,7 @@ class ModelInfo:
             format_version=str(manifest.format_version),
             torch_version=versions.get("torch", ""),
             fbgemm_version=versions.get("fbgemm-gpu-cpu") or versions.get("fbgemm-gpu", ""),
+            examples=manifest.fitting_examples(),
         )
 
 

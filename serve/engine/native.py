@@ -82,9 +82,16 @@ class NativeServable:
         version: the binding's object.
         settings: how it is served.
         engine: the engine that opened it.
+        examples: see ``ModelInfo``.
     """
 
-    def __init__(self, version: Any, settings: ModelSettings, engine: NativeEngine) -> None:
+    def __init__(
+        self,
+        version: Any,
+        settings: ModelSettings,
+        engine: NativeEngine,
+        examples: Mapping[str, Any] | None = None,
+    ) -> None:
         about = json.loads(version.description())
         self.version: Any = version
         self.info = ModelInfo(
@@ -97,6 +104,7 @@ class NativeServable:
             torch_version=about["torch"],
             fbgemm_version=about["fbgemm"],
             rows_pages=RowsPages(**about["rows_pages"]),
+            examples=examples or {},
         )
         self.signature = Signature.from_json(about["signature"])
         self.settings = settings
@@ -210,7 +218,8 @@ class NativeEngine:
                 list(settings.cuda_graph_rows),
             )
         memory = settings.rows_memory
-        is_random = not memory.copy_rows and memory.reads_at_random(read_manifest(path).layout.num_bytes)
+        manifest = read_manifest(path)
+        is_random = not memory.copy_rows and memory.reads_at_random(manifest.layout.num_bytes)
         values = {
             "name": name,
             "version": version,
@@ -228,7 +237,7 @@ class NativeEngine:
         captured = list(itertools.islice(warm_up, _MAX_CAPTURED))
         with self.own_errors(), _signals_blocked():
             opened = self._engine.open(str(path), json.dumps(values), captured)
-        servable = NativeServable(opened, settings, self)
+        servable = NativeServable(opened, settings, self, manifest.fitting_examples())
         self._servables[name, version] = servable
         return servable
 

@@ -40,12 +40,16 @@ class Shape:
         zipf: Exponent of the IDs' distribution; 0 for uniform.
         ranking: Whether each batch is one context with its candidates.
         samples: Requests whose rows make the batches instead of random ones.
+        examples: Rows like those of the training, from which numbers, sizes of bags and raw IDs are taken.
+        has_bag_sizes: Whether ``ids_per_bag`` counts beside the sizes of the examples' bags.
     """
 
     ids_per_bag: Mix = _ONE
     zipf: float = 0.0
     ranking: bool = False
     samples: Batch | None = None
+    examples: Batch | None = None
+    has_bag_sizes: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,20 +135,46 @@ def _batch(signature: Signature, num_rows: int, shape: Shape, generator: np.rand
         rows = torch.from_numpy(generator.integers(0, shape.samples.num_rows, num_rows, np.int64))
         return picked(signature, shape.samples, rows)
     lengths, values = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    for feature in signature.sparse:
-        mix = shape.ids_per_bag if feature.num_ids is None else Mix.of(feature.num_ids)
-        bags = mix.draw(num_rows, generator)
+    like = _like_examples(signature, num_rows, shape, generator)
+    known = [] if like is None else _by_feature(signature, like)
+    for i, feature in enumerate(signature.sparse):
+        if known and not shape.has_bag_sizes:
+            bags, ids = known[i]
+        else:
+            mix = shape.ids_per_bag if feature.num_ids is None else Mix.of(feature.num_ids)
+            bags, ids = mix.draw(num_rows, generator), None
         lengths.append(bags)
-        values.append(draw_ids(int(bags.sum()), _num_ids(feature), shape.zipf, generator))
+        if ids is None or feature.row_limit is not None:
+            ids = draw_ids(int(bags.sum()), _num_ids(feature), shape.zipf, generator)
+        values.append(ids)
     flat = torch.from_numpy(np.concatenate(values))
     of_torch = torch.Generator().manual_seed(int(generator.integers(2**31)))
     return Batch(
-        dense=tuple(random_dense(d, num_rows, of_torch) for d in signature.dense),
+        dense=tuple(random_dense(d, num_rows, of_torch) for d in signature.dense)
+        if like is None
+        else like.dense,
         lengths=torch.from_numpy(np.concatenate(lengths)),
         values=flat,
         weights=torch.rand(flat.numel(), generator=of_torch) if signature.is_weighted else None,
         num_rows=num_rows,
     )
+
+
+def _like_examples(
+    signature: Signature, num_rows: int, shape: Shape, generator: np.random.Generator
+) -> Batch | None:
+    """Return random rows of the examples; None without any."""
+    if shape.examples is None:
+        return None
+    rows = torch.from_numpy(generator.integers(0, shape.examples.num_rows, num_rows, np.int64))
+    return picked(signature, shape.examples, rows)
+
+
+def _by_feature(signature: Signature, batch: Batch) -> list[tuple[_Ints, _Ints]]:
+    """Return the sizes of the bags and the IDs of each sparse input."""
+    sizes = batch.lengths.view(len(signature.sparse), batch.num_rows)
+    values = torch.split(batch.values, sizes.sum(dim=1).tolist())
+    return [(bags.numpy(), ids.numpy()) for bags, ids in zip(sizes, values, strict=True)]
 
 
 def _num_ids(feature: SparseInput) -> int:

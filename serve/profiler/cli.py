@@ -81,9 +81,14 @@ def parser() -> argparse.ArgumentParser:
     batches.add_argument(
         "--ids-per-bag",
         type=_bags,
-        default="1",
         metavar="MIX",
-        help="IDs of a row in each sparse input that takes any number, such as 1, 0-20 or 1:0.9,50:0.1 (default: 1)",
+        help="IDs of a row in each sparse input that takes any number, such as 1, 0-20 or 1:0.9,50:0.1 (default: as "
+        "in the model's example rows, or 1)",
+    )
+    batches.add_argument(
+        "--random-inputs",
+        action="store_true",
+        help="take nothing from the model's example rows: standard normal numbers, and bags of one ID",
     )
     batches.add_argument(
         "--ids",
@@ -160,15 +165,21 @@ def mix_of(batch_sizes: Sequence[int] | None, mix: Mapping[int, float] | None) -
 
 
 def _options(args: argparse.Namespace, mix: Mapping[int, float]) -> Options:
-    samples = (
-        None if args.samples is None else read_samples(args.samples, read_manifest(args.artifact).signature)
+    manifest = read_manifest(args.artifact)
+    samples = None if args.samples is None else read_samples(args.samples, manifest.signature)
+    shape = Shape(
+        ids_per_bag=args.ids_per_bag or Mix.of(1),
+        zipf=args.zipf if args.zipf is not None else (1.05 if args.ids == "zipf" else 0.0),
+        ranking=args.rank,
+        samples=samples,
+        examples=None if args.random_inputs else manifest.example_batch(),
+        has_bag_sizes=args.ids_per_bag is not None,
     )
-    zipf = args.zipf if args.zipf is not None else (1.05 if args.ids == "zipf" else 0.0)
     return Options(
         artifact=args.artifact,
         mix=mix,
         target=args.target,
-        shape=Shape(ids_per_bag=args.ids_per_bag, zipf=zipf, ranking=args.rank, samples=samples),
+        shape=shape,
         own_operators=args.own_operators,
         copy_rows=args.copy_rows,
         rounds=RoundsConfig(num_rounds=args.rounds, turn_s=_TURN_S, clock="cpu"),

@@ -268,7 +268,7 @@ def _about(artifact: LoadedArtifact, options: Options) -> dict[str, Any]:
 def _settings(options: Options) -> dict[str, Any]:
     shape = options.shape
     return {
-        "ids_per_bag": "of the samples" if shape.samples else str(shape.ids_per_bag),
+        "ids_per_bag": _ids_per_bag(shape),
         "zipf": shape.zipf,
         "ranking": shape.ranking,
         "samples": shape.samples is not None,
@@ -280,6 +280,14 @@ def _settings(options: Options) -> dict[str, Any]:
     }
 
 
+def _ids_per_bag(shape: Shape) -> str:
+    if shape.samples is not None:
+        return "of the samples"
+    if shape.examples is not None and not shape.has_bag_sizes:
+        return "of the model's examples"
+    return str(shape.ids_per_bag)
+
+
 def _notes(artifact: LoadedArtifact, limits: Limits, options: Options) -> tuple[str, ...]:
     notes = []
     if not limits.is_native:
@@ -287,7 +295,9 @@ def _notes(artifact: LoadedArtifact, limits: Limits, options: Options) -> tuple[
             "rows and bytes were read by torch, which writes what it reads: these limits are lower than the machine's"
         )
     uses = [table for feature in artifact.signature.sparse for table in feature.tables]
-    if any(table.id_policy is IdPolicy.MAPPED for table in uses) and options.shape.samples is None:
+    if any(table.id_policy is IdPolicy.MAPPED for table in uses) and not (
+        options.shape.samples or (options.shape.examples and not options.shape.has_bag_sizes)
+    ):
         notes.append(
             "raw IDs that own a row are not known: most read the last row of their table; --samples gives real ones"
         )

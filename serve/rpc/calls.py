@@ -56,7 +56,8 @@ def metadata_method(backend: Backend, max_message_bytes: int) -> BytesMethod:
     """Return ``recsys.v1.PredictionService.GetModelMetadata``."""
 
     async def get_model_metadata(request: predict_pb2.GetModelMetadataRequest) -> Message:
-        return servable_metadata(backend.servable(request.model, request.version), max_message_bytes)
+        servable = backend.servable(request.model, request.version)
+        return servable_metadata(servable, max_message_bytes, request.num_examples)
 
     return bytes_method(predict_pb2.GetModelMetadataRequest, get_model_metadata, PREDICTION_SERVICE)
 

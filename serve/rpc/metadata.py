@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from recsys.signature import IdPolicy, Signature, SparseInput
+from serve.client.packing import build_request
 from serve.config.models import BatchLimits
 from serve.engine.interface import ModelInfo, Servable
 from serve.wire import predict_pb2 as wire
@@ -20,7 +21,7 @@ _POOLINGS = {"sum": wire.POOLING_SUM, "mean": wire.POOLING_MEAN, "none": wire.PO
 def model_metadata(
     signature: Signature, info: ModelInfo, *, limits: BatchLimits, max_message_bytes: int
 ) -> wire.ModelMetadata:
-    """Return the metadata that a client needs to build a valid request."""
+    """Return the metadata that a client needs to build a valid request, without examples."""
     return wire.ModelMetadata(
         model=info.name,
         version=info.version,
@@ -49,8 +50,10 @@ def model_metadata(
     )
 
 
-def servable_metadata(servable: Servable, max_message_bytes: int) -> wire.ModelMetadata:
-    """Return the metadata of a loaded version, with its deltas."""
+def servable_metadata(
+    servable: Servable, max_message_bytes: int, num_examples: int = 0
+) -> wire.ModelMetadata:
+    """Return the metadata of a loaded version, with its deltas and at most so many rows of its examples."""
     message = model_metadata(
         servable.signature,
         servable.info,
@@ -58,7 +61,20 @@ def servable_metadata(servable: Servable, max_message_bytes: int) -> wire.ModelM
         max_message_bytes=max_message_bytes,
     )
     message.deltas.extend(servable.deltas)
+    if num_examples > 0 and servable.info.examples:
+        message.examples.CopyFrom(_examples(servable.info, num_examples))
     return message
+
+
+def _examples(info: ModelInfo, num_rows: int) -> wire.PredictRequest:
+    """Return the first rows of a model's examples as a request."""
+    first = {
+        part: {name: rows[:num_rows] for name, rows in inputs.items()}
+        for part, inputs in info.examples.items()
+    }
+    return build_request(
+        first.get("dense", {}), first.get("sparse", {}), first.get("weights"), model=info.name
+    )
 
 
 def _sparse(sparse: SparseInput) -> wire.SparseSignature:

@@ -38,6 +38,7 @@ exit codes: 0 answered, 1 no answer, 2 bad usage or request
 """
 # Longer lists are shortened on a terminal.
 _MOST_ITEMS = 64
+_MOST_EXAMPLES = 1024
 
 
 def parser() -> argparse.ArgumentParser:
@@ -55,8 +56,13 @@ def parser() -> argparse.ArgumentParser:
     what.add_argument(
         "--json-request", metavar="FILE", help="a request in JSON; - reads it from standard input"
     )
-    what.add_argument("--example", action="store_true", help="print a request to fill in, send nothing")
-    what.add_argument("--random", action="store_true", help="send a random request")
+    what.add_argument(
+        "--example",
+        action="store_true",
+        help="print a request to fill in, send nothing: rows like those of the training where the model has some, else "
+        "random ones",
+    )
+    what.add_argument("--random", action="store_true", help="send such a request")
     what.add_argument("--metadata", action="store_true", help="print what the model takes and gives")
     what.add_argument(
         "--input", type=Path, metavar="TABLE", help="score a CSV, TSV or Parquet file, or a folder"
@@ -160,10 +166,11 @@ def _run(client: Client, args: argparse.Namespace) -> None:
         print(client.metadata(), end="")
     elif args.example:
         generator = np.random.default_rng(args.seed)
-        _print(example_request(client.metadata(), args.rows, generator), args)
+        _print(example_request(client.metadata(num_examples=_MOST_EXAMPLES), args.rows, generator), args)
     elif args.random:
         generator = np.random.default_rng(args.seed)
-        _send(client, example_request(client.metadata(), args.rows, generator), args)
+        metadata = client.metadata(num_examples=_MOST_EXAMPLES)
+        _send(client, example_request(metadata, args.rows, generator), args)
     else:
         _send(client, read_request(args.json_request), args)
 

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17recsys/v1/predict.proto\x12\trecsys.v1\"\xaf\x02\n\x0ePredictRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x10\n\x08num_rows\x18\x03 \x01(\x05\x12$\n\x05\x64\x65nse\x18\x04 \x03(\x0b\x32\x15.recsys.v1.DenseInput\x12&\n\x06sparse\x18\x05 \x03(\x0b\x32\x16.recsys.v1.SparseInput\x12,\n\rcontext_dense\x18\x06 \x03(\x0b\x32\x15.recsys.v1.DenseInput\x12.\n\x0e\x63ontext_sparse\x18\x07 \x03(\x0b\x32\x16.recsys.v1.SparseInput\x12\x0f\n\x07version\x18\x08 \x01(\t\x12%\n\x08priority\x18\t \x01(\x0e\x32\x13.recsys.v1.PriorityJ\x04\x08\n\x10\x10\"*\n\nDenseInput\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06values\x18\x02 \x01(\x0c\"^\n\x0bSparseInput\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07lengths\x18\x02 \x01(\x0c\x12\x0e\n\x06values\x18\x03 \x01(\x0c\x12\x0f\n\x07weights\x18\x04 \x01(\x0c\x12\x0f\n\x07strings\x18\x05 \x03(\x0c\"U\n\x0fPredictResponse\x12\"\n\x07outputs\x18\x01 \x03(\x0b\x32\x11.recsys.v1.Output\x12\r\n\x05model\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\t\"\x87\x01\n\x0eStreamResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12.\n\x08response\x18\x02 \x01(\x0b\x32\x1a.recsys.v1.PredictResponseH\x00\x12\'\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x16.recsys.v1.StreamErrorH\x00\x42\x08\n\x06result\"D\n\x0bStreamError\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x16\n\x0eretry_after_ms\x18\x03 \x01(\x03\"`\n\x06Output\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04\x64ims\x18\x02 \x03(\x03\x12\x0e\n\x06values\x18\x03 \x01(\x0c\x12\x19\n\x0cint64_values\x18\x04 \x01(\x0cH\x00\x88\x01\x01\x42\x0f\n\r_int64_values\"9\n\x17GetModelMetadataRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\"\xbc\x02\n\rModelMetadata\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x0e\n\x06target\x18\x03 \x01(\t\x12(\n\x05\x64\x65nse\x18\x04 \x03(\x0b\x32\x19.recsys.v1.DenseSignature\x12*\n\x06sparse\x18\x05 \x03(\x0b\x32\x1a.recsys.v1.SparseSignature\x12+\n\x07outputs\x18\x06 \x03(\x0b\x32\x1a.recsys.v1.OutputSignature\x12(\n\x06limits\x18\x07 \x01(\x0b\x32\x18.recsys.v1.RequestLimits\x12-\n\x08\x61rtifact\x18\x08 \x01(\x0b\x32\x1b.recsys.v1.ArtifactVersions\x12\x0f\n\x07\x63ontext\x18\t \x03(\t\x12\x0e\n\x06\x64\x65ltas\x18\n \x03(\t\"O\n\x0e\x44\x65nseSignature\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05width\x18\x02 \x01(\x03\x12\x0f\n\x07missing\x18\x03 \x01(\x08\x12\x0f\n\x07\x63olumns\x18\x04 \x03(\t\"\xd2\x01\n\x0fSparseSignature\x12\x0c\n\x04name\x18\x01 \x01(\t\x12#\n\x07pooling\x18\x02 \x01(\x0e\x32\x12.recsys.v1.Pooling\x12\x10\n\x08weighted\x18\x03 \x01(\x08\x12#\n\x06tables\x18\x04 \x03(\x0b\x32\x13.recsys.v1.TableUse\x12\x15\n\x08id_limit\x18\x05 \x01(\x03H\x00\x88\x01\x01\x12\x0f\n\x07strings\x18\x06 \x01(\t\x12\x14\n\x07num_ids\x18\x07 \x01(\x03H\x01\x88\x01\x01\x42\x0b\n\t_id_limitB\n\n\x08_num_ids\"X\n\x08TableUse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x16\n\x0enum_embeddings\x18\x02 \x01(\x03\x12&\n\tid_policy\x18\x03 \x01(\x0e\x32\x13.recsys.v1.IdPolicy\"K\n\x0fOutputSignature\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05shape\x18\x02 \x03(\x03\x12\r\n\x05\x64type\x18\x03 \x01(\t\x12\x0c\n\x04\x64ims\x18\x04 \x03(\x03\"M\n\rRequestLimits\x12\x10\n\x08max_rows\x18\x01 \x01(\x03\x12\x0f\n\x07max_ids\x18\x02 \x01(\x03\x12\x19\n\x11max_message_bytes\x18\x03 \x01(\x03\"Q\n\x10\x41rtifactVersions\x12\x0e\n\x06\x66ormat\x18\x01 \x01(\t\x12\r\n\x05torch\x18\x02 \x01(\t\x12\x0e\n\x06\x66\x62gemm\x18\x03 \x01(\t\x12\x0e\n\x06\x64igest\x18\x04 \x01(\t*^\n\x08Priority\x12\x18\n\x14PRIORITY_UNSPECIFIED\x10\x00\x12\x11\n\rPRIORITY_HIGH\x10\x01\x12\x13\n\x0fPRIORITY_NORMAL\x10\x02\x12\x10\n\x0cPRIORITY_LOW\x10\x03*\x8f\x01\n\x08IdPolicy\x12\x19\n\x15ID_POLICY_UNSPECIFIED\x10\x00\x12\x14\n\x10ID_POLICY_REJECT\x10\x01\x12\x12\n\x0eID_POLICY_HASH\x10\x02\x12\x12\n\x0eID_POLICY_ZERO\x10\x03\x12\x14\n\x10ID_POLICY_MAPPED\x10\x04\x12\x14\n\x10ID_POLICY_FMIX64\x10\x05*W\n\x07Pooling\x12\x17\n\x13POOLING_UNSPECIFIED\x10\x00\x12\x0f\n\x0bPOOLING_SUM\x10\x01\x12\x10\n\x0cPOOLING_MEAN\x10\x02\x12\x10\n\x0cPOOLING_NONE\x10\x03\x32\xf2\x01\n\x11PredictionService\x12@\n\x07Predict\x12\x19.recsys.v1.PredictRequest\x1a\x1a.recsys.v1.PredictResponse\x12P\n\x10GetModelMetadata\x12\".recsys.v1.GetModelMetadataRequest\x1a\x18.recsys.v1.ModelMetadata\x12I\n\rPredictStream\x12\x19.recsys.v1.PredictRequest\x1a\x19.recsys.v1.StreamResponse(\x01\x30\x01\x42<\n\trecsys.v1P\x01Z!recsys_serving/recsys/v1;recsysv1\xaa\x02\tRecsys.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17recsys/v1/predict.proto\x12\trecsys.v1\"\xaf\x02\n\x0ePredictRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x10\n\x08num_rows\x18\x03 \x01(\x05\x12$\n\x05\x64\x65nse\x18\x04 \x03(\x0b\x32\x15.recsys.v1.DenseInput\x12&\n\x06sparse\x18\x05 \x03(\x0b\x32\x16.recsys.v1.SparseInput\x12,\n\rcontext_dense\x18\x06 \x03(\x0b\x32\x15.recsys.v1.DenseInput\x12.\n\x0e\x63ontext_sparse\x18\x07 \x03(\x0b\x32\x16.recsys.v1.SparseInput\x12\x0f\n\x07version\x18\x08 \x01(\t\x12%\n\x08priority\x18\t \x01(\x0e\x32\x13.recsys.v1.PriorityJ\x04\x08\n\x10\x10\"*\n\nDenseInput\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06values\x18\x02 \x01(\x0c\"^\n\x0bSparseInput\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07lengths\x18\x02 \x01(\x0c\x12\x0e\n\x06values\x18\x03 \x01(\x0c\x12\x0f\n\x07weights\x18\x04 \x01(\x0c\x12\x0f\n\x07strings\x18\x05 \x03(\x0c\"U\n\x0fPredictResponse\x12\"\n\x07outputs\x18\x01 \x03(\x0b\x32\x11.recsys.v1.Output\x12\r\n\x05model\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\t\"\x87\x01\n\x0eStreamResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12.\n\x08response\x18\x02 \x01(\x0b\x32\x1a.recsys.v1.PredictResponseH\x00\x12\'\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x16.recsys.v1.StreamErrorH\x00\x42\x08\n\x06result\"D\n\x0bStreamError\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x16\n\x0eretry_after_ms\x18\x03 \x01(\x03\"`\n\x06Output\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04\x64ims\x18\x02 \x03(\x03\x12\x0e\n\x06values\x18\x03 \x01(\x0c\x12\x19\n\x0cint64_values\x18\x04 \x01(\x0cH\x00\x88\x01\x01\x42\x0f\n\r_int64_values\"O\n\x17GetModelMetadataRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x14\n\x0cnum_examples\x18\x03 \x01(\x05\"\xfb\x02\n\rModelMetadata\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x0e\n\x06target\x18\x03 \x01(\t\x12(\n\x05\x64\x65nse\x18\x04 \x03(\x0b\x32\x19.recsys.v1.DenseSignature\x12*\n\x06sparse\x18\x05 \x03(\x0b\x32\x1a.recsys.v1.SparseSignature\x12+\n\x07outputs\x18\x06 \x03(\x0b\x32\x1a.recsys.v1.OutputSignature\x12(\n\x06limits\x18\x07 \x01(\x0b\x32\x18.recsys.v1.RequestLimits\x12-\n\x08\x61rtifact\x18\x08 \x01(\x0b\x32\x1b.recsys.v1.ArtifactVersions\x12\x0f\n\x07\x63ontext\x18\t \x03(\t\x12\x0e\n\x06\x64\x65ltas\x18\n \x03(\t\x12\x30\n\x08\x65xamples\x18\x0b \x01(\x0b\x32\x19.recsys.v1.PredictRequestH\x00\x88\x01\x01\x42\x0b\n\t_examples\"O\n\x0e\x44\x65nseSignature\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05width\x18\x02 \x01(\x03\x12\x0f\n\x07missing\x18\x03 \x01(\x08\x12\x0f\n\x07\x63olumns\x18\x04 \x03(\t\"\xd2\x01\n\x0fSparseSignature\x12\x0c\n\x04name\x18\x01 \x01(\t\x12#\n\x07pooling\x18\x02 \x01(\x0e\x32\x12.recsys.v1.Pooling\x12\x10\n\x08weighted\x18\x03 \x01(\x08\x12#\n\x06tables\x18\x04 \x03(\x0b\x32\x13.recsys.v1.TableUse\x12\x15\n\x08id_limit\x18\x05 \x01(\x03H\x00\x88\x01\x01\x12\x0f\n\x07strings\x18\x06 \x01(\t\x12\x14\n\x07num_ids\x18\x07 \x01(\x03H\x01\x88\x01\x01\x42\x0b\n\t_id_limitB\n\n\x08_num_ids\"X\n\x08TableUse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x16\n\x0enum_embeddings\x18\x02 \x01(\x03\x12&\n\tid_policy\x18\x03 \x01(\x0e\x32\x13.recsys.v1.IdPolicy\"K\n\x0fOutputSignature\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05shape\x18\x02 \x03(\x03\x12\r\n\x05\x64type\x18\x03 \x01(\t\x12\x0c\n\x04\x64ims\x18\x04 \x03(\x03\"M\n\rRequestLimits\x12\x10\n\x08max_rows\x18\x01 \x01(\x03\x12\x0f\n\x07max_ids\x18\x02 \x01(\x03\x12\x19\n\x11max_message_bytes\x18\x03 \x01(\x03\"Q\n\x10\x41rtifactVersions\x12\x0e\n\x06\x66ormat\x18\x01 \x01(\t\x12\r\n\x05torch\x18\x02 \x01(\t\x12\x0e\n\x06\x66\x62gemm\x18\x03 \x01(\t\x12\x0e\n\x06\x64igest\x18\x04 \x01(\t*^\n\x08Priority\x12\x18\n\x14PRIORITY_UNSPECIFIED\x10\x00\x12\x11\n\rPRIORITY_HIGH\x10\x01\x12\x13\n\x0fPRIORITY_NORMAL\x10\x02\x12\x10\n\x0cPRIORITY_LOW\x10\x03*\x8f\x01\n\x08IdPolicy\x12\x19\n\x15ID_POLICY_UNSPECIFIED\x10\x00\x12\x14\n\x10ID_POLICY_REJECT\x10\x01\x12\x12\n\x0eID_POLICY_HASH\x10\x02\x12\x12\n\x0eID_POLICY_ZERO\x10\x03\x12\x14\n\x10ID_POLICY_MAPPED\x10\x04\x12\x14\n\x10ID_POLICY_FMIX64\x10\x05*W\n\x07Pooling\x12\x17\n\x13POOLING_UNSPECIFIED\x10\x00\x12\x0f\n\x0bPOOLING_SUM\x10\x01\x12\x10\n\x0cPOOLING_MEAN\x10\x02\x12\x10\n\x0cPOOLING_NONE\x10\x03\x32\xf2\x01\n\x11PredictionService\x12@\n\x07Predict\x12\x19.recsys.v1.PredictRequest\x1a\x1a.recsys.v1.PredictResponse\x12P\n\x10GetModelMetadata\x12\".recsys.v1.GetModelMetadataRequest\x1a\x18.recsys.v1.ModelMetadata\x12I\n\rPredictStream\x12\x19.recsys.v1.PredictRequest\x1a\x19.recsys.v1.StreamResponse(\x01\x30\x01\x42<\n\trecsys.v1P\x01Z!recsys_serving/recsys/v1;recsysv1\xaa\x02\tRecsys.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,12 +32,12 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'recsys.v1.predict_pb2', _gl
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\trecsys.v1P\001Z!recsys_serving/recsys/v1;recsysv1\252\002\tRecsys.V1'
-  _globals['_PRIORITY']._serialized_start=1878
-  _globals['_PRIORITY']._serialized_end=1972
-  _globals['_IDPOLICY']._serialized_start=1975
-  _globals['_IDPOLICY']._serialized_end=2118
-  _globals['_POOLING']._serialized_start=2120
-  _globals['_POOLING']._serialized_end=2207
+  _globals['_PRIORITY']._serialized_start=1963
+  _globals['_PRIORITY']._serialized_end=2057
+  _globals['_IDPOLICY']._serialized_start=2060
+  _globals['_IDPOLICY']._serialized_end=2203
+  _globals['_POOLING']._serialized_start=2205
+  _globals['_POOLING']._serialized_end=2292
   _globals['_PREDICTREQUEST']._serialized_start=39
   _globals['_PREDICTREQUEST']._serialized_end=342
   _globals['_DENSEINPUT']._serialized_start=344
@@ -53,21 +53,21 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_OUTPUT']._serialized_start=779
   _globals['_OUTPUT']._serialized_end=875
   _globals['_GETMODELMETADATAREQUEST']._serialized_start=877
-  _globals['_GETMODELMETADATAREQUEST']._serialized_end=934
-  _globals['_MODELMETADATA']._serialized_start=937
-  _globals['_MODELMETADATA']._serialized_end=1253
-  _globals['_DENSESIGNATURE']._serialized_start=1255
-  _globals['_DENSESIGNATURE']._serialized_end=1334
-  _globals['_SPARSESIGNATURE']._serialized_start=1337
-  _globals['_SPARSESIGNATURE']._serialized_end=1547
-  _globals['_TABLEUSE']._serialized_start=1549
-  _globals['_TABLEUSE']._serialized_end=1637
-  _globals['_OUTPUTSIGNATURE']._serialized_start=1639
-  _globals['_OUTPUTSIGNATURE']._serialized_end=1714
-  _globals['_REQUESTLIMITS']._serialized_start=1716
-  _globals['_REQUESTLIMITS']._serialized_end=1793
-  _globals['_ARTIFACTVERSIONS']._serialized_start=1795
-  _globals['_ARTIFACTVERSIONS']._serialized_end=1876
-  _globals['_PREDICTIONSERVICE']._serialized_start=2210
-  _globals['_PREDICTIONSERVICE']._serialized_end=2452
+  _globals['_GETMODELMETADATAREQUEST']._serialized_end=956
+  _globals['_MODELMETADATA']._serialized_start=959
+  _globals['_MODELMETADATA']._serialized_end=1338
+  _globals['_DENSESIGNATURE']._serialized_start=1340
+  _globals['_DENSESIGNATURE']._serialized_end=1419
+  _globals['_SPARSESIGNATURE']._serialized_start=1422
+  _globals['_SPARSESIGNATURE']._serialized_end=1632
+  _globals['_TABLEUSE']._serialized_start=1634
+  _globals['_TABLEUSE']._serialized_end=1722
+  _globals['_OUTPUTSIGNATURE']._serialized_start=1724
+  _globals['_OUTPUTSIGNATURE']._serialized_end=1799
+  _globals['_REQUESTLIMITS']._serialized_start=1801
+  _globals['_REQUESTLIMITS']._serialized_end=1878
+  _globals['_ARTIFACTVERSIONS']._serialized_start=1880
+  _globals['_ARTIFACTVERSIONS']._serialized_end=1961
+  _globals['_PREDICTIONSERVICE']._serialized_start=2295
+  _globals['_PREDICTIONSERVICE']._serialized_end=2537
 # @@protoc_insertion_point(module_scope)

@@ -131,15 +131,17 @@ class Output(_message.Message):
     def __init__(self, name: _Optional[str] = ..., dims: _Optional[_Iterable[int]] = ..., values: _Optional[bytes] = ..., int64_values: _Optional[bytes] = ...) -> None: ...
 
 class GetModelMetadataRequest(_message.Message):
-    __slots__ = ("model", "version")
+    __slots__ = ("model", "version", "num_examples")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    NUM_EXAMPLES_FIELD_NUMBER: _ClassVar[int]
     model: str
     version: str
-    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ...) -> None: ...
+    num_examples: int
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., num_examples: _Optional[int] = ...) -> None: ...
 
 class ModelMetadata(_message.Message):
-    __slots__ = ("model", "version", "target", "dense", "sparse", "outputs", "limits", "artifact", "context", "deltas")
+    __slots__ = ("model", "version", "target", "dense", "sparse", "outputs", "limits", "artifact", "context", "deltas", "examples")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
@@ -150,6 +152,7 @@ class ModelMetadata(_message.Message):
     ARTIFACT_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_FIELD_NUMBER: _ClassVar[int]
     DELTAS_FIELD_NUMBER: _ClassVar[int]
+    EXAMPLES_FIELD_NUMBER: _ClassVar[int]
     model: str
     version: str
     target: str
@@ -160,7 +163,8 @@ class ModelMetadata(_message.Message):
     artifact: ArtifactVersions
     context: _containers.RepeatedScalarFieldContainer[str]
     deltas: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., target: _Optional[str] = ..., dense: _Optional[_Iterable[_Union[DenseSignature, _Mapping]]] = ..., sparse: _Optional[_Iterable[_Union[SparseSignature, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[OutputSignature, _Mapping]]] = ..., limits: _Optional[_Union[RequestLimits, _Mapping]] = ..., artifact: _Optional[_Union[ArtifactVersions, _Mapping]] = ..., context: _Optional[_Iterable[str]] = ..., deltas: _Optional[_Iterable[str]] = ...) -> None: ...
+    examples: PredictRequest
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., target: _Optional[str] = ..., dense: _Optional[_Iterable[_Union[DenseSignature, _Mapping]]] = ..., sparse: _Optional[_Iterable[_Union[SparseSignature, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[OutputSignature, _Mapping]]] = ..., limits: _Optional[_Union[RequestLimits, _Mapping]] = ..., artifact: _Optional[_Union[ArtifactVersions, _Mapping]] = ..., context: _Optional[_Iterable[str]] = ..., deltas: _Optional[_Iterable[str]] = ..., examples: _Optional[_Union[PredictRequest, _Mapping]] = ...) -> None: ...
 
 class DenseSignature(_message.Message):
     __slots__ = ("name", "width", "missing", "columns")

@@ -184,6 +184,8 @@ class Shape:
         model: model of each request; empty for the server's only model.
         version: version of each request; empty to let the server's routing choose.
         texts: whether inputs whose texts the server hashes get texts, as their clients send; else IDs.
+        like_examples: whether numbers, sizes of bags and raw IDs are those of the model's examples, where it has any.
+        has_bag_sizes: whether ``ids_per_bag`` counts beside the sizes of the examples' bags.
     """
 
     rows: Mix = _ONE
@@ -198,6 +200,8 @@ class Shape:
     model: str = ""
     version: str = ""
     texts: bool = True
+    like_examples: bool = True
+    has_bag_sizes: bool = False
 
     def kind(self, part: int, priority: int) -> str:
         """Return the name of a request's kind in the result; empty where all requests are alike."""
@@ -265,7 +269,10 @@ def prepare(
 def draw_requests(
     metadata: wire.ModelMetadata, shape: Shape, count: int, generator: np.random.Generator
 ) -> Iterator[tuple[wire.PredictRequest, str]]:
-    """Yield valid requests with their kinds: standard normal dense inputs, weights between 0 and 1.
+    """Yield valid requests with their kinds: weights between 0 and 1, and standard normal dense inputs.
+
+    Where the metadata has examples, dense inputs, sizes of bags and the bags of tables that map raw IDs are those of
+    random rows of them. Other IDs are drawn from whole tables, because a few rows would be in the caches.
 
     Args:
         metadata: metadata of the model, as the server gives it.
@@ -281,31 +288,59 @@ def draw_requests(
         for num_rows, priority in zip(rows.tolist(), priorities.tolist(), strict=True)
     ]
     context = set(metadata.context) if shape.ranking else set()
+    examples = metadata.examples if shape.like_examples and metadata.examples.num_rows else None
     for dense in metadata.dense:
         is_context = dense.name in context
         borders = _borders(np.ones_like(rows) if is_context else rows)
-        values = generator.standard_normal((int(borders[-1]), dense.width), np.float32).astype("<f4")
+        values = _draw_dense(dense, int(borders[-1]), examples, generator)
         for i, request in enumerate(requests):
             into = request.context_dense if is_context else request.dense
             into.add(name=dense.name, values=values[borders[i] : borders[i + 1]].tobytes())
     for sparse in metadata.sparse:
         is_context = sparse.name in context
-        drawn = _draw_sparse(sparse, np.ones_like(rows) if is_context else rows, shape, generator)
+        of_example = next((s for s in examples.sparse if s.name == sparse.name), None) if examples else None
+        drawn = _draw_sparse(sparse, np.ones_like(rows) if is_context else rows, shape, generator, of_example)
         for request, message in zip(requests, drawn, strict=True):
             (request.context_sparse if is_context else request.sparse).append(message)
     for request, part, priority in zip(requests, parts.tolist(), priorities.tolist(), strict=True):
         yield request, shape.kind(part, priority)
 
 
+def _draw_dense(
+    dense: wire.DenseSignature,
+    count: int,
+    examples: wire.PredictRequest | None,
+    generator: np.random.Generator,
+) -> npt.NDArray[np.float32]:
+    """Return rows of a dense input, ``[count, width]``."""
+    held = next((d for d in examples.dense if d.name == dense.name), None) if examples else None
+    if held is None or not examples:
+        return generator.standard_normal((count, dense.width), np.float32).astype("<f4")
+    known = np.frombuffer(held.values, "<f4").reshape(examples.num_rows, dense.width)
+    return known[generator.integers(0, examples.num_rows, count)]
+
+
 def _draw_sparse(
-    sparse: wire.SparseSignature, rows: _Ints, shape: Shape, generator: np.random.Generator
+    sparse: wire.SparseSignature,
+    rows: _Ints,
+    shape: Shape,
+    generator: np.random.Generator,
+    example: wire.SparseInput | None = None,
 ) -> Iterator[wire.SparseInput]:
     """Yield one sparse input of all requests; ``rows`` says how many rows each request has of it."""
     borders = _borders(rows)
     mix = shape.ids_per_bag_of.get(sparse.name)
+    sizes = None if mix is not None or example is None or shape.has_bag_sizes else _sizes(example)
+    if sizes is not None:
+        assert example is not None
+        chosen = generator.integers(0, len(sizes), int(borders[-1]))
+        is_mapped = any(table.id_policy == wire.ID_POLICY_MAPPED for table in sparse.tables)
+        if is_mapped and (shape.texts or not example.strings):
+            yield from _picked_bags(example, chosen, borders)
+            return
     if mix is None:
         mix = Mix.of(sparse.num_ids) if sparse.HasField("num_ids") else shape.ids_per_bag
-    lengths = mix.draw(int(borders[-1]), generator)
+    lengths = mix.draw(int(borders[-1]), generator) if sizes is None else sizes[chosen]
     ends = _borders(lengths)
     ids = draw_ids(int(ends[-1]), id_limit(sparse), shape.zipf, generator).astype("<i8")
     weights = generator.random(len(ids), np.float32).astype("<f4") if sparse.weighted else None
@@ -319,6 +354,27 @@ def _draw_sparse(
             values=ids[start:end].tobytes() if texts is None else b"",
             strings=None if texts is None else texts[start:end],
             weights=b"" if weights is None else weights[start:end].tobytes(),
+        )
+
+
+def _sizes(example: wire.SparseInput) -> _Ints:
+    """Return the number of IDs of each row of an input."""
+    return np.frombuffer(example.lengths, "<i4").astype(np.int64)
+
+
+def _picked_bags(example: wire.SparseInput, chosen: _Ints, borders: _Ints) -> Iterator[wire.SparseInput]:
+    """Yield the input of each request with the bags of the chosen rows of an example."""
+    sizes = _sizes(example)
+    ends = _borders(sizes).tolist()
+    ids = np.frombuffer(example.values, "<i8")
+    for first, last in pairwise(borders.tolist()):
+        rows = chosen[first:last].tolist()
+        bags = [slice(ends[row], ends[row + 1]) for row in rows]
+        yield wire.SparseInput(
+            name=example.name,
+            lengths=sizes[rows].astype("<i4").tobytes(),
+            values=b"" if example.strings else b"".join(ids[bag].tobytes() for bag in bags),
+            strings=[text for bag in bags for text in example.strings[bag]],
         )
 
 

@@ -1,4 +1,4 @@
-"""Example requests of a model, as random as their seed and valid as they are."""
+"""Example requests of a model, valid as they are: rows like those of the training, else random ones."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from serve.rpc.metadata import servable_metadata
 
 ROWS, RANKING = "rows", "ranking"
 _NUM_ROWS = 2
+_MOST_EXAMPLES = 1024
 
 
 def plain_examples(servable: Servable, seed: int) -> dict[str, JsonRequest]:
@@ -26,7 +27,8 @@ def plain_examples(servable: Servable, seed: int) -> dict[str, JsonRequest]:
     """
     signature = servable.signature
     num_rows = min(_NUM_ROWS, servable.settings.limits.max_request_rows)
-    rows = example_request(servable_metadata(servable, 0), num_rows, np.random.default_rng(seed))
+    metadata = servable_metadata(servable, 0, _MOST_EXAMPLES)
+    rows = example_request(metadata, num_rows, np.random.default_rng(seed))
     return {ROWS: rows, RANKING: _ranking(rows, signature)} if signature.context else {ROWS: rows}
 
 
