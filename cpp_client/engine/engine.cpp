@@ -286,6 +286,7 @@ Json JsonOf(const PortCounters& counters) {
               {"closed_memory", counters.closed_memory.load()},
               {"resets", counters.resets.load()},
               {"stalled_messages", counters.stalled_messages.load()},
+              {"refused_calls", counters.refused_calls.load()},
               {"held_bytes", counters.held_bytes.load()}};
 }
 

@@ -87,15 +87,16 @@ class ConnectionLimits:
         max_connection_age_s: age from which a connection is closed once its calls have ended.
         handshake_timeout_s: time from the connection to the end of the TLS and HTTP/2 handshakes.
         first_call_timeout_s: time from the connection to its first call; native engine only.
-        message_timeout_s: time after which a call ends if its message has begun and does not grow; native
-            engine only.
+        message_timeout_s: time after which a call ends if its message does not come, or begins and does not
+            grow; native engine only.
         keepalive_s: time after which a silent connection is sent a PING.
         keepalive_timeout_s: time after which it is closed if the PING is not answered.
         max_header_bytes: size of the names and values of one call's headers.
-        max_connection_bytes: size of one connection's unfinished messages and unread answers; beyond it the
-            connection is closed; native engine only. Two messages of the largest size always fit.
-        max_port_bytes: the same for all connections together; beyond it the connection that holds most is
-            closed.
+        max_connection_bytes: memory of one connection: its HTTP/2 session, open calls with their headers,
+            unfinished messages, unread answers; near it new calls are refused, beyond it the connection is
+            closed; native engine only. Two messages of the largest size always fit.
+        max_port_bytes: the same for all connections together; above half of it connections that hold more
+            than their even share get no new calls, beyond it the one that holds most is closed.
         max_resets_per_s: calls of one connection that are reset instead of answered; after a burst of ten
             seconds' worth the connection is closed; native engine only.
         max_control_frames_per_s: the same for frames without data; native engine only.

@@ -265,13 +265,19 @@ def _port(counts: dict[str, int]) -> Iterator[Metric]:
             CounterMetricFamily,
             "recsys_stalled_messages",
             "stalled_messages",
-            "Messages that did not grow in time",
+            "Messages that did not come or grow in time",
+        ),
+        (
+            CounterMetricFamily,
+            "recsys_port_refused_calls",
+            "refused_calls",
+            "Calls refused for the memory that their connection held",
         ),
         (
             GaugeMetricFamily,
             "recsys_port_held_bytes",
             "held_bytes",
-            "Unfinished messages and untaken answers",
+            "Sessions, open calls, unfinished messages and untaken answers",
         ),
     ):
         family = kind(name, text)

@@ -54,6 +54,8 @@ class WireCall : public Timed, public std::enable_shared_from_this<WireCall> {
   virtual void Deliver() = 0;
   /// Notifies the handler of an early end, once, unless the call has already ended.
   virtual void Cancel() = 0;
+  /// Whether the call cannot go on without a message of the client that has not begun.
+  virtual bool AwaitsMessage() const = 0;
   /// The deadline has passed.
   void OnDue(double now_s) override;
   /// The connection has removed the call.
@@ -79,9 +81,9 @@ class WireCall : public Timed, public std::enable_shared_from_this<WireCall> {
   bool is_waiting_for_room = false;
   /// The stream's window, if the connection has enlarged it; 0 for HTTP/2's default.
   std::int32_t window_bytes = 0;
-  /// The client's bytes that are counted in the connection's account.
-  std::size_t held_bytes = 0;
-  /// Whether the connection watches the unfinished message, and when it last grew.
+  /// The memory of the call and its request that is counted in the connection's account.
+  std::int64_t held_bytes = 0;
+  /// Whether the connection watches the unfinished message; when it last grew, or the call began.
   bool is_watched = false;
   double grew_s = 0;
 

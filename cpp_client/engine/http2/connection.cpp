@@ -60,6 +60,7 @@ Connection::Connection(Loop* loop, std::int64_t id, FileHandle file,
       pinged_s_(kNever),
       drain_began_s_(kNever) {
   ++port_.counters.num_open;
+  CountMemory();
   epoll_event event = {};
   event.events = interest_ = EPOLLIN;
   event.data.u64 = static_cast<std::uint64_t>(id_);
@@ -134,8 +135,7 @@ void Connection::Flush() {
     has_more |= !written.empty() && !is_blocked_;
   }
   if (state_ == State::kLingering && !is_blocked_) Write();
-  const auto held = static_cast<std::int64_t>(out_.size() - out_at_);
-  account_.Add(held - std::exchange(out_held_, held));
+  CountMemory();
   CloseIfOver();
   UpdateInterest();
 }
@@ -226,7 +226,7 @@ void Connection::CloseFor(Abuse abuse) {
       return Goodbye(NGHTTP2_ENHANCE_YOUR_CALM, "too many header fields");
     case Abuse::kMemory:
       ++port_.counters.closed_memory;
-      return Goodbye(NGHTTP2_ENHANCE_YOUR_CALM, "unfinished messages or unread answers");
+      return Goodbye(NGHTTP2_ENHANCE_YOUR_CALM, "unfinished calls or unread answers");
   }
 }
 
@@ -250,6 +250,10 @@ void Connection::DropCalls() {
   written.swap(written_);
   for (const Written& one : written) one(false);
   session_.reset();
+  std::string().swap(unread_);
+  headers_ = RequestHeaders();
+  CountMemory();
+  account_.Closed();
 }
 
 void Connection::CloseNow() {
@@ -274,7 +278,7 @@ double Connection::NextTime() const {
   } else if (!is_last_call_known_) {
     next_s = std::min(next_s, drain_began_s_ + kDrainNoticeS);
   }
-  if (!unfinished_.empty()) {
+  if (!calls_.empty()) {
     next_s = std::min(next_s, After(loop_->now_s(), limits.message_timeout_s / 4));
   }
   const double silent_s = pinged_s_ == kNever ? After(read_s_, limits.keepalive_s)
@@ -285,6 +289,10 @@ double Connection::NextTime() const {
 void Connection::NoteIdle() {
   idle_since_s_ = loop_->now_s();
   loop_->timers().SetEarlier(this, After(idle_since_s_, port_.limits.max_connection_idle_s));
+}
+
+void Connection::WatchMessages() {
+  loop_->timers().SetEarlier(this, After(loop_->now_s(), port_.limits.message_timeout_s / 4));
 }
 
 void Connection::OnDue(double now_s) {
@@ -316,13 +324,14 @@ void Connection::CheckTimes(double now_s) {
 
 void Connection::CheckMessages(double now_s) {
   std::vector<WireCall*> stalled;
-  for (WireCall* call : unfinished_) {
-    const bool is_late = now_s >= After(call->grew_s, port_.limits.message_timeout_s);
-    if (is_late && !call->is_waiting_for_room) stalled.push_back(call);
+  for (const auto& [stream_id, call] : calls_) {
+    if (call->is_waiting_for_room || (!call->is_watched && !call->AwaitsMessage())) continue;
+    if (now_s >= After(call->grew_s, port_.limits.message_timeout_s)) stalled.push_back(call.get());
   }
   for (WireCall* call : stalled) {
     ++port_.counters.stalled_messages;
-    Abort(*call, {StatusCode::kCancelled, "the rest of the message did not arrive in time", 0});
+    const char* const what = call->is_watched ? "the rest of the message" : "the message";
+    Abort(*call, {StatusCode::kCancelled, std::string(what) + " did not arrive in time", 0});
   }
 }
 

@@ -12,11 +12,11 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 #include "base/status.h"
 #include "engine/http2/bounds/memory_ledger.h"
+#include "engine/http2/bounds/session_memory.h"
 #include "engine/http2/bounds/token_bucket.h"
 #include "engine/http2/call.h"
 #include "engine/http2/polling/timers.h"
@@ -95,6 +95,9 @@ class Connection final : public Timed {
   void LeaveForLater();
   bool OpenSession();
   bool HoldsTooMuch() const;
+  bool MayOpenCall() const;
+  /// Counts the memory that is the connection's, and not a call's.
+  void CountMemory();
   /// Reads for a moment longer, so that sent data arrives although the client is still sending.
   void Linger();
 
@@ -111,6 +114,8 @@ class Connection final : public Timed {
   void CheckTimes(double now_s);
   double NextTime() const;
   void NoteIdle();
+  /// Has messages that do not come, or do not grow, noticed in time.
+  void WatchMessages();
   void CheckMessages(double now_s);
   void CheckSilence(double now_s);
   void CloseNow();
@@ -133,7 +138,8 @@ class Connection final : public Timed {
   void Begin(WireCall& call);
   void Grant(WireCall& call);
   void ReleaseRoom(WireCall& call);
-  void ReleaseHeld(WireCall& call);
+  /// Counts the memory of a call and its request.
+  void CountMemory(WireCall& call);
   void NoteProgress(WireCall& call);
   /// Releases everything the connection holds for a call whose stream is closed.
   void Forget(WireCall& call);
@@ -148,9 +154,12 @@ class Connection final : public Timed {
   Socket socket_;
   const std::shared_ptr<const std::string> peer_;
   State state_ = State::kHandshake;
+  SessionMemory session_memory_;
   std::unique_ptr<nghttp2_session, DeleteSession> session_;
   Calls calls_;
   MemoryLedger::Account account_;
+  /// What CountMemory has counted in the account.
+  std::int64_t counted_bytes_ = 0;
 
   /// Input that was read and not handled, from `unread_at_` on.
   std::string unread_;
@@ -171,8 +180,6 @@ class Connection final : public Timed {
   /// Complete frames to be written to the socket, from `out_at_` on.
   std::string out_;
   std::size_t out_at_ = 0;
-  /// The bytes of `out_` counted in the account.
-  std::int64_t out_held_ = 0;
   std::vector<Written> written_;
   std::uint32_t interest_ = 0;
   bool is_blocked_ = false;
@@ -189,8 +196,6 @@ class Connection final : public Timed {
   /// Room granted to large messages, and the calls waiting for some, in order.
   std::size_t reserved_bytes_ = 0;
   std::deque<std::int32_t> waiting_for_room_;
-  /// Calls with a message that has begun and is not complete.
-  std::unordered_set<WireCall*> unfinished_;
 
   const double opened_s_;
   double read_s_;

@@ -28,6 +28,9 @@ constexpr double kResetsPerAnswer = 1;
 constexpr std::size_t kExcessHeaders = 8;
 // Total room granted to large messages of one connection, unless a single one needs more.
 constexpr std::size_t kRoomBytes = 16 << 20;
+// Memory of a call beside its headers and messages: its object with the first blocks of its queues,
+// and its entries in maps.
+constexpr std::size_t kCallBytes = 1536;
 // nghttp2's error code after which the connection is closed.
 constexpr int kStop = NGHTTP2_ERR_CALLBACK_FAILURE;
 
@@ -75,6 +78,13 @@ class Trailers {
   std::array<nghttp2_nv, kMaxTrailers> fields_ = {};
   std::size_t num_fields_ = 0;
 };
+
+Status TooManyCalls(std::int64_t held_bytes) {
+  return {StatusCode::kResourceExhausted,
+          "the connection holds " + std::to_string(held_bytes) +
+              " bytes in calls that are not finished; finish some before opening others",
+          0};
+}
 
 ssize_t ReadData(nghttp2_session*, std::int32_t, std::uint8_t*, std::size_t size,
                  std::uint32_t* flags, nghttp2_data_source* source, void* connection) {
@@ -154,6 +164,8 @@ void Connection::OnRequest(std::int32_t stream_id, bool is_half_closed) {
   has_had_call_ = true;
   ++num_turn_calls_;
   if (!headers_.is_grpc() && headers_.failure().ok()) return RefuseHttp(stream_id);
+  const bool may_open = MayOpenCall();
+  if (!may_open) headers_ = RequestHeaders();
   CallOrigin origin;
   origin.connection = this;
   origin.stream_id = stream_id;
@@ -169,11 +181,18 @@ void Connection::OnRequest(std::int32_t stream_id, bool is_half_closed) {
       is_stream ? MakeStreamCall(std::move(origin)) : MakeUnaryCall(std::move(origin));
   WireCall& made = *call;
   made.is_half_closed = is_half_closed;
+  made.grew_s = loop_->now_s();
   calls_.emplace(stream_id, std::move(call));
   port_.open_calls.Begin();
+  CountMemory(made);
+  if (!may_open) {
+    ++port_.counters.refused_calls;
+    return Abort(made, TooManyCalls(account_.num_bytes()));
+  }
   if (!made.headers().failure().ok()) return Abort(made, made.headers().failure());
   if (made.deadline_s() <= loop_->now_s()) return made.OnDue(loop_->now_s());
   loop_->timers().Set(&made, made.deadline_s());
+  WatchMessages();
   made.Start();
   if (is_half_closed) made.OnData();
 }
@@ -195,8 +214,7 @@ void Connection::OnData(std::int32_t stream_id, std::string_view data) {
   if (call == nullptr || call->is_deaf) return;
   call->reader.Add(data);
   call->grew_s = loop_->now_s();
-  account_.Add(static_cast<std::int64_t>(data.size()));
-  call->held_bytes += data.size();
+  CountMemory(*call);
   call->OnData();
   NoteProgress(*call);
 }
@@ -204,16 +222,14 @@ void Connection::OnData(std::int32_t stream_id, std::string_view data) {
 // Complete messages are up to the handlers; only incomplete ones are watched.
 void Connection::NoteProgress(WireCall& call) {
   if (call.is_deaf || !call.reader.is_unfinished()) {
-    if (call.is_watched) unfinished_.erase(&call);
     call.is_watched = false;
-    if (call.is_deaf) ReleaseHeld(call);
+    if (call.is_deaf) {
+      call.reader.Drop();
+      CountMemory(call);
+    }
     return;
   }
-  if (!call.is_watched) {
-    call.is_watched = true;
-    unfinished_.insert(&call);
-    if (unfinished_.size() == 1) loop_->timers().Set(this, NextTime());
-  }
+  call.is_watched = true;
   AwaitMessage(call);
 }
 
@@ -228,9 +244,7 @@ Status Connection::TakeMessage(WireCall& call, Bytes* message) {
   const std::size_t before = call.reader.held_bytes();
   Status status = call.reader.Take(message);
   const std::size_t taken = before - call.reader.held_bytes();
-  const std::size_t freed = std::min(taken, call.held_bytes);
-  call.held_bytes -= freed;
-  account_.Add(-static_cast<std::int64_t>(freed));
+  CountMemory(call);
   ReleaseRoom(call);
   // A unary call needs no further room: its only message is complete.
   if (call.is_deaf) return status;
@@ -280,9 +294,10 @@ void Connection::ReleaseRoom(WireCall& call) {
   }
 }
 
-void Connection::ReleaseHeld(WireCall& call) {
-  call.reader.Drop();
-  account_.Add(-static_cast<std::int64_t>(std::exchange(call.held_bytes, 0)));
+void Connection::CountMemory(WireCall& call) {
+  const auto now = static_cast<std::int64_t>(kCallBytes + call.headers().memory_bytes() +
+                                             call.reader.memory_bytes());
+  account_.Add(now - std::exchange(call.held_bytes, now));
 }
 
 void Connection::Send(WireCall& call, Message message, Written written) {
@@ -398,7 +413,8 @@ void Connection::Forget(WireCall& call) {
   NoteProgress(call);
   call.is_waiting_for_room = false;
   ReleaseRoom(call);
-  account_.Add(-static_cast<std::int64_t>(call.outgoing.num_bytes()));
+  account_.Add(-static_cast<std::int64_t>(call.outgoing.num_bytes()) -
+               std::exchange(call.held_bytes, 0));
   std::vector<Written> never_sent;
   call.outgoing.Clear(&never_sent);
   call.Over();

@@ -17,6 +17,12 @@ namespace {
 constexpr int kTurnCalls = 32;
 // How much of the input is read at a time while a backlog is left.
 constexpr std::size_t kBacklogReadBytes = 4 << 10;
+// Share of a connection's bound on memory that is left when it gets no new calls.
+constexpr std::int64_t kRoomShare = 16;
+// Its least, if the bound allows: for input and output that wait for a turn.
+constexpr std::int64_t kLeastRoomBytes = 256 << 10;
+// Memory of a TLS connection in OpenSSL 3.0, measured.
+constexpr std::size_t kTlsBytes = 24 << 10;
 // At most how much a connection is read from after the last frame was sent.
 constexpr std::size_t kLingerBytes = 256 << 10;
 
@@ -95,7 +101,6 @@ bool Connection::IsTurnOver() const { return num_turn_calls_ >= kTurnCalls; }
 void Connection::KeepUnread(std::string_view data) {
   unread_.assign(data);
   unread_at_ = 0;
-  account_.Add(static_cast<std::int64_t>(unread_.size()));
   read_bytes_ = kBacklogReadBytes;
 }
 
@@ -104,7 +109,6 @@ bool Connection::HandleUnread() {
   if (unread_.empty()) return true;
   unread_at_ += Receive(std::string_view(unread_).substr(unread_at_));
   if (state_ == State::kOpen && unread_at_ < unread_.size()) return false;
-  account_.Add(-static_cast<std::int64_t>(unread_.size()));
   std::string().swap(unread_);
   return true;
 }
@@ -144,6 +148,7 @@ std::size_t Connection::Receive(std::string_view data) {
   }
   const auto* bytes = reinterpret_cast<const std::uint8_t*>(data.data());
   const ssize_t used = nghttp2_session_mem_recv(session_.get(), bytes, data.size());
+  CountMemory();
   if (abuse_) {
     CloseFor(*abuse_);
   } else if (HoldsTooMuch()) {
@@ -162,9 +167,25 @@ bool Connection::HoldsTooMuch() const {
   return most > 0 && account_.num_bytes() > most;
 }
 
+// Before a connection is closed for what it holds, it gets no new calls.
+bool Connection::MayOpenCall() const {
+  const std::int64_t most = port_.limits.MemoryBound(port_.limits.max_connection_bytes);
+  const std::int64_t least_room = std::min(most / 2, std::max(most / kRoomShare, kLeastRoomBytes));
+  return account_.MayOpen() && (most <= 0 || account_.num_bytes() <= most - least_room);
+}
+
+void Connection::CountMemory() {
+  std::size_t held = sizeof(Connection) + unread_.capacity() + out_.capacity();
+  held += headers_.memory_bytes() + calls_.bucket_count() * sizeof(void*);
+  if (context_ != nullptr) held += kTlsBytes;
+  const std::int64_t now = static_cast<std::int64_t>(held) + session_memory_.num_bytes();
+  account_.Add(now - std::exchange(counted_bytes_, now));
+}
+
 bool Connection::OpenSession() {
   nghttp2_session* session = nullptr;
-  if (nghttp2_session_server_new2(&session, SessionCallbacks::Get(), this, SessionOptions()) != 0) {
+  if (nghttp2_session_server_new3(&session, SessionCallbacks::Get(), this, SessionOptions(),
+                                  session_memory_.functions()) != 0) {
     return false;
   }
   session_.reset(session);

@@ -26,6 +26,8 @@ class WireStreamCall final : public HandledCall<StreamCall> {
   void OnData() override { HandOnMessages(); }
   void Deliver() override;
   void Cancel() override;
+  // Streams may be silent for long.
+  bool AwaitsMessage() const override { return false; }
 
  private:
   struct Waiting {

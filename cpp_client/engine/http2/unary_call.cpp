@@ -22,6 +22,7 @@ class WireUnaryCall final : public HandledCall<UnaryCall> {
   void OnData() override;
   void Deliver() override;
   void Cancel() override;
+  bool AwaitsMessage() const override { return !is_deaf; }
 
  private:
   enum State : unsigned { kIsEnded = 1, kIsClosed = 2 };

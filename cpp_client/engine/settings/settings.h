@@ -50,7 +50,7 @@ struct ConnectionLimits {
   double handshake_timeout_s = 20.0;
   /// From accept to the first call.
   double first_call_timeout_s = 60.0;
-  /// Ends a call whose message has begun and has not grown for this long.
+  /// Ends a call whose message has not come, or has begun and has not grown, for this long.
   double message_timeout_s = 30.0;
   /// A silent connection is sent a PING after the first, and closed if there is no reply within the
   /// second.
@@ -58,10 +58,12 @@ struct ConnectionLimits {
   double keepalive_timeout_s = 20.0;
   /// Total size of the names and values of a call's headers.
   std::int64_t max_header_bytes = 16 << 10;
-  /// Memory for unfinished messages and for answers that the client does not read. A connection
-  /// that exceeds its bound is closed. Two messages of maximum size always fit, here and below.
+  /// Memory for the connection's session, open calls with their headers, unfinished messages, and
+  /// answers that the client does not read. Near the bound, new calls are refused; beyond it, the
+  /// connection is closed. Two messages of maximum size always fit, here and below.
   std::int64_t max_connection_bytes = 64 << 20;
-  /// The same for all connections together; if exceeded, the largest one is closed.
+  /// The same for all connections together: above half of it, those that hold more than their even
+  /// share get no new calls; if exceeded, the largest one is closed.
   std::int64_t max_port_bytes = 512 << 20;
   /// Per connection: calls that are reset instead of answered, and frames without data. Ten
   /// seconds' worth may arrive at once, and answered calls allow some more; beyond that it is

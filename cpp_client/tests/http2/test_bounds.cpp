@@ -57,6 +57,41 @@ TEST(MemoryLedger, BeyondTheBoundTheLargestIsClosedOnceAtATime) {
   EXPECT_EQ(total, 0);
 }
 
+TEST(MemoryLedger, OnceHalfFullItOpensNothingForThoseAboveTheirEvenShare) {
+  std::atomic<std::int64_t> total{0};
+  MemoryLedger ledger(100, &total);
+  MemoryLedger::Account large(&ledger, [] {}), small(&ledger, [] {});
+  large.Add(50);
+  EXPECT_TRUE(large.MayOpen());
+  small.Add(10);
+  EXPECT_FALSE(large.MayOpen());
+  EXPECT_TRUE(small.MayOpen());
+  large.Add(-14);
+  // Half of three quarters.
+  small.Add(20);
+  EXPECT_TRUE(large.MayOpen());
+  large.Add(1);
+  small.Add(8);
+  EXPECT_TRUE(large.MayOpen());
+  EXPECT_FALSE(small.MayOpen());
+}
+
+TEST(MemoryLedger, WhoIsClosedMakesRoomForTheNextToBeClosed) {
+  std::atomic<std::int64_t> total{0};
+  MemoryLedger ledger(100, &total);
+  std::vector<int> closed;
+  MemoryLedger::Account first(&ledger, [&] { closed.push_back(1); });
+  MemoryLedger::Account second(&ledger, [&] { closed.push_back(2); });
+  first.Add(60);
+  second.Add(50);
+  EXPECT_EQ(closed, std::vector<int>{1});
+  // It lingers, and holds nothing any more.
+  first.Add(-60);
+  first.Closed();
+  second.Add(60);
+  EXPECT_EQ(closed, (std::vector<int>{1, 2}));
+}
+
 struct Counted final : Timed {
   void OnDue(double now_s) override { times.push_back(now_s); }
   std::vector<double> times;

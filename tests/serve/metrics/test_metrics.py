@@ -39,6 +39,7 @@ PORT = {
     "closed_memory": 6,
     "resets": 7,
     "stalled_messages": 8,
+    "refused_calls": 11,
     "held_bytes": 10,
 }
 
@@ -85,6 +86,7 @@ def test_connections_are_shown_where_the_engine_counts_them(metrics: Metrics) ->
         "closed_memory": 6,
         "resets": 7,
         "stalled_messages": 8,
+        "refused_calls": 11,
         "held_bytes": 10,
     }
     metrics.watch_engine(lambda: EngineCounts(port=port))
@@ -95,6 +97,7 @@ def test_connections_are_shown_where_the_engine_counts_them(metrics: Metrics) ->
     assert closed == [1, 2, 4, 5, 6]
     assert value(metrics, "recsys_stream_resets_total") == 7
     assert value(metrics, "recsys_stalled_messages_total") == 8
+    assert value(metrics, "recsys_port_refused_calls_total") == 11
     assert value(metrics, "recsys_port_held_bytes") == 10
 
 

@@ -23,7 +23,10 @@ struct PortCounters {
   std::atomic<std::int64_t> resets{0};
   /// Messages that did not grow in time.
   std::atomic<std::int64_t> stalled_messages{0};
-  /// Current bytes of unfinished messages and unsent answers.
+  /// Calls refused because their connection held too much memory.
+  std::atomic<std::int64_t> refused_calls{0};
+  /// Current bytes that connections hold: sessions, open calls with their headers, unfinished
+  /// messages and unsent answers.
   std::atomic<std::int64_t> held_bytes{0};
 };
 

@@ -8,13 +8,27 @@ MemoryLedger::Account::Account(MemoryLedger* ledger, std::function<void()> close
     : ledger_(ledger), close_(std::move(close)) {
   const std::lock_guard<std::mutex> lock(ledger_->mutex_);
   ledger_->accounts_.insert(this);
+  ++ledger_->num_accounts_;
 }
 
 MemoryLedger::Account::~Account() {
   Add(-num_bytes());
+  Closed();
   const std::lock_guard<std::mutex> lock(ledger_->mutex_);
   ledger_->accounts_.erase(this);
+  --ledger_->num_accounts_;
+}
+
+void MemoryLedger::Account::Closed() {
+  const std::lock_guard<std::mutex> lock(ledger_->mutex_);
   if (ledger_->closing_ == this) ledger_->closing_ = nullptr;
+}
+
+bool MemoryLedger::Account::MayOpen() const {
+  const std::int64_t most = ledger_->max_bytes_;
+  if (most <= 0 || ledger_->total_->load(std::memory_order_relaxed) <= most / 2) return true;
+  // All shares together leave a quarter for calls that are already open.
+  return num_bytes() <= most / 4 * 3 / ledger_->num_accounts_.load(std::memory_order_relaxed);
 }
 
 void MemoryLedger::Account::Add(std::int64_t num_bytes) {

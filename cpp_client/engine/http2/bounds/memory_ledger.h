@@ -9,8 +9,10 @@
 
 namespace recsys::http2 {
 
-/// Counts the bytes held by all connections of a port: unfinished messages and unsent answers.
-/// Above the bound it has the largest connection closed, one at a time. Thread-safe.
+/// Counts the bytes held by all connections of a port: sessions, open calls with their headers,
+/// unfinished messages, unsent answers. Above half of the bound, connections that hold more than
+/// their even share get no new calls; above the bound, the largest connection is closed, one at a
+/// time. Thread-safe.
 class MemoryLedger {
  public:
   /// `max_bytes`: 0 for no bound; `total` receives the sum.
@@ -28,6 +30,10 @@ class MemoryLedger {
     Account& operator=(const Account&) = delete;
 
     void Add(std::int64_t num_bytes);
+    /// Whether the connection may open further calls.
+    bool MayOpen() const;
+    /// The connection has released what it can, as `close` told it to: another one may be closed.
+    void Closed();
     std::int64_t num_bytes() const { return num_bytes_.load(std::memory_order_relaxed); }
 
    private:
@@ -44,6 +50,7 @@ class MemoryLedger {
   std::atomic<std::int64_t>* const total_;
   std::mutex mutex_;
   std::unordered_set<const Account*> accounts_;
+  std::atomic<std::int64_t> num_accounts_{0};
   /// Account of the connection being closed; null for none.
   const Account* closing_ = nullptr;
 };

@@ -42,6 +42,9 @@ class MessageReader {
   /// Bytes added and not yet taken.
   std::size_t held_bytes() const { return num_prefix_ + size_ + rest_.size() - rest_at_; }
 
+  /// Memory for them.
+  std::size_t memory_bytes() const { return capacity_ + rest_.capacity(); }
+
   static constexpr std::size_t kPrefixBytes = 5;
 
  private:

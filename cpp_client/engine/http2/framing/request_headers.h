@@ -26,6 +26,8 @@ class RequestHeaders {
   bool is_grpc() const { return is_post_ && is_grpc_; }
   /// Size as HTTP/2 counts it, even above the bound.
   std::size_t num_bytes() const { return num_bytes_; }
+  /// Memory for the fields that are kept.
+  std::size_t memory_bytes() const { return text_.capacity() + fields_.capacity() * sizeof(Field); }
   /// Why the call ends before its method runs; OK if it does not.
   const Status& failure() const { return failure_; }
 
