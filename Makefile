@@ -16,11 +16,12 @@ NATIVE_TEST_JOBS ?= 3
 # for the others' for more than half of the time.
 ON_REFERENCE := OMP_NUM_THREADS=1 RECSYS_CONFORMANCE_ENGINE=reference
 ON_NATIVE := OMP_NUM_THREADS=1 RECSYS_CONFORMANCE_ENGINE=native
-.PHONY: help setup demo test lint docs bench protos native native-peers wheel native-build native-test native-run native-conformance native-test-packages native-thread soak wheel-check clean
+.PHONY: help setup demo test languages lint docs bench protos native native-peers wheel native-build native-test native-run native-conformance native-test-packages native-thread soak wheel-check clean
 
 help:
 	@echo "make demo         train, export, serve and predict on this machine (no GPU needed)"
 	@echo "make test         run the tests"
+	@echo "make languages    what builds the tests' clients in Go, Java and JavaScript"
 	@echo "make lint         ruff, mypy --strict, import-linter"
 	@echo "make docs         the documentation as a site, in build/site"
 	@echo "make setup        the environment with all extras, peers included"
@@ -57,6 +58,10 @@ test: $(VENV)/.peer
 	$(if $(COVERAGE),@for room in recsys export serve; do \
 	  echo "coverage of $$room: $$($(BIN)/coverage report --format=total --include="$$room/*") %"; done; \
 	  echo "coverage in all: $$($(BIN)/coverage report --format=total) %")
+
+# What the conformance cases of clients in Go, Java and JavaScript are built with; without it they are skipped.
+languages:
+	tests/conformance/languages/packages.sh build/languages
 
 lint: $(VENV)/.base
 	$(BIN)/ruff check .
