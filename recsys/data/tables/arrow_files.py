@@ -32,6 +32,7 @@ class ArrowFile:
 
     Attributes:
         types: The columns' types by name.
+        kinds: Empty.
 
     Raises:
         DataError: It is not such a file, or two of its columns have one name.
@@ -49,6 +50,7 @@ class ArrowFile:
             article = "a" if format_name == "Parquet" else "an"
             raise DataError(f"{self.name}: not {article} {format_name} file ({str(error)[:120]})") from None
         self.types: dict[str, pa.DataType] = types_of(schema, self.name)
+        self.kinds: dict[str, str] = {}
 
     def pieces(self) -> Iterator[Piece]:
         """Yield a piece per part of the file that is not empty."""

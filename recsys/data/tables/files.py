@@ -149,6 +149,10 @@ class _Partition:
         return self._file.name
 
     @property
+    def kinds(self) -> dict[str, str]:
+        return self._file.kinds
+
+    @property
     def types(self) -> dict[str, pa.DataType]:
         return {**self._file.types, **dict.fromkeys(self._keys, pa.string())}
 

@@ -30,6 +30,7 @@ class JsonFile:
     Attributes:
         types: The types that Arrow gives the keys of the first block's objects. Later keys are no columns, and a later
             block may have other numbers.
+        kinds: Empty.
 
     Raises:
         DataError: The first lines are not objects.
@@ -45,6 +46,7 @@ class JsonFile:
                 f"{self.name}, line 1: got a list of JSON, expected an object a line (jq -c '.[]' makes them)"
             )
         self.types: dict[str, pa.DataType] = types_of(self._parse(first, None, 1).schema, self.name)
+        self.kinds: dict[str, str] = {}
 
     def pieces(self) -> Iterator[Piece]:
         """Yield the pieces in order; every line is parsed once, to count them and find malformed ones.

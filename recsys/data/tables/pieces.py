@@ -70,6 +70,10 @@ class TableFile(Protocol):
     def types(self) -> dict[str, pa.DataType]:
         """The columns' types by name."""
 
+    @property
+    def kinds(self) -> dict[str, str]:
+        """What the file's header says of columns beside their names, by name."""
+
     def pieces(self) -> Iterator[Piece]:
         """Yield the pieces in order."""
 
@@ -93,6 +97,7 @@ class Frame:
         path: None.
         name: ``data``.
         types: The columns' types by name.
+        kinds: Empty.
 
     Raises:
         DataError: It is something else.
@@ -111,6 +116,7 @@ class Frame:
                 f"({str(error)[:80]})"
             ) from None
         self.types = types_of(self._table.schema, self.name)
+        self.kinds: dict[str, str] = {}
 
     def pieces(self) -> Iterator[Piece]:
         """Yield the rows, some at a time."""

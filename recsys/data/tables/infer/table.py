@@ -63,10 +63,13 @@ def infer(
     """
     if hash_rows < 1:
         raise DataError(f"hash_rows: got {hash_rows}, expected at least 1")
-    sample = sample_rows(open_files(data), SAMPLE_ROWS)
+    files = open_files(data)
+    sample = sample_rows(files, SAMPLE_ROWS)
     unknown = [name for name in ignore if name not in sample.column_names]
     if unknown:
-        raise DataError(f"ignore: got {unknown[0]!r}, expected one of the columns {sample.column_names[:20]}")
+        raise DataError(
+            f"ignore: got {unknown[0]!r}, expected one of the columns {shown_names(sample.column_names)}"
+        )
     given = dict.fromkeys(ignore, ("ignored", "left out as given"))
     found = _look_at(sample)
     chosen = choose_labels([column for column in found if column.name not in given], labels)
@@ -74,7 +77,7 @@ def infer(
     uses = {**given, **{label.column.name: ("label", label.reason) for label in chosen}}
     for column in found:
         if column.name not in uses:
-            uses[column.name] = use_of(column, uses)
+            uses[column.name] = use_of(column, uses, files[0].kinds.get(column.name, ""))
     by_use = {
         use: [c for c in found if uses[c.name][0] == use]
         for use in ("time", "weight", "dense", "sparse", "date")

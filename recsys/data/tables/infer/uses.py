@@ -16,14 +16,24 @@ _COUNTS = re.compile(
     r"quantity|qty|cost|revenue|income|salary|budget|views$|visits$|_ms$|_seconds$|length|width|height"
 )
 _IDS = re.compile(r"(^|_)(id|ids|code|category|cat|type|zip|hash)$|^c\d+$")
+# RecBole's types.
+_KINDS = {"token": "sparse", "float": "dense"}
 _DAYS_PER_YEAR = 366
 # Words for parts of the day recur.
 _ROWS_PER_WORD = 20
 
 
-def use_of(column: Column, uses: dict[str, tuple[str, str]]) -> tuple[str, str]:
-    """Return a column's use and the reason, which says of a column named as a time why it is none."""
+def use_of(column: Column, uses: dict[str, tuple[str, str]], kind: str = "") -> tuple[str, str]:
+    """Return a column's use and the reason, which says of a column named as a time why it is none.
+
+    Args:
+        column: The column.
+        uses: The uses of those before it, by name.
+        kind: What the file's header says of it, ``token`` or ``float``; empty if nothing.
+    """
     use, reason = _use(column, uses)
+    if use in ("dense", "sparse") and kind in _KINDS and (kind == "token" or column.numbers is not None):
+        use, reason = _KINDS[kind], f"a {kind}, as the header says"
     note = column.date_form.note
     if not note or (use == "ignored" and reason != DIFFERENT):
         return use, reason

@@ -203,3 +203,23 @@ def test_doubled_names(tmp_path: Path) -> None:
         open_files(tmp_path)
     with pytest.raises(DataError, match=r"data: column 'x' is named more than once"):
         open_files(table)
+
+
+def test_uses_follow_the_types_of_recboles_headers(tmp_path: Path) -> None:
+    path = tmp_path / "a.inter"
+    header = "user_id:token\tage:token\tzip:token\tseen:token_seq\tweight_class:float\trating:float\ttimestamp:float\n"
+    rows = [
+        f"{i % 40}\t{i % 30}\t0{i % 9}\ta{i % 5} b{i % 3}\t{i % 6}\t{i % 5 + 1}\t{10**9 + i}\n"
+        for i in range(400)
+    ]
+    path.write_text(header + "".join(rows))
+    inferred = infer(path)
+    uses = {column.name: column.use for column in inferred.columns}
+    assert uses == {
+        **dict.fromkeys(("user_id", "age", "zip", "seen"), "sparse"),
+        **{"weight_class": "dense", "rating": "label", "timestamp": "time"},
+    }
+    strings = {table.name: table.strings for table in inferred.schema.tables}
+    assert strings == {"user_id": "", "age": "", "zip": "xxh64", "seen": "xxh64"}
+    assert "as the header says" in inferred.columns[1].reason
+    assert table_dataset(path, inferred.schema).num_train_rows == 360
