@@ -8,6 +8,8 @@ from pathlib import Path
 
 _NUM_SHOWN = 12
 _NAME_LENGTH = 40
+_ERROR_LENGTH = 120
+_MAX_LINE_BYTES = 16 << 20
 
 
 class DataError(ValueError):
@@ -22,6 +24,11 @@ def shown_names(names: Iterable[str]) -> str:
         for name in first[:_NUM_SHOWN]
     )
     return shown + (", …" if len(first) > _NUM_SHOWN else "")
+
+
+def shown_error(error: Exception) -> str:
+    """Return a library's error for a message: its beginning, in one line."""
+    return " ".join(str(error).split())[:_ERROR_LENGTH]
 
 
 def malformed(path: Path, line: int, what: str) -> DataError:
@@ -39,7 +46,11 @@ def numbered_lines(path: Path, encoding: str = "utf-8") -> Iterator[tuple[int, s
         raise DataError(f"{path}: there is no such file")
     number = 0
     with path.open("rb") as file:
-        for number, raw in enumerate(file, start=1):
+        for number, raw in enumerate(iter(lambda: file.readline(_MAX_LINE_BYTES), b""), start=1):
+            if len(raw) == _MAX_LINE_BYTES:
+                raise malformed(
+                    path, number, f"got more than {_MAX_LINE_BYTES >> 20} MiB, expected a line end (LF)"
+                )
             try:
                 line = raw.decode(encoding).rstrip("\r\n")
             except UnicodeDecodeError as error:

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import parquet
 
-from recsys.data.lines import DataError
+from recsys.data.lines import DataError, shown_error
 from recsys.data.tables.pieces import Piece, types_of
 
 # How the formats begin.
@@ -48,7 +48,7 @@ class ArrowFile:
             schema, self._num_rows = opened.schema, opened.num_rows()
         except (pa.ArrowException, OSError) as error:
             article = "a" if format_name == "Parquet" else "an"
-            raise DataError(f"{self.name}: not {article} {format_name} file ({str(error)[:120]})") from None
+            raise DataError(f"{self.name}: not {article} {format_name} file ({shown_error(error)})") from None
         self.types: dict[str, pa.DataType] = types_of(schema, self.name)
         self.kinds: dict[str, str] = {}
 
@@ -73,7 +73,7 @@ class ArrowFile:
             table = self._open(self.path).read(number, list(columns))
         except (pa.ArrowException, OSError) as error:
             raise DataError(
-                f"{self.name}, {self._part} {number}: cannot be read ({str(error)[:120]})"
+                f"{self.name}, {self._part} {number}: cannot be read ({shown_error(error)})"
             ) from None
         return table.select(list(columns))
 

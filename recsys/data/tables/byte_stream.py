@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from recsys.data.lines import DataError
+from recsys.data.lines import DataError, shown_error
 
 _SKIPPED_BYTES = 16 << 20
 _COMPRESSIONS = {b"\x1f\x8b": "gzip", b"BZh": "bz2", b"\x28\xb5\x2f\xfd": "zstd", b"\x04\x22\x4d\x18": "lz4"}
@@ -38,6 +38,17 @@ def first_bytes(path: Path, num_bytes: int) -> bytes:
             return file.read(num_bytes)
     except OSError as error:
         raise DataError(f"{path.name}: cannot be read ({error.strerror})") from None
+
+
+def first_not_utf8(data: bytes) -> tuple[int, str] | None:
+    """Return the place of the first bytes that are not UTF-8, and the reason; None if there are none."""
+    if data.isascii():
+        return None
+    try:
+        data.decode()
+    except UnicodeDecodeError as error:
+        return error.start, error.reason
+    return None
 
 
 class ByteStream:
@@ -74,7 +85,7 @@ class ByteStream:
             with self._lock:
                 return self._decompressed(offset, num_bytes)
         except (OSError, EOFError, pa.ArrowException) as error:
-            raise DataError(f"{self._path.name}: cannot be read ({str(error)[:120]})") from None
+            raise DataError(f"{self._path.name}: cannot be read ({shown_error(error)})") from None
 
     def share(self, offset: int) -> float:
         """Return how much of the file lies before an offset, 0 to 1; of a compressed one, how much has been read."""

@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import json as arrow_json
 
-from recsys.data.lines import DataError
-from recsys.data.tables.byte_stream import ByteStream
+from recsys.data.lines import DataError, shown_error
+from recsys.data.tables.byte_stream import ByteStream, first_not_utf8
 from recsys.data.tables.pieces import Piece, types_of
 
 _BLOCK_BYTES = 16 << 20
@@ -91,6 +91,10 @@ class JsonFile:
 
     def _parse(self, block: bytes, columns: Sequence[str] | None, line: int) -> pa.Table:
         """Return some columns; None for all that are found."""
+        wrong = first_not_utf8(block)
+        if wrong is not None:
+            number = line + block.count(b"\n", 0, wrong[0])
+            raise DataError(f"{self.name}, line {number}: not UTF-8 text ({wrong[1]})")
         try:
             if columns is None:
                 return self._parsed(block, None)
@@ -105,12 +109,10 @@ class JsonFile:
                         table = table.append_column(name, pa.nulls(table.num_rows, self.types[name]))
                 return table.select(list(columns)) if columns else table
         except pa.ArrowInvalid as error:
-            text = str(error).removeprefix("JSON parse error: ")
+            text = shown_error(error).removeprefix("JSON parse error: ")
             row = _ROW.search(text)
             place = f"line {line + _line_of(block, int(row[1]))}" if row else f"line {line} or after"
-            raise DataError(
-                f"{self.name}, {place}: not an object of JSON ({_ROW.sub('', text)[:120]})"
-            ) from None
+            raise DataError(f"{self.name}, {place}: not an object of JSON ({_ROW.sub('', text)})") from None
 
     def _parsed(self, block: bytes, schema: pa.Schema | None) -> pa.Table:
         return arrow_json.read_json(

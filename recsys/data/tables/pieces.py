@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from recsys.data.lines import DataError, shown_names
+from recsys.data.lines import DataError, shown_error, shown_names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +113,7 @@ class Frame:
         except (TypeError, ValueError, pa.ArrowException) as error:
             raise DataError(
                 f"data: got {type(frame).__name__}, expected a path, or a frame of pandas, polars or Arrow "
-                f"({str(error)[:80]})"
+                f"({shown_error(error)})"
             ) from None
         self.types = types_of(self._table.schema, self.name)
         self.kinds: dict[str, str] = {}

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from recsys.data.lines import DataError
+from recsys.data.lines import DataError, shown_error
 from recsys.data.progress import shown
 from recsys.data.tables.arrow_files import ArrowFile
 from recsys.data.tables.pieces import Piece, TableFile
@@ -45,7 +45,7 @@ def sample_rows(files: Sequence[TableFile], num_rows: int) -> pa.Table:
         return pa.concat_tables(tables, promote_options="permissive")
     except pa.ArrowException as error:
         raise DataError(
-            f"data: the files have columns of one name and other types ({str(error)[:160]})"
+            f"data: the files have columns of one name and other types ({shown_error(error)})"
         ) from None
 
 

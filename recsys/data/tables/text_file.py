@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv as arrow_csv
 
-from recsys.data.lines import DataError
-from recsys.data.tables.byte_stream import ByteStream
+from recsys.data.lines import DataError, shown_error
+from recsys.data.tables.byte_stream import ByteStream, first_not_utf8
 from recsys.data.tables.csv_rows import CsvRows
 from recsys.data.tables.headers import Header, read_header, separator_of
 from recsys.data.tables.pieces import Piece
@@ -129,12 +129,9 @@ class TextFile:
 
     def _check(self, rows: CsvRows, line: int) -> None:
         """Check that the rows are texts, and that their quotes are those of fields."""
-        if not rows.data.isascii():
-            try:
-                rows.data.decode()
-            except UnicodeDecodeError as error:
-                place = self._at(line + rows.line_at(error.start))
-                raise DataError(f"{place}: not UTF-8 text ({error.reason})") from None
+        wrong = first_not_utf8(rows.data)
+        if wrong is not None:
+            raise DataError(f"{self._at(line + rows.line_at(wrong[0]))}: not UTF-8 text ({wrong[1]})")
         if b'"' not in rows.data:
             return
         opened = rows.open_quote()
@@ -170,7 +167,7 @@ class TextFile:
         try:
             return pc.split_pattern(texts, " ").cast(pa.list_(kind))
         except pa.ArrowInvalid as error:
-            raise DataError(f"{self._at(line)} or after: column {name!r}: {str(error)[:80]}") from None
+            raise DataError(f"{self._at(line)} or after: column {name!r}: {shown_error(error)}") from None
 
     def _parse(self, block: bytes, columns: Sequence[str] | None, line: int) -> pa.Table:
         """Return some columns; None for any, if only the rows matter."""
@@ -184,7 +181,7 @@ class TextFile:
                     f"{self._at(line + rows.line_of(row))}: got {num_fields[row]} fields, expected {expected} "
                     f"separated by {self._header.separator!r}"
                 ) from None
-            raise DataError(f"{self._at(line)} or after: {str(error)[:160]}") from None
+            raise DataError(f"{self._at(line)} or after: {shown_error(error)}") from None
 
     def _parsed(self, block: bytes, columns: Sequence[str] | None) -> pa.Table:
         names = [name or f"\0{i}" for i, name in enumerate(self._header.names)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -136,12 +137,13 @@ def test_patterns_and_lists(tmp_path: Path) -> None:
             '{"a": 1}\n{"a": "x"}\n', r"x.jsonl, line 2: not an object .*from number to string", id="types"
         ),
         pytest.param('{"a": 1, "a": 2}\n', r"x.jsonl, line 1: .*twice", id="doubled"),
+        pytest.param('{"a": 1}\n{"a": "\udcff"}\n', r"x.jsonl, line 2: not UTF-8 text", id="latin-1"),
         pytest.param('{"a":' * 100_000, r"x.jsonl, line 1", id="deep"),
     ],
 )
 def test_wrong_lines_of_json_are_named(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "x.jsonl"
-    path.write_text(text)
+    path.write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(DataError, match=message):
         [piece.read(["a"]) for piece in open_files(path)[0].pieces()]
 
@@ -223,3 +225,28 @@ def test_uses_follow_the_types_of_recboles_headers(tmp_path: Path) -> None:
     assert strings == {"user_id": "", "age": "", "zip": "xxh64", "seen": "xxh64"}
     assert "as the header says" in inferred.columns[1].reason
     assert table_dataset(path, inferred.schema).num_train_rows == 360
+
+
+@pytest.mark.parametrize("suffix", [".orc", ".feather", ".parquet", ".jsonl", ".json.gz", ".csv"])
+def test_damaged_files_are_refused_in_one_line(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"a{suffix}"
+    if suffix == ".csv":
+        _csv(path, _ROWS)
+    else:
+        _write(path)
+    content = path.read_bytes()
+    draw = random.Random(0)
+    refused = []
+    for _ in range(60):
+        damaged = bytearray(content)
+        for _ in range(draw.randrange(1, 5)):
+            damaged[draw.randrange(len(damaged))] = draw.randrange(256)
+        cut = draw.choice([len(damaged), draw.randrange(1, len(damaged))])
+        path.write_bytes(damaged[:cut])
+        try:
+            for piece in (piece for file in open_files(path) for piece in file.pieces()):
+                piece.read(["user"])
+        except DataError as error:
+            refused.append(str(error))
+    assert refused
+    assert not [text for text in refused if "\n" in text or len(text) > 400]

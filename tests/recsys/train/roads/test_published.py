@@ -9,13 +9,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pyarrow import parquet
 
+from export.cli import main as export_main
 from recsys.checkpoint import load_checkpoint
 from recsys.data.lines import DataError
 from recsys.data.tables.dataset import table_dataset
 from recsys.data.tables.infer import infer
 from recsys.schema import Schema
 from recsys.train.cli import main as train_main
+from serve.tools.predict import main as predict_main
 from tests.recsys.data.blocks import all_of
 from tests.support.click_tables import write_clicks
 
@@ -91,6 +94,22 @@ def test_published_files_train(
     assert schema.label_names == (label,)
     assert schema.feature_names[: len(features)] == features
     assert len(schema.dense) == num_dense
+
+
+def test_criteos_test_file_is_scored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train, model = _lines(tmp_path / "train.txt", _criteo()), tmp_path / "model.pt"
+    argv = ["--data", str(train), "--out", str(model), "--epochs", "1", "--embedding-dim", "4"]
+    assert train_main([*argv, "--dense-layers", "8", "--over-layers", "8"]) == 0, capsys.readouterr().err
+    assert export_main([str(model), "--dtype", "fp32", "--out", str(tmp_path / "model.artifact")]) == 0
+    # Published without labels: the same rows, without their first field.
+    test = _lines(tmp_path / "test.txt", (line.partition("\t")[2] for line in _criteo()))
+    for path in (train, test):
+        argv = [str(tmp_path / "model.artifact"), "--input", str(path), "--keep", "C1"]
+        assert predict_main([*argv, "--output", str(path.with_suffix(".parquet"))]) == 0, (
+            capsys.readouterr().err
+        )
+    assert parquet.read_table(tmp_path / "train.parquet") == parquet.read_table(tmp_path / "test.parquet")
+    assert parquet.read_metadata(tmp_path / "test.parquet").num_rows == _NUM_ROWS
 
 
 def test_criteos_first_line_is_data(tmp_path: Path) -> None:
