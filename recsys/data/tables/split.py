@@ -78,13 +78,20 @@ def _spread(kept: NDArray[np.bool_], piece: Piece) -> NDArray[np.bool_]:
 def _times(pieces: Sequence[Piece], schema: Schema) -> Times:
     """Return the time of each kept row, minus infinity for a missing one."""
     assert schema.time is not None
-    parts = []
-    are_dates = False
+    parts: list[NDArray[np.float64]] = []
+    kinds: set[bool] = set()
     for piece in pieces:
         times = Columns(piece.read([schema.time]), piece.place).times(schema.time, schema.time_format)
-        are_dates = times.are_dates
-        parts.append(np.nan_to_num(times.values[piece.mask], nan=-np.inf, posinf=np.inf, neginf=-np.inf))
-    return Times(np.concatenate(parts), are_dates)
+        values = times.values[piece.mask]
+        if not np.isnan(values).all():
+            kinds.add(times.are_dates)
+        if len(kinds) > 1:
+            raise DataError(
+                f"{piece.place(0)}: column {schema.time!r}: got {'dates' if times.are_dates else 'numbers'}, expected "
+                f"{'numbers' if times.are_dates else 'dates'} as in rows before"
+            )
+        parts.append(np.nan_to_num(values, nan=-np.inf, posinf=np.inf, neginf=-np.inf))
+    return Times(np.concatenate(parts), are_dates=kinds == {True})
 
 
 def _late_rows(times: Times, schema: Schema) -> tuple[NDArray[np.bool_] | None, str]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from recsys.data.tables.infer.column import Column
 from recsys.schema import DATE_PARTS, DenseColumn, TableSpec
+from recsys.table_modules import TAKEN_NAMES
 
 _MIN_ROWS = 1_000
 # Rows per different value of a hashed table, so that few values share one.
@@ -55,8 +56,9 @@ def _rounded(number: float) -> float:
 
 
 def _table_name(name: str) -> str:
-    """Return a name of letters, digits and underscores, those of any alphabet."""
-    return re.sub(r"\W+", "_", name)
+    """Return a name of letters, digits and underscores, those of any alphabet, that no attribute of modules has."""
+    name = re.sub(r"\W+", "_", name)
+    return f"{name}_table" if name in TAKEN_NAMES else name
 
 
 def with_unique_names(tables: Iterable[TableSpec]) -> tuple[TableSpec, ...]:

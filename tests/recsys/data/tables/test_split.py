@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -119,3 +121,24 @@ def test_rows_without_a_time_come_first() -> None:
     assert _split(times) == (24, ())
     assert _split(times, held_out_from=str(int(_HOURS[230]))) == (7, ())
     assert _split([None] * 239 + [5]) == (1, ())
+
+
+def _parts(folder: Path, times: Sequence[Any]) -> Path:
+    for i, part in enumerate(times):
+        rows = "".join(f"{k % 2},{k % 9},{time}\n" for k, time in enumerate(part))
+        (folder / f"part-{i}.csv").write_text(f"y,user,t\n{rows}")
+    return folder
+
+
+def test_a_part_without_times_is_learned_from(tmp_path: Path) -> None:
+    folder = _parts(tmp_path, [_HOURS.tolist(), [""] * 60])
+    assert table_dataset(folder, _schema()).num_held_out_rows == 30
+    assert table_dataset(folder, _schema(held_out_from=str(_HOURS[200]))).num_held_out_rows == 40
+
+
+def test_parts_of_numbers_and_of_dates_are_refused(tmp_path: Path) -> None:
+    folder = _parts(tmp_path, [_HOURS.tolist(), _TEXTS])
+    with pytest.raises(
+        DataError, match=r"part-1.csv, line 2: column 't': got dates, expected numbers as in rows"
+    ):
+        table_dataset(folder, _schema())

@@ -82,9 +82,10 @@ def test_the_reason_says_what_is_positive_and_how_often() -> None:
     "words",
     [("no", "yes"), ("No", "YES "), ("n", "Y"), ("false", "true"), ("F", "t"), ("neg", "pos"), ("0", "yes")],
 )
-def test_words_are_labels(words: tuple[str, str]) -> None:
+@pytest.mark.parametrize("kind", ["string", "large_string", "string_view", "dictionary", "binary"])
+def test_words_are_labels_in_every_type_of_text(words: tuple[str, str], kind: str) -> None:
     texts = pa.array([words[i % 3 == 0] for i in range(90)])
-    data = _table(texts, "click")
+    data = _table(texts.dictionary_encode() if kind == "dictionary" else texts.cast(kind), "click")
     schema = infer(data).schema
     assert schema.labels == (LabelColumn(name="click"),)
     (block,) = table_dataset(data, schema).train()
