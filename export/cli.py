@@ -20,7 +20,7 @@ from export.config import ExportConfig, read_of_forward
 from export.delta.delta import DeltaConfig, check_replaceable, export_delta
 from export.delta.report import print_delta
 from export.graph.prepared import Progress as OnProgress
-from export.options import FLOAT, POLICIES, ROW_TYPES, make_parser
+from export.options import EQUAL, FLOAT, POLICIES, ROW_TYPES, make_parser
 from export.pipeline import export_model
 from export.report import print_report
 from export.source.load import Source, load_model, read_arguments
@@ -106,7 +106,12 @@ def _config(arguments: argparse.Namespace, checkpoint: Path) -> ExportConfig:
             name: _whole(value, "--dense-width")
             for name, value in (_assignment(text, "--dense-width") for text in arguments.dense_width)
         },
-        features={name.removesuffix(FLOAT): tuple(value.split(",")) for name, value in features},
+        features={
+            name.removesuffix(FLOAT): tuple(value.replace(EQUAL, ",").split(",")) for name, value in features
+        },
+        same_lengths=tuple(
+            tuple(group.split(EQUAL)) for _, value in features for group in value.split(",") if EQUAL in group
+        ),
         float_features=tuple(name.removesuffix(FLOAT) for name, _ in features if name.endswith(FLOAT)),
         defaults=tuple(arguments.default),
         outputs=tuple(name for text in arguments.outputs for name in text.split(",")),
@@ -145,7 +150,7 @@ def _assignment(text: str, option: str) -> tuple[str, str]:
     if not name or not value:
         expected = {
             "--id-policy": "[TABLE=]POLICY",
-            "--features": "ARGUMENT=F1,F2",
+            "--features": "ARGUMENT=F1,F2+F3",
             "--plan": "[TARGET=]FILE",
             "--strings": "FEATURE[=HASH]",
         }.get(option, "NAME=VALUE")

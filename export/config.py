@@ -56,6 +56,8 @@ class ExportConfig:
         dense_widths: Of dense arguments where several widths fit the model.
         features: The features of sparse arguments, in order, where the model's code does not tell: those that no table
             reads, and which of two arguments that are put together holds which.
+        same_lengths: Groups of features, by the names that the signature gives them, whose bags have equal lengths, row
+            by row, in every request, beside those that the model's code tells.
         float_features: The arguments of ``features`` whose values are float32 numbers; requests send them as weights.
         defaults: The inputs that are left at the defaults that ``forward`` gives them.
         outputs: The names of the outputs to keep; all if it is empty. Outputs within others are named by dots.
@@ -92,6 +94,7 @@ class ExportConfig:
     auto_data: Path | None = None
     dense_widths: Mapping[str, int] = field(default_factory=dict)
     features: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    same_lengths: tuple[tuple[str, ...], ...] = ()
     float_features: tuple[str, ...] = ()
     defaults: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
@@ -167,6 +170,7 @@ class ExportConfig:
         """
         plain: dict[str, Any] = {
             "features": {name: list(features) for name, features in self.features.items()},
+            "same_lengths": [list(group) for group in self.same_lengths],
             "dense_widths": dict(self.dense_widths) if self.outputs else {},
             **{name: list(getattr(self, name)) for name in _NAMES_OF_FORWARD},
             "submodule": self.submodule,
@@ -230,6 +234,8 @@ def read_of_forward(options: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in options.items():
         if name in _NAMES_OF_FORWARD and _are_names(value):
             read[name] = tuple(value)
+        elif name == "same_lengths" and isinstance(value, list) and all(map(_are_names, value)):
+            read[name] = tuple(map(tuple, value))
         elif name == "submodule" and isinstance(value, str):
             read[name] = value
         elif name == "features" and isinstance(value, dict) and all(map(_are_names, value.values())):

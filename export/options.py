@@ -32,6 +32,8 @@ exit codes: 0 written, 1 the model or its file cannot be exported so, 2 bad usag
 ROW_TYPES = {t.value.lower(): t for t in DataType if t is not DataType.BF16}
 #: Behind an argument of --features whose values are numbers.
 FLOAT = ":float"
+#: Between features of --features whose bags have equal lengths.
+EQUAL = "+"
 POLICIES = {p.value: p for p in IdPolicy if p is not IdPolicy.MAPPED}
 
 
@@ -145,9 +147,9 @@ def make_parser() -> argparse.ArgumentParser:
         "--features",
         action="append",
         default=[],
-        metavar="ARGUMENT[:float]=F1,F2",
-        help="the features of a KeyedJaggedTensor argument, where the model's code does not tell; with :float their "
-        "values are numbers, which requests send as weights; repeatable",
+        metavar="ARGUMENT[:float]=F1,F2+F3",
+        help="the features of a KeyedJaggedTensor argument, where the model's code does not tell; F2+F3 have equal "
+        "numbers of IDs in every row; with :float their values are numbers, which requests send as weights; repeatable",
     )
     requests.add_argument(
         "--default",

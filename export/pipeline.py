@@ -28,6 +28,7 @@ from export.graph.inputs.binding import (
     sparse_inputs,
     with_columns,
     with_inputs_of,
+    with_same_lengths,
 )
 from export.graph.inputs.features import Declared, discover
 from export.graph.inputs.forward import DENSE, SPARSE, Wanted, adapted, arguments, batch_fields
@@ -47,7 +48,7 @@ from export.verify.run import FloatOutputs, Verified, check_independence, float_
 from export.verify.samples import example_request, verification_samples
 from recsys.artifact.parts import MANIFEST_NAME, ROWS_NAME
 from recsys.artifact.samples import Batch
-from recsys.embedding import find_collections
+from recsys.embedding import FloatCollection, find_collections
 from recsys.errors import ExportError, ManifestError
 from recsys.files import naming_full_disk
 from recsys.quant import float_weights
@@ -161,7 +162,7 @@ def prepare(model: nn.Module, config: ExportConfig, progress: Progress) -> Prepa
         model = adapted(original, replace(wanted, without=without, absent=binding.absent))
     signature = Signature(
         dense=with_columns(dense_inputs(binding), model),
-        sparse=_with_hashes(sparse_inputs(binding, collections, stored.policies), config.strings),
+        sparse=_with_hashes(_sparse(binding, collections, stored.policies, config), config.strings),
         outputs=(),
         context=_context(binding, config.context),
         by_request=config.batch == "request",
@@ -257,6 +258,25 @@ def _context(binding: Binding, wanted: Sequence[str]) -> tuple[str, ...]:
     if unknown:
         raise ExportError(f"context: got unknown inputs {unknown}, expected some of {inputs[:20]}")
     return tuple(name for name in inputs if name in wanted)
+
+
+def _sparse(
+    binding: Binding,
+    collections: Mapping[str, FloatCollection],
+    policies: Mapping[str, IdPolicy],
+    config: ExportConfig,
+) -> tuple[SparseInput, ...]:
+    """Return the sparse inputs, with the equal lengths that the user tells.
+
+    Raises:
+        ExportError: A name is not an input.
+    """
+    unknown = sorted({name for group in config.same_lengths for name in group} - {*binding.wire_names})
+    if unknown:
+        raise ExportError(
+            f"features: got equal lengths of {unknown}, expected some of {binding.wire_names[:20]}"
+        )
+    return with_same_lengths(sparse_inputs(binding, collections, policies), config.same_lengths)
 
 
 def _with_hashes(inputs: Sequence[SparseInput], strings: Mapping[str, str]) -> tuple[SparseInput, ...]:

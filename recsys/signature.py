@@ -31,6 +31,7 @@ present even if Fc or Fr is 0; they are then empty.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -103,6 +104,8 @@ class SparseInput:
         strings: The hash that turns a text into an ID, one of ``recsys.hashing.STRING_HASHES``; empty for an input
             whose texts are decimal int64 numbers.
         num_ids: IDs in each bag of a row that the model takes. None where made rows with bags of any size do.
+        same_lengths_as: The input, before this one, whose bags have as many IDs as this one's, row by row, because the
+            model puts the IDs of both side by side; empty where lengths may differ.
     """
 
     name: str
@@ -111,6 +114,7 @@ class SparseInput:
     weighted: bool = False
     strings: str = ""
     num_ids: int | None = None
+    same_lengths_as: str = ""
 
     @property
     def id_limit(self) -> int | None:
@@ -227,6 +231,7 @@ class Signature:
                     # Omitted without a hash, as ``context`` below.
                     **({"strings": s.strings} if s.strings else {}),
                     **({} if s.num_ids is None else {"num_ids": s.num_ids}),
+                    **({"same_lengths_as": s.same_lengths_as} if s.same_lengths_as else {}),
                 }
                 for s in self.sparse
             ],
@@ -267,6 +272,7 @@ class Signature:
                 weighted=flag(s, "weighted", at),
                 strings=choice(s, "strings", at, STRING_HASHES) if "strings" in s else "",
                 num_ids=whole(s, "num_ids", at) if "num_ids" in s else None,
+                same_lengths_as=text(s, "same_lengths_as", at) if "same_lengths_as" in s else "",
                 tables=tuple(
                     TableUse(
                         name=text(t, "name", to),
@@ -296,8 +302,24 @@ class Signature:
                 raise ManifestError(f"signature: {what} names are not unique: {names}")
         if not outputs or not (dense or sparse):
             raise ManifestError("signature: got no inputs or no outputs, expected at least one of each")
+        _check_same_lengths(sparse)
         context = _context(data, {d.name for d in dense} | {s.name for s in sparse})
         return cls(dense=dense, sparse=sparse, outputs=outputs, context=context, by_request=by_request)
+
+
+def _check_same_lengths(sparse: Sequence[SparseInput]) -> None:
+    """Check that inputs have the lengths of earlier ones, which have none of others."""
+    free: dict[str, int | None] = {}
+    for i, use in enumerate(sparse):
+        at = f"signature.sparse[{i}]"
+        if not use.same_lengths_as:
+            free[use.name] = use.num_ids
+        elif use.same_lengths_as not in free:
+            raise wrong(
+                at, "same_lengths_as", use.same_lengths_as, f"one of the inputs before it: {list(free)[:8]}"
+            )
+        elif use.num_ids != free[use.same_lengths_as]:
+            raise wrong(at, "num_ids", use.num_ids, f"that of {use.same_lengths_as!r}")
 
 
 def _batch_dims(data: Any, at: str, *, by_request: bool) -> tuple[int, ...]:

@@ -21,6 +21,7 @@ from export.graph.floats import floats_for_whole_numbers
 from export.graph.inputs.binding import Binding
 from export.graph.inputs.computed import RequestFeatures
 from export.graph.inputs.forward import DEFAULT_OUTPUT, parts_of
+from export.graph.jagged_operators import bound_bags
 from export.graph.managed import FrozenCollisions, mapping_in_front
 from export.graph.passes import (
     copy_views_of_other_types,
@@ -393,6 +394,7 @@ def make_graph(
     copy_views_of_other_types(module)
     relu_in_place(module)
     part_shared_linears(module)
+    bound_bags(module, root)
     if context:
         flatten_cats(module)
     if dense_dtype is not torch.float32:

@@ -143,7 +143,7 @@ class Sizes:
 
     def __init__(self, root: nn.Module, example: Example, widths: Mapping[str, int]) -> None:
         self._root, self._example = root, example
-        self._run: _Run | None = None
+        self._run: Run | None = None
         self._asked: list[fx.Node] = []
         self._guessed: list[tuple[BatchSizes, Any]] = []
         self.widths = dict(widths)
@@ -215,7 +215,7 @@ class Sizes:
                 failed.add(node)
                 continue
             try:
-                with self._running():
+                with self.running():
                     run.value(node)
             except Exception:  # torch's, and the model's: what cannot be run without numbers tells nothing
                 if self._learn_width(run, node):
@@ -227,7 +227,7 @@ class Sizes:
         while True:
             run = self._run = self._run or self._new_run(node.graph)
             try:
-                with self._running():
+                with self.running():
                     value = run.value(node)
             except Exception as error:  # torch's, and the model's: it stays open
                 self._run = None
@@ -244,7 +244,7 @@ class Sizes:
                 run.guessed.clear()
                 return value
 
-    def _learn_width(self, run: _Run, node: fx.Node) -> bool:
+    def _learn_width(self, run: Run, node: fx.Node) -> bool:
         """Learn a width from the operation that has just failed; return whether it tells one."""
         guards = run.sizes.symbols.guards[run.before :]
         solved = run.sizes.solved(guards[-1].expr) if guards else None
@@ -253,25 +253,26 @@ class Sizes:
         self.widths[solved[0]] = solved[1]
         return True
 
-    def _is_sure(self, run: _Run, node: fx.Node, solved: tuple[str, int]) -> bool:
+    def _is_sure(self, run: Run, node: fx.Node, solved: tuple[str, int]) -> bool:
         """Return whether the operation takes no other width: batches could also be multiplied by a column."""
         name, width = solved
         inputs = [run.env[one] for one in node.all_input_nodes]
         if width == 1 or node.op == "call_module" or any(_is_fixed(value) for value in inputs):
             return True
         try:
-            with self._running():
+            with self.running():
                 self._new_run(node.graph, {name: 1}).value(node)
         except Exception:  # torch's
             return True
         return False
 
-    def _new_run(self, graph: fx.Graph, widths: Mapping[str, int] | None = None) -> _Run:
-        with self._running():
-            return _Run(self._root, graph, self._example, {**self.widths, **(widths or {})})
+    def _new_run(self, graph: fx.Graph, widths: Mapping[str, int] | None = None) -> Run:
+        with self.running():
+            return Run(self._root, graph, self._example, {**self.widths, **(widths or {})})
 
     @contextmanager
-    def _running(self) -> Iterator[None]:
+    def running(self) -> Iterator[None]:
+        """Let code of the model run, and not be traced."""
         # Let torch not print what fails without numbers.
         log = logging.getLogger("torch._subclasses.fake_tensor")
         before, log.disabled, self.is_running = log.disabled, True, True
@@ -282,7 +283,7 @@ class Sizes:
             log.disabled, self.is_running = before, False
 
 
-class _Run(fx.Interpreter):
+class Run(fx.Interpreter):
     """The nodes of a graph for a batch.
 
     Attributes:

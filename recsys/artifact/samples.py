@@ -112,13 +112,17 @@ def random_batch(
         schema: Says how the numbers of the dense columns are spread.
     """
     lengths, values = [], []
+    of_name: dict[str, Tensor] = {}
     for feature in signature.sparse:
-        if feature.num_ids is None:
+        if feature.same_lengths_as:
+            bags = of_name[feature.same_lengths_as]
+        elif feature.num_ids is None:
             bags = torch.randint(0, max_ids_per_bag + 1, (num_rows,), generator=generator)
         else:
             bags = torch.full((num_rows,), feature.num_ids)
         num_ids = int(bags.sum())
         lengths.append(bags)
+        of_name[feature.name] = bags
         if not feature.tables:
             values.append(torch.randint(0, _UNBOUNDED_IDS, (num_ids,), generator=generator))
         elif feature.row_limit is None:
@@ -296,6 +300,7 @@ def _checked(data: Any, signature: Signature, at: str) -> _Request:
     sparse = {s.name: _hashed(s, sparse[s.name], at) for s in signature.sparse}
     for s in signature.sparse:
         _check_bags(s, sparse[s.name], weights.get(s.name), at)
+        _check_lengths(s, sparse, at)
     return _Request(num_rows=num_rows.pop(), dense=dense, sparse=sparse, weights=weights)
 
 
@@ -356,6 +361,17 @@ def _check_bags(feature: SparseInput, bags: Any, weights: Any, at: str) -> None:
                     f"{at}, weights {feature.name!r}, row {i}: got {len(weights[i])} for {len(bag)} IDs, "
                     "expected one each"
                 )
+
+
+def _check_lengths(feature: SparseInput, sparse: Mapping[str, list[list[int]]], at: str) -> None:
+    if not feature.same_lengths_as:
+        return
+    for i, (bag, other) in enumerate(zip(sparse[feature.name], sparse[feature.same_lengths_as], strict=True)):
+        if len(bag) != len(other):
+            raise ValueError(
+                f"{at}, sparse {feature.name!r}, row {i}: got {len(bag)} IDs, expected {len(other)}, as many as "
+                f"{feature.same_lengths_as!r} has there"
+            )
 
 
 def _joined(requests: Sequence[_Request], signature: Signature) -> Batch:

@@ -137,12 +137,16 @@ def _batch(signature: Signature, num_rows: int, shape: Shape, generator: np.rand
     lengths, values = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     like = _like_examples(signature, num_rows, shape, generator)
     known = [] if like is None else _by_feature(signature, like)
+    of_name: dict[str, _Ints] = {}
     for i, feature in enumerate(signature.sparse):
         if known and not shape.has_bag_sizes:
             bags, ids = known[i]
+        elif feature.same_lengths_as:
+            bags, ids = of_name[feature.same_lengths_as], None
         else:
             mix = shape.ids_per_bag if feature.num_ids is None else Mix.of(feature.num_ids)
             bags, ids = mix.draw(num_rows, generator), None
+        of_name[feature.name] = bags
         lengths.append(bags)
         if ids is None or feature.row_limit is not None:
             ids = draw_ids(int(bags.sum()), _num_ids(feature), shape.zipf, generator)

@@ -89,4 +89,5 @@ def _sparse(sparse: SparseInput) -> wire.SparseSignature:
         id_limit=sparse.id_limit,
         strings=sparse.strings,
         num_ids=sparse.num_ids,
+        same_lengths_as=sparse.same_lengths_as,
     )

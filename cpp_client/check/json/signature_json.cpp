@@ -62,6 +62,9 @@ SparseInput SparseFromJson(const Json& data, const std::string& at) {
   input.weighted = JsonFlag(data, "weighted", at);
   if (data.contains("strings")) input.strings = JsonChoice(data, "strings", at, {"xxh64"});
   if (data.contains("num_ids")) input.num_ids = JsonWhole(data, "num_ids", at);
+  if (data.contains("same_lengths_as")) {
+    input.same_lengths_as = JsonText(data, "same_lengths_as", at);
+  }
   ForEachItem(data, "tables", at, [&](const std::string& to, const Json& table) {
     input.tables.push_back({JsonText(table, "name", to), JsonCount(table, "num_embeddings", to),
                             IdPolicyOf(JsonChoice(table, "id_policy", to, IdPolicyNames()))});
@@ -86,6 +89,29 @@ std::vector<std::string> ColumnsFromJson(const Json& data, const std::string& at
                                           std::to_string(width));
   }
   return names;
+}
+
+/// Checks that inputs have the lengths of earlier ones, which have none of others.
+void CheckSameLengths(const std::vector<SparseInput>& sparse) {
+  std::vector<std::string> free;
+  for (std::size_t i = 0; i < sparse.size(); ++i) {
+    const std::string& other = sparse[i].same_lengths_as;
+    const std::string at = "signature.sparse[" + std::to_string(i) + "]";
+    if (other.empty()) {
+      free.push_back(sparse[i].name);
+    } else if (std::find(free.begin(), free.end(), other) == free.end()) {
+      throw WrongField(at, "same_lengths_as", other,
+                       "one of the inputs before it: " + PythonList(free, 8));
+    } else {
+      const auto found = std::find_if(sparse.begin(), sparse.end(), [&](const SparseInput& input) {
+        return input.name == other;
+      });
+      if (sparse[i].num_ids == found->num_ids) continue;
+      throw WrongField(at, "num_ids",
+                       sparse[i].num_ids ? std::to_string(*sparse[i].num_ids) : "None",
+                       "that of " + Repr(other));
+    }
+  }
 }
 
 void CheckUnique(const char* what, const std::vector<std::string>& names) {
@@ -148,6 +174,7 @@ Signature SignatureFromJson(const Json& data) {
     throw Error(ErrorKind::kManifest,
                 "signature: got no inputs or no outputs, expected at least one of each");
   }
+  CheckSameLengths(signature.sparse);
   signature.context = ContextFromJson(data, inputs);
   return signature;
 }
@@ -172,6 +199,9 @@ Json SignatureToJson(const Signature& signature) {
                       {"tables", std::move(tables)}});
     if (!input.strings.empty()) sparse.back()["strings"] = input.strings;
     if (input.num_ids) sparse.back()["num_ids"] = *input.num_ids;
+    if (!input.same_lengths_as.empty()) {
+      sparse.back()["same_lengths_as"] = input.same_lengths_as;
+    }
   }
   for (const Output& output : signature.outputs) {
     outputs.push_back({{"name", output.name}, {"shape", output.shape}});

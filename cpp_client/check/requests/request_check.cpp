@@ -111,6 +111,7 @@ class RequestCheck {
         if (sparse_[i].once == once) check.Lengths(i, *view);
       });
       check.EndOfLengths();
+      if (checker_.has_same_lengths_) CheckSameLengthsOf(once);
       if (check.num_texts() > 0) {
         const auto num_texts = static_cast<std::size_t>(check.num_texts());
         const std::shared_ptr<std::int64_t[]> ids(new std::int64_t[num_texts]);
@@ -130,6 +131,34 @@ class RequestCheck {
     };
     if (!request_.context_sparse.empty()) run(true);
     run(false);
+    if (checker_.has_same_lengths_) CheckSameLengthsOfBoth();
+  }
+
+  /// Checks inputs that have the lengths of others, where one of the two is given once for all
+  /// rows.
+  void CheckSameLengthsOfBoth() {
+    std::vector<const SparseView*> views(sparse_.size());
+    ForEachSparse([&](std::size_t i, SparseView* view) { views[i] = view; });
+    for (std::size_t i = 0; i < sparse_.size(); ++i) {
+      const std::optional<std::size_t> other = checker_.same_lengths_as_[i];
+      if (!other || sparse_[i].once == sparse_[*other].once) continue;
+      CheckSameLengths(signature_, {sparse_[i].once ? "context_sparse" : "sparse", i, *other},
+                       {views[i]->lengths, sparse_[i].once},
+                       {views[*other]->lengths, sparse_[*other].once}, request_.num_rows);
+    }
+  }
+
+  /// Checks inputs that have the lengths of others, where both are given once, or neither.
+  void CheckSameLengthsOf(bool once) {
+    std::vector<const SparseView*> views(sparse_.size());
+    ForEachSparse([&](std::size_t i, SparseView* view) { views[i] = view; });
+    for (std::size_t i = 0; i < sparse_.size(); ++i) {
+      const std::optional<std::size_t> other = checker_.same_lengths_as_[i];
+      if (!other || sparse_[i].once != once || sparse_[*other].once != once) continue;
+      CheckSameLengths(signature_, {once ? "context_sparse" : "sparse", i, *other},
+                       {views[i]->lengths, false}, {views[*other]->lengths, false},
+                       once ? 1 : request_.num_rows);
+    }
   }
 
   /// Makes room for the sparse inputs; context inputs are kept separate if the ranking graph takes
@@ -199,6 +228,8 @@ RequestChecker::RequestChecker(Signature signature, RequestLimits limits, bool a
   }
   for (const SparseInput& input : signature_.sparse) {
     sparse_in_context_.push_back(signature_.InContext(input.name));
+    same_lengths_as_.push_back(signature_.SameLengthsAs(input));
+    has_same_lengths_ = has_same_lengths_ || same_lengths_as_.back().has_value();
     const std::optional<std::int64_t> limit = input.id_limit();
     largest_ids_.push_back(limit ? static_cast<std::uint64_t>(*limit - 1)
                                  : std::numeric_limits<std::uint64_t>::max());

@@ -50,4 +50,13 @@ bool Signature::InContext(const std::string& name) const {
   return std::find(context.begin(), context.end(), name) != context.end();
 }
 
+std::optional<std::size_t> Signature::SameLengthsAs(const SparseInput& input) const {
+  if (input.same_lengths_as.empty()) return std::nullopt;
+  const auto found = std::find_if(sparse.begin(), sparse.end(), [&](const SparseInput& other) {
+    return other.name == input.same_lengths_as;
+  });
+  if (found == sparse.end()) return std::nullopt;
+  return static_cast<std::size_t>(found - sparse.begin());
+}
+
 }  // namespace recsys

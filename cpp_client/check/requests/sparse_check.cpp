@@ -24,6 +24,19 @@ T At(const char* data, std::int64_t at) {
 
 }  // namespace
 
+void CheckSameLengths(const Signature& signature, const SameLengths& same, BagLengths lengths,
+                      BagLengths others, std::int64_t num_rows) {
+  for (std::int64_t row = 0; row < num_rows; ++row) {
+    const auto got = At<std::int32_t>(lengths.lengths, lengths.once ? 0 : row);
+    const auto expected = At<std::int32_t>(others.lengths, others.once ? 0 : row);
+    if (got == expected) continue;
+    Refuse(std::string(same.field) + "[" + Repr(signature.sparse[same.input].name) +
+           "].lengths: got " + std::to_string(got) + " in row " + std::to_string(row) +
+           ", expected " + std::to_string(expected) + ", as many as " +
+           Repr(signature.sparse[same.other].name) + " has there");
+  }
+}
+
 std::string SparseCheck::At(std::size_t input, const char* part) const {
   return std::string(field_) + "[" + Repr(signature_.sparse[input].name) + "]." + part + ": got ";
 }

@@ -11,6 +11,23 @@
 
 namespace recsys {
 
+/// An input that must have the lengths of another one, by their positions in the signature, and the
+/// request's field, for messages.
+struct SameLengths {
+  const char* field;
+  std::size_t input, other;
+};
+
+/// The lengths of an input's bags, int32; of one bag for all rows.
+struct BagLengths {
+  const char* lengths;
+  bool once;
+};
+
+/// Checks that an input has as many IDs as another one, row by row. Throws Error (kRequest).
+void CheckSameLengths(const Signature& signature, const SameLengths& same, BagLengths lengths,
+                      BagLengths others, std::int64_t num_rows);
+
 /// Checks the sparse inputs of one request that have the same number of bags: each step runs for
 /// all inputs in the signature's order before the next step. Throws Error (kRequest,
 /// kRequestTooLarge).

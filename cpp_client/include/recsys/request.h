@@ -134,6 +134,9 @@ class RequestChecker {
   std::vector<std::uint64_t> largest_ids_;
   /// Whether each input belongs to the context; whether any does.
   std::vector<bool> dense_in_context_, sparse_in_context_;
+  /// By input, the one whose lengths it has.
+  std::vector<std::optional<std::size_t>> same_lengths_as_;
+  bool has_same_lengths_ = false;
   bool has_context_;
   bool is_weighted_;
   /// Positions in the signature, in the order of the names.

@@ -41,6 +41,9 @@ struct SparseInput {
   /// IDs in each bag of a row that the model takes; not set where made rows with bags of any size
   /// do.
   std::optional<std::int64_t> num_ids = {};
+  /// The input, before this one, whose bags have as many IDs as this one's, row by row, because the
+  /// model puts the IDs of both side by side; empty where lengths may differ.
+  std::string same_lengths_as = {};
 
   /// Exclusive upper bound of the IDs, set by the smallest table that rejects; not set if every ID
   /// is accepted.
@@ -101,6 +104,8 @@ struct Signature {
   /// models.
   const Output* without_rows() const;
   bool InContext(const std::string& name) const;
+  /// The position of the input whose lengths an input has; nothing for most.
+  std::optional<std::size_t> SameLengthsAs(const SparseInput& input) const;
 };
 
 }  // namespace recsys

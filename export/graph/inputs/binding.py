@@ -7,13 +7,14 @@ Shape letters: B batch, F features, N number of IDs.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 from torch import nn
 
 from export.config import ExportConfig
+from export.graph.inputs.equal_lengths import equal_lengths
 from export.graph.inputs.features import Declared, discover
 from export.graph.inputs.forward import StandIn, arguments
 from export.graph.inputs.pruning import reached_inputs
@@ -43,6 +44,7 @@ class Binding:
         unread: Arguments that the model's code does not use.
         absent: Arguments that requests do not give: none of the chosen outputs descends from them, or others that they
             are put together with hold all features.
+        same_lengths: Groups of features, each with its argument, whose bags must have equal lengths, row by row.
         are_chosen: Whether the outputs are some of the model's.
         casts_outputs: Whether the model returns other dtypes than float32.
         integers: The outputs that hold integers or bools.
@@ -58,6 +60,7 @@ class Binding:
     read_weights: dict[str, set[str]] = field(default_factory=dict)
     unread: set[str] = field(default_factory=set)
     absent: dict[str, StandIn] = field(default_factory=dict)
+    same_lengths: list[list[tuple[str, str]]] = field(default_factory=list)
     are_chosen: bool = False
     casts_outputs: bool = False
     integers: frozenset[str] = frozenset()
@@ -137,6 +140,7 @@ def bind(
             binding.weighted.add(name)
             binding.read_weights[name] = found.weighted[name]
     _check_read(binding, sparse, declared)
+    binding.same_lengths = equal_lengths(found)
     unknown = []
     for name in dense:
         if name in binding.unread and name in declared.optional:
@@ -211,7 +215,34 @@ def sparse_inputs(
                     weighted=weighted,
                 )
             )
-    return tuple(found)
+    return with_same_lengths(found, _named_groups(binding))
+
+
+def _named_groups(binding: Binding) -> list[list[str]]:
+    """Return the groups of features with equal lengths by their wire names."""
+    return [
+        [
+            binding.wire_name(argument, feature)
+            for argument, feature in group
+            if feature in binding.sparse.get(argument, ())
+        ]
+        for group in binding.same_lengths
+    ]
+
+
+def with_same_lengths(
+    inputs: Sequence[SparseInput], groups: Iterable[Collection[str]]
+) -> tuple[SparseInput, ...]:
+    """Return inputs of which each in a group has the lengths of the first in it, beside what they have already."""
+    first_of = {use.name: use.same_lengths_as or use.name for use in inputs}
+    for group in groups:
+        united = {first_of[name] for name in group}
+        named = [use.name for use in inputs if first_of[use.name] in united]
+        first_of.update(dict.fromkeys(named, "".join(named[:1])))
+    return tuple(
+        replace(use, same_lengths_as="" if first_of[use.name] == use.name else first_of[use.name])
+        for use in inputs
+    )
 
 
 def dense_inputs(binding: Binding) -> tuple[DenseInput, ...]:

@@ -101,6 +101,7 @@ class Found:
         outputs: The nodes of the outputs.
         widths: Of the dense arguments, as far as they are known.
         empty: The arguments that may as well hold nothing, and those that they are put together with.
+        root: The module that was traced, and what is known of its sizes.
     """
 
     graph: fx.Graph = field(default_factory=fx.Graph)
@@ -114,6 +115,7 @@ class Found:
     outputs: list[fx.Node] = field(default_factory=list)
     widths: dict[str, int] = field(default_factory=dict)
     empty: dict[str, set[str]] = field(default_factory=dict)
+    root: tuple[_Root, Sizes] | None = None
 
 
 class _Given(KeyedJaggedTensor):
@@ -305,6 +307,7 @@ def discover(
         is_known = holders.learn(found, root, failure)
     found.empty = holders.empty(found)
     found.widths = widths
+    found.root = (root, sizes)
     return found
 
 

@@ -296,10 +296,28 @@ def draw_requests(
         for i, request in enumerate(requests):
             into = request.context_dense if is_context else request.dense
             into.add(name=dense.name, values=values[borders[i] : borders[i + 1]].tobytes())
+    equal: dict[str, _Ints] = {}
     for sparse in metadata.sparse:
         is_context = sparse.name in context
         of_example = next((s for s in examples.sparse if s.name == sparse.name), None) if examples else None
-        drawn = _draw_sparse(sparse, np.ones_like(rows) if is_context else rows, shape, generator, of_example)
+        of_rows = np.ones_like(rows) if is_context else rows
+        group = [
+            s
+            for s in metadata.sparse
+            if (sparse.same_lengths_as or sparse.name) in (s.name, s.same_lengths_as)
+        ]
+        lengths = None
+        if len(group) > 1:
+            if group[0].name not in equal:
+                # Of one that is given once, and so of the others, all rows of a request have as many.
+                is_once = any(s.name in context for s in group)
+                drawn_lengths = _mix_of(group[0], shape).draw(
+                    len(rows) if is_once else int(rows.sum()), generator
+                )
+                equal[group[0].name] = np.repeat(drawn_lengths, rows) if is_once else drawn_lengths
+            lengths = equal[group[0].name]
+            lengths = lengths[_borders(rows)[:-1]] if is_context else lengths
+        drawn = _draw_sparse(sparse, of_rows, shape, generator, of_example, lengths)
         for request, message in zip(requests, drawn, strict=True):
             (request.context_sparse if is_context else request.sparse).append(message)
     for request, part, priority in zip(requests, parts.tolist(), priorities.tolist(), strict=True):
@@ -326,11 +344,15 @@ def _draw_sparse(
     shape: Shape,
     generator: np.random.Generator,
     example: wire.SparseInput | None = None,
+    lengths: _Ints | None = None,
 ) -> Iterator[wire.SparseInput]:
-    """Yield one sparse input of all requests; ``rows`` says how many rows each request has of it."""
+    """Yield one sparse input of all requests; ``rows`` says how many rows each request has of it.
+
+    ``lengths`` are given where they are those of another input.
+    """
     borders = _borders(rows)
-    mix = shape.ids_per_bag_of.get(sparse.name)
-    sizes = None if mix is not None or example is None or shape.has_bag_sizes else _sizes(example)
+    is_chosen = lengths is not None or sparse.name in shape.ids_per_bag_of or shape.has_bag_sizes
+    sizes = None if is_chosen or example is None else _sizes(example)
     if sizes is not None:
         assert example is not None
         chosen = generator.integers(0, len(sizes), int(borders[-1]))
@@ -338,9 +360,8 @@ def _draw_sparse(
         if is_mapped and (shape.texts or not example.strings):
             yield from _picked_bags(example, chosen, borders)
             return
-    if mix is None:
-        mix = Mix.of(sparse.num_ids) if sparse.HasField("num_ids") else shape.ids_per_bag
-    lengths = mix.draw(int(borders[-1]), generator) if sizes is None else sizes[chosen]
+    if lengths is None:
+        lengths = _mix_of(sparse, shape).draw(int(borders[-1]), generator) if sizes is None else sizes[chosen]
     ends = _borders(lengths)
     ids = draw_ids(int(ends[-1]), id_limit(sparse), shape.zipf, generator).astype("<i8")
     weights = generator.random(len(ids), np.float32).astype("<f4") if sparse.weighted else None
@@ -355,6 +376,14 @@ def _draw_sparse(
             strings=None if texts is None else texts[start:end],
             weights=b"" if weights is None else weights[start:end].tobytes(),
         )
+
+
+def _mix_of(sparse: wire.SparseSignature, shape: Shape) -> Mix:
+    """Return the mix of the numbers of IDs in an input's bags."""
+    mix = shape.ids_per_bag_of.get(sparse.name)
+    if mix is None:
+        mix = Mix.of(sparse.num_ids) if sparse.HasField("num_ids") else shape.ids_per_bag
+    return mix
 
 
 def _sizes(example: wire.SparseInput) -> _Ints:

@@ -19,7 +19,13 @@ import numpy.typing as npt
 from recsys.signature import DenseInput, Signature
 from serve.config.models import BatchLimits
 from serve.engine.reference.requests import RawDenseLike, RawRequestLike, RawSparseLike
-from serve.engine.reference.sparse_check import SparseArrays, SparseChecker, joined, repeated
+from serve.engine.reference.sparse_check import (
+    SparseArrays,
+    SparseChecker,
+    check_same_lengths,
+    joined,
+    repeated,
+)
 from serve.errors import RequestError, listed, short
 
 _FLOAT = np.dtype("<f4")
@@ -160,6 +166,7 @@ class RequestChecker:
         shared, own = self._parts_of(shared_sparse)
         once = shared.check("context_sparse", [m for m in sparse if m.name in shared_sparse], 1)
         per_row = own.check("sparse", [m for m in sparse if m.name not in shared_sparse], num_rows)
+        self._check_same_lengths(shared.names, once, own.names, per_row)
         # The graph computes its context inputs once; other shared inputs are expanded to B rows here.
         context = set(self.signature.context)
         if not context <= shared_dense | shared_sparse:
@@ -189,6 +196,21 @@ class RequestChecker:
             context=once.only(kept) if context else None,
             spread_bytes=spread_bytes,
         )
+
+    def _check_same_lengths(
+        self, shared: Sequence[str], once: SparseArrays, own: Sequence[str], per_row: SparseArrays
+    ) -> None:
+        """Check inputs that have the lengths of others, where one of the two is given once for all rows."""
+        for use in self.signature.sparse:
+            other = use.same_lengths_as
+            if not other or (use.name in shared) is (other in shared):
+                continue
+            lengths, others = (
+                once.of_input(shared.index(name)) if name in shared else per_row.of_input(own.index(name))
+                for name in (use.name, other)
+            )
+            field = "context_sparse" if use.name in shared else "sparse"
+            check_same_lengths(f"{field}[{use.name!r}]", lengths, other, others)
 
     def _few_dense(self, messages: Sequence[RawDenseLike]) -> Sequence[RawDenseLike]:
         """Return at most one more than expected: enough to find an error without scanning millions.

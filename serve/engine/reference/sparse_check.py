@@ -45,6 +45,11 @@ class SparseArrays:
         weights = None if self.weights is None else self.weights.copy()
         return SparseArrays(self.lengths.copy(), self.values.copy(), weights, self.num_ids)
 
+    def of_input(self, i: int) -> npt.NDArray[np.int64]:
+        """Return the lengths of the input at a position, ``[B]``."""
+        num_bags = len(self.lengths) // len(self.num_ids)
+        return self.lengths[i * num_bags : (i + 1) * num_bags]
+
     def only(self, inputs: Sequence[int]) -> SparseArrays:
         """Return the inputs at these positions, in this order."""
         if len(inputs) == len(self.num_ids):
@@ -78,6 +83,10 @@ class SparseChecker:
         # As unsigned numbers, negative IDs exceed any limit, so one comparison checks both bounds.
         self._largest_ids: npt.NDArray[np.uint64] = np.array(limited, np.uint64)
         self._smallest_largest_id = min(limited, default=any_id)
+        at = {name: i for i, name in enumerate(self.names)}
+        self._same_lengths = [
+            (i, at[use.same_lengths_as]) for i, use in enumerate(self._uses) if use.same_lengths_as in at
+        ]
 
     def check(self, field: str, messages: Sequence[RawSparseLike], num_rows: int) -> SparseArrays:
         """Check the inputs and concatenate them.
@@ -129,7 +138,7 @@ class SparseChecker:
     def _lengths(self, field: str, data: bytes, num_ids: list[int], num_rows: int) -> npt.NDArray[np.int64]:
         """Return int64 ``[F, B]``, checked: not negative, and each row sums to its ``num_ids``."""
         sums = np.array(num_ids, np.int64)
-        if num_rows == 1 and sums.astype(_LENGTH).tobytes() == data:
+        if num_rows == 1 and not self._same_lengths and sums.astype(_LENGTH).tobytes() == data:
             return sums.reshape(-1, 1)  # with one row the lengths are the numbers of IDs
         lengths: npt.NDArray[np.int64] = (
             np.frombuffer(data, _LENGTH).reshape(len(num_ids), num_rows).astype(np.int64)
@@ -146,6 +155,8 @@ class SparseChecker:
                 f"{field}[{self.names[at]!r}].values: got {num_ids[at]} IDs, "
                 f"expected {lengths[at].sum()} (the sum of its lengths)"
             )
+        for i, other in self._same_lengths:
+            check_same_lengths(f"{field}[{self.names[i]!r}]", lengths[i], self.names[other], lengths[other])
         return lengths
 
     def _check_ids(
@@ -187,6 +198,29 @@ class SparseChecker:
                 f"at position {at - sum(num_ids[:feature])}, expected finite numbers"
             )
         return weights
+
+
+def check_same_lengths(
+    at: str, lengths: npt.NDArray[np.int64], other_name: str, others: npt.NDArray[np.int64]
+) -> None:
+    """Check that an input has as many IDs as another one, row by row.
+
+    Args:
+        at: the input, for error texts.
+        lengths: its lengths, ``[B]``, or ``[1]`` of an input that is given once.
+        other_name: the other input.
+        others: its lengths, ``[B]`` or ``[1]``.
+
+    Raises:
+        RequestError: it has not.
+    """
+    differ = np.atleast_1d(lengths != others)
+    if differ.any():
+        row = int(np.argmax(differ))
+        got, expected = (int(of[row if len(of) > 1 else 0]) for of in (lengths, others))
+        raise RequestError(
+            f"{at}.lengths: got {got} in row {row}, expected {expected}, as many as {other_name!r} has there"
+        )
 
 
 def _wrong_size(at: str, lengths_bytes: int, values_bytes: int, num_rows: int) -> RequestError:

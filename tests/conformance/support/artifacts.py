@@ -311,6 +311,38 @@ def export_brittle(path: Path) -> Exported:
     return Exported(path)
 
 
+class SideBySideModel(nn.Module):
+    """Puts the rows of two features, and the times of a third, side by side, as HSTU does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(16)
+        names = ("item", "shop", "user")
+        self.tables = EmbeddingCollection(
+            tables=[
+                EmbeddingConfig(name=name, embedding_dim=8, num_embeddings=30, feature_names=[name])
+                for name in names
+            ]
+        )
+        self.layer = nn.Linear(17, 1)
+
+    def forward(self, features: KeyedJaggedTensor) -> dict[str, Tensor]:
+        found = self.tables(features)
+        times = features["time"].values().float().unsqueeze(1) * 0.01
+        rows = torch.cat([found["item"].values(), found["shop"].values(), times], dim=1)
+        padded = torch.ops.fbgemm.jagged_to_padded_dense(
+            torch.relu(self.layer(rows)), [found["item"].offsets()], [6], 0.0
+        )
+        return {"score": padded.sum(dim=(1, 2)) + found["user"].to_padded_dense(1).sum(dim=(1, 2))}
+
+
+def export_side_by_side(path: Path) -> Exported:
+    """A model whose features must have equal lengths, but one."""
+    config = ExportConfig(name="side-by-side", graph_format=GRAPH_FORMAT)
+    export_model(SideBySideModel().eval(), path, config)
+    return Exported(path)
+
+
 #: Rows of each table of the policies' model, and the raw IDs that its last table knows; one is that of a text.
 NUM_POLICY_ROWS = 10
 KNOWN_TEXT = "known"
