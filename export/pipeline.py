@@ -23,6 +23,7 @@ from export.artifact.writing import make_manifest, sqnr, write_graphs
 from export.config import ALL_FEATURES, AUTO, DENSE_DTYPES, ExportConfig
 from export.graph.inputs.binding import (
     Binding,
+    UnreadTablesError,
     bind,
     dense_inputs,
     sparse_inputs,
@@ -32,7 +33,7 @@ from export.graph.inputs.binding import (
 )
 from export.graph.inputs.features import Declared, discover
 from export.graph.inputs.forward import DENSE, SPARSE, Wanted, adapted, arguments, batch_fields
-from export.graph.inputs.pruning import needed_rows, pruned
+from export.graph.inputs.pruning import features_of, needed_rows, pruned
 from export.graph.managed import find_managed
 from export.graph.place import naming_places
 from export.graph.prepared import PreparedModel, Progress, skeletons_of
@@ -127,6 +128,7 @@ def export_model(
         artifact_bytes=artifact_bytes,
         peak_rss_bytes=_peak_rss_bytes(),
         seconds=time.monotonic() - started,
+        notes=prepared.notes,
     )
 
 
@@ -156,7 +158,15 @@ def prepare(model: nn.Module, config: ExportConfig, progress: Progress) -> Prepa
     managed = find_managed(model, collections)
     stored = plan_tables(collections, config, managed.known_ids)
     skeletons = skeletons_of(collections, stored, next(iter(stored.envs)), torch.float32)
-    binding = bind(model, collections, skeletons, declared)
+    try:
+        binding = bind(model, collections, skeletons, declared)
+    except UnreadTablesError as error:
+        if len(error.paths) == len(collections):
+            raise
+        read = {path: features_of(one) for path, one in collections.items() if path not in error.paths}
+        prepared = prepare(pruned(original, collections, read), config, progress)
+        note = f"tables of {', '.join(error.paths)} are left out: forward looks nothing up in them"
+        return replace(prepared, notes=(*prepared.notes, note))
     without = binding.unread & {*declared.optional}
     if without or binding.absent:
         model = adapted(original, replace(wanted, without=without, absent=binding.absent))

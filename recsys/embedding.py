@@ -228,7 +228,8 @@ class EmbeddingBagCollection(EmbeddingBagCollectionInterface):
     ) -> None:
         super().__init__()
         tables = with_feature_names(tables)
-        check_tables(tables)
+        if tables:
+            check_tables(tables)
         for table in tables:
             if table.pooling not in _MODES:
                 raise ValueError(f"tables[{table.name!r}].pooling: got {table.pooling}, expected SUM or MEAN")
@@ -267,6 +268,8 @@ class EmbeddingBagCollection(EmbeddingBagCollectionInterface):
             ValueError: A feature is missing, or the weights are, or the inverse indices of different batch sizes.
         """
         features = maybe_td_to_kjt(features)
+        if not self._embedding_bag_configs:
+            return KeyedTensor([], [], torch.zeros(features.stride(), 0, device=features.device()))
         jagged = select_features(features, self._features)
         if self._is_weighted:
             features.weights()
@@ -321,7 +324,8 @@ class EmbeddingCollection(EmbeddingCollectionInterface):
     ) -> None:
         super().__init__()
         tables = with_feature_names(tables)
-        check_tables(tables)
+        if tables:
+            check_tables(tables)
         self._need_indices = need_indices
         self._use_gather_select = use_gather_select
         self._use_gather_select_per_sharding = use_gather_select_per_sharding
@@ -357,7 +361,7 @@ class EmbeddingCollection(EmbeddingCollectionInterface):
         Raises:
             ValueError: A feature is missing.
         """
-        jagged = select_features(maybe_td_to_kjt(features), self._features)
+        jagged = select_features(maybe_td_to_kjt(features), self._features) if self._features else {}
         found: dict[str, JaggedTensor] = {}
         for table, names in zip(self._embedding_configs, self._embedding_names_by_table, strict=True):
             for feature, name in zip(table.feature_names, names, strict=True):
@@ -385,7 +389,7 @@ class EmbeddingCollection(EmbeddingCollectionInterface):
 
     def embedding_dim(self) -> int:
         """Return D."""
-        return self._embedding_configs[0].embedding_dim
+        return self._embedding_configs[0].embedding_dim if self._embedding_configs else 0
 
     def embedding_configs(self) -> list[EmbeddingConfig]:
         """Return the tables."""
@@ -423,7 +427,7 @@ def find_collections(
     module_types: tuple[type[nn.Module], ...] = (EmbeddingBagCollection, EmbeddingCollection),
     error: type[ValueError] = ValueError,
 ) -> dict[str, FloatCollection]:
-    """Return the collections of a model by path; ``""`` if the model is a collection itself.
+    """Return the collections of a model that have tables, by path; ``""`` if the model is a collection itself.
 
     Args:
         model: Any module.
@@ -438,8 +442,29 @@ def find_collections(
         for path, module in model.named_modules()
         if isinstance(module, (EmbeddingBagCollection, EmbeddingCollection))
         and isinstance(module, module_types)
+        and (module.embedding_bags if isinstance(module, EmbeddingBagCollection) else module.embeddings)
     }
     if not found:
         names = " or ".join(f"recsys.{kind.__name__}" for kind in module_types)
-        raise error(f"model: {type(model).__name__} holds no {names}, expected at least one")
+        raise error(
+            f"model: {type(model).__name__} holds no {names} with tables, expected at least one{_instead(model)}"
+        )
     return found
+
+
+def _instead(model: nn.Module) -> str:
+    """Return what to do with a model that has no collections."""
+    for path, module in model.named_modules():
+        if isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
+            name = path.rpartition(".")[2] or "table"
+            kind = type(module).__name__
+            return (
+                f": what looks IDs up. In place of {path!r}, a torch.nn.{kind}, take {kind}Collection(tables=["
+                f"{kind}Config(name={name!r}, num_embeddings={module.num_embeddings}, "
+                f"embedding_dim={module.embedding_dim}, feature_names=[{name!r}])]), whose forward takes a "
+                "KeyedJaggedTensor; its weight is the old one under another name"
+            )
+    return (
+        ": what looks IDs up. A model without tables has nothing to quantize or to shard: torch.export and any server "
+        "of plain models do for it"
+    )

@@ -20,6 +20,7 @@ from export.artifact.compiling import load_program, load_programs, save_program
 from export.artifact.writing import export_graph, make_graphs, write_graphs
 from export.config import ExportConfig, read_of_forward
 from export.graph.inputs.forward import parameters
+from export.graph.inputs.pruning import features_of, pruned
 from export.graph.prepared import PreparedModel
 from export.pipeline import prepare, with_outputs
 from export.verify.run import float_outputs
@@ -29,6 +30,7 @@ from recsys.artifact.load import load_skeletons
 from recsys.artifact.manifest import Manifest
 from recsys.artifact.samples import made_batch
 from recsys.artifact.targets import DENSE_DTYPES, Target
+from recsys.embedding import find_collections
 from recsys.errors import ExportError
 from recsys.signature import IdPolicy
 
@@ -132,6 +134,7 @@ def _config_of(model: nn.Module, manifest: Manifest) -> ExportConfig:
 
 def _forms_of_model(model: nn.Module, manifest: Manifest) -> list[_Form]:
     """Trace a model as an export does, for all targets, and script or export it as the artifact's graphs are."""
+    model = _with_read_tables(model, manifest)
     prepared = _with_fitting_rows(prepare(model, _config_of(model, manifest), _silent), manifest)
     prepared = with_outputs(prepared, float_outputs(prepared))
     forms = []
@@ -144,6 +147,16 @@ def _forms_of_model(model: nn.Module, manifest: Manifest) -> list[_Form]:
             written = write_graphs(prepared, target.name, work)
             forms += _forms([torchscript.load(work / part.path) for part in written.parts], written.target)
     return forms
+
+
+def _with_read_tables(model: nn.Module, manifest: Manifest) -> nn.Module:
+    """Return the model without the collections that the export left out, as forward looks nothing up in them."""
+    if "outputs" in manifest.options:
+        return model
+    collections = find_collections(model, error=ExportError)
+    paths = manifest.targets[0].plan.plan
+    read = {path: features_of(one) for path, one in collections.items() if path in paths}
+    return model if len(read) == len(collections) else pruned(model, collections, read)
 
 
 def _with_fitting_rows(prepared: PreparedModel, manifest: Manifest) -> PreparedModel:

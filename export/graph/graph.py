@@ -331,7 +331,9 @@ def named_outputs(outputs: Any) -> dict[str, Any]:
         )
     for name, output in named.items():
         if not isinstance(name, str) or not (isinstance(output, Tensor) or is_traced(output)):
-            got, keep = type(output).__name__, ""
+            got = type(output).__name__
+            others = [str(one) for one, part in named.items() if isinstance(part, Tensor) or is_traced(part)]
+            keep = f"; or keep the others: --outputs {','.join(others)}" if others else ""
             if isinstance(output, dict) and output:
                 got = f"dict with {list(output)}"
                 keep = f"; or keep some of what is within, such as --outputs {name}.{next(iter(output))}"

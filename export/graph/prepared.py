@@ -53,6 +53,7 @@ class PreparedModel:
         dense_dtype: The dtype of the dense layers.
         weights: The float weight ``[R, D]`` of each table, by table path.
         progress: Called as the export proceeds.
+        notes: What was done that nobody asked for.
     """
 
     model: nn.Module
@@ -69,6 +70,7 @@ class PreparedModel:
     dense_dtype: torch.dtype
     weights: Mapping[str, Tensor]
     progress: Progress
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

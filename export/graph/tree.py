@@ -26,6 +26,8 @@ _HOOKS = (
 _TELLING = (
     *("embedding_configs", "embedding_bag_configs", "embedding_dim", "embedding_names"),
     *("embedding_names_by_table", "is_weighted", "need_indices"),
+    # Their float weights, where forward reads them.
+    *("embedding_bags", "embeddings"),
 )
 
 

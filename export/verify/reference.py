@@ -193,7 +193,8 @@ def with_collections(prepared: PreparedModel, collections: Mapping[str, nn.Modul
     model = exchanged(prepared.model, {path: nn.Identity() for path in collections})
     if prepared.dense_dtype is not torch.float32:
         # Without the collections, so that no rows are copied.
-        model = copy.deepcopy(model).to(prepared.dense_dtype)
+        rows = [weight for one in prepared.collections.values() for weight in one.parameters()]
+        model = copy.deepcopy(model, {id(weight): weight for weight in rows}).to(prepared.dense_dtype)
     return exchanged(model, collections)
 
 

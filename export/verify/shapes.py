@@ -30,9 +30,15 @@ def signature_outputs(outputs: Mapping[str, Tensor], num_rows: int) -> tuple[Out
     """
     for name, output in outputs.items():
         if output.dim() == 0 or output.shape[0] != num_rows:
+            others = [one for one, part in outputs.items() if part.dim() and part.shape[0] == num_rows]
+            keep = (
+                f"If it is a loss or the like, keep the others: --outputs {','.join(others)}. "
+                if others
+                else ""
+            )
             raise ExportError(
                 f"outputs[{name!r}]: got shape {list(output.shape)} for a batch of {num_rows} rows, expected "
-                f"one row per row of the batch. {_HINT}"
+                f"one row per row of the batch. {keep}{_HINT}"
             )
     return tuple(_output(name, output, ROWS_FIRST) for name, output in outputs.items())
 

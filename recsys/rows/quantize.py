@@ -175,12 +175,36 @@ def stored_rows(chunk: Tensor, table: StoredTable, first: int, error: Quantizati
     Raises:
         ValueError: A row cannot be stored faithfully; names the table and the row.
     """
+    _check_finite(chunk, table, first)
     try:
         rows = quantize_rows(chunk, table.data_type, first)
     except ValueError as wrong:
         raise ValueError(f"table {table.name!r}, {wrong}") from None
     _measure(error, chunk, rows, table, first)
     return rows
+
+
+def _check_finite(chunk: Tensor, table: StoredTable, first: int) -> None:
+    """Check that rows hold numbers.
+
+    Raises:
+        ValueError: Some do not; names the table, the first such row, and how many there are.
+    """
+    if chunk.sum().isfinite():  # one pass; a sum beyond float32's range is looked at more closely
+        return
+    bad = ~chunk.isfinite().all(dim=1)
+    if not bad.any():
+        return
+    row = int(bad.nonzero()[0])
+    kinds = [
+        kind for kind, found in (("NaN", chunk[row].isnan()), ("infinity", chunk[row].isinf())) if found.any()
+    ]
+    raise ValueError(
+        f"table {table.name!r}, row {first + row}: got {' and '.join(kinds)}, expected finite numbers "
+        f"({int(bad.sum())} of {len(chunk)} rows are so from row {first} on): no type of rows serves them. The "
+        "training has diverged: export a checkpoint from before, or set such rows first, such as by "
+        "torch.nan_to_num_(weight, 0, 0, 0)"
+    )
 
 
 def _write_rows(

@@ -89,6 +89,19 @@ class Binding:
         return [self.wire_name(name, f) for name, features in self.sparse.items() for f in features]
 
 
+class UnreadTablesError(ExportError):
+    """Collections in which ``forward`` looks nothing up.
+
+    Args:
+        message: What to say.
+        paths: The collections' paths.
+    """
+
+    def __init__(self, message: str, paths: Sequence[str]) -> None:
+        super().__init__(message)
+        self.paths = paths
+
+
 def bind(
     model: nn.Module,
     collections: Mapping[str, FloatCollection],
@@ -113,9 +126,13 @@ def bind(
     unread = {name for name in dense if name not in found.dense}
     binding = Binding(unread=unread, are_chosen=declared.are_chosen)
     absent = {*found.empty} | ({*dense, *sparse} - reached_inputs(found) if declared.are_chosen else set())
+    unread_tables = [path for path in collections if path not in found.reached]
+    if unread_tables:
+        raise UnreadTablesError(
+            f"collection {unread_tables[0]!r}: no KeyedJaggedTensor argument of forward reaches it",
+            unread_tables,
+        )
     for path, collection in collections.items():
-        if path not in found.reached:
-            raise ExportError(f"collection {path!r}: no KeyedJaggedTensor argument of forward reaches it")
         binding.collections[path] = sorted(found.reached[path] - absent, key=sparse.index)
         if found.computed[path] or path in found.weighing:
             binding.computed[path] = found.computed[path]

@@ -120,7 +120,7 @@ def pruned(
         outside, wrapper = around.get(id(collection), (path, collection))
         if not kept:
             new[outside] = _Absent(collection, wrapper)
-        elif not isinstance(wrapper, BaseManagedCollisionEmbeddingCollection) and set(kept) != _features(
+        elif not isinstance(wrapper, BaseManagedCollisionEmbeddingCollection) and set(kept) != features_of(
             collection
         ):
             new[path] = _some(collection, kept)
@@ -134,7 +134,8 @@ def _within(module: nn.Module) -> list[nn.Module]:
     return [module.split()[1]] if isinstance(module, FeatureProcessedEmbeddingBagCollection) else []
 
 
-def _features(collection: FloatCollection) -> set[str]:
+def features_of(collection: FloatCollection) -> set[str]:
+    """Return the features of a collection's tables."""
     return {feature for table in float_tables(collection) for feature in table.feature_names}
 
 
