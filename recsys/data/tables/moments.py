@@ -5,6 +5,8 @@ Shape letters: N number of values.
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -98,7 +100,19 @@ def _parsed(texts: pa.Array, form: str) -> pa.Array | None:
         return None
     years = pc.min_max(pc.year(dates)).as_py()
     is_good = years["min"] is None or (_YEARS[0] <= years["min"] and years["max"] <= _YEARS[1])
-    return dates if is_good else None
+    return dates if is_good and _are_written_so(dates, texts, form) else None
+
+
+def _are_written_so(dates: pa.Array, texts: pa.Array, form: str) -> bool:
+    """Return whether dates are those of the texts, where Arrow takes the 31st of February for the 3rd of March."""
+    if re.search("%[aAbBpIZz]", form):
+        return True  # names of days and months have several forms
+    again = pc.strftime(dates.cast(pa.timestamp("s")), format=form)
+    same = [
+        pc.replace_substring_regex(pc.utf8_trim_whitespace(part), r"\b0+(\d)", r"\1")
+        for part in (again, texts)
+    ]
+    return pc.all(pc.equal(*same)).as_py() is not False
 
 
 def _since_1970(array: pa.Array) -> pa.Array | None:

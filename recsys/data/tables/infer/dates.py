@@ -19,6 +19,11 @@ _NAMED = re.compile(
     r"(.*_)?(time|timestamp|timestamps|time_stamp|ts|date|datetime|dt|day|hour)(_?(ms|us|ns|s|sec|seconds|utc|gmt))?|"
     r"(.*_)?(at|on)|(unix|epoch)_.*"
 )
+# Names that dates may have, and other numbers too.
+_MAYBE = re.compile(
+    r"(.*_)?(login|sign_?up|registered|registration|created|updated|modified|published|released|birthday|dob|seen|"
+    r"joined|expires|expiry|since|until|start|end)"
+)
 _DAYS = (
     *(
         "%d/%m/%Y",
@@ -93,8 +98,11 @@ def dates_of(array: pa.Array, name: str, numbers: NDArray[np.float64] | None) ->
         name: Its name in lower case.
         numbers: Its values that are not missing if they are numbers; else None.
     """
+    if numbers is not None and (is_named_as_date(name) or _MAYBE.fullmatch(name)):
+        found = _of_numbers(array, name, numbers)
+        return Dates() if found.moments is None and not is_named_as_date(name) else found
     if numbers is not None:
-        return _of_numbers(array, name, numbers) if is_named_as_date(name) else Dates()
+        return Dates()
     moments = moments_of(array) if moments_of(array[:_FEW]) is not None else None
     if moments is not None:
         return Dates(moments=moments) if moments.null_count < len(moments) else Dates()

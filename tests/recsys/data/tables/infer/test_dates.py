@@ -129,6 +129,9 @@ def test_rows_without_a_time_are_learned_from(tmp_path: Path, zero: str) -> None
             "dwell_time", [i % 377 for i in range(400)], "dense", "named as a time; no dates", id="long"
         ),
         pytest.param("visits_ms", range(400), "dense", "named as a quantity", id="quantity"),
+        pytest.param("expiry", ["31/02/2026", "14/03/2026"] * 200, "sparse", "texts", id="no-such-day"),
+        pytest.param("last_login", _SECONDS, "date", "seconds since 1970", id="other-name"),
+        pytest.param("start", range(400, 0, -1), "ignored", "different in every row", id="other-numbers"),
         pytest.param("title", ["12 Monkeys", "3 Idiots"] * 200, "sparse", "texts", id="titles"),
         pytest.param("batch", ["12/13", "10/11"] * 200, "sparse", "texts", id="fractions"),
     ],
