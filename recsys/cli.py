@@ -90,9 +90,26 @@ def command(program: str, module: str) -> Callable[..., int]:
             root.removeFilter(hold)
         for record in held:
             root.handle(record)
+        _say_data_warnings(program)
         return run(argv)
 
     return main
+
+
+def _say_data_warnings(program: str) -> None:
+    """Write warnings of data as lines of the command, without a place in the code."""
+    import warnings
+
+    from recsys.errors import DataWarning
+
+    others = warnings.formatwarning
+
+    def form(message: Any, category: Any, *place: Any, **line: Any) -> str:
+        if issubclass(category, DataWarning):
+            return f"{program}: warning: {message}\n"
+        return others(message, category, *place, **line)
+
+    warnings.formatwarning = form
 
 
 def _version_text(program: str) -> str:

@@ -75,3 +75,7 @@ class ExportError(ValueError):
 
 class VerificationError(ExportError):
     """The artifact's predictions exceed the error bound of its rows' scales."""
+
+
+class DataWarning(UserWarning):
+    """Data can be read, and is most likely not meant as it is read."""

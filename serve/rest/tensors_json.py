@@ -262,7 +262,9 @@ def flat(field: str, data: list[Any]) -> tuple[list[Any], tuple[int, ...]]:
 
 
 def pack(field: str, numbers: list[Any], dtype: np.dtype[Any]) -> bytes:
-    """Return numbers as little-endian bytes of a type; never rounds an ID. A null is a missing float: NaN.
+    """Return numbers as little-endian bytes of a type; never rounds an ID.
+
+    A null is a missing float, NaN; as floats, true is 1 and false 0.
 
     Types are checked before the conversion: for strings NumPy would allocate the longest length for every
     entry.
@@ -270,7 +272,7 @@ def pack(field: str, numbers: list[Any], dtype: np.dtype[Any]) -> bytes:
     Raises:
         RequestError: an entry is not a number, or the type cannot hold it.
     """
-    allowed = {int} if dtype.kind == "i" else {int, float, type(None)}
+    allowed = {int} if dtype.kind == "i" else {int, float, bool, type(None)}
     others = set(map(type, numbers)) - allowed
     if others:
         wanted = "whole numbers" if dtype.kind == "i" else "numbers"

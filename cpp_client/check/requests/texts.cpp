@@ -9,13 +9,33 @@
 namespace recsys {
 namespace {
 
+constexpr std::size_t kMostFloatDigits = 15;
+
 std::optional<std::int64_t> HashOf(std::string_view text) {
   if (text.empty()) return std::nullopt;
   return HashOfText(text);
 }
 
-/// Returns the number for -?[0-9]+; none for other texts, and beyond int64.
+bool IsBlank(char c) { return c == ' ' || c == '\t'; }
+
+/// Returns a whole number without what tables have around it: blanks, and the point and zeros
+/// behind numbers that were floats, of at most 15 digits, which floats of 64 bits do not round.
+std::string_view WithoutRest(std::string_view text) {
+  while (!text.empty() && IsBlank(text.front())) text.remove_prefix(1);
+  while (!text.empty() && IsBlank(text.back())) text.remove_suffix(1);
+  const std::size_t point = text.find('.');
+  if (point == std::string_view::npos) return text;
+  const std::string_view whole = text.substr(0, point);
+  const std::size_t first = whole.find_first_of("123456789");
+  const bool is_exact = first == std::string_view::npos || whole.size() - first <= kMostFloatDigits;
+  const bool has_zeros = text.find_first_not_of('0', point + 1) == std::string_view::npos;
+  return is_exact && has_zeros ? whole : text;
+}
+
+/// Returns the number for -?[0-9]+, also with blanks around it and as 12.0; none for other texts,
+/// and beyond int64.
 std::optional<std::int64_t> DecimalOf(std::string_view text) {
+  text = WithoutRest(text);
   std::int64_t number = 0;
   const char* const end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, number);

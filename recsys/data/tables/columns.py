@@ -28,6 +28,7 @@ from recsys.data.tables.conversions import (
     numbers_of,
     without_missing,
 )
+from recsys.data.tables.list_warnings import warn_of_lists
 from recsys.data.tables.moments import DATES, moments_of, seconds_of
 from recsys.data.tables.types import is_bytes, is_list, is_number, is_text, plain
 from recsys.hashing import hash_texts, rows_of_ids
@@ -145,6 +146,7 @@ class Columns:
     def _values(self, name: str, spec: TableSpec) -> tuple[pa.Array, Ints]:
         """Return all values of a column, and their number in each row."""
         array = plain(self._table.column(name))
+        warn_of_lists(array, name, spec)
         if spec.separator and is_text(array.type):
             array = split(array, spec.separator)
         elif not spec.strings and is_text(array.type):

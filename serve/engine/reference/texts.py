@@ -5,6 +5,7 @@ N is the number of texts of one sparse input.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,6 +17,9 @@ from serve.errors import RequestError, short
 
 _RANGE = range(-(2**63), 2**63)
 _MAX_DIGITS = 19
+# Floats of 64 bits do not round so many digits.
+_MAX_FLOAT_DIGITS = 15
+_WHOLE = re.compile(rb"(-?)(?=[0-9])0*+([0-9]*+)(\.0*+)?")
 
 
 def ids_of_texts(field: str, sparse: SparseInput, texts: Sequence[bytes]) -> npt.NDArray[np.int64]:
@@ -48,13 +52,17 @@ def ids_of_texts(field: str, sparse: SparseInput, texts: Sequence[bytes]) -> npt
 
 
 def _decimal(text: bytes) -> int | None:
-    """Return the number that ``-?[0-9]+`` stands for; None for other texts, and beyond int64."""
-    digits = text.removeprefix(b"-")
-    significant = digits.lstrip(b"0")
-    if not digits.isdigit() or len(significant) > _MAX_DIGITS:
+    """Return the number that a text stands for; None for other texts, and beyond int64.
+
+    It is ``-?[0-9]+``, also as tables have it: with blanks around it, or a point and zeros behind at most 15 digits.
+    """
+    found = _WHOLE.fullmatch(text.strip(b" \t"))
+    if found is None:
         return None
-    number = int(significant or b"0")
-    number = -number if text.startswith(b"-") else number
+    sign, digits, point = found.groups()
+    if len(digits) > (_MAX_DIGITS if point is None else _MAX_FLOAT_DIGITS):
+        return None
+    number = int(sign + (digits or b"0"))
     return number if number in _RANGE else None
 
 

@@ -218,7 +218,8 @@ def _plain_inputs(signature: Signature, max_rows: int) -> Json:
 
 
 def _plain_dense(dense: DenseInput, max_rows: int) -> Json:
-    number: Json = {"type": ["number", "null"]} if dense.missing else _NUMBER
+    # True is 1 and false 0.
+    number: Json = {"type": ["number", "boolean", *(["null"] if dense.missing else [])]}
     row = arrays(number, dense.width)
     forms = [row, *([number] if dense.width == 1 else [])]
     if dense.columns:

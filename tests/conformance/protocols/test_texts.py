@@ -214,6 +214,23 @@ def test_plain_json_with_bare_texts_and_a_context_of_texts(server: ServerUnderTe
     assert found == expected
 
 
+def test_numbers_may_be_written_as_tables_have_them(server: ServerUnderTest) -> None:
+    def asked(user: Any, price: Any) -> Reply:
+        body = {
+            "dense": {"price": [price], "context": [[1, 2, 3]]},
+            "sparse": {"user": [user], "genres": [[]], "item": [[]], "tags": [[]]},
+            "weights": {"tags": [[]]},
+        }
+        return rest(server, "/v1/models/small:predict", body)
+
+    expected = asked(7, 1).json()["outputs"]
+    for text in ("7", "7.0", " 7", "7.", "007.00\t"):
+        assert asked(text, True).json()["outputs"] == expected
+    for text in ("7.5", "0x7", "7_0", "+7", "7e0", "9007199254740993.0", " ", ".0", "1 .0"):
+        refused = asked(text, 1)
+        assert (refused.status, NO_NUMBER in refused.json()["error"]) == (400, True)
+
+
 def test_many_requests_with_texts_and_without_get_their_own_answers(
     server: ServerUnderTest, small: Exported
 ) -> None:

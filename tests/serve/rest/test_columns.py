@@ -56,6 +56,13 @@ def test_a_column_that_is_left_out_is_missing() -> None:
     assert _fits(_MISSING, [{"age": 2}, {}, {"rate": None, "age": 4}])
 
 
+def test_true_is_one_and_false_is_zero() -> None:
+    rows = [{"age": True, "price": False, "rate": 3}, {"age": 0, "price": 1, "rate": True}]
+    assert _read(_NAMED, rows) == [[0, 1, 3], [1, 0, 1]]
+    assert _fits(_NAMED, rows)
+    assert _read(_NAMED, [[True, 0.5, False]]) == [[1, 0.5, 0]]
+
+
 @pytest.mark.parametrize(
     ("signature", "rows", "text"),
     [

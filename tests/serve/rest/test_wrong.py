@@ -61,7 +61,10 @@ WRONG: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     ),
     "text-data": (lambda b: _input(b, 0, data=["1"] * 6), "inputs['context'].data: got a text, expected numbers alone"),
     "null-data": (lambda b: _input(b, 0, data=[None] * 6), "got nan in row 0, column 0, expected finite numbers"),
-    "flag-data": (lambda b: _input(b, 0, data=[True] * 6), "inputs['context'].data: got true or false"),
+    "flag-ids": (
+        lambda b: _input(b, 2, data=[True], shape=[1]),
+        "inputs['user.values'].data: got true or false, expected whole numbers alone",
+    ),
     "nan-data": (lambda b: _input(b, 0, data=[float("nan")] * 6), "got nan in row 0"),
     "too-large-float": (lambda b: _input(b, 0, data=[1e39] * 6), "got inf in row 0"),
     "huge-float": (lambda b: _input(b, 0, data=[10**400] * 6), "inputs['context'].data: got a number beyond"),

@@ -11,6 +11,7 @@ from recsys.data.tables.cells import split
 from recsys.data.tables.columns import Columns
 from recsys.data.tables.dataset import table_dataset
 from recsys.data.tables.infer import infer
+from recsys.errors import DataWarning
 from recsys.schema import TableSpec
 from tests.recsys.data.blocks import all_of
 
@@ -107,3 +108,44 @@ def test_a_list_of_fractions_is_no_feature() -> None:
     found = infer(table)
     assert [column.use for column in found.columns] == ["label", "ignored", "sparse"]
     assert len(all_of(next(iter(table_dataset(table, found.schema).train())))) == 36
+
+
+def _bags(values: object, **spec: str) -> None:
+    given = {"ids": "zero_collision", "strings": "xxh64", **spec}
+    table = TableSpec(name="t", num_embeddings=9, feature_names=("genres",), **given)  # type: ignore[arg-type]
+    Columns(pa.table({"genres": values}), str).bags("genres", table)
+
+
+@pytest.mark.parametrize(
+    ("values", "spec", "text"),
+    [
+        (
+            ["['a', 'b']", "['c']", "['a', 'c']"],
+            {},
+            r"got texts such as \"\['a', 'b'\]\", each of which is read as one",
+        ),
+        (["{a,b}", "{b,c}"], {}, "got texts such as '{a,b}'"),
+        (["a|b", "b|c", "c"], {"pooling": "MEAN"}, "got texts such as 'a|b'"),
+        ([["a"], ["b", "c"]], {"separator": "|"}, r"got lists, expected texts with separator = '\|'"),
+    ],
+)
+def test_lists_where_the_schema_has_texts_and_the_other_way_are_warned_of(
+    values: object, spec: dict[str, str], text: str
+) -> None:
+    with pytest.warns(DataWarning, match=f"^column 'genres': {text}"):
+        _bags(values, **spec)
+
+
+@pytest.mark.parametrize(
+    ("values", "spec"),
+    [
+        (["a, b", "c; d", "e"], {}),
+        (["{3f2504e0-4f89-11d3-9a0c-0305e82c3301}"], {}),
+        (["a|b", "c"], {"separator": "|", "pooling": "MEAN"}),
+        (["a", "b, c", "d"], {"pooling": "MEAN"}),
+        ([["a"], ["b|c"]], {}),
+        ([None], {}),
+    ],
+)
+def test_other_texts_and_lists_are_read_without_a_warning(values: object, spec: dict[str, str]) -> None:
+    _bags(values, **spec)
