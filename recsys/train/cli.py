@@ -21,6 +21,7 @@ from recsys.checkpoint.lock import LOCK_NAME, check_free
 from recsys.checkpoint.run import newest
 from recsys.cli import Parser, add_program_options, announced, count, counts, near_misses
 from recsys.data.examples import Dataset
+from recsys.data.tables.files import is_pattern
 from recsys.errors import CheckpointWriteError
 from recsys.files import check_room
 from recsys.schema import Schema
@@ -141,7 +142,7 @@ def _source(args: argparse.Namespace) -> DataConfig:
         raise ValueError(
             f"--path: got it with --data {name!r}, expected one of them: --data takes the path of a table"
         )
-    if not Path(name).exists():
+    if not Path(name).exists() and not is_pattern(name):
         raise ValueError(
             f"--data: got {name!r}, expected a file or folder that exists, or one of {', '.join(sorted(DEFAULTS))}"
             + near_misses(name, DEFAULTS)
@@ -301,7 +302,8 @@ def _parser() -> argparse.ArgumentParser:
         "--data",
         required=True,
         metavar="PATH",
-        help="a CSV, TSV or Parquet file (.gz too) or a folder of them; or synthetic, criteo, movielens",
+        help="a CSV, Parquet, ORC, Feather or JSON-lines file (.gz too), a folder of them or a pattern; or synthetic, "
+        "criteo, movielens",
     )
     data.add_argument("--path", type=Path, help="the file (criteo) or folder (movielens) to read")
     data.add_argument(

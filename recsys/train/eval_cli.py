@@ -163,7 +163,7 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         required=True,
         metavar="PATH",
-        help="a CSV, TSV or Parquet file, or a folder of them",
+        help="a CSV, Parquet, ORC, Feather or JSON-lines file, a folder of them or a pattern",
     )
     parser.add_argument(
         "--held-out", action="store_true", help="only the rows that recsys-train holds out of this table"

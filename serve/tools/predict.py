@@ -65,7 +65,10 @@ def parser() -> argparse.ArgumentParser:
     what.add_argument("--random", action="store_true", help="send such a request")
     what.add_argument("--metadata", action="store_true", help="print what the model takes and gives")
     what.add_argument(
-        "--input", type=Path, metavar="TABLE", help="score a CSV, TSV or Parquet file, or a folder"
+        "--input",
+        type=Path,
+        metavar="TABLE",
+        help="score a CSV, Parquet, ORC, Feather or JSON-lines file, a folder or a pattern",
     )
     top.add_argument("--output", type=Path, metavar="FILE", help="where the scores go: .parquet or .csv")
     top.add_argument("--keep", default="", metavar="NAME,NAME", help="columns of the table to write too")

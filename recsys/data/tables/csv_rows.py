@@ -74,6 +74,8 @@ class CsvRows:
             return self
         rows = CsvRows(self.data[:end], chr(self._separator))
         rows._quotes = self._quotes[: np.searchsorted(self._quotes, end)]
+        if len(self._quotes):  # they are known
+            rows._line_ends = self._line_ends[: np.searchsorted(self._line_ends, end)]
         return rows
 
     @cached_property
@@ -126,7 +128,7 @@ class CsvRows:
 
         Such a quote was meant as text, and the field's end is the beginning of another: the rows between are lost.
         """
-        if not len(self._quotes):
+        if not len(self._quotes) or not self._is_quoted(self._line_ends).any():
             return None
         opening, closing = self._quotes[0::2][: len(self._quotes) // 2], self._quotes[1::2]
         inner = closing < len(self.data) - 1

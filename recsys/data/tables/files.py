@@ -42,7 +42,7 @@ def open_files(data: Any) -> list[TableFile]:
     """Open the files of a table.
 
     A folder's files are those of its subfolders too, in the order of their paths, without hidden and empty ones.
-    Folders named ``key=value`` give a column ``key`` of texts.
+    Folders named ``key=value``, those above too, give a column ``key`` of texts.
 
     Args:
         data: A file, a folder, a pattern (``clicks/*.csv``), several of them, or a frame of pandas, polars or Arrow.
@@ -57,7 +57,7 @@ def open_files(data: Any) -> list[TableFile]:
     path = Path(data)
     if path.is_dir():
         return _open_folder(path)
-    if not path.exists() and any(letter in str(data) for letter in "*?["):
+    if is_pattern(data):
         found = [Path(name) for name in sorted(glob.glob(str(data), recursive=True))]  # noqa: PTH207 - absolute patterns too
         if not found:
             raise DataError(f"{data}: got no files of such names")
@@ -65,6 +65,11 @@ def open_files(data: Any) -> list[TableFile]:
     if not path.is_file():
         raise DataError(f"{path}: there is no such file or folder")
     return [_open(path)]
+
+
+def is_pattern(path: str | Path) -> bool:
+    """Return whether a path is a pattern of names, and none itself."""
+    return any(letter in str(path) for letter in "*?[") and not Path(path).exists()
 
 
 def listed(files: Sequence[TableFile]) -> Iterator[Piece]:
@@ -119,7 +124,7 @@ def _open(path: Path, folder: Path | None = None) -> TableFile:
         file = JsonFile(path, name)
     else:
         file = TextFile(path, _TEXTS.get(suffix, ""), name)
-    keys = _keys(path.relative_to(folder).parts[:-1]) if folder is not None else {}
+    keys = _keys(path.parts[:-1])
     return _Partition(file, keys) if keys else file
 
 

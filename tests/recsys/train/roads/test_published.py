@@ -137,3 +137,22 @@ def test_wrong_lines_of_files_without_header_are_named(tmp_path: Path) -> None:
         DataError, match=r"ratings.dat, line 5: column 'timestamp': got 'x01000', expected a number"
     ):
         table_dataset(path, infer(_lines(tmp_path / "good" / "ratings.dat", iter(lines))).schema)
+
+
+def test_patterns_and_folders_of_hive_train(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = list(_ratings(",", halves=False))
+    for day in range(3):
+        part = iter(lines[day * 100 : day * 100 + 100])
+        _lines(tmp_path / f"day={day}" / "ratings.csv", part, "userId,movieId,rating,timestamp")
+    for data, num_rows in (("", 300), ("day=[01]", 200), ("day=*/*.csv", 300)):
+        argv = ["--data", str(tmp_path / data), "--out", str(tmp_path / "m.pt"), "--json", "--epochs", "1"]
+        assert train_main([*argv, "--embedding-dim", "4", "--over-layers", "8"]) == 0, capsys.readouterr().err
+        found = json.loads(capsys.readouterr().out)
+        assert found["num_train_rows"] + found["num_held_out_rows"] == num_rows
+    schema = Schema.from_json(load_checkpoint(tmp_path / "m.pt").arguments["inputs"])
+    assert schema.feature_names[:2] == ("userId", "movieId")
+    # One day's folder alone has the same columns.
+    for data in ("", "day=1", "day=?/ratings.csv"):
+        assert infer(tmp_path / data).columns[-1].name == "day"
+    assert train_main(["--data", str(tmp_path / "*.orc"), "--out", str(tmp_path / "m.pt")]) == 2
+    assert "*.orc: got no files of such names" in capsys.readouterr().err
