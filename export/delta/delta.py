@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from export.delta.dense import dense_changes
-from export.delta.models import changed_dense, check_mappings, float_tables_of
+from export.delta.models import changed_dense, check_hashes, check_mappings, float_tables_of
 from export.delta.report import DeltaReport, DeltaTableReport
 from export.graph.prepared import Progress
 from export.tables.mapped import release
@@ -73,6 +73,7 @@ def export_delta(
     check_replaceable(path, config.overwrite)
     changed = changed_dense(old, new)
     base, num_left_before = _base(config)
+    check_hashes(old, new)
     check_mappings(old, new, [info.table.name for info in base.manifest.tables])
     tables = _paired(base, float_tables_of(old), float_tables_of(new))
     dense: Mapping[str, Tensor] = {}

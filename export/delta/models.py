@@ -10,6 +10,7 @@ from collections.abc import Collection
 import torch
 from torch import Tensor, nn
 
+from export.graph.inputs.binding import schema_of
 from export.graph.managed import find_managed
 from recsys.embedding import find_collections
 from recsys.errors import ExportError
@@ -65,6 +66,26 @@ def _apart(model: nn.Module) -> tuple[str, ...]:
     collections = find_collections(model, error=ExportError)
     paths = [*collections, *find_managed(model, collections).mappings]
     return tuple(f"{path}." if path else "" for path in paths)
+
+
+def check_hashes(old: nn.Module, new: nn.Module) -> None:
+    """Check that a value has the same ID and the same row in both models, as far as their schemas tell.
+
+    Raises:
+        ExportError: Names the first table in which it has others.
+    """
+    before, after = schema_of(old), schema_of(new)
+    if before is None or after is None:
+        return
+    known = {table.name: table for table in before.tables}
+    for table in after.tables:
+        for field in ("ids", "strings", "separator"):
+            was, found = getattr(known.get(table.name, table), field), getattr(table, field)
+            if found != was:
+                raise ExportError(
+                    f"delta: table {table.name!r}: the new checkpoint was trained with {field} = {found!r}, the old "
+                    f"one with {was!r}: their rows belong to other values; export the new checkpoint as a whole"
+                )
 
 
 def check_mappings(old: nn.Module, new: nn.Module, tables: Collection[str]) -> None:

@@ -77,7 +77,7 @@ def every_kind(path: Path, **options: Any) -> None:
     chosen = {
         "name": "every",
         "dense_widths": {"age": 1, "price": 2},
-        "table_id_policies": {"users": IdPolicy.HASH, "goods": IdPolicy.ZERO},
+        "table_id_policies": {"users": IdPolicy.HASH, "goods": IdPolicy.ZERO, "clicks": IdPolicy.FMIX64},
         "context": CONTEXT,
         "graph_format": "both",
         **options,

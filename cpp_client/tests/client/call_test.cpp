@@ -340,6 +340,7 @@ TEST(Client, ReadsTheModelsMetadata) {
   item->set_name("item");
   item->set_num_ids(3);
   item->add_tables()->set_id_policy(v1::ID_POLICY_HASH);
+  item->add_tables()->set_id_policy(v1::ID_POLICY_FMIX64);
   auto* output = metadata.add_outputs();
   output->set_name("vectors");
   output->add_shape(2);
@@ -361,6 +362,7 @@ TEST(Client, ReadsTheModelsMetadata) {
   EXPECT_TRUE(read.signature.sparse[0].weighted);
   EXPECT_EQ(read.signature.sparse[0].tables[0].num_embeddings, 50);
   EXPECT_EQ(read.signature.sparse[1].tables[0].id_policy, IdPolicy::kHash);
+  EXPECT_EQ(read.signature.sparse[1].tables[1].id_policy, IdPolicy::kFmix64);
   EXPECT_EQ(read.signature.sparse[0].num_ids, std::nullopt);
   EXPECT_EQ(read.signature.sparse[1].num_ids, 3);
   EXPECT_EQ(read.id_limits[0], 50);

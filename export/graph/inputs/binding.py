@@ -288,8 +288,10 @@ def with_inputs_of(model: nn.Module, config: ExportConfig) -> ExportConfig:
         name: table.strings for table in schema.tables if table.strings for name in table.feature_names
     }
     hashed = {table.name: IdPolicy(table.ids) for table in schema.tables if table.is_hashed}
+    # Options name tables by name or by path.
+    by_name = {path.rpartition(".")[2]: policy for path, policy in config.table_id_policies.items()}
     for name, policy in hashed.items():
-        given = config.table_id_policies.get(name, config.id_policy)
+        given = by_name.get(name.rpartition(".")[2], config.id_policy)
         if given is not None and given is not policy and given.value in HASHED_KINDS:
             raise ExportError(
                 f"id_policy: got {given.value!r} for table {name!r}, expected {policy.value!r}: training hashed its "

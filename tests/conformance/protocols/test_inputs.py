@@ -10,6 +10,7 @@ import pytest
 
 from recsys.signature import IdPolicy
 from serve.client.errors import InvalidRequestError
+from serve.wire import predict_pb2 as wire
 from tests.cases.rows_of_ids import read, row_of
 from tests.conformance.support.artifacts import KNOWN_IDS, NUM_POLICY_ROWS, Exported
 from tests.conformance.support.harness import ServerUnderTest, running, status_of
@@ -84,6 +85,13 @@ def test_an_id_that_the_table_lacks_is_refused_by_its_place(policies: ServerUnde
 def test_an_id_that_the_table_lacks_is_taken_modulo_its_rows(policies: ServerUnderTest) -> None:
     found = rows_read(policies, IdPolicy.HASH, FAR)
     assert found == [number % NUM_POLICY_ROWS + 1 for number in FAR]
+
+
+def test_the_metadata_names_the_policies(policies: ServerUnderTest) -> None:
+    features = policies.client().metadata().sparse
+    named = {feature.name: wire.IdPolicy.Name(feature.tables[0].id_policy) for feature in features}
+    assert named == {str(policy): f"ID_POLICY_{policy.name}" for policy in IdPolicy}
+    assert [feature.name for feature in features if feature.HasField("id_limit")] == ["reject"]
 
 
 def test_every_id_is_mixed_before_it_is_taken_modulo_the_rows(policies: ServerUnderTest) -> None:

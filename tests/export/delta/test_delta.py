@@ -24,8 +24,10 @@ from recsys.artifact.delta import apply, prepare
 from recsys.artifact.load import LoadedArtifact, load_artifact
 from recsys.configs import DataType
 from recsys.errors import ArtifactError, DeltaError, ExportError
+from recsys.models.zoo import build_deepfm
 from recsys.quant import float_weights
 from recsys.rows.quantize import CHUNK_ROWS
+from recsys.schema import LabelColumn, Schema, TableSpec
 from recsys.sharding.plan.plan import ShardingPlan
 from recsys.sharding.plan.sharding_types import column_wise, table_wise
 from recsys.signature import IdPolicy
@@ -105,6 +107,27 @@ def test_models(tmp_path: Path, case: ModelCase) -> None:
         digest_of(tmp_path / "d"),
     )
     assert_becomes(artifact, tmp_path / "d", load_artifact(tmp_path / "new"))
+
+
+def test_rows_of_values_that_are_hashed_otherwise_are_refused(tmp_path: Path) -> None:
+    def made(ids: str, strings: str = "") -> nn.Module:
+        torch.manual_seed(0)
+        spec = TableSpec(name="t", num_embeddings=40, feature_names=("f",), ids=ids, strings=strings)
+        schema = Schema(labels=(LabelColumn(name="y"),), dense=(), tables=(spec,))
+        table = {"name": "t", "num_embeddings": 40, "embedding_dim": 8, "feature_names": ["f"]}
+        return build_deepfm(
+            tables=[table], dense_in_features=0, deep_layer_sizes=[4], inputs=schema.to_json()
+        ).eval()
+
+    for old, new, field in (
+        (made("hash"), made("fmix64"), "ids = 'fmix64', the old one with 'hash'"),
+        (made("hash", "xxh64"), made("hash"), "strings = '', the old one with 'xxh64'"),
+    ):
+        export_model(old, tmp_path / "a", ExportConfig(overwrite=True))
+        with pytest.raises(ExportError, match=rf"table 't': the new checkpoint was trained with {field}"):
+            delta_of(old, trained(new), tmp_path / "d", tmp_path / "a")
+    export_model(made("hash"), tmp_path / "b", ExportConfig())
+    delta_of(made("hash"), trained(made("hash")), tmp_path / "d", tmp_path / "b")
 
 
 def test_the_ranking_form_reads_the_same_rows(tmp_path: Path) -> None:
