@@ -83,6 +83,9 @@ def _recur(texts: pa.Array, separator: str, num_different: int) -> bool:
     return has_lengths and len(pc.list_flatten(lists).unique()) <= num_different
 
 
+_TRUTH = r"(?i)^\s*(true|false)\s*$"
+
+
 def kind_of_ids(values: pa.Array) -> str:
     """Return what different values without nulls are as IDs.
 
@@ -94,6 +97,8 @@ def kind_of_ids(values: pa.Array) -> str:
     if is_text(values.type):
         if _all(values, _PLAIN_WHOLE):
             return "whole"
+        if _all(values[:HEAD], _TRUTH) and _all(values, _TRUTH):
+            return "texts"
         for part in (values[:HEAD], values):
             if has_codes(part) or not pc.all(are_numbers(part)).as_py():
                 return "texts"

@@ -26,7 +26,7 @@ _LARGEST_SCALE = 10
 _OUTCOME = re.compile(
     r"(is_|has_|did_|label_)?(label|target|click|clicked|ctr|conversion|converted|cvr|purchase|purchased|buy|bought|"
     r"like|liked|dislike|follow|followed|comment|commented|share|shared|forward|forwarded|favou?rite|fav|cart|"
-    r"add_to_cart|install|installed|hate|long_view|finish|finished|rating|stars|overall)(_flag|_label)?"
+    r"add_to_cart|install|installed|hate|long_view|profile_enter|finish|finished|rating|stars|overall)(_flag|_label)?"
 )
 
 
@@ -71,7 +71,7 @@ def choose_labels(columns: Sequence[Column], names: Sequence[str]) -> list[Label
         raise _unclear(found[0])
     raise DataError(
         f"label: found none among the columns {shown_names(column.name for column in columns)}; name it with "
-        "--label COLUMN"
+        "--label COLUMN, or --label COLUMN=TEXT,TEXT where texts say what is positive"
     )
 
 

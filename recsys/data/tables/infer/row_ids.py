@@ -18,7 +18,8 @@ _EVENT = re.compile(
 _ENTITY = re.compile(
     r"(.*_)?(user|u|member|customer|visitor|account|person|profile|device|item|i|product|sku|movie|video|photo|song|"
     r"track|artist|article|news|book|business|creator|author|publisher|seller|shop|store|site|app|ad|adgroup|"
-    r"campaign|advertiser|creative|category|poi|hotel|asin|reviewer)(_?(id|ids|key|code|hash|uuid|guid|no))?"
+    r"campaign|advertiser|creative|category|poi|hotel|asin|reviewer|ip|cookie|email|phone|household|imei|idfa|gaid|"
+    r"city|zip|postcode|domain|url|page|keyword|brand|model)(_?(id|ids|key|code|hash|uuid|guid|no|address))?"
 )
 _UUID = re.compile(r"\{?[0-9a-fA-F]{8}-?([0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}\}?")
 DIFFERENT = "different in every row"

@@ -77,6 +77,8 @@ def _use(column: Column, uses: dict[str, tuple[str, str]]) -> tuple[str, str]:
         return _list_use(column)
     if not column.is_whole:
         return "dense", "numbers with fractions"
+    if column.ids == "texts":
+        return "sparse", "texts: true and false"
     if column.ids == "beyond":
         return "sparse", "whole numbers beyond 64 bits, which are hashed as texts"
     if column.ids == "rounded":
