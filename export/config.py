@@ -53,7 +53,7 @@ class ExportConfig:
         auto_bound: The bound of ``auto``: of the difference in AUC with ``auto_data``, else of the largest difference
             of an output; None for 0.0005 and 0.01.
         auto_data: For ``auto``, a table of labelled examples, read by the schema of the model.
-        dense_widths: Of dense arguments where several widths fit the model.
+        dense_widths: Of dense arguments where several widths fit the model; 0 for one that is ``[B]``.
         features: The features of sparse arguments, in order, where the model's code does not tell: those that no table
             reads, and which of two arguments that are put together holds which.
         same_lengths: Groups of features, by the names that the signature gives them, whose bags have equal lengths, row
@@ -171,7 +171,9 @@ class ExportConfig:
         plain: dict[str, Any] = {
             "features": {name: list(features) for name, features in self.features.items()},
             "same_lengths": [list(group) for group in self.same_lengths],
-            "dense_widths": dict(self.dense_widths) if self.outputs else {},
+            "dense_widths": {
+                name: width for name, width in self.dense_widths.items() if self.outputs or width == 0
+            },
             **{name: list(getattr(self, name)) for name in _NAMES_OF_FORWARD},
             "submodule": self.submodule,
         }

@@ -125,7 +125,11 @@ def make_parser() -> argparse.ArgumentParser:
         help="of auto: difference in AUC (default: 0.0005), or without data the largest of an output (default: 0.01)",
     )
     dense.add_argument(
-        "--dense-width", action="append", default=[], metavar="NAME=N", help="width of a dense argument"
+        "--dense-width",
+        action="append",
+        default=[],
+        metavar="NAME=N",
+        help="width of a dense argument; 0 where forward takes it as [B]",
     )
     requests = parser.add_argument_group("requests")
     requests.add_argument(

@@ -143,9 +143,10 @@ def prepare(model: nn.Module, config: ExportConfig, progress: Progress) -> Prepa
     check_options(model, config)
     config = with_inputs_of(model, config)
     kinds = {**dict.fromkeys(config.dense_widths, DENSE), **dict.fromkeys(config.features, SPARSE)}
-    wanted = Wanted(kinds=kinds, defaults=config.defaults, outputs=config.outputs)
+    flat = [name for name, width in config.dense_widths.items() if width == 0]
+    wanted = Wanted(kinds=kinds, defaults=config.defaults, outputs=config.outputs, flat=flat)
     declared = Declared(
-        dense_widths=config.dense_widths,
+        dense_widths={name: width or 1 for name, width in config.dense_widths.items()},
         features=config.features,
         floats=config.float_features,
         optional=batch_fields(model),

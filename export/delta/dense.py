@@ -112,7 +112,8 @@ def _config_of(model: nn.Module, manifest: Manifest) -> ExportConfig:
         p.name for p in parameters(model) if p.has_default and p.kind is not None and p.name not in dense
     )
     given = {"defaults": defaults, **read_of_forward(manifest.options)}
-    given["dense_widths"] = {**given.get("dense_widths", {}), **dense}
+    said = given.get("dense_widths", {})
+    given["dense_widths"] = {**said, **{name: width for name, width in dense.items() if said.get(name) != 0}}
     return ExportConfig(
         name=manifest.name,
         table_data_types={info.table.name: info.table.data_type for info in manifest.tables},

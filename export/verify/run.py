@@ -191,7 +191,17 @@ def check_independence(prepared: PreparedModel) -> None:
                     return f", because of {line}"
         return ""
 
-    check_rows(signature, batch, predict, prepared.binding.integers, where)
+    try:
+        check_rows(signature, batch, predict, prepared.binding.integers, where)
+    except VerificationError as error:
+        raise VerificationError(f"{error}{_flat_hint(prepared)}") from error.__cause__
+
+
+def _flat_hint(prepared: PreparedModel) -> str:
+    """Return what to do about a dense input that ``forward`` may take as ``[B]``, if there is one of width 1."""
+    said = prepared.config.dense_widths
+    names = [one.name for one in prepared.signature.dense if one.width == 1 and said.get(one.name) != 0]
+    return f". If forward takes {names[0]!r} as [B], say so: --dense-width {names[0]}=0" if names else ""
 
 
 @dataclass(frozen=True, kw_only=True)

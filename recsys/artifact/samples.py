@@ -187,6 +187,8 @@ def _raw_ids(num_ids: int, known: Tensor | None, generator: torch.Generator) -> 
 def read_samples(path: str | os.PathLike[str], signature: Signature) -> Batch:
     """Read requests in JSON, one per line or a single one over several lines, as one batch.
 
+    What else of dense inputs and features they hold is left out: a part of a model may read less than was recorded.
+
     Raises:
         ValueError: A field is wrong; the message names the line, the field, what was found and what was expected.
     """
@@ -198,15 +200,36 @@ def read_samples(path: str | os.PathLike[str], signature: Signature) -> Batch:
     requests = []
     whole = _one_request(content)
     if whole is not None:
-        return _joined([_checked(whole, signature, name)], signature)
+        return _joined([_checked_line(whole, signature, name)], signature)
     for number, line in enumerate(content.split("\n"), start=1):
         if line.strip():
             requests.append(
-                _checked(_parsed(line, f"{name}, line {number}"), signature, f"{name}, line {number}")
+                _checked_line(_parsed(line, f"{name}, line {number}"), signature, f"{name}, line {number}")
             )
     if not requests:
         raise ValueError(f"{name}: got no requests, expected one a line")
     return _joined(requests, signature)
+
+
+def _checked_line(data: Any, signature: Signature, at: str) -> _Request:
+    names = {
+        "dense": {one.name for one in signature.dense},
+        "sparse": {one.name for one in signature.sparse},
+    }
+    names["weights"] = names["sparse"]
+    if isinstance(data, dict):
+        data = {
+            section: {name: rows for name, rows in given.items() if name in names[section]}
+            if section in names and isinstance(given, dict) and _holds(data, section, names)
+            else given
+            for section, given in data.items()
+        }
+    return _checked(data, signature, at)
+
+
+def _holds(data: dict[str, Any], section: str, names: Mapping[str, set[str]]) -> bool:
+    """Return whether a section has all names: a misspelt one is not left out."""
+    return names[section] <= {*(data[section] if section != "weights" else data.get("sparse") or {})}
 
 
 def batch_of_request(data: Any, signature: Signature, at: str) -> Batch:

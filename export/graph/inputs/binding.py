@@ -173,7 +173,7 @@ def bind(
         its, take = ("their widths", "take them") if len(unknown) > 1 else ("its width", "take it")
         raise ExportError(
             f"forward({', '.join(unknown)}): cannot tell {its} from the layers that {take}, expected "
-            f"{' '.join(f'--dense-width {name}=N' for name in unknown)}"
+            f"{' '.join(f'--dense-width {name}=N' for name in unknown)}, with 0 for one that forward takes as [B]"
         )
     return binding
 

@@ -191,6 +191,7 @@ class Wanted:
         without: Fields of batches that are None.
         outputs: The names of the outputs to keep; all if it is empty.
         absent: Inputs that requests do not give because no output that is kept descends from them.
+        flat: Dense inputs that ``forward`` takes as ``[B]``; they are ``[B, 1]`` outside.
     """
 
     kinds: Mapping[str, str] = field(default_factory=dict)
@@ -198,6 +199,7 @@ class Wanted:
     without: Collection[str] = ()
     outputs: Sequence[str] = ()
     absent: Mapping[str, StandIn] = field(default_factory=dict)
+    flat: Collection[str] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,7 +228,7 @@ def adapted(model: nn.Module, wanted: Wanted) -> nn.Module:
     is_plain = is_told and all(p.batch is None and not (p.kind is not None and p.has_default) for p in found)
     is_foreign = any(p.kind is None and p.batch is None and not p.has_default for p in found)
     _check_defaults(found, wanted)
-    if is_foreign or (is_plain and not wanted.outputs and not wanted.absent):
+    if is_foreign or (is_plain and not wanted.outputs and not wanted.absent and not wanted.flat):
         return model
     taken = list(_inputs(found, wanted.kinds))
     names = [one.name for one in taken]
@@ -243,6 +245,7 @@ def adapted(model: nn.Module, wanted: Wanted) -> nn.Module:
         if wanted.absent:
             num_rows = _num_rows(next(iter(given.values())))
             given = {**given, **{name: absent.made(num_rows) for name, absent in wanted.absent.items()}}
+        given = {name: one.squeeze(1) if name in wanted.flat else one for name, one in given.items()}
         for one in taken:
             if one.field is None:
                 arguments[one.parameter] = given[one.name]
