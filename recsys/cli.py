@@ -8,7 +8,9 @@ from __future__ import annotations
 import argparse
 import difflib
 import importlib
+import os
 import re
+import signal
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -26,6 +28,8 @@ _MAX_MIN_WIDTH = 40
 # Ratios of difflib, from 0 to 1: the minimum that counts as similar, and the maximum distance from the most
 # similar name.
 _MIN_RATIO, _RATIO_MARGIN = 0.6, 0.05
+#: The command whose process lives on, and has handlers of its own for signals.
+SERVER = "recsys-serve"
 _SHELLS = ("bash", "fish", "tcsh", "zsh")
 # Metavars of arguments whose values are paths but are not parsed as such.
 _PATHS = ("ARTIFACT", "DIR", "FILE", "PATH")
@@ -51,6 +55,79 @@ def near_misses(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {' or '.join(sorted(near))}?" if near else ""
 
 
+class _UnusableError(Exception):
+    """A package cannot be used; the message says what to install."""
+
+
+def _imported(module: str) -> Callable[[Sequence[str] | None], int]:
+    """Return the main function of a module that imports torch and fbgemm-gpu.
+
+    Raises:
+        _UnusableError: One of them is missing or cannot be loaded.
+    """
+    import logging
+
+    # fbgemm-gpu logs errors of its libraries, over several lines, before it raises them.
+    root, held = logging.getLogger(), list[logging.LogRecord]()
+
+    def hold(record: logging.LogRecord) -> bool:
+        held.append(record)
+        return False
+
+    root.addFilter(hold)
+    try:
+        run: Callable[[Sequence[str] | None], int] = importlib.import_module(module).main
+    except (ImportError, OSError) as error:
+        from recsys.machine import unusable_package
+
+        unusable = unusable_package(error)
+        if unusable is None:
+            raise
+        raise _UnusableError(unusable) from None
+    finally:
+        root.removeFilter(hold)
+    for record in held:
+        root.handle(record)
+    return run
+
+
+def _open_standard_files() -> None:
+    """Open /dev/null in the places of standard files that are closed, so that no other file gets their numbers."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+
+
+@contextmanager
+def _ended_by_signals(program: str) -> Iterator[None]:
+    """Let SIGINT and SIGTERM end the process at once, without a traceback, and SIGHUP do nothing to a server.
+
+    The first process of a container ignores signals that it has no handler for.
+    """
+
+    def end(number: int, _: object) -> None:
+        sys.stderr.write(f"{program}: ended by {signal.Signals(number).name} while it started\n")
+        sys.stderr.flush()
+        os._exit(128 + number)
+
+    handlers: dict[int, Any] = {signal.SIGINT: end, signal.SIGTERM: end}
+    if program == SERVER:
+        handlers[signal.SIGHUP] = signal.SIG_IGN
+    # Only the main thread may set handlers.
+    is_main = threading.current_thread() is threading.main_thread()
+    before = (
+        {number: signal.signal(number, handler) for number, handler in handlers.items()} if is_main else {}
+    )
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            if os.getpid() != 1 or number == signal.SIGINT:
+                signal.signal(number, handler)
+
+
 def command(program: str, module: str) -> Callable[..., int]:
     """Return the main function of a command that needs torch and fbgemm-gpu.
 
@@ -66,32 +143,21 @@ def command(program: str, module: str) -> Callable[..., int]:
         if list(sys.argv[1:] if argv is None else argv) == ["--version"]:
             print(_version_text(program))
             return 0
-        import logging
-
-        # fbgemm-gpu logs errors of its libraries, over several lines, before it raises them.
-        root, held = logging.getLogger(), list[logging.LogRecord]()
-
-        def hold(record: logging.LogRecord) -> bool:
-            held.append(record)
-            return False
-
-        root.addFilter(hold)
+        _open_standard_files()
         try:
-            run: Callable[[Sequence[str] | None], int] = importlib.import_module(module).main
-        except (ImportError, OSError) as error:
-            from recsys.machine import unusable_package
-
-            unusable = unusable_package(error)
-            if unusable is None:
-                raise
-            sys.stderr.write(f"{program}: {unusable}\n")
+            with _ended_by_signals(program):
+                run = _imported(module)
+                _say_data_warnings(program)
+                if program == SERVER:
+                    # It has handlers of its own from when it listens.
+                    return run(argv)
+            return run(argv)
+        except _UnusableError as error:
+            sys.stderr.write(f"{program}: {error}\n")
             return 2
-        finally:
-            root.removeFilter(hold)
-        for record in held:
-            root.handle(record)
-        _say_data_warnings(program)
-        return run(argv)
+        except KeyboardInterrupt:
+            sys.stderr.write(f"{program}: interrupted\n")
+            return 1
 
     return main
 

@@ -239,7 +239,7 @@ def _serve(found: Effective, source: ModelSource, as_json: bool) -> int:
     # A batch may still be running, or a model loading. If Python ended that thread within native code, the
     # process would abort.
     shut_down_logging()
-    sys.stdout.flush()
+    # Lines on standard output were flushed as they were printed.
     os._exit(code)
 
 

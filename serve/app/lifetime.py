@@ -7,6 +7,7 @@ import contextlib
 import json
 import logging
 import signal
+import sys
 
 from serve.app.server import MakeEngine, Server
 from serve.config.settings import ServerConfig
@@ -89,9 +90,18 @@ def _print_ready(server: Server, config: ServerConfig, as_json: bool) -> None:
 
 
 def _print(as_json: bool, **values: object) -> None:
-    """Print one line, as JSON or as text. It is flushed because a script may wait for it on a pipe."""
+    """Print one line, as JSON or as text. It is flushed because a script may wait for it on a pipe.
+
+    Standard output may be closed, or its disk full: that is worth a warning, not the service.
+    """
     if as_json:
-        print(json.dumps(values), flush=True)
+        line = json.dumps(values)
     else:
         event, *rest = ((name, value) for name, value in values.items() if value is not None)
-        print(f"{event[1]}: " + " ".join(f"{name}={value}" for name, value in rest), flush=True)
+        line = f"{event[1]}: " + " ".join(f"{name}={value}" for name, value in rest)
+    try:
+        if sys.stdout is None:
+            raise OSError("it is closed")
+        print(line, flush=True)
+    except (OSError, ValueError) as error:
+        _log.warning("cannot write to standard output (%s): %s", error, line)

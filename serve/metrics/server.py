@@ -13,7 +13,7 @@ from typing import Protocol
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
-from serve.net.sockets import listening
+from serve.net.sockets import BoundedListener, listening
 
 _MAX_CONNECTIONS = 64
 _MAX_REQUEST_BYTES = 16 << 10
@@ -46,7 +46,8 @@ class MetricsServer:
         self._timeout_s = timeout_s
         # In order of arrival.
         self._open: dict[asyncio.StreamWriter, asyncio.Task[None]] = {}
-        listens = listening(host, port, _MAX_CONNECTIONS)
+        # Its own bound closes the oldest connection, so that scrapes get through.
+        listens = BoundedListener(listening(host, port, _MAX_CONNECTIONS), max_connections=0)
         self.port: int = listens.getsockname()[1]
         self._loop = asyncio.new_event_loop()
         self._server = self._loop.run_until_complete(

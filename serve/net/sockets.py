@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import ipaddress
+import logging
+import math
+import os
 import socket
+import time
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import grpc
@@ -14,6 +21,11 @@ from serve.config.settings import TlsConfig
 from serve.net.tls import server_credentials
 
 _BACKLOG = 128
+# accept(2)
+_NO_MORE_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_WARNING_INTERVAL_S = 60.0
+_PAUSE_S = 0.02
+_log = logging.getLogger("serve")
 
 
 def add_port(server: grpc.aio.Server, host: str, port: int, tls: TlsConfig | None, purpose: str) -> int:
@@ -70,33 +82,78 @@ def is_loopback(host: str) -> bool:
 class BoundedListener(socket.socket):
     """A listening socket that closes new connections at once while the maximum number is open.
 
-    Connections are counted when accepted, before TLS, so unfinished handshakes count too.
+    Connections are counted when accepted, before TLS, so unfinished handshakes count too. It does the same while the
+    process may open no more files, and says so once a minute: event loops would log an error for each attempt, and try
+    again at once.
 
     Args:
         listens: a listening socket, which this one replaces.
         max_connections: maximum number of open connections; 0 for no limit.
+        clock: in seconds.
     """
 
-    def __init__(self, listens: socket.socket, max_connections: int) -> None:
+    def __init__(
+        self, listens: socket.socket, max_connections: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         family, kind, protocol = listens.family, listens.type, listens.proto
         super().__init__(family, kind, protocol, fileno=listens.detach())
         self._max_connections = max_connections
         # Weak references: a socket that was not closed is uncounted when it is garbage-collected.
         self._accepted: weakref.WeakSet[_Accepted] = weakref.WeakSet()
+        self._clock = clock
+        self._next_warning_s = -math.inf
+        self._num_refused = 0
+        # Closed for a moment where there are no more files, to accept a connection and close it.
+        self._spare: int | None = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
     def accept(self) -> tuple[socket.socket, Any]:
         """See ``socket.accept``.
 
         Raises:
-            ConnectionAbortedError: the maximum is reached; event loops go on with the next connection.
+            ConnectionAbortedError: a limit is reached; event loops go on with the next connection.
         """
-        connection, address = super().accept()
+        try:
+            connection, address = super().accept()
+        except OSError as error:
+            if error.errno not in _NO_MORE_FILES:
+                raise
+            self._refuse_one(error)
+            raise ConnectionAbortedError from None
         if self._max_connections and len(self._accepted) >= self._max_connections:
             connection.close()
             raise ConnectionAbortedError
         accepted = _Accepted(connection, self._accepted)
         self._accepted.add(accepted)
         return accepted, address
+
+    def close(self) -> None:
+        """See ``socket.close``."""
+        if self._spare is not None:
+            os.close(self._spare)
+            self._spare = None
+        super().close()
+
+    def _refuse_one(self, error: OSError) -> None:
+        self._num_refused += 1
+        if self._clock() >= self._next_warning_s:
+            _log.warning(
+                "port %d: cannot accept connections (%s); %d refused since the last such line. Raise the limit of open "
+                "files (ulimit -n)",
+                self.getsockname()[1],
+                error.strerror,
+                self._num_refused,
+            )
+            self._next_warning_s, self._num_refused = self._clock() + _WARNING_INTERVAL_S, 0
+        if self._spare is None:
+            # Another thread took the file: the connection waits, and so must the loop, which would try again at once.
+            time.sleep(_PAUSE_S)
+        else:
+            os.close(self._spare)
+            self._spare = None
+            with contextlib.suppress(OSError):
+                super().accept()[0].close()
+        with contextlib.suppress(OSError):
+            self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
 
 class _Accepted(socket.socket):

@@ -64,8 +64,13 @@ _JSON = "application/json"
 _BINARY = "application/octet-stream"
 # Once the engine is idle, only answers remain to be sent.
 _SHUTDOWN_S = 1.0
-# RFC 9110: deflate is zlib's format.
-ENCODINGS = ("gzip", "deflate")
+# RFC 9110: x-gzip means gzip, and deflate is zlib's format.
+ENCODINGS = ("gzip", "x-gzip", "deflate")
+_GZIP_MAGIC = b"\x1f\x8b"
+# Tools write members of 64 KiB and more; each costs microseconds.
+_MOST_MEMBERS = 10_000
+# What is decompressed at a time.
+_SHORTEST_PIECE, _LONGEST_PIECE = 1 << 10, 1 << 20
 # zlib's flag for detecting the format from the header.
 _EITHER = zlib.MAX_WBITS | 32
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -404,17 +409,28 @@ def inflate(data: bytes, max_bytes: int) -> bytes:
         BodyTooLargeError: the result is longer.
         RequestError: the data is damaged, incomplete, or followed by more data.
     """
-    decompressor = zlib.decompressobj(_EITHER)
-    try:
-        inflated = decompressor.decompress(data, max_bytes + 1)
-    except zlib.error:
-        raise RequestError(f"body: got {len(data)} bytes that are neither gzip nor deflate") from None
-    if len(inflated) > max_bytes:
-        raise BodyTooLargeError(
-            f"body: got more than {max_bytes} bytes once it was inflated, expected at most so many"
-        )
-    if not decompressor.eof:
-        raise RequestError(f"body: got {len(data)} compressed bytes that end too early")
-    if decompressor.unused_data:
-        raise RequestError(f"body: got {len(decompressor.unused_data)} bytes after the compressed ones")
-    return inflated
+    parts: list[bytes] = []
+    num_left, at = max_bytes + 1, 0
+    # A gzip file may have several members (RFC 1952, 2.2), as parallel compressors write them.
+    for _ in range(_MOST_MEMBERS):
+        if parts and data[at : at + len(_GZIP_MAGIC)] != _GZIP_MAGIC:
+            raise RequestError(f"body: got {len(data) - at} bytes after the compressed ones")
+        decompressor, piece = zlib.decompressobj(_EITHER), _SHORTEST_PIECE
+        while not decompressor.eof:
+            if at >= len(data):
+                raise RequestError(f"body: got {len(data)} compressed bytes that end too early")
+            try:
+                parts.append(decompressor.decompress(data[at : at + piece], num_left))
+            except zlib.error:
+                raise RequestError(f"body: got {len(data)} bytes that are neither gzip nor deflate") from None
+            num_left -= len(parts[-1])
+            if num_left <= 0:
+                raise BodyTooLargeError(
+                    f"body: got more than {max_bytes} bytes once it was inflated, expected at most so many"
+                )
+            at = min(at + piece, len(data)) - len(decompressor.unused_data)
+            # Small at first: what lies behind the end of a member is read again.
+            piece = min(2 * piece, _LONGEST_PIECE)
+        if at == len(data):
+            return b"".join(parts)
+    raise RequestError(f"body: got more than {_MOST_MEMBERS} gzip members, expected at most so many")

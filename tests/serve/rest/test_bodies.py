@@ -17,6 +17,7 @@ from serve.config.models import BatchLimits, ModelSettings
 from serve.config.settings import ConnectionLimits, ServerConfig
 from serve.engine.reference.executor import ServedModel
 from serve.errors import BodyTooLargeError, RequestError
+from serve.rest.server import inflate
 from serve.rest.tensors_json import parse_json
 from tests.support.serve.live import LiveServer
 from tests.support.serve.messages.rest_calls import (
@@ -46,7 +47,21 @@ def rest(model: ServedModel) -> Iterator[LiveServer]:
         yield made
 
 
-@pytest.mark.parametrize(("encoding", "compress"), [("gzip", gzip.compress), ("deflate", zlib.compress)])
+def members(data: bytes) -> bytes:
+    """Several gzip members, empty ones among them."""
+    parts = [data[:7], b"", data[7:], b""]
+    return b"".join(map(gzip.compress, parts))
+
+
+ENCODED = [
+    pytest.param("gzip", gzip.compress, id="gzip"),
+    pytest.param("x-gzip", gzip.compress, id="x-gzip"),
+    pytest.param("X-GZIP", members, id="members"),
+    pytest.param("deflate", zlib.compress, id="deflate"),
+]
+
+
+@pytest.mark.parametrize(("encoding", "compress"), ENCODED)
 def test_compressed_bodies_are_answered_as_others(
     rest: LiveServer, encoding: str, compress: Callable[[bytes], bytes]
 ) -> None:
@@ -58,7 +73,7 @@ def test_compressed_bodies_are_answered_as_others(
 
 
 def test_a_body_that_inflates_to_too_much_gets_413(rest: LiveServer) -> None:
-    data = gzip.compress(bytes((1 << 16) + 1))
+    data = gzip.compress(bytes(1 << 15)) + gzip.compress(bytes((1 << 15) + 1))
     reply = ask(rest, "POST", INFER, data, {"Content-Encoding": "gzip"})
     assert reply.status == 413
     assert "got more than 65536 bytes once it was inflated" in reply.json()["error"]
@@ -71,6 +86,11 @@ def test_a_body_that_inflates_to_too_much_gets_413(rest: LiveServer) -> None:
         pytest.param(b"", "that end too early", id="empty"),
         pytest.param(gzip.compress(b"{}")[:-1], "that end too early", id="cut"),
         pytest.param(gzip.compress(b"{}") + b"x", "got 1 bytes after the compressed ones", id="more"),
+        pytest.param(
+            2 * gzip.compress(b"{}") + b"x", "got 1 bytes after the compressed ones", id="more members"
+        ),
+        pytest.param(gzip.compress(b"{}") + b"\x1f\x8b", "that end too early", id="half a member"),
+        pytest.param(gzip.compress(b"") + b"\x1f\x8b" + bytes(20), "neither gzip nor", id="a damaged member"),
     ],
 )
 def test_broken_compression_gets_400(rest: LiveServer, data: bytes, text: str) -> None:
@@ -79,11 +99,16 @@ def test_broken_compression_gets_400(rest: LiveServer, data: bytes, text: str) -
     assert text in reply.json()["error"]
 
 
+def test_more_members_than_any_tool_writes_are_refused() -> None:
+    with pytest.raises(RequestError, match="got more than 10000 gzip members"):
+        inflate(10_001 * gzip.compress(b""), 1 << 20)
+
+
 @pytest.mark.parametrize("encoding", ["br", "zstd", "gzip, gzip", "x" * 1000])
 def test_other_encodings_get_415(rest: LiveServer, encoding: str) -> None:
     reply = ask(rest, "POST", PREDICT, plain_body(sample_of(1)), {"Content-Encoding": encoding})
     assert reply.status == 415
-    assert "expected none, or one of gzip, deflate" in reply.json()["error"]
+    assert "expected none, or one of gzip, x-gzip, deflate" in reply.json()["error"]
     assert len(reply.data) < 300
 
 
