@@ -65,6 +65,8 @@ def infer(
         raise DataError(f"hash_rows: got {hash_rows}, expected at least 1")
     files = open_files(data)
     sample = sample_rows(files, SAMPLE_ROWS)
+    if sample.num_rows < 2:
+        raise DataError("data: got 1 row, expected at least 2: one to learn from, one to measure on")
     unknown = [name for name in ignore if name not in sample.column_names]
     if unknown:
         raise DataError(

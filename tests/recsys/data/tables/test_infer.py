@@ -124,6 +124,8 @@ def test_tables_that_cannot_be_inferred() -> None:
         infer(pa.table({"label": ["a", "b"], "x": [1, 2]}), labels=("label",))
     with pytest.raises(DataError, match="data: got no rows"):
         infer(pa.table({"label": [], "x": []}))
+    with pytest.raises(DataError, match="data: got 1 row, expected at least 2"):
+        infer(pa.table({"label": [1], "x": [1]}))
     with pytest.raises(DataError, match="hash_rows: got 0"):
         infer(pa.table({"label": [0, 1]}), hash_rows=0)
     with pytest.raises(DataError, match="expected a path, or a frame"):
