@@ -154,6 +154,8 @@ class Columns:
         if is_list(array.type):
             lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
             values = pc.list_flatten(array)
+            if is_text(values.type) and not spec.strings:
+                values = without_missing(values)
             if is_text(values.type) or is_bytes(values.type):
                 return self._without_empty(values, lengths.astype(np.int64))
             owners = np.repeat(np.arange(len(lengths)), lengths)

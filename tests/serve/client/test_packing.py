@@ -97,6 +97,11 @@ def test_dense_inputs_in_every_form(values: Any) -> None:
     assert request.num_rows == 2
 
 
+def test_true_is_a_number_of_a_dense_input() -> None:
+    request = build_request({"d": [[True, 0.5], [False, True]]}, {})
+    assert np.frombuffer(request.dense[0].values, "<f4").tolist() == [1, 0.5, 0, 1]
+
+
 @pytest.mark.parametrize(
     "rows",
     [

@@ -171,7 +171,8 @@ class Column:
         elif self.dates is not None:
             kind = "dates"
         elif self.numbers is None:
-            kind = f"texts separated by {self.separator!r}" if self.separator else "texts"
+            kind = "texts" if self.is_text else "bytes"
+            kind += f" separated by {self.separator!r}" if self.separator else ""
         else:
             kind = "whole numbers" if self.is_whole else "numbers"
         example = "" if not len(self.values) else str(self.array.drop_null()[0])[:24]

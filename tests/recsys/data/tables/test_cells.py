@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -99,6 +100,15 @@ def test_texts_that_are_not_split_say_so(cells: list[str], reason: str) -> None:
     found = infer(table)
     assert (found.schema.tables[0].separator, found.columns[1].use) == ("", "sparse")
     assert reason in found.columns[1].reason
+
+
+def test_missing_numbers_are_left_out_of_lists() -> None:
+    cells = ["11|NA|13", "[12|None]", "-", "12|13", "11|13", "13|12|11", "12|11", "13"] * 5
+    table = pa.table({"click": [0, 1] * 20, "seen": cells})
+    found = infer(table)
+    assert (found.schema.tables[0].separator, found.schema.tables[0].strings) == ("|", "")
+    seen = next(iter(table_dataset(table, found.schema).train()))
+    assert np.diff(all_of(seen).bags["seen"].offsets).tolist()[:4] == [2, 1, 0, 2]
 
 
 def test_a_list_of_fractions_is_no_feature() -> None:
