@@ -53,6 +53,10 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
                 "of a folder: recsys-serve --repository)"
             )
         return Manifest.loads(manifest.read_bytes())
+    if not where.is_file():
+        raise ForeignFileError(
+            f"artifact: got {where.name!r}, which is neither a file nor a folder; {_EXPECTED}"
+        )
     return Manifest.loads(_manifest_of_file(where))
 
 

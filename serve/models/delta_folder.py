@@ -6,12 +6,16 @@ is being copied is not taken for one. ``recsys-export`` renames finished files i
 
 from __future__ import annotations
 
+import logging
+import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
 from recsys.artifact.delta_file import DeltaFile
 from recsys.errors import ArtifactError
 
+_log = logging.getLogger("serve")
 #: Other files of the folder are left alone, such as markers that tools for buckets write.
 SUFFIX = ".delta"
 
@@ -58,6 +62,7 @@ class DeltaFolder:
         self.artifacts: set[str] = set()
         self._path = path
         self._known: dict[str, FolderDelta] = {}
+        self._told: set[str] = set()
 
     def scan(self) -> list[FolderDelta]:
         """Return the deltas of the folder, oldest first. Blocks.
@@ -71,15 +76,30 @@ class DeltaFolder:
             files = []
         known: dict[str, FolderDelta] = {}
         for file in files:
-            try:
-                about = file.stat()
-            except FileNotFoundError:  # removed since it was listed
+            about = self._looked_at(file)
+            if about is None:
                 continue
             stamp = (about.st_size, about.st_mtime_ns)
             before = self._known.get(file.name)
             known[file.name] = before if before and before.stamp == stamp else _read(file, stamp)
         self._known = known
         return sorted(known.values(), key=lambda delta: (delta.created_s, delta.name))
+
+    def _looked_at(self, file: Path) -> os.stat_result | None:
+        """Return what the disk says of a file; None for anything else, which is passed over, and said once."""
+        try:
+            about = file.stat()
+            if stat.S_ISREG(about.st_mode):
+                return about
+            why = "it is not a file"
+        except FileNotFoundError:  # removed since it was listed
+            return None
+        except OSError as error:
+            why = str(error.strerror)
+        if file.name not in self._told:
+            self._told.add(file.name)
+            _log.warning("deltas: %s is passed over: %s", file.name, why)
+        return None
 
 
 def _is_delta(name: str) -> bool:
@@ -100,4 +120,7 @@ def _read(path: Path, stamp: tuple[int, int]) -> FolderDelta:
                 base=header.base,
             )
     except ArtifactError as error:
-        return FolderDelta(path=path, stamp=stamp, created_s=written_s, error=str(error))
+        why = str(error)
+    except OSError as error:
+        why = str(error.strerror)
+    return FolderDelta(path=path, stamp=stamp, created_s=written_s, error=why)

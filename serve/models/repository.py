@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import re
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -95,17 +95,22 @@ class Repository:
                 self._tell(
                     f"repository: {name[:64]!r} is passed over: a model's name has letters, digits and _ - ."
                 )
-            elif self._is_inside(entry, name) and entry.is_dir():
+            elif self._holds(entry, name, Path.is_dir):
                 found.append(name)
         return found
 
     def versions(self, name: str) -> list[str]:
         """See ``ModelSource``."""
         folder = self._root / name
-        if not _NAME.fullmatch(name) or not self._is_inside(folder, name) or not folder.is_dir():
+        if not _NAME.fullmatch(name) or not self._holds(folder, name, Path.is_dir):
+            return []
+        try:
+            entries = sorted(folder.iterdir())
+        except OSError as error:
+            self._tell(f"repository: {name} is passed over: {error.strerror}")
             return []
         found = []
-        for entry in folder.iterdir():
+        for entry in entries:
             version = entry.name.removesuffix(_FILE_SUFFIX)
             if entry.name == DELTAS or entry.name.startswith("."):
                 continue
@@ -113,7 +118,7 @@ class Repository:
                 self._tell(
                     f"repository: {name}/{entry.name[:64]!r} is passed over: versions are whole numbers from 1"
                 )
-            elif self._is_inside(entry, f"{name}/{entry.name}") and _is_whole(entry):
+            elif self._holds(entry, f"{name}/{entry.name}", _is_whole):
                 found.append(version)
         return sorted(set(found), key=version_order)
 
@@ -122,7 +127,7 @@ class Repository:
         if _NAME.fullmatch(name) and _VERSION.fullmatch(version):
             folder = self._root / name / version
             for path in (folder, folder.with_name(version + _FILE_SUFFIX)):
-                if _is_whole(path) and self._is_inside(path, f"{name}/{path.name}"):
+                if self._holds(path, f"{name}/{path.name}", _is_whole):
                     return path
         raise ModelNotFoundError(
             f"version: got {version[:64]!r} of model {name[:64]!r}, expected one that lies in the repository"
@@ -134,14 +139,25 @@ class Repository:
             raise ModelNotFoundError(f"model: got {name[:64]!r}, expected one that lies in the repository")
         _check_file_name(file_name)
         path = self._root / name / DELTAS / file_name
-        return _delta(path, is_inside=self._is_inside(path, f"{name}/{DELTAS}/{file_name}"))
+        return _delta(path, is_inside=self._holds(path, f"{name}/{DELTAS}/{file_name}", Path.is_file))
 
-    def _is_inside(self, path: Path, what: str) -> bool:
-        root = self._root.resolve()
-        if path.resolve().is_relative_to(root):
-            return True
-        self._tell(f"repository: {what} is passed over: it leads out of the repository")
-        return False
+    def _holds(self, path: Path, what: str, is_wanted: Callable[[Path], bool]) -> bool:
+        """Return whether a path is what is wanted, within the repository. One that cannot be looked at is not."""
+        try:
+            if not is_wanted(path):
+                if path.is_symlink():
+                    path.stat()  # raises for links that lead nowhere or to themselves
+                return False
+            is_inside = path.resolve().is_relative_to(self._root.resolve())
+        except FileNotFoundError:
+            return False
+        # RuntimeError: pathlib's for a link that leads to itself, up to Python 3.12.
+        except (OSError, RuntimeError) as error:
+            self._tell(f"repository: {what} is passed over: {getattr(error, 'strerror', None) or error}")
+            return False
+        if not is_inside:
+            self._tell(f"repository: {what} is passed over: it leads out of the repository")
+        return is_inside
 
     def _tell(self, text: str) -> None:
         """Log a text once, although the repository is scanned repeatedly."""
@@ -187,7 +203,11 @@ class SingleArtifact:
         _check_file_name(file_name)
         folder = self._path.with_name(f"{self._path.name}.{DELTAS}")
         path = folder / file_name
-        return _delta(path, is_inside=path.resolve().parent == folder.resolve())
+        try:
+            is_inside = path.resolve().parent == folder.resolve()
+        except (OSError, RuntimeError):  # a link that leads to itself
+            is_inside = False
+        return _delta(path, is_inside=is_inside)
 
 
 def fingerprint(path: Path) -> Fingerprint:

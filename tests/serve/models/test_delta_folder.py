@@ -51,6 +51,28 @@ def test_a_file_that_is_being_copied_is_no_delta_until_it_is_whole(tmp_path: Pat
     assert folder.scan()[0].digest
 
 
+def test_entries_that_are_no_files_are_passed_over_and_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(tmp_path / "a.delta", 100.0)
+    (tmp_path / "loop.delta").symlink_to(tmp_path / "loop.delta")
+    (tmp_path / "gone.delta").symlink_to(tmp_path / "nothing")
+    (tmp_path / "zero.delta").symlink_to("/dev/zero")
+    (tmp_path / "folder.delta").mkdir()
+    os.mkfifo(tmp_path / "pipe.delta")
+    folder = DeltaFolder(tmp_path)
+    for _ in range(2):
+        assert [delta.name for delta in folder.scan()] == ["a.delta"]
+    named = sorted(record.message.split(" ")[1] for record in caplog.records)
+    assert named == ["folder.delta", "loop.delta", "pipe.delta", "zero.delta"]
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "memory.delta").symlink_to("/proc/self/mem")
+    (delta,) = DeltaFolder(tmp_path).scan()
+    assert delta.error
+
+
 def test_headers_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "a.delta", 100.0)
     folder = DeltaFolder(tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -124,6 +125,46 @@ def test_links_out_of_the_root_are_refused_and_links_within_are_not(
     assert "small/11 is passed over: it leads out of the repository" in caplog.text
 
 
+def _loop(path: Path) -> None:
+    path.symlink_to(path)
+
+
+def _memory(path: Path) -> None:
+    path.symlink_to("/proc/self/mem")
+
+
+def _device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+@pytest.mark.parametrize("odd", [_loop, _memory, _device], ids=["a loop", "memory", "a device"])
+def test_an_odd_entry_is_passed_over_and_said_once(
+    repository: Repository,
+    root: Path,
+    odd: Callable[[Path], None],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    odd(root / "odd")
+    odd(root / "small" / "11")
+    odd(root / "small" / "12.pt")
+    (root / "small" / "deltas").mkdir()
+    odd(root / "small" / "deltas" / "a.delta")
+    for _ in range(2):
+        assert repository.names() == ["other-1.0_x", "small"]
+        assert repository.versions("small") == ["1", "2", "10"]
+        assert repository.versions("odd") == []
+    for version in ("11", "12"):
+        with pytest.raises(ModelNotFoundError):
+            repository.path("small", version)
+    with pytest.raises(ModelNotFoundError):
+        repository.delta_path("small", "a.delta")
+    said = [record.message for record in caplog.records]
+    assert len(said) == len(set(said))
+    if odd is _loop:
+        named = {"odd", "small/11", "small/12.pt", "small/deltas/a.delta"}
+        assert {text.split(" ")[1] for text in said} == named
+
+
 def test_the_root_itself_may_be_a_link(root: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(root)
     assert Repository(tmp_path / "link").versions("small") == ["1", "2", "10"]
@@ -204,6 +245,10 @@ def test_a_single_artifact_is_named_by_its_manifest(artifact_path: Path, model: 
 def test_what_is_no_artifact_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError):
         SingleArtifact(tmp_path)
+    _loop(tmp_path / "loop")
+    for odd in (tmp_path / "loop", Path("/dev/zero"), Path("/proc/self/mem")):
+        with pytest.raises(ArtifactError, match=f"artifact: got '{odd.name}'"):
+            SingleArtifact(odd)
 
 
 def test_fingerprints_change_with_the_files(tmp_path: Path, artifact_path: Path) -> None:
