@@ -22,6 +22,8 @@ from recsys.data.tables.schema_file import read_schema, to_toml
 from recsys.files import replacing
 
 _FILE_WIDTH = 160
+# Features that are shown of a wide table; all labels, times, weights and dates are.
+_NUM_SHOWN = 500
 _EXAMPLES = """\
 examples:
   recsys-data inspect clicks.csv
@@ -81,6 +83,10 @@ def _inspect_columns(args: argparse.Namespace) -> int:
         print(json.dumps({**found, "warnings": warnings}))
         return 0
     _print(_table(inferred, uses))
+    if len(inferred.columns) > _NUM_SHOWN:
+        print(
+            f"{len(inferred.columns):,} columns, of which the first {_NUM_SHOWN} are shown; --out and --json give all"
+        )
     print(f"a sample of {inferred.num_rows:,} rows" + ("" if args.out is None else f"; wrote {args.out}"))
     _warn(warnings)
     return 0
@@ -144,7 +150,8 @@ def _table(inferred: Inferred, uses: Mapping[str, RowUse]) -> Table:
             f"{c.missing:.1%}",
             c.reason,
         ]
-        for c in inferred.columns
+        for number, c in enumerate(inferred.columns)
+        if number < _NUM_SHOWN or c.use not in ("dense", "sparse", "ignored")
     ]
     headings = ["column", "use", "holds", "different", "rows read", "missing", "why"]
     table = whole_table("columns", headings, rows, left={0, 1, 2, 6})

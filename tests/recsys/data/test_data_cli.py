@@ -131,3 +131,19 @@ def test_item_vectors_multiply_to_the_logits(tmp_path: Path, capsys: pytest.Capt
     assert main([*words[:-1], str(tmp_path / "nowhere" / "v.parquet")]) == 2
     assert main([*words, "--keep", "price,z"]) == 2
     assert "keep: got unknown columns ['z']" in capsys.readouterr().err
+
+
+def test_of_wide_tables_the_first_columns_are_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = [f"f{i}" for i in range(600)]
+    rows = [",".join(str((i + k) % 7) for k in range(600)) + f",{i % 2}\n" for i in range(40)]
+    (tmp_path / "wide.csv").write_text(",".join([*names, "click"]) + "\n" + "".join(rows))
+    argv = ["inspect", str(tmp_path / "wide.csv"), "--out", str(tmp_path / "schema.toml")]
+    assert main(argv) == 0
+    printed = capsys.readouterr().out
+    assert " f499 " in printed
+    assert " f500 " not in printed
+    assert " click " in printed
+    assert "601 columns, of which the first 500 are shown; --out and --json give all" in printed
+    assert len(read_schema(tmp_path / "schema.toml").feature_names) == 600
