@@ -64,9 +64,16 @@ class Bags:
         """Return the bags of the given examples, in that order."""
         starts = self.offsets[rows]
         lengths = self.offsets[rows + 1] - starts
+        if len(rows) and (lengths == 1).all():
+            return Bags.single(self.values[starts])
         offsets = np.concatenate(([0], np.cumsum(lengths)))
         within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths)
         return Bags(self.values[np.repeat(starts, lengths) + within], offsets)
+
+    def between(self, first: int, end: int) -> Bags:
+        """Return the bags of consecutive examples: views."""
+        offsets = self.offsets[first : end + 1]
+        return Bags(self.values[offsets[0] : offsets[-1]], offsets - offsets[0])
 
 
 @dataclass(frozen=True)
@@ -161,22 +168,34 @@ class Examples:
             rows: Which examples.
             num_global_rows: See ``LabeledBatch``; None if there is one rank.
         """
-        taken = self.take(rows)
-        bags = list(taken.bags.values())
+        return self.take(rows).whole_batch(num_global_rows)
+
+    def between(self, first: int, end: int) -> Examples:
+        """Return consecutive examples: views."""
+        return Examples(
+            dense=self.dense[first:end],
+            bags={name: bags.between(first, end) for name, bags in self.bags.items()},
+            labels=self.labels[first:end],
+            weights=None if self.weights is None else self.weights[first:end],
+        )
+
+    def whole_batch(self, num_global_rows: int | None = None) -> LabeledBatch:
+        """Return all examples as tensors; see ``batch``."""
+        bags = list(self.bags.values())
         lengths = np.concatenate([np.diff(b.offsets) for b in bags])
         kjt = KeyedJaggedTensor(
-            keys=list(taken.bags),
+            keys=list(self.bags),
             values=torch.from_numpy(np.concatenate([b.values for b in bags])),
             lengths=torch.from_numpy(lengths),
-            stride=len(taken),
+            stride=len(self),
             length_per_key=[len(b.values) for b in bags],
         )
         return LabeledBatch(
-            torch.from_numpy(taken.dense),
+            torch.from_numpy(self.dense),
             kjt,
-            torch.from_numpy(taken.labels),
-            len(taken) if num_global_rows is None else num_global_rows,
-            None if taken.weights is None else torch.from_numpy(taken.weights),
+            torch.from_numpy(self.labels),
+            len(self) if num_global_rows is None else num_global_rows,
+            None if self.weights is None else torch.from_numpy(self.weights),
         )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -23,7 +24,8 @@ from torch.nn import functional
 from recsys.configs import DataType, PoolingType
 from recsys.embedding import FLOAT_DTYPES, pool
 from recsys.jagged.tensor import JaggedTensor
-from recsys.optim.fused_config import FusedConfig
+from recsys.kernels.rowwise import RowWiseLookup, RowWiseStep
+from recsys.optim.fused_config import EmbOptimType, FusedConfig
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # FBGEMM's, of optimizers that its CPU build lacks
@@ -115,6 +117,22 @@ def check_shard(shard: ShardConfig, kernel: KernelConfig, device: torch.device) 
         )
 
 
+def _is_row_wise(shards: Sequence[ShardConfig], config: FusedConfig) -> bool:
+    """Return whether ``recsys.kernels.rowwise`` has the optimizer, and the shards have one width in float32."""
+    return (
+        config.optimizer == EmbOptimType.EXACT_ROWWISE_ADAGRAD
+        and not (config.weight_decay or config.max_norm or config.gradient_clipping)
+        and len({shard.num_columns for shard in shards}) == 1
+        and all(shard.data_type is DataType.FP32 for shard in shards)
+    )
+
+
+def _first_rows(shards: Sequence[ShardConfig], slots: Sequence[int]) -> Tensor:
+    """Return the first row of each slot's shard among the rows of all."""
+    starts = [0, *accumulate(shard.num_rows for shard in shards)]
+    return torch.tensor([starts[shard] for shard in slots], dtype=torch.int64)
+
+
 class FusedLookup(nn.Module):
     """S slots in one FBGEMM call; the backward pass updates the rows. IDs must have been checked.
 
@@ -165,6 +183,11 @@ class FusedLookup(nn.Module):
         # Not a submodule: the model's parameters are those of the shards, not the flat ones.
         self._tbe = (tbe,)
         self.weights: list[Tensor] = list(tbe.split_embedding_weights())
+        self._is_mean = pooling is PoolingType.MEAN and not self._mean_by_weights
+        self._is_pooled = pooling is not PoolingType.NONE
+        self._first_rows = (
+            _first_rows(shards, slots) if on_host and _is_row_wise(shards, kernel.fused) else None
+        )
 
     @property
     def tbe(self) -> SplitTableBatchedEmbeddingBagsCodegen:
@@ -203,10 +226,37 @@ class FusedLookup(nn.Module):
             steps = int(self.tbe.iter_cpu)
         # FBGEMM 1.8's training operators do not know inference mode.
         with torch.inference_mode(False), torch.set_grad_enabled(trains):
-            found: Tensor = self.tbe(values, offsets, weights, batch_size_per_feature_per_rank=batch_sizes)
+            found: Tensor
+            if trains and self._is_own_backward(weights, batch_sizes):
+                step = self._row_wise_step(values, offsets, weights)
+                found = RowWiseLookup.apply(
+                    self.tbe.placeholder_autograd_tensor, lambda: self.tbe(values, offsets, weights), step
+                )
+            else:
+                found = self.tbe(values, offsets, weights, batch_size_per_feature_per_rank=batch_sizes)
         if steps is not None:
             self.set_step_count(steps)
         return found
+
+    def _is_own_backward(self, weights: Tensor | None, batch_sizes: list[list[int]] | None) -> bool:
+        """Return whether ``recsys.kernels.rowwise`` trains a lookup: FBGEMM is slower in host memory."""
+        needs_no_gradient = weights is None or not weights.requires_grad
+        return self._first_rows is not None and batch_sizes is None and needs_no_gradient
+
+    def _row_wise_step(self, values: Tensor, offsets: Tensor, weights: Tensor | None) -> RowWiseStep:
+        assert self._first_rows is not None
+        return RowWiseStep(
+            weight=self.tbe.weights_host.detach().view(-1, self.weights[0].size(1)),
+            state=self.tbe.momentum1_host,
+            learning_rate=self.tbe.get_learning_rate(),
+            eps=self.config.eps,
+            values=values,
+            offsets=offsets,
+            first_rows=self._first_rows,
+            weights=weights,
+            is_mean=self._is_mean,
+            is_pooled=self._is_pooled,
+        )
 
     def states(self) -> list[dict[str, Tensor]]:
         """Return for each shard its optimizer states by FBGEMM's names: views."""

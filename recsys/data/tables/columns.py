@@ -30,8 +30,9 @@ from recsys.data.tables.conversions import (
 )
 from recsys.data.tables.list_warnings import warn_of_lists
 from recsys.data.tables.moments import DATES, moments_of, seconds_of
+from recsys.data.tables.text_hash import hash_array
 from recsys.data.tables.types import is_bytes, is_list, is_number, is_text, plain
-from recsys.hashing import hash_texts, rows_of_ids
+from recsys.hashing import rows_of_ids
 from recsys.schema import DenseColumn, LabelColumn, TableSpec
 
 
@@ -179,13 +180,10 @@ class Columns:
 
     @staticmethod
     def _hashed(values: pa.Array) -> Ints:
-        """Return the texts' IDs; each different text is hashed once."""
+        """Return the texts' IDs."""
         if not (is_text(values.type) or is_bytes(values.type)):
             values = values.cast(pa.string())
-        encoded = values.dictionary_encode()
-        hashes: Ints = hash_texts(encoded.dictionary.cast(pa.large_binary()).to_pylist())
-        ids: Ints = hashes[encoded.indices.to_numpy(zero_copy_only=False)]
-        return ids
+        return hash_array(values)
 
     def _whole(self, values: pa.Array, name: str, owners: Ints) -> Ints:
         self._expect_no_bytes(values, name)

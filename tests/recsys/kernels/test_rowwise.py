@@ -1,0 +1,91 @@
+"""Row-wise Adagrad's own backward pass, against FBGEMM's.
+
+Shape letters: B batch, D embedding dim, S slots.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from recsys.configs import DataType, PoolingType
+from recsys.kernels.rowwise import RowWiseLookup
+from recsys.kernels.training import FusedLookup, KernelConfig, ShardConfig
+from recsys.optim.fused_config import EmbOptimType, FusedConfig
+
+_CPU = torch.device("cpu")
+_DIM = 8
+# Two shards, the first of two slots.
+_SHARDS = [
+    ShardConfig(table=name, num_rows=rows, num_columns=_DIM, data_type=DataType.FP32)
+    for name, rows in (("a", 11), ("b", 7))
+]
+_SLOTS = [0, 0, 1]
+_NUM_BAGS = 6
+
+
+def _lookup(pooling: PoolingType, *, weighted: bool, own: bool) -> FusedLookup:
+    config = FusedConfig(optimizer=EmbOptimType.EXACT_ROWWISE_ADAGRAD, learning_rate=0.1)
+    kernel = KernelConfig(name="fused", fused=config)
+    lookup = FusedLookup(_SHARDS, _SLOTS, pooling, kernel, _CPU, weighted)
+    generator = torch.Generator().manual_seed(0)
+    for weight in lookup.weights:
+        weight.detach().copy_(torch.randn(weight.shape, generator=generator))
+    assert lookup._first_rows is not None
+    if not own:
+        lookup._first_rows = None
+    return lookup
+
+
+def _trained(lookup: FusedLookup, lengths: Tensor, *, weighted: bool) -> list[Tensor]:
+    """Outputs, weights and states of three steps."""
+    generator = torch.Generator().manual_seed(1)
+    offsets = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
+    made: list[Tensor] = []
+    for _ in range(3):
+        values = torch.randint(0, 7, (int(offsets[-1]),), generator=generator)
+        weights = torch.rand(values.shape, generator=generator) if weighted else None
+        found = lookup(values, offsets, weights)
+        made.append(found.detach().clone())
+        found.backward(torch.randn(found.shape, generator=generator))
+    return [*made, *(w.detach() for w in lookup.weights), *(s["momentum1"] for s in lookup.states())]
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("pooling", list(PoolingType))
+@pytest.mark.parametrize("lengths", ["ones", "mixed", "none"])
+def test_it_trains_as_fbgemm_does(pooling: PoolingType, weighted: bool, lengths: str) -> None:
+    sizes = {
+        "ones": torch.ones(3 * _NUM_BAGS, dtype=torch.int64),
+        "mixed": torch.tensor([0, 1, 3, 2, 0, 4, 1, 1, 0, 0, 2, 5, 1, 0, 7, 2, 2, 1]),
+        "none": torch.zeros(3 * _NUM_BAGS, dtype=torch.int64),
+    }[lengths]
+    if pooling is PoolingType.NONE and weighted:
+        pytest.skip("sequences take no weights")
+    ours, theirs = (
+        _trained(_lookup(pooling, weighted=weighted, own=own), sizes, weighted=weighted)
+        for own in (True, False)
+    )
+    for found, expected in zip(ours, theirs, strict=True):
+        assert torch.allclose(found, expected, atol=1e-6)
+
+
+def test_what_it_does_not_know_is_left_to_fbgemm(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> Tensor:
+        raise AssertionError("called")
+
+    monkeypatch.setattr(RowWiseLookup, "apply", refused)
+    lookup = _lookup(PoolingType.SUM, weighted=True, own=True)
+    values, offsets = torch.zeros(18, dtype=torch.int64), torch.arange(19)
+    with pytest.raises(AssertionError, match="called"):
+        lookup(values, offsets, torch.ones(18))
+    with torch.no_grad():
+        lookup(values, offsets, torch.ones(18))
+    weights = torch.ones(18, requires_grad=True)
+    lookup(values, offsets, weights).sum().backward()
+    assert weights.grad is not None
+    for changes in ({"optimizer": EmbOptimType.EXACT_ADAGRAD}, {"gradient_clipping": True}):
+        config = FusedConfig(**{"optimizer": EmbOptimType.EXACT_ROWWISE_ADAGRAD, **changes})  # type: ignore[arg-type]
+        kernel = KernelConfig(name="fused", fused=config)
+        FusedLookup(_SHARDS, _SLOTS, PoolingType.SUM, kernel, _CPU)(values, offsets, None)
