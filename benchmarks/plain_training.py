@@ -35,13 +35,14 @@ from recsys.data.examples import Dataset, LabeledBatch
 from recsys.data.prefetch import Prefetch
 from recsys.data.tables.dataset import table_dataset
 from recsys.schema import DenseColumn, LabelColumn, Schema, TableSpec
-from recsys.train.config import ModelConfig, RunConfig, TrainConfig
+from recsys.train.config import MATMUL_PRECISIONS, ModelConfig, RunConfig, TrainConfig
 from recsys.train.ranks import ONE_RANK, process_group
 from recsys.train.trainer import Trainer
 
 #: How many times the plain loop's samples ours should train.
 TARGET = 1.5
 OURS, OURS_READ, PLAIN = "recsys-train", "recsys-train, already read", "plain PyTorch"
+OURS_BF16 = "recsys-train --matmul-precision bfloat16"
 _DIM = 16
 _LAYERS = (512, 256)
 _TABLE_ROWS = 100_000
@@ -149,6 +150,17 @@ class Ours:
                 pass
 
 
+def _in_bfloat16(epoch: Callable[[], None]) -> Callable[[], None]:
+    def run() -> None:
+        torch.set_float32_matmul_precision(MATMUL_PRECISIONS["bfloat16"])
+        try:
+            epoch()
+        finally:
+            torch.set_float32_matmul_precision(MATMUL_PRECISIONS["float32"])
+
+    return run
+
+
 def schema() -> Schema:
     """Return the use of the columns of ``benchmarks.first_batch.write_table``."""
     return Schema(
@@ -180,12 +192,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             PLAIN: Plain(made).epoch,
             OURS: Ours(dataset, args.batch_size).epoch,
             OURS_READ: Ours(dataset, args.batch_size, made).epoch,
+            OURS_BF16: _in_bfloat16(Ours(dataset, args.batch_size).epoch),
         }
         results = _measured(sides, dataset.num_train_rows, 1 if args.quick else args.rounds)
         if args.profile:
             for name in (PLAIN, OURS_READ):
                 _print_profile(name, sides[name])
-    bars = [Bar(f"{OURS} ÷ {PLAIN}", TARGET, next(r.ratio for r in results if r.name == OURS))]
+    bars = [Bar(f"{r.name} ÷ {PLAIN}", TARGET, r.ratio) for r in results if r.name in (OURS, OURS_BF16)]
     if args.json:
         print(json.dumps({"results": [asdict(result) for result in results], "bars": bars_json(bars)}))
         return exit_status(bars, args)

@@ -29,7 +29,14 @@ from recsys.sharding.plan.plan import ShardingPlan
 from recsys.sharding.plan.plan_file import read_plan
 from recsys.train.best import BEST_METRICS, kept_text
 from recsys.train.callbacks import Callback, CallbackList, ConsoleCallback, TensorBoardCallback, summary_text
-from recsys.train.config import MODELS, ModelConfig, RunConfig, TrainConfig, read_model_config
+from recsys.train.config import (
+    MATMUL_PRECISIONS,
+    MODELS,
+    ModelConfig,
+    RunConfig,
+    TrainConfig,
+    read_model_config,
+)
 from recsys.train.job import Trained, TrainJob, train_over_ranks
 from recsys.train.loop import DivergedError
 from recsys.train.progress import Epoch
@@ -466,6 +473,12 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--batch-size", type=count, metavar="B", help=f"rows per step, on each rank {_default('batch_size')}"
+    )
+    group.add_argument(
+        "--matmul-precision",
+        choices=tuple(MATMUL_PRECISIONS),
+        help="of the numbers that matrix products multiply: bfloat16 is faster on processors with AMX or AVX-512 BF16 "
+        f"and on GPUs, and no different elsewhere (default {TrainConfig.matmul_precision})",
     )
     group.add_argument("--seed", type=int, default=0, help="the same seed gives the same model (default 0)")
     group.add_argument("--threads", type=count, default=1, metavar="N", help="CPU threads (default 1)")

@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch import distributed as dist
 
@@ -24,7 +25,7 @@ from recsys.example_rows import EXAMPLE_ROWS
 from recsys.models.click import ClickModel
 from recsys.sharding.plan.plan import ShardingPlan
 from recsys.train.callbacks import Callback
-from recsys.train.config import ModelConfig, RunConfig, TrainConfig
+from recsys.train.config import MATMUL_PRECISIONS, ModelConfig, RunConfig, TrainConfig
 from recsys.train.loop import Loop, Saving
 from recsys.train.progress import Epoch, TrainProgress
 from recsys.train.ranks import ONE_RANK, Ranks, process_group
@@ -33,7 +34,7 @@ from recsys.train.warm_start import WarmStart, fill
 
 _PROGRESS, _SETTINGS = "progress", "settings"
 # Settings that runs of earlier releases do not have.
-_LATER = ("data_digest", "best_metric")
+_LATER = ("data_digest", "best_metric", "matmul_precision")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,8 +141,18 @@ def train_over_ranks(job: TrainJob, ranks: Ranks, callback: Callback, *, whole: 
         ValueError: The sizes, the plan or the checkpoint do not fit, or a data file is malformed.
         DivergedError: The loss is no longer a number.
     """
-    with process_group(ranks), _locked(job):
+    with process_group(ranks), _locked(job), _matmul_precision(job.train.matmul_precision):
         return _trained(job, ranks, callback, whole=whole)
+
+
+@contextmanager
+def _matmul_precision(name: str) -> Iterator[None]:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(MATMUL_PRECISIONS[name])
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 @contextmanager

@@ -379,3 +379,23 @@ def test_a_plan_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert main(argv) == 2
     assert "unknown collections ['elsewhere']" in capsys.readouterr().err
     assert not (tmp_path / "m.pt").exists()
+
+
+class _Precision(Callback):
+    """Notes the precision of products during the training."""
+
+    def batch_done(self, num_rows: int) -> None:
+        self.found = torch.get_float32_matmul_precision()
+
+
+def test_products_have_the_precision_that_was_asked_for(tmp_path: Path) -> None:
+    before, callback = torch.get_float32_matmul_precision(), _Precision()
+    coarse = replace(_CONFIG, matmul_precision="bfloat16")
+    trained = train_over_ranks(_job(tmp_path / "a", train=coarse), ONE_RANK, callback, whole=True)
+    assert callback.found == "medium"
+    assert torch.get_float32_matmul_precision() == before
+    exact = train_over_ranks(_job(tmp_path / "b"), ONE_RANK, callback, whole=True)
+    assert callback.found == "highest"
+    assert trained.kept.held_out.loss == pytest.approx(exact.kept.held_out.loss, rel=0.02)
+    with pytest.raises(CheckpointError, match="matmul_precision: it was trained with 'bfloat16'"):
+        train_over_ranks(_job(tmp_path / "a", resume=True), ONE_RANK, callback, whole=True)

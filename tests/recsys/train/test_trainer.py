@@ -61,7 +61,7 @@ def _fit(
     config = replace(config, batch_size=config.batch_size * 2 // world_size)
     callback = _Windows()
     trainer = Trainer(model.factory, model.arguments(dataset), config, ranks, plan)
-    epochs = Loop(trainer, dataset, config, RunConfig(log_every=4), callback).fit()
+    epochs = Loop(trainer, dataset, config, RunConfig(log_every=4), callback).fit().epochs
     return epochs, callback.windows, trainer.whole_state_dict()
 
 
