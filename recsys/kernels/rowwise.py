@@ -91,7 +91,7 @@ class RowWiseLookup(torch.autograd.Function):
         return look_up()
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, None]:
         """Update the rows."""
         ctx.step.update(gradient.contiguous())
         return None, None, None

@@ -229,7 +229,7 @@ class FusedLookup(nn.Module):
             found: Tensor
             if trains and self._is_own_backward(weights, batch_sizes):
                 step = self._row_wise_step(values, offsets, weights)
-                found = RowWiseLookup.apply(
+                found = RowWiseLookup.apply(  # type: ignore[no-untyped-call]
                     self.tbe.placeholder_autograd_tensor, lambda: self.tbe(values, offsets, weights), step
                 )
             else:
