@@ -66,7 +66,7 @@ def infer(
     files = open_files(data)
     sample = sample_rows(files, SAMPLE_ROWS)
     if sample.num_rows < 2:
-        raise DataError("data: got 1 row, expected at least 2: one to learn from, one to measure on")
+        raise DataError("data: got 1 row, expected at least 2 rows: one to learn from, one to measure on")
     unknown = [name for name in ignore if name not in sample.column_names]
     if unknown:
         raise DataError(
