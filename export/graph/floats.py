@@ -1,4 +1,4 @@
-"""Whole numbers in a traced graph where TorchScript insists on floats: they become floats."""
+"""Arguments in a traced graph that Python takes and TorchScript does not: whole numbers for floats, ``out=None``."""
 
 from __future__ import annotations
 
@@ -10,14 +10,21 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+# Attributes of layers without annotations.
+_FLOATS_OF_LAYERS: dict[type[nn.Module], set[str]] = {nn.MultiheadAttention: {"dropout"}}
 _FLOATS = ("float", "Optional[float]")
 # Types of a schema that take a whole number as it is.
 _WHOLE = ("int", "number", "SymInt", "Optional[int]", "Optional[number]", "Optional[SymInt]", "Scalar", "t")
 
 
 def floats_for_whole_numbers(module: fx.GraphModule) -> None:
-    """Give functions, methods and layers floats where they take no whole numbers, such as ``nn.Dropout(0)``."""
+    """Give functions, methods and layers floats where they take no whole numbers, such as ``nn.Dropout(0)``.
+
+    An ``out=None`` is left out.
+    """
     for node in module.graph.nodes:
+        if node.kwargs.get("out", node) is None:
+            node.kwargs = {name: value for name, value in node.kwargs.items() if name != "out"}
         if node.op == "call_module":
             _floats_of_layer(module.get_submodule(str(node.target)))
         elif node.op == "call_function" and inspect.isfunction(node.target):
@@ -31,7 +38,7 @@ def _floats_of_layer(layer: nn.Module) -> None:
     if isinstance(layer, torch.jit.ScriptModule):
         return
     for part in layer.modules():
-        for name in _taking_floats(type(part)):
+        for name in _taking_floats(type(part)) | _FLOATS_OF_LAYERS.get(type(part), set()):
             if type(part.__dict__.get(name)) is int:
                 setattr(part, name, float(part.__dict__[name]))
 

@@ -9,7 +9,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from torch import fx, nn
+from torch import Tensor, fx, nn
 from torch.amp.autocast_mode import autocast
 from torch.fx import _symbolic_trace as symbolic_trace
 
@@ -18,6 +18,11 @@ from recsys.jagged.keyed import KeyedTensor
 from recsys.jagged.keyed_jagged import KeyedJaggedTensor
 from recsys.jagged.tensor import JaggedTensor
 
+# Methods of tensors that take sizes and no other tensors: torch.fx does not see traced ones.
+_SIZED = (
+    *("expand", "repeat", "tile", "view", "reshape", "narrow", "repeat_interleave", "unflatten", "roll"),
+    *("new_zeros", "new_ones", "new_full", "new_empty"),
+)
 _JAGGED = (JaggedTensor, KeyedJaggedTensor, KeyedTensor)
 
 
@@ -31,6 +36,8 @@ def patched(root: nn.Module) -> Iterator[None]:
             stack.enter_context(patch.object(torch, name, _of_dtype(getattr(torch, name))))
         for name in ("tensor", "as_tensor"):
             stack.enter_context(patch.object(torch, name, _constant(getattr(torch, name))))
+        for name in _SIZED:
+            stack.enter_context(_taking_sizes(name))
         stack.enter_context(patch.object(autocast, "__enter__", _refusing(autocast.__enter__)))
         yield
 
@@ -110,6 +117,36 @@ def _constant(original: Callable[..., Any]) -> Callable[..., Any]:
         return made.to(dtype.tracer.dtype(dtype)) if isinstance(dtype, fx.Proxy) else made  # type: ignore[attr-defined]
 
     return make
+
+
+@contextmanager
+def _taking_sizes(name: str) -> Iterator[None]:
+    """Let a method of constant tensors take traced sizes, such as ``torch.arange(10).expand(x.size(0), 10)``."""
+    original = getattr(Tensor, name)
+    is_own = name in vars(Tensor)
+
+    @wraps(original)
+    def call(self: Tensor, *args: Any, **kwargs: Any) -> Any:
+        size = _first_proxy([args, kwargs])
+        if size is None or isinstance(self, fx.Proxy):
+            return original(self, *args, **kwargs)
+        return size.tracer.create_proxy("call_method", name, (self, *args), kwargs)
+
+    setattr(Tensor, name, call)
+    try:
+        yield
+    finally:
+        if is_own:
+            setattr(Tensor, name, original)
+        else:
+            delattr(Tensor, name)
+
+
+def _first_proxy(value: Any) -> fx.Proxy | None:
+    if isinstance(value, (list, tuple, dict)):
+        parts = value.values() if isinstance(value, dict) else value
+        return next((one for one in map(_first_proxy, parts) if one is not None), None)
+    return value if isinstance(value, fx.Proxy) else None
 
 
 def _refusing(original: Callable[..., Any]) -> Callable[..., Any]:

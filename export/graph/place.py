@@ -108,7 +108,7 @@ _ADVICE = (
         "torch.tensor takes neither",
     ),
     (
-        "unexpected keyword argument|positional argument",
+        r"\w\.\w+\(\) .*(unexpected keyword argument|positional argument)",
         "TorchRec's names take the arguments of TorchRec 1.8",
     ),
     (

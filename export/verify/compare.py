@@ -152,6 +152,12 @@ def compare(
                 if difference.dim() > 1
                 else int(difference.argmax())
             )
+            if not want[at].isfinite().all():
+                raise VerificationError(
+                    f"output {name!r}, row {at} of the samples: the model itself answers {_odd(want[at])}, expected "
+                    "finite numbers: forward divides by zero, or takes a logarithm of it, for such a row (perhaps a "
+                    "bag without IDs): bound it, such as by clamp(min=1e-6), or give --samples without such rows"
+                )
             raise VerificationError(
                 f"output {name!r}, row {at} of the samples: {worst:g} away from {what}, expected at most {bound:g}"
             )
@@ -164,6 +170,10 @@ def distance(got: Tensor, want: Tensor) -> Tensor:
         return (got - want).abs()
     apart = (got.to(torch.float64) - want.to(torch.float64)).abs().clamp(min=1.0)
     return torch.where(got == want, 0.0, apart)
+
+
+def _odd(row: Tensor) -> str:
+    return "NaN" if bool(row.isnan().any()) else "infinity"
 
 
 def _check_integers(name: str, got: Tensor, want: Tensor, what: str) -> None:

@@ -140,6 +140,34 @@ class WholeNumbers(Base):
         return found
 
 
+class SizesOfConstants(Base):
+    """Methods of constants that take the number of rows."""
+
+    def around(self, x: Tensor) -> Tensor:
+        num_rows = x.size(0)
+        y = torch.arange(16).expand(num_rows, 16) + torch.ones(1, 16).repeat(num_rows, 1)
+        y = y + torch.arange(16.0).expand(size=(num_rows, -1)) + torch.ones(16).new_zeros((num_rows, 16))
+        y = (
+            y
+            + torch.ones(1).new_full([num_rows, 1], 3)
+            + torch.zeros(2, 8).reshape(1, -1).tile((num_rows, 1))
+        )
+        return x * y + torch.mean(x, dim=1, keepdim=True, out=None)
+
+
+class AttentionWithoutDropout(Base):
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0, batch_first=True, norm_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.gru = nn.GRU(8, 8, 2, batch_first=True, dropout=0)
+
+    def around(self, x: Tensor) -> Tensor:
+        rows = x.view(-1, 2, 8)
+        found: Tensor = (self.encoder(rows) + self.gru(rows)[0]).flatten(1)
+        return found
+
+
 class BoundMethods(Base):
     def __init__(self) -> None:
         super().__init__()
@@ -242,6 +270,7 @@ class _Own(nn.Module):
     "make",
     [
         *(StarShape, ListsOfParts, SortedAndZipped, LenElsewhere, MadeInForward, NumpyConstants),
+        *(SizesOfConstants, AttentionWithoutDropout),
         *(NumpyOperators, Finfo, WholeNumbers, BoundMethods, LookupInAFunction, Scripted, Parametrized),
         *(pytest.param(OldWeightNorm, marks=WITHOUT_GRADIENTS), OwnLayerParametrized),
     ],
@@ -325,6 +354,11 @@ class WrongWithin(Base):
         return y if y.size(1) == 16 else x
 
 
+class DividesByZero(Base):
+    def around(self, x: Tensor) -> Tensor:
+        return x / (x[:, :1] > 0).float()
+
+
 class TakesSequences(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -350,6 +384,10 @@ class TakesSequences(nn.Module):
         (
             WrongWithin,
             r"RuntimeError.*At .*test_python_code\.py:\d+ in WrongWithin\.around: `y: Tensor = self\.narrow\(x\)`",
+        ),
+        (
+            DividesByZero,
+            r"row \d+ of the samples: the model itself answers .*finite numbers.*clamp\(min=1e-6\)",
         ),
         (TakesSequences, r"control flow.*`if found\.values\(\)\.size\(0\) > 3"),
     ],
