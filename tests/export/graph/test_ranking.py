@@ -148,7 +148,7 @@ class TestPooledEmbeddings:
         artifact = ranked(bare(), tmp_path / "a", ("item",), data_type=DataType(data_type.upper()))
         assert_equal_forms(artifact, batch_of(artifact, [9, 4]))
 
-    @pytest.mark.parametrize("policy", [IdPolicy.HASH, IdPolicy.ZERO])
+    @pytest.mark.parametrize("policy", [IdPolicy.HASH, IdPolicy.ZERO, IdPolicy.FMIX64])
     def test_ids_out_of_range(self, tmp_path: Path, policy: IdPolicy) -> None:
         artifact = ranked(bare(), tmp_path / "a", ("item", "user"), id_policy=policy)
         batch = batch_of(artifact, [9, 4])

@@ -107,7 +107,7 @@ OUT_OF_RANGE = {"f": [[9, -1, 3], [2]], "g": [[100, 4], [-(2**63), 0]]}
 
 
 @pytest.mark.parametrize("devices", [("cpu",), ("cuda:0",)], ids=",".join)
-@pytest.mark.parametrize("policy", [IdPolicy.ZERO, IdPolicy.HASH], ids=["zero", "hash"])
+@pytest.mark.parametrize("policy", [IdPolicy.ZERO, IdPolicy.HASH, IdPolicy.FMIX64], ids=str)
 def test_differences_are_measured_where_no_policy_applies(
     tmp_path: Path, policy: IdPolicy, devices: tuple[str, ...]
 ) -> None:

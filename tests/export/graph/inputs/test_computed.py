@@ -20,6 +20,7 @@ from recsys import EmbeddingBagCollection, EmbeddingCollection, KeyedJaggedTenso
 from recsys.artifact.load import LoadedArtifact, load_artifact
 from recsys.errors import ComputedIdError, ExportError
 from recsys.signature import IdPolicy
+from tests.cases.rows_of_ids import row_of
 from tests.support.export_models import exported
 from tests.support.helpers import bag, sequence
 
@@ -102,7 +103,10 @@ def test_a_target_on_devices_that_are_not_here_exports(tmp_path: Path) -> None:
     assert set(report.differences) == {"cpu", "cuda:0,cuda:1"}
 
 
-@pytest.mark.parametrize(("policy", "row"), [(IdPolicy.HASH, 58 % ROWS), (IdPolicy.ZERO, None)])
+@pytest.mark.parametrize(
+    ("policy", "row"),
+    [(IdPolicy.HASH, 58 % ROWS), (IdPolicy.FMIX64, row_of(58, ROWS)), (IdPolicy.ZERO, None)],
+)
 def test_policies_hold_for_computed_ids(tmp_path: Path, policy: IdPolicy, row: int | None) -> None:
     """Random samples leave the table; the export proves what becomes of them."""
     model = _Crossed()
