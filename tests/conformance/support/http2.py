@@ -135,6 +135,16 @@ class RawConnection:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._socket.close()
 
+    def received(self) -> bytes:
+        """Everything that has arrived by now; does not wait."""
+        parts = []
+        self._socket.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while part := self._socket.recv(1 << 18):
+                parts.append(part)
+        self._socket.settimeout(_PATIENCE_S)
+        return b"".join(parts)
+
     def drain(self) -> bytes:
         """Everything until the server closes the connection.
 
