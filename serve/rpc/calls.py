@@ -10,7 +10,7 @@ from serve.errors import ModelNotFoundError, NotAllowedError, NotReadyError, Req
 from serve.protocols import open_inference
 from serve.protocols.calls import BytesMethod, Method, bytes_method
 from serve.rpc.backend import Backend
-from serve.rpc.metadata import servable_metadata
+from serve.rpc.metadata import PerServable, servable_metadata
 from serve.rpc.open_inference import (
     loaded_versions,
     model_config,
@@ -54,10 +54,15 @@ def rare_calls(backend: Backend, max_message_bytes: int) -> dict[str, RareCall]:
 
 def metadata_method(backend: Backend, max_message_bytes: int) -> BytesMethod:
     """Return ``recsys.v1.PredictionService.GetModelMetadata``."""
+    messages: PerServable[predict_pb2.ModelMetadata] = PerServable()
 
     async def get_model_metadata(request: predict_pb2.GetModelMetadataRequest) -> Message:
         servable = backend.servable(request.model, request.version)
-        return servable_metadata(servable, max_message_bytes, request.num_examples)
+        num_examples = request.num_examples
+        key = (tuple(servable.deltas), num_examples)
+        return messages.get(
+            servable, key, lambda: servable_metadata(servable, max_message_bytes, num_examples)
+        )
 
     return bytes_method(predict_pb2.GetModelMetadataRequest, get_model_metadata, PREDICTION_SERVICE)
 
@@ -96,6 +101,8 @@ class _Models:
         self._backend = backend
         self._manager = backend.manager
         self._is_admin = is_admin
+        self._metadata: PerServable[wire.ModelMetadataResponse] = PerServable()
+        self._configs: PerServable[wire.ModelConfigResponse] = PerServable()
 
     def methods(self) -> dict[str, tuple[type[Message], Method]]:
         """Return each method with its request type, by name."""
@@ -126,11 +133,14 @@ class _Models:
 
     async def _model_metadata(self, request: wire.ModelMetadataRequest) -> Message:
         servable = self._backend.servable(request.name, request.version)
-        return model_metadata(servable, loaded_versions(self._backend, servable.info.name))
+        versions = loaded_versions(self._backend, servable.info.name)
+        return self._metadata.get(servable, tuple(versions), lambda: model_metadata(servable, versions))
 
     async def _model_config(self, request: wire.ModelConfigRequest) -> Message:
         servable = self._backend.servable(request.name, request.version)
-        return wire.ModelConfigResponse(config=model_config(servable))
+        return self._configs.get(
+            servable, None, lambda: wire.ModelConfigResponse(config=model_config(servable))
+        )
 
     async def _model_statistics(self, request: wire.ModelStatisticsRequest) -> Message:
         return model_statistics(self._backend, request.name, request.version)

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
+from weakref import WeakKeyDictionary
+
+from google.protobuf.message import Message
+
 from recsys.signature import IdPolicy, Signature, SparseInput
 from serve.client.packing import build_request
 from serve.config.models import BatchLimits
@@ -16,6 +22,33 @@ _POLICIES = {
     IdPolicy.FMIX64: wire.ID_POLICY_FMIX64,
 }
 _POOLINGS = {"sum": wire.POOLING_SUM, "mean": wire.POOLING_MEAN, "none": wire.POOLING_NONE}
+
+
+# Messages that are kept for a version: by number of examples, and deltas.
+_MAX_MESSAGES = 16
+MessageT = TypeVar("MessageT", bound=Message)
+
+
+class PerServable(Generic[MessageT]):
+    """Messages about loaded versions, made once for each: clients may ask for them as often as they like."""
+
+    def __init__(self) -> None:
+        self._made: WeakKeyDictionary[Servable, dict[Hashable, MessageT]] = WeakKeyDictionary()
+
+    def get(self, servable: Servable, key: Hashable, make: Callable[[], MessageT]) -> MessageT:
+        """Return the message of a version, which the caller must not change.
+
+        Args:
+            servable: the version.
+            key: what the message depends on beside the version's constants.
+            make: makes the message.
+        """
+        made = self._made.setdefault(servable, {})
+        if key not in made:
+            if len(made) == _MAX_MESSAGES:
+                made.clear()
+            made[key] = make()
+        return made[key]
 
 
 def model_metadata(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 from recsys.machine import package_version
@@ -33,8 +34,9 @@ _NS_PER_S = 1e9
 _MS_PER_S = 1e3
 
 
+@functools.cache
 def server_metadata() -> wire.ServerMetadataResponse:
-    """Return the server's metadata."""
+    """Return the server's metadata, which the caller must not change."""
     release = package_version(SERVER_NAME) or ""  # empty if the package is not installed
     return wire.ServerMetadataResponse(name=SERVER_NAME, version=release, extensions=EXTENSIONS)
 
